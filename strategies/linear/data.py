@@ -161,17 +161,8 @@ class RegressionRows(StepGroup):
         return np.asarray(own.x[self._labelled[own.rows]])
 
     @property
-    def unlabelled(self) -> tuple[Array, Indices, int]:
-        """Rows held of unlabelled samples, their numbers among these, and how many there are.
-
-        The rows have shape (n_held, n_columns) and are standardised as `x` is.
-        """
-        raw, rows, n_unlabelled = self.raw_unlabelled
-        return (raw - self.center) / self.scale, rows, n_unlabelled
-
-    @property
     def raw_unlabelled(self) -> tuple[Array, Indices, int]:
-        """The same as `unlabelled`, in their own units."""
+        """Rows held of unlabelled samples, their numbers among these, and how many there are."""
         free = ~self._labelled
         number = np.cumsum(free) - 1
         own = self.design
@@ -188,7 +179,7 @@ class RegressionRows(StepGroup):
 
     @property
     def aligned_unlabelled(self) -> Indices:
-        """Aligned numbers of the rows held of unlabelled samples, in the order of `unlabelled`."""
+        """Aligned numbers of the rows held of unlabelled samples, as in `raw_unlabelled`."""
         own = self.design.rows
         return np.asarray(own[~self._labelled[own]])
 

@@ -30,7 +30,7 @@ class FitBudget:
     """Settings of a differentially private fit."""
 
     epsilon: float  # Of all that a run opens, for the values of one row over all parties
-    delta: float  # Of all that a run opens, for the values of one row over all parties
+    delta: float
     row_norm: float  # Largest root mean square of a party's values of a row, in half ranges
     bounds: str  # Public ranges, JSON
 
@@ -62,17 +62,16 @@ class FitBudget:
         )
 
 
-def check_budget(
-    epsilon: float | None, encoding: str, idle: dict[str, bool], by: str = "epsilon"
-) -> None:
+def check_budget(epsilon: float | None, encoding: str, idle: dict[str, bool]) -> None:
     """Refuse settings that do not go together."""
     given = [name for name, stated in idle.items() if stated]
     if epsilon is None and given:
-        raise ConfigError(f"{', '.join(given)}: only with {by}; state both, or neither")
+        raise ConfigError(f"{', '.join(given)}: only with epsilon; state both, or neither")
     if epsilon is not None and encoding != "none":
         raise ConfigError(
             f"encoding={encoding!r} makes columns of the levels that are in a table, and with "
-            f"{by} nothing may depend on these; encode levels beforehand, by a list that is public"
+            "epsilon nothing may depend on these; encode levels beforehand, by a list that is "
+            "public"
         )
 
 
@@ -119,8 +118,8 @@ class LabelSums:
     """Sums of the labels of one group of rows."""
 
     with_columns: Array  # (n_columns,): products with each column
-    total: float  # Sum, and sum of squares
-    square: float  # Sum, and sum of squares
+    total: float
+    square: float  # Sum of squares
     variances: tuple[float, float, float]  # Of the noise on each of the three
 
 
