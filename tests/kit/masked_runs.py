@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
+import statsmodels.api as sm
 from scipy.special import expit
 
 from flwr_vertical import LocalGrid, MemoryStorage, Party, RecordingGrid, Table, Uses, party_app
@@ -47,6 +48,12 @@ def pooled(family, n, p, seed=0, strength=0.5, intercept=-0.5):
     if family == "binomial":
         return x, (rng.random(n) < expit(eta)).astype(float)
     return x, rng.poisson(np.exp(eta)).astype(float)
+
+
+def statsmodels_fit(family, x, y, intercept=True):
+    kind = sm.families.Binomial() if family == "binomial" else sm.families.Poisson()
+    wide = sm.add_constant(x) if intercept else x
+    return sm.GLM(y, wide, family=kind).fit(tol=1e-14, maxiter=200)
 
 
 def split(x, k):

@@ -17,13 +17,7 @@ from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
 from strategies.linear.masked_means.fit import fit_mean_model
 from strategies.linear.masked_means.fourier import CIRCLE, expand, to_circle
 from tests.kit import resuming
-from tests.kit.masked_runs import MeanParty, opened, pooled, split
-
-
-def statsmodels_fit(family, x, y, intercept=True):
-    kind = sm.families.Binomial() if family == "binomial" else sm.families.Poisson()
-    wide = sm.add_constant(x) if intercept else x
-    return sm.GLM(y, wide, family=kind).fit(tol=1e-14, maxiter=200)
+from tests.kit.masked_runs import MeanParty, opened, pooled, split, statsmodels_fit
 
 
 class Fitted:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import statsmodels.api as sm
 from scipy.special import expit
 
 from flwr_vertical.errors import DataError
@@ -32,7 +31,7 @@ from strategies.linear.masked_means.solver import (
     maximise,
     predicted_information,
 )
-from tests.kit.masked_runs import pooled
+from tests.kit.masked_runs import pooled, statsmodels_fit
 
 MODULUS = 2**64
 
@@ -272,11 +271,6 @@ class Pooled:
         wide = np.column_stack([np.ones(len(self.y)), self.z])
         weighted = wide * self.family.variance(self.eta)[:, None]
         return wide.T @ weighted, self.family.cumulant(self.eta).sum()
-
-
-def statsmodels_fit(family, z, y):
-    kind = sm.families.Binomial() if family == "binomial" else sm.families.Poisson()
-    return sm.GLM(y, sm.add_constant(z), family=kind).fit(tol=1e-14, maxiter=200)
 
 
 CASES = [

@@ -139,48 +139,24 @@ def of_what_is_told(rows, fewest=30):
     return fit_normal(patterns, FullCovariance(patterns.joint_rows() >= fewest))
 
 
-def test_columns_that_are_never_held_together_have_no_partial_covariance():
-    rows, _ = apart(600, 1, correlation=0.3, seed=8)
-    patterns = Patterns.of(rows)
-    free = patterns.joint_rows() >= 20
-    assert not free[0, 1]
-    fit = fit_normal(patterns, FullCovariance(free))
-    assert fit.converged
-    assert abs(np.linalg.inv(fit.covariance)[0, 1]) < 1e-9
-    assert np.isfinite(fit.std_error).all()
-    # Whatever else is free is at its best: the score vanishes there.
-    by_mean, by_covariance = patterns.score(fit.mean, fit.covariance)
-    assert np.abs(by_mean).max() < 1e-2
-    assert np.abs(by_covariance[free]).max() < 1e-2
-
-
 def test_zero_partial_covariances_are_those_of_a_generic_optimiser():
     """Also where the pairs that share no row are no chain, and where a few rows are shared."""
     rng = np.random.default_rng(3)
-    ring, _ = data(120, [1] * 4, missing=0.0, seed=5)
-    hidden = np.array([[0, 1], [1, 2], [2, 3], [3, 0]])[rng.integers(0, 4, size=120)]
-    ring[np.arange(120)[:, None], hidden] = np.nan  # 0 and 2, and 1 and 3, share no row
-    few = apart(80, 1, seed=2)[0]
+    ring, _ = data(80, [1] * 4, missing=0.0, seed=5)
+    hidden = np.array([[0, 1], [1, 2], [2, 3], [3, 0]])[rng.integers(0, 4, size=80)]
+    ring[np.arange(80)[:, None], hidden] = np.nan  # 0 and 2, and 1 and 3, share no row
+    few = apart(60, 1, seed=2)[0]
     few[:5, :2] = data(5, [1] * 3, missing=0.0, seed=2)[0][:, :2]
-    for rows in (apart(80, 1, seed=1)[0], few, ring):
-        free = Patterns.of(rows).joint_rows() >= 20
+    for rows in (apart(60, 1, seed=1)[0], few, ring):
+        free = Patterns.of(rows).joint_rows() >= 10
         assert not free.all()
-        fit = of_what_is_told(rows, 20)
+        fit = of_what_is_told(rows, 10)
         start = np.nanmean(rows, axis=0), np.diag(np.nanvar(rows, axis=0))
         mean, covariance, value = normal.maximum_with_zero_partials(rows, free, *start)
         assert fit.converged
         assert fit.log_likelihood >= value - 1e-6
         np.testing.assert_allclose(fit.mean, mean, atol=2e-3)
         np.testing.assert_allclose(fit.covariance, covariance, atol=5e-3)
-
-
-def test_two_parties_without_shared_rows_are_near_the_truth():
-    """Held at zero, their marginal covariances gave a root mean square error of 1.7."""
-    gaps = [
-        np.subtract(of_what_is_told(rows).beta, beta)
-        for rows, beta in (apart(2000, 2, seed=seed) for seed in range(5))
-    ]
-    assert np.sqrt(np.mean(np.square(gaps))) < 0.4
 
 
 def test_what_moves_with_a_covariance_that_no_rows_tell():

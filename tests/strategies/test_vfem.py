@@ -254,14 +254,14 @@ def test_em_alone_ends_where_newton_s_method_does(monkeypatch, data):
 
 
 @pytest.mark.parametrize("covariance", ["full", "block"])
-def test_150_columns_are_fitted_as_by_plain_em(covariance):
+def test_105_columns_are_fitted_as_by_plain_em(covariance):
     tables, labels, _ = make(
-        n=800, widths=(60, 50, 40), missing=0.15, correlation=0.0, unlabelled=0
+        n=800, widths=(40, 35, 30), missing=0.15, correlation=0.0, unlabelled=0
     )
     result = run(VFEM(covariance, check_correlation=False), tables, labels, min_rows=1)
     rows = pooled(tables, labels)
     center, unit = np.nanmean(rows, axis=0), np.nanstd(rows, axis=0)
-    owner = None if covariance == "full" else np.repeat([0, 1, 2], [60, 50, 40])
+    owner = None if covariance == "full" else np.repeat([0, 1, 2], [40, 35, 30])
     mean, found = normal.em((rows - center) / unit, owner)
     beta = np.linalg.solve(found[:-1, :-1], found[:-1, -1])
     table = result.coefficients.iloc[1:]
@@ -270,7 +270,7 @@ def test_150_columns_are_fitted_as_by_plain_em(covariance):
     assert gap.abs().max() < 1e-3
     value = normal.log_likelihood(rows, mean * unit + center, found * np.outer(unit, unit))
     assert result.metrics["log_likelihood"] == pytest.approx(value, rel=1e-6)
-    assert any("150 columns are too many for Newton's method" in note for note in result.notes)
+    assert any("105 columns are too many for Newton's method" in note for note in result.notes)
     with pytest.raises(DataError, match="at most 100; set intercept=True"):
         run(VFEM(covariance, intercept=False), tables, labels)
 
