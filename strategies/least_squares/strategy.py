@@ -3,7 +3,7 @@
 The three preliminary methods of Tang, Wang, Feng and Li, "Enterprise Profit Prediction Using
 Multiple Data Sources with Missing Values through Vertical Federated Learning", Section 2.2. The
 server opens the sums of products of columns and labels over the rows of the fit, five rounds in
-all (`moments.opening`), and solves the normal equations: estimates and standard errors are exactly
+all (`moments.collect`), and solves the normal equations: estimates and standard errors are exactly
 those of least squares on the pooled table.
 """
 
@@ -53,7 +53,7 @@ class CompleteCase(Baseline):
 
     With ``epsilon`` all that leaves a party is differentially private (`Result.privacy` says what
     that means). Then bounds of all columns and of the label are public, estimates are those of
-    AdaSSP (`noisy`), and standard errors include the noise, not the bias of a ridge.
+    AdaSSP (`dp_moments`), and standard errors include the noise, not the bias of a ridge.
     """
 
     name = "complete-case"

@@ -11,7 +11,7 @@ open_means         for each evaluation: the sum of the loss's derivative over th
 =================  ===============================================================================
 
 The derivative of a sample's loss depends on its label. Parties need not know it: the server makes
-the features that they evaluate of the label as well (`by_class`).
+the features that they evaluate of the label as well (`ByClass`).
 """
 
 from collections.abc import Mapping, Sequence

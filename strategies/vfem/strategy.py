@@ -5,7 +5,7 @@ Values through Vertical Federated Learning".
 
 With blocks missing, the sums of [1, observed columns, label] over the rows of each missingness
 pattern are sufficient for a joint normal model. So by default the server opens these sums alone
-(`moments.opening`), maximises the likelihood by itself and hands each party its coefficients:
+(`moments.collect`), maximises the likelihood by itself and hands each party its coefficients:
 
 =====================  ===========================================================================
 round                  what travels

@@ -222,7 +222,7 @@ class Answer:
     def information(self) -> tuple[dict[str, Ring], Ring]:
         """Return what is handed over and the term of the private sum, of the first function.
 
-        See `masked_information`.
+        See the module.
         """
         roles, n = self.roles, len(self.digits)
         width = {name: N_LEADING * w + 1 for name, w in self.widths.items()}
