@@ -96,9 +96,7 @@ def make_features(
 
 
 def squared_distances(
-    features: Features,
-    rows: npt.NDArray[np.int64],
-    donors: npt.NDArray[np.int64] | None,
+    features: Features, rows: npt.NDArray[np.int64], donors: npt.NDArray[np.int64] | None
 ) -> tuple[Array, npt.NDArray[np.uint16]]:
     """Sum of squared differences over shared columns, and how many are shared.
 

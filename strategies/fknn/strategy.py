@@ -134,11 +134,7 @@ class FKNN(Strategy):
 
     name: ClassVar[str] = "fknn"
     demo = MappingProxyType(
-        {
-            "demo.dataset": "breast-cancer",
-            "demo.missing-cells": 0.1,
-            "demo.missing-blocks": 0.05,
-        }
+        {"demo.dataset": "breast-cancer", "demo.missing-cells": 0.1, "demo.missing-blocks": 0.05}
     )
     party = FKNNParty
     arbiter = FKNNArbiter

@@ -106,12 +106,7 @@ class VotesPredictParty(Party):
 
     @step
     def tally(
-        self,
-        model: str,
-        names: list[str],
-        level: int,
-        bits: int,
-        sides: list[bytes] | None = None,
+        self, model: str, names: list[str], level: int, bits: int, sides: list[bytes] | None = None
     ) -> dict[str, Any]:
         """Seal the own share of the votes for the arbiter, and erase all keys.
 

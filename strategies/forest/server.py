@@ -166,8 +166,7 @@ class VoteRounds:
             replies = self.federation.call("split", per_party=own)
             sides = {"sides": [replies[name]["sides"] for name in self.names]}
         self.federation.call(
-            "end_batch",
-            {**level, "fit": self.fit, "model_trees": self.settings.n_trees, **sides},
+            "end_batch", {**level, "fit": self.fit, "model_trees": self.settings.n_trees, **sides}
         )
 
     def _deal_products(self, of_class: int) -> None:

@@ -41,10 +41,7 @@ class OnDisk:
 
 
 def fetch(
-    federation: Federation,
-    slots: Slots,
-    arguments: dict[str, dict[str, Any]],
-    dtype: npt.DTypeLike,
+    federation: Federation, slots: Slots, arguments: dict[str, dict[str, Any]], dtype: npt.DTypeLike
 ) -> None:
     """Have all parties send their masked rows, and keep them in `slots`.
 

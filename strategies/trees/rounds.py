@@ -122,11 +122,7 @@ class LevelRounds:
         return self._compare(replies, share_v, self._above[active], known, active, order)
 
     def route(
-        self,
-        trees: list[Tree],
-        chosen: dict[tuple[int, int], int],
-        inside: Flags,
-        first: int,
+        self, trees: list[Tree], chosen: dict[tuple[int, int], int], inside: Flags, first: int
     ) -> dict[tuple[int, int], Flags]:
         """Have the owners of the winners split the nodes; one round.
 

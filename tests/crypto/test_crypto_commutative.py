@@ -193,8 +193,7 @@ def test_all_bad_points_are_counted():
 
 
 @pytest.mark.parametrize(
-    "points",
-    [np.zeros((2, 31), np.uint8), np.zeros(32, np.uint8), np.zeros((2, 32), np.int64)],
+    "points", [np.zeros((2, 31), np.uint8), np.zeros(32, np.uint8), np.zeros((2, 32), np.int64)]
 )
 def test_arrays_that_are_no_points_are_refused(points):
     with pytest.raises(ProtocolError, match=r"'bank'.*shape"):

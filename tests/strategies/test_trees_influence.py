@@ -12,11 +12,7 @@ from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError
 from strategies.predict import Predict
 from strategies.trees import VerticalGBDT
-from strategies.trees.contributions import (
-    coalitions,
-    path_contributions,
-    shapley_contributions,
-)
+from strategies.trees.contributions import coalitions, path_contributions, shapley_contributions
 from strategies.trees.model import TreesModel
 from strategies.trees.predict import TreesPredictParty
 from strategies.trees.shapley import distinct
