@@ -15,8 +15,14 @@ from flwr_vertical.tables import Kind, is_numeric
 from flwr_vertical.tables.codes import fill_values
 from strategies.common.imputing_party import ImputingParty
 from strategies.fknn.blinding import Blinding, Units, halves, secret_order
-from strategies.fknn.distance_scaling import check_units, magnitude
-from strategies.fknn.distances import Features, make_features, party_terms, squared_distances
+from strategies.fknn.distances import (
+    DistanceFeatures,
+    check_units,
+    magnitude,
+    make_features,
+    party_terms,
+    squared_distances,
+)
 from strategies.fknn.neighbours import impute_column, listed_donors
 
 _MOST_COLUMNS = 2**16 - 1
@@ -386,7 +392,7 @@ class FKNNParty(ImputingParty):
         return self.codes if rows is None else self.codes[rows]
 
     @property
-    def _features(self) -> Features:
+    def _features(self) -> DistanceFeatures:
         if "features" not in self.cache:
             kinds: list[Kind] = list(self.table.kinds.values())
             n_levels = [
@@ -396,5 +402,5 @@ class FKNNParty(ImputingParty):
             self.cache["features"] = make_features(
                 self.codes, kinds, n_levels, bool(self.state["standardize"]), self.is_donor
             )
-        features: Features = self.cache["features"]
+        features: DistanceFeatures = self.cache["features"]
         return features

@@ -12,19 +12,14 @@ from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.streams import stream
-from strategies.forest.arbiter import pack, place, unpack_places
-from strategies.forest.batch import PARTY, TREE, WEIGHT, Batch
-from strategies.forest.feature_mask import Used
-from strategies.forest.forest_state import Kept, coefficients_of
-from strategies.forest.gain_messages import Sums, factors_of, limits_of, marks, parcel
-from strategies.forest.model import VotesPart
-from strategies.forest.sampling import weights_of
-from strategies.forest.share_arithmetic import node_sums
-from strategies.forest.share_store import DealtSteps
-from strategies.forest.split_sides import Comers
+from strategies.forest.arbiter import place, unpack_places
+from strategies.forest.batch import PARTY, TREE, WEIGHT, Batch, Comers, weights_of
+from strategies.forest.gain_messages import Sums, Used, factors_of, limits_of, marks, parcel
+from strategies.forest.model import GrowingForest, VotesPart, coefficients_of
+from strategies.forest.share_arithmetic import DealtSteps, node_sums
 from strategies.forest.vote_release import ReleaseSteps
-from strategies.trees.arbiter import ParcelSteps
-from strategies.trees.node_sums import Held, Indices, legal_splits, slot_sums
+from strategies.trees.arbiter import ParcelSteps, pack
+from strategies.trees.node_sums import Indices, InMemory, legal_splits, slot_sums
 from strategies.trees.party import TreeParty
 from strategies.trees.routing import check_sizes, count_sides
 from strategies.trees.secret_shares import with_siblings
@@ -32,7 +27,7 @@ from strategies.trees.secret_shares import with_siblings
 _BATCH, _KEPT = "votes.batch", "votes.kept"  # live objects
 
 
-class VoteSteps(StepGroup):
+class GrowthSteps(StepGroup):
     """Grows trees; the party has `codes`, `layout` and `tag`."""
 
     party: Any
@@ -92,7 +87,7 @@ class VoteSteps(StepGroup):
         and candidates), and the ``parcel``, which is empty if no node can be split.
         """
         self._follow(names, sides)
-        batch, kept, number = self.batch(changes=False), self.kept, self._number
+        batch, kept, number = self.batch(changes=False), self.kept, self.other(ParcelSteps).number
         if not len(batch.active):
             return {"number": number, "shape": [0, 0], "parcel": b""}
         used = Used.of(
@@ -175,7 +170,7 @@ class VoteSteps(StepGroup):
             lines = np.flatnonzero(batch.table[:, PARTY] < 0)
             lines = lines[np.argsort(batch.table[lines, TREE], kind="stable")]
             at, counts = batch.places(lines)
-            leaf[lines] = node_sums(Held(half).rows, 1, at, batch.weight, counts)[:, 0]
+            leaf[lines] = node_sums(InMemory(half).rows, 1, at, batch.weight, counts)[:, 0]
         free = np.flatnonzero(np.unpackbits(np.asarray(fit), count=self.party.n_samples) == 0)
         kept.end_batch(batch, leaf, coefficients_of(batch.table, model_trees, target_bits), free)
         self.party.live.drop(_BATCH)
@@ -227,9 +222,9 @@ class VoteSteps(StepGroup):
         return found
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> GrowingForest:
         """What there is of the forest."""
-        found: Kept = self.party.live.get(_KEPT, Kept)
+        found: GrowingForest = self.party.live.get(_KEPT, GrowingForest)
         return found
 
     # -- sums --------------------------------------------------------------------------------------
@@ -249,8 +244,8 @@ class VoteSteps(StepGroup):
                     if count
                 ]
             ),
-            "own": node_sums(Held(own).rows, own.shape[1], at, batch.weight, counts),
-            "helped": node_sums(Held(helped).rows, helped.shape[1], at, batch.weight, counts),
+            "own": node_sums(InMemory(own).rows, own.shape[1], at, batch.weight, counts),
+            "helped": node_sums(InMemory(helped).rows, helped.shape[1], at, batch.weight, counts),
         }
         above = self.kept.level.get("sums", {})
         whole = {
@@ -302,20 +297,12 @@ class VoteSteps(StepGroup):
     def _sides_key(self) -> bytes:
         return stream(self.other(GroupKeySteps).seed, "votes sides", (4,)).tobytes()
 
-    @property
-    def _number(self) -> int:
-        """Number of the message: it only grows, and is the same at all parties of a round."""
-        number = self.party.services.sequence
-        if number is None:
-            raise ProtocolError("parcels are made in answer to a message")
-        return int(number)
-
 
 class ForestParty(TreeParty):
     """A party whose columns the trees of a forest split."""
 
     dealt = Uses(DealtSteps)
-    growing = Uses(VoteSteps)
+    growing = Uses(GrowthSteps)
     releasing = Uses(ReleaseSteps)
 
 

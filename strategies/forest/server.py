@@ -29,14 +29,13 @@ from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
+from strategies.forest.batch import columns_of
 from strategies.forest.model import VotesModel, importance
-from strategies.forest.sampling import columns_of
 from strategies.forest.share_arithmetic import dealt
 from strategies.forest.vote_release import bits_of, check_bits_of, opened_votes
 from strategies.linear.problem import sample_index
-from strategies.trees.features import Slots
 from strategies.trees.gain import fraction_bits, rounded
-from strategies.trees.masked_store import fetch
+from strategies.trees.masked_store import Slots, fetch
 from strategies.trees.model import prediction_table
 from strategies.trees.node_sums import Ring
 from strategies.trees.objectives import Objective
@@ -46,7 +45,7 @@ _SNAPSHOT = 1  # batches
 
 
 @dataclass(frozen=True)
-class Targets:
+class WholeTargets:
     """Labels as whole numbers from 0."""
 
     whole: Ring  # (n_classes, n_samples): 0 where a sample has no label
@@ -55,7 +54,7 @@ class Targets:
     span: float  # What 0 stands for, and by how much 2^bits exceeds it
 
     @classmethod
-    def of(cls, labels: Array, objective: Objective) -> "Targets":
+    def of(cls, labels: Array, objective: Objective) -> "WholeTargets":
         """Encode labels, NaN where unknown."""
         known = ~np.isnan(labels)
         whole = np.zeros((objective.width, len(labels)), dtype=np.uint64)
@@ -85,7 +84,7 @@ class VoteRounds:
         result: Result,
     ) -> None:
         self.federation, self.settings, self.result = federation, settings, result
-        self.objective, self.targets = objective, Targets.of(labels, objective)
+        self.objective, self.targets = objective, WholeTargets.of(labels, objective)
         self.names = list(federation.parties)
         self.fit = np.packbits(~np.isnan(labels))
         self.seed = int(federation.rng.integers(2**62))

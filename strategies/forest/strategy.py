@@ -10,12 +10,55 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.forest.arbiter import ForestArbiter
-from strategies.forest.disclosure import FOREST_DISCLOSURE
 from strategies.forest.party import ForestParty
-from strategies.forest.predict import ForestPredictions
+from strategies.forest.predict import VOTES_AT_ARBITER, ForestPredictions
 from strategies.forest.server import grow_votes
 from strategies.trees.objectives import Objective
 from strategies.trees.train import labels_of
+
+DISCLOSURE = (
+    (
+        "server",
+        "of each party: how many columns it has, how many bins each, and whether these have an "
+        "order; no names; in the end how many splits it has, and how many rows come to them in all",
+    ),
+    (
+        "server",
+        "of the trees of a batch together, how many nodes may be split on each level; of samples "
+        "without a label, votes on a grid: prediction-bits of a node's policy (12) for a row, over "
+        "all classes. It sends the seed of draws, and so knows them",
+    ),
+    (
+        "every party",
+        "which samples have a label; how often each tree has each sample, and in which node each "
+        "sample is, labelled or not",
+    ),
+    (
+        "every party",
+        "of each split, whose column, which bin (by numbers), which equal splits there were, where "
+        "missing cells go, and on which side each sample is that comes to it",
+    ),
+    (
+        "every party",
+        "how many columns each other one has, and how many bins each; which of them a batch may "
+        "use; how many bits of a row each other one lets predictions tell",
+    ),
+    (
+        "arbiter",
+        "of each node, ratios of gains of its legal splits, to 2^-18, and whether none has any, "
+        "without knowing which split is which or of whom; how many there are; the number of bins "
+        "of all columns in use",
+    ),
+    VOTES_AT_ARBITER,
+    ("server and any one party together", "all columns, in bins"),
+    (
+        "arbiter and any one party together",
+        "sums of labels, and numbers of rows, over the bins of each column and node: what a "
+        "column's owner holds can be solved from them",
+    ),
+    ("a party and its helper together", "the labels, and what each leaf predicts"),
+    ("nobody else", "a label; a value within a bin; what a leaf predicts"),
+)
 
 
 class VerticalForest(Strategy):
@@ -74,7 +117,7 @@ class VerticalForest(Strategy):
     demo = MappingProxyType(
         {"labels": "demo", "demo.missing-blocks": 0.3, "demo.missing-labels": 0.3}
     )
-    disclosure = FOREST_DISCLOSURE
+    disclosure = DISCLOSURE
 
     @property
     def needs_arbiter(self) -> str | None:

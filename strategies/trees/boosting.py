@@ -8,9 +8,8 @@ from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags
-from strategies.trees.by_availability import Ensembles
 from strategies.trees.grower import Grower
-from strategies.trees.model import LEAF, TreesModel
+from strategies.trees.model import LEAF, Ensembles, TreesModel
 from strategies.trees.node_sums import Indices
 from strategies.trees.objectives import Objective
 from strategies.trees.tree import Tree, leaf_values

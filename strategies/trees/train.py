@@ -14,12 +14,12 @@ from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
 from flwr_vertical.results.evaluation import evaluate
 from strategies.linear.problem import sample_index
-from strategies.trees.binning import Layout
+from strategies.trees.arbiter import parcel_keys
+from strategies.trees.binning import SlotLayout
 from strategies.trees.boosting import Boosting
 from strategies.trees.contributions import contributions_table, path_contributions
-from strategies.trees.features import Slots
 from strategies.trees.grower import Grower
-from strategies.trees.masked_store import fetch
+from strategies.trees.masked_store import Slots, fetch
 from strategies.trees.model import prediction_table
 from strategies.trees.node_sums import Indices
 from strategies.trees.rounds import LevelRounds
@@ -140,33 +140,18 @@ def prepare(
     """Have columns cut and keys made; return slots, arguments of `send_masked`, and keys."""
     names, pairs = list(federation.parties), PairKeys(federation)
     asked = {"nonce": pairs.nonce, "n_bins": n_bins, "n_sides": n_sides}
-    told = federation.call("prepare", asked, parties=[*names, ARBITER] if hidden else names)
-    pairs.collect(told)
+    replies = federation.call("prepare", asked, parties=[*names, ARBITER] if hidden else names)
+    pairs.collect(replies)
     arguments = GroupKey(federation, pairs).arguments()
     keys: dict[str, Any] = {}
     if hidden:
-        own = told[ARBITER]
-        box = [own["public"], own.get("identity", b""), own.get("signature", b"")]
+        keys, box = parcel_keys(names, pairs.nonce, replies)
         for name in names:
             arguments[name]["arbiter"] = box
-        keys = {
-            "nonce": pairs.nonce,
-            "names": names,
-            "publics": [told[n]["parcel_public"] for n in names],
-            "identities": [told[n].get("parcel_identity", b"") for n in names],
-            "signatures": [told[n].get("parcel_signature", b"") for n in names],
-        }
-    return slots_of(told, names, n_bins, result), arguments, keys
-
-
-def slots_of(
-    told: dict[str, dict[str, Any]], names: list[str], n_bins: int, result: Result
-) -> Slots:
-    """Return the slots of the columns that parties told of, and note where there are few bins."""
     layouts = {
-        name: Layout(
-            tuple(int(n) for n in told[name]["n_bins"]),
-            tuple(bool(n) for n in told[name]["nominal"]),
+        name: SlotLayout(
+            tuple(int(n) for n in replies[name]["n_bins"]),
+            tuple(bool(n) for n in replies[name]["nominal"]),
         )
         for name in names
     }
@@ -178,5 +163,5 @@ def slots_of(
                 f"party {name!r}: {len(few)} {have} fewer than {n_bins} bins, for few distinct "
                 "values or too few rows of them"
             )
-    monotone = {name: np.asarray(told[name]["monotone"], dtype=np.int8) for name in names}
-    return Slots(names, layouts, monotone)
+    monotone = {name: np.asarray(replies[name]["monotone"], dtype=np.int8) for name in names}
+    return Slots(names, layouts, monotone), arguments, keys

@@ -12,8 +12,7 @@ from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol.messages import read_envelope
 from strategies.fknn import FKNN
 from strategies.fknn.blinding import Blinding, Units, halves, secret_order
-from strategies.fknn.distance_scaling import check_units, common_units, magnitude
-from strategies.fknn.distances import make_features
+from strategies.fknn.distances import check_units, common_units, magnitude, make_features
 
 IDS = np.array([f"s{i:03}" for i in range(90)])
 

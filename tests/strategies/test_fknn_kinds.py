@@ -7,8 +7,14 @@ import pytest
 from flwr_vertical import Kind, simulate
 from strategies.fknn import FKNN
 from strategies.fknn.arbiter import Errors, Ranked, rank_donors, relative_weights
-from strategies.fknn.distance_scaling import N_EXPONENTS, common_units, magnitude
-from strategies.fknn.distances import make_features, party_terms, squared_distances
+from strategies.fknn.distances import (
+    N_EXPONENTS,
+    common_units,
+    magnitude,
+    make_features,
+    party_terms,
+    squared_distances,
+)
 from strategies.fknn.neighbours import impute_column, listed_donors
 
 MODES = ["plain", "masked", "ckks"]

@@ -14,8 +14,7 @@ from strategies.predict import Predict
 from strategies.trees import VerticalGBDT
 from strategies.trees.contributions import coalitions, path_contributions, shapley_contributions
 from strategies.trees.model import TreesModel
-from strategies.trees.predict import TreesPredictParty
-from strategies.trees.shapley import distinct
+from strategies.trees.predict import TreesPredictParty, distinct
 
 PARTIES = ["bank", "court", "shop"]
 

@@ -14,7 +14,7 @@ from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS
 from strategies.forest import VerticalForest
 from strategies.trees import VerticalGBDT
-from strategies.trees.binning import Layout, fit_bins
+from strategies.trees.binning import SlotLayout, fit_bins
 from strategies.trees.monotone import TOLD, allowed_signs, directions_of, of_slots, right_way
 from strategies.trees.party import TreeParty
 
@@ -140,7 +140,7 @@ def test_a_run_without_directions_says_nothing_of_signs(data):
 
 
 def test_signs_by_hand():
-    directions = of_slots(np.array([1, 0, -1], dtype=np.int8), Layout((2, 2, 3), (0, 0, 0)))
+    directions = of_slots(np.array([1, 0, -1], dtype=np.int8), SlotLayout((2, 2, 3), (0, 0, 0)))
     np.testing.assert_array_equal(directions, [1, 0, 0, 0, -1, -1, 0])
     numerator = np.array([[2, -2] * 7])
     way = right_way(numerator, directions)[0].reshape(7, 2)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tree_runs import fit, make_labels, make_tables
 
-from strategies.trees.by_availability import Ensembles
+from strategies.trees.model import Ensembles
 
 N = 300
 

@@ -248,7 +248,7 @@ def test_one_party_or_ckks(data):
 def test_the_arbiter_compares_a_round_once():
     node = SimpleNamespace(name="arbiter", cache={}, state={"node.trees.compared": 7})
     with pytest.raises(ProtocolError, match="compared once"):
-        CompareSteps(node).compare(7, b"", [], [], [], [], [], np.zeros((3, 0, 0), np.uint64))
+        CompareSteps(node).compare(7, [], np.zeros((3, 0, 0), np.uint64))
 
 
 def test_rows_in_blocks_and_on_disk_make_the_same_trees(data, hidden, monkeypatch):

@@ -7,13 +7,19 @@ import pytest
 
 from flwr_vertical.errors import ProtocolError, StateLostError
 from flwr_vertical.products.streams import KeyStream
-from strategies.forest.arbiter import JudgeSteps, pack, pack_places, place, unpack, unpack_places
+from strategies.forest.arbiter import JudgeSteps, pack_places, place, unpack_places
 from strategies.forest.batch import Batch
-from strategies.forest.forest_state import VOTE_BITS, coefficients_of
 from strategies.forest.gain_messages import Place, Sums, factors_of, limits_of, parcel, winners
-from strategies.forest.share_arithmetic import dealt, helper_matrix, node_sums, owner_matrix
-from strategies.forest.share_store import DealtSteps
-from strategies.trees.node_sums import Held
+from strategies.forest.model import VOTE_BITS, coefficients_of
+from strategies.forest.share_arithmetic import (
+    DealtSteps,
+    dealt,
+    helper_matrix,
+    node_sums,
+    owner_matrix,
+)
+from strategies.trees.arbiter import pack, unpack
+from strategies.trees.node_sums import InMemory
 
 KEY = bytes(range(32))
 
@@ -28,7 +34,7 @@ def test_shares_of_products_add_up_and_each_is_uniform():
     y = rng.integers(0, 2, 500).astype(np.uint64)
     rho, pads = ring(rng, 500), KeyStream(KEY, "P", (500, 7))
     streams = KeyStream(KEY, "R", (500, 7))
-    sent = dealt(Held(x + streams.rows(0, 500)).rows, x.shape[1], y, pads.rows)
+    sent = dealt(InMemory(x + streams.rows(0, 500)).rows, x.shape[1], y, pads.rows)
     own = owner_matrix(7, streams.rows, pads.rows, y + rho)
     helped = helper_matrix(sent, [3, 4], [lambda a, b: streams.rows(a, b)[:, :3],
                                           lambda a, b: streams.rows(a, b)[:, 3:]], rho)  # fmt: skip
@@ -39,7 +45,7 @@ def test_shares_of_products_add_up_and_each_is_uniform():
     # Sums over nodes of two trees, by weight, of the shares and of what they share.
     node = rng.integers(-1, 3, (2, 500))
     weight = rng.integers(0, 4, (2, 500))
-    found = [node_sums(Held(m).rows, 8, node, weight, [3, 3]) for m in (own, helped, expected)]
+    found = [node_sums(InMemory(m).rows, 8, node, weight, [3, 3]) for m in (own, helped, expected)]
     np.testing.assert_array_equal(found[0] + found[1], found[2])
     inside = node[1] == 2
     np.testing.assert_array_equal(found[2][5, -1], (weight[1] * y.astype(int))[inside].sum())
@@ -142,11 +148,11 @@ def test_what_is_written_is_read_again():
     places = unpack_places(pack_places(wins), 3)
     assert [own.tolist() for own in places] == [[0, 2], [], [1]]
     values = np.arange(4 * 9 + 3, dtype=np.uint64)
-    marks, read = unpack(pack(wins, values), [3, 3])
+    marks, read = unpack(pack(wins, values), [3, 3], 0, 4 * 9 + 3)
     np.testing.assert_array_equal(marks, wins)
     np.testing.assert_array_equal(read, values)
     with pytest.raises(ProtocolError, match="same version"):
-        unpack(pack(wins, values), [3, 4])
+        unpack(pack(wins, values), [3, 4], 4 * 12 + 3)
     assert len({place("a", 1), place("a", 2), place("b", 1), place("a", 1, True)}) == 4
 
 
