@@ -20,7 +20,7 @@ from strategies.forest.share_arithmetic import DealtSteps, node_sums
 from strategies.forest.vote_release import ReleaseSteps
 from strategies.trees.arbiter import ParcelSteps, pack
 from strategies.trees.node_sums import Indices, InMemory, legal_splits, slot_sums
-from strategies.trees.party import TreeParty
+from strategies.trees.party import BinnedParty
 from strategies.trees.routing import check_sizes, count_sides
 from strategies.trees.secret_shares import with_siblings
 
@@ -298,7 +298,7 @@ class GrowthSteps(StepGroup):
         return stream(self.other(GroupKeySteps).seed, "votes sides", (4,)).tobytes()
 
 
-class ForestParty(TreeParty):
+class ForestParty(BinnedParty):
     """A party whose columns the trees of a forest split."""
 
     dealt = Uses(DealtSteps)

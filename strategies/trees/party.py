@@ -21,15 +21,13 @@ COLUMN_NAMES = "column-names"
 _BINS = "node.trees.bins"
 
 
-class TreeParty(Party):
-    """A party whose columns trees split."""
+class BinnedParty(Party):
+    """A party whose columns trees split: their bins, and their rows under a key stream."""
 
     node_keys = (NODE_KEY,)
     pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
     parcels = Uses(ParcelSteps)
-    shares = Uses(ShareSteps)
-    routing = Uses(RoutingSteps)
 
     @step(repeatable=False)  # key pairs are drawn
     def prepare(self, nonce: bytes, n_bins: int, n_sides: int) -> dict[str, Any]:
@@ -88,22 +86,6 @@ class TreeParty(Party):
         own = layout.indicators(codes[start:stop]) + stream.rows(start, stop)
         return {"masked": own.astype(dtype, copy=False), "tag": self.tag}
 
-    @step
-    def finish(self, model: str, columns: bool = False) -> dict[str, Any]:
-        """Keep the own splits of the trees, on the own disk, and erase all keys.
-
-        Message: model: names the model; columns: whether to tell the names of the columns that
-        splits are of; returns nothing, or what `TreePart.named_splits` returns.
-        """
-        if columns:
-            self.check_exchange(COLUMN_NAMES)
-        part = TreePart(model, **TreePart.fields_of(self.bins), splits=self.routing.splits)
-        self.save_model(part)
-        self.group_key.erase_group_seed()
-        self.parcels.forget()
-        self.shares.forget()
-        return part.named_splits() if columns else {}
-
     # -- the own columns ---------------------------------------------------------------------
 
     @property
@@ -141,3 +123,26 @@ class TreeParty(Party):
             blocks = (kinds, codes.astype(np.uint64))
             self.cache["trees.tag"] = tag_of_blocks(self.group_key.seed, shape, blocks)
         return bytes(self.cache["trees.tag"])
+
+
+class TreeParty(BinnedParty):
+    """A party of boosting: sums under pads, routing, and the splits that stay here."""
+
+    shares = Uses(ShareSteps)
+    routing = Uses(RoutingSteps)
+
+    @step
+    def finish(self, model: str, columns: bool = False) -> dict[str, Any]:
+        """Keep the own splits of the trees, on the own disk, and erase all keys.
+
+        Message: model: names the model; columns: whether to tell the names of the columns that
+        splits are of; returns nothing, or what `TreePart.named_splits` returns.
+        """
+        if columns:
+            self.check_exchange(COLUMN_NAMES)
+        part = TreePart(model, **TreePart.fields_of(self.bins), splits=self.routing.splits)
+        self.save_model(part)
+        self.group_key.erase_group_seed()
+        self.parcels.forget()
+        self.shares.forget()
+        return part.named_splits() if columns else {}

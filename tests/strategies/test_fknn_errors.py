@@ -194,7 +194,7 @@ class NotAStrategy(Party):
         ),
         ("strategies.nowhere:FKNN", "cannot load 'strategies.nowhere:FKNN'.*No module named"),
         ("strategies.fknn:FKKN", "cannot load .*has no attribute 'FKKN'"),
-        ("strategies.fknn:FKNNParty", "'strategies.fknn:FKNNParty' is not a subclass of Strategy"),
+        ("strategies.fknn.party:FKNNParty", "fknn.party:FKNNParty' is not a subclass of Strategy"),
         ("flwr_vertical:simulate", "is not a subclass of Strategy"),
     ],
 )
