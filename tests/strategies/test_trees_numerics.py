@@ -7,7 +7,7 @@ import pytest
 from flwr_vertical import Table
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.streams import KeyStream
-from strategies.trees.binning import cut, fit_bins, narrowest
+from strategies.trees.binning import cut, fit_bins
 from strategies.trees.gain import Curvature, best_of, candidates, level_of, signed, to_ring
 from strategies.trees.node_sums import InMemory, Streamed, dense_sums, legal_splits, slot_sums
 from strategies.trees.objectives import Objective
@@ -234,9 +234,3 @@ def test_a_side_whose_loss_is_flat_gets_no_leaf():
     assert [list(node.rows) for node in tree[1:]] == [[0, 1], [2, 3]]
     np.testing.assert_allclose(tree[0].gain, (1 / 1.4 - 1 / 1.4) / 2, atol=1e-7)
     assert leaf_values(tree, g, 0 * h, inside, 0.0)[2] == pytest.approx(-2e-9 / 1e-3)
-
-
-def test_narrowest():
-    assert narrowest(np.array([-1, 127])).dtype == np.int8
-    assert narrowest(np.array([128])).dtype == np.int16
-    assert narrowest(np.array([2**20])).dtype == np.int32
