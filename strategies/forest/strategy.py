@@ -7,12 +7,17 @@ import numpy as np
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.forest.arbiter import ForestArbiter
+from strategies.forest.model import VotesModel, importance
 from strategies.forest.party import ForestParty
 from strategies.forest.predict import VOTES_AT_ARBITER, ForestPredictions
-from strategies.forest.server import grow_votes
+from strategies.forest.server import VoteRounds
+from strategies.forest.vote_release import bits_of, opened_votes
+from strategies.linear.problem import sample_index
+from strategies.trees.model import prediction_table
 from strategies.trees.objectives import Objective
 from strategies.trees.train import labels_of
 
@@ -130,4 +135,37 @@ class VerticalForest(Strategy):
         """Grow trees, and predict samples without a label."""
         labels = labels_of(federation, self.min_child)
         objective = Objective.of_votes(self.objective == "classes", labels[~np.isnan(labels)])
-        grow_votes(federation, alignment, result, progress, self, labels, objective)
+        names = list(federation.parties)
+        if federation.checkpoint_every is None:
+            federation.checkpoint_every = 1  # batches
+        rounds = VoteRounds(federation, self, labels, objective, result)
+        total = rounds.n_batches * objective.width
+        progress.total = total
+
+        def iterate(i: int) -> None:
+            rounds.grow(i)
+            progress.step(i + 1, total)
+
+        federation.loop(total, iterate, {"forest": rounds.state, "history": result.history})
+        name, targets = federation.random_bytes(16).hex(), rounds.targets
+        model = VotesModel(
+            name, names, objective.name, objective.width, self.n_trees, self.max_depth,
+            targets.low, targets.span,
+        )  # fmt: skip
+        free = np.flatnonzero(np.isnan(labels))
+        raw = np.zeros((objective.width, 0))
+        if len(free):
+            bits = bits_of(int(rounds.state["grid"]), objective.width)
+            shares = federation.call("votes", {"model": name, "fit": rounds.fit, "bits": bits})
+            raw = model.raw(
+                opened_votes(federation, shares, rounds.keys, bits, objective.width), bits
+            )
+        arguments = {"model": name, "names": names, "target_bits": targets.bits}
+        splits = federation.call("finish_votes", arguments, parties=names)
+        federation.call("finish", parties=[ARBITER])
+        result.predictor = model
+        result.model = importance(names, splits)
+        result.metrics["iterations"] = float(self.n_trees)
+        if len(free):
+            table = prediction_table(model.loss, raw)
+            result.predictions = table.set_axis(sample_index(alignment, result.labels, free))

@@ -107,11 +107,7 @@ def fetch(
     size = max(1, SEND_BYTES // (item * max(slots.widths)))
     on_disk = n_rows * sum(slots.widths) * item > HOLD_BYTES
     parts: dict[str, list[Ring]] = {name: [] for name in slots.names}
-    files = {
-        name: OnDisk(width, dtype)
-        for name, width in zip(slots.names, slots.widths, strict=True)
-        if on_disk
-    }
+    files = {name: OnDisk(own.n_slots, dtype) for name, own in slots.layouts.items() if on_disk}
     whole = True
     for start in range(0, n_rows, size):
         replies = federation.call(
@@ -121,21 +117,12 @@ def fetch(
             unkept=["masked"],
         )
         slots.tags = {name: bytes(replies[name]["tag"]) for name in slots.names}
-        if any("masked" not in replies[name] for name in slots.names):
-            whole = False
-            continue  # to the journal's next block: it has one of every round
-        for name in slots.names:
-            rows = np.asarray(replies[name]["masked"])
-            if on_disk:
-                files[name].append(rows)
-            else:
-                parts[name].append(rows)
-    if not whole:
-        slots.masked = {}
-        return
-    if on_disk:
-        slots.masked = {name: file.rows for name, file in files.items()}
-        return
-    for name in slots.names:
+        # Where a journal answers, go on to its next block: it has one of every round.
+        whole &= all("masked" in replies[name] for name in slots.names)
+        for name in slots.names if whole else []:
+            keep = files[name].append if on_disk else parts[name].append
+            keep(np.asarray(replies[name]["masked"]))
+    slots.masked = {name: file.rows for name, file in files.items() if whole}
+    for name in slots.names if whole and not on_disk else []:
         own = parts.pop(name)
         slots.masked[name] = InMemory(own[0] if len(own) == 1 else np.concatenate(own)).rows

@@ -106,7 +106,7 @@ def test_two_groups_with_a_step_of_one_name_are_refused_and_an_own_step_replaces
         keys = Uses(PairKeySteps)
         other = Uses(Other)
 
-    with pytest.raises(ProtocolError, match="Both uses two step groups .* a step 'pair_key'"):
+    with pytest.raises(ProtocolError, match=r"Both uses two step groups .* a step 'pair_key'"):
         steps_of(Both)
 
     class Own(Party):
