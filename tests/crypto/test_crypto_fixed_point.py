@@ -25,19 +25,6 @@ def test_round_trip_is_within_half_a_resolution(values, bits):
     assert np.all(np.abs(codec.decode(ring) - values) <= codec.resolution / 2)
 
 
-@settings(max_examples=40, deadline=None)
-@given(n_parties=st.integers(1, 5000), bits=st.integers(0, 62), sign=st.sampled_from([-1, 1]))
-def test_sum_at_the_limit_does_not_wrap(n_parties, bits, sign):
-    codec = FixedPoint(bits)
-    limit = codec.limit(n_parties)
-    term = int(codec.encode(sign * limit, n_parties).view(np.int64)[()])
-    assert -(2**63) <= n_parties * term < 2**63
-    # It is the largest: one float more would wrap, or is refused.
-    with pytest.raises(FixedPointOverflowError):
-        codec.encode(np.nextafter(limit, np.inf), n_parties)
-    assert n_parties * limit * 2.0**bits >= 2.0**63 * (1 - 2**-50) - n_parties
-
-
 @pytest.mark.parametrize("size", [0, 1, 32767, 32768, 32769, 100_000])
 def test_chunks_equal_one_pass(size):
     values = np.random.default_rng(size).normal(size=size) * 1e3
@@ -195,20 +182,26 @@ def test_a_fitted_sum_is_within_half_a_resolution_per_party(data, n_parties, exp
     assert np.all(np.abs(total - exact) <= n_parties * codec.resolution / 2 + own)
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    n_parties=st.integers(1, 5000),
-    exponent=st.integers(-90, 90),
-    ring_bits=st.sampled_from([32, 64]),
-    sign=st.sampled_from([-1, 1]),
-)
-def test_a_fitted_sum_at_the_limit_does_not_wrap(n_parties, exponent, ring_bits, sign):
-    codec = FixedPoint.fitting(2.0**exponent, n_parties, ring_bits)
-    limit = codec.limit(n_parties)
+CODECS = st.one_of(
+    st.builds(lambda bits: (lambda n: FixedPoint(bits), 64), st.integers(0, 62)),
+    st.builds(
+        lambda exponent, bits: (lambda n: FixedPoint.fitting(2.0**exponent, n, bits), bits),
+        st.integers(-90, 90), st.sampled_from([32, 64]),
+    ),
+)  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(n_parties=st.integers(1, 5000), made=CODECS, sign=st.sampled_from([-1, 1]))
+def test_a_sum_at_the_limit_does_not_wrap(n_parties, made, sign):
+    codec, ring_bits = made[0](n_parties), made[1]
+    limit, top = codec.limit(n_parties), 2 ** (ring_bits - 1)
     term = int(codec.encode(sign * limit, n_parties).view(f"i{ring_bits // 8}")[()])
-    assert abs(n_parties * term) < 2 ** (ring_bits - 1)
+    assert -top <= n_parties * term < top
+    # It is the largest: one float more would wrap, or is refused.
     with pytest.raises(FixedPointOverflowError):
         codec.encode(np.nextafter(limit, np.inf), n_parties)
+    assert n_parties * limit / codec.resolution >= top * (1 - 2**-50) - n_parties
 
 
 def test_narrow_floats_do_not_round_the_limit_of_the_narrow_ring():

@@ -95,31 +95,6 @@ def test_moments_are_those_of_the_pooled_table(k, mode, rounds):
         np.testing.assert_allclose(found.sums[g], x.sum(axis=0), atol=1e-9)
 
 
-def test_the_arbiter_opens_uniform_numbers(monkeypatch):
-    opened = []
-
-    def note(self, products):
-        told = original(self, products)
-        opened.append(told["opened"])
-        return told
-
-    original = ProductKeySteps.open_blinded
-    note._flwr_vertical_step = True
-    monkeypatch.setattr(ProductKeySteps, "open_blinded", note)
-    given = tables(2)
-    for _ in range(3):
-        strategy = OpenMoments(patterns, LABELS)
-        result = simulate(strategy, given, aggregation="ckks", progress=False)
-    seen = np.concatenate(opened)
-    assert len(seen) >= 36
-    # The same products each time, so without blinding there were some 16 different numbers.
-    assert len(np.unique(seen)) == len(seen)
-    share = seen / 2.0**60
-    assert share.min() >= 0.0
-    assert abs(share.mean() - 0.5) < 4 * np.sqrt(1 / 12 / len(seen))
-    assert result.model[0].products.any()
-
-
 @pytest.mark.parametrize(("k", "mode"), [(2, "ckks"), (1, "masked")])
 def test_the_rules_on_rows_and_levels_hold(k, mode):
     few = lambda alignment: np.where(np.arange(alignment.n_samples) < 60, 0, 1)  # noqa: E731

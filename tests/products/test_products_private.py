@@ -8,7 +8,6 @@ from flwr_vertical import (
     LocalGrid,
     MemoryStorage,
     Party,
-    RecordingGrid,
     Strategy,
     Table,
     Uses,
@@ -29,7 +28,6 @@ from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, read_envelope
 from flwr_vertical.server import Federation
 from tests.kit import resuming
-from tests.kit.transcripts import arrays_of
 
 N = 700
 NAMES = ("bank", "court", "hospital", "insurer", "tax")
@@ -160,33 +158,6 @@ def test_a_group_of_which_a_party_has_some_rows_is_refused():
         assert caught.value.party == "court"  # the bank has all of them
         found = products.moments(everything, 1, missing=np.array([[False, True, True]]))
         np.testing.assert_array_equal(found.withheld, [[False, True, True, True]])
-
-
-@pytest.mark.parametrize("k", [2, 3])
-def test_no_message_shows_a_column_or_a_label(k):
-    """Correlation over rows: what is uniform has none, an affine image of a column has 1."""
-    recorders = []
-
-    def record(grid):
-        recorders.append(RecordingGrid(grid))
-        return recorders[0]
-
-    with Opened(tables(k), wrap=record) as opened:
-        labels = np.random.default_rng(2).normal(size=(len(opened.rows), 1))
-        opened.products().moments(in_groups(opened, slice(None)), 1, labels)
-        secret = np.column_stack([np.nan_to_num(opened.rows), labels])
-        seen = 0
-        for array in arrays_of(recorders[0].transcript):
-            if array.ndim == 2 and len(array) == len(secret) and array.dtype == np.uint64:
-                seen += 1
-                for column in array.T:
-                    for low in (column >> np.uint64(32), column & np.uint64(2**32 - 1)):
-                        r = np.corrcoef(low.astype(float), secret.T)[0, 1:]
-                        assert np.abs(r).max() < 6 / np.sqrt(len(secret))
-            else:
-                assert array.shape[:1] != (len(secret),) or array.ndim == 1
-        # U of every party, and v + rho to each.
-        assert seen >= 2 * k
 
 
 def test_groups_too_small_vectors_too_many_and_atoms_are_refused_by_the_parties():
