@@ -65,7 +65,7 @@ class GrowthSteps(StepGroup):
             weight[t, fitted] = weights_of(int(seed), draw, len(fitted), bootstrap)
         batch = Batch.start(weight, np.asarray(trees).tolist(), int(min_child))
         self.party.live.put(_BATCH, batch)
-        self.kept.begin_batch(names.index(self.name), int(n_classes), n_rows - len(fitted))
+        self.forest.begin_batch(names.index(self.name), int(n_classes), n_rows - len(fitted))
         return {"holds": True, "grid": grid}
 
     @step
@@ -87,7 +87,8 @@ class GrowthSteps(StepGroup):
         and candidates), and the ``parcel``, which is empty if no node can be split.
         """
         self._follow(names, sides)
-        batch, kept, number = self.batch(changes=False), self.kept, self.other(ParcelSteps).number
+        batch, forest = self.batch(changes=False), self.forest
+        number = self.other(ParcelSteps).number
         if not len(batch.active):
             return {"number": number, "shape": [0, 0], "parcel": b""}
         used = Used.of(
@@ -99,7 +100,8 @@ class GrowthSteps(StepGroup):
         limits = limits_of(sums.total, target_bits)
         order = factors_of(seed, number, limits, len(used.slots)).order
         share = marks(self._legal(batch, used), used.place, seed, number, order)
-        kept.level |= {"number": number, "order": order, "slots": used.slots, "starts": used.starts}
+        forest.level |= {"number": number, "order": order}
+        forest.level |= {"slots": used.slots, "starts": used.starts}
         sealed = seal(self.other(ParcelSteps).shared, pack(share, values), place(self.name, number))
         return {"number": number, "shape": list(order.shape), "parcel": sealed}
 
@@ -111,9 +113,9 @@ class GrowthSteps(StepGroup):
         group seed: a bit for each row and tree, and one for each node, whoever splits it, so that
         its size tells nothing.
         """
-        batch, kept = self.batch(changes=False), self.kept
-        number, order = kept.level["number"], kept.level["order"]
-        slots, starts = kept.level["slots"], kept.level["starts"]
+        batch, forest = self.batch(changes=False), self.forest
+        number, order = forest.level["number"], forest.level["order"]
+        slots, starts = forest.level["slots"], forest.level["starts"]
         content = open_sealed(
             self.other(ParcelSteps).shared, won, place(self.name, number, True), "arbiter"
         )
@@ -122,13 +124,13 @@ class GrowthSteps(StepGroup):
             for q, at in enumerate(unpack_places(content, len(batch.active)))
         ]
         chosen = np.array([slots[c // 2] if c >= 0 else -1 for c in best])
-        kept.level["won"] = np.searchsorted(starts, chosen, side="right") - 1
+        forest.level["won"] = np.searchsorted(starts, chosen, side="right") - 1
         left = np.zeros(batch.node.shape, dtype=bool)
         missing_left = np.zeros(len(best), dtype=bool)
         layout = self.party.layout
-        own = np.flatnonzero(kept.level["won"] == kept.own)
+        own = np.flatnonzero(forest.level["won"] == forest.own)
         lines = batch.level[batch.active[own]]
-        at = [layout.locate(int(slot - starts[kept.own])) for slot in chosen[own]]
+        at = [layout.locate(int(slot - starts[forest.own])) for slot in chosen[own]]
         column, bin_ = np.array(at, dtype=np.int64).reshape(-1, 2).T
         of_line = np.full(len(batch.table), -1, dtype=np.int64)
         of_line[lines] = np.arange(len(lines))
@@ -142,7 +144,7 @@ class GrowthSteps(StepGroup):
         n_left = np.bincount(split, left[trees, rows], len(lines))
         for few, size in zip(n_left, np.bincount(split, minlength=len(lines)), strict=True):
             check_sizes(self.party, int(few), int(size))
-        kept.add_splits(lines, column, bin_)
+        forest.add_splits(lines, column, bin_)
         told = np.packbits(left).tobytes() + np.packbits(missing_left).tobytes()
         digest = hashlib.blake2b(told + np.packbits(comes).tobytes(), digest_size=16).digest()
         count_sides(self.party, comes.sum(axis=0), layout, digest, receiver="other parties")
@@ -163,16 +165,16 @@ class GrowthSteps(StepGroup):
         trees whose votes a prediction is the mean of.
         """
         self._follow(names, sides)
-        batch, kept = self.batch(), self.kept
+        batch, forest = self.batch(), self.forest
         leaf = np.zeros(len(batch.table), dtype=np.uint64)
-        half = self.other(DealtSteps).half(kept.own)
+        half = self.other(DealtSteps).half(forest.own)
         if half is not None:
             lines = np.flatnonzero(batch.table[:, PARTY] < 0)
             lines = lines[np.argsort(batch.table[lines, TREE], kind="stable")]
             at, counts = batch.places(lines)
             leaf[lines] = node_sums(InMemory(half).rows, 1, at, batch.weight, counts)[:, 0]
         free = np.flatnonzero(np.unpackbits(np.asarray(fit), count=self.party.n_samples) == 0)
-        kept.end_batch(batch, leaf, coefficients_of(batch.table, model_trees, target_bits), free)
+        forest.end_batch(batch, leaf, coefficients_of(batch.table, model_trees, target_bits), free)
         self.party.live.drop(_BATCH)
 
     @step
@@ -181,10 +183,10 @@ class GrowthSteps(StepGroup):
 
         Message: model: names the model; fit: as in `begin_batch`; bits: of each class.
         """
-        kept = self.kept
+        forest = self.forest
         free = np.flatnonzero(np.unpackbits(np.asarray(fit), count=self.party.n_samples) == 0)
         release = self.other(ReleaseSteps).release
-        return release(kept.own, kept.votes, free, int(bits), model.encode())
+        return release(forest.own, forest.votes, free, int(bits), model.encode())
 
     @step
     def finish_votes(self, model: str, names: list[str], target_bits: int) -> dict[str, Any]:
@@ -193,21 +195,21 @@ class GrowthSteps(StepGroup):
         Message: model: names the model; names, target_bits: as in `offer`; returns ``splits`` and
         ``cover``: how many own splits the forest has, and how many rows of the fit come to them.
         """
-        kept = self.kept
+        forest = self.forest
         self.party.save_model(
             VotesPart(
                 model=model,
                 parties=names,
                 **VotesPart.fields_of(self.party.bins),
-                table=kept.table,
-                splits=kept.splits,
-                leaf=kept.leaf,
-                n_classes=len(kept.votes),
+                table=forest.table,
+                splits=forest.splits,
+                leaf=forest.leaf,
+                n_classes=len(forest.votes),
                 target_bits=int(target_bits),
             )
         )
-        own = kept.table[:, PARTY] == kept.own
-        told = {"splits": int(own.sum()), "cover": int(kept.table[own, WEIGHT].sum())}
+        own = forest.table[:, PARTY] == forest.own
+        told = {"splits": int(own.sum()), "cover": int(forest.table[own, WEIGHT].sum())}
         self.other(GroupKeySteps).erase_group_seed()
         self.other(ParcelSteps).forget()
         self.other(DealtSteps).forget()
@@ -222,7 +224,7 @@ class GrowthSteps(StepGroup):
         return found
 
     @property
-    def kept(self) -> GrowingForest:
+    def forest(self) -> GrowingForest:
         """What there is of the forest."""
         found: GrowingForest = self.party.live.get(_KEPT, GrowingForest)
         return found
@@ -247,12 +249,12 @@ class GrowthSteps(StepGroup):
             "own": node_sums(InMemory(own).rows, own.shape[1], at, batch.weight, counts),
             "helped": node_sums(InMemory(helped).rows, helped.shape[1], at, batch.weight, counts),
         }
-        above = self.kept.level.get("sums", {})
+        above = self.forest.level.get("sums", {})
         whole = {
             name: with_siblings(values, batch.direct, batch.parent, above.get(name, values[:0]))
             for name, values in made.items()
         }
-        self.kept.level = {"sums": whole}
+        self.forest.level = {"sums": whole}
         total = batch.table[batch.level[batch.active], WEIGHT].astype(np.uint64)
         active = {name: values[batch.active] for name, values in whole.items()}
         return Sums(active["counts"], total, active["own"], active["helped"])
@@ -275,7 +277,7 @@ class GrowthSteps(StepGroup):
         """Send rows down the splits that the owners told."""
         if sides is None:
             return
-        batch, level = self.batch(), self.kept.level
+        batch, level = self.batch(), self.forest.level
         left = np.zeros(batch.node.shape, dtype=bool)
         missing_left = np.zeros(len(batch.active), dtype=np.int64)
         for k, (name, sealed) in enumerate(zip(names, sides, strict=True)):

@@ -25,7 +25,7 @@ from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
 from strategies.forest.model import VotesModel
 from strategies.forest.predict_party import VotesPredictParty
-from strategies.forest.vote_release import bits_of, check_bits_of, opened_votes
+from strategies.forest.vote_release import check_bits_of, opened_votes
 from strategies.linear.problem import sample_index
 from strategies.trees.arbiter import parcel_keys
 from strategies.trees.model import figures, prediction_table
@@ -95,7 +95,7 @@ class ForestPredictions(Predictions):
             progress.step("level")
         if sides:
             level += 1
-        bits = bits_of(grid, model.n_classes)
+        bits = grid // model.n_classes
         asked = {**common, "level": level, "bits": bits, **sides}
         replies = federation.call("tally", asked)
         raw = model.raw(opened_votes(federation, replies, keys, bits, model.n_classes), bits)

@@ -15,7 +15,7 @@ from strategies.forest.model import VotesModel, importance
 from strategies.forest.party import ForestParty
 from strategies.forest.predict import VOTES_AT_ARBITER, ForestPredictions
 from strategies.forest.server import VoteRounds
-from strategies.forest.vote_release import bits_of, opened_votes
+from strategies.forest.vote_release import opened_votes
 from strategies.linear.problem import sample_index
 from strategies.trees.model import prediction_table
 from strategies.trees.objectives import Objective
@@ -155,7 +155,7 @@ class VerticalForest(Strategy):
         free = np.flatnonzero(np.isnan(labels))
         raw = np.zeros((objective.width, 0))
         if len(free):
-            bits = bits_of(int(rounds.state["grid"]), objective.width)
+            bits = int(rounds.state["grid"]) // objective.width
             shares = federation.call("votes", {"model": name, "fit": rounds.fit, "bits": bits})
             raw = model.raw(
                 opened_votes(federation, shares, rounds.keys, bits, objective.width), bits

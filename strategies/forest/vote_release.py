@@ -66,11 +66,6 @@ class ReleaseSteps(StepGroup):
         return told | {"votes": sealed}
 
 
-def bits_of(grid: int, n_classes: int) -> int:
-    """Return the bits of each vote of a row: of all classes together they are `grid`."""
-    return grid // n_classes
-
-
 def check_bits_of(grid: int, n_classes: int) -> None:
     """Raise if the nodes allow too few bits of a row for votes of so many classes."""
     if grid < _LEAST * n_classes:
