@@ -124,7 +124,7 @@ def true_codes(trees: TreesRun) -> dict[str, npt.NDArray[np.uint8]]:
         missing = np.array(part.bins.layout.n_bins, dtype=np.uint8)
         found[name] = np.tile(missing, (view.n_samples, 1))
         table = Table.of(trees.run.tables[name], party=name)
-        found[name][view.positions[name]] = part.codes(table, name)
+        found[name][view.positions[name]] = part.bins.codes(table, name)
     return found
 
 

@@ -157,23 +157,11 @@ class FKNNArbiter(Arbiter):
     ) -> dict[str, Any]:
         """Return ranked donors (and relative weights), never distances.
 
-        Parameters
-        ----------
-        sums : dict[str, numpy.ndarray]
-            ``distance`` and ``weight`` of shape (n_rows, n_donors), or ``high`` and ``low`` in
-            place of the first, and, for the block before, ``short`` of shape (n_done,).
-        width : int
-            How many donors to list, beside those as near as the last.
-        errors : list of float
-            See `Errors`.
-        weighted : bool
-            Whether weights are wanted.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray]
-            ``neighbours``, ``ranks``, ``counts`` as of `Ranked`, ``weights`` of shape (n_listed,);
-            ``short``.
+        Message: sums: ``distance`` and ``weight`` of shape (n_rows, n_donors), or ``high`` and
+        ``low`` in place of the first, and, for the block before, ``short`` of shape (n_done,);
+        width: how many donors to list, beside those as near as the last; errors: see `Errors`;
+        weighted: whether weights are wanted; returns ``neighbours``, ``ranks``, ``counts`` as of
+        `Ranked`, ``weights`` of shape (n_listed,); ``short``.
         """
         released: dict[str, Any] = {}
         if "short" in sums:
@@ -183,9 +171,7 @@ class FKNNArbiter(Arbiter):
             if distance is None:
                 distance = np.rint(sums["high"]) * 2.0**LOW_BITS + np.rint(sums["low"])
             ranked = rank_donors(distance, sums["weight"], width, Errors(*(errors or [])))
-            released["neighbours"] = ranked.neighbours
-            released["ranks"] = ranked.ranks
-            released["counts"] = ranked.counts
+            released |= {name: getattr(ranked, name) for name in ("neighbours", "ranks", "counts")}
             if weighted:
                 released["weights"] = relative_weights(ranked)
         return released

@@ -15,8 +15,14 @@ from flwr_vertical.tables import Kind, is_numeric
 from flwr_vertical.tables.codes import fill_values
 from strategies.common.imputing_party import ImputingParty
 from strategies.fknn.blinding import Blinding, Units, halves, secret_order
-from strategies.fknn.distance_scaling import check_units, magnitude
-from strategies.fknn.distances import Features, make_features, party_terms, squared_distances
+from strategies.fknn.distances import (
+    DistanceFeatures,
+    check_units,
+    magnitude,
+    make_features,
+    party_terms,
+    squared_distances,
+)
 from strategies.fknn.neighbours import impute_column, listed_donors
 
 _MOST_COLUMNS = 2**16 - 1
@@ -49,23 +55,9 @@ class FKNNParty(ImputingParty):
     ) -> Summands:
         """Check the donors and say, into a sum, which rows this party needs and which it offers.
 
-        Parameters
-        ----------
-        n_neighbors, weighting, weights, standardize, complete_blocks
-            Settings of `FKNN`.
-        owner, sealed, **keys
-            See `GroupKeySteps.take`.
-
-        Returns
-        -------
-        Summands
-            ``needs``, ``donor``: arrays of shape (n_samples,), in the secret order, 1 where a row
-            has cells missing here, or serves as donor here; ``magnitude`` as `magnitude` tells it.
-
-        Raises
-        ------
-        DataError
-            If there are too few donors, or this node does not take part in exchange "distances".
+        Message: the settings of `FKNN`; owner, sealed, **keys: see `GroupKeySteps.take`; returns
+        ``needs`` and ``donor`` of shape (n_samples,), in the secret order: 1 where a row has cells
+        missing here, or serves as donor here; ``magnitude`` as `magnitude` tells it.
         """
         if weights == "distance":
             self.open_exchange("distances", "distances of each sample, but for one factor")
@@ -87,7 +79,14 @@ class FKNNParty(ImputingParty):
         self.group_key.take(owner, sealed, keys)
         donor = self.is_donor
         missing = self.missing_cells(complete_blocks)
-        self._check_donors(donor, missing, n_neighbors)
+        for j, name in enumerate(self.table.columns):
+            available = int((~np.isnan(self.codes[donor, j])).sum())
+            if missing[:, j].any() and available < n_neighbors:
+                raise DataError(
+                    f"party {self.name!r}, column {name!r}: n_neighbors = {n_neighbors} but only "
+                    f"{available} donors have a value; use a smaller n_neighbors or leave the "
+                    "column out"
+                )
         if self._features.n_columns > _MOST_COLUMNS:
             raise DataError(
                 f"party {self.name!r} has {self._features.n_columns} columns; shared columns are "
@@ -101,18 +100,6 @@ class FKNNParty(ImputingParty):
             },
             public={"fitted": self.fitted is not None},
         )
-
-    def _check_donors(
-        self, donor: npt.NDArray[np.bool_], missing: npt.NDArray[np.bool_], n_neighbors: int
-    ) -> None:
-        for j, name in enumerate(self.table.columns):
-            available = int((~np.isnan(self.codes[donor, j])).sum())
-            if missing[:, j].any() and available < n_neighbors:
-                raise DataError(
-                    f"party {self.name!r}, column {name!r}: n_neighbors = {n_neighbors} but only "
-                    f"{available} donors have a value; use a smaller n_neighbors or leave the "
-                    "column out"
-                )
 
     @step
     def impute(
@@ -132,42 +119,16 @@ class FKNNParty(ImputingParty):
     ) -> Summands:
         """Impute the previous block from its ranked donors and send distances of the next one.
 
-        Parameters
-        ----------
-        rows : numpy.ndarray of shape (n_rows,)
-            Places of the rows of the next block, empty at the end.
-        units : list of int
-            See `Units`: in which distances and weights travel; two numbers if none is shifted.
-        donors : numpy.ndarray of shape (n_donors,), optional
-            Places of the donors, if not all rows are.
-        split : bool
-            Whether distances travel in two halves, as ciphertexts need.
-        n_listed : int
-            How many of their donors will be listed, but for those at the same distance as the last.
-        done : numpy.ndarray of shape (n_done,), optional
-            Places of the rows of the previous block.
-        neighbours, ranks, weights : numpy.ndarray of shape (n_listed,), optional
-            Their ranked donors, by place in the row's own order, and relative weights.
-        counts : numpy.ndarray of shape (n_done,), optional
-            How many donors are listed of each row.
-        width : int
-            How many donors count.
-        exhausted : bool
-            The lists name every donor there is; what they lack cannot be had.
-
-        Returns
-        -------
-        Summands
-            ``distance`` (or ``high`` and ``low``) and ``weight`` of shape (n_rows, n_donors);
-            ``short`` of shape (n_done,), 1 where the list was too short for some cell here.
-
-        Raises
-        ------
-        ProtocolError
-            If units or donors are others than before in the run.
-        PolicyError
-            If the node's policy does not allow the other parties to be told of its rows what ranks
-            tell.
+        Message: rows (n_rows,): places of the rows of the next block, empty at the end; units: see
+        `Units`; two numbers if none is shifted; donors (n_donors,): places of the donors, if not
+        all rows are; split: whether distances travel in two halves, as ciphertexts need; n_listed:
+        how many donors will be listed, beside those at the same distance as the last; done
+        (n_done,): places of the rows of the previous block; neighbours, ranks, weights (n_listed,):
+        their ranked donors, by place in the row's own order, and relative weights; counts
+        (n_done,): how many donors are listed of each row; width: how many donors count; exhausted:
+        the lists name every donor there is; returns ``distance`` (or ``high`` and ``low``) and
+        ``weight`` of shape (n_rows, n_donors); ``short`` of shape (n_done,), 1 where the list was
+        too short for some cell here.
         """
         agreed = self._keep_public(units, donors)
         summands: dict[str, Any] = {}
@@ -198,15 +159,8 @@ class FKNNParty(ImputingParty):
     def finish(self, units: list[int], donors: Indices | None = None) -> dict[str, Any]:
         """Write the imputed table, and forget what rows and distances were hidden by.
 
-        Parameters
-        ----------
-        units, donors
-            As in `impute`.
-
-        Returns
-        -------
-        dict[str, float]
-            How many cells were imputed, how many of them without a comparable donor.
+        Message: units, donors: as in `impute`; returns how many cells were imputed, how many of
+        them without a comparable donor.
         """
         self._keep_public(units, donors)
         self.group_key.erase_group_seed()
@@ -315,9 +269,10 @@ class FKNNParty(ImputingParty):
         short = np.zeros(len(rows), dtype=bool)
         kinds = list(self.table.kinds.values())
         complete: npt.NDArray[np.bool_] = np.any(neighbours < 0, axis=1) | exhausted
-        fallback = self.cache.setdefault(
-            "fallback", fill_values(self._donor_codes, self.table.kinds)
-        )
+        if "fallback" not in self.cache:
+            donors = slice(None) if self._donor_rows is None else self._donor_rows
+            self.cache["fallback"] = fill_values(self.codes[donors], self.table.kinds)
+        fallback = self.cache["fallback"]
         for j, kind in enumerate(kinds):
             here = np.flatnonzero(still_open[rows, j])
             if not len(here):
@@ -381,12 +336,7 @@ class FKNNParty(ImputingParty):
         return rows
 
     @property
-    def _donor_codes(self) -> npt.NDArray[np.float64]:
-        rows = self._donor_rows
-        return self.codes if rows is None else self.codes[rows]
-
-    @property
-    def _features(self) -> Features:
+    def _features(self) -> DistanceFeatures:
         if "features" not in self.cache:
             kinds: list[Kind] = list(self.table.kinds.values())
             n_levels = [
@@ -396,5 +346,5 @@ class FKNNParty(ImputingParty):
             self.cache["features"] = make_features(
                 self.codes, kinds, n_levels, bool(self.state["standardize"]), self.is_donor
             )
-        features: Features = self.cache["features"]
+        features: DistanceFeatures = self.cache["features"]
         return features

@@ -42,7 +42,7 @@ from flwr_vertical.server import Total
 from flwr_vertical.settings import setting
 from strategies.fknn.arbiter import FKNNArbiter
 from strategies.fknn.blinding import HALF, WEIGHT_BITS, Units, lowest
-from strategies.fknn.distance_scaling import N_EXPONENTS, common_units
+from strategies.fknn.distances import N_EXPONENTS, common_units
 from strategies.fknn.party import FKNNParty
 
 WEIGHTINGS = ("party-mean", "exact")
@@ -134,11 +134,7 @@ class FKNN(Strategy):
 
     name: ClassVar[str] = "fknn"
     demo = MappingProxyType(
-        {
-            "demo.dataset": "breast-cancer",
-            "demo.missing-cells": 0.1,
-            "demo.missing-blocks": 0.05,
-        }
+        {"demo.dataset": "breast-cancer", "demo.missing-cells": 0.1, "demo.missing-blocks": 0.05}
     )
     party = FKNNParty
     arbiter = FKNNArbiter

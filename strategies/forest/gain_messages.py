@@ -18,11 +18,15 @@ parties, so that nothing tells whose candidate stands where.
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from flwr_vertical.arrays import Array, Flags, Ring
+from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import stream
+from strategies.trees.arbiter import under_cancelling_bits
+from strategies.trees.binning import SlotLayout
 from strategies.trees.blinding import TOP, Factors, noise
-from strategies.trees.gain import TIE, candidates
+from strategies.trees.gain import best_of, candidates, signed
 from strategies.trees.node_sums import Indices
 
 FLAT = 2.0**-28
@@ -40,16 +44,6 @@ class Place:
     own: Indices  # (n_own,): its slots among those in use
     helped: Indices  # (n_helped,): slots of those that it helps, in the order of its shares
     observed: Indices  # (n_slots,): of each slot in use, that of its column's observed rows
-
-    @property
-    def first_half(self) -> bool:
-        """Whether this party has ``y + rho`` as its share of targets: the second party."""
-        return self.number == 1
-
-    @property
-    def other_half(self) -> bool:
-        """Whether this party has ``-rho`` as its share of targets: the first party."""
-        return self.number == 0
 
 
 @dataclass(frozen=True)
@@ -101,13 +95,11 @@ def parcel(
         at, inside = _of_slots(place.helped), _local(place.helped, place.observed)
         share = candidates(sums.helped[:, :-1], inside, sums.helped[:, -1])
         out[0][:, at] += factors.numerator[:, at] * whole * share
-    half = np.zeros(n_nodes, dtype=np.uint64)
-    if place.first_half:
-        half = sums.own[:, -1]
-    if place.other_half:
-        half = sums.helped[:, -1]
+    # The second party has ``y + rho`` as its share of targets, the first ``-rho``.
+    halves = {0: sums.helped, 1: sums.own}
+    half = halves[place.number][:, -1] if place.number < 2 else np.zeros(n_nodes, dtype=np.uint64)
     out[0] += r * half[:, None]
-    totals = half + t[:, 0] if place.first_half else half
+    totals = half + t[:, 0] if place.number == 1 else half
     flat = np.concatenate([*(factors.placed(row).ravel() for row in out), totals])
     return np.asarray(flat + _cancelling(place, seed, f"votes pads {number}", len(flat)))
 
@@ -120,11 +112,7 @@ def marks(legal: Flags, place: Place, seed: bytes, number: int, order: Indices) 
     every = np.zeros(order.shape, dtype=bool)
     every[:, _of_slots(place.own)] = legal.reshape(len(legal), -1)
     placed = np.take_along_axis(every, order, axis=1)
-    for neighbour in (place.number, (place.number + 1) % place.n_parties):
-        words = stream(seed, f"votes marks {neighbour} {number}", (-(-placed.size // 64),))
-        bits = np.unpackbits(words.view(np.uint8))[: placed.size].astype(bool)
-        placed = placed ^ bits.reshape(placed.shape)
-    return np.asarray(placed, dtype=bool)
+    return under_cancelling_bits(placed, seed, "votes marks", number, place.number, place.n_parties)
 
 
 def factors_of(seed: bytes, number: int, limits: Array, n_slots: int) -> Factors:
@@ -142,14 +130,8 @@ def winners(total: Ring, legal: Flags) -> Flags:
     n_nodes = len(legal)
     rows = total[: _ROWS * legal.size].reshape(_ROWS, *legal.shape)
     numerator = rows[0] - rows[1] * total[_ROWS * legal.size :].reshape(n_nodes, 1)
-    x, left, right = (
-        values.view(np.int64).astype(np.float64) for values in (numerator, rows[2], rows[3])
-    )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        gain = np.where(legal, x * x / (left * right), -1.0)
-    gain = np.where(legal & (gain < FLAT), 0.0, gain)
-    best = gain.max(axis=1, keepdims=True, initial=-1.0)
-    return np.asarray(legal & (gain >= best * (1.0 - TIE)))
+    x, left, right = (signed(v).astype(np.float64) for v in (numerator, rows[2], rows[3]))
+    return best_of(x, left, right, legal, FLAT)
 
 
 def _of_slots(slots: Indices) -> Indices:
@@ -171,3 +153,69 @@ def _cancelling(place: Place, seed: bytes, label: str, count: int) -> Ring:
         for neighbour in (place.number, (place.number + 1) % place.n_parties)
     )
     return np.asarray(before - after)
+
+
+@dataclass(frozen=True)
+class Used:
+    """The slots in use, as one party sees them."""
+
+    slots: Indices  # (n_used,): their numbers over all parties
+    starts: Indices  # (n_parties,): first slot of each party
+    place: Place
+    columns: Indices  # Own columns in use
+    # own, helped: Columns of the party's two shares that belong to slots in use; the last one is
+    # the total
+    own: Indices
+    helped: Indices
+
+    @classmethod
+    def of(
+        cls,
+        names: list[str],
+        layout: SlotLayout,
+        widths: list[int],
+        observed: Indices,
+        usable: npt.NDArray[np.uint8],
+        name: str,
+    ) -> "Used":
+        """Work them out.
+
+        Shapes: observed (n_slots,): of each slot of all parties, that of its column's observed
+        rows; usable (n_slots,): whether the trees may use it; all slots of a column alike.
+        """
+        starts = np.concatenate([[0], np.cumsum(widths)])
+        slots = np.flatnonzero(usable)
+        place = np.full(len(usable), -1, dtype=np.int64)
+        place[slots] = np.arange(len(slots))
+        party = np.searchsorted(starts, slots, side="right") - 1
+        own = names.index(name)
+        helper = helpers(names)
+        helped = [k for k, other in enumerate(names) if helper[other] == name]
+        before = np.cumsum([0, *(widths[k] for k in helped)])
+        of_helped = [
+            slots[party == k] - starts[k] + at for k, at in zip(helped, before, strict=False)
+        ]
+        # A party that helps nobody has no share as helper, and no total in it.
+        total = [before[-1:]] if helped else []
+        mine = slots[party == own] - starts[own]
+        return cls(
+            slots,
+            starts[:-1],
+            Place(
+                own,
+                len(names),
+                place[slots[party == own]],
+                np.concatenate([np.zeros(0, int), *(place[slots[party == k]] for k in helped)]),
+                place[observed[slots]],
+            ),
+            np.flatnonzero(np.isin(layout.starts, mine)),
+            np.append(mine, widths[own]),
+            np.concatenate([np.zeros(0, int), *of_helped, *total]),
+        )
+
+    def layout(self, whole: SlotLayout) -> SlotLayout:
+        """Return the layout of the own columns in use."""
+        return SlotLayout(
+            tuple(whole.n_bins[j] for j in self.columns),
+            tuple(whole.nominal[j] for j in self.columns),
+        )

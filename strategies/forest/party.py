@@ -12,27 +12,22 @@ from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.streams import stream
-from strategies.forest.arbiter import pack, place, unpack_places
-from strategies.forest.batch import PARTY, TREE, WEIGHT, Batch
-from strategies.forest.feature_mask import Used
-from strategies.forest.forest_state import Kept, coefficients_of
-from strategies.forest.gain_messages import Sums, factors_of, limits_of, marks, parcel
-from strategies.forest.model import VotesPart
-from strategies.forest.sampling import weights_of
-from strategies.forest.share_arithmetic import node_sums
-from strategies.forest.share_store import DealtSteps
-from strategies.forest.split_sides import Comers
+from strategies.forest.arbiter import place, unpack_places
+from strategies.forest.batch import PARTY, TREE, WEIGHT, Batch, Comers, weights_of
+from strategies.forest.gain_messages import Sums, Used, factors_of, limits_of, marks, parcel
+from strategies.forest.model import GrowingForest, VotesPart, coefficients_of
+from strategies.forest.share_arithmetic import DealtSteps, node_sums
 from strategies.forest.vote_release import ReleaseSteps
-from strategies.trees.arbiter import ParcelSteps
-from strategies.trees.node_sums import Held, Indices, legal_splits, slot_sums
-from strategies.trees.party import TreeParty
+from strategies.trees.arbiter import ParcelSteps, pack
+from strategies.trees.node_sums import Indices, InMemory, legal_splits, slot_sums
+from strategies.trees.party import BinnedParty
 from strategies.trees.routing import check_sizes, count_sides
 from strategies.trees.secret_shares import with_siblings
 
 _BATCH, _KEPT = "votes.batch", "votes.kept"  # live objects
 
 
-class VoteSteps(StepGroup):
+class GrowthSteps(StepGroup):
     """Grows trees; the party has `codes`, `layout` and `tag`."""
 
     party: Any
@@ -70,7 +65,7 @@ class VoteSteps(StepGroup):
             weight[t, fitted] = weights_of(int(seed), draw, len(fitted), bootstrap)
         batch = Batch.start(weight, np.asarray(trees).tolist(), int(min_child))
         self.party.live.put(_BATCH, batch)
-        self.kept.begin_batch(names.index(self.name), int(n_classes), n_rows - len(fitted))
+        self.forest.begin_batch(names.index(self.name), int(n_classes), n_rows - len(fitted))
         return {"holds": True, "grid": grid}
 
     @step
@@ -92,7 +87,8 @@ class VoteSteps(StepGroup):
         and candidates), and the ``parcel``, which is empty if no node can be split.
         """
         self._follow(names, sides)
-        batch, kept, number = self.batch(changes=False), self.kept, self._number
+        batch, forest = self.batch(changes=False), self.forest
+        number = self.other(ParcelSteps).number
         if not len(batch.active):
             return {"number": number, "shape": [0, 0], "parcel": b""}
         used = Used.of(
@@ -104,7 +100,8 @@ class VoteSteps(StepGroup):
         limits = limits_of(sums.total, target_bits)
         order = factors_of(seed, number, limits, len(used.slots)).order
         share = marks(self._legal(batch, used), used.place, seed, number, order)
-        kept.level |= {"number": number, "order": order, "slots": used.slots, "starts": used.starts}
+        forest.level |= {"number": number, "order": order}
+        forest.level |= {"slots": used.slots, "starts": used.starts}
         sealed = seal(self.other(ParcelSteps).shared, pack(share, values), place(self.name, number))
         return {"number": number, "shape": list(order.shape), "parcel": sealed}
 
@@ -116,9 +113,9 @@ class VoteSteps(StepGroup):
         group seed: a bit for each row and tree, and one for each node, whoever splits it, so that
         its size tells nothing.
         """
-        batch, kept = self.batch(changes=False), self.kept
-        number, order = kept.level["number"], kept.level["order"]
-        slots, starts = kept.level["slots"], kept.level["starts"]
+        batch, forest = self.batch(changes=False), self.forest
+        number, order = forest.level["number"], forest.level["order"]
+        slots, starts = forest.level["slots"], forest.level["starts"]
         content = open_sealed(
             self.other(ParcelSteps).shared, won, place(self.name, number, True), "arbiter"
         )
@@ -127,13 +124,13 @@ class VoteSteps(StepGroup):
             for q, at in enumerate(unpack_places(content, len(batch.active)))
         ]
         chosen = np.array([slots[c // 2] if c >= 0 else -1 for c in best])
-        kept.level["won"] = np.searchsorted(starts, chosen, side="right") - 1
+        forest.level["won"] = np.searchsorted(starts, chosen, side="right") - 1
         left = np.zeros(batch.node.shape, dtype=bool)
         missing_left = np.zeros(len(best), dtype=bool)
         layout = self.party.layout
-        own = np.flatnonzero(kept.level["won"] == kept.own)
+        own = np.flatnonzero(forest.level["won"] == forest.own)
         lines = batch.level[batch.active[own]]
-        at = [layout.locate(int(slot - starts[kept.own])) for slot in chosen[own]]
+        at = [layout.locate(int(slot - starts[forest.own])) for slot in chosen[own]]
         column, bin_ = np.array(at, dtype=np.int64).reshape(-1, 2).T
         of_line = np.full(len(batch.table), -1, dtype=np.int64)
         of_line[lines] = np.arange(len(lines))
@@ -147,7 +144,7 @@ class VoteSteps(StepGroup):
         n_left = np.bincount(split, left[trees, rows], len(lines))
         for few, size in zip(n_left, np.bincount(split, minlength=len(lines)), strict=True):
             check_sizes(self.party, int(few), int(size))
-        kept.add_splits(lines, column, bin_)
+        forest.add_splits(lines, column, bin_)
         told = np.packbits(left).tobytes() + np.packbits(missing_left).tobytes()
         digest = hashlib.blake2b(told + np.packbits(comes).tobytes(), digest_size=16).digest()
         count_sides(self.party, comes.sum(axis=0), layout, digest, receiver="other parties")
@@ -168,16 +165,16 @@ class VoteSteps(StepGroup):
         trees whose votes a prediction is the mean of.
         """
         self._follow(names, sides)
-        batch, kept = self.batch(), self.kept
+        batch, forest = self.batch(), self.forest
         leaf = np.zeros(len(batch.table), dtype=np.uint64)
-        half = self.other(DealtSteps).half(kept.own)
+        half = self.other(DealtSteps).half(forest.own)
         if half is not None:
             lines = np.flatnonzero(batch.table[:, PARTY] < 0)
             lines = lines[np.argsort(batch.table[lines, TREE], kind="stable")]
             at, counts = batch.places(lines)
-            leaf[lines] = node_sums(Held(half).rows, 1, at, batch.weight, counts)[:, 0]
+            leaf[lines] = node_sums(InMemory(half).rows, 1, at, batch.weight, counts)[:, 0]
         free = np.flatnonzero(np.unpackbits(np.asarray(fit), count=self.party.n_samples) == 0)
-        kept.end_batch(batch, leaf, coefficients_of(batch.table, model_trees, target_bits), free)
+        forest.end_batch(batch, leaf, coefficients_of(batch.table, model_trees, target_bits), free)
         self.party.live.drop(_BATCH)
 
     @step
@@ -186,10 +183,10 @@ class VoteSteps(StepGroup):
 
         Message: model: names the model; fit: as in `begin_batch`; bits: of each class.
         """
-        kept = self.kept
+        forest = self.forest
         free = np.flatnonzero(np.unpackbits(np.asarray(fit), count=self.party.n_samples) == 0)
         release = self.other(ReleaseSteps).release
-        return release(kept.own, kept.votes, free, int(bits), model.encode())
+        return release(forest.own, forest.votes, free, int(bits), model.encode())
 
     @step
     def finish_votes(self, model: str, names: list[str], target_bits: int) -> dict[str, Any]:
@@ -198,21 +195,21 @@ class VoteSteps(StepGroup):
         Message: model: names the model; names, target_bits: as in `offer`; returns ``splits`` and
         ``cover``: how many own splits the forest has, and how many rows of the fit come to them.
         """
-        kept = self.kept
+        forest = self.forest
         self.party.save_model(
             VotesPart(
                 model=model,
                 parties=names,
                 **VotesPart.fields_of(self.party.bins),
-                table=kept.table,
-                splits=kept.splits,
-                leaf=kept.leaf,
-                n_classes=len(kept.votes),
+                table=forest.table,
+                splits=forest.splits,
+                leaf=forest.leaf,
+                n_classes=len(forest.votes),
                 target_bits=int(target_bits),
             )
         )
-        own = kept.table[:, PARTY] == kept.own
-        told = {"splits": int(own.sum()), "cover": int(kept.table[own, WEIGHT].sum())}
+        own = forest.table[:, PARTY] == forest.own
+        told = {"splits": int(own.sum()), "cover": int(forest.table[own, WEIGHT].sum())}
         self.other(GroupKeySteps).erase_group_seed()
         self.other(ParcelSteps).forget()
         self.other(DealtSteps).forget()
@@ -227,9 +224,9 @@ class VoteSteps(StepGroup):
         return found
 
     @property
-    def kept(self) -> Kept:
+    def forest(self) -> GrowingForest:
         """What there is of the forest."""
-        found: Kept = self.party.live.get(_KEPT, Kept)
+        found: GrowingForest = self.party.live.get(_KEPT, GrowingForest)
         return found
 
     # -- sums --------------------------------------------------------------------------------------
@@ -249,15 +246,15 @@ class VoteSteps(StepGroup):
                     if count
                 ]
             ),
-            "own": node_sums(Held(own).rows, own.shape[1], at, batch.weight, counts),
-            "helped": node_sums(Held(helped).rows, helped.shape[1], at, batch.weight, counts),
+            "own": node_sums(InMemory(own).rows, own.shape[1], at, batch.weight, counts),
+            "helped": node_sums(InMemory(helped).rows, helped.shape[1], at, batch.weight, counts),
         }
-        above = self.kept.level.get("sums", {})
+        above = self.forest.level.get("sums", {})
         whole = {
             name: with_siblings(values, batch.direct, batch.parent, above.get(name, values[:0]))
             for name, values in made.items()
         }
-        self.kept.level = {"sums": whole}
+        self.forest.level = {"sums": whole}
         total = batch.table[batch.level[batch.active], WEIGHT].astype(np.uint64)
         active = {name: values[batch.active] for name, values in whole.items()}
         return Sums(active["counts"], total, active["own"], active["helped"])
@@ -280,7 +277,7 @@ class VoteSteps(StepGroup):
         """Send rows down the splits that the owners told."""
         if sides is None:
             return
-        batch, level = self.batch(), self.kept.level
+        batch, level = self.batch(), self.forest.level
         left = np.zeros(batch.node.shape, dtype=bool)
         missing_left = np.zeros(len(batch.active), dtype=np.int64)
         for k, (name, sealed) in enumerate(zip(names, sides, strict=True)):
@@ -302,20 +299,12 @@ class VoteSteps(StepGroup):
     def _sides_key(self) -> bytes:
         return stream(self.other(GroupKeySteps).seed, "votes sides", (4,)).tobytes()
 
-    @property
-    def _number(self) -> int:
-        """Number of the message: it only grows, and is the same at all parties of a round."""
-        number = self.party.services.sequence
-        if number is None:
-            raise ProtocolError("parcels are made in answer to a message")
-        return int(number)
 
-
-class ForestParty(TreeParty):
+class ForestParty(BinnedParty):
     """A party whose columns the trees of a forest split."""
 
     dealt = Uses(DealtSteps)
-    growing = Uses(VoteSteps)
+    growing = Uses(GrowthSteps)
     releasing = Uses(ReleaseSteps)
 
 

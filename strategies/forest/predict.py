@@ -15,23 +15,46 @@ round_votes    the arbiter's: rounded votes, under a pad
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
-from strategies.forest.disclosure import PREDICT_DISCLOSURE
 from strategies.forest.model import VotesModel
 from strategies.forest.predict_party import VotesPredictParty
-from strategies.forest.vote_release import bits_of, check_bits_of, opened_votes
+from strategies.forest.vote_release import check_bits_of, opened_votes
 from strategies.linear.problem import sample_index
-from strategies.trees.model import prediction_table
-from strategies.trees.objectives import Objective
+from strategies.trees.arbiter import parcel_keys
+from strategies.trees.model import figures, prediction_table
+
+VOTES_AT_ARBITER = (
+    "arbiter",
+    "of votes, the digits below the grid, from which those of few trees can be worked out, "
+    "without knowing what samples they are of",
+)
+
+DISCLOSURE = (
+    (
+        "server",
+        "votes of each sample on a grid: prediction-bits of a node's policy (12) for a row, over "
+        "all classes; on how many levels there are splits",
+    ),
+    (
+        "every party",
+        "in which node of each tree each sample is, and on which side of the splits that it comes "
+        "to; how many bits of a row each other one lets predictions tell",
+    ),
+    VOTES_AT_ARBITER,
+    ("server and any one party together", "in which node of each tree each sample is"),
+    (
+        "a party and another together, the first two of the fit",
+        "what each leaf predicts, and so all votes",
+    ),
+    ("nobody", "a value within a bin"),
+)
 
 
 class ForestPredictions(Predictions):
@@ -45,7 +68,7 @@ class ForestPredictions(Predictions):
 
     party = VotesPredictParty
     needs_arbiter: ClassVar[str | None] = "votes that are rounded"
-    disclosure = PREDICT_DISCLOSURE
+    disclosure = DISCLOSURE
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
@@ -53,7 +76,11 @@ class ForestPredictions(Predictions):
         """Have the parties send all samples down all trees, and open the votes."""
         model: VotesModel = self.model
         names = list(federation.parties)
-        _check_halves(model, names)
+        if gone := [name for name in model.parties[:2] if name not in names]:
+            raise ConfigError(
+                f"party {gone[0]!r} takes no part, and holds one half of what the leaves say; "
+                f"parties {model.parties[:2]} are needed"
+            )
         keys, grid = self._enter(federation, model, names)
         check_bits_of(grid, model.n_classes)
         common: dict[str, Any] = {"model": model.name, "names": names}
@@ -68,7 +95,7 @@ class ForestPredictions(Predictions):
             progress.step("level")
         if sides:
             level += 1
-        bits = bits_of(grid, model.n_classes)
+        bits = grid // model.n_classes
         asked = {**common, "level": level, "bits": bits, **sides}
         replies = federation.call("tally", asked)
         raw = model.raw(opened_votes(federation, replies, keys, bits, model.n_classes), bits)
@@ -92,36 +119,6 @@ class ForestPredictions(Predictions):
         told |= federation.call("prepare", {"nonce": pairs.nonce}, parties=[ARBITER])
         pairs.collect({name: told[name] for name in names})
         arguments = GroupKey(federation, pairs).arguments()
-        own = told[ARBITER]
-        box = [own["public"], own.get("identity", b""), own.get("signature", b"")]
+        keys, box = parcel_keys(names, pairs.nonce, told)
         federation.call("enter", {"model": model.name, "arbiter": box}, per_party=arguments)
-        keys = {
-            "nonce": pairs.nonce,
-            "names": names,
-            "publics": [told[n]["parcel_public"] for n in names],
-            "identities": [told[n].get("parcel_identity", b"") for n in names],
-            "signatures": [told[n].get("parcel_signature", b"") for n in names],
-        }
         return keys, min(int(told[name]["grid"]) for name in names)
-
-
-def figures(
-    loss: Objective, labels: Array, raw: Array, guessed: npt.NDArray[np.float64]
-) -> dict[str, float]:
-    """Return loss, and accuracy or root mean square error, over samples with a label."""
-    known = ~np.isnan(labels)
-    if not known.any():
-        return {}
-    found = {"loss": loss.loss(labels[known], raw[:, known])}
-    wrong = guessed[known] - labels[known]
-    if loss.name == "mean":
-        return found | {"rmse": float(np.sqrt(np.mean(wrong**2)))}
-    return found | {"accuracy": float(np.mean(wrong == 0))}
-
-
-def _check_halves(model: VotesModel, names: list[str]) -> None:
-    if gone := [name for name in model.parties[:2] if name not in names]:
-        raise ConfigError(
-            f"party {gone[0]!r} takes no part, and holds one half of what the leaves say; parties "
-            f"{model.parties[:2]} are needed"
-        )

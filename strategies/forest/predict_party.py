@@ -7,13 +7,11 @@ import numpy as np
 
 from flwr_vertical import Party, Uses, step
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
-from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.products.streams import stream
-from strategies.forest.batch import LEFT, MISSING_LEFT, NUMBER, PARTY, RIGHT, TREE, Lines
-from strategies.forest.forest_state import coefficients_of
-from strategies.forest.model import VotesPart
-from strategies.forest.split_sides import Comers
+from strategies.forest.batch import LEFT, MISSING_LEFT, NUMBER, PARTY, RIGHT, TREE, Comers, Lines
+from strategies.forest.model import VotesPart, coefficients_of
 from strategies.forest.vote_release import ReleaseSteps
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Codes
@@ -52,11 +50,11 @@ class VotesPredictParty(Party):
         Message: returns ``grid``: how many bits of a row a prediction may tell; keys as in
         `TreeParty.prepare`.
         """
-        self.codes(self._part(model))
+        self.codes(VotesPart.of_fit(self, model))
         return {
             "grid": self.policy.grid,
             **self.pair_keys.pair_key(nonce),
-            **{f"parcel_{key}": value for key, value in self.parcels.new_key(nonce).items()},
+            **self.parcels.new_key(nonce),
         }
 
     @step
@@ -69,9 +67,8 @@ class VotesPredictParty(Party):
         arbiter: public key, identity and signature of the arbiter.
         """
         self.group_key.take(owner, sealed, keys)
-        if not self.parcels.has_key:
-            self.parcels.take_arbiter(keys["nonce"], *arbiter)
-        part = self._part(model)
+        self.parcels.take_arbiter(keys["nonce"], *arbiter)
+        part = VotesPart.of_fit(self, model)
         roots = np.flatnonzero(part.table[:, NUMBER] == 0).astype(np.int32)
         descent = Descent()
         descent.at = np.tile(roots[:, None], (1, self.n_samples))
@@ -88,7 +85,7 @@ class VotesPredictParty(Party):
         returns ``open``: whether rows have come to splits; ``sides``, sealed for the other
         parties: a bit for each row and tree.
         """
-        part = self._part(model)
+        part = VotesPart.of_fit(self, model)
         at = self._followed(part, names, level, sides)
         if not (part.table[at, PARTY] >= 0).any():
             return {"open": False}
@@ -106,18 +103,13 @@ class VotesPredictParty(Party):
 
     @step
     def tally(
-        self,
-        model: str,
-        names: list[str],
-        level: int,
-        bits: int,
-        sides: list[bytes] | None = None,
+        self, model: str, names: list[str], level: int, bits: int, sides: list[bytes] | None = None
     ) -> dict[str, Any]:
         """Seal the own share of the votes for the arbiter, and erase all keys.
 
         Message: model, names, level, sides: as in `descend`; bits: of each class.
         """
-        part = self._part(model)
+        part = VotesPart.of_fit(self, model)
         at = self._followed(part, names, level, sides)
         n_trees = len(at) // part.n_classes
         votes = np.zeros((part.n_classes, self.n_samples), dtype=np.uint64)
@@ -139,27 +131,10 @@ class VotesPredictParty(Party):
         self.parcels.forget()
 
     def codes(self, part: VotesPart) -> Codes:
-        """Return codes in aligned order; rows that this party lacks are missing in all columns."""
+        """Return codes in aligned order."""
         if "votes.codes" not in self.cache:
-            own = part.codes(self.table, self.name)
-            bins = np.array(part.bins.layout.n_bins, dtype=np.uint8)
-            codes = np.tile(bins, (self.n_samples, 1))
-            held = self.positions >= 0
-            codes[self.positions[held]] = own[held]
-            self.cache["votes.codes"] = codes
+            self.cache["votes.codes"] = part.bins.aligned_codes(self)
         found: Codes = self.cache["votes.codes"]
-        return found
-
-    def _part(self, model: str) -> VotesPart:
-        if "votes.part" not in self.cache:
-            part = self.load_model(VotesPart)
-            if part is None or part.model != model:
-                raise DataError(
-                    f"party {self.name!r} kept no forest of the model that is asked for; name the "
-                    "run of that fit as 'fitted'"
-                )
-            self.cache["votes.part"] = part
-        found: VotesPart = self.cache["votes.part"]
         return found
 
     def _followed(

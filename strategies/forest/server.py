@@ -22,31 +22,23 @@ from typing import Any
 import numpy as np
 
 from flwr_vertical import Federation, Result
-from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream
 from flwr_vertical.protocol.messages import ARBITER
-from flwr_vertical.results import Progress
-from strategies.forest.model import VotesModel, importance
-from strategies.forest.sampling import columns_of
+from strategies.forest.batch import columns_of
 from strategies.forest.share_arithmetic import dealt
-from strategies.forest.vote_release import bits_of, check_bits_of, opened_votes
-from strategies.linear.problem import sample_index
-from strategies.trees.features import Slots
+from strategies.forest.vote_release import check_bits_of
 from strategies.trees.gain import fraction_bits, rounded
-from strategies.trees.masked_store import fetch
-from strategies.trees.model import prediction_table
+from strategies.trees.masked_store import Slots, fetch
 from strategies.trees.node_sums import Ring
 from strategies.trees.objectives import Objective
 from strategies.trees.train import prepare
 
-_SNAPSHOT = 1  # batches
-
 
 @dataclass(frozen=True)
-class Targets:
+class WholeTargets:
     """Labels as whole numbers from 0."""
 
     whole: Ring  # (n_classes, n_samples): 0 where a sample has no label
@@ -55,7 +47,7 @@ class Targets:
     span: float  # What 0 stands for, and by how much 2^bits exceeds it
 
     @classmethod
-    def of(cls, labels: Array, objective: Objective) -> "Targets":
+    def of(cls, labels: Array, objective: Objective) -> "WholeTargets":
         """Encode labels, NaN where unknown."""
         known = ~np.isnan(labels)
         whole = np.zeros((objective.width, len(labels)), dtype=np.uint64)
@@ -85,7 +77,7 @@ class VoteRounds:
         result: Result,
     ) -> None:
         self.federation, self.settings, self.result = federation, settings, result
-        self.objective, self.targets = objective, Targets.of(labels, objective)
+        self.objective, self.targets = objective, WholeTargets.of(labels, objective)
         self.names = list(federation.parties)
         self.fit = np.packbits(~np.isnan(labels))
         self.seed = int(federation.rng.integers(2**62))
@@ -166,8 +158,7 @@ class VoteRounds:
             replies = self.federation.call("split", per_party=own)
             sides = {"sides": [replies[name]["sides"] for name in self.names]}
         self.federation.call(
-            "end_batch",
-            {**level, "fit": self.fit, "model_trees": self.settings.n_trees, **sides},
+            "end_batch", {**level, "fit": self.fit, "model_trees": self.settings.n_trees, **sides}
         )
 
     def _deal_products(self, of_class: int) -> None:
@@ -200,50 +191,3 @@ class VoteRounds:
             self.slots.masked = {}
         self.federation.call("take_shares", common, per_party=own)
         self._dealt_class = of_class
-
-
-def grow_votes(
-    federation: Federation,
-    alignment: Alignment,
-    result: Result,
-    progress: Progress,
-    settings: Any,
-    labels: Array,
-    objective: Objective,
-) -> None:
-    """Grow a forest, and fill in the result.
-
-    Shapes: labels (n_samples,): NaN where a sample has none.
-    """
-    names = list(federation.parties)
-    if federation.checkpoint_every is None:
-        federation.checkpoint_every = _SNAPSHOT
-    rounds = VoteRounds(federation, settings, labels, objective, result)
-    total = rounds.n_batches * objective.width
-    progress.total = total
-
-    def iterate(i: int) -> None:
-        rounds.grow(i)
-        progress.step(i + 1, total)
-
-    federation.loop(total, iterate, {"forest": rounds.state, "history": result.history})
-    name, targets = federation.random_bytes(16).hex(), rounds.targets
-    model = VotesModel(
-        name, names, objective.name, objective.width, settings.n_trees, settings.max_depth,
-        targets.low, targets.span,
-    )  # fmt: skip
-    free = np.flatnonzero(np.isnan(labels))
-    raw = np.zeros((objective.width, 0))
-    if len(free):
-        bits = bits_of(int(rounds.state["grid"]), objective.width)
-        told = federation.call("votes", {"model": name, "fit": rounds.fit, "bits": bits})
-        raw = model.raw(opened_votes(federation, told, rounds.keys, bits, objective.width), bits)
-    arguments = {"model": name, "names": names, "target_bits": targets.bits}
-    kept = federation.call("finish_votes", arguments, parties=names)
-    federation.call("finish", parties=[ARBITER])
-    result.predictor = model
-    result.model = importance(names, kept)
-    result.metrics["iterations"] = float(settings.n_trees)
-    if len(free):
-        found = prediction_table(model.loss, raw)
-        result.predictions = found.set_axis(sample_index(alignment, result.labels, free))

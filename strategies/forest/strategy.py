@@ -7,15 +7,63 @@ import numpy as np
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.forest.arbiter import ForestArbiter
-from strategies.forest.disclosure import FOREST_DISCLOSURE
+from strategies.forest.model import VotesModel, importance
 from strategies.forest.party import ForestParty
-from strategies.forest.predict import ForestPredictions
-from strategies.forest.server import grow_votes
+from strategies.forest.predict import VOTES_AT_ARBITER, ForestPredictions
+from strategies.forest.server import VoteRounds
+from strategies.forest.vote_release import opened_votes
+from strategies.linear.problem import sample_index
+from strategies.trees.model import prediction_table
 from strategies.trees.objectives import Objective
 from strategies.trees.train import labels_of
+
+DISCLOSURE = (
+    (
+        "server",
+        "of each party: how many columns it has, how many bins each, and whether these have an "
+        "order; no names; in the end how many splits it has, and how many rows come to them in all",
+    ),
+    (
+        "server",
+        "of the trees of a batch together, how many nodes may be split on each level; of samples "
+        "without a label, votes on a grid: prediction-bits of a node's policy (12) for a row, over "
+        "all classes. It sends the seed of draws, and so knows them",
+    ),
+    (
+        "every party",
+        "which samples have a label; how often each tree has each sample, and in which node each "
+        "sample is, labelled or not",
+    ),
+    (
+        "every party",
+        "of each split, whose column, which bin (by numbers), which equal splits there were, where "
+        "missing cells go, and on which side each sample is that comes to it",
+    ),
+    (
+        "every party",
+        "how many columns each other one has, and how many bins each; which of them a batch may "
+        "use; how many bits of a row each other one lets predictions tell",
+    ),
+    (
+        "arbiter",
+        "of each node, ratios of gains of its legal splits, to 2^-18, and whether none has any, "
+        "without knowing which split is which or of whom; how many there are; the number of bins "
+        "of all columns in use",
+    ),
+    VOTES_AT_ARBITER,
+    ("server and any one party together", "all columns, in bins"),
+    (
+        "arbiter and any one party together",
+        "sums of labels, and numbers of rows, over the bins of each column and node: what a "
+        "column's owner holds can be solved from them",
+    ),
+    ("a party and its helper together", "the labels, and what each leaf predicts"),
+    ("nobody else", "a label; a value within a bin; what a leaf predicts"),
+)
 
 
 class VerticalForest(Strategy):
@@ -74,7 +122,7 @@ class VerticalForest(Strategy):
     demo = MappingProxyType(
         {"labels": "demo", "demo.missing-blocks": 0.3, "demo.missing-labels": 0.3}
     )
-    disclosure = FOREST_DISCLOSURE
+    disclosure = DISCLOSURE
 
     @property
     def needs_arbiter(self) -> str | None:
@@ -87,4 +135,37 @@ class VerticalForest(Strategy):
         """Grow trees, and predict samples without a label."""
         labels = labels_of(federation, self.min_child)
         objective = Objective.of_votes(self.objective == "classes", labels[~np.isnan(labels)])
-        grow_votes(federation, alignment, result, progress, self, labels, objective)
+        names = list(federation.parties)
+        if federation.checkpoint_every is None:
+            federation.checkpoint_every = 1  # batches
+        rounds = VoteRounds(federation, self, labels, objective, result)
+        total = rounds.n_batches * objective.width
+        progress.total = total
+
+        def iterate(i: int) -> None:
+            rounds.grow(i)
+            progress.step(i + 1, total)
+
+        federation.loop(total, iterate, {"forest": rounds.state, "history": result.history})
+        name, targets = federation.random_bytes(16).hex(), rounds.targets
+        model = VotesModel(
+            name, names, objective.name, objective.width, self.n_trees, self.max_depth,
+            targets.low, targets.span,
+        )  # fmt: skip
+        free = np.flatnonzero(np.isnan(labels))
+        raw = np.zeros((objective.width, 0))
+        if len(free):
+            bits = int(rounds.state["grid"]) // objective.width
+            shares = federation.call("votes", {"model": name, "fit": rounds.fit, "bits": bits})
+            raw = model.raw(
+                opened_votes(federation, shares, rounds.keys, bits, objective.width), bits
+            )
+        arguments = {"model": name, "names": names, "target_bits": targets.bits}
+        splits = federation.call("finish_votes", arguments, parties=names)
+        federation.call("finish", parties=[ARBITER])
+        result.predictor = model
+        result.model = importance(names, splits)
+        result.metrics["iterations"] = float(self.n_trees)
+        if len(free):
+            table = prediction_table(model.loss, raw)
+            result.predictions = table.set_axis(sample_index(alignment, result.labels, free))

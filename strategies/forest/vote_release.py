@@ -20,7 +20,7 @@ from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
 from strategies.forest.arbiter import place
-from strategies.forest.forest_state import VOTE_BITS
+from strategies.forest.model import VOTE_BITS
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.node_sums import Ring
 
@@ -49,7 +49,7 @@ class ReleaseSteps(StepGroup):
             predictions=True,
             what="votes of a forest",
         )
-        number = int(self.party.services.sequence)
+        number = self.other(ParcelSteps).number
         told: dict[str, Any] = {"number": number}
         if own > 1:
             return told
@@ -64,11 +64,6 @@ class ReleaseSteps(StepGroup):
         content = np.ascontiguousarray(votes, dtype="<u8").tobytes()
         sealed = seal(self.other(ParcelSteps).shared, content, place(self.name, number))
         return told | {"votes": sealed}
-
-
-def bits_of(grid: int, n_classes: int) -> int:
-    """Return the bits of each vote of a row: of all classes together they are `grid`."""
-    return grid // n_classes
 
 
 def check_bits_of(grid: int, n_classes: int) -> None:

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Arbiter, Party, StepGroup, Uses, step
-from flwr_vertical.arrays import Ring
+from flwr_vertical.arrays import Flags, Ring
 from flwr_vertical.crypto import generate_keypair
 from flwr_vertical.crypto.pair_seeds import pair_seed
-from flwr_vertical.crypto.sealed_box import open_sealed, seal
+from flwr_vertical.crypto.sealed_box import open_sealed
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
+from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol import pins
 from flwr_vertical.protocol.messages import ARBITER
 from strategies.trees.gain import best_of, signed
@@ -35,21 +36,18 @@ class ParcelSteps(StepGroup):
     party: Party
 
     def new_key(self, nonce: bytes) -> dict[str, bytes]:
-        """Make the key pair of this run; return its public half, and who vouches for it."""
+        """Make the key pair of this run; return ``parcel_*``: public half, who vouches for it."""
         private, public = generate_keypair()
         self.state[_PRIVATE], self.state[_PUBLIC] = private, public
         endorsed = pins.endorse(self.party.identity(MODE), key_payload(_SIGNED_FOR, public, nonce))
-        return {"public": public, **endorsed}
-
-    @property
-    def has_key(self) -> bool:
-        """Whether this party shares a key with the arbiter."""
-        return _SEED in self.state
+        return {f"parcel_{key}": v for key, v in {"public": public, **endorsed}.items()}
 
     def take_arbiter(
         self, nonce: bytes, public: bytes, identity: bytes = b"", signature: bytes = b""
     ) -> None:
-        """Check the arbiter's key, and keep what the two share."""
+        """Check the arbiter's key, and keep what the two share; nothing the second time."""
+        if _SEED in self.state:
+            return
         payload = key_payload(_SIGNED_FOR, public, nonce)
         node = self.party.identity(MODE)
         check_key(node, ARBITER, payload, identity, signature, sends=_SENDS, without=_WITHOUT)
@@ -59,9 +57,13 @@ class ParcelSteps(StepGroup):
         )
         self.state.pop(_PRIVATE, None)
 
-    def seal(self, content: bytes, number: int) -> bytes:
-        """Seal the parcel of a round."""
-        return seal(self.shared, content, _place(self.name, number))
+    @property
+    def number(self) -> int:
+        """Number of the message: it only grows, and is the same at all parties of a round."""
+        number = self.party.services.sequence
+        if number is None:
+            raise ProtocolError("parcels are made in answer to a message")
+        return int(number)
 
     @property
     def shared(self) -> bytes:
@@ -97,23 +99,37 @@ class ArbiterKeySteps(StepGroup):
     def _identity(self) -> pins.NodeIdentity:
         return pins.NodeIdentity("arbiter", "arbiter", MODE, 0, self.party.services.node_config)
 
-    def _seed_of(
-        self, nonce: bytes, name: str, public: bytes, identity: bytes, signature: bytes
-    ) -> bytes:
-        """Return what the arbiter shares with a party; its key is checked the first time."""
-        key = f"{_SEED} {name}"
-        if key not in self.state:
+    def once(self, number: int, key: str, verb: str, done: str) -> None:
+        """Refuse the parcels of a round that were taken before."""
+        if number <= int(self.state.get(key, 0)):
+            raise ProtocolError(
+                f"the server asks the arbiter to {verb} round {number} again; parcels of a round "
+                f"are {done} once"
+            )
+        self.state[key] = number
+
+    def seeds(
+        self,
+        nonce: bytes,
+        names: list[str],
+        publics: list[bytes],
+        identities: list[bytes],
+        signatures: list[bytes],
+    ) -> dict[str, bytes]:
+        """Return what the arbiter shares with each party; keys are checked the first time."""
+        for name, public, *signed_by in zip(names, publics, identities, signatures, strict=True):
+            key = f"{_SEED} {name}"
+            if key in self.state:
+                continue
             if _PRIVATE not in self.state:
                 raise ProtocolError("the arbiter has no key of this run: 'prepare' comes first")
             payload = key_payload(_SIGNED_FOR, public, nonce)
-            check_key(
-                self._identity, name, payload, identity, signature, sends=_SENDS, without=_WITHOUT
-            )
+            check_key(self._identity, name, payload, *signed_by, sends=_SENDS, without=_WITHOUT)
             self.state[key] = pair_seed(
                 bytes(self.state[_PRIVATE]), ARBITER, name, bytes(self.state[_PUBLIC]), public,
                 nonce, _SIGNED_FOR,
             )  # fmt: skip
-        return bytes(self.state[key])
+        return {name: bytes(self.state[f"{_SEED} {name}"]) for name in names}
 
 
 class CompareSteps(ArbiterKeySteps):
@@ -123,40 +139,29 @@ class CompareSteps(ArbiterKeySteps):
     def compare(
         self,
         number: int,
-        nonce: bytes,
-        names: list[str],
-        publics: list[bytes],
-        identities: list[bytes],
-        signatures: list[bytes],
         parcels: list[bytes],
         shares: Ring,
         signs: npt.NDArray[np.uint8] | None = None,
+        **keys: Any,
     ) -> dict[str, Any]:
         """Add the shares up, and say which places have the largest gain.
 
-        Message: number: of the round in which the parcels were made; nonce, names, publics,
-        identities, signatures: the parties' keys; parcels: of each party, see `unpack`; shares (3,
-        n_nodes, n_candidates): the server's, see `blinding`; signs: packed bits of shape (2,
-        n_nodes, n_candidates): which may win where the first sum is 0 or above, and where it is
-        below; see `monotone`; returns ``count`` of shape (n_nodes,), how many places of each node
-        win (equal gains); ``place`` of shape (sum of counts,), which.
+        Message: number: of the round in which the parcels were made; parcels: of each party, see
+        `unpack`; shares (3, n_nodes, n_candidates): the server's, see `blinding`; signs: packed
+        bits of shape (2, n_nodes, n_candidates): which may win where the first sum is 0 or above,
+        and where it is below; see `monotone`; **keys: the parties', see `parcel_keys`; returns
+        ``count`` of shape (n_nodes,), how many places of each node win (equal gains); ``place`` of
+        shape (sum of counts,), which.
         """
-        if number <= int(self.state.get(_LAST, 0)):
-            raise ProtocolError(
-                f"the server asks the arbiter to compare round {number} again; parcels of a round "
-                "are compared once"
-            )
-        self.state[_LAST] = number
-        keys = zip(names, publics, identities, signatures, strict=True)
+        self.once(number, _LAST, "compare", "compared")
         total = np.array(shares, dtype=np.uint64)
         legal = np.zeros(total.shape[1:], dtype=bool)
-        for (name, public, *endorsed), parcel in zip(keys, parcels, strict=True):
-            seed = self._seed_of(nonce, name, public, *endorsed)
-            content = open_sealed(seed, parcel, _place(name, number), name)
-            marks, theirs = unpack(content, total.shape)
+        for (name, seed), sealed in zip(self.seeds(**keys).items(), parcels, strict=True):
+            content = open_sealed(seed, sealed, place_of(name, number), name)
+            marks, theirs = unpack(content, list(legal.shape), 0, total.size)
             legal ^= marks
-            if theirs is not None:
-                total += theirs
+            if len(theirs):
+                total += theirs.reshape(total.shape)
         numerator, left, right = signed(total).astype(np.float64)
         if signs is not None:
             may = np.unpackbits(np.asarray(signs), count=2 * legal.size).astype(bool)
@@ -175,32 +180,51 @@ class TreeArbiter(Arbiter):
     compares = Uses(CompareSteps)
 
 
-def pack(marks: npt.NDArray[np.bool_], shares: Ring | None) -> bytes:
-    """Write a parcel.
+def parcel_keys(
+    names: list[str], nonce: bytes, replies: dict[str, dict[str, Any]]
+) -> tuple[dict[str, Any], list[bytes]]:
+    """Return the parties' keys for the arbiter, and its public key with who vouches for it."""
+    fields = ("public", "identity", "signature")
+    whose = dict(zip(("publics", "identities", "signatures"), fields, strict=True))
+    keys = {key: [replies[n].get(f"parcel_{f}", b"") for n in names] for key, f in whose.items()}
+    box = [replies[ARBITER].get(field, b"") for field in fields]
+    return {"nonce": nonce, "names": names, **keys}, box
 
-    Shapes: marks (n_nodes, n_candidates): A party's share of which candidates are legal: all
-    parties' add up modulo 2; shares (3, n_nodes, n_candidates): A helper's shares of the blinded
-    sums.
+
+def under_cancelling_bits(
+    placed: Flags, seed: bytes, label: str, number: int, own: int, n_parties: int
+) -> Flags:
+    """Return a share of all parties' marks: the own ones, under bits that cancel in a ring."""
+    for neighbour in (own, (own + 1) % n_parties):
+        words = stream(seed, f"{label} {neighbour} {number}", (-(-placed.size // 64),))
+        bits = np.unpackbits(words.view(np.uint8))[: placed.size].astype(bool)
+        placed = placed ^ bits.reshape(placed.shape)
+    return placed
+
+
+def pack(marks: Flags, values: Ring | None) -> bytes:
+    """Write a parcel: a share of the marks of legal candidates, and numbers of the party's.
+
+    Shapes: marks (n_nodes, n_candidates): all parties' add up modulo 2.
     """
     head = np.packbits(marks).tobytes()
-    return head if shares is None else head + np.ascontiguousarray(shares, dtype="<u8").tobytes()
+    return head if values is None else head + np.ascontiguousarray(values, dtype="<u8").tobytes()
 
 
-def unpack(content: bytes, shape: tuple[int, ...]) -> tuple[npt.NDArray[np.bool_], Ring | None]:
-    """Read what `pack` wrote; `shape` is that of the shares."""
-    count = int(np.prod(shape[1:]))
+def unpack(content: bytes, shape: list[int], *sizes: int) -> tuple[Flags, Ring]:
+    """Read what `pack` wrote: marks of that shape, and one of these numbers of values."""
+    count = int(np.prod(shape))
     head = (count + 7) // 8
-    if len(content) not in (head, head + 8 * 3 * count):
+    if len(content) - head not in [8 * size for size in sizes]:
         raise ProtocolError(
-            f"a parcel for {count} candidates has {len(content)} bytes; do all nodes run the same "
-            "version of the strategy?"
+            f"a parcel for {count} candidates of {shape[0]} nodes has {len(content)} bytes; do all "
+            "nodes run the same version of the strategy?"
         )
     bits = np.unpackbits(np.frombuffer(content[:head], dtype=np.uint8), count=count)
-    marks = bits.astype(bool).reshape(shape[1:])
-    if len(content) == head:
-        return marks, None
-    return marks, np.frombuffer(content[head:], dtype="<u8").reshape(shape).astype(np.uint64)
+    values = np.frombuffer(content[head:], dtype="<u8").astype(np.uint64)
+    return bits.astype(bool).reshape(shape), values
 
 
-def _place(name: str, number: int) -> bytes:
+def place_of(name: str, number: int) -> bytes:
+    """Return what a parcel is bound to."""
     return b"trees parcel " + number.to_bytes(8, "big") + name.encode()

@@ -25,7 +25,7 @@ Codes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Layout:
+class SlotLayout:
     """How the columns of a party become slots: sets of rows that a split may send to the left.
 
     Column j has ``n_bins[j]`` codes, and that very number as code of a missing cell. An ordered
@@ -100,13 +100,13 @@ class Bins:
     other: list[int]
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> SlotLayout:
         """How many codes and slots there are."""
         codes = [
             len(edges) + 1 if not levels else len(levels) + (other >= 0)
             for edges, levels, other in zip(self.edges, self.levels, self.other, strict=True)
         ]
-        return Layout(tuple(codes), tuple(self.nominal))
+        return SlotLayout(tuple(codes), tuple(self.nominal))
 
     def codes(self, table: Table, party: str) -> Codes:
         """Return codes of a table, shape (n_rows, n_columns)."""
@@ -131,6 +131,13 @@ class Bins:
                     ) from None
                 code = np.searchsorted(self.edges[j], values, side="left")
             out[:, j] = np.where(missing, n_bins, code)
+        return out
+
+    def aligned_codes(self, party: Any) -> Codes:
+        """Return a party's codes in aligned order; rows that it lacks are missing everywhere."""
+        out = np.tile(np.array(self.layout.n_bins, dtype=np.uint8), (party.n_samples, 1))
+        held = party.positions >= 0
+        out[party.positions[held]] = self.codes(party.table, party.name)[held]
         return out
 
     def _level_codes(self, column: "pd.Series[Any]", j: int, n_bins: int) -> npt.NDArray[Any]:

@@ -8,9 +8,8 @@ from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags
-from strategies.trees.by_availability import Ensembles
 from strategies.trees.grower import Grower
-from strategies.trees.model import LEAF, TreesModel
+from strategies.trees.model import LEAF, Ensembles, TreesModel
 from strategies.trees.node_sums import Indices
 from strategies.trees.objectives import Objective
 from strategies.trees.tree import Tree, leaf_values
@@ -39,8 +38,9 @@ class Boosting:
         self._held, self._rng = held, rng
         known = np.flatnonzero(~np.isnan(labels))
         n_validation = round(settings.validation_share * len(known))
-        self._validation = np.sort(rng.permutation(known)[:n_validation])
-        self._fit = np.setdiff1d(known, self._validation)
+        # Labelled samples that no tree is fitted to
+        self.held_out: Indices = np.sort(rng.permutation(known)[:n_validation])
+        self._fit = np.setdiff1d(known, self.held_out)
         self.base = objective.start(labels[self._fit])
         fewest = 2 * settings.min_child
         self.ensembles = Ensembles.frequent(held, self._fit, settings.patterns, fewest)
@@ -61,7 +61,8 @@ class Boosting:
         width, raw = self.objective.width, np.array(self.state["raw"])
         g, h = np.zeros(raw.shape), np.zeros(raw.shape)
         fit = self._fit
-        for own in self._by_ensemble():
+        for first in range(0, len(raw), width):  # lines of an ensemble, one for each class
+            own = slice(first, first + width)
             g[own, fit], h[own, fit] = self.objective.gradients(self.labels[fit], raw[own, fit])
         inside = np.repeat(self._fitted & self._sample(), width, axis=0)
         first = i * len(raw)
@@ -74,25 +75,16 @@ class Boosting:
         self.state["raw"] = raw
         return self._judge(i, trees, result)
 
-    def _by_ensemble(self) -> list[slice]:
-        """Return the lines of each ensemble's raw predictions, one for each class."""
-        width = self.objective.width
-        return [slice(e * width, (e + 1) * width) for e in range(len(self.ensembles))]
-
-    def _usable(self, grower: Grower) -> npt.NDArray[np.uint8]:
-        """Return which slots are of columns that an iteration's trees may use."""
+    def _columns(self, grower: Grower) -> npt.NDArray[np.uint8]:
+        """Return which slots each tree may use, shape (n_trees, n_slots) or (1, n_slots)."""
         columns = grower.slots.columns
         n_columns = int(columns[-1]) + 1
         count = max(1, round(self.settings.colsample * n_columns))
         chosen = np.ones(n_columns, dtype=np.uint8)
         if count < n_columns:
             chosen[self._rng.permutation(n_columns)[count:]] = 0
-        return chosen[columns]
-
-    def _columns(self, grower: Grower) -> npt.NDArray[np.uint8]:
-        """Return which slots each tree may use, shape (n_trees, n_slots) or (1, n_slots)."""
         allowed = np.repeat(self.ensembles.parties, grower.slots.widths, axis=1)
-        usable = self._usable(grower) * allowed.astype(np.uint8)
+        usable = chosen[columns] * allowed.astype(np.uint8)
         return usable if len(usable) == 1 else np.repeat(usable, self.objective.width, axis=0)
 
     def _routed(self) -> Flags:
@@ -123,8 +115,8 @@ class Boosting:
             "train_loss": self.objective.loss(self.labels[self._fit], raw[:, self._fit]),
             "splits": sum(node.left >= 0 for tree in trees for node in tree),
         }
-        if len(self._validation):
-            rows = self._validation
+        if len(self.held_out):
+            rows = self.held_out
             entry["validation_loss"] = self.objective.loss(self.labels[rows], raw[:, rows])
             if entry["validation_loss"] < self.state["best_loss"]:
                 self.state["best"] = i + 1
@@ -155,7 +147,7 @@ class Boosting:
 
     def model(self, name: str, parties: list[str]) -> TreesModel:
         """Return the server's part of the trees that are kept."""
-        n_trees = self.n_kept
+        n_trees = int(self.state["best"]) * self.objective.width * len(self.ensembles)
         nodes = np.asarray(self.state["nodes"])
         nodes = nodes[nodes[:, 0] < n_trees]
         column = dict(zip(_FIELDS, nodes.T, strict=True))
@@ -182,20 +174,10 @@ class Boosting:
         leaves = np.asarray(self.state["leaves"])[: len(model.roots)]
         return np.where(model.starts(self._held) >= 0, leaves, LEAF).astype(np.int32)
 
-    @property
-    def held_out(self) -> Indices:
-        """Labelled samples that no tree is fitted to."""
-        return self._validation
-
-    @property
-    def n_kept(self) -> int:
-        """Trees of the model."""
-        return int(self.state["best"]) * self.objective.width * len(self.ensembles)
-
     def metrics(self, raw: Array) -> dict[str, float]:
         """Return figures of merit on samples that are held out, and on those of the fit."""
         found = {"iterations": float(self.state["best"])}
-        for prefix, rows in (("validation_", self._validation), ("train_", self._fit)):
+        for prefix, rows in (("validation_", self.held_out), ("train_", self._fit)):
             if len(rows):
                 y, own = self.labels[rows], raw[:, rows]
                 found[prefix + "loss"] = self.objective.loss(y, own)

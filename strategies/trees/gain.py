@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Integers
+from flwr_vertical.arrays import Array, Flags, Integers
 from strategies.trees.node_sums import Indices, Ring
 
 FLAT = 1e-9
@@ -87,7 +87,7 @@ class Curvature:
 
 
 @dataclass(frozen=True)
-class Level:
+class LevelGradients:
     """What the server multiplies the slots of the nodes of one level with, and knows of sums."""
 
     vector: Integers  # (n_rows,): ``v`` of each row in its node's unit; 0 for rows in none
@@ -106,7 +106,7 @@ class Level:
 
 def level_of(
     node: Indices, n_nodes: int, g: Array, curvature: list[Curvature], tree: Indices
-) -> list[Level]:
+) -> list[LevelGradients]:
     """Encode the gradients of a level's nodes.
 
     Shapes: node (n_trees, n_rows): number of the node that each row is in, -1 for none; numbers go
@@ -138,7 +138,7 @@ def level_of(
         vector[rows] = encoded
         limit_h = (count + 1.0 + own.extra) * 2.0**own.bits
         out.append(
-            Level(
+            LevelGradients(
                 vector,
                 np.where(mine, np.rint(-m * l2 * scale), 0.0).astype(np.int64),
                 _whole_sums(at, encoded, n_nodes),
@@ -152,17 +152,13 @@ def level_of(
     return out
 
 
-def combined(levels: list[Level]) -> Level:
+def combined(levels: list[LevelGradients]) -> LevelGradients:
     """Return what is known of the nodes of all trees, in one record; the vectors one by one."""
-    return Level(
-        np.stack([level.vector for level in levels]),
-        sum((level.correction for level in levels), start=np.zeros(1, dtype=np.int64)),
-        sum((level.total_v for level in levels), start=np.zeros(1, dtype=np.int64)),
-        sum((level.total_h for level in levels), start=np.zeros(1, dtype=np.int64)),
-        sum((level.l2 for level in levels), start=np.zeros(1, dtype=np.int64)),
-        sum((level.limit_v for level in levels), start=np.zeros(1)),
-        sum((level.limit_h for level in levels), start=np.zeros(1)),
-        np.any([level.flat for level in levels], axis=0),
+    sums = ("correction", "total_v", "total_h", "l2", "limit_v", "limit_h")
+    return LevelGradients(
+        vector=np.stack([level.vector for level in levels]),
+        **{name: np.sum([getattr(level, name) for level in levels], axis=0) for name in sums},
+        flat=np.any([level.flat for level in levels], axis=0),
     )
 
 
@@ -181,15 +177,19 @@ def candidates(slots: Ring, observed: Indices, total: Ring | None = None) -> Rin
 
 
 def best_of(
-    numerator: Array, left: Array, right: Array, legal: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
+    numerator: Array, left: Array, right: Array, legal: Flags, least: float | None = None
+) -> Flags:
     """Return which candidates of each node are the best, or equal to it; shape of all arguments.
+
+    Gains below `least` count as none.
 
     Shapes: numerator, left, right (n_nodes, n_candidates): ``N``, ``H'_L`` and ``H'_R``, each with
     factors that cancel in ``N^2 / (H'_L H'_R)``.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         gain = np.where(legal, numerator * numerator / (left * right), -1.0)
+    if least is not None:
+        gain = np.where(legal & (gain < least), 0.0, gain)
     best = gain.max(axis=1, keepdims=True, initial=-1.0)
     return np.asarray(legal & (gain >= best * (1.0 - TIE)))
 

@@ -11,7 +11,7 @@ from flwr_vertical.arrays import Array, Flags
 from strategies.trees.gain import Curvature, combined, level_of
 from strategies.trees.node_sums import Indices
 from strategies.trees.rounds import LevelNodes, LevelRounds
-from strategies.trees.tree import Growth, Node, Tree, divide
+from strategies.trees.tree import Growth, Tree, TreeNode, divide
 
 
 class Grower:
@@ -39,7 +39,7 @@ class Grower:
         """
         n_trees, n_rows = g.shape
         trees: list[Tree] = [
-            [Node(np.flatnonzero(routed[t]), int(inside[t].sum()))] for t in range(n_trees)
+            [TreeNode(np.flatnonzero(routed[t]), int(inside[t].sum()))] for t in range(n_trees)
         ]
         curvature = [Curvature.of(h[t], inside[t], self.growth.l2) for t in range(n_trees)]
         # Numbers of the nodes of a level: (tree, node); children of one parent are neighbours.

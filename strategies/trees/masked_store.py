@@ -5,14 +5,68 @@ run ends, however it ends. What is in it is uniform without the group seed, whic
 """
 
 import tempfile
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.server import Federation
-from strategies.trees.features import Slots
-from strategies.trees.node_sums import Held, Ring
+from strategies.trees.binning import SlotLayout
+from strategies.trees.monotone import Directions, of_slots
+from strategies.trees.node_sums import Blocks, Indices, InMemory, Ring
+
+
+@dataclass
+class Slots:
+    """The slots of all parties, and their rows under key streams."""
+
+    names: list[str]
+    layouts: dict[str, SlotLayout]
+    # (n_columns,): directions of columns, see `monotone`; none by default
+    monotone: dict[str, Directions] = field(default_factory=dict)
+    tags: dict[str, bytes] = field(default_factory=dict)
+    # Gives rows of a party's matrix, see `dense_sums`
+    masked: dict[str, Blocks] = field(default_factory=dict)
+
+    @property
+    def widths(self) -> list[int]:
+        """Slots of each party."""
+        return [self.layouts[name].n_slots for name in self.names]
+
+    @property
+    def starts(self) -> list[int]:
+        """First slot of each party."""
+        return [0, *np.cumsum(self.widths).tolist()][:-1]
+
+    @property
+    def columns(self) -> Indices:
+        """Of each slot, the number of its column over all parties."""
+        widths = [width for name in self.names for width in self.layouts[name].widths]
+        return np.repeat(np.arange(len(widths)), widths)
+
+    @property
+    def directions(self) -> Directions:
+        """Of each slot, whether predictions may only rise or fall with its column."""
+        parts = []
+        for name in self.names:
+            layout = self.layouts[name]
+            none = np.zeros(len(layout.n_bins), dtype=np.int8)
+            parts.append(of_slots(self.monotone.get(name, none), layout))
+        return np.concatenate(parts)
+
+    @property
+    def observed(self) -> Indices:
+        """Of each slot, that of its column's observed rows: the last one."""
+        columns = self.columns
+        last = np.flatnonzero(np.append(columns[1:] != columns[:-1], True))
+        return np.asarray(last[columns])
+
+    def locate(self, slot: int) -> tuple[int, int]:
+        """Return the place of a slot's party, and its number there."""
+        k = int(np.searchsorted(self.starts, slot, side="right")) - 1
+        return k, slot - self.starts[k]
+
 
 SEND_BYTES = 1 << 26
 """Of a party's rows in one message, at most (but one row at least)."""
@@ -41,10 +95,7 @@ class OnDisk:
 
 
 def fetch(
-    federation: Federation,
-    slots: Slots,
-    arguments: dict[str, dict[str, Any]],
-    dtype: npt.DTypeLike,
+    federation: Federation, slots: Slots, arguments: dict[str, dict[str, Any]], dtype: npt.DTypeLike
 ) -> None:
     """Have all parties send their masked rows, and keep them in `slots`.
 
@@ -56,11 +107,7 @@ def fetch(
     size = max(1, SEND_BYTES // (item * max(slots.widths)))
     on_disk = n_rows * sum(slots.widths) * item > HOLD_BYTES
     parts: dict[str, list[Ring]] = {name: [] for name in slots.names}
-    files = {
-        name: OnDisk(width, dtype)
-        for name, width in zip(slots.names, slots.widths, strict=True)
-        if on_disk
-    }
+    files = {name: OnDisk(own.n_slots, dtype) for name, own in slots.layouts.items() if on_disk}
     whole = True
     for start in range(0, n_rows, size):
         replies = federation.call(
@@ -70,21 +117,12 @@ def fetch(
             unkept=["masked"],
         )
         slots.tags = {name: bytes(replies[name]["tag"]) for name in slots.names}
-        if any("masked" not in replies[name] for name in slots.names):
-            whole = False
-            continue  # to the journal's next block: it has one of every round
-        for name in slots.names:
-            rows = np.asarray(replies[name]["masked"])
-            if on_disk:
-                files[name].append(rows)
-            else:
-                parts[name].append(rows)
-    if not whole:
-        slots.masked = {}
-        return
-    if on_disk:
-        slots.masked = {name: file.rows for name, file in files.items()}
-        return
-    for name in slots.names:
+        # Where a journal answers, go on to its next block: it has one of every round.
+        whole &= all("masked" in replies[name] for name in slots.names)
+        for name in slots.names if whole else []:
+            keep = files[name].append if on_disk else parts[name].append
+            keep(np.asarray(replies[name]["masked"]))
+    slots.masked = {name: file.rows for name, file in files.items() if whole}
+    for name in slots.names if whole and not on_disk else []:
         own = parts.pop(name)
-        slots.masked[name] = Held(own[0] if len(own) == 1 else np.concatenate(own)).rows
+        slots.masked[name] = InMemory(own[0] if len(own) == 1 else np.concatenate(own)).rows

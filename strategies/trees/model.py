@@ -2,19 +2,71 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical import Model
-from flwr_vertical.arrays import Array
-from flwr_vertical.tables import Table
-from strategies.trees.binning import Bins, Codes
-from strategies.trees.by_availability import Ensembles
+from flwr_vertical import Model, Party
+from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.errors import DataError
+from strategies.trees.binning import Bins
 from strategies.trees.objectives import Objective
 from strategies.trees.routing import Splits
+
+
+@dataclass(frozen=True)
+class Ensembles:
+    """Ensembles by which parties hold a sample: whose columns the trees of each may use.
+
+    One ensemble for all samples must let every split say where samples without the block go, and
+    what it learns of a party's columns from samples that miss the others is diluted. So the first
+    uses all columns and is fitted to all samples; each other one belongs to a frequent pattern of
+    held parties, uses their columns alone and is fitted to all samples that hold a block of theirs.
+    A sample is predicted by the ensemble of its own pattern, else by the first.
+    """
+
+    parties: Flags  # (n_ensembles, n_parties): the first has all parties
+
+    @classmethod
+    def frequent(
+        cls, held: Flags, fit: npt.NDArray[np.intp], most: int, fewest: int
+    ) -> "Ensembles":
+        """Return one for all samples, and one for each of the most frequent other patterns.
+
+        Shapes: held (n_samples, n_parties): which parties hold each sample; fit (n_fit,): samples
+        that trees are fitted to.
+        """
+        every = np.ones((1, held.shape[1]), dtype=bool)
+        patterns, counts = np.unique(held, axis=0, return_counts=True)
+        known = held[fit]
+        chosen = [
+            pattern
+            for pattern in patterns[np.argsort(-counts, kind="stable")]
+            if pattern.any() and not pattern.all() and (known & pattern).any(axis=1).sum() >= fewest
+        ]
+        return cls(np.concatenate([every, *(pattern[None] for pattern in chosen[:most])]))
+
+    def __len__(self) -> int:
+        return len(self.parties)
+
+    def fitted(self, held: Flags) -> Flags:
+        """Return to which samples each ensemble is fitted: those with a block of its parties.
+
+        Shapes: held (n_samples, n_parties); returns (n_ensembles, n_samples).
+        """
+        found: Flags = np.any(self.parties[:, None] & held, axis=2)
+        found[:1] = True
+        return found
+
+    def predicting(self, held: Flags) -> npt.NDArray[np.intp]:
+        """Return which ensemble predicts each sample, shape (n_samples,)."""
+        out = np.zeros(len(held), dtype=np.intp)
+        for number, pattern in enumerate(self.parties[1:], start=1):
+            out[(held == pattern).all(axis=1)] = number
+        return out
+
 
 Numbers = npt.NDArray[np.int32]
 
@@ -22,40 +74,54 @@ LEAF = -1
 
 
 @dataclass
-class TreePart(Model):
-    """A party's own splits."""
+class BinnedPart(Model):
+    """A party's part of a model of trees: how its columns become codes, see `Bins`."""
 
-    strategy = "gbdt"
+    model: str  # Which model it belongs to: the name by which the server calls it
+    columns: list[str]
+    nominal: list[bool]
+    edges: list[Array]
+    levels: list[list[Any]]
+    other: list[int]
 
-    model: str  # Which model they belong to: the name by which the server calls it
-    columns: list[str]  # See `Bins`
-    nominal: list[bool]  # See `Bins`
-    edges: list[Array]  # See `Bins`
-    levels: list[list[Any]]  # See `Bins`
-    other: list[int]  # See `Bins`
-    splits: Splits  # (n_splits, 5): see `RoutingSteps.splits`
-
-    @classmethod
-    def of(cls, model: str, bins: Bins, splits: Splits) -> "TreePart":
-        """Write bins and splits down."""
-        levels = [[plain_level(level) for level in own] for own in bins.levels]
-        return cls(
-            model, bins.columns, bins.nominal, bins.edges, levels, bins.other, np.array(splits)
-        )
+    @staticmethod
+    def fields_of(bins: Bins) -> dict[str, Any]:
+        """Return what is written down of the bins."""
+        plain = [[v.item() if hasattr(v, "item") else v for v in own] for own in bins.levels]
+        return {**vars(bins), "levels": plain}
 
     @property
     def bins(self) -> Bins:
         """How columns become codes."""
         return Bins(self.columns, self.nominal, self.edges, self.levels, self.other)
 
+    @classmethod
+    def of_fit(cls, party: Party, model: str) -> Self:
+        """Return what a party wrote down in the run named ``fitted``, if it is of that model."""
+        if "trees.part" not in party.cache:
+            part = party.load_model(cls)
+            if part is None or part.model != model:
+                raise DataError(
+                    f"party {party.name!r} kept no trees of the model that is asked for; name the "
+                    "run of that fit as 'fitted'"
+                )
+            party.cache["trees.part"] = part
+        found: Self = party.cache["trees.part"]
+        return found
+
+
+@dataclass
+class TreePart(BinnedPart):
+    """A party's own splits."""
+
+    strategy = "gbdt"
+
+    splits: Splits  # (n_splits, 5): see `RoutingSteps.splits`
+
     def named_splits(self) -> dict[str, Any]:
         """Return the columns of all splits by name, for the importance of columns."""
         names = [str(self.columns[column]) for column in self.splits[:, 2]]
         return {"splits": self.splits[:, :2], "columns": names}
-
-    def codes(self, table: Table, party: str) -> Codes:
-        """Return codes of new rows."""
-        return self.bins.codes(table, party)
 
 
 @dataclass
@@ -181,6 +247,13 @@ def prediction_table(objective: Objective, raw: Array) -> pd.DataFrame:
     return pd.DataFrame({"prediction": mean.argmax(axis=0).astype(float), **columns})
 
 
-def plain_level(level: Any) -> Any:
-    """Return a level without a NumPy type."""
-    return level.item() if hasattr(level, "item") else level
+def figures(loss: Objective, labels: Array, raw: Array, predicted: Array) -> dict[str, float]:
+    """Return loss, and accuracy or root mean square error, over samples with a label."""
+    known = ~np.isnan(labels)
+    if not known.any():
+        return {}
+    found = {"loss": loss.loss(labels[known], raw[:, known])}
+    wrong = predicted[known] - labels[known]
+    if loss.name in ("binary", "multiclass", "share", "shares"):
+        return found | {"accuracy": float(np.mean(wrong == 0))}
+    return found | {"rmse": float(np.sqrt(np.mean(wrong**2)))}

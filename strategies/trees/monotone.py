@@ -25,7 +25,7 @@ from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.node.config import NodeKey
 from flwr_vertical.settings import nearest
-from strategies.trees.binning import Bins, Layout
+from strategies.trees.binning import Bins, SlotLayout
 
 Directions = npt.NDArray[np.int8]
 
@@ -79,7 +79,7 @@ def check_told(config: Mapping[str, Any], state: Mapping[str, Any], party: str) 
         )
 
 
-def of_slots(directions: Directions, layout: Layout) -> Directions:
+def of_slots(directions: Directions, layout: SlotLayout) -> Directions:
     """Return the direction of each slot of a party, shape (n_slots,).
 
     The last slot of a column splits known cells from missing ones, and has none.

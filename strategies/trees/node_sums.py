@@ -12,7 +12,7 @@ from scipy.sparse import csc_array
 
 from flwr_vertical.arrays import Flags
 from flwr_vertical.products.streams import KeyStream
-from strategies.trees.binning import Codes, Layout
+from strategies.trees.binning import Codes, SlotLayout
 
 Ring = npt.NDArray[np.unsignedinteger]
 Indices = npt.NDArray[np.signedinteger]
@@ -22,7 +22,7 @@ BLOCK_BYTES = 1 << 26
 """Of a matrix that is made anew for each use, at a time."""
 
 
-def code_sums(layout: Layout, codes: Codes, node: Indices, vectors: Ring, n_nodes: int) -> Ring:
+def code_sums(layout: SlotLayout, codes: Codes, node: Indices, vectors: Ring, n_nodes: int) -> Ring:
     """Return sums of vectors over the rows of each code and node.
 
     Shapes: codes (n_rows, n_columns); node (n_rows,); vectors (n_rows, n_vectors); returns
@@ -45,7 +45,7 @@ def code_sums(layout: Layout, codes: Codes, node: Indices, vectors: Ring, n_node
     return total.reshape(n_nodes, n_codes, vectors.shape[1])
 
 
-def to_slots(layout: Layout, sums: Ring) -> Ring:
+def to_slots(layout: SlotLayout, sums: Ring) -> Ring:
     """Return sums over slots from those over codes.
 
     Shapes: sums (n_nodes, n_codes); returns (n_nodes, n_slots).
@@ -61,7 +61,7 @@ def to_slots(layout: Layout, sums: Ring) -> Ring:
     return out
 
 
-def slot_sums(layout: Layout, codes: Codes, node: Indices, vector: Ring, n_nodes: int) -> Ring:
+def slot_sums(layout: SlotLayout, codes: Codes, node: Indices, vector: Ring, n_nodes: int) -> Ring:
     """Return sums of one vector over the rows of each slot and node, shape (n_nodes, n_slots).
 
     Shapes: vector (n_rows,).
@@ -105,13 +105,13 @@ def _weights(parts: list[tuple[Indices, Ring, int]], start: int, stop: int) -> c
 
 
 def _ranges(n_rows: int, row_bytes: int, blocks: Blocks) -> Iterator[tuple[int, int]]:
-    held = isinstance(getattr(blocks, "__self__", None), Held)
+    held = isinstance(getattr(blocks, "__self__", None), InMemory)
     size = n_rows if held else max(1, BLOCK_BYTES // max(row_bytes, 1))
     for start in range(0, n_rows, max(size, 1)):
         yield start, min(start + size, n_rows)
 
 
-class Held:
+class InMemory:
     """A matrix that lies in memory, or in a file that is mapped into it."""
 
     def __init__(self, matrix: Ring) -> None:
@@ -134,14 +134,14 @@ class Streamed:
 
 
 def legal_splits(
-    layout: Layout, codes: Codes, node: Indices, n_nodes: int, min_child: int
+    layout: SlotLayout, codes: Codes, node: Indices, n_nodes: int, min_child: int
 ) -> Flags:
     """Return which splits a node may take; see `legal_of`."""
     ones = np.ones((len(codes), 1), dtype=np.uint32)
     return legal_of(layout, code_sums(layout, codes, node, ones, n_nodes)[..., 0], min_child)
 
 
-def legal_of(layout: Layout, counts: Ring, min_child: int) -> Flags:
+def legal_of(layout: SlotLayout, counts: Ring, min_child: int) -> Flags:
     """Return which splits a node may take, from how many rows have each code.
 
     Both sides hold `min_child` rows. Of splits that do the same to the node's rows, because a bin
@@ -170,11 +170,11 @@ def legal_of(layout: Layout, counts: Ring, min_child: int) -> Flags:
     return out
 
 
-def _code_bounds(layout: Layout) -> list[int]:
+def _code_bounds(layout: SlotLayout) -> list[int]:
     """Return where each column's codes begin among those of all columns, and how many there are."""
     return [0, *np.cumsum([bins + 1 for bins in layout.n_bins]).tolist()]
 
 
-def _codes_of(layout: Layout, column: int) -> slice:
+def _codes_of(layout: SlotLayout, column: int) -> slice:
     bounds = _code_bounds(layout)
     return slice(bounds[column], bounds[column + 1])

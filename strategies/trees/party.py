@@ -9,7 +9,7 @@ from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.products.streams import KeyStream, tag_of_blocks
 from strategies.trees.arbiter import ParcelSteps
-from strategies.trees.binning import Bins, Codes, Layout, fit_bins
+from strategies.trees.binning import Bins, Codes, SlotLayout, fit_bins
 from strategies.trees.model import TreePart
 from strategies.trees.monotone import NODE_KEY, TOLD, directions_of
 from strategies.trees.routing import RoutingSteps, check_openings
@@ -21,15 +21,13 @@ COLUMN_NAMES = "column-names"
 _BINS = "node.trees.bins"
 
 
-class TreeParty(Party):
-    """A party whose columns trees split."""
+class BinnedParty(Party):
+    """A party whose columns trees split: their bins, and their rows under a key stream."""
 
     node_keys = (NODE_KEY,)
     pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
     parcels = Uses(ParcelSteps)
-    shares = Uses(ShareSteps)
-    routing = Uses(RoutingSteps)
 
     @step(repeatable=False)  # key pairs are drawn
     def prepare(self, nonce: bytes, n_bins: int, n_sides: int) -> dict[str, Any]:
@@ -40,10 +38,25 @@ class TreeParty(Party):
         column, without names; the key for other parties, see `PairKeySteps.pair_key`; that for the
         arbiter as ``parcel_*``.
         """
+        if self.fitted is not None:
+            raise DataError(
+                f"party {self.name!r}: the run names an earlier one ('fitted'), and trees are "
+                "grown on the rows that are given; leave 'fitted' out, or use the strategy "
+                "'predict'"
+            )
+        self.state[_BINS] = int(n_bins)
+        for key in ("trees.bins", "trees.codes", "trees.tag"):
+            self.cache.pop(key, None)
+        layout = self.layout
+        check_openings(self, layout, n_sides)
+        directions = directions_of(self.services.node_config, self.bins, self.name)
+        self.state[TOLD] = 1
         return {
-            **self._cut_columns(n_bins, n_sides),
+            "n_bins": np.array(layout.n_bins, dtype=np.int64),
+            "nominal": np.array(layout.nominal, dtype=np.uint8),
+            "monotone": directions,
             **self.pair_keys.pair_key(nonce),
-            **{f"parcel_{key}": value for key, value in self.parcels.new_key(nonce).items()},
+            **self.parcels.new_key(nonce),
         }
 
     @step
@@ -65,7 +78,7 @@ class TreeParty(Party):
         whole content.
         """
         self.group_key.take(owner, sealed, keys)
-        if arbiter is not None and not self.parcels.has_key:
+        if arbiter is not None:
             self.parcels.take_arbiter(keys["nonce"], *arbiter)
         codes, layout = self.codes, self.layout
         shape = len(codes), layout.n_slots
@@ -73,43 +86,7 @@ class TreeParty(Party):
         own = layout.indicators(codes[start:stop]) + stream.rows(start, stop)
         return {"masked": own.astype(dtype, copy=False), "tag": self.tag}
 
-    @step
-    def finish(self, model: str, columns: bool = False) -> dict[str, Any]:
-        """Keep the own splits of the trees, on the own disk, and erase all keys.
-
-        Message: model: names the model; columns: whether to tell the names of the columns that
-        splits are of; returns nothing, or what `TreePart.named_splits` returns.
-        """
-        if columns:
-            self.check_exchange(COLUMN_NAMES)
-        part = TreePart.of(model, self.bins, self.routing.splits)
-        self.save_model(part)
-        self.group_key.erase_group_seed()
-        self.parcels.forget()
-        self.shares.forget()
-        return part.named_splits() if columns else {}
-
     # -- the own columns ---------------------------------------------------------------------
-
-    def _cut_columns(self, n_bins: int, n_sides: int) -> dict[str, Any]:
-        if self.fitted is not None:
-            raise DataError(
-                f"party {self.name!r}: the run names an earlier one ('fitted'), and trees are "
-                "grown on the rows that are given; leave 'fitted' out, or use the strategy "
-                "'predict'"
-            )
-        self.state[_BINS] = int(n_bins)
-        for key in ("trees.bins", "trees.codes", "trees.tag"):
-            self.cache.pop(key, None)
-        layout = self.layout
-        check_openings(self, layout, n_sides)
-        directions = directions_of(self.services.node_config, self.bins, self.name)
-        self.state[TOLD] = 1
-        return {
-            "n_bins": np.array(layout.n_bins, dtype=np.int64),
-            "nominal": np.array(layout.nominal, dtype=np.uint8),
-            "monotone": directions,
-        }
 
     @property
     def bins(self) -> Bins:
@@ -124,7 +101,7 @@ class TreeParty(Party):
         return bins
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> SlotLayout:
         """Slots of the own columns."""
         return self.bins.layout
 
@@ -132,11 +109,7 @@ class TreeParty(Party):
     def codes(self) -> Codes:
         """Codes in aligned order; rows that this party lacks are missing in all columns."""
         if "trees.codes" not in self.cache:
-            own = self.bins.codes(self.table, self.name)
-            codes = np.tile(np.array(self.layout.n_bins, dtype=np.uint8), (self.n_samples, 1))
-            held = self.positions >= 0
-            codes[self.positions[held]] = own[held]
-            self.cache["trees.codes"] = codes
+            self.cache["trees.codes"] = self.bins.aligned_codes(self)
         found: Codes = self.cache["trees.codes"]
         return found
 
@@ -150,3 +123,26 @@ class TreeParty(Party):
             blocks = (kinds, codes.astype(np.uint64))
             self.cache["trees.tag"] = tag_of_blocks(self.group_key.seed, shape, blocks)
         return bytes(self.cache["trees.tag"])
+
+
+class TreeParty(BinnedParty):
+    """A party of boosting: sums under pads, routing, and the splits that stay here."""
+
+    shares = Uses(ShareSteps)
+    routing = Uses(RoutingSteps)
+
+    @step
+    def finish(self, model: str, columns: bool = False) -> dict[str, Any]:
+        """Keep the own splits of the trees, on the own disk, and erase all keys.
+
+        Message: model: names the model; columns: whether to tell the names of the columns that
+        splits are of; returns nothing, or what `TreePart.named_splits` returns.
+        """
+        if columns:
+            self.check_exchange(COLUMN_NAMES)
+        part = TreePart(model, **TreePart.fields_of(self.bins), splits=self.routing.splits)
+        self.save_model(part)
+        self.group_key.erase_group_seed()
+        self.parcels.forget()
+        self.shares.forget()
+        return part.named_splits() if columns else {}

@@ -18,6 +18,7 @@ import pandas as pd
 
 from flwr_vertical import Federation, Party, Result, step
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.results import Progress
@@ -26,15 +27,15 @@ from strategies.trees.binning import Codes, narrowest
 from strategies.trees.contributions import (
     FORMS,
     MOST_PARTIES,
+    coalitions,
     contributions_table,
     path_contributions,
     shapley_contributions,
 )
-from strategies.trees.model import LEAF, TreePart, TreesModel, prediction_table
+from strategies.trees.model import LEAF, TreePart, TreesModel, figures, prediction_table
 from strategies.trees.monotone import NODE_KEY
 from strategies.trees.node_sums import Indices
 from strategies.trees.routing import check_openings, count_sides
-from strategies.trees.shapley import descend_without
 
 
 class TreesPredictParty(Party):
@@ -50,7 +51,7 @@ class TreesPredictParty(Party):
         trees.
         """
         self.codes(model)
-        check_openings(self, self._part(model).bins.layout, n_sides)
+        check_openings(self, TreePart.of_fit(self, model).bins.layout, n_sides)
 
     @step
     def sides(self, model: str, names: Indices, split: Indices) -> dict[str, Any]:
@@ -60,7 +61,7 @@ class TreesPredictParty(Party):
         split (n_trees, n_samples): number of the split that each row comes to, -1 for none;
         returns ``left``, packed bits of the rows that come to a split, tree by tree.
         """
-        part, codes, split = self._part(model), self.codes(model), np.asarray(split)
+        part, codes, split = TreePart.of_fit(self, model), self.codes(model), np.asarray(split)
         layout = part.bins.layout
         kept = {(int(tree), int(node)): rest for tree, node, *rest in part.splits}
         left = np.zeros(split.size, dtype=bool)
@@ -83,28 +84,11 @@ class TreesPredictParty(Party):
         return {"left": np.packbits(left[split.reshape(-1) >= 0])}
 
     def codes(self, model: str) -> Codes:
-        """Return codes in aligned order; rows that this party lacks are missing in all columns."""
+        """Return codes in aligned order."""
         if "trees.codes" not in self.cache:
-            part = self._part(model)
-            own = part.codes(self.table, self.name)
-            bins = np.array(part.bins.layout.n_bins, dtype=np.uint8)
-            codes = np.tile(bins, (self.n_samples, 1))
-            held = self.positions >= 0
-            codes[self.positions[held]] = own[held]
-            self.cache["trees.codes"] = codes
+            part = TreePart.of_fit(self, model)
+            self.cache["trees.codes"] = part.bins.aligned_codes(self)
         found: Codes = self.cache["trees.codes"]
-        return found
-
-    def _part(self, model: str) -> TreePart:
-        if "trees.part" not in self.cache:
-            part = self.load_model(TreePart)
-            if part is None or part.model != model:
-                raise DataError(
-                    f"party {self.name!r} kept no trees of the model that is asked for; name the "
-                    "run of that fit as 'fitted'"
-                )
-            self.cache["trees.part"] = part
-        found: TreePart = self.cache["trees.part"]
         return found
 
 
@@ -174,18 +158,11 @@ class TreesPredictions(Predictions):
             result.contributions = contributions_table(model, parts, index)
         if federation.labels is not None:
             labels = np.asarray(federation.labels, dtype=float)
-            known = ~np.isnan(labels)
-            if known.any():
+            if not np.isnan(labels).all():
                 truth = pd.Series(labels, index).dropna()
                 what = "predicted samples whose label is known"
                 result.compare(truth, beside=alone, what=what, prefix="")
-                loss = model.loss
-                result.metrics["loss"] = loss.loss(labels[known], raw[:, known])
-                guessed = found["prediction"].to_numpy()[known]
-                if loss.name in ("binary", "multiclass", "share", "shares"):
-                    result.metrics["accuracy"] = float(np.mean(guessed == labels[known]))
-                else:
-                    result.metrics["rmse"] = float(np.sqrt(np.mean((guessed - labels[known]) ** 2)))
+                result.metrics |= figures(model.loss, labels, raw, found["prediction"].to_numpy())
 
     def _descend(
         self,
@@ -199,27 +176,16 @@ class TreesPredictions(Predictions):
         while True:
             at = _past_absent(model, at, absent)
             owner = _owners(model, at)
-            own: dict[str, dict[str, Any]] = {}
-            for k, name in enumerate(model.parties):
-                lines = np.unique(at[owner == k])
-                if not len(lines):
-                    continue
-                number = np.full(len(model.party) + 1, -1, dtype=np.int64)
-                number[lines] = np.arange(len(lines))
-                own[name] = {
-                    "names": np.stack([model.tree[lines], model.number[lines]], axis=1),
-                    "split": narrowest(number[np.where(owner == k, at, -1)]),
-                }
-            if not own:
+            asked = {
+                name: np.where(owner == k, at, LEAF)[None]
+                for k, name in enumerate(model.parties)
+                if (owner == k).any()
+            }
+            if not asked:
                 return at
-            replies = federation.call(
-                "sides", {"model": model.name}, per_party=own, parties=list(own)
-            )
-            for name, told in replies.items():
-                comes = own[name]["split"] >= 0
-                left = np.unpackbits(told["left"], count=int(comes.sum())) == 1
-                lines = at[comes]
-                at[comes] = np.where(left, model.left[lines], model.right[lines])
+            for (layer,), (left,) in _ask(federation, model, asked).values():
+                lines = at[layer >= 0]
+                at[layer >= 0] = np.where(left[layer >= 0], model.left[lines], model.right[lines])
             progress.step("level")
 
 
@@ -242,3 +208,85 @@ def _past_absent(
         at = at.copy()
         left = model.missing_left[lines] > 0
         at[passes] = np.where(left, model.left[lines], model.right[lines])
+
+
+Lines = npt.NDArray[np.int32]
+
+
+def descend_without(
+    federation: Federation, model: TreesModel, absent: Flags, progress: Progress
+) -> tuple[Array, str]:
+    """Return raw predictions with some of the parties; one round for each level.
+
+    All ways of a sample go level by level together, so that a split is asked about it once. At a
+    split of a party that is left out a way goes on to the side of missing cells, unasked.
+
+    Shapes: absent (n_samples, n_parties): which parties lack which samples; returns (2^n_parties,
+    width, n_samples): with the parties of each of `coalitions`.
+    """
+    n_parties = len(model.parties)
+    present = np.array(
+        [[k in chosen for k in range(n_parties)] for chosen in coalitions(n_parties)]
+    )
+    at = np.stack([model.starts(~absent & row) for row in present])
+    told = own_way = 0
+    while ((owner := _owners(model, at)) >= 0).any():
+        left = model.missing_left[at] > 0
+        asked, ways = {}, {}
+        for k, name in enumerate(model.parties):
+            with_k = np.flatnonzero(present[:, k])  # the last of them is the samples' own way
+            comes = (owner[with_k] == k) & ~absent[:, k]
+            if comes.any():
+                ways[name] = with_k
+                asked[name] = distinct(np.where(comes, at[with_k], -1))
+                told += int((asked[name] >= 0).sum())
+                own_way += int(comes[-1].sum())
+        if asked:
+            for name, (lines, sides) in _ask(federation, model, asked).items():
+                for way in ways[name]:
+                    for layer, side in zip(lines, sides, strict=True):
+                        here = (at[way] == layer) & (layer >= 0)
+                        left[way][here] = side[here]
+            progress.step("level")
+        at = np.where(owner >= 0, np.where(left, model.left[at], model.right[at]), at)
+    values = np.stack([model.raw(leaves) for leaves in at])
+    return values, (
+        f"contributions: {told:,} sides of splits were told, {own_way:,} of them on the samples' "
+        f"own ways through the trees ({told / max(own_way, 1):.2f} times as many)"
+    )
+
+
+def distinct(lines: Lines) -> Lines:
+    """Return the distinct lines of each sample and tree over all ways, in as few layers as it may.
+
+    Shapes: lines (n_ways, n_trees, n_samples): -1 for none; returns (n_layers, n_trees,
+    n_samples): -1 for none.
+    """
+    ordered = -np.sort(-lines, axis=0)
+    ordered[1:][ordered[1:] == ordered[:-1]] = -1
+    ordered = -np.sort(-ordered, axis=0)
+    return ordered[: max(1, int((ordered >= 0).any(axis=(1, 2)).sum()))]
+
+
+def _ask(
+    federation: Federation, model: TreesModel, asked: dict[str, Lines]
+) -> dict[str, tuple[Lines, Flags]]:
+    """Have owners tell the sides of splits; returns lines and whether rows go to the left."""
+    own: dict[str, dict[str, Any]] = {}
+    for name, layers in asked.items():
+        lines = np.unique(layers[layers >= 0])
+        number = np.full(len(model.party) + 1, -1, dtype=np.int64)
+        number[lines] = np.arange(len(lines))
+        own[name] = {
+            "names": np.stack([model.tree[lines], model.number[lines]], axis=1),
+            "split": narrowest(number[layers].reshape(-1, layers.shape[2])),
+        }
+    replies = federation.call("sides", {"model": model.name}, per_party=own, parties=list(own))
+    found = {}
+    for name, layers in asked.items():
+        comes = layers >= 0
+        sides = np.zeros(layers.shape, dtype=bool)
+        bits = np.unpackbits(replies[name]["left"], count=int(comes.sum()))
+        sides[comes] = bits == 1
+        found[name] = layers, sides
+    return found

@@ -28,8 +28,8 @@ from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
 from strategies.trees.binning import narrowest
 from strategies.trees.blinding import Factors
-from strategies.trees.features import Slots
-from strategies.trees.gain import Curvature, Level, best_of, candidates, signed, to_ring
+from strategies.trees.gain import Curvature, LevelGradients, best_of, candidates, signed, to_ring
+from strategies.trees.masked_store import Slots
 from strategies.trees.monotone import allowed_signs, right_way
 from strategies.trees.node_sums import Indices, Ring, dense_sums
 from strategies.trees.secret_shares import Places, with_siblings
@@ -71,7 +71,7 @@ class LevelRounds:
     def winners(
         self,
         nodes: LevelNodes,
-        known: Level,
+        known: LevelGradients,
         curvature: list[Curvature] | None,
         usable: npt.NDArray[np.uint8],
         min_child: int,
@@ -122,11 +122,7 @@ class LevelRounds:
         return self._compare(replies, share_v, self._above[active], known, active, order)
 
     def route(
-        self,
-        trees: list[Tree],
-        chosen: dict[tuple[int, int], int],
-        inside: Flags,
-        first: int,
+        self, trees: list[Tree], chosen: dict[tuple[int, int], int], inside: Flags, first: int
     ) -> dict[tuple[int, int], Flags]:
         """Have the owners of the winners split the nodes; one round.
 
@@ -207,7 +203,7 @@ class LevelRounds:
         replies: dict[str, dict[str, Any]],
         share_v: Ring,
         share_h: Ring,
-        known: Level,
+        known: LevelGradients,
         active: Indices,
         order: bytes,
     ) -> list[int]:

@@ -11,7 +11,7 @@ from flwr_vertical import Party, StepGroup, step
 from flwr_vertical.errors import PolicyError
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy_ledger.budgets import ROUNDING
-from strategies.trees.binning import Layout
+from strategies.trees.binning import SlotLayout
 from strategies.trees.monotone import check_told
 from strategies.trees.node_sums import Indices
 
@@ -65,7 +65,8 @@ class RoutingSteps(StepGroup):
             left[trees, rows] = layout.goes_left(codes, column, at, side)
             check_sizes(self.party, int(left[trees, rows].sum()), len(rows))
             sides[i], kept[i] = side, (*names[i], column, at, side)
-        self._count(split, kept)
+        content = hashlib.blake2b(kept.tobytes() + split.tobytes(), digest_size=16).digest()
+        count_sides(self.party, (split >= 0).sum(axis=0), layout, content)
         self.state[_SPLITS] = np.concatenate([self.splits, kept])
         return {"left": np.packbits(left[split >= 0]), "missing_left": sides}
 
@@ -74,10 +75,6 @@ class RoutingSteps(StepGroup):
         """All own splits so far: tree, node, column, place of the slot, where missing cells go."""
         found = self.state.get(_SPLITS)
         return np.zeros((0, 5), dtype=np.int32) if found is None else np.asarray(found)
-
-    def _count(self, split: Indices, kept: Splits) -> None:
-        content = hashlib.blake2b(kept.tobytes() + split.tobytes(), digest_size=16).digest()
-        count_sides(self.party, (split >= 0).sum(axis=0), self.party.layout, content)
 
 
 def check_sizes(party: Party, n_left: int, n_rows: int) -> None:
@@ -94,7 +91,7 @@ def check_sizes(party: Party, n_left: int, n_rows: int) -> None:
 
 
 def count_sides(
-    party: Party, number: Indices, layout: Layout, content: bytes, receiver: str = "server"
+    party: Party, number: Indices, layout: SlotLayout, content: bytes, receiver: str = "server"
 ) -> None:
     """Write down, before it is told, on which side of splits own rows are: a bit for each.
 
@@ -114,12 +111,12 @@ def count_sides(
     party.state[_TOLD] = told + bits
 
 
-def bits_of_codes(layout: Layout) -> float:
+def bits_of_codes(layout: SlotLayout) -> float:
     """Return how many bits the codes of a row have, a missing cell being a code."""
     return float(np.log2(np.array(layout.n_bins) + 1.0).sum())
 
 
-def check_openings(party: Party, layout: Layout, n_sides: int) -> None:
+def check_openings(party: Party, layout: SlotLayout, n_sides: int) -> None:
     """Refuse a run that could tell more bits of a row than the node allows, before it begins.
 
     A node that states ``policy.openings`` would else stop it half-way: bits told, and no model.

@@ -16,18 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import StepGroup, step
+from flwr_vertical.crypto.sealed_box import seal
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import KeyStream, stream
-from strategies.trees.arbiter import ParcelSteps, pack
+from strategies.trees.arbiter import ParcelSteps, pack, place_of, under_cancelling_bits
 from strategies.trees.blinding import Factors, noise
 from strategies.trees.gain import candidates
 from strategies.trees.node_sums import (
     Blocks,
-    Held,
     Indices,
+    InMemory,
     Ring,
     Streamed,
     code_sums,
@@ -94,11 +95,7 @@ class ShareSteps(StepGroup):
                 HISTOGRAMS, "sums of gradients over the bins of its columns, in every node"
             )
         own = names.index(self.name)
-        if tags[own] != self.party.tag:
-            raise ProtocolError(
-                f"party {self.name!r}: its columns are no longer those that it sent; a key stream "
-                "hides one content only, so start again"
-            )
+        check_tag(self.party, tags[own])
         helper = helpers(names)
         if masked_h is not None:
             self.state[_MASKED_H] = np.asarray(masked_h)
@@ -107,11 +104,12 @@ class ShareSteps(StepGroup):
         places = Places.of(np.asarray(node), direct, active, np.asarray(usable), widths)
         if masked_h is not None:
             self._check_rows(places, own)
-        number = self._number
+        parcels, seed = self.other(ParcelSteps), self.other(GroupKeySteps).seed
+        number = parcels.number
 
         def pad(what: str, owner: str, shape: tuple[int, int]) -> Ring:
             label = f"tree pad {what} {owner!r} {helper[owner]!r} {number}"
-            return stream(self._seed, label, shape).astype(masked_v.dtype, copy=False)
+            return stream(seed, label, shape).astype(masked_v.dtype, copy=False)
 
         told: dict[str, Any] = {"number": number}
         least = max(min_child, self.party.policy.min_rows or 1)
@@ -120,9 +118,9 @@ class ShareSteps(StepGroup):
         told["owner_h"] = sums_h - pad("h", self.name, sums_h.shape)
         helped = self._help(names, widths, tags, helper, places, rho_v, pad)
         if helped is not None:
-            shares_v, shares_h = helped
-            shares_h = self._with_siblings(shares_h, direct, parent)[active]
-            helped = shares_v, shares_h
+            above = np.asarray(self.state[_BELOW_H])
+            self.state[_BELOW_H] = with_siblings(helped[1], direct, parent, above)
+            helped = helped[0], np.asarray(self.state[_BELOW_H])[active]
         starts = np.concatenate([[0], np.cumsum(widths)])
         place = slice(int(starts[own]), int(starts[own + 1]))
         if limits is None:
@@ -131,12 +129,15 @@ class ShareSteps(StepGroup):
                 told["helper_v"], told["helper_h"] = helped
             return told
         factors = Factors.of(order, limits, 2 * int(starts[-1]))
-        marks = self._marks(names, factors, legal, place)
+        every = np.zeros((len(legal), int(starts[-1]), 2), dtype=bool)
+        every[:, place] = legal
+        placed = factors.placed(every.reshape(len(legal), -1))
+        marks = under_cancelling_bits(placed, seed, "tree marks", number, own, len(names))
         parcel = None
         if helped is not None:
             mine = [n for n in names if helper[n] == self.name]
             parcel = self._blinded(names, widths, mine, helped, observed, factors, limits)
-        told["parcel"] = self.other(ParcelSteps).seal(pack(marks, parcel), number)
+        told["parcel"] = seal(parcels.shared, pack(marks, parcel), place_of(self.name, number))
         return told
 
     def forget(self) -> None:
@@ -180,25 +181,6 @@ class ShareSteps(StepGroup):
             legal |= legal_of(layout, sums[..., 2], least) & places.usable(t, own)[:, None]
         return v[places.active], h[places.direct], legal[places.active]
 
-    def _marks(
-        self, names: list[str], factors: Factors, legal: npt.NDArray[np.bool_], place: slice
-    ) -> npt.NDArray[np.bool_]:
-        """Return a share of all parties' marks: the own ones, under bits that cancel."""
-        every = np.zeros((len(legal), factors.order.shape[1] // 2, 2), dtype=bool)
-        every[:, place] = legal
-        placed = factors.placed(every.reshape(len(legal), -1))
-        n_words = -(-placed.size // 64)
-        for neighbour in self._neighbours(names):
-            label = f"tree marks {neighbour} {self._number}"
-            bits = np.unpackbits(stream(self._seed, label, (n_words,)).view(np.uint8))
-            placed = placed ^ bits[: placed.size].astype(bool).reshape(placed.shape)
-        return np.asarray(placed, dtype=bool)
-
-    def _neighbours(self, names: list[str]) -> tuple[int, int]:
-        """Return the two of the bit streams between neighbours in a ring that are the own."""
-        own = names.index(self.name)
-        return own, (own + 1) % len(names)
-
     # -- as helper ---------------------------------------------------------------------------
 
     def _help(
@@ -235,21 +217,15 @@ class ShareSteps(StepGroup):
         self, name: str, n_rows: int, width: int, tag: bytes, dtype: npt.DTypeLike
     ) -> Blocks:
         """Return the key stream of a party's slots, kept in memory where there is room."""
-        keys = KeyStream(self._seed, stream_label(name), (n_rows, width), tag)
+        keys = KeyStream(self.other(GroupKeySteps).seed, stream_label(name), (n_rows, width), tag)
         streamed = Streamed(keys, dtype).rows
         if n_rows * width * np.dtype(dtype).itemsize > _HOLD_BYTES:
             return streamed
         key = f"trees.stream {name} {tag.hex()} {np.dtype(dtype)}"
         if key not in self.cache:
-            self.cache[key] = Held(streamed(0, n_rows))
-        held: Held = self.cache[key]
+            self.cache[key] = InMemory(streamed(0, n_rows))
+        held: InMemory = self.cache[key]
         return held.rows
-
-    def _with_siblings(self, direct_sums: Ring, direct: Indices, parent: Indices) -> Ring:
-        """Return shares of h of all nodes, and keep them for the level below."""
-        above = np.asarray(self.state[_BELOW_H])
-        self.state[_BELOW_H] = with_siblings(direct_sums, direct, parent, above)
-        return np.asarray(self.state[_BELOW_H])
 
     def _blinded(
         self,
@@ -271,22 +247,19 @@ class ShareSteps(StepGroup):
         seed = self.party.secret_bytes("noise of gains")
         own = factors.placed(np.tile(np.repeat(places, 2), (shape[0], 1)))
         blinded += noise(seed, limits, 2 * shape[1]) * own
-        label = f"tree parcels {self._number}"
-        common = stream(self._seed, label, blinded.shape)
+        label = f"tree parcels {self.other(ParcelSteps).number}"
+        common = stream(self.other(GroupKeySteps).seed, label, blinded.shape)
         # The first helps all others, the second the first: see `helpers`.
         return np.asarray(blinded + common if self.name == names[0] else blinded - common)
 
-    @property
-    def _seed(self) -> bytes:
-        return self.other(GroupKeySteps).seed
 
-    @property
-    def _number(self) -> int:
-        """Number of the message: it only grows, and is the same at all parties of a round."""
-        number = self.party.services.sequence
-        if number is None:
-            raise ProtocolError("shares are made in answer to a message")
-        return int(number)
+def check_tag(party: Any, tag: bytes) -> None:
+    """Refuse to work for columns that changed after they were sent."""
+    if tag != party.tag:
+        raise ProtocolError(
+            f"party {party.name!r}: its columns are no longer those that it sent; a key stream "
+            "hides one content only, so start again"
+        )
 
 
 def with_siblings(direct_sums: Ring, direct: Indices, parent: Indices, above: Ring) -> Ring:

@@ -25,7 +25,7 @@ class Growth:
 
 
 @dataclass
-class Node:
+class TreeNode:
     """A node of a tree that grows."""
 
     rows: Indices  # All rows in it, of the fit or not
@@ -41,12 +41,12 @@ class Node:
     high: float = np.inf
 
 
-Tree = list[Node]
+Tree = list[TreeNode]
 
 
 def divide(
     tree: Tree,
-    node: Node,
+    node: TreeNode,
     left: Flags,
     inside: Flags,
     g: Array,
@@ -81,7 +81,7 @@ def divide(
     if bounded and gain <= ROUNDING * abs(losses[0]):  # both sides may lie at the same bound
         return
     node.gain = gain
-    tree += [Node(rows, len(fit)) for rows, fit in zip(parts[1:], fits[1:], strict=True)]
+    tree += [TreeNode(rows, len(fit)) for rows, fit in zip(parts[1:], fits[1:], strict=True)]
     node.left, node.right = len(tree) - 2, len(tree) - 1
     below, above = (tree[-2], tree[-1]) if direction >= 0 else (tree[-1], tree[-2])
     for child in (below, above):

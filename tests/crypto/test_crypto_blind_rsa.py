@@ -67,12 +67,8 @@ def test_blinded_hashes_differ_from_run_to_run(public):
 
 def test_hashes_fill_the_domain_and_depend_on_all(public):
     n = public.n
-    kinds = [
-        fdh(IDS, n, b"run"),
-        fdh(IDS, n, b"run2"),
-        fdh(IDS, n, b"run", SECRET),
-        fdh(IDS, n, b"run", SECRET[::-1]),
-    ]
+    given = [(b"run",), (b"run2",), (b"run", SECRET), (b"run", SECRET[::-1])]
+    kinds = [fdh(IDS, n, *rest) for rest in given]
     values = [number for kind in kinds for number in integers(kind)]
     assert len(set(values)) == 100
     assert all(0 < value < n for value in values)
@@ -83,16 +79,13 @@ def test_hashes_fill_the_domain_and_depend_on_all(public):
     np.testing.assert_array_equal(kinds[0], fdh(IDS, n, b"run"))
 
 
-def test_a_short_secret_is_refused(public):
-    with pytest.raises(ConfigError, match="at least 16"):
-        fdh(IDS, public.n, b"run", b"short")
-
-
-def test_no_ids(key, public):
+def test_no_ids_and_a_short_secret(key, public):
     hashes = fdh([], public.n, b"run")
     blinded, factors = blind(hashes, public)
     signatures = unblind(sign(blinded, key, "court"), factors, hashes, public, "bank")
     assert tags(signatures).shape == (0, 32)
+    with pytest.raises(ConfigError, match="at least 16"):
+        fdh(IDS, public.n, b"run", b"short")
 
 
 def test_tampered_or_mixed_up_signatures_are_refused(exchange, public):
@@ -103,13 +96,9 @@ def test_tampered_or_mixed_up_signatures_are_refused(exchange, public):
         unblind(tampered, factors, hashes, public, "bank")
     with pytest.raises(ProtocolError, match="'bank' are wrong"):
         unblind(signed[::-1], factors, hashes, public, "bank")
-
-
-@pytest.mark.parametrize("wrong", [np.s_[:-1], np.s_[:, :-1], np.s_[0]])
-def test_answers_of_another_shape_are_refused(exchange, public, wrong):
-    hashes, factors, signed = exchange
-    with pytest.raises(ProtocolError, match="party 'bank' answered 25"):
-        unblind(signed[wrong], factors, hashes, public, "bank")
+    for wrong in (np.s_[:-1], np.s_[:, :-1], np.s_[0]):
+        with pytest.raises(ProtocolError, match="party 'bank' answered 25"):
+            unblind(signed[wrong], factors, hashes, public, "bank")
 
 
 def test_blinded_hashes_out_of_range_are_refused(key, public):
@@ -131,43 +120,34 @@ def test_a_fault_does_not_leave_the_signer(key, monkeypatch):
         sign_own(fdh(IDS[:1], key.n, b"run"), key)
 
 
-def test_a_key_survives_as_bytes(key):
+def test_keys_travel_differ_and_have_their_size(key, public):
     again = RsaKey.from_bytes(key.to_bytes())
-    assert again == key
-    assert again.public == key.public
+    assert (again, again.public) == (key, key.public)
     assert str(key.p) not in repr(key)
-
-
-def test_generated_keys_differ_and_have_their_size(key):
     assert key.n.bit_length() == 2048
+    assert (public.n, public.width, len(key.public)) == (key.n, 256, 4 + 9 * 256)
     for bits in (1024, 2056, 32768):
         with pytest.raises(ConfigError, match=f"bits={bits}"):
             RsaKey.generate(bits)
 
 
-def test_the_public_key_travels(key, public):
-    assert public.n == key.n
-    assert public.width == 256
-    assert len(key.public) == 4 + 9 * 256
-
-
 def test_malformed_public_keys_are_refused(key):
     good = key.public
 
-    def refused(data, why):
+    short = rsa.generate_private_key(65537, 1024).private_numbers()
+    for data, why in (
+        (b"", "has 0 bytes"),
+        (good[:4], "has 4 bytes"),
+        (good[:-1], "has 2307 bytes"),
+        ((3).to_bytes(4, "big") + good[4:], "has exponent 3"),
+        (good[:259] + b"\0" + good[260:], "is even"),
+        (good[:4] + bytes(9 * 256), "has 0 bits"),
+        (good[:4] + bytes(7) + b"\1" + good[12:], "has 1985 bits"),
+        (RsaKey(short.p, short.q).public, "has 1024 bits"),
+        (good[:4] + bytes([255]) * 9 * 2049, "has 16392 bits"),
+    ):
         with pytest.raises(ProtocolError, match=f"party 'bank' {why}"):
             load_public(data, "bank")
-
-    refused(b"", "has 0 bytes")
-    refused(good[:4], "has 4 bytes")
-    refused(good[:-1], "has 2307 bytes")
-    refused((3).to_bytes(4, "big") + good[4:], "has exponent 3")
-    refused(good[:259] + b"\0" + good[260:], "is even")
-    refused(good[:4] + bytes(9 * 256), "has 0 bits")
-    refused(good[:4] + bytes(7) + b"\1" + good[12:], "has 1985 bits")
-    short = rsa.generate_private_key(65537, 1024).private_numbers()
-    refused(RsaKey(short.p, short.q).public, "has 1024 bits")
-    refused(good[:4] + bytes([255]) * 9 * 2049, "has 16392 bits")
 
 
 def test_a_public_key_without_its_proof_is_refused(key):

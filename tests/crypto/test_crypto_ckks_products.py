@@ -41,32 +41,18 @@ def standardised(seed, n, p):
     return X / np.sqrt(np.mean(X**2, axis=0))
 
 
-@pytest.mark.parametrize(
-    ("n", "p", "q"),
-    [
-        (1, 2, 3),
-        (2, 1, 1),
-        (10, 3, 2),
-        (1000, 2, 4),
-        (SLOTS, 2, 2),
-        (SLOTS + 1, 2, 1),
-        (3 * SLOTS - 5, 1, 3),
-        (5, 0, 3),
-        (5, 3, 0),
-    ],
-)
+SHAPES = [
+    (1, 2, 3), (2, 1, 1), (10, 3, 2), (1000, 2, 4), (SLOTS, 2, 2), (SLOTS + 1, 2, 1),
+    (3 * SLOTS - 5, 1, 3), (5, 0, 3), (5, 3, 0), (100_003, 1, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("n", "p", "q"), SHAPES)
 def test_equal_to_numpy(keys, n, p, q):
     A, B = standardised(1, n, p), standardised(2, n, q)
     total = products(keys, A, B)
     assert total.shape == (p, q)
     np.testing.assert_allclose(total, A.T @ B, rtol=0, atol=1e-7 * n)
-
-
-def test_a_hundred_thousand_rows(keys):
-    n = 100_003
-    A, B = standardised(1, n, 1), standardised(2, n, 2)
-    B[:, 1] += A[:, 0]
-    np.testing.assert_allclose(products(keys, A, B), A.T @ B, rtol=0, atol=1e-7 * n)
 
 
 def test_rows_and_blocks_that_a_party_lacks(keys):
@@ -102,7 +88,7 @@ def test_integers_bools_and_lists(keys):
 
 def test_error_is_as_documented_and_totals_are_rounded(keys):
     n = 4097  # the error, as a fraction of n, is largest just above powers of two
-    A, B = standardised(3, n, 10), standardised(4, n, 20)
+    A, B = standardised(3, n, 6), standardised(4, n, 16)
     total = products(keys, A, B)
     error = (total - A.T @ B) / n
     assert 1e-9 < np.sqrt(np.mean(error**2)) < 4e-8
@@ -255,8 +241,8 @@ def test_noise_is_drowned(keys, monkeypatch):
 
 def test_random_number_is_there(keys):
     columns = encrypt_columns(keys.public, np.zeros((16, 1)))
-    ciphertexts = cross_products(keys.public, columns, np.zeros((16, 100)))
-    totals = open_products(keys.secret, ciphertexts, (1, 100)) / 16
+    ciphertexts = cross_products(keys.public, columns, np.zeros((16, 50)))
+    totals = open_products(keys.secret, ciphertexts, (1, 50)) / 16
     assert 2e-9 < np.std(totals) < 1e-8
     assert len(np.unique(totals)) > 20
 

@@ -25,39 +25,24 @@ def test_round_trip_is_within_half_a_resolution(values, bits):
     assert np.all(np.abs(codec.decode(ring) - values) <= codec.resolution / 2)
 
 
-@settings(max_examples=40, deadline=None)
-@given(n_parties=st.integers(1, 5000), bits=st.integers(0, 62), sign=st.sampled_from([-1, 1]))
-def test_sum_at_the_limit_does_not_wrap(n_parties, bits, sign):
-    codec = FixedPoint(bits)
-    limit = codec.limit(n_parties)
-    term = int(codec.encode(sign * limit, n_parties).view(np.int64)[()])
-    assert -(2**63) <= n_parties * term < 2**63
-    # It is the largest: one float more would wrap, or is refused.
-    with pytest.raises(FixedPointOverflowError):
-        codec.encode(np.nextafter(limit, np.inf), n_parties)
-    assert n_parties * limit * 2.0**bits >= 2.0**63 * (1 - 2**-50) - n_parties
-
-
 @pytest.mark.parametrize("size", [0, 1, 32767, 32768, 32769, 100_000])
 def test_chunks_equal_one_pass(size):
     values = np.random.default_rng(size).normal(size=size) * 1e3
-    expected = np.rint(values * 2.0**32).astype(np.int64).view(np.uint64)
-    ring = FixedPoint().encode(values, 3)
-    np.testing.assert_array_equal(ring, expected)
-    np.testing.assert_array_equal(FixedPoint().decode(ring), expected.view(np.int64) * 2.0**-32)
+    narrow = values.astype(np.float32)
+    wide, fitted = FixedPoint(), FixedPoint.fitting(8192.0, 5, 32)
+    for codec, terms, bits in ((wide, values, 64), (fitted, narrow, 32)):
+        expected = np.rint(terms.astype(np.float64) / codec.resolution).astype(f"i{bits // 8}")
+        for array in (terms, terms.astype(np.float64)):
+            ring = codec.encode(array, 3)
+            np.testing.assert_array_equal(ring, expected.view(f"u{bits // 8}"))
+        decoded = (expected * codec.resolution).astype(terms.dtype)
+        np.testing.assert_array_equal(codec.decode(ring), decoded)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8, np.int64, np.uint16, np.bool_])
 def test_other_real_types(dtype):
     values = np.array([[0, 1], [1, 0]], dtype=dtype)
     np.testing.assert_array_equal(FixedPoint().decode(FixedPoint().encode(values, 2)), values)
-
-
-def test_narrow_floats_meet_the_same_limit():
-    """float32 would round the limit itself up to 2**29, and four such terms wrap."""
-    with pytest.raises(FixedPointOverflowError, match="values too large"):
-        FixedPoint().encode(np.array([2.0**29], np.float32), 4)
-    FixedPoint().encode(np.array([2.0**29], np.float32), 3)
 
 
 def test_input_is_untouched_and_may_be_strided():
@@ -95,33 +80,31 @@ def test_values_that_are_not_finite(bad):
 
 
 def test_settings_and_types():
-    for bits in (-1, 63):
-        with pytest.raises(ConfigError, match="fraction_bits"):
-            FixedPoint(bits)
-    for call in (FixedPoint().limit, lambda n: encode_integers([1], n)):
-        with pytest.raises(ConfigError, match="n_parties=0"):
-            call(0)
-    with pytest.raises(DataError, match="complex"):
-        FixedPoint().encode([1j], 1)
-    with pytest.raises(DataError, match="real numbers"):
-        FixedPoint().encode(["a"], 1)
-    with pytest.raises(ProtocolError, match="uint64"):
-        FixedPoint().decode(np.zeros(2, np.int64))
+    for call, error, why in (
+        (lambda: FixedPoint(-1), ConfigError, "fraction_bits"),
+        (lambda: FixedPoint(63), ConfigError, "fraction_bits"),
+        (lambda: FixedPoint().limit(0), ConfigError, "n_parties=0"),
+        (lambda: encode_integers([1], 0), ConfigError, "n_parties=0"),
+        (lambda: FixedPoint().encode([1j], 1), DataError, "complex"),
+        (lambda: FixedPoint().encode(["a"], 1), DataError, "real numbers"),
+        (lambda: FixedPoint().decode(np.zeros(2, np.int64)), ProtocolError, "uint64"),
+        (lambda: FixedPoint(scale=0.3), ConfigError, "power of two"),
+        (lambda: FixedPoint(ring_bits=16), ConfigError, "ring_bits must be 32 or 64"),
+        (lambda: FixedPoint(31, ring_bits=32), ConfigError, "fraction_bits must be 0 to 30, got 3"),
+        (lambda: FixedPoint(8, ring_bits=32).decode(np.zeros(2, np.uint64)), ProtocolError,
+         "uint32, got uint64"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=why):
+            call()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "ring"),
-    [
-        ("bool", "uint16"),
-        ("uint8", "uint16"),
-        ("uint16", "uint16"),
-        ("uint32", "uint32"),
-        ("uint64", "uint64"),
-        ("int8", "uint64"),
-        ("int32", "uint64"),
-        ("int64", "uint64"),
-    ],
-)
+RINGS = {
+    "bool": "uint16", "uint8": "uint16", "uint16": "uint16", "uint32": "uint32",
+    "uint64": "uint64", "int8": "uint64", "int32": "uint64", "int64": "uint64",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "ring"), RINGS.items())
 def test_integer_rings(dtype, ring):
     values = np.array([[1, 0, 1]], dtype=dtype)
     if dtype.startswith("int"):
@@ -161,14 +144,11 @@ def test_integer_overflow(values, advice):
         encode_integers(values, 2, name="counts")
 
 
-def test_signedness_can_be_told():
+def test_integer_types_and_signedness():
     ring = np.array([2**16 - 1], np.uint16)
     assert decode_integers(ring)[0] == decode_integers(ring, signed=False)[0] == 2**16 - 1
     assert decode_integers(ring, signed=True)[0] == -1
     assert decode_integers(ring.astype(np.int16).astype(np.uint64))[0] == -1
-
-
-def test_integer_types():
     with pytest.raises(DataError, match="float64"):
         encode_integers([0.5], 2)
     with pytest.raises(ProtocolError, match="int64"):
@@ -202,41 +182,39 @@ def test_a_fitted_sum_is_within_half_a_resolution_per_party(data, n_parties, exp
     assert np.all(np.abs(total - exact) <= n_parties * codec.resolution / 2 + own)
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    n_parties=st.integers(1, 5000),
-    exponent=st.integers(-90, 90),
-    ring_bits=st.sampled_from([32, 64]),
-    sign=st.sampled_from([-1, 1]),
-)
-def test_a_fitted_sum_at_the_limit_does_not_wrap(n_parties, exponent, ring_bits, sign):
-    codec = FixedPoint.fitting(2.0**exponent, n_parties, ring_bits)
-    limit = codec.limit(n_parties)
+CODECS = st.one_of(
+    st.builds(lambda bits: (lambda n: FixedPoint(bits), 64), st.integers(0, 62)),
+    st.builds(
+        lambda exponent, bits: (lambda n: FixedPoint.fitting(2.0**exponent, n, bits), bits),
+        st.integers(-90, 90), st.sampled_from([32, 64]),
+    ),
+)  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(n_parties=st.integers(1, 5000), made=CODECS, sign=st.sampled_from([-1, 1]))
+def test_a_sum_at_the_limit_does_not_wrap(n_parties, made, sign):
+    codec, ring_bits = made[0](n_parties), made[1]
+    limit, top = codec.limit(n_parties), 2 ** (ring_bits - 1)
     term = int(codec.encode(sign * limit, n_parties).view(f"i{ring_bits // 8}")[()])
-    assert abs(n_parties * term) < 2 ** (ring_bits - 1)
+    assert -top <= n_parties * term < top
+    # It is the largest: one float more would wrap, or is refused.
     with pytest.raises(FixedPointOverflowError):
         codec.encode(np.nextafter(limit, np.inf), n_parties)
+    assert n_parties * limit / codec.resolution >= top * (1 - 2**-50) - n_parties
 
 
 def test_narrow_floats_do_not_round_the_limit_of_the_narrow_ring():
-    """float32 has no number between 512 and the limit of 511.99999809 below it."""
+    """float32 has no number between 512 and the limit of 511.99999809 below it, nor below 2**29."""
+    with pytest.raises(FixedPointOverflowError, match="values too large"):
+        FixedPoint().encode(np.array([2.0**29], np.float32), 4)
+    FixedPoint().encode(np.array([2.0**29], np.float32), 3)
     codec = FixedPoint.fitting(256.0, 8, 32)
     assert codec.limit(8) < 512.0 == float(np.float32(codec.limit(8)))
     with pytest.raises(FixedPointOverflowError, match="values too large"):
         codec.encode(np.array([512], np.float32), 8)
     below = np.nextafter(np.float32(512), np.float32(0))
     assert codec.decode(codec.encode(np.array([below], np.float32), 8))[0] == below
-
-
-@pytest.mark.parametrize("size", [0, 1, 32768, 32769, 100_000])
-def test_narrow_chunks_equal_one_pass(size):
-    values = np.random.default_rng(size).normal(size=size).astype(np.float32)
-    codec = FixedPoint.fitting(8.0, 5, 32)
-    expected = np.rint(values.astype(np.float64) / codec.resolution).astype(np.int32)
-    for array in (values, values.astype(np.float64)):
-        np.testing.assert_array_equal(codec.encode(array, 5), expected.view(np.uint32))
-    decoded = (expected * codec.resolution).astype(np.float32)
-    np.testing.assert_array_equal(codec.decode(expected.view(np.uint32)), decoded)
 
 
 def test_an_overflow_of_a_scale_says_which_scale_would_do():
@@ -257,11 +235,3 @@ def test_scales_are_powers_of_two_at_or_above():
     for scale in (0, -1.0, np.nan, np.inf, 1e-30, 1e30, True, "1", None):
         with pytest.raises(ConfigError, match="largest absolute value that a party"):
             check_scale(scale)
-    with pytest.raises(ConfigError, match="power of two"):
-        FixedPoint(scale=0.3)
-    with pytest.raises(ConfigError, match="ring_bits must be 32 or 64"):
-        FixedPoint(ring_bits=16)
-    with pytest.raises(ConfigError, match="fraction_bits must be 0 to 30, got 31"):
-        FixedPoint(31, ring_bits=32)
-    with pytest.raises(ProtocolError, match="uint32, got uint64"):
-        FixedPoint(8, ring_bits=32).decode(np.zeros(2, np.uint64))

@@ -32,9 +32,6 @@ from flwr_vertical.protocol import encode
 PAYLOAD = {"role": b"party", "public-key": bytes(range(32))}
 
 
-# -- files -----------------------------------------------------------------------------------
-
-
 def test_a_written_key_is_the_loaded_key_and_only_its_owner_can_read_it(tmp_path):
     private = generate_identity()
     previous = os.umask(0)  # however open the umask is
@@ -58,13 +55,6 @@ def test_a_key_is_never_overwritten(tmp_path):
         write_identity(dangling, generate_identity())
     assert path.read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["bank.pem", "link.pem"]
-
-
-def test_a_key_that_cannot_be_written_names_the_path(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"cannot write an identity key to .*no/bank\.pem: No such"
-    ):
-        write_identity(tmp_path / "no" / "bank.pem", generate_identity())
 
 
 def pem(private, encryption=None):
@@ -95,11 +85,15 @@ def test_files_that_are_no_identity_key(tmp_path, name, content, why):
     assert "flwr-vertical keygen" in str(error.value)
 
 
-def test_paths_without_a_key(tmp_path):
-    with pytest.raises(ConfigError, match=r"there is no identity key at .*none\.pem"):
-        load_identity(tmp_path / "none.pem")
-    with pytest.raises(ConfigError, match=r"cannot read the identity key at .*Is a directory"):
-        load_identity(tmp_path)
+def test_paths_that_cannot_be_read_or_written_are_named(tmp_path):
+    for use, why in (
+        (lambda: load_identity(tmp_path / "none.pem"), r"there is no identity key at .*none\.pem"),
+        (lambda: load_identity(tmp_path), r"cannot read the identity key at .*Is a directory"),
+        (lambda: write_identity(tmp_path / "no" / "bank.pem", generate_identity()),
+         r"cannot write an identity key to .*no/bank\.pem: No such"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=why):
+            use()
 
 
 def test_a_file_that_others_can_read_is_warned_about(tmp_path, caplog, monkeypatch):
@@ -111,9 +105,6 @@ def test_a_file_that_others_can_read_is_warned_about(tmp_path, caplog, monkeypat
         path.chmod(0o640)
         load_identity(path)
     assert "can be read by others; run chmod 600" in caplog.text
-
-
-# -- texts -----------------------------------------------------------------------------------
 
 
 def test_texts_fit_a_node_config_and_come_back():
@@ -137,9 +128,6 @@ def test_other_texts_are_refused(text):
         parse_identity(text)
 
 
-# -- signatures ------------------------------------------------------------------------------
-
-
 def test_a_signature_holds_for_this_greeting_only():
     private = generate_identity()
     public = public_identity(private)
@@ -147,16 +135,19 @@ def test_a_signature_holds_for_this_greeting_only():
     assert verify_greeting(public, "bank", dict(reversed(PAYLOAD.items())), signature)
 
     other = public_identity(generate_identity())
-    assert not verify_greeting(other, "bank", PAYLOAD, signature)
-    assert not verify_greeting(public, "court", PAYLOAD, signature)
-    assert not verify_greeting(public, "bank", PAYLOAD | {"public-key": bytes(32)}, signature)
-    assert not verify_greeting(public, "bank", PAYLOAD | {"role": b"arbiter"}, signature)
-    assert not verify_greeting(public, "bank", PAYLOAD | {"more": b""}, signature)
-    assert not verify_greeting(public, "bank", {"role": b"party"}, signature)
-    assert not verify_greeting(public, "bank", PAYLOAD, signature[:-1])
-    assert not verify_greeting(public, "bank", PAYLOAD, b"")
-    assert not verify_greeting(b"", "bank", PAYLOAD, signature)
-    assert not verify_greeting(b"\xff" * 32, "bank", PAYLOAD, signature)
+    for key, name, payload, signed in (
+        (other, "bank", PAYLOAD, signature),
+        (public, "court", PAYLOAD, signature),
+        (public, "bank", PAYLOAD | {"public-key": bytes(32)}, signature),
+        (public, "bank", PAYLOAD | {"role": b"arbiter"}, signature),
+        (public, "bank", PAYLOAD | {"more": b""}, signature),
+        (public, "bank", {"role": b"party"}, signature),
+        (public, "bank", PAYLOAD, signature[:-1]),
+        (public, "bank", PAYLOAD, b""),
+        (b"", "bank", PAYLOAD, signature),
+        (b"\xff" * 32, "bank", PAYLOAD, signature),
+    ):
+        assert not verify_greeting(key, name, payload, signed)
 
 
 def test_bytes_cannot_move_from_one_field_to_the_next():
@@ -185,9 +176,6 @@ def test_a_private_key_can_neither_be_shown_nor_sent():
     assert private.private_bytes_raw().hex() not in repr(private)
     with pytest.raises(CodecError):
         encode({"key": private}, "state")
-
-
-# -- command line ----------------------------------------------------------------------------
 
 
 def test_keygen_writes_the_key_and_prints_what_to_configure(tmp_path, capsys):

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.aes import aes_ctr_stream
-from oracles.chacha20 import hkdf_sha256, x25519
+from oracles.chacha20 import chacha20_stream, hkdf_sha256, x25519
 
 from flwr_vertical.crypto import (
     FixedPoint,
@@ -18,6 +18,7 @@ from flwr_vertical.crypto import (
     masks,
     unmask_sum,
 )
+from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.errors import ProtocolError
 
 NONCE = bytes(range(16))
@@ -133,14 +134,6 @@ def test_masks_are_bound_to_nonce_names_and_keys():
     assert first_mask("a", "b") in variants
 
 
-def test_order_of_names_is_irrelevant():
-    private, public = fixed_keys("x", "y", "z")
-    backwards = dict(reversed(list(public.items())))
-    one = mask_of(PairwiseMasker(private["y"], "y", public, NONCE), 1)
-    other = mask_of(PairwiseMasker(private["y"], "y", backwards, NONCE), 1)
-    np.testing.assert_array_equal(one, other)
-
-
 def test_known_answer_from_the_standards():
     names = ("bank", "shop", "été")
     private, public = fixed_keys(*names)
@@ -190,8 +183,14 @@ def test_sequence_numbers_only_grow():
     assert pickle.loads(pickle.dumps(masker)).last_sequence == 4
 
 
-def test_last_sequence_is_restored():
-    private, public = fixed_keys("a", "b")
+def test_what_a_masker_shows_and_restores():
+    """The order of names is irrelevant; one party alone is not hidden."""
+    private, public = fixed_keys("a", "b", "c")
+    backwards = dict(reversed(list(public.items())))
+    one, other = (PairwiseMasker(private["b"], "b", k, NONCE) for k in (public, backwards))
+    np.testing.assert_array_equal(mask_of(one, 1), mask_of(other, 1))
+    assert repr(one) == "PairwiseMasker(own_name='b', n_peers=2, last_sequence=1)"
+    assert not mask_of(maskers("a")["a"], 0).any()
     masker = PairwiseMasker(private["a"], "a", public, NONCE, last_sequence=9)
     with pytest.raises(ProtocolError, match="last was 9"):
         mask_of(masker, 9)
@@ -202,13 +201,8 @@ def test_arrays_that_cannot_be_masked_leave_the_sequence_unused(monkeypatch):
     masker = maskers("a", "b")["a"]
     frozen = np.zeros(3, np.uint64)
     frozen.flags.writeable = False
-    bad = [
-        np.zeros(3),
-        np.zeros(3, np.int64),
-        np.zeros(3, ">u8"),
-        np.zeros((4, 4), np.uint64)[:, ::2],
-        frozen,
-    ]
+    strided = np.zeros((4, 4), np.uint64)[:, ::2]
+    bad = [np.zeros(3), np.zeros(3, np.int64), np.zeros(3, ">u8"), strided, frozen]
     good = np.zeros(3, np.uint64)
     for array in bad:
         with pytest.raises(ProtocolError, match="array 1 to mask"):
@@ -256,15 +250,6 @@ def test_bad_own_key_and_nonce():
         PairwiseMasker(private["a"], "a", public, b"short")
 
 
-def test_no_key_shows_in_the_repr():
-    text = repr(maskers("a", "b")["a"])
-    assert text == "PairwiseMasker(own_name='a', n_peers=1, last_sequence=-1)"
-
-
-def test_one_party_alone_is_not_hidden():
-    assert not mask_of(maskers("a")["a"], 0).any()
-
-
 def test_terms_that_do_not_fit():
     term = np.zeros(3, np.uint64)
     for terms, match in (
@@ -275,3 +260,67 @@ def test_terms_that_do_not_fit():
     ):
         with pytest.raises(ProtocolError, match=match):
             unmask_sum(terms)
+
+
+# -- seeds that two parties share ------------------------------------------------------------
+
+
+def seed_of(
+    own="a", peer="b", own_key="own", peer_key="peer", nonce=NONCE, purpose="products", **change
+):
+    private, public = fixed_keys(own_key, peer_key)
+    private, public, other = private[own_key], public[own_key], public[peer_key]
+    keys = {"private": private, "own_public": public, "peer_public": other} | change
+    return pair_seed(own_name=own, peer_name=peer, nonce=nonce, purpose=purpose, **keys)
+
+
+def test_both_parties_get_the_same_seed():
+    mine = seed_of()
+    assert len(mine) == 32
+    assert seed_of("b", "a", "peer", "own") == mine
+
+
+def test_known_seed_from_the_rfcs():
+    seed = seed_of("shop", "bank", purpose="ranks")
+    (private, _), (public, other) = map(dict.values, fixed_keys("own", "peer"))
+    info = b""
+    for part in (b"flwr-vertical pair seed v1", b"ranks", b"bank", other, b"shop", public):
+        info += len(part).to_bytes(4, "big") + part
+    assert seed == hkdf_sha256(x25519(private, other), NONCE, info, 32)
+
+
+def test_seeds_are_bound_to_purpose_nonce_names_and_keys():
+    variants = [
+        {}, {"purpose": "ranks"}, {"purpose": ""}, {"nonce": bytes(16)}, {"peer": "c"},
+        {"own": "b", "peer": "c"}, {"own": "ab", "peer": "c"}, {"own": "a", "peer": "bc"},
+        {"own_key": "other"}, {"peer_key": "other"},
+        {"own": "b", "peer": "a"},  # names swapped between the same two keys
+    ]  # fmt: skip
+    seeds = {seed_of(**variant) for variant in variants}
+    assert len(seeds) == len(variants)
+
+
+def test_seeds_are_not_the_keys_of_the_masks():
+    (private, _), (public, other) = map(dict.values, fixed_keys("own", "peer"))
+    mask = np.zeros(64, np.uint8)
+    PairwiseMasker(private, "a", {"a": public, "b": other}, NONCE).mask([mask], 0)
+    assert mask.tobytes() != chacha20_stream(seed_of(), bytes(12), 64)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"peer_public": bytes(32)}, "party 'b' is of low order"),
+        ({"peer_public": (1).to_bytes(32, "little")}, "party 'b' is of low order"),
+        ({"peer_public": bytes(31)}, "public key of party 'b' must be 32 bytes, got 31"),
+        ({"peer_public": fixed_keys("own")[1]["own"]}, "party 'b' announced this party's own"),
+        ({"own_public": bytes(33)}, "public key of party 'a' must be 32 bytes, got 33"),
+        ({"own_public": fixed_keys("peer")[1]["peer"]}, "party 'a' is not that of its private"),
+        ({"private": b"short"}, "private key of party 'a' must be 32 bytes, got 5"),
+        ({"nonce": b"short"}, "nonce must be at least 16 bytes"),
+        ({"peer": "a"}, "needs two parties, got 'a' twice"),
+    ],
+)
+def test_bad_keys_of_seeds(change, match):
+    with pytest.raises(ProtocolError, match=match):
+        seed_of(**change)

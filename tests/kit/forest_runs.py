@@ -4,9 +4,8 @@ import numpy as np
 from oracles import trees as oracle
 from tree_runs import pooled
 
-from strategies.forest.batch import LEFT, MISSING_LEFT, NUMBER, PARTY, RIGHT, TREE
+from strategies.forest.batch import LEFT, MISSING_LEFT, NUMBER, PARTY, RIGHT, TREE, weights_of
 from strategies.forest.model import VotesPart
-from strategies.forest.sampling import weights_of
 
 
 def central(tables, targets, seed, n_trees, depth, bootstrap=True, min_child=5, n_bins=12):

@@ -3,16 +3,19 @@
 import itertools
 import os
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from flwr_vertical import FileStorage
-from flwr_vertical.errors import PartyError
-from flwr_vertical.privacy_ledger.row_identities import OwnRows
-from flwr_vertical.products.labels import _Z, BoundVectors, LabelSketch
+from flwr_vertical.errors import PartyError, ProtocolError
+from flwr_vertical.privacy_ledger.row_identities import OwnRows, secrets_of
+from flwr_vertical.products import HeldColumns
+from flwr_vertical.products.labels import _Z, BoundVectors, LabelSketch, sketched
 from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
+from flwr_vertical.products.streams import KeyStream
 from flwr_vertical.server.label_memory import LabelMemory
 from strategies.vfem import VFEM
 from tests.products.nodes_with_ledgers import Nodes
@@ -82,12 +85,9 @@ def test_how_many_label_vectors_there_may_be_its_owner_says(tmp_path):
     nodes.run(nodes.labels(seed=0))
     nodes.config["policy__vectors"] = 2
     nodes.run(nodes.labels(seed=1))
-
-
-def test_a_party_that_allows_no_vector_multiplies_with_none(tmp_path):
-    nodes = Nodes.of(tmp_path, policy__min_rows=20, policy__vectors=0)
+    none = Nodes.of(tmp_path / "none", policy__min_rows=20, policy__vectors=0)
     with pytest.raises(PartyError, match=r"policy\.vectors: asked: 1 different vectors"):
-        nodes.run(nodes.labels())
+        none.run(none.labels())
 
 
 def test_levels_are_withheld_once_all_runs_together_have_too_many_vectors(tmp_path):
@@ -104,9 +104,6 @@ def test_levels_are_withheld_once_all_runs_together_have_too_many_vectors(tmp_pa
     assert told(0)
     assert not told(1)
     assert told(0)  # told before, with these labels
-
-
-# -- servers that lie ------------------------------------------------------------------------
 
 
 def test_other_labels_under_the_mark_of_earlier_ones_count_as_new(tmp_path, monkeypatch):
@@ -175,9 +172,6 @@ def test_what_the_server_and_a_party_see_of_the_comparison_is_uniform(tmp_path, 
     assert not np.isin(one, two).any()
 
 
-# -- processes that end ----------------------------------------------------------------------
-
-
 def test_kill_9_between_entry_and_answer_costs_nothing_when_the_run_goes_on(tmp_path):
     """The whole run dies as soon as the ledgers have the entry; nothing was sent yet."""
     nodes = Nodes.of(tmp_path, policy__min_rows=20)
@@ -217,9 +211,6 @@ def test_a_second_greeting_resets_nothing(tmp_path):
     assert nodes.summary().entries[-1]["kind"] == "refused"
 
 
-# -- one party, and what is read and hashed --------------------------------------------------
-
-
 def test_of_one_party_alone_labels_are_the_same_by_the_server_s_word(tmp_path):
     """Its products come from ciphertexts, which it cannot compare."""
     tables = {"bank": Nodes.of(tmp_path).tables["bank"]}
@@ -252,3 +243,96 @@ def test_a_table_is_read_once_a_process_and_hashed_once_a_version(tmp_path, monk
         if n_hashed == 0:
             nodes.tables["bank"].iloc[sorted(A), 0] += 1.0
             nodes.write()
+
+
+N, SEED, ATTEMPT, RHO = 50, bytes(range(32)), b"a" * 16, b"r" * 32
+HELD = np.array([0, 3, 4, 11, 49])
+AT = np.array([4, 0, 2, 1, 3])
+KEYS = np.random.default_rng(1).integers(0, 2**64, 5, dtype=np.uint64)
+VECTORS = np.random.default_rng(2).integers(0, 2**64, (N, 2), dtype=np.uint64)
+
+
+class NotingLedger:
+    def __init__(self):
+        self.streams = {}
+
+    def row_secrets(self, rows, at):
+        return secrets_of(rows[at], "secret of a ledger")
+
+    def note_streams(self, streams):
+        self.streams |= streams
+
+
+def party(name, ledger=None):
+    return SimpleNamespace(
+        name=name, state={}, privacy_ledger=ledger, rows_in_ledger=lambda _: KEYS,
+        secret_bytes=lambda purpose: (name + purpose).encode().ljust(32, b"."),
+    )  # fmt: skip
+
+
+def answers(rho_seed=RHO, attempt=ATTEMPT, vectors=VECTORS, bank=None, court=None):
+    """Owner and helper answer, as the server asks them in one round."""
+    bank, court = bank or party("bank", NotingLedger()), court or party("court")
+    held = HeldColumns(np.zeros((len(HELD), 0)), HELD, N)
+    rho = KeyStream(RHO, "rho", vectors.shape).rows(0, N)
+    owner = LabelSketch(bank).answer(
+        SEED, attempt, 2, held, AT, helper="court", masked_vectors=vectors + rho
+    )
+    helper = LabelSketch(court).answer(
+        SEED, attempt, 2, held, AT, helps=["bank"], rho_seed=rho_seed
+    )
+    return bank, court, owner, helper, rho
+
+
+def test_what_opens_is_the_product_with_the_row_secrets_less_the_party_s_own_secret():
+    bank, _, owner, helper, rho = answers()
+    opened = sketched(owner, helper, "bank", rho)
+    secret = secrets_of(KEYS, "secret of a ledger")[0][AT]
+    for j in range(2):
+        truth = sum(int(r) * int(v) for r, v in zip(secret, VECTORS[HELD, j], strict=True))
+        assert (int(opened[j]) + int(bank.state[_Z][j])) % 2**64 == truth % 2**64
+        assert int(opened[j]) != truth % 2**64
+    assert not np.isin(owner["sketch"], secret).any()
+
+
+def test_row_secrets_follow_from_rows_and_ledger_in_any_order():
+    found, name = secrets_of(KEYS, "secret of a ledger")
+    shuffled, same = secrets_of(KEYS[::-1], "secret of a ledger")
+    np.testing.assert_array_equal(shuffled[::-1], found)
+    assert same == name
+    assert secrets_of(KEYS[1:], "secret of a ledger")[1] != name
+    other, other_name = secrets_of(KEYS, "secret of another")
+    assert not np.isin(other, found).any()
+    assert other_name != name
+    assert len(np.unique(found)) == len(found)
+
+
+def test_a_pad_hides_one_content_at_the_helper_too():
+    _, court, *_ = answers()
+    answers(court=court)  # the same again
+    with pytest.raises(ProtocolError, match="a pad hides one content only"):
+        answers(rho_seed=b"q" * 32, court=court)
+
+
+def test_pads_are_noted_with_what_they_hide():
+    ledger = NotingLedger()
+    answers(bank=party("bank", ledger))
+    before = dict(ledger.streams)
+    answers(bank=party("bank", ledger))
+    assert ledger.streams == before
+    answers(bank=party("bank", ledger), vectors=VECTORS + np.uint64(1))
+    assert [k for k, v in ledger.streams.items() if before[k] != v] == [
+        f"pad of labels {ATTEMPT.hex()}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"attempt": b"short"}, "at least 16 random bytes, got 5"),
+        ({"vectors": np.zeros((N, 3), dtype=np.uint64)}, r"expected \(50, 2\) and uint64"),
+    ],
+)
+def test_what_pads_are_not_made_for_is_refused(change, why):
+    with pytest.raises(ProtocolError, match=why):
+        answers(**change)

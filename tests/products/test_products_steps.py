@@ -58,9 +58,6 @@ def test_rank_scores_are_standardised_ranks():
     assert rank_scores(np.zeros((0, 2))).shape == (0, 2)
 
 
-# -- composition -----------------------------------------------------------------------------
-
-
 def node(cls, name="p0", config=None):
     def refuse(*_):
         raise AssertionError
@@ -70,12 +67,9 @@ def node(cls, name="p0", config=None):
 
 
 def test_a_party_offers_its_own_steps_and_those_of_its_groups():
-    assert set(steps_of(MyParty)) == {
-        "labels", "count_rows", "pair_key", "keep_pair_keys",
-    }  # fmt: skip
-    assert set(steps_of(MyArbiter)) == {
-        "reveal", "product_keys", "open_blinded", "forget_product_key",
-    }  # fmt: skip
+    assert set(steps_of(MyParty)) == {"labels", "count_rows", "pair_key", "keep_pair_keys"}
+    names = {"reveal", "product_keys", "open_blinded", "forget_product_key"}
+    assert set(steps_of(MyArbiter)) == names
 
 
 def test_a_group_names_the_group_that_it_needs():
@@ -102,7 +96,7 @@ def test_a_group_is_found_by_its_class_or_one_above_it():
         party.find_group(PrivateProductSteps)
 
 
-def test_two_groups_with_a_step_of_one_name_are_refused():
+def test_two_groups_with_a_step_of_one_name_are_refused_and_an_own_step_replaces_one():
     class Other(StepGroup):
         @step
         def pair_key(self):
@@ -112,13 +106,9 @@ def test_two_groups_with_a_step_of_one_name_are_refused():
         keys = Uses(PairKeySteps)
         other = Uses(Other)
 
-    with pytest.raises(
-        ProtocolError, match="Both uses two step groups that have a step 'pair_key'"
-    ):
+    with pytest.raises(ProtocolError, match=r"Both uses two step groups .* a step 'pair_key'"):
         steps_of(Both)
 
-
-def test_a_party_s_own_step_replaces_a_group_s_and_may_call_it():
     class Own(Party):
         keys = Uses(PairKeySteps)
 
@@ -129,9 +119,6 @@ def test_a_party_s_own_step_replaces_a_group_s_and_may_call_it():
     told = node(Own).take("pair_key", {"nonce": bytes(32)})
     assert told["mine"]
     assert len(told["public"]) == 32
-
-
-# -- keys ------------------------------------------------------------------------------------
 
 
 def exchanged(*names):
@@ -168,6 +155,8 @@ def test_seeds_before_the_keys_are_refused():
     party.take("pair_key", {"nonce": bytes(32)})
     with pytest.raises(ProtocolError, match="'keep_pair_keys' come first"):
         party.pair_keys.seeds(bytes(32), "this")
+    with pytest.raises(ProtocolError, match="'product_keys' comes first"):
+        node(MyArbiter).take("open_blinded", {"products": []})
 
 
 def test_a_signature_covers_purpose_key_and_run(tmp_path):
@@ -207,9 +196,3 @@ def test_a_party_with_pins_says_what_it_would_have_sent_under_another_s_key(tmp_
     assert "party 'a' pins others, but not party 'c'" in text
     assert "send rotated columns" in text
     assert text.endswith("add 'pin.c', or use products='none'")
-
-
-def test_products_before_the_arbiter_s_keys_are_refused():
-    arbiter = node(MyArbiter)
-    with pytest.raises(ProtocolError, match="'product_keys' comes first"):
-        arbiter.take("open_blinded", {"products": []})

@@ -1,19 +1,25 @@
 """FKNN's blinding: it changes no imputed value, and what the server sees gives nothing away."""
 
+import functools
+import importlib.util
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
-from oracles.fknn_unblinded import impute
+from oracles.fknn_unblinded import impute, summed_distances
 
 from flwr_vertical import Kind, LocalGrid, MemoryStorage, RecordingGrid, Table, party_app, simulate
 from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.node.state import State
 from flwr_vertical.products.streams import stream
-from flwr_vertical.protocol.messages import read_envelope
+from flwr_vertical.protocol import decode, private_sum
+from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, read_envelope
 from strategies.fknn import FKNN
 from strategies.fknn.blinding import Blinding, Units, halves, secret_order
-from strategies.fknn.distance_scaling import check_units, common_units, magnitude
-from strategies.fknn.distances import make_features
+from strategies.fknn.distances import check_units, common_units, magnitude, make_features
+from strategies.fknn.party import FKNNParty
 
 IDS = np.array([f"s{i:03}" for i in range(90)])
 
@@ -73,6 +79,9 @@ def make(kind, missing=0.15, blocks=0.15):
     return tables
 
 
+CIPHERTEXTS = [(continuous, "party-mean"), (whole_numbers, "party-mean")]  # they take a second
+
+
 @pytest.mark.parametrize("weighting", ["party-mean", "exact"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_imputed_values_are_those_of_an_unblinded_run_to_the_bit(kind, weighting):
@@ -80,25 +89,13 @@ def test_imputed_values_are_those_of_an_unblinded_run_to_the_bit(kind, weighting
     standardize = kind is all_kinds
     expected = impute(tables, 4, weighting, standardize)
     strategy = FKNN(n_neighbors=4, weighting=weighting, standardize=standardize)
-    for mode in ("plain", "masked"):
+    ciphertexts = (kind, weighting) in CIPHERTEXTS and importlib.util.find_spec("tenseal")
+    for mode in ("plain", "masked", *(["ckks"] if ciphertexts else [])):
         got = simulate(strategy, tables, aggregation=mode, progress=False).tables
         for name, table in got.items():
             pd.testing.assert_frame_equal(
                 table, expected[name].loc[table.index], check_exact=True, check_names=False
             )
-
-
-@pytest.mark.parametrize("kind", [continuous, whole_numbers], ids=lambda kind: kind.__name__)
-def test_under_ciphertexts_too(kind):
-    pytest.importorskip("tenseal")
-    tables = make(kind)
-    expected = impute(tables, 4)
-    strategy = FKNN(n_neighbors=4, standardize=False)
-    got = simulate(strategy, tables, aggregation="ckks", progress=False).tables
-    for name, table in got.items():
-        pd.testing.assert_frame_equal(
-            table, expected[name].loc[table.index], check_exact=True, check_names=False
-        )
 
 
 # -- rules that parties keep, whatever the server asks for -----------------------------------
@@ -145,23 +142,15 @@ def test_nobody_keeps_the_seed_and_the_arbiter_never_has_it(mode):
         assert asked == {"hello", "reveal", "rank"}
 
 
-class Asking(FKNN):
+def asking(other):
     """A server that asks a second time, for something else."""
 
-    def _round(self, federation, plan, block, ranked):
-        super()._round(federation, plan, block, ranked)
-        return super()._round(federation, self.other(plan), block, ranked)
+    class Asking(FKNN):
+        def _round(self, federation, plan, block, ranked):
+            super()._round(federation, plan, block, ranked)
+            return super()._round(federation, replace(plan, **other(plan)), block, ranked)
 
-
-class OtherUnits(Asking):
-    def other(self, plan):
-        units = Units(plan.units.distance, plan.units.shift + 1, plan.units.weight)
-        return type(plan)(plan.rows, plan.donors, plan.all_donate, units)
-
-
-class OtherDonors(Asking):
-    def other(self, plan):
-        return type(plan)(plan.rows, plan.donors[1:], False, plan.units)
+    return Asking
 
 
 class OtherSettings(FKNN):
@@ -174,8 +163,11 @@ class OtherSettings(FKNN):
 class NoShift(FKNN):
     def _prepare(self, federation, n_samples):
         plan, told = super()._prepare(federation, n_samples)
-        units = Units(plan.units.distance, None, plan.units.weight)
-        return type(plan)(plan.rows, plan.donors, plan.all_donate, units), told
+        return replace(plan, units=replace(plan.units, shift=None)), told
+
+
+OtherUnits = asking(lambda plan: {"units": replace(plan.units, shift=plan.units.shift + 1)})
+OtherDonors = asking(lambda plan: {"donors": plan.donors[1:], "all_donate": False})
 
 
 @pytest.mark.parametrize(
@@ -262,3 +254,147 @@ def test_halves_make_up_the_whole():
     high, low = halves(terms)
     np.testing.assert_array_equal(high.astype(np.int64) * 2**31 + low.astype(np.int64), terms)
     assert 0 <= low.min() <= low.max() < 2**31
+
+
+N = 60
+
+
+def all_lack_a_cell(n=N):
+    """Three parties, every row lacks a cell somewhere, so all are imputed and all are donors."""
+    rng = np.random.default_rng(4)
+    factor = rng.normal(size=(n, 2))
+    tables = {
+        name: pd.DataFrame(factor @ rng.normal(size=(2, 3)) + rng.normal(size=(n, 3)))
+        for name in ("bank", "court", "shop")
+    }
+    tables["shop"][2] = (tables["shop"][2] > 0) * 1.0
+    holes = rng.random((n, 3)) < 0.3
+    holes[~holes.any(axis=1), 0] = True
+    tables["bank"] = tables["bank"].mask(holes)
+    return {name: table.add_prefix(name) for name, table in tables.items()}
+
+
+def watch(tables):
+    """Run in masked mode; return what the server sees, and what only the parties know."""
+    seeds, transcript, finish = set(), [], FKNNParty.finish
+
+    @functools.wraps(finish)  # a step, too
+    def spy(self, *args, **kwargs):
+        seeds.add(self.group_key.seed)
+        return finish(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FKNNParty, "finish", spy)
+        strategy = FKNN(n_neighbors=3, weighting="exact", standardize=False)
+        simulate(strategy, tables, progress=False, transcript=transcript)
+    (seed,) = seeds
+    seen, asked, terms = [], None, []
+    for record in transcript:
+        if record.direction == "down":
+            asked = decode(record.content, ARGUMENTS)
+            step = str(read_envelope(record.content)["step"])
+        elif step == "impute":
+            terms.append(decode(record.content, SUMS))
+            if len(terms) == len(tables):
+                if "distance" in terms[0]:
+                    total = private_sum.combine(terms, "masked", 32)
+                    seen.append((np.asarray(asked["rows"]), total["distance"], total["weight"]))
+                terms = []
+    return SimpleNamespace(
+        places=np.concatenate([places for places, _, _ in seen]),
+        distance=np.vstack([distance for _, distance, _ in seen]),
+        weight=np.vstack([weight for _, _, weight in seen]),
+        order=secret_order(seed, N),
+        orders=Blinding(seed, N, N, Units(0, 0, 0), 0),
+    )
+
+
+def seen_distances(run):
+    return np.where(run.weight > 2**20, run.distance / np.maximum(run.weight, 1), np.nan)
+
+
+def undone(run, values):
+    """What was seen, with the parties' secrets: by aligned row and donor."""
+    found = np.full((N, N), np.nan)
+    for place, row in zip(run.places, values, strict=True):
+        found[run.order[place], run.order[run.orders.order(int(place))]] = row
+    return found
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return all_lack_a_cell()
+
+
+@pytest.fixture(scope="module")
+def truth(tables):
+    _, total, weights = summed_distances(tables, "exact")
+    np.fill_diagonal(total, np.nan)
+    return SimpleNamespace(distance=total / weights, weight=weights)
+
+
+@pytest.fixture(scope="module")
+def default(tables):
+    return watch(tables)
+
+
+def test_what_is_seen_is_affine_in_the_distances(default, truth):
+    """The view is read rightly: with the parties' secrets undone, each row is ``c (D/W + a)``."""
+    found = undone(default, seen_distances(default))
+    scales, shifts = [], []
+    for i in range(N):
+        other = np.arange(N) != i
+        c, shifted = np.polyfit(truth.distance[i, other], found[i, other], 1)
+        fitted = c * truth.distance[i, other] + shifted
+        np.testing.assert_allclose(found[i, other], fitted, rtol=1e-9)
+        scales.append(c)
+        shifts.append(shifted / c)
+    assert np.ptp(np.log2(scales)) > 5  # of 8 possible
+    mean = np.nanmean(truth.distance)
+    assert 0 < min(shifts) < mean < max(shifts)
+    assert np.isnan(found.diagonal()).all()  # no row is a donor to itself
+
+
+def r_squared_of_span(distances, columns, rank):
+    """R2 of each column on the leading directions of double-centred distances, by row."""
+    filled = np.where(np.isnan(distances), np.nanmean(distances), distances)
+    centred = filled - filled.mean(axis=0) - filled.mean(axis=1, keepdims=True) + filled.mean()
+    directions = np.linalg.svd(centred)[2][:rank].T
+    values = columns - columns.mean(axis=0)
+    fitted = directions @ (directions.T @ values)
+    return 1 - ((values - fitted) ** 2).sum(axis=0) / (values**2).sum(axis=0)
+
+
+def test_double_centring_finds_no_column(tables, truth, default):
+    columns = np.hstack([tables[name].to_numpy() for name in ("court", "shop")])
+    assert r_squared_of_span(truth.distance, columns, 9)[:5].min() > 0.8  # the last one is 0 or 1
+    view = seen_distances(default)
+    by_place = columns[default.order]
+    chance = 9 / N
+    for guess in (view, np.sort(view, axis=1)):
+        for values in (columns, by_place):
+            assert r_squared_of_span(guess, values, 9).max() < chance + 0.35
+    # Nor what a row's own distances are like: their mean in units of their spread.
+    shape = np.nanmean(view, axis=1) / np.nanstd(view, axis=1)
+    outlying = np.nanmean(truth.distance, axis=1)[default.order[default.places]]
+    assert abs(np.corrcoef(shape, outlying)[0, 1]) < 0.6  # 4.6 standard errors
+
+
+def test_blinded_weights_are_no_fingerprint(truth, default):
+    found = undone(default, default.weight.astype(float))
+    other = ~np.eye(N, dtype=bool)
+    weights, blinded = np.log2(truth.weight[other]), np.log2(found[other])
+    assert len(np.unique(truth.weight[other])) > 2
+    assert np.corrcoef(weights, blinded)[0, 1] ** 2 < 0.05
+    # Open ones would be: most rows are the only ones with their weights.
+    rows = {tuple(np.sort(row)) for row in truth.weight}
+    assert len(rows) > 3
+    # Equal terms of two parties would add up to even numbers.
+    sums = [values[default.weight > 2**20] for values in (default.weight, default.distance)]
+    for total in sums:
+        for factor in (2, 3, 4):
+            assert abs(np.mean(total % factor == 0) - 1 / factor) < 0.05  # 6 standard errors
+    # Large terms would leave zeros behind them.
+    large = sums[1][sums[1] > 2**56]
+    assert len(large) > 40
+    assert abs(np.mean(large % 4 == 0) - 1 / 4) < 0.35

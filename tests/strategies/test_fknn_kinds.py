@@ -7,8 +7,14 @@ import pytest
 from flwr_vertical import Kind, simulate
 from strategies.fknn import FKNN
 from strategies.fknn.arbiter import Errors, Ranked, rank_donors, relative_weights
-from strategies.fknn.distance_scaling import N_EXPONENTS, common_units, magnitude
-from strategies.fknn.distances import make_features, party_terms, squared_distances
+from strategies.fknn.distances import (
+    N_EXPONENTS,
+    common_units,
+    magnitude,
+    make_features,
+    party_terms,
+    squared_distances,
+)
 from strategies.fknn.neighbours import impute_column, listed_donors
 
 MODES = ["plain", "masked", "ckks"]
@@ -21,19 +27,17 @@ def example():
     x = pd.DataFrame({"x": [0.0, 1.0, 2.0, 3.5, 40.0, 50.0, 60.0]})
     other = pd.DataFrame(
         {
-            "colour": pd.Series([None, "red", "blue", "blue", "red", "red", "green"]).astype(
-                COLOURS
-            ),
-            "size": pd.Series([None, "small", "large", "large", "mid", "huge", "mid"]).astype(
-                SIZES
-            ),
+            "colour": pd.Categorical([None, "red", "blue", "blue", "red", "red", "green"],
+                                     dtype=COLOURS),
+            "size": pd.Categorical([None, "small", "large", "large", "mid", "huge", "mid"],
+                                   dtype=SIZES),
             "member": pd.Series([None, True, False, False, True, True, True], dtype="boolean"),
             "code": [np.nan, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0],
             "word": [np.nan, "b", "a", "c", "a", "b", "b"],
             "visits": [np.nan, 1.0, 4.0, 9.0, 0.0, 0.0, 0.0],
             "euros": [np.nan, -0.5, 1.25, 3.0, 0.1, 0.2, 0.3],
         }
-    )
+    )  # fmt: skip
     return {"left": x, "right": other}
 
 
@@ -70,11 +74,8 @@ def test_weights_by_distance_count_in_every_kind(mode):
     assert row["word"] == "b"
 
 
-def test_an_even_number_of_ranks_takes_the_lower_median():
+def test_an_even_number_of_ranks_takes_the_lower_median_and_one_donor_decides_alone():
     assert run(example(), n_neighbors=2).tables["right"].loc[0, "size"] == "small"
-
-
-def test_the_nearest_donor_alone():
     row = run(example(), n_neighbors=1).tables["right"].loc[0]
     assert row.tolist() == ["red", "small", True, 1.0, "b", 1.0, -0.5]
 
@@ -221,7 +222,7 @@ def test_party_terms():
 
 
 @pytest.mark.parametrize("weighting", ["exact", "party-mean"])
-@pytest.mark.parametrize("factor", [1e-140, 1e-40, 1e-9, 1.0, 1e9, 1e40, 1e150])
+@pytest.mark.parametrize("factor", [1e-140, 1e-9, 1.0, 1e9, 1e150])
 @pytest.mark.parametrize("n_parties", [1, 3, 5])
 def test_the_units_use_the_range_and_never_leave_it(weighting, factor, n_parties):
     codes, kinds, n_levels = mixed_codes(seed=3, missing=0.0)

@@ -6,7 +6,7 @@ import pytest
 from oracles import trees as oracle
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss
-from tree_runs import SMALL, N, fit, make_labels, make_tables, pooled, splits_of
+from tree_runs import SMALL, fit, make_labels, make_tables, pooled, splits_of
 
 from flwr_vertical import Table, simulate, step
 from flwr_vertical.errors import ConfigError, PartyError
@@ -14,7 +14,7 @@ from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS
 from strategies.forest import VerticalForest
 from strategies.trees import VerticalGBDT
-from strategies.trees.binning import Layout, fit_bins
+from strategies.trees.binning import SlotLayout, fit_bins
 from strategies.trees.monotone import TOLD, allowed_signs, directions_of, of_slots, right_way
 from strategies.trees.party import TreeParty
 
@@ -108,11 +108,6 @@ def test_as_good_as_scikit_learn(data):
     assert result.metrics["train_loss"] < theirs + 0.02  # ours has the nominal columns as well
 
 
-def test_a_forest_refuses_directions(data):
-    with pytest.raises(ConfigError, match=r"does not follow; .*boost trees \('gbdt'\)"):
-        simulate(VerticalForest(n_trees=1), *data, node_config=CONFIG, progress=False)
-
-
 def test_what_the_arbiter_is_told_is_random_alone(hidden):
     """Of a column with a direction, the sign that may win is as often either."""
     masks = []
@@ -131,16 +126,8 @@ def test_what_the_arbiter_is_told_is_random_alone(hidden):
     assert abs((above & one).sum() / one.sum() - 0.5) < 5 * 0.5 / np.sqrt(one.sum())
 
 
-def test_a_run_without_directions_says_nothing_of_signs(data):
-    transcript = []
-    strategy = VerticalGBDT(**{**SMALL, "n_trees": 1, "max_depth": 2})
-    simulate(strategy, *data, progress=False, transcript=transcript)
-    told = [decode(r.content, ARGUMENTS) for r in transcript if r.direction == "down"]
-    assert not any("signs" in arguments for arguments in told)
-
-
 def test_signs_by_hand():
-    directions = of_slots(np.array([1, 0, -1], dtype=np.int8), Layout((2, 2, 3), (0, 0, 0)))
+    directions = of_slots(np.array([1, 0, -1], dtype=np.int8), SlotLayout((2, 2, 3), (0, 0, 0)))
     np.testing.assert_array_equal(directions, [1, 0, 0, 0, -1, -1, 0])
     numerator = np.array([[2, -2] * 7])
     way = right_way(numerator, directions)[0].reshape(7, 2)
@@ -189,22 +176,16 @@ def test_keys_that_cannot_be_followed(data):
         with pytest.raises((ConfigError, ValueError), match=message):
             directions_of({f"trees.monotone.{key}": value}, bins, "bank")
     assert not directions_of({"trees.monotone.b9": 0, "party": "bank"}, bins, "bank").any()
-    with pytest.raises(PartyError, match="no column 'b00'"):
-        simulate(
-            VerticalGBDT(**SMALL), tables, labels, progress=False,
-            node_config={"bank": {"trees.monotone.b00": 1}},
-        )  # fmt: skip
-    with pytest.raises(ConfigError, match="names unknown parties"):
-        simulate(VerticalGBDT(**SMALL), tables, labels, node_config={"banc": {}}, progress=False)
-    with pytest.raises(ConfigError, match=r"'policy.openings', which is not read by a strategy"):
-        simulate(
-            VerticalGBDT(**SMALL), tables, labels, progress=False,
-            node_config={"bank": {"policy.openings": 3}},
-        )  # fmt: skip
     classes = make_labels(tables, "multiclass")
-    with pytest.raises(ConfigError, match="probabilities of several classes"):
-        simulate(
-            VerticalGBDT(**SMALL, objective="multiclass"), tables, classes, node_config=CONFIG,
-            progress=False,
-        )  # fmt: skip
-    assert len(labels) == N
+    gbdt, forest = VerticalGBDT(**SMALL), VerticalForest(n_trees=1)
+    several = VerticalGBDT(**SMALL, objective="multiclass")
+    for strategy, y, config, error, message in (
+        (gbdt, labels, {"bank": {"trees.monotone.b00": 1}}, PartyError, "no column 'b00'"),
+        (gbdt, labels, {"banc": {}}, ConfigError, "names unknown parties"),
+        (gbdt, labels, {"bank": {"policy.openings": 3}}, ConfigError,
+         r"'policy.openings', which is not read by a strategy"),
+        (several, classes, CONFIG, ConfigError, "probabilities of several classes"),
+        (forest, labels, CONFIG, ConfigError, r"does not follow; .*boost trees \('gbdt'\)"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=message):
+            simulate(strategy, tables, y, node_config=config, progress=False)

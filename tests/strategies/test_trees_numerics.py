@@ -7,12 +7,12 @@ import pytest
 from flwr_vertical import Table
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.streams import KeyStream
-from strategies.trees.binning import cut, fit_bins, narrowest
+from strategies.trees.binning import cut, fit_bins
 from strategies.trees.gain import Curvature, best_of, candidates, level_of, signed, to_ring
-from strategies.trees.node_sums import Held, Streamed, dense_sums, legal_splits, slot_sums
+from strategies.trees.node_sums import InMemory, Streamed, dense_sums, legal_splits, slot_sums
 from strategies.trees.objectives import Objective
 from strategies.trees.secret_shares import with_siblings
-from strategies.trees.tree import Node, divide, leaf_values
+from strategies.trees.tree import TreeNode, divide, leaf_values
 
 FRAME = pd.DataFrame(
     {
@@ -123,12 +123,12 @@ def test_sums_by_node_are_exact(made, dtype):
     width = layout.n_slots
     # Two trees share the nodes of a sum.
     twice = np.stack([node, node]), np.stack([vector, vector]), 3
-    found = dense_sums(Held(matrix).rows, width, [(node[None], vector[None], 3), twice])
+    found = dense_sums(InMemory(matrix).rows, width, [(node[None], vector[None], 3), twice])
     np.testing.assert_array_equal(found[0], expected)
     np.testing.assert_array_equal(found[1], expected * dtype(2))
     stream = KeyStream(bytes(32), "test", (8, width))
     whole = stream.rows(0, 8).astype(dtype)
-    held = dense_sums(Held(whole).rows, width, [(node[None], vector[None], 3)])
+    held = dense_sums(InMemory(whole).rows, width, [(node[None], vector[None], 3)])
     made_anew = dense_sums(Streamed(stream, dtype).rows, width, [(node[None], vector[None], 3)])
     np.testing.assert_array_equal(held, made_anew)
 
@@ -226,7 +226,7 @@ def test_rows_that_are_alike_are_not_split():
 def test_a_side_whose_loss_is_flat_gets_no_leaf():
     g, h = np.array([-0.5, -0.5, 1e-9, 1e-9]), np.array([0.2, 0.2, 1e-9, 1e-9])
     inside, left = np.ones(4, dtype=bool), np.array([True, True, False, False])
-    tree = [Node(np.arange(4), 4)]
+    tree = [TreeNode(np.arange(4), 4)]
     divide(tree, tree[0], left, inside, g, h, 0.0)
     assert len(tree) == 1
     np.testing.assert_allclose(leaf_values(tree, g, h, inside, 0.0), [2.5], rtol=1e-6)
@@ -234,9 +234,3 @@ def test_a_side_whose_loss_is_flat_gets_no_leaf():
     assert [list(node.rows) for node in tree[1:]] == [[0, 1], [2, 3]]
     np.testing.assert_allclose(tree[0].gain, (1 / 1.4 - 1 / 1.4) / 2, atol=1e-7)
     assert leaf_values(tree, g, 0 * h, inside, 0.0)[2] == pytest.approx(-2e-9 / 1e-3)
-
-
-def test_narrowest():
-    assert narrowest(np.array([-1, 127])).dtype == np.int8
-    assert narrowest(np.array([128])).dtype == np.int16
-    assert narrowest(np.array([2**20])).dtype == np.int32

@@ -1,5 +1,6 @@
 """What boosting costs in rounds, what it writes into privacy ledgers, what policies refuse."""
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -7,14 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from ledgered import Nodes
-from tree_runs import SMALL, N, fit, make_labels, make_tables
+from tree_runs import SMALL, N, fit, make_labels, make_tables, resumed, splits_of
 
 from flwr_vertical import Table, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
+from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol.codec import decode
-from flwr_vertical.protocol.messages import VALUES
+from flwr_vertical.protocol.messages import ARGUMENTS, VALUES
 from strategies.trees import VerticalGBDT, masked_store, node_sums, secret_shares
 from strategies.trees.arbiter import CompareSteps
+from strategies.trees.blinding import Factors, noise
+from strategies.trees.gain import TIE, best_of, signed
 from strategies.trees.model import TreePart
 
 
@@ -32,6 +36,12 @@ def hidden(data):
     return simulate(strategy, *data, progress=False, transcript=transcript), transcript
 
 
+def with_arbiter(folder, tables):
+    nodes = Nodes(folder, tables)
+    nodes.configs["arbiter"] = {"role": "arbiter", "output": str(folder / "out" / "arbiter")}
+    return nodes
+
+
 def test_rounds(data, hidden):
     levels = SMALL["n_trees"] * SMALL["max_depth"]
     # Greeting and alignment; keys and bins, the group seed, masked slots, the end.
@@ -40,11 +50,8 @@ def test_rounds(data, hidden):
     assert steps["share"] == steps["compare"] == steps["route"] == levels
     assert steps["send_masked"] == 1
     assert fit(*data, histograms="open").ledger.rounds == 2 + 4 + 2 * levels
-
-
-def test_classes_share_rounds(data):
-    labels = make_labels(data[0], "multiclass")
-    result = fit(data[0], labels, objective="multiclass", n_trees=1)
+    classes = make_labels(data[0], "multiclass")  # which share rounds
+    result = fit(data[0], classes, objective="multiclass", n_trees=1)
     assert len(result.predictor.roots) == 3
     assert result.ledger.rounds <= 2 + 4 + 3 * SMALL["max_depth"]
 
@@ -68,8 +75,7 @@ def test_validation_ends_boosting_and_samples_are_drawn(data):
 
 def test_nodes_count_bits_of_rows_and_can_cap_them(data, tmp_path):
     tables, labels = data
-    nodes = Nodes(tmp_path, tables)
-    nodes.configs["arbiter"] = {"role": "arbiter", "output": str(tmp_path / "out" / "arbiter")}
+    nodes = with_arbiter(tmp_path, tables)
     strategy = VerticalGBDT(**{**SMALL, "n_trees": 1})
     result = nodes.run(strategy, labels)
     model = result.predictor
@@ -100,8 +106,7 @@ def test_nodes_count_bits_of_rows_and_can_cap_them(data, tmp_path):
 def test_bits_of_a_row_end_with_those_of_its_codes(tmp_path):
     """Two bins and what is missing: 1.6 bits, however many splits a row comes to."""
     tables = {name: table.iloc[:, :1] for name, table in make_tables().items()}
-    nodes = Nodes(tmp_path, tables)
-    nodes.configs["arbiter"] = {"role": "arbiter", "output": str(tmp_path / "out" / "arbiter")}
+    nodes = with_arbiter(tmp_path, tables)
     few = {"n_trees": 3, "max_depth": 2, "n_bins": 2, "min_child": 8}
     result = nodes.run(VerticalGBDT(**few), make_labels(make_tables()))
     assert result.predictor.longest_way > 2
@@ -175,15 +180,6 @@ def test_the_note_on_few_bins_is_true():
     ]
 
 
-def test_min_rows_that_no_split_can_keep_are_said(data):
-    says = (
-        r"'bank' refuses by policy\.min-rows: asked: splits of 380 samples .* 250 samples on each "
-        r"side .* policy\.min-rows=190 or less"
-    )
-    with pytest.raises(PartyError, match=says):
-        fit(*data, policy={"bank": {"min-rows": 250}})
-
-
 def test_trees_without_a_split_are_noted(data):
     """Half of the samples on each side is asked for, and no bin ends there."""
     tables = {name: table.iloc[:, :2] for name, table in data[0].items()}
@@ -222,6 +218,9 @@ def test_a_federation_without_an_arbiter_is_told_what_to_add(data, tmp_path):
         strategy.start(grid=grid, labels=labels, **options)
 
 
+BANK = {"bank": {"min-rows": 250}}
+
+
 @pytest.mark.parametrize(
     ("change", "settings", "error", "says"),
     [
@@ -230,9 +229,11 @@ def test_a_federation_without_an_arbiter_is_told_what_to_add(data, tmp_path):
         (lambda y: y, {"objective": "poisson", "min_child": 500}, DataError, "min_child"),
         (lambda y: -y, {"objective": "poisson"}, DataError, "use 'regression'"),
         (lambda y: y * 0 + 7, {"objective": "regression"}, DataError, "nothing to fit"),
+        (lambda y: y, {"policy": BANK}, PartyError, r"'bank' refuses by policy\.min-rows: asked: "
+         r"splits of 380 samples .* 250 samples on each side .* policy\.min-rows=190 or less"),
     ],
-)
-def test_labels_that_cannot_be_used(data, change, settings, error, says):
+)  # fmt: skip
+def test_labels_and_policies_that_cannot_be_used(data, change, settings, error, says):
     with pytest.raises(error, match=says):
         fit(data[0], change(data[1]), **settings)
 
@@ -248,7 +249,7 @@ def test_one_party_or_ckks(data):
 def test_the_arbiter_compares_a_round_once():
     node = SimpleNamespace(name="arbiter", cache={}, state={"node.trees.compared": 7})
     with pytest.raises(ProtocolError, match="compared once"):
-        CompareSteps(node).compare(7, b"", [], [], [], [], [], np.zeros((3, 0, 0), np.uint64))
+        CompareSteps(node).compare(7, [], np.zeros((3, 0, 0), np.uint64))
 
 
 def test_rows_in_blocks_and_on_disk_make_the_same_trees(data, hidden, monkeypatch):
@@ -257,7 +258,9 @@ def test_rows_in_blocks_and_on_disk_make_the_same_trees(data, hidden, monkeypatc
     monkeypatch.setattr(secret_shares, "_HOLD_BYTES", 1)  # helpers make key streams anew
     monkeypatch.setattr(node_sums, "BLOCK_BYTES", 1 << 14)
     kept = []
-    monkeypatch.setattr(masked_store.OnDisk, "append", keeping(masked_store.OnDisk.append, kept))
+    append = masked_store.OnDisk.append
+    keep = lambda self, rows: (kept.append(rows), append(self, rows))  # noqa: E731
+    monkeypatch.setattr(masked_store.OnDisk, "append", keep)
     result = fit(*data)
     width = max(rows.shape[1] for rows in kept)
     assert len(kept) == 2 * -(-N // ((1 << 15) // (8 * width)))
@@ -266,9 +269,102 @@ def test_rows_in_blocks_and_on_disk_make_the_same_trees(data, hidden, monkeypatc
     np.testing.assert_array_equal(result.predictor.party, hidden[0].predictor.party)
 
 
-def keeping(append, kept):
-    def both(self, rows):
-        kept.append(rows)
-        append(self, rows)
+FEW = {**SMALL, "n_trees": 2, "max_depth": 3}
 
-    return both
+
+@pytest.fixture(scope="module")
+def small_run(data):
+    transcript = []
+    how = {"progress": False, "transcript": transcript, "alignment": "plain"}
+    return simulate(VerticalGBDT(**FEW), *data, **how), transcript
+
+
+def looks_uniform(words):
+    """Whether the 16 highest bits of numbers are spread evenly: chi square of 16 cells."""
+    cells = np.bincount((np.asarray(words).ravel() >> np.uint64(60)).astype(int), minlength=16)
+    expected = cells.sum() / 16
+    chi2 = float(((cells - expected) ** 2 / expected).sum())
+    return chi2 < 15 + 6 * math.sqrt(30)
+
+
+def test_what_passes_the_server_is_uniform_or_sealed(small_run):
+    """And no party gets a gradient under a mask whose seed it has."""
+    messages = {"up": [], "down": []}
+    for record in small_run[1]:
+        kind = VALUES if record.direction == "up" else ARGUMENTS
+        messages[record.direction].append(decode(record.content, kind))
+    names = {name for values in messages["up"] for name in values}
+    assert {"owner_v", "owner_h", "parcel", "masked", "left"} <= names
+    assert not names & {"helper_v", "helper_h", "legal"}
+    for name in ("owner_v", "owner_h", "masked"):
+        words = [np.asarray(v[name]).ravel() for v in messages["up"] if name in v]
+        assert looks_uniform(np.concatenate(words)), name
+    assert not any("signs" in values for values in messages["down"])  # of monotone columns alone
+    checked = 0
+    for values, what in itertools.product(messages["down"], "vh"):
+        if f"masked_{what}" in values:
+            masked = np.asarray(values[f"masked_{what}"])
+            assert looks_uniform(masked)
+            if seed := values.get(f"rho_{what}"):
+                assert looks_uniform(masked - stream(bytes(seed), "rho", masked.shape))
+                checked += 1
+    assert checked
+
+
+def test_the_arbiter_finds_the_best_and_no_divisor():
+    """20 nodes of 200 candidates, sums of 1,000 rows; signs and sizes are in test_attacks_trees."""
+    rng = np.random.default_rng(0)
+    shape, bits = (20, 200), 16
+    limits = np.full((2, 20), 1001.0 * 2**bits)
+    left = rng.integers(20 * 2**bits, 980 * 2**bits // 4, shape)
+    right = 1000 * 2**bits // 4 - left // 2
+    numerator = rng.normal(scale=20 * 2**bits, size=shape).astype(np.int64)
+    own = [rng.integers(0, 2**64, shape, dtype=np.uint64) for _ in range(3)]
+    sums = [x.astype(np.int64).view(np.uint64) for x in (numerator, left, right)]
+    other = [x - y for x, y in zip(sums, own, strict=True)]
+
+    factors = Factors.of(bytes(32), limits, 200)
+    total = factors.blinded(*own) + factors.blinded(*other) + noise(bytes(range(32)), limits, 200)
+    x, y_left, y_right = signed(total).astype(np.float64)
+    assert np.abs(x).max() < 2**62
+    assert min(y_left.min(), y_right.min()) > 0
+    wins = best_of(x, y_left, y_right, np.ones(shape, dtype=bool))
+    gain = numerator.astype(float) ** 2 / (left.astype(float) * right)
+    placed = np.take_along_axis(gain, factors.order, axis=1)
+    np.testing.assert_array_equal(placed[wins] >= 0.9999 * placed.max(axis=1), True)
+    # Gains keep their ratios to noise and the truncation of factors.
+    ratio = x**2 / (y_left * y_right) / placed
+    large = placed > 0.01 * placed.max(axis=1, keepdims=True)
+    for q in range(20):
+        assert np.ptp(ratio[q][large[q]]) < 64 * TIE * ratio[q].max()
+
+    # No divisor is left that a gcd would find.
+    found = [np.gcd.reduce(row.view(np.int64)) for row in total[1]]
+    assert max(found) < 8
+
+
+def test_factors_are_the_same_wherever_they_are_made():
+    """Square roots and products alone, which IEEE 754 rounds alike: a digest pins them."""
+    limits = np.array([[3.0e6, 5.0e8], [1.0e6, 5.0e8]])
+    factors = Factors.of(bytes(range(32)), limits, 50)
+    again = Factors.of(bytes(range(32)), limits, 50)
+    for name in ("numerator", "left", "right", "order"):
+        np.testing.assert_array_equal(getattr(factors, name), getattr(again, name))
+    assert np.unique(factors.left).size == factors.left.size
+    span = np.log2(factors.left.astype(float))
+    assert 5.0 < np.ptp(span[0]) <= 6.0
+    assert np.log2(limits[1, :, None] * factors.left).max() <= 61.0
+
+
+@pytest.mark.parametrize("at", [5, 8, 15])
+def test_killed_within_any_tree_and_resumed_it_gives_the_same(at, small_run, data, tmp_path):
+    before, folder = small_run[0], tmp_path / "run"
+    result = resumed(VerticalGBDT(**FEW), data, at, folder)
+    assert result.history == before.history
+    for name in ("party", "left", "right", "value", "missing_left"):
+        np.testing.assert_array_equal(
+            getattr(result.predictor, name), getattr(before.predictor, name)
+        )
+    for tree in range(FEW["n_trees"]):
+        assert splits_of(result, tree) == splits_of(before, tree)
+    assert not folder.exists() or not list(folder.rglob("*"))
