@@ -86,10 +86,7 @@ def _labels(settings: dict[str, Any]) -> Metrics:
     truth = views[SERVER].labels
     assert truth is not None
     told = [labels_from(views[party], truth) for party in views[SERVER].parties]
-    return {
-        "own": max(found.own for found in told),
-        "gain": max(found.gain for found in told),
-    }
+    return {"own": max(found.own for found in told), "gain": max(found.gain for found in told)}
 
 
 def _rough(settings: dict[str, Any]) -> Metrics:

@@ -24,13 +24,7 @@ def _complete(settings: dict[str, Any]) -> Metrics:
     model, seed = settings["model"], settings["seed"]
     sample = draw_copula(settings["design"], model=model, rows=settings["rows"], seed=seed)
     return measure(
-        settings["method"],
-        sample,
-        sample.tables,
-        model,
-        settings["epsilon"],
-        settings["glm"],
-        seed,
+        settings["method"], sample, sample.tables, model, settings["epsilon"], settings["glm"], seed
     )
 
 

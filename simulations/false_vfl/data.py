@@ -66,10 +66,8 @@ class Split:
         )
 
 
-def load_isolet(
-    sources: Sources, train: tuple[int, ...] = (1, 2, 3, 4), test: tuple[int, ...] = (5,)
-) -> Split:
-    """Load subsets of Isolet; each has 30 speakers of its own.
+def load_isolet(sources: Sources) -> Split:
+    """Load Isolet's five subsets; each has 30 speakers of its own.
 
     The test samples are the data set's own, subset 5; the one column dropped is the last.
     """
@@ -78,7 +76,7 @@ def load_isolet(
     names = [f"f{i}" for i in range(1, N_PARTIES * COLUMNS_EACH + 1)]
     if lacking := [name for name in [*names, "class", "subset"] if name not in frame]:
         raise DataError(f"{path} lacks the columns {lacking[:5]}; expected f1..f617, class, subset")
-    own, other = (frame[frame["subset"].isin(subsets)] for subsets in (train, test))
+    own, other = frame[frame["subset"] < 5], frame[frame["subset"] == 5]
     labels = [part["class"].to_numpy(dtype=np.int64) - 1 for part in (own, other)]
     return standardised(own[names], other[names], labels[0], labels[1], 26)
 

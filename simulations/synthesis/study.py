@@ -14,7 +14,7 @@ from flwr_vertical.privacy import seeded_noise
 from simulations.data import Sources, fingerprint
 from simulations.page import Part, Tables, verdict
 from simulations.preset import StudyPreset
-from simulations.replications import Job, Metrics
+from simulations.replications import Job, Metrics, grid
 from simulations.study import Study
 from simulations.synthesis.attacks import attack, attack_jobs, attack_notes, attack_table
 from simulations.synthesis.data import draw, load, split
@@ -30,23 +30,13 @@ class Preset(StudyPreset):
         """Return all jobs, seed by seed, with the fingerprints of their data."""
         part = self["tables"]
         fingerprints = {name: fingerprint([of]) for name, of in data.items()}
-        tables = [
-            Job(
-                "tables",
-                {
-                    "dataset": dataset,
-                    "epsilon": epsilon,
-                    "method": method,
-                    "seed": seed,
-                    "rows": part["rows"],
-                    "data": fingerprints[dataset],
-                },
-            )
-            for seed in range(part["runs"])
-            for dataset in part["datasets"]
-            for epsilon in part["epsilons"]
-            for method in part["methods"]
-        ]
+        axes = {
+            "seed": range(part["runs"]),
+            ("dataset", "data"): [(name, fingerprints[name]) for name in part["datasets"]],
+            "epsilon": part["epsilons"],
+            "method": part["methods"],
+        }
+        tables = grid("tables", axes, rows=part["rows"])
         return tables + attack_jobs(self["attacks"], fingerprints)
 
 

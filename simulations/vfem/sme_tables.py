@@ -21,10 +21,7 @@ def estimates(frame: pd.DataFrame) -> pd.DataFrame:
     cells = chosen.assign(number=split[0], party=split[1], variable=split[2])
     cells = cells[cells["number"].isin(["estimate", "std_error", "p_value"])]
     table = cells.pivot_table(
-        index=["party", "variable"],
-        columns=["number", "method_name"],
-        values="value",
-        sort=False,
+        index=["party", "variable"], columns=["number", "method_name"], values="value", sort=False
     )
     return table.rename_axis(columns=["number", "method"])
 

@@ -9,12 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from strategies.false_vfl.networks import (
-    Discriminator,
-    NetworkSettings,
-    PartyNets,
-    ServerNets,
-)
+from strategies.false_vfl.networks import Discriminator, NetworkSettings, PartyNets, ServerNets
 from strategies.false_vfl.posterior import draw_normals, log_bound, normalised_weights, posterior
 from strategies.neural.networks import Prediction
 from strategies.neural.party import Block

@@ -31,7 +31,7 @@ class NetworkSettings(NetworkSizes):
     """Sizes and bounds of all networks.
 
     The paper says "simple multilayer perceptrons" for tables and names no width, depth, activation
-    or bound of a variance. ``simulations/false_vfl/search.py`` compares others on a validation
+    or bound of a variance. ``simulations/false_vfl/search.md`` compares others on a validation
     split.
     """
 

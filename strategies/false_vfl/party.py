@@ -97,10 +97,7 @@ class Networks(NetworkSteps):
         """Return what this node draws from a seed, and what it computes in."""
         own = self.other(OwnColumns)
         drawn = draw_normals(seed, "check", (8,), own.dtype).numpy()
-        return {
-            "drawn": drawn,
-            "precision": precision_on(own.device, str(self.state["precision"])),
-        }
+        return {"drawn": drawn, "precision": precision_on(own.device, str(self.state["precision"]))}
 
     def get(self, *, changes: bool) -> PartyNets:
         """Return the networks; `changes` says whether the step trains them."""
@@ -280,8 +277,7 @@ class PretrainingSteps(StepGroup):
         optimiser.zero_grad(set_to_none=True)
         mean, precision = networks.get(changes=True).encode(held.x)
         torch.autograd.backward(
-            [mean, precision],
-            [to_tensor(g, mean) for g in (in_mean, in_precision)],
+            [mean, precision], [to_tensor(g, mean) for g in (in_mean, in_precision)]
         )
         optimiser.step()
 

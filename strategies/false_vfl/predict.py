@@ -100,11 +100,7 @@ def note_precision(
 
 
 def predict_rows(
-    rounds: Rounds,
-    model: FalseVFLModel,
-    rows: Indices,
-    progress: Progress,
-    device: torch.device,
+    rounds: Rounds, model: FalseVFLModel, rows: Indices, progress: Progress, device: torch.device
 ) -> pd.DataFrame:
     """Predict samples, by two rounds for each block of them; a line for each of `rows`."""
     nets, head = model.nets().to(device), model.discriminator().to(device)

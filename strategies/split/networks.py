@@ -151,8 +151,7 @@ class Discriminator(nn.Module):
         limit = 1.0 / math.sqrt(n_parties * networks.latent_dim)
         self.bias = nn.Parameter(torch.empty(width).uniform_(-limit, limit, generator=generator))
         self.net = nn.Sequential(
-            ACTIVATIONS[networks.activation](),
-            *perceptron(width, n_out, width, layers - 1, *how),
+            ACTIVATIONS[networks.activation](), *perceptron(width, n_out, width, layers - 1, *how)
         )
 
     def forward(self, sums: Tensor, counts: Tensor) -> Tensor:

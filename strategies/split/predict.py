@@ -54,11 +54,7 @@ class SplitPredictions(Predictions):
 
 
 def predict_rows(
-    rounds: SplitRounds,
-    model: SplitModel,
-    head: Head,
-    rows: Indices,
-    progress: Progress,
+    rounds: SplitRounds, model: SplitModel, head: Head, rows: Indices, progress: Progress
 ) -> pd.DataFrame:
     """Predict samples, by one round for each block of them; a line for each of `rows`."""
     tables, like = [], next(head.parameters()).detach()

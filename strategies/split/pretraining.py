@@ -173,12 +173,7 @@ def batches_of(n_rows: int, size: int, rng: np.random.Generator) -> list[Tensor]
 
 
 def pretrain(
-    encoder: nn.Module,
-    x: Tensor,
-    networks: SplitNetworks,
-    training: Training,
-    seed: int,
-    name: str,
+    encoder: nn.Module, x: Tensor, networks: SplitNetworks, training: Training, seed: int, name: str
 ) -> list[float]:
     """Train an encoder on a party's own rows.
 

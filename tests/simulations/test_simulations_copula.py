@@ -3,7 +3,6 @@ import pandas as pd
 import pytest
 
 from flwr_vertical.incomplete import drop_blocks
-from simulations.__main__ import main
 from simulations.copula import tables, targets
 from simulations.copula.criteria import least_rmse, selection_criteria
 from simulations.copula.design import (
@@ -14,7 +13,6 @@ from simulations.copula.design import (
     draw_copula,
     effects,
 )
-from simulations.copula.experiments import PARTS
 from simulations.copula.mechanisms import (
     MAR_COMPLEX,
     MAR_SIMPLE,
@@ -202,44 +200,3 @@ def test_the_ranking_is_judged():
     table = targets.ranking(ours, pd.DataFrame(), {"targets_from": 3000, "g_means_within": 0.05})
     assert table["IEVCDS ≥ EVCDS"].tolist() == [f"{PASS} 0.900 (0.850)"]
     assert table["EVCDS ≥ Impute, CC"].tolist() == [f"{FAIL} 0.850 (0.860)"]
-
-
-def test_preset_asks_for_every_part(preset, tmp_path):
-    jobs = preset.jobs()
-    assert {job.part for job in jobs} == set(PARTS)
-    keys = [job.key("") for job in jobs]
-    assert len(set(keys)) == len(keys)
-    quick = Preset.load(Options(tmp_path, quick=True))
-    assert {job.part for job in quick.jobs()} == set(PARTS)
-    assert len(quick.jobs()) < 40
-
-
-def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys, monkeypatch):
-    """With fewer rows than --quick has: what is tested is the way, not the numbers."""
-    load = Preset.load.__func__
-
-    def small(cls, options):
-        found = load(cls, options)
-        found.values["complete"] |= {"rows": [300], "methods": ["VCDS"], "models": ["linear"]}
-        found.values["missing"] |= {
-            "rows": [300],
-            "methods": ["EVCDS"],
-            "shares": {"MCAR": 0.7732},
-        }
-        found.values["sme"] |= {"rows": 1500, "methods": ["VCDS"]}
-        found.values["attacks"] |= {"rows": 100, "methods": ["VCDS"]}
-        found.values["glm"] |= {"n_lambdas": 3}
-        return found
-
-    monkeypatch.setattr(Preset, "load", classmethod(small))
-    command = ["copula", "--quick", "--workers", "0", "--output", str(tmp_path)]
-    assert main(command) == 0
-    text = capsys.readouterr().out
-    assert "Table 1: RMSE" in text
-    page = (tmp_path / "index.md").read_text()
-    assert page.count(".png)") == 3 == len(list(tmp_path.glob("*.png")))
-    assert "0.95⁵" in page
-    kept = (tmp_path / "records.jsonl").read_bytes()
-    monkeypatch.setattr("simulations.study.to_png", lambda figure: b"")  # drawn once is enough
-    assert main(command) == 0
-    assert (tmp_path / "records.jsonl").read_bytes() == kept
