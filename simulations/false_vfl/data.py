@@ -16,7 +16,7 @@ import torch
 from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete import draw_blocks, split_columns
 from simulations.data import Sources
-from strategies.neural.party import Block
+from strategies.neural.party import PartyBlock
 
 N_PARTIES, COLUMNS_EACH = 8, 77
 N_LABELS, N_ALIGNED = 500, 100
@@ -124,7 +124,7 @@ def draw_mask(
 
 def to_blocks(
     tables: dict[str, pd.DataFrame], mask: Mask, dtype: torch.dtype = torch.float32
-) -> dict[str, Block]:
+) -> dict[str, PartyBlock]:
     """Return what each party holds, for the central form of the method."""
     blocks = {}
     for k, (name, table) in enumerate(tables.items()):
@@ -132,5 +132,5 @@ def to_blocks(
         row = np.full(len(mask), -1, dtype=np.int64)
         row[held] = np.arange(len(held))
         x = torch.tensor(table.to_numpy()[held], dtype=dtype)
-        blocks[name] = Block(x, torch.ones_like(x), torch.from_numpy(row))
+        blocks[name] = PartyBlock(x, torch.ones_like(x), torch.from_numpy(row))
     return blocks

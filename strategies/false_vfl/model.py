@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from strategies.false_vfl.networks import Discriminator, NetworkSettings, PartyNets, ServerNets
+from strategies.false_vfl.networks import Discriminator, NetworkSettings, PartyNetworks, ServerNets
 from strategies.false_vfl.posterior import normalised_weights
 from strategies.neural.hardware import to_numpy
 from strategies.neural.model import NeuralModel, NeuralPart
@@ -22,10 +22,10 @@ class FalseVFLPart(NeuralPart):
 
     variant: str  # Of the fit
 
-    def nets(self, name: str) -> PartyNets:
+    def nets(self, name: str) -> PartyNetworks:
         """Make the networks again, of the party of that name."""
         settings = NetworkSettings.from_text(self.networks)
-        nets = PartyNets(len(self.sources), settings, self.variant, 0, name)
+        nets = PartyNetworks(len(self.sources), settings, self.variant, 0, name)
         return load_arrays(nets, self.weights, self.precision)
 
 

@@ -87,7 +87,7 @@ class GaussianNet(nn.Module):
         return row_log_density(apply(self.net, x, self.mixed), of, self.bounds, known)
 
 
-class PartyNets(nn.Module):
+class PartyNetworks(nn.Module):
     """The networks of one party."""
 
     def __init__(

@@ -23,7 +23,7 @@ from strategies.false_vfl.training import HeadTraining, Pretraining, fit_head
 from strategies.linear.problem import sample_index
 from strategies.neural.hardware import device_of
 from strategies.neural.networks import to_arrays
-from strategies.neural.training import Targets
+from strategies.neural.training import LabelTargets
 
 
 class FalseVFL(FalseVFLSettings):
@@ -72,7 +72,7 @@ class FalseVFL(FalseVFLSettings):
         """Train both stages, and predict samples without a label."""
         labels = np.asarray(federation.labels, dtype=float)
         seed = int(federation.rng.integers(2**62))
-        targets = Targets.of(labels, self.task)
+        targets = LabelTargets.of(labels, self.task)
         rounds = Rounds(federation, alignment.mask, per_party=self.variant == "I")
         usable = self._prepare(rounds, seed, result)
         first = Pretraining(self, rounds, usable, seed, result, progress)

@@ -18,7 +18,7 @@ from strategies.false_vfl.predict import drawn_step
 from strategies.false_vfl.rounds import Rounds, ServerStep
 from strategies.false_vfl.settings import FalseVFLSettings
 from strategies.neural.hardware import device_of
-from strategies.neural.training import EarlyStop, Targets, split_off
+from strategies.neural.training import EarlyStop, LabelTargets, split_off
 
 SCORING_ROUNDS = 58
 """Rounds of likelihoods at most: with the one that encodes, fewer than 60 for any epochs."""
@@ -159,7 +159,7 @@ class Pretraining:
 class HeadTraining:
     """The discriminator and its optimiser."""
 
-    def __init__(self, strategy: FalseVFLSettings, targets: Targets, seed: int) -> None:
+    def __init__(self, strategy: FalseVFLSettings, targets: LabelTargets, seed: int) -> None:
         self.targets = targets
         self._best: dict[str, Tensor] | None = None
         self._dtype, self._batch_size = strategy.dtype, strategy.batch_size
@@ -264,7 +264,7 @@ def fit_head(
     result.metrics["epochs"] = float(epoch)
 
 
-def _check_classes(targets: Targets, rows: Indices) -> None:
+def _check_classes(targets: LabelTargets, rows: Indices) -> None:
     """Raise `DataError` if no sample of a class takes part: it could never be predicted."""
     for number, label in enumerate(targets.classes):
         n_labels = int((targets.y[targets.known] == number).sum())

@@ -133,7 +133,7 @@ class Extractor(nn.Module):
         return sent
 
 
-class Discriminator(nn.Module):
+class SumHead(nn.Module):
     """The server's network: from the sum of what parties send to classes, or to a number."""
 
     def __init__(
@@ -179,12 +179,12 @@ class Discriminator(nn.Module):
         return losses
 
 
-Head = Discriminator | FinalHead
+Head = SumHead | FinalHead
 """The server's network of a method."""
 
 
 def make_head(networks: SplitNetworks, n_classes: int | None, n_parties: int, seed: int) -> Head:
-    """Return the server's network; parameters as of `Discriminator`."""
+    """Return the server's network; parameters as of `SumHead`."""
     if networks.fusion == "final":
         return FinalHead(networks, n_classes, n_parties, seed)
-    return Discriminator(networks, n_classes, n_parties, seed)
+    return SumHead(networks, n_classes, n_parties, seed)

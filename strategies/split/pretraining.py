@@ -27,7 +27,7 @@ from strategies.neural.networks import (
     perceptron,
     to_arrays,
 )
-from strategies.split.methods import SplitNetworks, Training
+from strategies.split.methods import SplitNetworks, TrainingSettings
 from strategies.split.networks import TwoEncoders
 
 MOMENTUM = 0.9
@@ -140,7 +140,7 @@ class FallingRates:
     """Gradient descent with momentum whose rate falls along a cosine, but for predictors."""
 
     def __init__(
-        self, falling: Sequence[nn.Module], fixed: Sequence[nn.Module], training: Training
+        self, falling: Sequence[nn.Module], fixed: Sequence[nn.Module], training: TrainingSettings
     ):
         self._training = training
         groups = [
@@ -173,7 +173,12 @@ def batches_of(n_rows: int, size: int, rng: np.random.Generator) -> list[Tensor]
 
 
 def pretrain(
-    encoder: nn.Module, x: Tensor, networks: SplitNetworks, training: Training, seed: int, name: str
+    encoder: nn.Module,
+    x: Tensor,
+    networks: SplitNetworks,
+    training: TrainingSettings,
+    seed: int,
+    name: str,
 ) -> list[float]:
     """Train an encoder on a party's own rows.
 
@@ -242,7 +247,7 @@ class HybridPretraining:
         encoder: TwoEncoders,
         x: Tensor,
         networks: SplitNetworks,
-        training: Training,
+        training: TrainingSettings,
         shared_seed: int,
         seed: int,
         name: str,

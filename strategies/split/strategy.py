@@ -19,8 +19,15 @@ from strategies.linear.problem import sample_index
 from strategies.neural.hardware import device_of, to_tensor
 from strategies.neural.networks import from_arrays, to_arrays
 from strategies.neural.strategy import NeuralStrategy
-from strategies.neural.training import EarlyStop, Targets, split_off
-from strategies.split.methods import METHODS, Method, SplitNetworks, Tasks, Training, draw_tasks
+from strategies.neural.training import EarlyStop, LabelTargets, split_off
+from strategies.split.methods import (
+    METHODS,
+    Method,
+    SplitNetworks,
+    Tasks,
+    TrainingSettings,
+    draw_tasks,
+)
 from strategies.split.model import SplitModel
 from strategies.split.networks import make_head
 from strategies.split.party import SplitParty
@@ -45,7 +52,7 @@ class SplitNetwork(NeuralStrategy):
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Pretrain, train, and predict samples without a label."""
-        targets = Targets.of(np.asarray(federation.labels, dtype=float), self.task)
+        targets = LabelTargets.of(np.asarray(federation.labels, dtype=float), self.task)
         seed = int(federation.rng.integers(2**62))
         rounds = SplitRounds(federation, alignment.mask)
         usable = self._prepare(rounds, seed, result)
@@ -81,9 +88,9 @@ class SplitNetwork(NeuralStrategy):
         return METHODS[self.kind]
 
     @property
-    def training(self) -> Training:
+    def training(self) -> TrainingSettings:
         """Settings of training, as parties and the central form have them."""
-        return Training(**self.shared_with(Training))
+        return TrainingSettings(**self.shared_with(TrainingSettings))
 
     @property
     def network_settings(self) -> SplitNetworks:
@@ -113,7 +120,7 @@ class SplitNetwork(NeuralStrategy):
         return rounds.agreed(replies, result)
 
     def _trained_on(
-        self, rounds: SplitRounds, targets: Targets, usable: Indices, result: Result
+        self, rounds: SplitRounds, targets: LabelTargets, usable: Indices, result: Result
     ) -> Indices:
         """Return the labelled samples that the method trains on or validates with."""
         rows = usable[targets.known[usable]]
@@ -134,7 +141,9 @@ class SplitNetwork(NeuralStrategy):
             )
         return rows
 
-    def _model(self, rounds: SplitRounds, targets: Targets, fitted: "LabelTraining") -> SplitModel:
+    def _model(
+        self, rounds: SplitRounds, targets: LabelTargets, fitted: "LabelTraining"
+    ) -> SplitModel:
         """Return the server's part of the model."""
         return SplitModel(
             name=rounds.federation.random_bytes(16).hex(),
@@ -159,7 +168,7 @@ class LabelTraining:
         self,
         strategy: SplitNetwork,
         rounds: SplitRounds,
-        targets: Targets,
+        targets: LabelTargets,
         rows: Indices,
         seed: int,
         result: Result,

@@ -16,7 +16,7 @@ from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.tables import Table
 from strategies.false_vfl.central import CentralModel
-from strategies.false_vfl.networks import NetworkSettings, PartyNets, bounded
+from strategies.false_vfl.networks import NetworkSettings, PartyNetworks, bounded
 from strategies.false_vfl.posterior import (
     SharedDraws,
     draw_normals,
@@ -31,7 +31,7 @@ from strategies.neural import hardware
 from strategies.neural.images import ImageShape, parse_shapes
 from strategies.neural.model import fit_scales
 from strategies.neural.networks import perceptron
-from strategies.neural.party import Block
+from strategies.neural.party import PartyBlock
 
 F64 = torch.float64
 LINEAR = NetworkSettings(
@@ -54,7 +54,7 @@ def make_blocks(x, observed):
         held = torch.nonzero(observed[name])[:, 0]
         row = torch.full((len(values),), -1)
         row[held] = torch.arange(len(held))
-        blocks[name] = Block(values[held], torch.ones_like(values[held]), row)
+        blocks[name] = PartyBlock(values[held], torch.ones_like(values[held]), row)
     return blocks
 
 
@@ -379,7 +379,7 @@ def native(monkeypatch):
 
 def party_nets(mixed):
     settings = NetworkSettings(h_dim=6, party_width=16, mixed=mixed)
-    return PartyNets(5, settings, "II", seed=1, name="bank")
+    return PartyNetworks(5, settings, "II", seed=1, name="bank")
 
 
 def terms_and_gradients(nets):
@@ -454,7 +454,7 @@ def test_a_shape_that_is_none_is_refused(text):
 
 def nets_of(kind, shape, n_columns, **settings):
     given = NetworkSettings(h_dim=6, networks=kind, image_shape=shape, **settings)
-    return PartyNets(n_columns, given, "I", seed=1, name="left")
+    return PartyNetworks(n_columns, given, "I", seed=1, name="left")
 
 
 @pytest.mark.parametrize(

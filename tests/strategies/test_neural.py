@@ -12,10 +12,10 @@ from torch import nn
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from strategies.false_vfl import FalseVFL
-from strategies.false_vfl.networks import NetworkSettings, PartyNets
+from strategies.false_vfl.networks import NetworkSettings, PartyNetworks
 from strategies.neural import hardware
 from strategies.neural.networks import draw_weights
-from strategies.neural.training import Targets
+from strategies.neural.training import LabelTargets
 from strategies.predict import Predict
 from strategies.split import FedHSSL, PlugVFL, VanillaVFL
 
@@ -101,7 +101,7 @@ def test_a_regression_predicts_numbers(method, settings, error):
 )
 def test_labels_that_cannot_be_used(labels, match):
     with pytest.raises(DataError, match=match):
-        Targets.of(np.array(labels), "classification")
+        LabelTargets.of(np.array(labels), "classification")
 
 
 @pytest.mark.parametrize("method", [FalseVFL, PlugVFL], ids=lambda m: m.name)
@@ -323,7 +323,7 @@ def test_they_follow_from_all_of_the_key_and_from_nothing_else():
 
 @pytest.mark.parametrize("variant", ["I", "II"])
 def test_a_party_s_networks_are_drawn_in_full_and_alike_in_both_precisions(variant):
-    nets = [PartyNets(3, NetworkSettings(h_dim=4), variant, 0, "bank") for _ in range(2)]
+    nets = [PartyNetworks(3, NetworkSettings(h_dim=4), variant, 0, "bank") for _ in range(2)]
     before = weights(nets[0])
     before = {name: value.copy() for name, value in before.items()}
     nets[1].double()

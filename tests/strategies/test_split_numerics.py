@@ -12,7 +12,7 @@ from oracles import split as oracle
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError
 from strategies.neural.images import ImageEncoder, ImageShape
-from strategies.neural.party import Block
+from strategies.neural.party import PartyBlock
 from strategies.split import FinalNet
 from strategies.split.central import CentralSplit
 from strategies.split.final import FinalHead, interact
@@ -41,7 +41,7 @@ def make(method, n=12, seed=0):
     for name, held in enters.items():
         row = torch.full((n,), -1)
         row[held] = torch.arange(int(held.sum()))
-        blocks[name] = Block(x[name][held], torch.ones_like(x[name][held]), row)
+        blocks[name] = PartyBlock(x[name][held], torch.ones_like(x[name][held]), row)
     training = dataclasses.replace(ISOLET[method], pretrain="none")
     model = CentralSplit(blocks, method, 3, seed, training, SIZES, F64)
     return model, x, enters, torch.from_numpy(rng.integers(3, size=n))

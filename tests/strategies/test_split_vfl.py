@@ -10,7 +10,7 @@ from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.steps import bytes_in_memory
 from flwr_vertical.policy.requirements import asked_by
-from strategies.neural.party import Block
+from strategies.neural.party import PartyBlock
 from strategies.predict import Predict
 from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, VanillaVFL
 from strategies.split.central import CentralSplit
@@ -33,7 +33,7 @@ def central_of(strategy, tables, labels, seed=0):
         x = table.to_numpy()
         own = torch.tensor((x - x.mean(axis)) / x.std(axis))
         row = torch.tensor(table.index.get_indexer(ids))
-        blocks[name] = Block(own, torch.ones_like(own), row)
+        blocks[name] = PartyBlock(own, torch.ones_like(own), row)
     how = strategy.training, strategy.network_settings, F64
     model = CentralSplit(blocks, strategy.kind, 2, seed, *how)
     for name in tables:
