@@ -47,11 +47,11 @@ class Extractors(NetworkSteps):
     ) -> dict[str, Any]:
         """Agree to take part, note the settings of the run, and pretrain if that needs nobody else.
 
-        Message: networks, training: `SplitNetworks` and `TrainingSettings` as text; n_parties: of the run;
-        shared_seed: initial weights follow from it of what parties average (FedHSSL); precision:
-        what networks compute in; encoding: see `numeric_matrix`; device: where to compute;
-        subsets: whether the server will ask for sums over some of the parties that hold a sample;
-        returns ``lone``: whether samples that this party alone holds may take part.
+        Message: networks, training: `SplitNetworks` and `TrainingSettings` as text; n_parties: of
+        the run; shared_seed: initial weights follow from it of what parties average (FedHSSL);
+        precision: what networks compute in; encoding: see `numeric_matrix`; device: where to
+        compute; subsets: whether the server will ask for sums over some of the parties that hold a
+        sample; returns ``lone``: whether samples that this party alone holds may take part.
         """
         agreed = self._consent()
         if subsets:
