@@ -145,16 +145,11 @@ def measure(job: Job, data: dict[str, pd.DataFrame]) -> Metrics:
 def distances(real: pd.DataFrame, made: pd.DataFrame) -> dict[str, float]:
     """Return Kolmogorov and Smirnov's distance of every column of numbers."""
     numeric: list[Any] = [c for c in real if pd.api.types.is_numeric_dtype(real[c])]
-    return {
-        str(name): float(
-            ks_2samp(
-                np.asarray(real[name], dtype=float),
-                np.asarray(made[name], dtype=float),
-                method="asymp",
-            ).statistic
-        )
-        for name in numeric
-    }
+    found = {}
+    for name in numeric:
+        both = (np.asarray(table[name], dtype=float) for table in (real, made))
+        found[str(name)] = float(ks_2samp(*both, method="asymp").statistic)
+    return found
 
 
 def make_tables(frame: pd.DataFrame, targets: dict[str, Any]) -> dict[str, pd.DataFrame]:

@@ -20,26 +20,14 @@ from strategies import BUILTIN
 from tests.kit.repeating import SecondAnswerError, every_sum_twice
 
 SMALL = {
-    "encoding": "one-hot",
-    "precision": "float64",
-    "h_dim": 4,
-    "z_dim": 2,
-    "width": 8,
-    "pretrain_epochs": 2,
-    "epochs": 2,
-    "pretrain_batch_size": 20,
-    "importance_samples": 3,
+    "encoding": "one-hot", "precision": "float64", "h_dim": 4, "z_dim": 2, "width": 8,
+    "pretrain_epochs": 2, "epochs": 2, "pretrain_batch_size": 20, "importance_samples": 3,
     "prediction_samples": 5,
-}
+}  # fmt: skip
 SPLIT = {
-    "encoding": "one-hot",
-    "precision": "float64",
-    "latent_dim": 4,
-    "width": 6,
-    "pretrain_epochs": 1,
-    "epochs": 2,
-    "batch_size": 16,
-}
+    "encoding": "one-hot", "precision": "float64", "latent_dim": 4, "width": 6,
+    "pretrain_epochs": 1, "epochs": 2, "batch_size": 16,
+}  # fmt: skip
 FINAL_NET = {"encoding": "one-hot", "precision": "float64", "latent_dim": 3, "width": 6}
 FEW_TREES = {"n_trees": 2, "max_depth": 2, "n_bins": 4, "min_child": 4}
 REGRESSION = {"task": "regression"}

@@ -93,15 +93,6 @@ def test_mechanisms_leave_the_printed_shares(preset, mechanism):
             assert (mask.any(axis=0) == may_be_missing(5, seed)).all()
 
 
-def test_stated_probabilities_contradict_the_printed_shares():
-    """Whether they are those of missing or of observed blocks."""
-    stated = np.array([0.95, 0.90, 0.85, 0.80, 0.75])
-    assert (1 - stated).prod() < 0.001
-    assert stated.prod() == pytest.approx(0.436, abs=0.001)
-    for printed, share in ((0.7732, 0.95), (0.4438, 0.85), (0.2379, 0.75)):
-        assert share**5 == pytest.approx(printed, abs=0.001)
-
-
 def test_complex_gaps_depend_on_labels(preset):
     drawn = draw_copula(preset["design"], rows=5000, seed=2)
     share = preset["missing"]["shares"]

@@ -31,12 +31,9 @@ from tests.kit.isolet_like import write_isolet
 SMALL = [
     "study.simsiam = ['without', 'with']",
     "isolet.data = { labels = 60, aligned = 20, train_rows = 200, test_rows = 60 }",
-    "isolet.FALSE-VFL.pretrain_epochs = 3",
-    "isolet.FALSE-VFL.epochs = 2",
-    "isolet.'Vanilla VFL'.epochs = 2",
-    "isolet.LASER-VFL.epochs = 2",
-    "isolet.PlugVFL.epochs = 2",
-]
+    "isolet.FALSE-VFL.pretrain_epochs = 3", "isolet.FALSE-VFL.epochs = 2",
+    "isolet.'Vanilla VFL'.epochs = 2", "isolet.LASER-VFL.epochs = 2", "isolet.PlugVFL.epochs = 2",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_presets_ask_for_every_part_once_and_for_less_in_the_quick_form(study, tmp_path):
-    load = import_module(STUDIES[study].module).open_study.preset_class.load
+    load = import_module(STUDIES[study].module).Preset.load
     jobs, quick = load(Options(tmp_path)).jobs(), load(Options(tmp_path, quick=True)).jobs()
     keys = [job.key("") for job in jobs]
     assert len(set(keys)) == len(keys)

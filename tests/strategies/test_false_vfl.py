@@ -272,11 +272,8 @@ def test_the_first_stage_ends_with_the_networks_that_validated_best():
     """Those of a run that ends at that epoch; parties are told by messages that go in any case."""
     tables, labels, _ = make_data(n=80, seed=2)
     how = SHORT | {
-        "pretrain_learning_rate": 0.1,
-        "validation_share": 0.3,
-        "validate_every": 2,
-        "patience": 6,
-    }
+        "pretrain_learning_rate": 0.1, "validation_share": 0.3, "validate_every": 2, "patience": 6,
+    }  # fmt: skip
     long = OpenFalseVFL(variant="II", pretrain_epochs=200, **how)
     whole = simulate(long, tables, labels, aggregation="plain", progress=False)
     found = TOLD.pop()

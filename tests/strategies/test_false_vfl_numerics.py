@@ -23,7 +23,6 @@ from strategies.false_vfl.posterior import (
     log_bound,
     log_density,
     normalised_weights,
-    posterior,
     row_log_density,
 )
 from strategies.false_vfl.strategy import FalseVFL
@@ -154,22 +153,6 @@ def test_bound_rises_with_kappa_up_to_the_known_likelihood(linear):
     np.testing.assert_allclose(log_bound(logs).numpy(), exact, atol=0.02)
 
 
-def test_bound_agrees_with_draws_from_the_prior(linear):
-    """A brute-force estimate knows neither encoders nor weights."""
-    rng = np.random.default_rng(2)
-    h = linear.draw_prior(rng, 400_000)
-    _, logs = linear.log_weights(60_000, seed=9)
-    for row in range(4):
-        total = np.zeros(len(h))
-        for name in COLUMNS:
-            if linear.observed[name][row]:
-                mean = h @ linear.A[name].T + linear.b[name]
-                z = (linear.x[name][row].numpy() - mean) / linear.s[name]
-                total += (-0.5 * z**2 - np.log(linear.s[name] * np.sqrt(2 * np.pi))).sum(1)
-        brute = np.log(np.exp(total).mean())
-        assert log_bound(logs[row : row + 1]).item() == pytest.approx(brute, abs=0.03)
-
-
 def test_variant_two_agrees_with_draws_from_the_prior():
     """Columns that are missing are drawn, in the estimate from the prior and in the bound."""
     linear = LinearModel(variant="II")
@@ -232,27 +215,6 @@ def test_class_probabilities_agree_with_draws_from_the_prior():
         np.testing.assert_allclose(found.probabilities[row], expected, atol=0.01)
 
 
-def test_exact_encoders_leave_nothing_between_bound_and_likelihood():
-    """One party, nothing missing, one latent variable: every draw has the weight p(x)."""
-    x = torch.tensor([[0.3], [-1.2], [2.0]], dtype=F64)
-    blocks = make_blocks({"bank": x}, {"bank": torch.ones(3, dtype=torch.bool)})
-    settings = NetworkSettings(h_dim=1, z_dim=1, party_layers=1, global_layers=1, head_layers=1)
-    model = CentralModel(blocks, settings, "I", None, seed=0, dtype=F64)
-    a, s, b, t = 0.8, 0.7, 1.1, 0.9  # x = a h + s e, h = b z + t f
-    nets = model.parties["bank"]
-    of_h = b**2 + t**2
-    set_normal(nets.decoder, [[a]], [0.0], [s])
-    set_normal(model.server.decoder, [[b]], [0.0], [t])
-    precision = a**2 / s**2 + 1 / of_h
-    set_normal(nets.encoder, [[a / s**2 / precision]], [0.0], [precision**-0.5])
-    precision = b**2 / t**2 + 1
-    set_normal(model.server.encoder, [[b / t**2 / precision]], [0.0], [precision**-0.5])
-    with torch.no_grad():
-        _, logs = model.log_weights(blocks, torch.arange(3), 7, seed=2)
-    exact = multivariate_normal(0, a**2 * of_h + s**2).logpdf(x.numpy()[:, 0])
-    np.testing.assert_allclose(logs, np.repeat(exact[:, None], 7, axis=1), atol=1e-12)
-
-
 @pytest.mark.parametrize("variant", ["I", "II"])
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_log_weights_and_gradients_are_the_oracle_s(variant, everywhere):
@@ -301,14 +263,6 @@ def test_a_missing_cell_counts_for_nothing():
         mean, log_sigma = nets.decoder(h[0, 0])
     lost = log_density(x[0, 1], mean[1], log_sigma[1])
     torch.testing.assert_close(full - part, torch.tensor([[lost.item()], [0.0]], dtype=F64))
-
-
-def test_posterior_is_the_average_of_means_and_the_sum_of_precisions():
-    mean, log_sigma = posterior(
-        torch.tensor([[3.0, -1.0]]), torch.tensor([[4.0, 0.25]]), torch.tensor([2.0])
-    )
-    np.testing.assert_allclose(mean, [[1.5, -0.5]])
-    np.testing.assert_allclose(torch.exp(log_sigma), [[0.5, 2.0]], rtol=1e-6)
 
 
 def test_bounded_keeps_to_its_bounds_and_is_undone():

@@ -214,12 +214,6 @@ def test_pretraining_brings_views_together_and_does_not_collapse():
     assert (units @ units.T).mean() < 0.7
 
 
-def test_one_row_is_not_enough_to_pretrain():
-    encoder = Extractor(3, SIZES, 2, 0, "bank").encoder.double()
-    with pytest.raises(DataError, match=r"'bank' has 1 rows to pretrain on; expected 2 or more"):
-        pretrain(encoder, torch.ones(1, 3, dtype=F64), SIZES, ISOLET["plug"], 0, "bank")
-
-
 # -- FedHSSL -----------------------------------------------------------------------------------
 
 
@@ -268,23 +262,6 @@ def test_what_parties_share_begins_alike_and_only_that():
     assert not np.allclose(later[0], later[1])
     own["bank"].shared = torch.from_numpy(later[1])
     np.testing.assert_array_equal(own["bank"].shared, later[1])
-
-
-def test_pretraining_goes_on_from_what_was_packed():
-    training = dataclasses.replace(ISOLET["fedhssl"], pretrain_epochs=9, pretrain_batch_size=7)
-    own, x = hybrids(training)
-    one = own["bank"]
-    total = sum(o.project(x[n]) for n, o in own.items())
-    one.learn_across(x["bank"], total, 3, 0)
-    one.learn_within(0)
-    other = hybrids(training)[0]["bank"]
-    other._encoder.load_state_dict(one._encoder.state_dict())
-    other.unpack(one.pack())
-    for each in (one, other):
-        each.learn_across(x["bank"], total, 3, 1)
-        each.learn_within(1)
-    for name, value in one._encoder.state_dict().items():
-        np.testing.assert_array_equal(value, other._encoder.state_dict()[name])
 
 
 HELD = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [0, 1, 0, 0], [1, 1, 0, 0]], dtype=bool)

@@ -269,11 +269,8 @@ def test_a_class_that_is_not_trained_on_is_named():
 def test_a_training_that_diverges_stops_and_says_so():
     tables, labels, _ = make_data(seed=3, held=0.8)
     wild = SMALL_SPLIT | {
-        "learning_rate": 1e12,
-        "epochs": 20,
-        "pretrain": "none",
-        "activation": "relu",
-    }
+        "learning_rate": 1e12, "epochs": 20, "pretrain": "none", "activation": "relu",
+    }  # fmt: skip
     with pytest.raises((PartyError, DataError), match=r"learning_rate|largest|limit"):
         simulate(PlugVFL(**wild), tables, labels, progress=False)
 
