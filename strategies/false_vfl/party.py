@@ -15,8 +15,7 @@ from torch import Tensor
 from flwr_vertical import Party, StepGroup, Summands, Uses, step
 from flwr_vertical.arrays import AnyArray
 from flwr_vertical.errors import DataError, ProtocolError
-from strategies.false_vfl.model import FalseVFLPart
-from strategies.false_vfl.networks import NetworkSettings, PartyNetworks, draw
+from strategies.false_vfl.networks import FalseVFLPart, NetworkSettings, PartyNetworks, draw
 from strategies.false_vfl.posterior import draw_normals, shared_draws
 from strategies.false_vfl.rounds import GRADIENT_LIMIT, MEAN_LIMIT, TERM_LIMIT
 from strategies.neural.hardware import precision_on, to_numpy, to_tensor

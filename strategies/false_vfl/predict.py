@@ -13,8 +13,12 @@ from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.results import Progress
-from strategies.false_vfl.model import FalseVFLModel, prediction_table
-from strategies.false_vfl.networks import NetworkSettings, ServerNets
+from strategies.false_vfl.networks import (
+    FalseVFLModel,
+    NetworkSettings,
+    ServerNets,
+    prediction_table,
+)
 from strategies.false_vfl.party import FalseVFLParty
 from strategies.false_vfl.posterior import draw_normals
 from strategies.false_vfl.rounds import Rounds, ServerStep

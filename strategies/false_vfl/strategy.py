@@ -8,8 +8,7 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Indices
 from flwr_vertical.results import Progress
-from strategies.false_vfl.model import FalseVFLModel
-from strategies.false_vfl.networks import ServerNets
+from strategies.false_vfl.networks import FalseVFLModel, ServerNets
 from strategies.false_vfl.party import FalseVFLParty
 from strategies.false_vfl.predict import (
     FalseVFLPredictions,

@@ -190,12 +190,8 @@ class HeadTraining:
     def loss(self, h: Tensor, logs: Tensor, rows: Indices) -> float:
         """Return the mean loss of samples that are not trained on; parameters as of `epoch`."""
         with torch.no_grad():
-            return -float(
-                log_bound(
-                    logs
-                    + self.net.log_density(h, self.targets.tensor(rows, self._device, self._dtype))
-                ).mean()
-            )
+            y = self.targets.tensor(rows, self._device, self._dtype)
+            return -float(log_bound(logs + self.net.log_density(h, y)).mean())
 
     def remember(self) -> None:
         """Note the weights as the best ones so far."""

@@ -13,8 +13,7 @@ from strategies.neural.hardware import to_numpy, to_tensor
 from strategies.neural.networks import from_arrays, to_arrays
 from strategies.neural.party import LONE_EMBEDDINGS, KeptPart, NetworkSteps, OwnColumns, scatter
 from strategies.split.methods import SplitNetworks, TrainingSettings
-from strategies.split.model import SplitPart
-from strategies.split.networks import Extractor, TwoEncoders
+from strategies.split.networks import Extractor, SplitPart, TwoEncoders
 from strategies.split.pretraining import HybridPretraining, pretrain
 
 WEIGHTS, PRETRAINING = "split weights", "split pretraining"

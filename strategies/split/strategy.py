@@ -28,11 +28,9 @@ from strategies.split.methods import (
     TrainingSettings,
     draw_tasks,
 )
-from strategies.split.model import SplitModel
-from strategies.split.networks import make_head
+from strategies.split.networks import SplitModel, make_head
 from strategies.split.party import SplitParty
-from strategies.split.predict import SplitPredictions, predict_rows, table_of
-from strategies.split.rounds import SplitRounds
+from strategies.split.rounds import SplitPredictions, SplitRounds, predict_rows, table_of
 
 
 class SplitNetwork(NeuralStrategy):

@@ -15,7 +15,7 @@ from strategies.predict import Predict
 from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, VanillaVFL
 from strategies.split.central import CentralSplit
 from strategies.split.methods import draw_tasks
-from strategies.split.model import SplitPart
+from strategies.split.networks import SplitPart
 from strategies.split.party import PRETRAINING, WEIGHTS, SplitParty
 
 F64 = torch.float64
