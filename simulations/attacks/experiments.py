@@ -216,15 +216,7 @@ def _complete_tables(settings: dict[str, Any]) -> tuple[dict[str, pd.DataFrame],
 
 
 PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
-    "grid": _grid,
-    "consented": _grid,
-    "labels": _labels,
-    "routed": _routed,
-    "rough": _rough,
-    "other labels": _other_labels,
-    "one label less": _one_label_less,
-    "chosen model": _chosen_model,
-    "flags from predictions": _flag_predictions,
-    "scales": _scales,
-    "synthetic": _synthetic,
-}
+    "grid": _grid, "consented": _grid, "labels": _labels, "routed": _routed, "rough": _rough,
+    "other labels": _other_labels, "one label less": _one_label_less, "chosen model": _chosen_model,
+    "flags from predictions": _flag_predictions, "scales": _scales, "synthetic": _synthetic,
+}  # fmt: skip

@@ -73,8 +73,5 @@ def _sme(settings: dict[str, Any]) -> Metrics:
 
 
 PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
-    "complete": _complete,
-    "missing": _missing,
-    "attacks": _attacks,
-    "sme": _sme,
-}
+    "complete": _complete, "missing": _missing, "attacks": _attacks, "sme": _sme,
+}  # fmt: skip

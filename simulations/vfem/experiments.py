@@ -89,12 +89,7 @@ def _repeats(settings: dict[str, Any]) -> Metrics:
 
 
 PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
-    "finite": _finite,
-    "inference": _inference,
-    "parting": _inference,
-    "sme": _sme,
-    "splits": _splits,
-    "repeats": _repeats,
-    "correlated": replicate_correlated,
+    "finite": _finite, "inference": _inference, "parting": _inference, "sme": _sme,
+    "splits": _splits, "repeats": _repeats, "correlated": replicate_correlated,
     "apart": replicate_apart,
-}
+}  # fmt: skip
