@@ -89,16 +89,11 @@ class FalseVFL(FalseVFLSettings):
     def _prepare(self, rounds: Rounds, seed: int, result: Result) -> Indices:
         """Hand out settings; return which samples take part."""
         arguments = {
-            "networks": self.network_settings.to_text(),
-            "variant": self.variant,
-            "seed": seed,
-            "precision": self.precision,
-            "encoding": self.encoding,
-            "learning_rate": self.pretrain_learning_rate,
-            "weight_decay": self.weight_decay,
+            "networks": self.network_settings.to_text(), "variant": self.variant, "seed": seed,
+            "precision": self.precision, "encoding": self.encoding, "device": self.device,
+            "learning_rate": self.pretrain_learning_rate, "weight_decay": self.weight_decay,
             "n_draws": self.importance_samples,
-            "device": self.device,
-        }
+        }  # fmt: skip
         replies = rounds.federation.call("prepare", arguments)
         note_precision(self.precision, device_of(self.device), replies, result)
         return take_part(rounds, replies, seed, self.dtype, result)
@@ -107,20 +102,9 @@ class FalseVFL(FalseVFLSettings):
 
     def _keep(self, rounds: Rounds, nets: ServerNets, head: HeadTraining) -> FalseVFLModel:
         """Have each party keep its part; return the server's."""
-        name = rounds.federation.random_bytes(16).hex()
-        rounds.federation.call("keep", {"model": name})
-        targets = head.targets
-        return FalseVFLModel(
-            name=name,
-            networks=self.network_settings.to_text(),
-            precision=self.precision,
-            parties=rounds.parties,
-            classes=targets.classes,
-            centre=targets.centre,
-            unit=targets.unit,
-            head=to_arrays(head.net),
-            prediction_rows=self.prediction_rows,
-            variant=self.variant,
-            weights=to_arrays(nets),
-            prediction_samples=self.prediction_samples,
+        own = {"weights": to_arrays(nets), "prediction_samples": self.prediction_samples}
+        model = self.fitted(
+            FalseVFLModel, rounds, head.targets, head.net, variant=self.variant, **own
         )
+        rounds.federation.call("keep", {"model": model.name})
+        return model

@@ -62,14 +62,10 @@ class Pretraining:
     def run(self) -> None:
         """Take all steps, or those until validation says to stop; end with the best networks."""
         live = {
-            "nets": self.nets,
-            "optimiser": self._optimiser,
-            "carried": self.carried,
-            "losses": self._losses,
-            "stop": self._stop,
-            "best": self._best,
+            "nets": self.nets, "optimiser": self._optimiser, "carried": self.carried,
+            "losses": self._losses, "stop": self._stop, "best": self._best,
             "history": self._result.history,
-        }
+        }  # fmt: skip
         total = self._steps * self._strategy.pretrain_epochs
         self.rounds.federation.loop(total, self._step, live)
         last = self._result.history[-1]

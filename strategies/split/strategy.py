@@ -60,7 +60,7 @@ class SplitNetwork(NeuralStrategy):
             pretrain_across(self, rounds, aligned, result, progress)
         fitted = LabelTraining(self, rounds, targets, rows, seed, result, progress)
         fitted.run()
-        result.predictor = model = self._model(rounds, targets, fitted)
+        result.predictor = model = self.fitted(SplitModel, rounds, targets, fitted.head)
         asked = usable[~targets.known[usable]]
         if len(asked):
             found = predict_rows(rounds, model, fitted.head, asked, progress)
@@ -105,15 +105,11 @@ class SplitNetwork(NeuralStrategy):
     def _prepare(self, rounds: SplitRounds, seed: int, result: Result) -> Indices:
         """Hand out settings; return which samples take part."""
         arguments = {
-            "networks": self.network_settings.to_text(),
-            "training": self.training.to_text(),
-            "n_parties": len(rounds.parties),
-            "shared_seed": seed,
-            "precision": self.precision,
-            "encoding": self.encoding,
-            "device": self.device,
+            "networks": self.network_settings.to_text(), "training": self.training.to_text(),
+            "n_parties": len(rounds.parties), "shared_seed": seed, "precision": self.precision,
+            "encoding": self.encoding, "device": self.device,
             "subsets": self.method.tasks != "observed",
-        }
+        }  # fmt: skip
         replies = rounds.federation.call("prepare", arguments)
         return rounds.agreed(replies, result)
 
@@ -138,22 +134,6 @@ class SplitNetwork(NeuralStrategy):
                 f"ever predicted ({self.name} trains on samples that have {which})"
             )
         return rows
-
-    def _model(
-        self, rounds: SplitRounds, targets: LabelTargets, fitted: "LabelTraining"
-    ) -> SplitModel:
-        """Return the server's part of the model."""
-        return SplitModel(
-            name=rounds.federation.random_bytes(16).hex(),
-            networks=self.network_settings.to_text(),
-            precision=self.precision,
-            parties=rounds.parties,
-            classes=targets.classes,
-            centre=targets.centre,
-            unit=targets.unit,
-            head=to_arrays(fitted.head),
-            prediction_rows=self.prediction_rows,
-        )
 
 
 class LabelTraining:
@@ -193,16 +173,10 @@ class LabelTraining:
     def run(self) -> None:
         """Take all steps, or those until validation says to stop."""
         live = {
-            "head": self.head,
-            "optimiser": self._optimiser,
-            "carried": self._rounds.carried,
-            "order": self._order,
-            "best": self._best,
-            "held_out": self._held_out,
-            "losses": self._losses,
-            "stop": self._stop,
-            "history": self._result.history,
-        }
+            "head": self.head, "optimiser": self._optimiser, "carried": self._rounds.carried,
+            "order": self._order, "best": self._best, "held_out": self._held_out,
+            "losses": self._losses, "stop": self._stop, "history": self._result.history,
+        }  # fmt: skip
         self._rounds.federation.loop(self._total, self._step, live)
         last = int(self._result.history[-1]["epoch"])
         self._result.metrics["epochs"] = float(last)
