@@ -92,6 +92,29 @@ def test_a_quick_study_makes_page_figures_and_tables_and_resumes(
     assert (tmp_path / "records.jsonl").read_bytes() == kept
 
 
+TABLES = ["bank/bank_full.csv", "german/german_credit.csv"]
+MOTOR = ["motor/motor_hetero_guest.csv", "motor/motor_hetero_host.csv"]
+LETTER = ["letter/letter_recognition.csv"]
+KEPT = {
+    "fedpsg": TABLES + LETTER,
+    "synthesis": TABLES + MOTOR,
+    "trees": TABLES + LETTER + MOTOR,
+}
+
+
+@pytest.mark.parametrize("study", KEPT)
+def test_a_page_follows_from_its_kept_records_to_the_letter(study, tmp_path, monkeypatch):
+    """All tables, what was expected and what came, as this code makes them today."""
+    sources_with(*KEPT[study])
+    monkeypatch.setattr("simulations.study.to_png", lambda figure: b"")
+    page = tmp_path / "page.md"
+    command = [study, "--report", "--output", str(tmp_path / "out"), "--write", str(page)]
+    assert main(command) == 0
+    assert page.read_text() == (ROOT / "docs" / f"{study}-study.md").read_text()
+    records = f"records/{study}.jsonl"
+    assert (tmp_path / records).read_bytes() == (ROOT / "docs" / records).read_bytes()
+
+
 # -- the command line --------------------------------------------------------------------------
 
 
