@@ -107,6 +107,7 @@ def test_a_page_follows_from_its_kept_records_to_the_letter(study, tmp_path, mon
     """All tables, what was expected and what came, as this code makes them today."""
     sources_with(*KEPT[study])
     monkeypatch.setattr("simulations.study.to_png", lambda figure: b"")
+    monkeypatch.setattr("simulations.study.print_table", lambda title, frame: None)
     page = tmp_path / "page.md"
     command = [study, "--report", "--output", str(tmp_path / "out"), "--write", str(page)]
     assert main(command) == 0
