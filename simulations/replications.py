@@ -1,11 +1,12 @@
 """Replications of a study: spread by Ray, kept as they finish, never computed twice."""
 
 import hashlib
+import itertools
 import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,20 @@ class Job:
         """Return a hash of the job; `context` stands for the data and the study's version."""
         text = json.dumps([self.part, self.settings, context], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def grid(part: str, axes: Mapping[Any, Iterable[Any]], **fixed: Any) -> list[Job]:
+    """Return a job for each combination of settings, the last one changing fastest.
+
+    A tuple of names has tuples of values, which go together.
+    """
+    jobs = []
+    for values in itertools.product(*axes.values()):
+        settings: dict[str, Any] = {}
+        for name, value in zip(axes, values, strict=True):
+            settings |= zip(name, value, strict=True) if isinstance(name, tuple) else {name: value}
+        jobs.append(Job(part, settings | fixed))
+    return jobs
 
 
 Replicate = Callable[[Job, Any], Metrics]

@@ -186,22 +186,6 @@ def test_every_toml_block_has_known_keys(tmp_path):
             assert read_policy_file("the node", file)
 
 
-def test_readmes_flower_commands_find_all_they_need_in_a_clone(monkeypatch):
-    """`run .` itself is run in tests/apps/test_apps_flower.py, `try` in test_apps_deploy.py."""
-    monkeypatch.chdir(ROOT)
-    register_all()
-    commands = [words for words in in_blocks(ROOT / "README.md") if words[0] == "flwr-vertical"]
-    assert {words[1] for words in commands} == {"run", "policy"}
-    for _, *rest in commands:
-        options = main.make_parser().parse_args(rest)
-        if options.command == "policy":
-            assert main.main(rest) == 0
-        elif options.command == "run":
-            assert options.superlink is None
-            assert (ROOT / options.app / "pyproject.toml").is_file()
-            check_run_config(options.run_config)
-
-
 def test_a_wrong_command_is_refused(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     for text in (

@@ -22,27 +22,16 @@ _FITS = ("vfem", "false-vfl", "vanilla-vfl", "gbdt", "forest")
 """Strategies whose models are predicted with, one for each kind of model."""
 
 _FEW_STEPS: dict[str, Any] = {
-    "task": "regression",
-    "h_dim": 12,
-    "z_dim": 4,
-    "width": 16,
-    "pretrain_epochs": 2,
-    "epochs": 2,
-    "pretrain_batch_size": 4096,
-    "importance_samples": 4,
-    "prediction_samples": 4,
-}
+    "task": "regression", "h_dim": 12, "z_dim": 4, "width": 16, "pretrain_epochs": 2, "epochs": 2,
+    "pretrain_batch_size": 4096, "importance_samples": 4, "prediction_samples": 4,
+}  # fmt: skip
 """Of deep methods: the networks of their defaults, smaller, in few steps of all samples. What a
 step tells of a sample does not depend on how many there are, and attacks see all of them."""
 
 _SPLIT: dict[str, Any] = {
-    "task": "regression",
-    "latent_dim": 12,
-    "width": 16,
-    "pretrain_epochs": 2,
-    "epochs": 3,
+    "task": "regression", "latent_dim": 12, "width": 16, "pretrain_epochs": 2, "epochs": 3,
     "batch_size": 4096,
-}
+}  # fmt: skip
 _TREES: dict[str, Any] = {"n_trees": 40, "max_depth": 4}
 _SETTINGS: dict[str, dict[str, Any]] = {
     "gbdt": _TREES,

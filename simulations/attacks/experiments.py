@@ -86,10 +86,7 @@ def _labels(settings: dict[str, Any]) -> Metrics:
     truth = views[SERVER].labels
     assert truth is not None
     told = [labels_from(views[party], truth) for party in views[SERVER].parties]
-    return {
-        "own": max(found.own for found in told),
-        "gain": max(found.gain for found in told),
-    }
+    return {"own": max(found.own for found in told), "gain": max(found.gain for found in told)}
 
 
 def _rough(settings: dict[str, Any]) -> Metrics:
@@ -219,15 +216,7 @@ def _complete_tables(settings: dict[str, Any]) -> tuple[dict[str, pd.DataFrame],
 
 
 PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
-    "grid": _grid,
-    "consented": _grid,
-    "labels": _labels,
-    "routed": _routed,
-    "rough": _rough,
-    "other labels": _other_labels,
-    "one label less": _one_label_less,
-    "chosen model": _chosen_model,
-    "flags from predictions": _flag_predictions,
-    "scales": _scales,
-    "synthetic": _synthetic,
-}
+    "grid": _grid, "consented": _grid, "labels": _labels, "routed": _routed, "rough": _rough,
+    "other labels": _other_labels, "one label less": _one_label_less, "chosen model": _chosen_model,
+    "flags from predictions": _flag_predictions, "scales": _scales, "synthetic": _synthetic,
+}  # fmt: skip

@@ -101,19 +101,12 @@ def labels(frame: pd.DataFrame) -> pd.DataFrame:
 def routed(frame: pd.DataFrame) -> pd.DataFrame:
     """Return what trees tell, by strategy and number of parties."""
     names = {
-        "bits": "server: bits of a cell",
-        "of bits": "of",
-        "codes": "server: codes known",
-        "bins": "server: codes from histograms",
-        "server cells": "server: cells",
-        "party cells": "party: cells",
-        "blind": "party: AUC of labels",
-        "known": "with 50 known",
-        "model": "the model's",
-        "sign": "arbiter: signs right",
-        "correlation": "arbiter: correlation",
-        "chance": "by chance",
-    }
+        "bits": "server: bits of a cell", "of bits": "of", "codes": "server: codes known",
+        "bins": "server: codes from histograms", "server cells": "server: cells",
+        "party cells": "party: cells", "blind": "party: AUC of labels", "known": "with 50 known",
+        "model": "the model's", "sign": "arbiter: signs right",
+        "correlation": "arbiter: correlation", "chance": "by chance",
+    }  # fmt: skip
     rows = frame[frame["part"] == "routed"]
     if rows.empty:
         return pd.DataFrame(columns=[*names.values()])

@@ -53,7 +53,7 @@ class AuditsStudy(Study):
     writes = "docs/audits.md"
     goals: ClassVar[Mapping[str, str]] = {
         "audits": "No bound is above the stated epsilon; where outcomes that attain epsilon are "
-        "not rare, it is above half of it, so that the audit would see an error.",
+        "not rare, it is above half of it, so that the audit would see an error."
     }
     preset_class = Preset
     preset: Preset

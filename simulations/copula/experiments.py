@@ -24,13 +24,7 @@ def _complete(settings: dict[str, Any]) -> Metrics:
     model, seed = settings["model"], settings["seed"]
     sample = draw_copula(settings["design"], model=model, rows=settings["rows"], seed=seed)
     return measure(
-        settings["method"],
-        sample,
-        sample.tables,
-        model,
-        settings["epsilon"],
-        settings["glm"],
-        seed,
+        settings["method"], sample, sample.tables, model, settings["epsilon"], settings["glm"], seed
     )
 
 
@@ -79,8 +73,5 @@ def _sme(settings: dict[str, Any]) -> Metrics:
 
 
 PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
-    "complete": _complete,
-    "missing": _missing,
-    "attacks": _attacks,
-    "sme": _sme,
-}
+    "complete": _complete, "missing": _missing, "attacks": _attacks, "sme": _sme,
+}  # fmt: skip

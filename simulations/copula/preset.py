@@ -2,7 +2,7 @@
 
 from simulations.copula.methods import UNPROTECTED
 from simulations.preset import StudyPreset
-from simulations.replications import Job
+from simulations.replications import Job, grid
 
 REPEATED = ("complete", "missing", "attacks", "sme")
 
@@ -18,68 +18,33 @@ class Preset(StudyPreset):
 
     def _complete(self) -> list[Job]:
         part = self["complete"]
-        cases = [(name, 0.0) for name in UNPROTECTED] + [
-            (name, epsilon) for name in part["methods"] for epsilon in part["epsilons"]
-        ]
-        return [
-            Job(
-                "complete",
-                {
-                    "model": model,
-                    "rows": rows,
-                    "epsilon": epsilon,
-                    "method": name,
-                    "seed": seed,
-                    "design": self["design"],
-                    "glm": self["glm"],
-                },
-            )
-            for rows in sorted(part["rows"], reverse=True)
-            for model in part["models"]
-            for name, epsilon in cases
-            for seed in range(part["runs"])
-        ]
+        methods = [(name, 0.0) for name in UNPROTECTED]
+        methods += [(name, epsilon) for name in part["methods"] for epsilon in part["epsilons"]]
+        axes = {
+            "rows": sorted(part["rows"], reverse=True),
+            "model": part["models"],
+            ("method", "epsilon"): methods,
+            "seed": range(part["runs"]),
+        }
+        return grid("complete", axes, design=self["design"], glm=self["glm"])
 
     def _missing(self) -> list[Job]:
         part = self["missing"]
-        return [
-            Job(
-                "missing",
-                {
-                    "model": model,
-                    "mechanism": mechanism,
-                    "rows": rows,
-                    "method": name,
-                    "seed": seed,
-                    "share": share,
-                    "epsilon": part["epsilon"],
-                    "design": self["design"],
-                    "glm": self["glm"],
-                },
-            )
-            for rows in sorted(part["rows"], reverse=True)
-            for model in part["models"]
-            for mechanism, share in part["shares"].items()
-            for name in part["methods"]
-            for seed in range(part["runs"])
-        ]
+        axes = {
+            "rows": sorted(part["rows"], reverse=True),
+            "model": part["models"],
+            ("mechanism", "share"): part["shares"].items(),
+            "method": part["methods"],
+            "seed": range(part["runs"]),
+        }
+        fixed = {"epsilon": part["epsilon"], "design": self["design"], "glm": self["glm"]}
+        return grid("missing", axes, **fixed)
 
     def _attacks(self) -> list[Job]:
         part = self["attacks"]
-        return [
-            Job(
-                "attacks",
-                {
-                    "method": name,
-                    "rows": part["rows"],
-                    "epsilon": part["epsilon"],
-                    "seed": seed,
-                    "design": self["design"],
-                },
-            )
-            for name in part["methods"]
-            for seed in range(part["runs"])
-        ]
+        axes = {"method": part["methods"], "seed": range(part["runs"])}
+        fixed = {"rows": part["rows"], "epsilon": part["epsilon"], "design": self["design"]}
+        return grid("attacks", axes, **fixed)
 
     def _sme(self) -> list[Job]:
         part = self["sme"]
@@ -87,18 +52,6 @@ class Preset(StudyPreset):
             "parties", "complete_cases", "test", "within", "between", "effect", "risky", "by_label",
         )  # fmt: skip
         generator = {key: part[key] for key in wanted}
-        return [
-            Job(
-                "sme",
-                {
-                    "method": name,
-                    "rows": part["rows"],
-                    "epsilon": part["epsilon"],
-                    "seed": seed,
-                    "sme": generator,
-                    "glm": self["glm"],
-                },
-            )
-            for name in part["methods"]
-            for seed in range(part["runs"])
-        ]
+        axes = {"method": part["methods"], "seed": range(part["runs"])}
+        fixed = {"rows": part["rows"], "epsilon": part["epsilon"]}
+        return grid("sme", axes, sme=generator, glm=self["glm"], **fixed)

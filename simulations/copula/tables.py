@@ -119,11 +119,7 @@ def effort(ours: pd.DataFrame) -> pd.DataFrame:
     if FEDERATED not in ours.index.get_level_values("method"):
         return pd.DataFrame()
     own = select(ours, method=FEDERATED).droplevel(["epsilon", "method"])
-    names = {
-        "iterations": "rounds of ADMM",
-        "rounds": "rounds in all",
-        "seconds": "seconds",
-    }
+    names = {"iterations": "rounds of ADMM", "rounds": "rounds in all", "seconds": "seconds"}
     return own[[name for name in names if name in own]].rename(columns=names)
 
 

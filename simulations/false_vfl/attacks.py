@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import r2_score, roc_auc_score
 from sklearn.pipeline import make_pipeline
@@ -130,35 +131,30 @@ def attack(seen: Seen, known: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame(lines).set_index("attack")
 
 
-def _columns_of(
-    target: AnyArray, known: int, rng: np.random.Generator
+def _scorer(
+    target: AnyArray, known: int, rng: np.random.Generator, model: Any, measure: Callable[..., Any]
 ) -> Callable[[AnyArray, bool], float]:
-    """Return what scores a view by how well it gives columns: R2 over the unknown rows."""
+    """Return what scores a view by how well it gives the target of the unknown rows."""
     order = rng.permutation(len(target))
 
     def score(view: AnyArray, shuffled: bool) -> float:
         x = view[rng.permutation(len(view))] if shuffled else view
-        fitted = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3, 4, 15)))
+        fitted = make_pipeline(StandardScaler(), clone(model))
         fitted.fit(x[order[:known]], target[order[:known]])
-        return float(r2_score(target[order[known:]], fitted.predict(x[order[known:]])))
+        rest = x[order[known:]]
+        by_class = hasattr(fitted, "predict_proba")
+        guessed = fitted.predict_proba(rest)[:, 1] if by_class else fitted.predict(rest)
+        return float(measure(target[order[known:]], guessed))
 
     return score
 
 
-def _labels_of(
-    labels: AnyArray, known: int, rng: np.random.Generator
-) -> Callable[[AnyArray, bool], float]:
-    """Return what scores a view by how well it gives labels: AUC over the unknown rows."""
-    order = rng.permutation(len(labels))
+def _columns_of(target: AnyArray, known: int, rng: np.random.Generator) -> Any:
+    return _scorer(target, known, rng, RidgeCV(np.logspace(-3, 4, 15)), r2_score)
 
-    def score(view: AnyArray, shuffled: bool) -> float:
-        x = view[rng.permutation(len(view))] if shuffled else view
-        fitted = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=500))
-        fitted.fit(x[order[:known]], labels[order[:known]])
-        told = fitted.predict_proba(x[order[known:]])[:, 1]
-        return float(roc_auc_score(labels[order[known:]], told))
 
-    return score
+def _labels_of(labels: AnyArray, known: int, rng: np.random.Generator) -> Any:
+    return _scorer(labels, known, rng, LogisticRegression(C=0.1, max_iter=500), roc_auc_score)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

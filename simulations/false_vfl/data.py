@@ -16,7 +16,7 @@ import torch
 from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete import draw_blocks, split_columns
 from simulations.data import Sources
-from strategies.neural.party import Block
+from strategies.neural.party import PartyBlock
 
 N_PARTIES, COLUMNS_EACH = 8, 77
 N_LABELS, N_ALIGNED = 500, 100
@@ -66,10 +66,8 @@ class Split:
         )
 
 
-def load_isolet(
-    sources: Sources, train: tuple[int, ...] = (1, 2, 3, 4), test: tuple[int, ...] = (5,)
-) -> Split:
-    """Load subsets of Isolet; each has 30 speakers of its own.
+def load_isolet(sources: Sources) -> Split:
+    """Load Isolet's five subsets; each has 30 speakers of its own.
 
     The test samples are the data set's own, subset 5; the one column dropped is the last.
     """
@@ -78,7 +76,7 @@ def load_isolet(
     names = [f"f{i}" for i in range(1, N_PARTIES * COLUMNS_EACH + 1)]
     if lacking := [name for name in [*names, "class", "subset"] if name not in frame]:
         raise DataError(f"{path} lacks the columns {lacking[:5]}; expected f1..f617, class, subset")
-    own, other = (frame[frame["subset"].isin(subsets)] for subsets in (train, test))
+    own, other = frame[frame["subset"] < 5], frame[frame["subset"] == 5]
     labels = [part["class"].to_numpy(dtype=np.int64) - 1 for part in (own, other)]
     return standardised(own[names], other[names], labels[0], labels[1], 26)
 
@@ -126,7 +124,7 @@ def draw_mask(
 
 def to_blocks(
     tables: dict[str, pd.DataFrame], mask: Mask, dtype: torch.dtype = torch.float32
-) -> dict[str, Block]:
+) -> dict[str, PartyBlock]:
     """Return what each party holds, for the central form of the method."""
     blocks = {}
     for k, (name, table) in enumerate(tables.items()):
@@ -134,5 +132,5 @@ def to_blocks(
         row = np.full(len(mask), -1, dtype=np.int64)
         row[held] = np.arange(len(held))
         x = torch.tensor(table.to_numpy()[held], dtype=dtype)
-        blocks[name] = Block(x, torch.ones_like(x), torch.from_numpy(row))
+        blocks[name] = PartyBlock(x, torch.ones_like(x), torch.from_numpy(row))
     return blocks

@@ -23,14 +23,14 @@ from simulations.false_vfl.checkpoints import Checkpoint
 from simulations.false_vfl.training import Pretraining, Stages, fit_head
 from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.networks import NetworkSettings
-from strategies.neural.party import Block
+from strategies.neural.party import PartyBlock
 from strategies.split.central import CentralSplit
 from strategies.split.methods import METHODS as SPLIT
-from strategies.split.methods import SplitNetworks, Training
+from strategies.split.methods import SplitNetworks, TrainingSettings
 
 logger = logging.getLogger("flwr_vertical")
 
-Blocks = Mapping[str, Block]
+Blocks = Mapping[str, PartyBlock]
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def fit_baseline(kind: str, task: Task, fit: dict[str, Any]) -> Fitted:
     """Fit a baseline."""
     own = {name: fit[name] for name in ("epochs", "batch_size", "learning_rate", "weight_decay")}
     before = {f"pretrain_{name}": value for name, value in fit.get("simsiam", {}).items()}
-    training = Training(**own, **before, pretrain="simsiam" if before else "none")
+    training = TrainingSettings(**own, **before, pretrain="simsiam" if before else "none")
     networks = SplitNetworks(**fit["networks"])
     model = CentralSplit(task.blocks, kind, task.n_classes, task.seed, training, networks)
     spent = _pretrain(model, kind, task, fit) if before else 0.0

@@ -36,14 +36,8 @@ class Preset(StudyPreset):
     def jobs(self, options: Options | None = None, everything: bool = False) -> list[Job]:
         """Return all runs, or those that `options` choose; those that take long come first."""
         study = self["study"]
-        seeds = [str(seed) for seed in range(study["runs"])]
-        chosen = {
-            "datasets": study["datasets"],
-            "methods": study["methods"],
-            "train": study["train"],
-            "simsiam": study["simsiam"],
-            "only-seeds": seeds,
-        }
+        chosen = {name: study[name] for name in ("datasets", "methods", "train", "simsiam")}
+        chosen["only-seeds"] = [str(seed) for seed in range(study["runs"])]
         if everything:
             chosen["datasets"] = list(LOADERS)
         if options is not None:
@@ -73,16 +67,6 @@ class Preset(StudyPreset):
         fit = dict(own[section(method)])
         if simsiam == "without":
             fit.pop("simsiam", None)
-        return Job(
-            PART,
-            {
-                "dataset": dataset,
-                "method": method,
-                "train": train,
-                "simsiam": simsiam,
-                "seed": seed,
-                "tests": self["study"]["tests"],
-                "data": own["data"],
-                "fit": fit,
-            },
-        )
+        what = {"dataset": dataset, "method": method, "train": train, "simsiam": simsiam}
+        fixed = {"tests": self["study"]["tests"], "data": own["data"], "fit": fit}
+        return Job(PART, {**what, "seed": seed, **fixed})

@@ -25,11 +25,9 @@ from simulations.false_vfl.methods import METHODS, Task
 from simulations.replications import Job, Metrics
 
 LOADERS: dict[str, Callable[[Sources], Split]] = {
-    "isolet": load_isolet,
-    "fashion_mnist": load_fashion_mnist,
-    "hapt": load_hapt,
+    "isolet": load_isolet, "fashion_mnist": load_fashion_mnist, "hapt": load_hapt,
     "modelnet10": load_modelnet10,
-}
+}  # fmt: skip
 TEST_SEEDS = 1000  # added to a run's seed: blocks of test samples are missing by other draws
 
 

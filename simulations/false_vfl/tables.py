@@ -6,14 +6,12 @@ import numpy as np
 import pandas as pd
 
 from simulations.false_vfl.methods import BASELINES, METHODS, PROPOSED
+from simulations.page import indexed
 
 PAPER = ("tables", "table2", "table11", "table18")
 NAMES = {
-    "isolet": "Isolet",
-    "hapt": "HAPT",
-    "fashion_mnist": "FashionMNIST",
-    "modelnet10": "ModelNet10",
-}
+    "isolet": "Isolet", "hapt": "HAPT", "fashion_mnist": "FashionMNIST", "modelnet10": "ModelNet10",
+}  # fmt: skip
 CELL = ["dataset", "train", "test"]
 WITHOUT = "*"  # the paper's asterisk: the run without SimSiam is the better one
 _ACCURACY = "accuracy "
@@ -84,25 +82,20 @@ def by_training(found: pd.DataFrame, train: str) -> pd.DataFrame:
 def gaps(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     """Return Table 2: the best variant of FALSE-VFL minus the best baseline, averaged."""
     pairs = rivals(found)
-    rows = []
-    levels = {"dataset": "dataset", "train": "train_mechanism", "test": "test_mechanism"}
-    for name, printed_name in levels.items():
-        if pairs.empty:
-            break
+    if pairs.empty:
+        return pd.DataFrame()
+    rows = {}
+    for name in ("dataset", "train", "test"):
+        printed_name = name if name == "dataset" else f"{name}_mechanism"
         for level, own in pairs.groupby(level=name, sort=False):
-            row = {
-                "by": name,
-                "level": level,
+            chosen = (paper["by"] == printed_name) & (paper["level"] == level)
+            rows[name, level] = {
                 "points": (own["proposed"] - own["baseline"]).mean(),
                 "cells": len(own),
+                "points, paper": paper.loc[chosen, "gap_points"].mean(),
+                "points, paper, same cells": (own["paper proposed"] - own["paper baseline"]).mean(),
             }
-            chosen = (paper["by"] == printed_name) & (paper["level"] == level)
-            row["points, paper"] = paper.loc[chosen, "gap_points"].mean()
-            row["points, paper, same cells"] = (
-                own["paper proposed"] - own["paper baseline"]
-            ).mean()
-            rows.append(row)
-    return pd.DataFrame(rows).set_index(["by", "level"]) if rows else pd.DataFrame()
+    return indexed(rows, ["by", "level"])
 
 
 def rivals(found: pd.DataFrame, proposed: Sequence[str] = tuple(PROPOSED)) -> pd.DataFrame:
@@ -127,18 +120,17 @@ def wins(found: pd.DataFrame) -> pd.DataFrame:
     pairs = rivals(found)
     if pairs.empty:
         return pd.DataFrame()
-    rows = []
     groups = [(name, own) for name, own in pairs.groupby(level="dataset", sort=False)]
-    for name, own in [*groups, *([("all", pairs)] if len(groups) > 1 else [])]:
-        row = {
-            "dataset": name,
+    rows = {
+        name: {
             "FALSE-VFL best in": int((own["proposed"] > own["baseline"]).sum()),
             "equal": int((own["proposed"] == own["baseline"]).sum()),
             "cells run": len(own),
+            "paper, same cells": int((own["paper proposed"] > own["paper baseline"]).sum()),
         }
-        row["paper, same cells"] = int((own["paper proposed"] > own["paper baseline"]).sum())
-        rows.append(row)
-    return pd.DataFrame(rows).set_index("dataset")
+        for name, own in [*groups, *([("all", pairs)] if len(groups) > 1 else [])]
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("dataset")
 
 
 def ratios(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:

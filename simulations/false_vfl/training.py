@@ -14,7 +14,7 @@ from torch import Tensor
 
 from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.posterior import log_bound
-from strategies.neural.party import Block
+from strategies.neural.party import PartyBlock
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Pretraining:
     def __init__(
         self,
         model: CentralModel,
-        blocks: Mapping[str, Block],
+        blocks: Mapping[str, PartyBlock],
         n_samples: int,
         stages: Stages,
         seed: int,
@@ -91,7 +91,7 @@ class Pretraining:
 
 def fit_head(
     model: CentralModel,
-    blocks: Mapping[str, Block],
+    blocks: Mapping[str, PartyBlock],
     rows: Tensor,
     y: Tensor,
     epochs: int,

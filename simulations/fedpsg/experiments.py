@@ -103,7 +103,5 @@ def _trained(task: Task, joint: Joint, test: pd.Index, settings: dict[str, Any])
 
 
 PARTS: dict[str, Callable[[dict[str, Any], Data], Metrics]] = {
-    "rows": _rows,
-    "downstream": _downstream,
-    "aligned": _aligned,
-}
+    "rows": _rows, "downstream": _downstream, "aligned": _aligned,
+}  # fmt: skip

@@ -67,8 +67,5 @@ def valid(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
 
 
 FLOORS: dict[str, Callable[[Task, pd.DataFrame, int], pd.DataFrame]] = {
-    DRAW: draw,
-    MEAN: mean,
-    BEST: best,
-    VALID: valid,
-}
+    DRAW: draw, MEAN: mean, BEST: best, VALID: valid,
+}  # fmt: skip

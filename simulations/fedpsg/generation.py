@@ -65,12 +65,7 @@ def local_rows(task: Task, name: str, iterations: int, seed: int) -> pd.DataFram
 
 
 def _fedpsg(
-    task: Task,
-    joint: Joint,
-    method: dict[str, Any],
-    cnum: int,
-    settings: dict[str, Any],
-    seed: int,
+    task: Task, joint: Joint, method: dict[str, Any], cnum: int, settings: dict[str, Any], seed: int
 ) -> pd.DataFrame:
     given = dict(method)
     del given["kind"]

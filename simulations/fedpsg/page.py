@@ -121,9 +121,7 @@ def parts(preset: Preset) -> list[Part]:
             folded=True,
         ),
         Part(
-            "RMSE by attribute, half of B's samples missing",
-            tables={"attributes": ""},
-            folded=True,
+            "RMSE by attribute, half of B's samples missing", tables={"attributes": ""}, folded=True
         ),
         Part("Experiment 3: accuracy", tables={"experiment3_acc": ""}, folded=True),
         Part("Experiment 3: F1", tables={"experiment3_f1": ""}, folded=True),

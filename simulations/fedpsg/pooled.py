@@ -36,10 +36,7 @@ class Imputation:
 
 
 def impute(
-    tables: Mapping[str, pd.DataFrame],
-    labels: "pd.Series[float]",
-    settings: Imputation,
-    seed: int,
+    tables: Mapping[str, pd.DataFrame], labels: "pd.Series[float]", settings: Imputation, seed: int
 ) -> dict[str, pd.DataFrame]:
     """Fill missing cells of all parties' tables by networks trained together."""
     data = {name: _Encoded(frame) for name, frame in tables.items()}

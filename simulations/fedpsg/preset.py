@@ -12,14 +12,8 @@ GENERATING = ("methods_compared", "imputers", "cnum")
 PARTS = (*GENERATING, "downstream", "aligned")
 
 _QUICK_ORDER = {
-    "floor": 0,
-    "truth": 0,
-    "nothing": 0,
-    "copula": 1,
-    "fedpsg": 2,
-    "local": 3,
-    "joint": 4,
-}
+    "floor": 0, "truth": 0, "nothing": 0, "copula": 1, "fedpsg": 2, "local": 3, "joint": 4
+}  # fmt: skip
 
 
 class Preset(StudyPreset):

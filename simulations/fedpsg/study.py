@@ -105,10 +105,7 @@ class FedPSGStudy(Study):
 
     def figures(self, frame: pd.DataFrame, found: Tables) -> dict[str, Figure]:
         """Return errors by share, and AUC by number of aligned samples."""
-        return {
-            "errors": figures.errors_figure(frame),
-            "aligned": figures.aligned_figure(frame),
-        }
+        return {"errors": figures.errors_figure(frame), "aligned": figures.aligned_figure(frame)}
 
     def notes(self) -> list[str]:
         """Return what a reader must know."""

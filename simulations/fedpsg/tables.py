@@ -189,14 +189,10 @@ def attribute_table(frame: pd.DataFrame, ratio: float) -> pd.DataFrame:
 def quality_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Levels that are right, distances of dependence and margins, copies, membership."""
     titles = {
-        "accuracy": "levels right",
-        "correlation": "correlation distance",
-        "margin": "margin distance",
-        "quality": "quality",
-        "copies": "rows that B has",
-        "copies by chance": "the same of true rows",
-        "membership": "membership, points",
-    }
+        "accuracy": "levels right", "correlation": "correlation distance",
+        "margin": "margin distance", "quality": "quality", "copies": "rows that B has",
+        "copies by chance": "the same of true rows", "membership": "membership, points",
+    }  # fmt: skip
     out: dict[tuple[Any, ...], dict[str, Any]] = {}
     for metric, title in titles.items():
         found = means(_whole(frame), "rows", KEYS, metric)

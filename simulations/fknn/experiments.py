@@ -145,11 +145,6 @@ def _lossless(settings: dict[str, Any], data: VerticalData) -> Metrics:
 
 
 PARTS: dict[str, Callable[[dict[str, Any], VerticalData], Metrics]] = {
-    "table3": _table3,
-    "table4": _table4,
-    "stability": _stability,
-    "rows": _rows,
-    "settings": _settings,
-    "lossless": _lossless,
-    "regression": replicate_regression,
-}
+    "table3": _table3, "table4": _table4, "stability": _stability, "rows": _rows,
+    "settings": _settings, "lossless": _lossless, "regression": replicate_regression,
+}  # fmt: skip

@@ -14,7 +14,7 @@ from flwr_vertical.privacy import seeded_noise
 from simulations.data import Sources, fingerprint
 from simulations.page import Part, Tables, verdict
 from simulations.preset import StudyPreset
-from simulations.replications import Job, Metrics
+from simulations.replications import Job, Metrics, grid
 from simulations.study import Study
 from simulations.synthesis.attacks import attack, attack_jobs, attack_notes, attack_table
 from simulations.synthesis.data import draw, load, split
@@ -30,23 +30,13 @@ class Preset(StudyPreset):
         """Return all jobs, seed by seed, with the fingerprints of their data."""
         part = self["tables"]
         fingerprints = {name: fingerprint([of]) for name, of in data.items()}
-        tables = [
-            Job(
-                "tables",
-                {
-                    "dataset": dataset,
-                    "epsilon": epsilon,
-                    "method": method,
-                    "seed": seed,
-                    "rows": part["rows"],
-                    "data": fingerprints[dataset],
-                },
-            )
-            for seed in range(part["runs"])
-            for dataset in part["datasets"]
-            for epsilon in part["epsilons"]
-            for method in part["methods"]
-        ]
+        axes = {
+            "seed": range(part["runs"]),
+            ("dataset", "data"): [(name, fingerprints[name]) for name in part["datasets"]],
+            "epsilon": part["epsilons"],
+            "method": part["methods"],
+        }
+        tables = grid("tables", axes, rows=part["rows"])
         return tables + attack_jobs(self["attacks"], fingerprints)
 
 
@@ -155,16 +145,11 @@ def measure(job: Job, data: dict[str, pd.DataFrame]) -> Metrics:
 def distances(real: pd.DataFrame, made: pd.DataFrame) -> dict[str, float]:
     """Return Kolmogorov and Smirnov's distance of every column of numbers."""
     numeric: list[Any] = [c for c in real if pd.api.types.is_numeric_dtype(real[c])]
-    return {
-        str(name): float(
-            ks_2samp(
-                np.asarray(real[name], dtype=float),
-                np.asarray(made[name], dtype=float),
-                method="asymp",
-            ).statistic
-        )
-        for name in numeric
-    }
+    found = {}
+    for name in numeric:
+        both = (np.asarray(table[name], dtype=float) for table in (real, made))
+        found[str(name)] = float(ks_2samp(*both, method="asymp").statistic)
+    return found
 
 
 def make_tables(frame: pd.DataFrame, targets: dict[str, Any]) -> dict[str, pd.DataFrame]:

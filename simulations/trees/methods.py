@@ -132,16 +132,11 @@ def _laser(task: Task, settings: dict[str, Any]) -> Array:
 
 
 METHODS: dict[str, Callable[[Task, dict[str, Any]], Array]] = {
-    "federated, trees by pattern": _patterns,
-    "one model of all samples": _shared,
-    "two models": _two_models,
-    "intersection only": _intersection,
-    "zeros for missing blocks": _zeros,
-    "party a alone": _party_a,
-    "party b alone": _party_b,
-    "donors, then boosting": _donors,
-    "LASER-VFL": _laser,
-}
+    "federated, trees by pattern": _patterns, "one model of all samples": _shared,
+    "two models": _two_models, "intersection only": _intersection,
+    "zeros for missing blocks": _zeros, "party a alone": _party_a, "party b alone": _party_b,
+    "donors, then boosting": _donors, "LASER-VFL": _laser,
+}  # fmt: skip
 """All but the federated one are central boosters in the same bins, or networks."""
 
 OURS = "federated, trees by pattern"

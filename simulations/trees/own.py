@@ -271,10 +271,8 @@ def _central(model: Any, tables: Tables, labels: "pd.Series[float]", test: Flags
 
 
 METHODS: dict[str, Callable[[Tables, "pd.Series[float]", Flags, Mapping[str, Any]], Array]] = {
-    _OURS: _ours,
-    _LIGHTGBM: _lightgbm,
-    "HistGradientBoosting": _sklearn,
-}
+    _OURS: _ours, _LIGHTGBM: _lightgbm, "HistGradientBoosting": _sklearn,
+}  # fmt: skip
 
 
 def summary(wide: pd.DataFrame, within: float) -> pd.DataFrame:

@@ -67,11 +67,4 @@ def draw_design(
         scores = mar_scores(labels, first, design["label_weight"], design["first_weight"])
         mask = logistic_mask(scores, rates, rng)
     scale = by_variable(np.ones(len(beta)), names)
-    return Sample(
-        frames,
-        labels,
-        by_variable(beta, names),
-        scale,
-        mask,
-        np.arange(n) >= rows,
-    )
+    return Sample(frames, labels, by_variable(beta, names), scale, mask, np.arange(n) >= rows)

@@ -37,11 +37,7 @@ def _finite(settings: dict[str, Any]) -> Metrics:
 def _inference(settings: dict[str, Any]) -> Metrics:
     design, seed = settings["design"], settings["seed"]
     sample = draw_design(
-        design,
-        rows=settings["rows"],
-        rates=settings["rates"],
-        cross=settings["cross"],
-        seed=seed,
+        design, rows=settings["rows"], rates=settings["rates"], cross=settings["cross"], seed=seed
     )
     strategy = make_method(settings["kind"], design["parties"][0])
     try:
@@ -93,12 +89,7 @@ def _repeats(settings: dict[str, Any]) -> Metrics:
 
 
 PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
-    "finite": _finite,
-    "inference": _inference,
-    "parting": _inference,
-    "sme": _sme,
-    "splits": _splits,
-    "repeats": _repeats,
-    "correlated": replicate_correlated,
+    "finite": _finite, "inference": _inference, "parting": _inference, "sme": _sme,
+    "splits": _splits, "repeats": _repeats, "correlated": replicate_correlated,
     "apart": replicate_apart,
-}
+}  # fmt: skip

@@ -3,7 +3,7 @@
 from typing import Any
 
 from simulations.preset import StudyPreset
-from simulations.replications import Job
+from simulations.replications import Job, grid
 from simulations.vfem.design import MAR, MCAR
 from simulations.vfem.methods import BASELINES, STEADIED
 
@@ -49,57 +49,33 @@ class Preset(StudyPreset):
         cases = [
             (mechanism, rate, False) for mechanism in (MCAR, MAR) for rate in part["rates"]
         ] + [(MCAR, rate, True) for rate in part["first_rates"]]
-        return [
-            Job(
-                "finite",
-                {
-                    "mechanism": mechanism,
-                    "rows": rows,
-                    "rate": rate,
-                    "A too": first,
-                    "seed": seed,
-                    "rates": [rate if first else 0.0, *[rate] * others],
-                    "held_out": part["held_out"],
-                    "methods": list(FINITE_METHODS),
-                    "design": design,
-                    **self["fit"],
-                },
-            )
-            for rows in sorted(part["rows"], reverse=True)
-            for mechanism, rate, first in cases
-            for seed in range(part["runs"])
-        ]
+        names = ("mechanism", "rate", "A too", "rates")
+        axes = {
+            "rows": sorted(part["rows"], reverse=True),
+            names: [(*case, [case[1] if case[2] else 0.0, *[case[1]] * others]) for case in cases],
+            "seed": range(part["runs"]),
+        }
+        fixed = {"held_out": part["held_out"], "methods": list(FINITE_METHODS), "design": design}
+        return grid("finite", axes, **fixed, **self["fit"])
 
     def _inference(self, name: str) -> list[Job]:
         part = self[name]
-        return [
-            Job(
-                name,
-                {
-                    "rows": rows,
-                    "cross": cross,
-                    "kind": kind,
-                    "seed": seed,
-                    "rates": part["rates"],
-                    "design": self["design"],
-                    **self["fit"],
-                },
-            )
-            for rows in part["rows"]
-            for cross in part["cross"]
-            for seed in range(part["runs"])
-            for kind in part["kinds"]
-        ]
+        axes = {
+            "rows": part["rows"],
+            "cross": part["cross"],
+            "seed": range(part["runs"]),
+            "kind": part["kinds"],
+        }
+        return grid(name, axes, rates=part["rates"], design=self["design"], **self["fit"])
 
     def _correlated(self) -> list[Job]:
         part = self["correlated"]
-        fixed = {key: part[key] for key in ("rows", "widths", "noise")}
-        return [
-            Job("correlated", {**fixed, "correlation": correlation, "rate": rate, "seed": seed})
-            for correlation in part["correlations"]
-            for rate in part["rates"]
-            for seed in range(part["runs"])
-        ]
+        axes = {
+            "correlation": part["correlations"],
+            "rate": part["rates"],
+            "seed": range(part["runs"]),
+        }
+        return grid("correlated", axes, **{key: part[key] for key in ("rows", "widths", "noise")})
 
     def _apart(self) -> list[Job]:
         part = self["apart"]
@@ -114,16 +90,7 @@ class Preset(StudyPreset):
         part = self[name]
         sme = _generator(self["sme"]) | {"methods": self["sme"]["methods"]}
         return [
-            Job(
-                name,
-                {
-                    "rows": part["rows"],
-                    "seed": seed,
-                    **extra,
-                    "sme": sme,
-                    **self["fit"],
-                },
-            )
+            Job(name, {"rows": part["rows"], "seed": seed, **extra, "sme": sme, **self["fit"]})
             for seed in range(part["runs"])
         ]
 

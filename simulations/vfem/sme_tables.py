@@ -21,10 +21,7 @@ def estimates(frame: pd.DataFrame) -> pd.DataFrame:
     cells = chosen.assign(number=split[0], party=split[1], variable=split[2])
     cells = cells[cells["number"].isin(["estimate", "std_error", "p_value"])]
     table = cells.pivot_table(
-        index=["party", "variable"],
-        columns=["number", "method_name"],
-        values="value",
-        sort=False,
+        index=["party", "variable"], columns=["number", "method_name"], values="value", sort=False
     )
     return table.rename_axis(columns=["number", "method"])
 
@@ -76,15 +73,10 @@ def summary(frame: pd.DataFrame, papers: list[pd.DataFrame]) -> pd.DataFrame:
     wide = chosen.pivot_table(index="method_name", columns="metric", values="value")
     wide = wide.reindex([name for name in METHODS if name in wide.index])
     columns = {
-        "n_samples": "rows used",
-        "adjusted_r2": "adjusted R2",
-        "coefficients": "RMSE, standard units",
-        "raw coefficients": "RMSE, raw",
-        "rounds": "rounds",
-        "seconds": "seconds",
-        "cpu seconds": "CPU seconds",
-        "GiB": "peak GiB",
-    }
+        "n_samples": "rows used", "adjusted_r2": "adjusted R2",
+        "coefficients": "RMSE, standard units", "raw coefficients": "RMSE, raw", "rounds": "rounds",
+        "seconds": "seconds", "cpu seconds": "CPU seconds", "GiB": "peak GiB",
+    }  # fmt: skip
     table = wide[[name for name in columns if name in wide]].rename(columns=columns)
     rows = pd.concat(papers)
     printed = rows[rows["variable"] == "adjusted_r2"].drop_duplicates("method")

@@ -9,15 +9,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from strategies.false_vfl.networks import (
-    Discriminator,
-    NetworkSettings,
-    PartyNets,
-    ServerNets,
-)
+from strategies.false_vfl.networks import Discriminator, NetworkSettings, PartyNetworks, ServerNets
 from strategies.false_vfl.posterior import draw_normals, log_bound, normalised_weights, posterior
 from strategies.neural.networks import Prediction
-from strategies.neural.party import Block
+from strategies.neural.party import PartyBlock
 
 
 class CentralModel(nn.Module):
@@ -25,7 +20,7 @@ class CentralModel(nn.Module):
 
     def __init__(
         self,
-        blocks: Mapping[str, Block],
+        blocks: Mapping[str, PartyBlock],
         settings: NetworkSettings,
         variant: str,
         n_classes: int | None,
@@ -36,7 +31,7 @@ class CentralModel(nn.Module):
         self.settings, self.variant, self.dtype = settings, variant, dtype
         self.parties = nn.ModuleDict(
             {
-                name: PartyNets(block.x.shape[1], settings, variant, seed, name)
+                name: PartyNetworks(block.x.shape[1], settings, variant, seed, name)
                 for name, block in blocks.items()
             }
         )
@@ -45,7 +40,7 @@ class CentralModel(nn.Module):
         self.to(dtype)
 
     def log_weights(
-        self, blocks: Mapping[str, Block], batch: Tensor, n_draws: int, seed: int
+        self, blocks: Mapping[str, PartyBlock], batch: Tensor, n_draws: int, seed: int
     ) -> tuple[Tensor, Tensor]:
         """Return draws of h and their log weights.
 
@@ -73,13 +68,15 @@ class CentralModel(nn.Module):
             terms = terms + self._nets(name).log_terms(x, known, places, h, noise)
         return h, terms
 
-    def loss(self, blocks: Mapping[str, Block], batch: Tensor, n_draws: int, seed: int) -> Tensor:
+    def loss(
+        self, blocks: Mapping[str, PartyBlock], batch: Tensor, n_draws: int, seed: int
+    ) -> Tensor:
         """Return the loss of the first stage: minus the bound, a row's mean."""
         return -log_bound(self.log_weights(blocks, batch, n_draws, seed)[1]).mean()
 
     def predict(
         self,
-        blocks: Mapping[str, Block],
+        blocks: Mapping[str, PartyBlock],
         rows: Tensor,
         n_draws: int,
         seed: int,
@@ -97,9 +94,9 @@ class CentralModel(nn.Module):
             _joined([part.deviation for part in found]),
         )
 
-    def _nets(self, name: str) -> PartyNets:
+    def _nets(self, name: str) -> PartyNetworks:
         nets = self.parties[name]
-        assert isinstance(nets, PartyNets)
+        assert isinstance(nets, PartyNetworks)
         return nets
 
 

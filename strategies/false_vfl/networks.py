@@ -1,4 +1,4 @@
-"""The networks: a party's encoder and decoder, the server's, and the discriminator for the labels.
+"""A party's encoder and decoder, the server's networks, the discriminator; what a run leaves.
 
 A party has a missing indicator as well in variant II; all networks are in one process in `central`.
 """
@@ -6,6 +6,8 @@ A party has a missing indicator as well in variant II; all networks are in one p
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -13,13 +15,18 @@ from strategies.false_vfl.posterior import (
     HALF_LOG_TWO_PI,
     log_density,
     log_density_of_draw,
+    normalised_weights,
     row_log_density,
 )
+from strategies.neural.hardware import to_numpy
 from strategies.neural.images import RESNET_CHANNELS, ImageDecoder, initialise
+from strategies.neural.model import NeuralModel, NeuralPart
 from strategies.neural.networks import (
     NetworkSizes,
     Prediction,
+    Weights,
     apply,
+    load_arrays,
     make_encoder,
     new_generator,
     perceptron,
@@ -31,7 +38,7 @@ class NetworkSettings(NetworkSizes):
     """Sizes and bounds of all networks.
 
     The paper says "simple multilayer perceptrons" for tables and names no width, depth, activation
-    or bound of a variance. ``simulations/false_vfl/search.py`` compares others on a validation
+    or bound of a variance. ``simulations/false_vfl/search.md`` compares others on a validation
     split.
     """
 
@@ -56,10 +63,7 @@ class NetworkSettings(NetworkSizes):
 
 
 def bounded(raw: Tensor, bounds: tuple[float, float]) -> Tensor:
-    """Map any number between two bounds, smoothly, zero to zero.
-
-    A hard clamp would stop the gradient at the bounds; this one only lets it fade.
-    """
+    """Map any number between two bounds, zero to zero, so smoothly that no gradient stops there."""
     lower, upper = bounds
     width = upper - lower
     return lower + width * torch.sigmoid(4.0 * raw / width + math.log(-lower / upper))
@@ -87,7 +91,7 @@ class GaussianNet(nn.Module):
         return row_log_density(apply(self.net, x, self.mixed), of, self.bounds, known)
 
 
-class PartyNets(nn.Module):
+class PartyNetworks(nn.Module):
     """The networks of one party."""
 
     def __init__(
@@ -249,3 +253,63 @@ class Discriminator(nn.Module):
             return Prediction(value, None, spread.sqrt())
         probabilities = (weights[..., None] * given.softmax(-1)).sum(1)
         return Prediction(probabilities.argmax(-1), probabilities, None)
+
+
+@dataclass
+class FalseVFLPart(NeuralPart):
+    """A party's own networks, and how its columns become what they see."""
+
+    strategy = "false-vfl"
+
+    variant: str  # Of the fit
+
+    def nets(self, name: str) -> PartyNetworks:
+        """Make the networks again, of the party of that name."""
+        settings = NetworkSettings.from_text(self.networks)
+        nets = PartyNetworks(len(self.sources), settings, self.variant, 0, name)
+        return load_arrays(nets, self.weights, self.precision)
+
+
+@dataclass
+class FalseVFLModel(NeuralModel):
+    """The server's networks; it has no party's."""
+
+    strategy = "false-vfl"
+
+    variant: str  # Of the fit
+    weights: Weights  # Of `ServerNets`
+    prediction_samples: int  # See `FalseVFL`
+
+    @property
+    def settings(self) -> NetworkSettings:
+        """Sizes and bounds of the networks."""
+        return NetworkSettings.from_text(self.networks)
+
+    def nets(self) -> ServerNets:
+        """Make the global networks again."""
+        return load_arrays(ServerNets(self.settings, 0), self.weights, self.precision)
+
+    def discriminator(self) -> Discriminator:
+        """Make the discriminator again."""
+        made = Discriminator(self.settings, len(self.classes) or None, 0)
+        return load_arrays(made, self.head, self.precision)
+
+
+def prediction_table(
+    net: Discriminator, h: Tensor, logs: Tensor, classes: list[float], centre: float, unit: float
+) -> pd.DataFrame:
+    """Return predictions of samples, a line each.
+
+    Shapes: h (n_rows, n_draws, h_dim); logs (n_rows, n_draws): log weights of the draws.
+    """
+    with torch.no_grad():
+        found = net.predict(h, normalised_weights(logs))
+    if found.probabilities is None:
+        assert found.deviation is not None
+        value, deviation = (to_numpy(t.double()) for t in (found.value, found.deviation))
+        return pd.DataFrame({"prediction": value * unit + centre, "std_error": deviation * unit})
+    columns = {"prediction": np.asarray(classes)[to_numpy(found.value)]}
+    probabilities = to_numpy(found.probabilities.double())
+    for k, label in enumerate(classes):
+        columns[f"probability_{label:g}"] = probabilities[:, k]
+    return pd.DataFrame(columns)

@@ -15,13 +15,12 @@ from torch import Tensor
 from flwr_vertical import Party, StepGroup, Summands, Uses, step
 from flwr_vertical.arrays import AnyArray
 from flwr_vertical.errors import DataError, ProtocolError
-from strategies.false_vfl.model import FalseVFLPart
-from strategies.false_vfl.networks import NetworkSettings, PartyNets, draw
+from strategies.false_vfl.networks import FalseVFLPart, NetworkSettings, PartyNetworks, draw
 from strategies.false_vfl.posterior import draw_normals, shared_draws
 from strategies.false_vfl.rounds import GRADIENT_LIMIT, MEAN_LIMIT, TERM_LIMIT
 from strategies.neural.hardware import precision_on, to_numpy, to_tensor
 from strategies.neural.networks import draw_weights
-from strategies.neural.party import Held, KeptPart, NetworkSteps, OwnColumns, scatter
+from strategies.neural.party import HeldRows, KeptPart, NetworkSteps, OwnColumns, scatter
 
 WEIGHTS, NOISE = "false-vfl weights", "false-vfl noise"
 """What a party draws its own random numbers for."""
@@ -54,7 +53,7 @@ class Networks(NetworkSteps):
     ) -> dict[str, Any]:
         """Agree to take part, and note the settings of the run.
 
-        Message: networks: `NetworkSettings` as text; variant: see `PartyNets`; seed: what the
+        Message: networks: `NetworkSettings` as text; variant: see `PartyNetworks`; seed: what the
         numbers follow from that are checked; precision: what networks compute in; encoding: see
         `numeric_matrix`; learning_rate, weight_decay: adam's; n_draws: draws of h in a pretraining
         step; device: where to compute; returns ``lone``: whether samples that this party alone
@@ -97,14 +96,11 @@ class Networks(NetworkSteps):
         """Return what this node draws from a seed, and what it computes in."""
         own = self.other(OwnColumns)
         drawn = draw_normals(seed, "check", (8,), own.dtype).numpy()
-        return {
-            "drawn": drawn,
-            "precision": precision_on(own.device, str(self.state["precision"])),
-        }
+        return {"drawn": drawn, "precision": precision_on(own.device, str(self.state["precision"]))}
 
-    def get(self, *, changes: bool) -> PartyNets:
+    def get(self, *, changes: bool) -> PartyNetworks:
         """Return the networks; `changes` says whether the step trains them."""
-        found: PartyNets = self.party.live.get("networks", self._new, changes=changes)
+        found: PartyNetworks = self.party.live.get("networks", self._new, changes=changes)
         return found
 
     def optimiser(self, part: str) -> torch.optim.Adam:
@@ -122,13 +118,13 @@ class Networks(NetworkSteps):
         """Draws of h in a pretraining step."""
         return int(self.state["draws"])
 
-    def _new(self) -> PartyNets:
+    def _new(self) -> PartyNetworks:
         part = self.other(KeptPart).part
         own = self.other(OwnColumns)
         if isinstance(part, FalseVFLPart):
             return part.nets(self.name).to(own.device)
         settings = NetworkSettings.from_text(str(self.state["networks"]))
-        nets = PartyNets(own.n_columns, settings, self.variant, 0, self.name)
+        nets = PartyNetworks(own.n_columns, settings, self.variant, 0, self.name)
         draw_weights(nets, self.party.own_bytes(WEIGHTS))
         return nets.to(own.device, own.dtype)
 
@@ -156,7 +152,7 @@ class Graph:
     terms: Tensor
 
     def __init__(
-        self, nets: PartyNets, held: Held, n_rows: int, mean: AnyArray, log_sigma: AnyArray
+        self, nets: PartyNetworks, held: HeldRows, n_rows: int, mean: AnyArray, log_sigma: AnyArray
     ) -> None:
         self._nets, self._held, self._n_rows = nets, held, n_rows
         self.mean, self.log_sigma = (
@@ -280,8 +276,7 @@ class PretrainingSteps(StepGroup):
         optimiser.zero_grad(set_to_none=True)
         mean, precision = networks.get(changes=True).encode(held.x)
         torch.autograd.backward(
-            [mean, precision],
-            [to_tensor(g, mean) for g in (in_mean, in_precision)],
+            [mean, precision], [to_tensor(g, mean) for g in (in_mean, in_precision)]
         )
         optimiser.step()
 

@@ -83,11 +83,7 @@ def log_bound(log_weights: Tensor) -> Tensor:
 
 
 def normalised_weights(log_weights: Tensor) -> Tensor:
-    """Return the weights of each row's draws, adding up to 1; shape (n_rows, n_draws).
-
-    They are the gradient of `log_bound` in the log weights, which is all that a party needs for
-    its own gradient, and what predictions are averaged by.
-    """
+    """Return the gradient of `log_bound` in the log weights: weights of each row's draws."""
     return torch.softmax(log_weights, dim=-1)
 
 
@@ -100,12 +96,7 @@ _Key = tuple[int, str, tuple[int, ...], torch.dtype]
 
 
 class SharedDraws:
-    """The last draws of a process; use the one of this process, `shared_draws`.
-
-    Every party needs the same noise of h, and so does the server. On machines of their own each
-    draws it; in a simulation all would, one after the other. Draws follow from the seed, so that it
-    makes no difference who drew them.
-    """
+    """The last draws of a process: all nodes of a simulation need the same (`shared_draws`)."""
 
     def __init__(self, n_bytes: int = KEPT_BYTES) -> None:
         self._n_bytes, self._used = n_bytes, 0
@@ -153,11 +144,7 @@ def row_log_density(
 
 
 class _RowLogDensity(torch.autograd.Function):
-    """The log density of rows under normal distributions that a network gives, in one operation.
-
-    Composed of PyTorch's own operations, `log_density` and `bounded` pass over as many numbers as a
-    network gives about twenty times, forward and backward; these passes cost as much as the
-    network. Here both are written out, with few passes and little memory between them.
+    """The log density of rows under normal distributions that a network gives, in few passes.
 
     With ``s = sigmoid(4 raw / w + log(-lower / upper))`` and ``w = upper - lower``, the log
     standard deviation is ``lower + w s`` (`bounded`), the residual ``r = (x - mean)

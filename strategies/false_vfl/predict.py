@@ -13,8 +13,12 @@ from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.results import Progress
-from strategies.false_vfl.model import FalseVFLModel, prediction_table
-from strategies.false_vfl.networks import NetworkSettings, ServerNets
+from strategies.false_vfl.networks import (
+    FalseVFLModel,
+    NetworkSettings,
+    ServerNets,
+    prediction_table,
+)
 from strategies.false_vfl.party import FalseVFLParty
 from strategies.false_vfl.posterior import draw_normals
 from strategies.false_vfl.rounds import Rounds, ServerStep
@@ -100,11 +104,7 @@ def note_precision(
 
 
 def predict_rows(
-    rounds: Rounds,
-    model: FalseVFLModel,
-    rows: Indices,
-    progress: Progress,
-    device: torch.device,
+    rounds: Rounds, model: FalseVFLModel, rows: Indices, progress: Progress, device: torch.device
 ) -> pd.DataFrame:
     """Predict samples, by two rounds for each block of them; a line for each of `rows`."""
     nets, head = model.nets().to(device), model.discriminator().to(device)

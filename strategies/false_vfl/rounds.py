@@ -60,10 +60,7 @@ class ServerStep:
         self.h, self._terms = nets.latent_terms(self.mean, self.log_sigma, noise_h, noise_z)
 
     def log_weights(self, party_terms: AnyArray) -> Tensor:
-        """Return the log weights of the draws, shape (n_rows, n_draws); for parameters see `weigh`.
-
-        They are constants: no gradient goes through them.
-        """
+        """Return the log weights of the draws, shape (n_rows, n_draws), through no gradient."""
         return self._terms.detach() + to_tensor(party_terms, self._terms)
 
     def weigh(self, party_terms: AnyArray) -> tuple[float, Tensor]:
@@ -134,14 +131,8 @@ class Rounds(NeuralRounds):
 
     def log_terms(self, batch: Indices, mean: Tensor, log_sigma: Tensor, seed: int) -> AnyArray:
         """Have parties draw h; return the sum of their terms, shape (n_rows, n_draws)."""
-        total = self.federation.sum(
-            "log_terms",
-            {"seed": seed},
-            per_party=self._rows(batch, mean=mean, log_sigma=log_sigma),
-            scale={"terms": TERM_LIMIT},
-        )
-        terms: AnyArray = total["terms"]
-        return terms
+        posterior = self._rows(batch, mean=mean, log_sigma=log_sigma)
+        return self._terms("log_terms", {"seed": seed}, posterior)
 
     def go_backward(self, batch: Indices, weights: Tensor) -> tuple[AnyArray, AnyArray]:
         """Have parties go backward; return sums of gradients, shape (n_rows, h_dim)."""
@@ -157,13 +148,13 @@ class Rounds(NeuralRounds):
     ) -> AnyArray:
         """Return sums of terms for several seeds, shape (n_seeds, n_rows, n_draws)."""
         posterior = self._rows(batch, mean=step.mean, log_sigma=step.log_sigma) if tell else None
-        total = self.federation.sum(
-            "score",
-            {"seeds": seeds, "n_draws": n_draws},
-            per_party=posterior,
-            scale={"terms": TERM_LIMIT},
-        )
-        terms: AnyArray = total["terms"]
+        return self._terms("score", {"seeds": seeds, "n_draws": n_draws}, posterior)
+
+    def _terms(self, step: str, arguments: dict[str, Any], posterior: Any) -> AnyArray:
+        scale = {"terms": TERM_LIMIT}
+        terms: AnyArray = self.federation.sum(step, arguments, per_party=posterior, scale=scale)[
+            "terms"
+        ]
         return terms
 
     def _rows(self, batch: Indices, **values: Tensor) -> dict[str, dict[str, AnyArray]]:

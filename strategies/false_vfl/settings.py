@@ -35,22 +35,13 @@ class FalseVFLSettings(ImageStrategy):
     )
 
     exchanges_asked: ClassVar[tuple[str, ...]] = (EMBEDDINGS,)
-    demo: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {
-            "labels": "demo",
-            "demo.missing-cells": 0.0,
-            "demo.missing-blocks": 0.3,
-            "demo.missing-labels": 0.3,
-            "false-vfl.pretrain-epochs": 60,
-            "false-vfl.epochs": 60,
-            "false-vfl.h-dim": 16,
-            "false-vfl.z-dim": 8,
-            "false-vfl.width": 64,
-            "false-vfl.pretrain-batch-size": 128,
-            "false-vfl.pretrain-learning-rate": 0.002,
-            "false-vfl.learning-rate": 0.002,
-        }
-    )
+    demo: ClassVar[Mapping[str, Any]] = MappingProxyType({
+        "labels": "demo", "demo.missing-cells": 0.0, "demo.missing-blocks": 0.3,
+        "demo.missing-labels": 0.3, "false-vfl.pretrain-epochs": 60, "false-vfl.epochs": 60,
+        "false-vfl.h-dim": 16, "false-vfl.z-dim": 8, "false-vfl.width": 64,
+        "false-vfl.pretrain-batch-size": 128, "false-vfl.pretrain-learning-rate": 0.002,
+        "false-vfl.learning-rate": 0.002,
+    })  # fmt: skip
     disclosure = (
         (
             "server",

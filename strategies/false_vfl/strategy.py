@@ -8,8 +8,7 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Indices
 from flwr_vertical.results import Progress
-from strategies.false_vfl.model import FalseVFLModel
-from strategies.false_vfl.networks import ServerNets
+from strategies.false_vfl.networks import FalseVFLModel, ServerNets
 from strategies.false_vfl.party import FalseVFLParty
 from strategies.false_vfl.predict import (
     FalseVFLPredictions,
@@ -23,7 +22,7 @@ from strategies.false_vfl.training import HeadTraining, Pretraining, fit_head
 from strategies.linear.problem import sample_index
 from strategies.neural.hardware import device_of
 from strategies.neural.networks import to_arrays
-from strategies.neural.training import Targets
+from strategies.neural.training import LabelTargets
 
 
 class FalseVFL(FalseVFLSettings):
@@ -72,7 +71,7 @@ class FalseVFL(FalseVFLSettings):
         """Train both stages, and predict samples without a label."""
         labels = np.asarray(federation.labels, dtype=float)
         seed = int(federation.rng.integers(2**62))
-        targets = Targets.of(labels, self.task)
+        targets = LabelTargets.of(labels, self.task)
         rounds = Rounds(federation, alignment.mask, per_party=self.variant == "I")
         usable = self._prepare(rounds, seed, result)
         first = Pretraining(self, rounds, usable, seed, result, progress)
@@ -90,16 +89,11 @@ class FalseVFL(FalseVFLSettings):
     def _prepare(self, rounds: Rounds, seed: int, result: Result) -> Indices:
         """Hand out settings; return which samples take part."""
         arguments = {
-            "networks": self.network_settings.to_text(),
-            "variant": self.variant,
-            "seed": seed,
-            "precision": self.precision,
-            "encoding": self.encoding,
-            "learning_rate": self.pretrain_learning_rate,
-            "weight_decay": self.weight_decay,
+            "networks": self.network_settings.to_text(), "variant": self.variant, "seed": seed,
+            "precision": self.precision, "encoding": self.encoding, "device": self.device,
+            "learning_rate": self.pretrain_learning_rate, "weight_decay": self.weight_decay,
             "n_draws": self.importance_samples,
-            "device": self.device,
-        }
+        }  # fmt: skip
         replies = rounds.federation.call("prepare", arguments)
         note_precision(self.precision, device_of(self.device), replies, result)
         return take_part(rounds, replies, seed, self.dtype, result)
@@ -108,20 +102,9 @@ class FalseVFL(FalseVFLSettings):
 
     def _keep(self, rounds: Rounds, nets: ServerNets, head: HeadTraining) -> FalseVFLModel:
         """Have each party keep its part; return the server's."""
-        name = rounds.federation.random_bytes(16).hex()
-        rounds.federation.call("keep", {"model": name})
-        targets = head.targets
-        return FalseVFLModel(
-            name=name,
-            networks=self.network_settings.to_text(),
-            precision=self.precision,
-            parties=rounds.parties,
-            classes=targets.classes,
-            centre=targets.centre,
-            unit=targets.unit,
-            head=to_arrays(head.net),
-            prediction_rows=self.prediction_rows,
-            variant=self.variant,
-            weights=to_arrays(nets),
-            prediction_samples=self.prediction_samples,
+        own = {"weights": to_arrays(nets), "prediction_samples": self.prediction_samples}
+        model = self.fitted(
+            FalseVFLModel, rounds, head.targets, head.net, variant=self.variant, **own
         )
+        rounds.federation.call("keep", {"model": model.name})
+        return model

@@ -18,7 +18,7 @@ from strategies.false_vfl.predict import drawn_step
 from strategies.false_vfl.rounds import Rounds, ServerStep
 from strategies.false_vfl.settings import FalseVFLSettings
 from strategies.neural.hardware import device_of
-from strategies.neural.training import EarlyStop, Targets, split_off
+from strategies.neural.training import EarlyStop, LabelTargets, split_off
 
 SCORING_ROUNDS = 58
 """Rounds of likelihoods at most: with the one that encodes, fewer than 60 for any epochs."""
@@ -62,14 +62,10 @@ class Pretraining:
     def run(self) -> None:
         """Take all steps, or those until validation says to stop; end with the best networks."""
         live = {
-            "nets": self.nets,
-            "optimiser": self._optimiser,
-            "carried": self.carried,
-            "losses": self._losses,
-            "stop": self._stop,
-            "best": self._best,
+            "nets": self.nets, "optimiser": self._optimiser, "carried": self.carried,
+            "losses": self._losses, "stop": self._stop, "best": self._best,
             "history": self._result.history,
-        }
+        }  # fmt: skip
         total = self._steps * self._strategy.pretrain_epochs
         self.rounds.federation.loop(total, self._step, live)
         last = self._result.history[-1]
@@ -159,7 +155,7 @@ class Pretraining:
 class HeadTraining:
     """The discriminator and its optimiser."""
 
-    def __init__(self, strategy: FalseVFLSettings, targets: Targets, seed: int) -> None:
+    def __init__(self, strategy: FalseVFLSettings, targets: LabelTargets, seed: int) -> None:
         self.targets = targets
         self._best: dict[str, Tensor] | None = None
         self._dtype, self._batch_size = strategy.dtype, strategy.batch_size
@@ -190,12 +186,8 @@ class HeadTraining:
     def loss(self, h: Tensor, logs: Tensor, rows: Indices) -> float:
         """Return the mean loss of samples that are not trained on; parameters as of `epoch`."""
         with torch.no_grad():
-            return -float(
-                log_bound(
-                    logs
-                    + self.net.log_density(h, self.targets.tensor(rows, self._device, self._dtype))
-                ).mean()
-            )
+            y = self.targets.tensor(rows, self._device, self._dtype)
+            return -float(log_bound(logs + self.net.log_density(h, y)).mean())
 
     def remember(self) -> None:
         """Note the weights as the best ones so far."""
@@ -264,7 +256,7 @@ def fit_head(
     result.metrics["epochs"] = float(epoch)
 
 
-def _check_classes(targets: Targets, rows: Indices) -> None:
+def _check_classes(targets: LabelTargets, rows: Indices) -> None:
     """Raise `DataError` if no sample of a class takes part: it could never be predicted."""
     for number, label in enumerate(targets.classes):
         n_labels = int((targets.y[targets.known] == number).sum())

@@ -20,13 +20,7 @@ from flwr_vertical.arrays import AnyArray
 from flwr_vertical.privacy.keystream import KEY_BYTES, Keystream
 from strategies.neural import hardware
 from strategies.neural.hardware import to_numpy
-from strategies.neural.images import (
-    ImageEncoder,
-    ImageShape,
-    check_size,
-    initialise,
-    parse_shapes,
-)
+from strategies.neural.images import ImageEncoder, ImageShape, check_size, initialise, parse_shapes
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,

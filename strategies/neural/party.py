@@ -20,7 +20,7 @@ EMBEDDINGS, LONE_EMBEDDINGS = "embeddings", "lone-embeddings"
 holds, which such a sum does not hide."""
 
 
-class Held(NamedTuple):
+class HeldRows(NamedTuple):
     """The rows of a batch that a party holds."""
 
     x: Tensor  # (n_held, n_columns): standardised columns, 0 where a cell is missing
@@ -29,19 +29,19 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Block:
+class PartyBlock:
     """What a party holds of aligned samples, where all parties' columns lie in one process."""
 
     x: Tensor  # (n_held, n_columns): standardised columns, 0 where a cell is missing
     known: Tensor  # (n_held, n_columns): 1 where the cell is there
     row: Tensor  # (n_samples,): where in `x` each sample is, -1 where the party lacks it
 
-    def select(self, batch: Tensor) -> Held:
+    def select(self, batch: Tensor) -> HeldRows:
         """Find what the party holds of a batch of samples."""
         rows = self.row[batch]
         places = torch.nonzero(rows >= 0)[:, 0]
         held = rows[places]
-        return Held(self.x[held], self.known[held], places)
+        return HeldRows(self.x[held], self.known[held], places)
 
 
 class KeptPart(StepGroup):
@@ -102,12 +102,12 @@ class OwnColumns(StepGroup):
         """Where this node computes."""
         return device_of(str(self.state.get("device", "cpu")))
 
-    def held(self, batch: object) -> Held:
+    def held(self, batch: object) -> HeldRows:
         """Find what the party holds of a batch of aligned rows."""
         places, rows = (torch.from_numpy(found) for found in self.party.rows_of(batch))
         x, known = self._matrix
         rows = rows.to(x.device)
-        return Held(x[rows], known[rows], places.to(x.device))
+        return HeldRows(x[rows], known[rows], places.to(x.device))
 
     @property
     def scales(self) -> ColumnScales:

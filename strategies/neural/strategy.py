@@ -1,16 +1,21 @@
 """Settings that all methods with neural networks have."""
 
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
+from torch.nn import Module
 
 from flwr_vertical import Strategy
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.settings import setting
 from strategies.neural.hardware import DEVICES
 from strategies.neural.images import NETWORKS, parse_shapes
-from strategies.neural.networks import ACTIVATIONS, dtype_of
+from strategies.neural.model import NeuralModel
+from strategies.neural.networks import ACTIVATIONS, NetworkSizes, dtype_of, to_arrays
+from strategies.neural.training import LabelTargets, NeuralRounds
+
+_M = TypeVar("_M", bound=NeuralModel)
 
 
 def epochs(default: int) -> Any:
@@ -79,6 +84,22 @@ class NeuralStrategy(Strategy):
     def dtype(self) -> torch.dtype:
         """What networks compute in."""
         return dtype_of(self.precision)
+
+    @property
+    def network_settings(self) -> NetworkSizes:
+        """Sizes of all networks."""
+        raise NotImplementedError
+
+    def fitted(
+        self, kind: type[_M], rounds: NeuralRounds, targets: LabelTargets, head: Module, **own: Any
+    ) -> _M:
+        """Return the server's part of the model, and what else the method keeps."""
+        return kind(
+            name=rounds.federation.random_bytes(16).hex(), parties=rounds.parties,
+            networks=self.network_settings.to_text(), precision=self.precision,
+            classes=targets.classes, centre=targets.centre, unit=targets.unit,
+            head=to_arrays(head), prediction_rows=self.prediction_rows, **own,
+        )  # fmt: skip
 
     def shared_with(self, record: type[Any]) -> dict[str, Any]:
         """Return the settings that a dataclass has fields for, by name."""

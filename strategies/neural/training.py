@@ -15,7 +15,7 @@ from flwr_vertical.errors import DataError
 MAX_CLASSES = 1000
 
 
-class Targets:
+class LabelTargets:
     """Labels of all samples.
 
     Shapes: known (n_samples,): which samples have one; y (n_samples,): numbers of classes, or
@@ -29,7 +29,7 @@ class Targets:
         self.centre, self.unit = centre, unit
 
     @classmethod
-    def of(cls, labels: Array, task: str) -> "Targets":
+    def of(cls, labels: Array, task: str) -> "LabelTargets":
         """Take labels, NaN where a sample has none."""
         known = ~np.isnan(labels)
         if not known.any():

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from strategies.neural.networks import Prediction, draw_seed
-from strategies.neural.party import Block
-from strategies.split.methods import DEFAULTS, METHODS, SplitNetworks, Training, draw_tasks
+from strategies.neural.party import PartyBlock
+from strategies.split.methods import DEFAULTS, METHODS, SplitNetworks, TrainingSettings, draw_tasks
 from strategies.split.networks import Extractor, TwoEncoders, make_head
 from strategies.split.pretraining import HybridPretraining, pretrain
 
@@ -35,11 +35,11 @@ class CentralSplit(nn.Module):
 
     def __init__(
         self,
-        blocks: Mapping[str, Block],
+        blocks: Mapping[str, PartyBlock],
         method: str,
         n_classes: int | None,
         seed: int,
-        training: Training | None = None,
+        training: TrainingSettings | None = None,
         networks: SplitNetworks | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -124,7 +124,7 @@ class CentralSplit(nn.Module):
             self._extractor(name).encoder.load_state_dict(state)
         self._pretrained = True
 
-    def predict(self, blocks: Mapping[str, Block], rows: Tensor) -> Prediction:
+    def predict(self, blocks: Mapping[str, PartyBlock], rows: Tensor) -> Prediction:
         """Predict samples, whichever parties hold them; a party without one counts as zeros.
 
         Shapes: rows (n_rows,).
@@ -152,7 +152,7 @@ class CentralSplit(nn.Module):
         return (torch.from_numpy(weights).to(self.dtype) * losses).sum() / len(rows)
 
     def _sums(
-        self, blocks: Mapping[str, Block], rows: Tensor, takes: npt.NDArray[np.bool_]
+        self, blocks: Mapping[str, PartyBlock], rows: Tensor, takes: npt.NDArray[np.bool_]
     ) -> tuple[Tensor, Tensor]:
         """Return sums of embeddings, shape (n_tasks, n_rows, sent), and how many these are of."""
         flags = torch.from_numpy(takes).to(self.dtype)
@@ -164,7 +164,7 @@ class CentralSplit(nn.Module):
                 sums = sums.index_add(1, places, flags[:, places, k, None] * own)
         return sums, flags.sum(-1)
 
-    def _held(self, blocks: Mapping[str, Block], rows: Tensor) -> npt.NDArray[np.bool_]:
+    def _held(self, blocks: Mapping[str, PartyBlock], rows: Tensor) -> npt.NDArray[np.bool_]:
         """Return who holds which of some samples, shape (n_rows, n_blocks)."""
         return np.stack([(block.row[rows] >= 0).numpy() for block in blocks.values()], axis=1)
 

@@ -56,12 +56,7 @@ class FirstMaps(nn.Module):
     """A party's part of the first layer of both blocks."""
 
     def __init__(
-        self,
-        n_columns: int,
-        dimension: int,
-        width: int,
-        n_parties: int,
-        generator: torch.Generator,
+        self, n_columns: int, dimension: int, width: int, n_parties: int, generator: torch.Generator
     ) -> None:
         super().__init__()
         self._plain = n_columns * dimension

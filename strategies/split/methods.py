@@ -42,7 +42,7 @@ METHODS = {
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingSettings:
     """How long and how fast; see `ISOLET` for the numbers."""
 
     batch_size: int  # Of training with labels
@@ -79,14 +79,14 @@ class Training:
 
 
 ISOLET = {
-    "vanilla": Training(epochs=500, batch_size=32, learning_rate=5e-4),
-    "laser": Training(epochs=200, batch_size=64, learning_rate=5e-5),
-    "plug": Training(epochs=100, batch_size=32, learning_rate=5e-5),
-    "fedhssl": Training(epochs=300, batch_size=64, learning_rate=2e-3, pretrain_epochs=150),
+    "vanilla": TrainingSettings(epochs=500, batch_size=32, learning_rate=5e-4),
+    "laser": TrainingSettings(epochs=200, batch_size=64, learning_rate=5e-5),
+    "plug": TrainingSettings(epochs=100, batch_size=32, learning_rate=5e-5),
+    "fedhssl": TrainingSettings(epochs=300, batch_size=64, learning_rate=2e-3, pretrain_epochs=150),
 }
 """By method: Tables 6 to 9, columns of Isolet."""
 
-FINAL_NET = Training(
+FINAL_NET = TrainingSettings(
     batch_size=64, learning_rate=1e-3, weight_decay=1e-4, pretrain="none", iterations=1000
 )
 """Liu, He, Tan et al., "FedPSG-AR", Experiment 3."""

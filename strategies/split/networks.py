@@ -1,15 +1,18 @@
-"""Networks: what a party has and sends, and the server's discriminator."""
+"""Networks: what a party has and sends, the server's head, and what a run leaves of both."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from strategies.neural.images import ImageEncoder, ImageShape, initialise
+from strategies.neural.model import NeuralModel, NeuralPart
 from strategies.neural.networks import (
     ACTIVATIONS,
     apply,
     draw_weights,
+    load_arrays,
     make_encoder,
     new_generator,
     perceptron,
@@ -133,7 +136,7 @@ class Extractor(nn.Module):
         return sent
 
 
-class Discriminator(nn.Module):
+class SumHead(nn.Module):
     """The server's network: from the sum of what parties send to classes, or to a number."""
 
     def __init__(
@@ -151,8 +154,7 @@ class Discriminator(nn.Module):
         limit = 1.0 / math.sqrt(n_parties * networks.latent_dim)
         self.bias = nn.Parameter(torch.empty(width).uniform_(-limit, limit, generator=generator))
         self.net = nn.Sequential(
-            ACTIVATIONS[networks.activation](),
-            *perceptron(width, n_out, width, layers - 1, *how),
+            ACTIVATIONS[networks.activation](), *perceptron(width, n_out, width, layers - 1, *how)
         )
 
     def forward(self, sums: Tensor, counts: Tensor) -> Tensor:
@@ -180,12 +182,40 @@ class Discriminator(nn.Module):
         return losses
 
 
-Head = Discriminator | FinalHead
+Head = SumHead | FinalHead
 """The server's network of a method."""
 
 
 def make_head(networks: SplitNetworks, n_classes: int | None, n_parties: int, seed: int) -> Head:
-    """Return the server's network; parameters as of `Discriminator`."""
+    """Return the server's network; parameters as of `SumHead`."""
     if networks.fusion == "final":
         return FinalHead(networks, n_classes, n_parties, seed)
-    return Discriminator(networks, n_classes, n_parties, seed)
+    return SumHead(networks, n_classes, n_parties, seed)
+
+
+@dataclass
+class SplitPart(NeuralPart):
+    """A party's own extractor, and how its columns become what it sees."""
+
+    strategy = "vanilla-vfl"  # or any other of these methods: what reads it again
+
+    n_parties: int  # Of the fit
+
+    def extractor(self, name: str) -> Extractor:
+        """Make the extractor again, of the party of that name."""
+        networks = SplitNetworks.from_text(self.networks)
+        made = Extractor(len(self.sources), networks, self.n_parties, 0, name)
+        return load_arrays(made, self.weights, self.precision)
+
+
+@dataclass
+class SplitModel(NeuralModel):
+    """The server's discriminator; it has no party's network."""
+
+    strategy = "vanilla-vfl"  # or any other of these methods: what reads it again
+
+    def discriminator(self) -> Head:
+        """Make the discriminator again."""
+        networks = SplitNetworks.from_text(self.networks)
+        made = make_head(networks, len(self.classes) or None, len(self.parties), 0)
+        return load_arrays(made, self.head, self.precision)

@@ -12,9 +12,8 @@ from flwr_vertical.errors import DataError
 from strategies.neural.hardware import to_numpy, to_tensor
 from strategies.neural.networks import from_arrays, to_arrays
 from strategies.neural.party import LONE_EMBEDDINGS, KeptPart, NetworkSteps, OwnColumns, scatter
-from strategies.split.methods import SplitNetworks, Training
-from strategies.split.model import SplitPart
-from strategies.split.networks import Extractor, TwoEncoders
+from strategies.split.methods import SplitNetworks, TrainingSettings
+from strategies.split.networks import Extractor, SplitPart, TwoEncoders
 from strategies.split.pretraining import HybridPretraining, pretrain
 
 WEIGHTS, PRETRAINING = "split weights", "split pretraining"
@@ -47,11 +46,11 @@ class Extractors(NetworkSteps):
     ) -> dict[str, Any]:
         """Agree to take part, note the settings of the run, and pretrain if that needs nobody else.
 
-        Message: networks, training: `SplitNetworks` and `Training` as text; n_parties: of the run;
-        shared_seed: initial weights follow from it of what parties average (FedHSSL); precision:
-        what networks compute in; encoding: see `numeric_matrix`; device: where to compute;
-        subsets: whether the server will ask for sums over some of the parties that hold a sample;
-        returns ``lone``: whether samples that this party alone holds may take part.
+        Message: networks, training: `SplitNetworks` and `TrainingSettings` as text; n_parties: of
+        the run; shared_seed: initial weights follow from it of what parties average (FedHSSL);
+        precision: what networks compute in; encoding: see `numeric_matrix`; device: where to
+        compute; subsets: whether the server will ask for sums over some of the parties that hold a
+        sample; returns ``lone``: whether samples that this party alone holds may take part.
         """
         agreed = self._consent()
         if subsets:
@@ -90,9 +89,9 @@ class Extractors(NetworkSteps):
         return SplitNetworks.from_text(str(self.state["networks"]))
 
     @property
-    def training(self) -> Training:
+    def training(self) -> TrainingSettings:
         """Settings of the run."""
-        return Training.from_text(str(self.state["training"]))
+        return TrainingSettings.from_text(str(self.state["training"]))
 
     def get(self, *, changes: bool) -> Extractor:
         """Return the extractor; `changes` says whether the step trains it."""

@@ -5,9 +5,10 @@ shall find one view's projection from the other's, through which no gradient goe
 with its own rows alone, so it takes no round.
 """
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,37 +17,24 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from flwr_vertical.errors import DataError
-from strategies.neural.hardware import to_numpy
 from strategies.neural.images import ImageShape
 from strategies.neural.networks import (
     ACTIVATIONS,
     apply,
     draw_seed,
-    from_arrays,
     new_generator,
     perceptron,
-    to_arrays,
 )
-from strategies.split.methods import SplitNetworks, Training
+from strategies.split.methods import SplitNetworks, TrainingSettings
 from strategies.split.networks import TwoEncoders
 
 MOMENTUM = 0.9
 
 
-class Views(Protocol):
-    """How views of rows are made."""
-
-    def pair(self, x: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Return two views of each row, both of the shape of `x`."""
-
-
 class TableViews:
-    """Views of rows of a table: the row itself, and one with some columns replaced.
+    """The row itself, and one with some columns replaced, between their least and largest value.
 
-    They become numbers between the column's least and largest value, as in FedHSSL's experiments.
-
-    Shapes: x (n_rows, n_columns): all rows, whose least and largest values bound what replaces a
-    cell.
+    Shapes: x (n_rows, n_columns): all rows, which give those values.
     """
 
     def __init__(self, x: Tensor, share: float) -> None:
@@ -62,11 +50,7 @@ class TableViews:
 
 
 class ImageViews:
-    """Views of images, of which both are moved by up to an eighth of a side, and mirrored or not.
-
-    The mean colour stands where nothing is left. These are the usual crops and mirrors (Chen and
-    He, 2021, Section 4), without changes of colour, for images of a few pixels a side.
-    """
+    """Images moved by an eighth of a side at most, mirrored or not (Chen and He, Section 4)."""
 
     def __init__(self, image: ImageShape) -> None:
         self._image = image
@@ -95,7 +79,7 @@ def _places(side: int, pad: int, n: int, rng: np.random.Generator) -> npt.NDArra
     return rng.integers(0, 2 * pad + 1, size=n)[:, None] + np.arange(side)
 
 
-def views_of(x: Tensor, share: float, image: ImageShape | None) -> Views:
+def views_of(x: Tensor, share: float, image: ImageShape | None) -> TableViews | ImageViews:
     """Return how views of a party's rows are made."""
     return TableViews(x, share) if image is None else ImageViews(image)
 
@@ -136,11 +120,20 @@ def distance(prediction: Tensor, target: Tensor) -> Tensor:
     return -(unit(prediction) * unit(target.detach())).sum(-1).mean()
 
 
+def compare_views(
+    projected: nn.Module, predictor: nn.Module, views: Sequence[Tensor], mixed: bool
+) -> tuple[list[Tensor], Tensor]:
+    """Return predictions from two views, and SimSiam's loss of them."""
+    z = [apply(projected, view, mixed) for view in views]
+    p = [predictor(values) for values in z]
+    return p, 0.5 * (distance(p[0], z[1]) + distance(p[1], z[0]))
+
+
 class FallingRates:
     """Gradient descent with momentum whose rate falls along a cosine, but for predictors."""
 
     def __init__(
-        self, falling: Sequence[nn.Module], fixed: Sequence[nn.Module], training: Training
+        self, falling: Sequence[nn.Module], fixed: Sequence[nn.Module], training: TrainingSettings
     ):
         self._training = training
         groups = [
@@ -176,7 +169,7 @@ def pretrain(
     encoder: nn.Module,
     x: Tensor,
     networks: SplitNetworks,
-    training: Training,
+    training: TrainingSettings,
     seed: int,
     name: str,
 ) -> list[float]:
@@ -196,9 +189,7 @@ def pretrain(
         total = 0.0
         for batch in batches_of(len(x), training.pretrain_batch_size, rng):
             views = views_from.pair(x[batch], rng)
-            z = [apply(projected, view, networks.mixed) for view in views]
-            p = [heads.predictor(values) for values in z]
-            loss = 0.5 * (distance(p[0], z[1]) + distance(p[1], z[0]))
+            _, loss = compare_views(projected, heads.predictor, views, networks.mixed)
             total += descent.step(loss) * len(batch)
         losses.append(total / len(x))
         check_loss(losses[-1], name)
@@ -247,7 +238,7 @@ class HybridPretraining:
         encoder: TwoEncoders,
         x: Tensor,
         networks: SplitNetworks,
-        training: Training,
+        training: TrainingSettings,
         shared_seed: int,
         seed: int,
         name: str,
@@ -294,9 +285,7 @@ class HybridPretraining:
         total, guide = 0.0, self._training.guide
         for batch in batches_of(len(self._x), self._training.pretrain_batch_size, rng):
             views = self._views.pair(self._x[batch], rng)
-            z = [apply(self._local_net, v, self._mixed) for v in views]
-            p = [self.local.predictor(values) for values in z]
-            loss = 0.5 * (distance(p[0], z[1]) + distance(p[1], z[0]))
+            p, loss = compare_views(self._local_net, self.local.predictor, views, self._mixed)
             if guide:
                 with torch.no_grad():
                     across = [apply(self._cross_net, v, self._mixed) for v in views]
@@ -321,36 +310,13 @@ class HybridPretraining:
 
     def pack(self) -> dict[str, Any]:
         """Return what a snapshot needs beside the encoder."""
-        return {
-            "cross": to_arrays(self.cross),
-            "local": to_arrays(self.local),
-            "across": _momenta(self._across),
-            "within": _momenta(self._within),
-        }
+        return {name: copy.deepcopy(of.state_dict()) for name, of in self._packed().items()}
 
     def unpack(self, tree: dict[str, Any]) -> None:
         """Take up what a snapshot has."""
-        for heads, name in ((self.cross, "cross"), (self.local, "local")):
-            heads.load_state_dict(from_arrays(tree[name]))
-        for descent, name in ((self._across, "across"), (self._within, "within")):
-            _take_up(descent, tree[name])
+        for name, of in self._packed().items():
+            of.load_state_dict(tree[name])
 
-
-def _momenta(descent: FallingRates) -> dict[str, npt.NDArray[Any]]:
-    groups = descent.optimiser.param_groups
-    parameters = [p for group in groups for p in group["params"]]
-    state = descent.optimiser.state
-    return {
-        str(i): to_numpy(state[p]["momentum_buffer"]).copy()
-        for i, p in enumerate(parameters)
-        if p in state
-    }
-
-
-def _take_up(descent: FallingRates, momenta: dict[str, npt.NDArray[Any]]) -> None:
-    groups = descent.optimiser.param_groups
-    descent.optimiser.state.clear()
-    for i, p in enumerate(p for group in groups for p in group["params"]):
-        if str(i) in momenta:
-            buffer = torch.from_numpy(np.array(momenta[str(i)])).to(p.device)
-            descent.optimiser.state[p]["momentum_buffer"] = buffer
+    def _packed(self) -> dict[str, Any]:
+        own = {"across": self._across.optimiser, "within": self._within.optimiser}
+        return {"cross": self.cross, "local": self.local, **own}

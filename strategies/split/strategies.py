@@ -20,19 +20,11 @@ from strategies.split.strategy import SplitNetwork
 def _demo(name: str) -> Mapping[str, Any]:
     """Return settings of the demonstration: small networks, a minute at most."""
     own = {
-        "epochs": 40,
-        "pretrain-epochs": 20,
-        "latent-dim": 16,
-        "width": 64,
-        "pretrain-batch-size": 128,
-        "learning-rate": 0.002,
-    }
-    data = {
-        "labels": "demo",
-        "demo.missing-cells": 0.0,
-        "demo.missing-blocks": 0.3,
-        "demo.missing-labels": 0.3,
-    }
+        "epochs": 40, "pretrain-epochs": 20, "latent-dim": 16, "width": 64,
+        "pretrain-batch-size": 128, "learning-rate": 0.002,
+    }  # fmt: skip
+    data = {"labels": "demo", "demo.missing-cells": 0.0}
+    data |= {"demo.missing-blocks": 0.3, "demo.missing-labels": 0.3}
     return MappingProxyType(data | {f"{name}.{key}": value for key, value in own.items()})
 
 
@@ -230,16 +222,10 @@ class FinalNet(SplitNetwork):
     pretrain: ClassVar[str] = "none"
     kind: ClassVar[str] = "final"
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
-    demo: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {
-            "labels": "demo",
-            "demo.missing-cells": 0.0,
-            "demo.missing-blocks": 0.2,
-            "demo.missing-labels": 0.3,
-            "final-net.iterations": 300,
-            "final-net.width": 32,
-        }
-    )
+    demo: ClassVar[Mapping[str, Any]] = MappingProxyType({
+        "labels": "demo", "demo.missing-cells": 0.0, "demo.missing-blocks": 0.2,
+        "demo.missing-labels": 0.3, "final-net.iterations": 300, "final-net.width": 32,
+    })  # fmt: skip
     disclosure = (SUMS, GRADIENTS, SECRET)
 
     def check(self) -> None:

@@ -19,13 +19,18 @@ from strategies.linear.problem import sample_index
 from strategies.neural.hardware import device_of, to_tensor
 from strategies.neural.networks import from_arrays, to_arrays
 from strategies.neural.strategy import NeuralStrategy
-from strategies.neural.training import EarlyStop, Targets, split_off
-from strategies.split.methods import METHODS, Method, SplitNetworks, Tasks, Training, draw_tasks
-from strategies.split.model import SplitModel
-from strategies.split.networks import make_head
+from strategies.neural.training import EarlyStop, LabelTargets, split_off
+from strategies.split.methods import (
+    METHODS,
+    Method,
+    SplitNetworks,
+    Tasks,
+    TrainingSettings,
+    draw_tasks,
+)
+from strategies.split.networks import SplitModel, make_head
 from strategies.split.party import SplitParty
-from strategies.split.predict import SplitPredictions, predict_rows, table_of
-from strategies.split.rounds import SplitRounds
+from strategies.split.rounds import SplitPredictions, SplitRounds, predict_rows, table_of
 
 
 class SplitNetwork(NeuralStrategy):
@@ -45,7 +50,7 @@ class SplitNetwork(NeuralStrategy):
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Pretrain, train, and predict samples without a label."""
-        targets = Targets.of(np.asarray(federation.labels, dtype=float), self.task)
+        targets = LabelTargets.of(np.asarray(federation.labels, dtype=float), self.task)
         seed = int(federation.rng.integers(2**62))
         rounds = SplitRounds(federation, alignment.mask)
         usable = self._prepare(rounds, seed, result)
@@ -55,7 +60,7 @@ class SplitNetwork(NeuralStrategy):
             pretrain_across(self, rounds, aligned, result, progress)
         fitted = LabelTraining(self, rounds, targets, rows, seed, result, progress)
         fitted.run()
-        result.predictor = model = self._model(rounds, targets, fitted)
+        result.predictor = model = self.fitted(SplitModel, rounds, targets, fitted.head)
         asked = usable[~targets.known[usable]]
         if len(asked):
             found = predict_rows(rounds, model, fitted.head, asked, progress)
@@ -81,9 +86,9 @@ class SplitNetwork(NeuralStrategy):
         return METHODS[self.kind]
 
     @property
-    def training(self) -> Training:
+    def training(self) -> TrainingSettings:
         """Settings of training, as parties and the central form have them."""
-        return Training(**self.shared_with(Training))
+        return TrainingSettings(**self.shared_with(TrainingSettings))
 
     @property
     def network_settings(self) -> SplitNetworks:
@@ -100,20 +105,16 @@ class SplitNetwork(NeuralStrategy):
     def _prepare(self, rounds: SplitRounds, seed: int, result: Result) -> Indices:
         """Hand out settings; return which samples take part."""
         arguments = {
-            "networks": self.network_settings.to_text(),
-            "training": self.training.to_text(),
-            "n_parties": len(rounds.parties),
-            "shared_seed": seed,
-            "precision": self.precision,
-            "encoding": self.encoding,
-            "device": self.device,
+            "networks": self.network_settings.to_text(), "training": self.training.to_text(),
+            "n_parties": len(rounds.parties), "shared_seed": seed, "precision": self.precision,
+            "encoding": self.encoding, "device": self.device,
             "subsets": self.method.tasks != "observed",
-        }
+        }  # fmt: skip
         replies = rounds.federation.call("prepare", arguments)
         return rounds.agreed(replies, result)
 
     def _trained_on(
-        self, rounds: SplitRounds, targets: Targets, usable: Indices, result: Result
+        self, rounds: SplitRounds, targets: LabelTargets, usable: Indices, result: Result
     ) -> Indices:
         """Return the labelled samples that the method trains on or validates with."""
         rows = usable[targets.known[usable]]
@@ -134,20 +135,6 @@ class SplitNetwork(NeuralStrategy):
             )
         return rows
 
-    def _model(self, rounds: SplitRounds, targets: Targets, fitted: "LabelTraining") -> SplitModel:
-        """Return the server's part of the model."""
-        return SplitModel(
-            name=rounds.federation.random_bytes(16).hex(),
-            networks=self.network_settings.to_text(),
-            precision=self.precision,
-            parties=rounds.parties,
-            classes=targets.classes,
-            centre=targets.centre,
-            unit=targets.unit,
-            head=to_arrays(fitted.head),
-            prediction_rows=self.prediction_rows,
-        )
-
 
 class LabelTraining:
     """Discriminator and extractors learn from labelled samples.
@@ -159,7 +146,7 @@ class LabelTraining:
         self,
         strategy: SplitNetwork,
         rounds: SplitRounds,
-        targets: Targets,
+        targets: LabelTargets,
         rows: Indices,
         seed: int,
         result: Result,
@@ -186,16 +173,10 @@ class LabelTraining:
     def run(self) -> None:
         """Take all steps, or those until validation says to stop."""
         live = {
-            "head": self.head,
-            "optimiser": self._optimiser,
-            "carried": self._rounds.carried,
-            "order": self._order,
-            "best": self._best,
-            "held_out": self._held_out,
-            "losses": self._losses,
-            "stop": self._stop,
-            "history": self._result.history,
-        }
+            "head": self.head, "optimiser": self._optimiser, "carried": self._rounds.carried,
+            "order": self._order, "best": self._best, "held_out": self._held_out,
+            "losses": self._losses, "stop": self._stop, "history": self._result.history,
+        }  # fmt: skip
         self._rounds.federation.loop(self._total, self._step, live)
         last = int(self._result.history[-1]["epoch"])
         self._result.metrics["epochs"] = float(last)

@@ -4,37 +4,30 @@ The contract runs each of them, and so does `python -m tests.faults.kills`. The 
 case's name is the strategy's.
 """
 
+import contextlib
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from flwr_vertical import load_strategy, simulate
+from flwr_vertical.crypto import sealed_box
 from flwr_vertical.privacy import seeded_noise
 from simulations.attacks.recording import Recording, watching
 from strategies import BUILTIN
+from tests.kit.repeating import SecondAnswerError, every_sum_twice
 
 SMALL = {
-    "encoding": "one-hot",
-    "precision": "float64",
-    "h_dim": 4,
-    "z_dim": 2,
-    "width": 8,
-    "pretrain_epochs": 2,
-    "epochs": 2,
-    "pretrain_batch_size": 20,
-    "importance_samples": 3,
+    "encoding": "one-hot", "precision": "float64", "h_dim": 4, "z_dim": 2, "width": 8,
+    "pretrain_epochs": 2, "epochs": 2, "pretrain_batch_size": 20, "importance_samples": 3,
     "prediction_samples": 5,
-}
+}  # fmt: skip
 SPLIT = {
-    "encoding": "one-hot",
-    "precision": "float64",
-    "latent_dim": 4,
-    "width": 6,
-    "pretrain_epochs": 1,
-    "epochs": 2,
-    "batch_size": 16,
-}
+    "encoding": "one-hot", "precision": "float64", "latent_dim": 4, "width": 6,
+    "pretrain_epochs": 1, "epochs": 2, "batch_size": 16,
+}  # fmt: skip
 FINAL_NET = {"encoding": "one-hot", "precision": "float64", "latent_dim": 3, "width": 6}
 FEW_TREES = {"n_trees": 2, "max_depth": 2, "n_bins": 4, "min_child": 4}
 REGRESSION = {"task": "regression"}
@@ -96,6 +89,10 @@ GENERATING = {"fedpsg-ar", "vertigan"}
 SYNTHETIC = {"vcds", "evcds", "ievcds"}
 # What needs a key stream that parties share has no encrypted sums.
 MASKED = {"svm", "glm ridge"}
+# Calls whose answers are under pads or sealed, or are counted: they are asked twice as sums are.
+_GROWING = {"send_masked", "share", "route"}
+CALLS = {"gbdt": _GROWING, "gbdt open": _GROWING, "forest": {"send_masked"}}
+FITTED_CALLS = {"gbdt": {"sides"}, "forest": {"tally"}}
 # A vector of the server that columns are multiplied with takes ten rows.
 LARGE = MASKED | {"svm mean", "glm binomial"}
 # They predict samples that have no label.
@@ -195,14 +192,24 @@ def run(case, mode="masked", **options):
 
 
 @functools.cache
-def recorded(case):
-    """Return one run of a case for all tests that only look at it, with its messages."""
+def repeated(case):
+    """Return one run of a case with its messages, and what of it was asked twice.
+
+    All tests share it that only look at a run. A nonce is new each time: with one for all, what is
+    sealed equal has equal contents.
+    """
     worked, transcript = [], []
-    with watching(worked, transcript):
-        result = run(case, transcript=transcript)
-    return Recording(
-        made(case), "masked", tables_of(case), labels_of(case), result, transcript, worked
-    )
+    calls = CALLS.get(case, FITTED_CALLS.get(FITTED.get(case), set()))
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(SecondAnswerError):
+        patch.setattr(sealed_box, "secrets", SimpleNamespace(token_bytes=bytes))
+        with every_sum_twice(also=calls) as repetition, watching(worked, transcript):
+            result = run(case, transcript=transcript)
+    of = made(case), "masked", tables_of(case), labels_of(case), result, transcript, worked
+    return Recording(*of), repetition
+
+
+def recorded(case):
+    return repeated(case)[0]
 
 
 @functools.cache

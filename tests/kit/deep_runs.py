@@ -18,40 +18,20 @@ from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, VanillaVFL
 
 COLUMNS = {"bank": 3, "court": 4, "shop": 2}
 SMALL = {
-    "h_dim": 5,
-    "z_dim": 3,
-    "width": 8,
-    "activation": "tanh",
-    "importance_samples": 4,
-    "prediction_samples": 20,
-    "pretrain_learning_rate": 1e-2,
-    "learning_rate": 2e-2,
-}
+    "h_dim": 5, "z_dim": 3, "width": 8, "activation": "tanh", "importance_samples": 4,
+    "prediction_samples": 20, "pretrain_learning_rate": 1e-2, "learning_rate": 2e-2,
+}  # fmt: skip
 
 SMALL_SPLIT = {
-    "latent_dim": 4,
-    "width": 5,
-    "activation": "tanh",
-    "epochs": 3,
-    "batch_size": 9,
-    "learning_rate": 1e-2,
-    "pretrain_epochs": 2,
-    "pretrain_batch_size": 20,
-}
+    "latent_dim": 4, "width": 5, "activation": "tanh", "epochs": 3, "batch_size": 9,
+    "learning_rate": 1e-2, "pretrain_epochs": 2, "pretrain_batch_size": 20,
+}  # fmt: skip
 SMALL_FINAL = {
-    "latent_dim": 3,
-    "width": 6,
-    "batch_size": 9,
-    "learning_rate": 1e-2,
-    "iterations": 25,
-}
+    "latent_dim": 3, "width": 6, "batch_size": 9, "learning_rate": 1e-2, "iterations": 25,
+}  # fmt: skip
 LEARNING = SMALL_SPLIT | {
-    "width": 8,
-    "epochs": 15,
-    "batch_size": 24,
-    "learning_rate": 2e-2,
-    "latent_dim": 6,
-}
+    "width": 8, "epochs": 15, "batch_size": 24, "learning_rate": 2e-2, "latent_dim": 6,
+}  # fmt: skip
 SPLIT = [VanillaVFL, LaserVFL, PlugVFL, FedHSSL]
 
 

@@ -30,6 +30,13 @@ class Repetition:
         else:
             self.differences.append(step)
 
+    def check(self):
+        if self.differences:
+            raise SecondAnswerError(
+                f"{sorted(set(self.differences))} answered something else when taken again; draw "
+                "from self.rng or self.secret_bytes, or declare @step(repeatable=False)"
+            )
+
 
 def _contents(reply):
     """All that a reply carries, but for the seconds it took."""
@@ -71,8 +78,4 @@ def every_sum_twice(also=()):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepServer, "answer", twice)
         yield repetition
-    if repetition.differences:
-        raise SecondAnswerError(
-            f"{sorted(set(repetition.differences))} answered something else when taken again; draw "
-            "from self.rng or self.secret_bytes, or declare @step(repeatable=False)"
-        )
+    repetition.check()

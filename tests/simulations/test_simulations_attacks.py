@@ -26,37 +26,25 @@ def numbers(server=0.0, allowed=0.0, gain=0.0, points=1.0, mode="masked"):
     """The numbers of a study with one strategy, two views and two attacks."""
     common = {"case": "mean", "mode": mode, "parties": 2, "seed": 0}
     found = {
-        "server|distances|cells": server,
-        "server|distances|columns": float(server > 0.5),
-        "server|distances|allowed": allowed,
-        "bank|distances|cells": 0.0,
-        "bank|distances|columns": 0.0,
-        "bank|distances|allowed": 0.0,
-        "bank|labels|cells": gain,
-        "bank|labels|columns": 0.0,
-        "bank|labels|allowed": 0.0,
-        "smallest set": 107.0,
-    }
-    rows = [
-        {"part": part, **common, "metric": name, "value": value}
-        for part in ("grid", "consented")
-        for name, value in found.items()
-    ]
-    synthetic = {"part": "synthetic", "case": "vcds", "metric": "membership", "value": points}
-    runs = {"part": "other labels", "repeated": 6, "metric": "0.01", "value": 0.25}
-    labels = [
-        {"part": "labels", "case": "vfem", "metric": name, "value": value}
-        for name, value in (("own", 0.26), ("gain", gain))
-    ]
-    rough = [
-        {"part": "rough", "case": "vfem", "mode": "masked", "metric": name, "value": value}
-        for name, value in (("server", 0.91), ("own", 0.31), ("party", 0.52))
-    ]
-    routed = [
-        {"part": "routed", "case": "gbdt", "parties": 2, "metric": name, "value": value}
-        for name, value in (("bits", 2.1), ("of bits", 3.2), ("blind", 0.76), ("sign", 0.51))
-    ]
-    return pd.DataFrame([*rows, synthetic, runs, *labels, *rough, *routed])
+        "server|distances|cells": server, "server|distances|columns": float(server > 0.5),
+        "server|distances|allowed": allowed, "bank|labels|cells": gain, "smallest set": 107.0,
+        "bank|distances|cells": 0.0, "bank|distances|columns": 0.0, "bank|distances|allowed": 0.0,
+        "bank|labels|columns": 0.0, "bank|labels|allowed": 0.0,
+    }  # fmt: skip
+    parts = [
+        ({"part": "grid", **common}, found),
+        ({"part": "consented", **common}, found),
+        ({"part": "synthetic", "case": "vcds"}, {"membership": points}),
+        ({"part": "other labels", "repeated": 6}, {"0.01": 0.25}),
+        ({"part": "labels", "case": "vfem"}, {"own": 0.26, "gain": gain}),
+        ({"part": "rough", "case": "vfem", "mode": "masked"},
+         {"server": 0.91, "own": 0.31, "party": 0.52}),
+        ({"part": "routed", "case": "gbdt", "parties": 2},
+         {"bits": 2.1, "of bits": 3.2, "blind": 0.76, "sign": 0.51}),
+    ]  # fmt: skip
+    return pd.DataFrame(
+        [{**of, "metric": k, "value": v} for of, values in parts for k, v in values.items()]
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,11 +78,8 @@ def test_tables_and_pages_show_what_was_found(tmp_path):
     assert found["labels"].loc["vfem"].tolist() == [0.26, 0.004]
     assert found["rough"].loc[("masked", "vfem")].tolist() == [0.91, 0.31, 0.52]
     told = found["routed"].loc[("gbdt", 2)]
-    assert told[["server: bits of a cell", "of", "arbiter: signs right"]].tolist() == [
-        2.1,
-        3.2,
-        0.51,
-    ]
+    names = ["server: bits of a cell", "of", "arbiter: signs right"]
+    assert told[names].tolist() == [2.1, 3.2, 0.51]
     assert told.isna()["server: codes from histograms"]
     assert found["smallest_sets"].loc["mean", "rows"] == 107
     assert "0.25" in found["several"].to_string()

@@ -3,7 +3,6 @@ import pandas as pd
 import pytest
 
 from flwr_vertical.incomplete import drop_blocks
-from simulations.__main__ import main
 from simulations.copula import tables, targets
 from simulations.copula.criteria import least_rmse, selection_criteria
 from simulations.copula.design import (
@@ -14,7 +13,6 @@ from simulations.copula.design import (
     draw_copula,
     effects,
 )
-from simulations.copula.experiments import PARTS
 from simulations.copula.mechanisms import (
     MAR_COMPLEX,
     MAR_SIMPLE,
@@ -52,9 +50,7 @@ def test_columns_are_of_the_papers_kinds(preset, sample):
     np.testing.assert_allclose(by_kind["ordinal"].mean(), 2.0, atol=0.06)
     np.testing.assert_allclose(by_kind["ordinal"].var(), 2.144, atol=0.15)
     np.testing.assert_allclose(by_kind["binary"].mean(), 0.5, atol=0.02)
-    assert {name: frame.shape[1] for name, frame in sample.tables.items()} == {
-        f"c{k}": 20 for k in range(1, 6)
-    }
+    assert {k: t.shape[1] for k, t in sample.tables.items()} == {f"c{k}": 20 for k in range(1, 6)}
     beta = effects(design).reshape(5, 20)
     assert (beta[:, 12:] == 0).all()
     assert (np.sign(beta[:, :12]) == np.tile([-1, 1], 6)).all()
@@ -62,11 +58,8 @@ def test_columns_are_of_the_papers_kinds(preset, sample):
 
 
 def test_covariances_are_the_papers():
-    owner = np.array([0, 0, 1, 1])
-    blocks, toeplitz, band = component_covariances(owner)
-    assert blocks[0].tolist() == [1.0, 0.3, 0.1, 0.1]
-    assert toeplitz[0].tolist() == [1.0, 0.5, 0.25, 0.125]
-    assert band[0].tolist() == [1.0, 0.5, 0.25, 0.0]
+    first = [matrix[0].tolist() for matrix in component_covariances(np.array([0, 0, 1, 1]))]
+    assert first == [[1.0, 0.3, 0.1, 0.1], [1.0, 0.5, 0.25, 0.125], [1.0, 0.5, 0.25, 0.0]]
     for matrix in component_covariances(np.repeat(np.arange(5), 20)):
         assert np.linalg.eigvalsh(matrix).min() > 0
 
@@ -95,15 +88,6 @@ def test_mechanisms_leave_the_printed_shares(preset, mechanism):
             assert (mask.any(axis=0) == may_be_missing(5, seed)).all()
 
 
-def test_stated_probabilities_contradict_the_printed_shares():
-    """Whether they are those of missing or of observed blocks."""
-    stated = np.array([0.95, 0.90, 0.85, 0.80, 0.75])
-    assert (1 - stated).prod() < 0.001
-    assert stated.prod() == pytest.approx(0.436, abs=0.001)
-    for printed, share in ((0.7732, 0.95), (0.4438, 0.85), (0.2379, 0.75)):
-        assert share**5 == pytest.approx(printed, abs=0.001)
-
-
 def test_complex_gaps_depend_on_labels(preset):
     drawn = draw_copula(preset["design"], rows=5000, seed=2)
     share = preset["missing"]["shares"]
@@ -126,14 +110,11 @@ def test_criteria_are_the_papers():
     assert found["g_means"] == 0.5
     assert found["fdr"] == 0.5
     assert selection_criteria(np.zeros(4), truth)["fdr"] == 0
-    # 6 of 60 missed and nothing false: 6 / 9 over 100 columns.
-    assert least_rmse(np.sqrt(0.9), 0.0, 60, 100, 1 / 3) == pytest.approx(
-        np.sqrt(6 / 900), rel=1e-6
-    )
-    # 54 of 60 found and 6 of 40 false: sensitivity 0.9, specificity 0.85.
-    assert least_rmse(np.sqrt(0.9 * 0.85), 0.1, 60, 100, 1 / 3) == pytest.approx(
-        np.sqrt(6 / 900), rel=1e-6
-    )
+    # 6 of 60 missed and nothing false: 6 / 9 over 100 columns. Then 54 of 60 found and 6 of 40
+    # false: sensitivity 0.9, specificity 0.85.
+    for g_means, fdr in ((np.sqrt(0.9), 0.0), (np.sqrt(0.9 * 0.85), 0.1)):
+        least = least_rmse(g_means, fdr, 60, 100, 1 / 3)
+        assert least == pytest.approx(np.sqrt(6 / 900), rel=1e-6)
 
 
 def test_methods_are_what_their_names_say(preset):
@@ -165,10 +146,10 @@ def test_firms_are_as_the_paper_says(preset):
     assert labels.mean() == pytest.approx(0.3, abs=0.02)
 
 
-def rows_of(part, **numbers):
+def rows_of(part, runs):
     return [
         {"part": part, "metric": metric, "value": value, **setting}
-        for setting, values in numbers["runs"]
+        for setting, values in runs
         for metric, value in values.items()
     ]
 
@@ -179,7 +160,7 @@ def test_targets_compare_with_limits_from_the_paper():
         (setting | {"method": "VCDS", "seed": seed}, {"rmse": 0.09, "g_means": 0.9})
         for seed in (0, 1)
     ]
-    ours = tables.means(pd.DataFrame(rows_of("complete", runs=runs)), "complete", tables.COMPLETE)
+    ours = tables.means(pd.DataFrame(rows_of("complete", runs)), "complete", tables.COMPLETE)
     paper = pd.DataFrame(
         [setting | {"method": "VCDS", "metric": metric, "value": value}
          for metric, value in (("rmse", 0.08), ("g_means", 0.96))]
@@ -198,48 +179,7 @@ def test_the_ranking_is_judged():
     setting = {"model": "linear", "mechanism": MAR_COMPLEX, "rows": 3000, "seed": 0}
     values = {"IEVCDS": 0.9, "EVCDS": 0.85, "Impute-EVCDS": 0.86, "CC-EVCDS": 0.5}
     runs = [(setting | {"method": name}, {"g_means": value}) for name, value in values.items()]
-    ours = tables.means(pd.DataFrame(rows_of("missing", runs=runs)), "missing", tables.MISSING)
+    ours = tables.means(pd.DataFrame(rows_of("missing", runs)), "missing", tables.MISSING)
     table = targets.ranking(ours, pd.DataFrame(), {"targets_from": 3000, "g_means_within": 0.05})
     assert table["IEVCDS ≥ EVCDS"].tolist() == [f"{PASS} 0.900 (0.850)"]
     assert table["EVCDS ≥ Impute, CC"].tolist() == [f"{FAIL} 0.850 (0.860)"]
-
-
-def test_preset_asks_for_every_part(preset, tmp_path):
-    jobs = preset.jobs()
-    assert {job.part for job in jobs} == set(PARTS)
-    keys = [job.key("") for job in jobs]
-    assert len(set(keys)) == len(keys)
-    quick = Preset.load(Options(tmp_path, quick=True))
-    assert {job.part for job in quick.jobs()} == set(PARTS)
-    assert len(quick.jobs()) < 40
-
-
-def test_quick_study_makes_page_figures_and_tables_and_resumes(tmp_path, capsys, monkeypatch):
-    """With fewer rows than --quick has: what is tested is the way, not the numbers."""
-    load = Preset.load.__func__
-
-    def small(cls, options):
-        found = load(cls, options)
-        found.values["complete"] |= {"rows": [300], "methods": ["VCDS"], "models": ["linear"]}
-        found.values["missing"] |= {
-            "rows": [300],
-            "methods": ["EVCDS"],
-            "shares": {"MCAR": 0.7732},
-        }
-        found.values["sme"] |= {"rows": 1500, "methods": ["VCDS"]}
-        found.values["attacks"] |= {"rows": 100, "methods": ["VCDS"]}
-        found.values["glm"] |= {"n_lambdas": 3}
-        return found
-
-    monkeypatch.setattr(Preset, "load", classmethod(small))
-    command = ["copula", "--quick", "--workers", "0", "--output", str(tmp_path)]
-    assert main(command) == 0
-    text = capsys.readouterr().out
-    assert "Table 1: RMSE" in text
-    page = (tmp_path / "index.md").read_text()
-    assert page.count(".png)") == 3 == len(list(tmp_path.glob("*.png")))
-    assert "0.95⁵" in page
-    kept = (tmp_path / "records.jsonl").read_bytes()
-    monkeypatch.setattr("simulations.study.to_png", lambda figure: b"")  # drawn once is enough
-    assert main(command) == 0
-    assert (tmp_path / "records.jsonl").read_bytes() == kept

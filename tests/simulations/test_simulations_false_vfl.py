@@ -1,31 +1,39 @@
-"""The study of FALSE-VFL: its settings, tables and runs. Data sets: test_false_vfl_data.py."""
+"""The study of FALSE-VFL: settings, tables, runs, data sets made like theirs, attacks."""
 
+import gzip
 import json
+import struct
 
+import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.errors import ConfigError, DataError
 from simulations.__main__ import main
 from simulations.data import Sources, read_paper
-from simulations.false_vfl import tables, targets
+from simulations.false_vfl import attacks, images, tables, targets
+from simulations.false_vfl.checkpoints import Checkpoint
+from simulations.false_vfl.data import Split, draw_labelled, draw_mask, load_isolet, to_blocks
+from simulations.false_vfl.hapt import load_hapt
+from simulations.false_vfl.images import load_fashion_mnist, load_modelnet10
 from simulations.false_vfl.methods import BASELINES, METHODS, PROPOSED, section
 from simulations.false_vfl.preset import Preset
 from simulations.false_vfl.runs import Shared, replicate
+from simulations.false_vfl.training import Pretraining
 from simulations.page import FAIL, PASS, reached
 from simulations.preset import Options
 from simulations.replications import Store, run_all
+from strategies.false_vfl.strategy import FalseVFL
+from strategies.split.central import CentralSplit
 from tests.kit.isolet_like import write_isolet
 
 SMALL = [
     "study.simsiam = ['without', 'with']",
     "isolet.data = { labels = 60, aligned = 20, train_rows = 200, test_rows = 60 }",
-    "isolet.FALSE-VFL.pretrain_epochs = 3",
-    "isolet.FALSE-VFL.epochs = 2",
-    "isolet.'Vanilla VFL'.epochs = 2",
-    "isolet.LASER-VFL.epochs = 2",
-    "isolet.PlugVFL.epochs = 2",
-]
+    "isolet.FALSE-VFL.pretrain_epochs = 3", "isolet.FALSE-VFL.epochs = 2",
+    "isolet.'Vanilla VFL'.epochs = 2", "isolet.LASER-VFL.epochs = 2", "isolet.PlugVFL.epochs = 2",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -52,18 +60,9 @@ def numbers(values, **settings):
 def as_ours(paper):
     """Return the paper's Tables 12 to 17 as if they were runs of ours."""
     codes = {name: code for code, name in tables.NAMES.items()}
-    return pd.DataFrame(
-        {
-            "part": "accuracy",
-            "dataset": paper["dataset"].map(codes),
-            "method": paper["method"],
-            "train": paper["train_mechanism"],
-            "simsiam": "without",
-            "seed": 0,
-            "metric": "accuracy " + paper["test_mechanism"],
-            "value": paper["accuracy"],
-        }
-    )
+    named = {"train": paper["train_mechanism"], "dataset": paper["dataset"].map(codes)}
+    named |= {"metric": "accuracy " + paper["test_mechanism"], "value": paper["accuracy"]}
+    return paper[["method"]].assign(part="accuracy", simsiam="without", seed=0, **named)
 
 
 def test_settings_are_those_of_tables_6_to_10(papers, tmp_path):
@@ -132,17 +131,7 @@ def test_the_better_form_of_a_baseline_is_reported_and_marked():
             numbers({"MCAR 0": 74, "MCAR 5": 42}, method="PlugVFL", seed=1, simsiam="with"),
         ]
     )
-    paper = pd.DataFrame(
-        {
-            "dataset": "Isolet",
-            "train_mechanism": "MCAR 2",
-            "test_mechanism": ["MCAR 0"],
-            "method": "PlugVFL",
-            "accuracy": 84.5,
-            "std": 0.5,
-            "labelled_only": True,
-        }
-    )
+    paper = as_paper({"PlugVFL": (84.5, 0.0)}).iloc[:1].assign(labelled_only=True)
     found = tables.cells(frame, paper)
     table = tables.by_training(found, "MCAR 2").loc["Isolet", "PlugVFL"]
     assert table["MCAR 0"] == "72.0 ± 2.8 (84.5*, -12.5)"
@@ -157,12 +146,8 @@ def test_targets_pass_and_fail_by_the_numbers(tmp_path):
     paper = as_paper({"FALSE-VFL-I": (86.0, 65.0), "PlugVFL": (84.5, 70.0), "FedHSSL": (83.9, 65)})
     found = tables.cells(pd.concat(frames), paper)
     own = targets.accuracy(found, part).loc["FALSE-VFL-I", "MCAR 2"]
-    assert own.tolist() == [
-        f"{PASS} -1.0 (-2.0)",
-        f"{PASS} +3.0 (-2.0)",
-        f"{PASS} +1.0 (+0.0)",
-        "1",
-    ]
+    verdicts = [f"{PASS} {text}" for text in ("-1.0 (-2.0)", "+3.0 (-2.0)", "+1.0 (+0.0)")]
+    assert own.tolist() == [*verdicts, "1"]
     others = targets.baselines(found, part)
     assert others.loc[("PlugVFL", "MCAR 2"), "MCAR 0"] == f"{FAIL} -4.5 (-4.0)"
     assert others.loc[("FedHSSL", "MCAR 2"), "MCAR 0"] == f"{PASS} -3.9 (-4.0)"
@@ -178,41 +163,29 @@ def test_targets_pass_and_fail_by_the_numbers(tmp_path):
 
 
 def as_paper(values):
-    rows = [
-        {
-            "dataset": "Isolet",
-            "train_mechanism": "MCAR 2",
-            "test_mechanism": test,
-            "method": method,
-            "accuracy": accuracy,
-            "std": 0.1,
-            "labelled_only": False,
-        }
+    cells = [
+        {"method": method, "test_mechanism": test, "accuracy": accuracy}
         for method, pair in values.items()
         for test, accuracy in zip(("MCAR 0", "MCAR 5"), pair, strict=True)
     ]
-    return pd.DataFrame(rows)
+    fixed = {"dataset": "Isolet", "train_mechanism": "MCAR 2", "labelled_only": False}
+    return pd.DataFrame(cells).assign(**fixed, std=0.1)
 
 
 def test_numbers_by_parties_are_pooled_over_tests_of_the_better_form():
-    frame = pd.concat([numbers({"MCAR 0": 60.0}, method="PlugVFL"), more("PlugVFL", "with", 70.0)])
-    extra = [
-        {"metric": "samples MCAR 0 8", "value": 100.0},
-        {"metric": "correct MCAR 0 8", "value": 90.0},
-        {"metric": "samples MNAR 7 8", "value": 100.0},
-        {"metric": "correct MNAR 7 8", "value": 40.0},
-        {"metric": "samples MNAR 7 1", "value": 49.0},
-        {"metric": "correct MNAR 7 1", "value": 4.0},
-    ]
-    own = {**frame.iloc[-1].to_dict()}
-    frame = pd.concat([frame, pd.DataFrame([{**own, **line} for line in extra])])
+    forms = {"without": 60.0, "with": 70.0}
+    both = [numbers({"MCAR 0": v}, method="PlugVFL", simsiam=form) for form, v in forms.items()]
+    extra = {
+        "samples MCAR 0 8": 100.0, "correct MCAR 0 8": 90.0,
+        "samples MNAR 7 8": 100.0, "correct MNAR 7 8": 40.0,
+        "samples MNAR 7 1": 49.0, "correct MNAR 7 1": 4.0,
+    }  # fmt: skip
+    own = both[-1].iloc[-1].to_dict()
+    lines = [{**own, "metric": name, "value": value} for name, value in extra.items()]
+    frame = pd.concat([*both, pd.DataFrame(lines)])
     found = tables.by_parties(frame, tables.better_forms(frame))
     assert found.columns.tolist() == [8]  # too few samples of one party
     assert found.loc[("Isolet", "MCAR 2", "PlugVFL"), 8] == pytest.approx(65.0)
-
-
-def more(method, simsiam, value):
-    return numbers({"MCAR 0": value}, method=method, simsiam=simsiam)
 
 
 def test_both_variants_share_settings_and_every_method_has_its_own(tmp_path):
@@ -236,11 +209,7 @@ def test_both_variants_share_settings_and_every_method_has_its_own(tmp_path):
 def test_wrong_choices_are_told(tmp_path, options, text):
     asked = Options(tmp_path, **options)
     with pytest.raises(ConfigError, match=text):
-        load_jobs(asked)
-
-
-def load_jobs(options):
-    return Preset.load(options).jobs(options)
+        Preset.load(asked).jobs(asked)
 
 
 def jobs_of(folder, *methods):
@@ -260,8 +229,6 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(folder, tmp_path, monke
 
     whole = numbers_in("a", 0)
     assert not (tmp_path / "a").exists()
-    from simulations.false_vfl.training import Pretraining
-
     original = Pretraining.epoch
 
     def stop_at_the_third(self):
@@ -284,8 +251,6 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(folder, tmp_path, monke
 
 
 def test_a_checkpoint_that_cannot_be_read_is_left_aside(tmp_path, caplog):
-    from simulations.false_vfl.checkpoints import Checkpoint
-
     checkpoint = Checkpoint(tmp_path / "c.pt", 2)
     assert checkpoint.load() is None
     checkpoint.path.write_bytes(b"not a checkpoint")
@@ -297,8 +262,6 @@ def test_a_checkpoint_that_cannot_be_read_is_left_aside(tmp_path, caplog):
 
 
 def test_three_baselines_share_what_they_pretrain(folder, tmp_path, monkeypatch):
-    from strategies.split.central import CentralSplit
-
     preset, jobs = jobs_of(tmp_path, "Vanilla VFL", "LASER-VFL", "PlugVFL")
     jobs = [job for job in jobs if job.settings["simsiam"] == "with"]
     pretrained = []
@@ -354,17 +317,226 @@ def test_a_report_of_nothing_says_where_it_looked(tmp_path, capsys):
 def test_a_file_of_records_can_be_shared(tmp_path):
     preset, jobs = jobs_of(tmp_path, "PlugVFL")
     one, other = Store(tmp_path / "r.jsonl"), Store(tmp_path / "r.jsonl")
-    run_all(
-        jobs[:1], fake, None, store=one, context=preset.context, title="t", workers=0,
-    )  # fmt: skip
-    frame = run_all(
-        jobs, fake, None, store=other, context=preset.context, title="t", workers=0,
-        cost=preset.minutes,
-    )  # fmt: skip
+    how = {"context": preset.context, "title": "t", "workers": 0}
+
+    def replicate_one(job, shared):
+        return {"value": 1.0}
+
+    run_all(jobs[:1], replicate_one, None, store=one, **how)
+    frame = run_all(jobs, replicate_one, None, store=other, cost=preset.minutes, **how)
     assert len(frame) == len(jobs) == 2
     found = Store(tmp_path / "r.jsonl")
     assert found.found == {job.key(preset.context): {"value": 1.0} for job in jobs}
 
 
-def fake(job, shared):
-    return {"value": 1.0}
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def sources(tmp_path):
+    return Sources(tmp_path)
+
+
+def write_hapt(folder, sizes, columns=561, first=1):
+    for part, n in sizes.items():
+        (folder / "hapt" / part).mkdir(parents=True, exist_ok=True)
+        x = RNG.normal(2.0, 3.0, size=(n, columns)).round(5)
+        np.savetxt(folder / "hapt" / part / f"X_{part.lower()}.txt", x, fmt="%.5f")
+        y = np.arange(n) % 12 + first
+        np.savetxt(folder / "hapt" / part / f"y_{part.lower()}.txt", y, fmt="%d")
+
+
+def test_hapt_is_split_by_runs_of_70_columns(sources):
+    write_hapt(sources.data, {"Train": 24, "Test": 12})
+    split = load_hapt(sources)
+    assert [table.shape for table in split.train.values()] == [(24, 70)] * 8
+    assert [table.shape for table in split.test.values()] == [(12, 70)] * 8
+    assert split.test_labels.tolist() == list(range(12))
+    raw = np.loadtxt(sources.data / "hapt" / "Train" / "X_train.txt")
+    other = np.loadtxt(sources.data / "hapt" / "Test" / "X_test.txt")
+    expected = (other - raw.mean(axis=0)) / raw.std(axis=0)
+    np.testing.assert_allclose(split.test["party-7"], expected[:, 490:560], rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        ({"columns": 560}, "lines of 560 numbers.*expected UCI's file with 561"),
+        ({"first": 0}, "labels from 0 to 11; expected one from 1 to 12"),
+    ],
+)
+def test_other_files_than_haps_are_refused(sources, made, text):
+    write_hapt(sources.data, {"Train": 24, "Test": 12}, **made)
+    with pytest.raises(DataError, match=text):
+        load_hapt(sources)
+
+
+def test_absent_hapt_says_which_file(sources):
+    with pytest.raises(DataError, match=r"hapt/Train/X_train\.txt"):
+        load_hapt(sources)
+
+
+def write_idx(path, values, compressed):
+    head = struct.pack(f">4B{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
+    path.parent.mkdir(exist_ok=True)
+    with (gzip.open if compressed else open)(path, "wb") as file:
+        file.write(head + values.tobytes())
+
+
+@pytest.fixture
+def fashion(sources):
+    """Images, and the folder with their files."""
+    made = {"train": RNG.integers(0, 256, (20, 28, 28), dtype=np.uint8)}
+    made["t10k"] = RNG.integers(0, 256, (6, 28, 28), dtype=np.uint8)
+    for name, values in made.items():
+        for what, array, end in (
+            ("images-idx3", values, ".gz"),
+            ("labels-idx1", (np.arange(len(values)) % 10).astype(np.uint8), ""),
+        ):
+            path = sources.data / "fashion_mnist" / f"{name}-{what}-ubyte{end}"
+            write_idx(path, array, bool(end))
+    return sources, made
+
+
+def test_fashion_mnist_is_cut_into_tiles_row_by_row(fashion):
+    sources, made = fashion
+    split = load_fashion_mnist(sources)
+    assert split.image_shape == (14, 7)
+    assert (len(split.train), split.n_classes) == (8, 10)
+    train = made["train"].astype(float)
+    for k, table in enumerate(split.test.values()):
+        top, left = 14 * (k // 4), 7 * (k % 4)
+        tile = made["t10k"][:, top : top + 14, left : left + 7].reshape(6, 98)
+        expected = (tile - train.mean()) / train.std()
+        np.testing.assert_allclose(table.to_numpy(), expected, atol=1e-5)
+    assert split.train_labels.tolist() == [*range(10)] * 2
+
+
+def test_damaged_images_are_refused(fashion):
+    sources, _ = fashion
+    path = sources.data / "fashion_mnist" / "t10k-labels-idx1-ubyte"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(DataError, match=r"5 bytes after its head, expected \(6,\): cut short"):
+        load_fashion_mnist(sources)
+    path.write_bytes(b"P5" + whole[2:])
+    with pytest.raises(DataError, match="no IDX file of bytes with 1 axes"):
+        load_fashion_mnist(sources)
+    write_idx(path, np.zeros(5, dtype=np.uint8), compressed=False)
+    with pytest.raises(DataError, match=r"test has images of shape .* and 5 labels"):
+        load_fashion_mnist(sources)
+
+
+def write_views(folder, classes, parts=("train", "test"), views=12):
+    """Write a model of each class; its views have one shade all over, which tells them apart."""
+    for number in range(classes):
+        for part in parts:
+            where = folder / "modelnet10" / f"class{number}" / part
+            where.mkdir(parents=True)
+            for view in range(views):
+                shade = np.full((40, 40), 20 * number + view, dtype=np.uint8)
+                Image.fromarray(shade).save(where / f"a_model_0001_v{view + 1:02}.png")
+
+
+def test_modelnet_has_one_view_of_a_pair_a_party(sources, monkeypatch):
+    write_views(sources.data, 10)
+    split = load_modelnet10(sources)
+    assert split.image_shape == (32, 32)
+    assert split.budget == 0.5
+    assert [len(split.train_labels), len(split.test_labels)] == [60, 20]
+    assert [table.shape for table in split.train.values()] == [(60, 1024)] * 6
+    # Before they are standardised, shades name class and view.
+    monkeypatch.setattr(images, "_split", lambda *parts: parts)
+    train, _, labels, *_ = load_modelnet10(sources)
+    views = train[:, :, 0] - 20 * labels[:, None].astype(int)
+    np.testing.assert_array_equal(views // 2, np.broadcast_to(np.arange(6), (60, 6)))
+    assert set(np.unique(views)) == set(range(12))
+    assert len(np.unique(views[labels == 3], axis=0)) > 1  # drawn anew each time
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        ({"classes": 9}, "has 9 folders of classes, expected ten"),
+        ({"classes": 10, "views": 11}, "has 11 pictures of a_model_0001, expected 12"),
+        ({"classes": 10, "parts": ("train",)}, r"test has no pictures"),
+    ],
+)
+def test_other_folders_than_modelnets_are_refused(sources, made, text):
+    write_views(sources.data, **made)
+    with pytest.raises(DataError, match=text):
+        load_modelnet10(sources)
+
+
+def test_blocks_are_missing_by_the_data_sets_own_settings():
+    tables = {f"p{k}": pd.DataFrame(RNG.normal(size=(400, 5)) * (k + 1)) for k in range(3)}
+    labels = np.zeros(400, dtype=np.int64)
+    table = Split(tables, tables, labels, labels, 2)
+    image = Split(tables, tables, labels, labels, 2, image_shape=(1, 5), budget=0.5)
+    none = labels[:0]
+    # Standardised, all parties are alike; as they are, the third has the largest variance, and
+    # a sample that visits it first observes nothing else.
+    seen = [1 - split.draw_mask("train", "MAR 1", 0, none).mean() for split in (table, image)]
+    assert seen[1] < seen[0] - 0.05
+    less = Split(tables, tables, labels, labels, 2, budget=0.0)
+    assert (
+        less.draw_mask("test", "MAR 2", 0, none).mean()
+        > table.draw_mask("test", "MAR 2", 0, none).mean()
+    )
+
+
+def test_a_part_keeps_labels_with_their_samples():
+    x = pd.DataFrame({"a": np.arange(50.0)})
+    split = Split({"p": x}, {"p": x.iloc[:20]}, np.arange(50), np.arange(20), 50)
+    part = split.part(10, 0)
+    assert len(part.train_labels) == 10
+    np.testing.assert_array_equal(part.train["p"]["a"], part.train_labels)
+    assert len(part.test_labels) == 20
+    assert split.part(0, 0) is split
+
+
+def test_isolet_is_split_as_the_paper_has_it(sources):
+    write_isolet(sources.data, 1000)
+    data = load_isolet(sources)
+    assert [table.shape for table in data.train.values()] == [(800, 77)] * 8
+    assert [table.shape for table in data.test.values()] == [(200, 77)] * 8
+    assert set(data.train_labels) == set(range(26))
+    names = [name for table in data.train.values() for name in table.columns]
+    assert names == [f"f{i}" for i in range(1, 617)]  # the last column is dropped
+    first = data.train["party-0"]
+    np.testing.assert_allclose(first.mean(), 0, atol=1e-12)
+    np.testing.assert_allclose(first.std(ddof=0), 1, rtol=1e-12)
+    labelled, aligned = draw_labelled(800, seed=1)
+    assert (len(set(labelled)), len(set(aligned))) == (500, 100)
+    assert set(aligned) < set(labelled)
+    mask = draw_mask(data.train, "MCAR 5", 0, aligned)
+    assert not mask[aligned].any()
+    assert not mask.all(axis=1).any()
+    assert mask.mean() == pytest.approx(0.5 * 700 / 800, abs=0.02)
+    block = to_blocks(data.train, mask)["party-3"]
+    held = np.flatnonzero(~mask[:, 3])
+    np.testing.assert_array_equal(np.flatnonzero(block.row >= 0), held)
+    np.testing.assert_allclose(
+        block.x[block.row[held]], data.train["party-3"].to_numpy()[held], rtol=1e-6
+    )
+
+
+def test_a_file_with_other_columns_is_refused(tmp_path):
+    (tmp_path / "isolet").mkdir()
+    pd.DataFrame({"f1": [0.0], "class": [1]}).to_csv(tmp_path / "isolet" / "isolet.csv")
+    with pytest.raises(DataError, match=r"lacks the columns \['f2', 'f3'.*expected f1..f617"):
+        load_isolet(Sources(tmp_path))
+
+
+def test_attacks_find_what_sums_do_not_hide_and_nothing_in_shuffled_rows():
+    sizes = {"h_dim": 8, "z_dim": 3, "width": 16, "pretrain_batch_size": 64}
+    strategy = FalseVFL(pretrain_epochs=12, epochs=2, pretrain_learning_rate=1e-2, **sizes)
+    found = attacks.attack(attacks.look(strategy, 360, 0), known=30, seed=0)
+    server, infer, learn = found.iloc[:3], found.iloc[3], found.iloc[4]
+    assert server["found"].iloc[0] > 0.6  # samples of one party alone: the sum hides nothing
+    assert (server["chance"] < 0.15).all()
+    assert infer["found"] > 0.7
+    assert 0.3 < infer["chance"] < 0.7
+    # A party's own columns tell less of another's than these with the posterior.
+    assert learn["found"] > learn["own"] + 0.1
+    assert learn["chance"] < 0.15

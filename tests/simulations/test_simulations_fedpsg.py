@@ -7,13 +7,12 @@ from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError
 from simulations.__main__ import main
 from simulations.data import Sources, read_paper
-from simulations.fedpsg import criteria, tables, targets
+from simulations.fedpsg import criteria, tables
 from simulations.fedpsg.data import CODES, Joint, coded, draw_task, load, task_of, with_data
 from simulations.fedpsg.experiments import PARTS, other_true_rows
 from simulations.fedpsg.floors import BEST, DRAW, FLOORS, MEAN, VALID
 from simulations.fedpsg.generation import first_attributes, generate
 from simulations.fedpsg.preset import Preset
-from simulations.page import FAIL, PASS, reached
 from simulations.preset import Options
 
 torch = pytest.importorskip("torch")
@@ -245,31 +244,6 @@ def paper():
     return tables.paper_errors([read_paper("fedpsg", f"table{i}") for i in range(1, 8)])
 
 
-def test_papers_tables_are_read_under_our_names(paper):
-    assert paper["Bank", 0.2, "FedPSG-AR (VF-GAIN)", 5] == 0.2057
-    assert paper["Bank", 0.5, "FedPSG-AG (VF-GAIN)", 7] == 0.4585
-    assert paper["Credit", 0.8, "FedPSG-AR (GAIN of B)", 8] == 0.4615
-    assert paper["Bank", 0.2, "FedPSG-AR (VF-CGAIN)", 5] == 0.1691
-    assert paper["Letter", 0.8, "FedPSG-AR-0 (VF-VGAIN)", 0] == 0.5712
-    assert paper["News", 0.2, "TabDDPM", 0] == 0.4550
-    assert paper["Credit", 0.5, "FedPSG-CAG (VF-VGAIN)", 5] == 0.3610
-
-
-def test_tables_keep_methods_and_floors_apart():
-    """A column of Table 3 and a floor are both called mean."""
-    rows = [
-        {"part": "rows", "dataset": "Bank", "ratio": 0.5, "method": name, "cnum": cnum, "seed": 0,
-         "metric": "rmse", "value": value}
-        for name, cnum, value in (("FedPSG-AR (mean)", 5, 0.28), (MEAN, 0, 0.3))
-    ]  # fmt: skip
-    found = tables.means(pd.DataFrame(rows), "rows", tables.KEYS, "rmse")
-    row = tables.table3(found, tables.paper_errors([read_paper("fedpsg", "table3")])).iloc[0]
-    assert row["mean"] == "0.280 (0.458)"
-    assert row["floor: mean"] == "0.300"
-    assert row["VF-GAIN"] == "– (0.209)"
-    assert row["seeds"] == "1"
-
-
 def test_preset_asks_for_every_cell_of_the_papers_tables(paper, tmp_path):
     preset = Preset.load(Options(tmp_path))
     asked = {
@@ -279,19 +253,17 @@ def test_preset_asks_for_every_cell_of_the_papers_tables(paper, tmp_path):
     }
     left_out = {key for key in paper.index if key not in asked}
     assert {key[2] for key in left_out} == {"CTAB-GAN"}
-    keys = [job.key("") for job in preset.jobs()]
-    assert len(keys) == len(set(keys))
     assert {job.part for job in preset.jobs()} == set(PARTS)
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "size"),
-    [
-        ("Bank", "bank/bank_full.csv", (45211, 8, 8)),
-        ("Credit", "german/german_credit.csv", (1000, 9, 11)),
-        ("Letter", "letter/letter_recognition.csv", (20000, 8, 8)),
-    ],
-)
+SIZES = [
+    ("Bank", "bank/bank_full.csv", (45211, 8, 8)),
+    ("Credit", "german/german_credit.csv", (1000, 9, 11)),
+    ("Letter", "letter/letter_recognition.csv", (20000, 8, 8)),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "size"), SIZES)
 def test_splits_have_the_papers_numbers_of_attributes(name, file, size):
     found = load(name, sources_with(file))
     assert (len(found.a), found.a.shape[1], found.b.shape[1]) == size
@@ -304,36 +276,6 @@ def test_news_is_halved_and_its_popular_articles_are_labelled(tmp_path):
     news.to_csv(tmp_path / "news/OnlineNewsPopularity.csv", index=False)
     found = load("News", Sources(tmp_path))
     assert (list(found.a), list(found.labels)) == (["n0", "n1"], [0.0, 1.0])
-
-
-def test_targets_pass_and_fail(tmp_path):
-    part = Preset.load(Options(tmp_path))["targets"]
-    values = {
-        BEST: 0.20, "mean rule (mean)": 0.22, part["paper"]: 0.28, "TVAE": 0.25, "CTGAN": 0.4,
-    }  # fmt: skip
-    rows = [
-        {"part": "rows", "dataset": "Bank", "ratio": 0.5, "method": name, "cnum": 0, "rows": 0,
-         "seed": seed, "metric": "rmse", "value": value + 0.001 * seed}
-        for name, value in values.items() for seed in range(2)
-    ]  # fmt: skip
-    frame = pd.DataFrame(rows)
-    row = targets.errors(frame, part).iloc[0]
-    assert row["RMSE (at most)"].startswith(PASS)
-    assert row["best below others"] == f"{PASS} all of 2 (4 not run)"
-    assert row["paper's below others"].startswith(f"{FAIL} not below TVAE")
-    assert row["seeds"] == "2"
-    worse = frame.assign(value=frame["value"].where(frame["method"] != "mean rule (mean)", 0.24))
-    assert targets.errors(worse, part).iloc[0]["RMSE (at most)"].startswith(FAIL)
-    assert reached([targets.errors(frame.iloc[:0], part)])
-    auc = [
-        {"part": "aligned", "aligned": n, "method": method, "seed": seed, "metric": "LR auc",
-         "value": value}
-        for n, gain in ((100, 0.05), (30000, -0.02)) for seed in range(3)
-        for method, value in (("nothing", 0.7), ("mean rule (mean)", 0.7 + gain + seed / 1000))
-    ]  # fmt: skip
-    found = targets.training(pd.DataFrame(auc), part)["LR"]
-    assert found.iloc[0] == f"{PASS} +0.051 ± 0.001"
-    assert found.iloc[1] == f"{FAIL} -0.019 ± 0.001"
 
 
 def test_other_true_rows_are_due_to_few_rows_alone(joint, task):

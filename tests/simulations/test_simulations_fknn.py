@@ -1,17 +1,12 @@
-import csv
-
 import numpy as np
 import pandas as pd
 import pytest
 from data_sets import sources_with
 from sklearn.impute import KNNImputer
 
-from simulations.__main__ import main
 from simulations.data import load_motor
 from simulations.fknn import local, oracle, tables
-from simulations.fknn.preset import PARTS, Preset
 from simulations.page import FAIL, PASS, beside_paper, reached
-from simulations.preset import Options
 
 
 @pytest.fixture(scope="module")
@@ -105,15 +100,6 @@ def test_local_imputers_keep_what_is_known(incomplete):
     assert len(names) == len(set(names)) == 1 + 3 * 3
 
 
-def test_preset_names_the_papers_experiments(tmp_path):
-    preset = Preset.load(Options(tmp_path))
-    assert preset.rates("table4") == [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4]
-    assert (preset.runs("table3"), preset.runs("table4")) == (10, 3)
-    quick = Preset.load(Options(tmp_path, quick=True, seeds=1))
-    assert {job.part for job in quick.jobs()} == set(PARTS)
-    assert len(quick.jobs()) < 20 < len(preset.jobs())
-
-
 def test_motor_data_are_those_of_the_paper(sources):
     data = load_motor(sources)
     assert {name: frame.shape for name, frame in data.parties.items()} == {
@@ -121,35 +107,3 @@ def test_motor_data_are_those_of_the_paper(sources):
         "host": (800, 7),
     }
     assert data.labels.name == "motor_speed"
-
-
-def test_quick_study_makes_page_figures_and_tables_and_resumes(
-    sources, tmp_path, capsys, monkeypatch
-):
-    """With fewer rates than --quick has: what is tested is the way, not the numbers."""
-    load = Preset.load.__func__
-
-    def small(cls, options):
-        found = load(cls, options)
-        for part in PARTS:
-            found.values[part] |= {"rates": [0.1]}
-        found.values["local"] |= {"trees": 3, "rf_iterations": 1}
-        return found
-
-    monkeypatch.setattr(Preset, "load", classmethod(small))
-    command = ["fknn", "--quick", "--seeds", "1", "--workers", "0", "--output", str(tmp_path)]
-    assert main(command) == 0
-    text = capsys.readouterr().out
-    assert "Table 4" in text
-    assert PASS in text
-    page = (tmp_path / "index.md").read_text()
-    assert page.count(".png)") == 7 == len(list(tmp_path.glob("*.png")))
-    assert PASS not in page
-    with (tmp_path / "table5.csv").open() as file:
-        row = next(csv.DictReader(file))
-    assert row["masked: p"] == row["ckks: p"] == row["exact: p"] == "identical"
-    assert {row["masked: cells"], row["ckks: cells"], row["exact: cells"]} == {"0"}
-
-    kept = (tmp_path / "records.jsonl").read_bytes()
-    assert main(command) == 0
-    assert (tmp_path / "records.jsonl").read_bytes() == kept

@@ -7,12 +7,11 @@ from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError
 from simulations.__main__ import main
 from simulations.fedpsg.data import Joint
-from simulations.page import FAIL, PASS, reached
+from simulations.page import FAIL, PASS
 from simulations.preset import Options
-from simulations.trees import tables
 from simulations.trees.data import binned, draw
 from simulations.trees.experiments import judged
-from simulations.trees.methods import METHODS, OURS, from_donors
+from simulations.trees.methods import METHODS, from_donors
 from simulations.trees.own import drawn, summary
 from simulations.trees.preset import Preset
 from strategies.fknn import FKNN
@@ -66,46 +65,6 @@ def test_figures_of_merit():
     classes = judged(np.array([0.0, 1.0, 2.0]), np.eye(3) * 0.7 + 0.1, 1.0)
     assert classes["accuracy"] == 1.0
     assert classes["log loss"] == pytest.approx(-np.log(0.8))
-
-
-def numbers(part, values):
-    """One row per number, as `to_frame` makes them."""
-    keys = ["dataset", "share", "method", "seed", "metric"]
-    rows = [dict(zip(keys, key, strict=True), value=v) for key, v in values.items()]
-    return pd.DataFrame(rows).assign(part=part)
-
-
-def test_differences_are_paired_and_in_favour_where_positive():
-    found = numbers(
-        "pooled",
-        {
-            ("motor", 0.1, "open", seed, name): value + seed / 10
-            for seed in (0, 1)
-            for name, value in (("ours RMSE", 0.52), ("central RMSE", 0.5), ("CPU seconds", 3.0))
-        },
-    )
-    row = tables.pooled(found, 0.01).loc["motor", 0.1, "open", "RMSE"]
-    assert row["difference"] == "-0.0200"
-    assert row["within 0.01"] == FAIL
-    assert tables.pooled(found, 0.03).iloc[0]["within 0.03"] == PASS
-    for ours, verdict in ((0.525, PASS), (0.54, FAIL)):
-        hidden = {("motor", 0.1, "hidden", 0, "ours RMSE"): ours}
-        hidden |= {("motor", 0.1, "hidden", 0, "central RMSE"): 0.5}
-        both = pd.concat([found, numbers("pooled", hidden)])
-        row = tables.pooled(both, 0.01).loc["motor", 0.1, "hidden", "RMSE"]
-        assert row["within 0.01"] == f"{verdict} (of open)"
-
-
-def test_margins_pass_above_each_other_method():
-    values = {("Bank", 0.5, OURS, seed, "AUC"): 0.9 + seed / 10 for seed in (0, 1)}
-    values |= {("Bank", 0.5, "two models", seed, "AUC"): 0.89 + seed / 10 for seed in (0, 1)}
-    values |= {("Bank", 0.5, "LASER-VFL", seed, "AUC"): 0.95 for seed in (0, 1)}
-    found = tables.margins(numbers("blocks", values))
-    (column,) = found.columns
-    assert found.loc["two models", column].to_list() == [f"{PASS} +0.0100 (least +0.0100, 2 seeds)"]
-    assert found.loc["LASER-VFL", column].to_list() == [f"{PASS} +0.0000 (least -0.0500, 2 seeds)"]
-    values[("Bank", 0.5, "LASER-VFL", 1, "AUC")] = 1.2
-    assert not reached([tables.margins(numbers("blocks", values))])
 
 
 def test_preset_asks_for_every_method_and_data_set(tmp_path):

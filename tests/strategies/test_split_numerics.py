@@ -1,16 +1,21 @@
 """The methods' networks and losses against loops, concatenations and cosines written out."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 import torch
+from deep_runs import make_data, small
 from oracles import split as oracle
 
-from flwr_vertical.errors import DataError
+from flwr_vertical import Result, simulate
+from flwr_vertical.errors import ConfigError, DataError
 from strategies.neural.images import ImageEncoder, ImageShape
-from strategies.neural.party import Block
+from strategies.neural.party import PartyBlock
+from strategies.split import FinalNet
 from strategies.split.central import CentralSplit
+from strategies.split.final import FinalHead, interact
 from strategies.split.methods import ISOLET, METHODS, SplitNetworks, draw_tasks
 from strategies.split.networks import Extractor
 from strategies.split.pretraining import (
@@ -36,7 +41,7 @@ def make(method, n=12, seed=0):
     for name, held in enters.items():
         row = torch.full((n,), -1)
         row[held] = torch.arange(int(held.sum()))
-        blocks[name] = Block(x[name][held], torch.ones_like(x[name][held]), row)
+        blocks[name] = PartyBlock(x[name][held], torch.ones_like(x[name][held]), row)
     training = dataclasses.replace(ISOLET[method], pretrain="none")
     model = CentralSplit(blocks, method, 3, seed, training, SIZES, F64)
     return model, x, enters, torch.from_numpy(rng.integers(3, size=n))
@@ -81,7 +86,7 @@ def test_the_loss_of_laser_vfl_is_the_mean_over_all_subsets():
     assert np.std(found) > 1e-4
 
 
-# FinalNet has no perceptrons: tests/strategies/test_final_net.py has it.
+# FinalNet has no perceptrons; its own tests are below.
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - {"final"}))
 def test_predictions_are_of_whoever_is_there(method):
     model, x, enters, _ = make(method)
@@ -209,12 +214,6 @@ def test_pretraining_brings_views_together_and_does_not_collapse():
     assert (units @ units.T).mean() < 0.7
 
 
-def test_one_row_is_not_enough_to_pretrain():
-    encoder = Extractor(3, SIZES, 2, 0, "bank").encoder.double()
-    with pytest.raises(DataError, match=r"'bank' has 1 rows to pretrain on; expected 2 or more"):
-        pretrain(encoder, torch.ones(1, 3, dtype=F64), SIZES, ISOLET["plug"], 0, "bank")
-
-
 # -- FedHSSL -----------------------------------------------------------------------------------
 
 
@@ -265,18 +264,101 @@ def test_what_parties_share_begins_alike_and_only_that():
     np.testing.assert_array_equal(own["bank"].shared, later[1])
 
 
-def test_pretraining_goes_on_from_what_was_packed():
-    training = dataclasses.replace(ISOLET["fedhssl"], pretrain_epochs=9, pretrain_batch_size=7)
-    own, x = hybrids(training)
-    one = own["bank"]
-    total = sum(o.project(x[n]) for n, o in own.items())
-    one.learn_across(x["bank"], total, 3, 0)
-    one.learn_within(0)
-    other = hybrids(training)[0]["bank"]
-    other._encoder.load_state_dict(one._encoder.state_dict())
-    other.unpack(one.pack())
-    for each in (one, other):
-        each.learn_across(x["bank"], total, 3, 1)
-        each.learn_within(1)
-    for name, value in one._encoder.state_dict().items():
-        np.testing.assert_array_equal(value, other._encoder.state_dict()[name])
+HELD = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [0, 1, 0, 0], [1, 1, 0, 0]], dtype=bool)
+
+
+def test_all_that_hold_a_row_enter_where_nothing_is_left_out():
+    tasks = draw_tasks("observed", HELD, 0.5, np.random.default_rng(0))
+    np.testing.assert_array_equal(tasks.takes, HELD[None])
+    np.testing.assert_array_equal(tasks.weights, np.ones((1, 4)))
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.5, 1.0])
+def test_parties_are_left_out_at_random_but_for_the_last_one(drop):
+    held = np.tile(HELD, (3000, 1))
+    takes = draw_tasks("dropped", held, drop, np.random.default_rng(1)).takes[0]
+    assert not (takes & ~held).any()
+    assert takes.any(axis=1).all()
+    # A row with n parties keeps each with 1 - p, or one of them where all would go.
+    n = HELD.sum(axis=1)
+    expected = (1 - drop) + drop**n / n
+    found = (takes.sum(axis=1) / held.sum(axis=1)).reshape(3000, 4).mean(axis=0)
+    np.testing.assert_allclose(found, expected, atol=4 * 0.5 / np.sqrt(3000))
+
+
+def test_subsets_have_the_mean_of_all_subsets():
+    """Any function of a subset: the weighted mean over draws is its mean over all subsets."""
+    rng = np.random.default_rng(2)
+    value = {s: rng.normal() for n in range(1, 5) for s in itertools.combinations(range(4), n)}
+    held = np.tile(HELD, (4000, 1))
+    tasks = draw_tasks("subsets", held, 0.5, rng)
+    assert tasks.takes.shape == (4, len(held), 4)
+    np.testing.assert_allclose(tasks.weights.sum(axis=0), 1.0, rtol=1e-12)
+    assert not (tasks.takes & ~held).any()
+    sizes = tasks.takes.sum(axis=-1)
+    assert set(np.unique(sizes[tasks.weights > 0])) == {1, 2, 3, 4}
+    assert (sizes[tasks.weights == 0] == 0).all()
+    found = np.zeros(len(held))
+    for t, i in zip(*np.nonzero(tasks.weights), strict=True):
+        found[i] += tasks.weights[t, i] * value[tuple(np.flatnonzero(tasks.takes[t, i]))]
+    found = found.reshape(4000, 4)
+    for row, mean, error in zip(
+        HELD, found.mean(axis=0), found.std(axis=0) / np.sqrt(4000), strict=True
+    ):
+        own = [v for s, v in value.items() if row[list(s)].all()]
+        assert len(own) == 2 ** row.sum() - 1
+        assert abs(mean - np.mean(own)) <= 4 * error + 1e-12
+
+
+def test_it_takes_as_many_rounds_as_steps_and_samples_ask_for():
+    tables, labels, _ = make_data(seed=3, held=0.8)
+    strategy = small(FinalNet, iterations=3)
+    result = simulate(strategy, tables, labels, aggregation="plain", progress=False)
+    # Greeting, alignment, settings, steps, one round of predictions, the end.
+    assert result.ledger.rounds == 2 + 1 + strategy.iterations + 1 + 1
+
+
+def test_a_layer_multiplies_the_halves_of_its_units():
+    given = torch.tensor([[1.0, 2.0, 3.0, 5.0]])
+    assert interact(given).tolist() == [[1.0, 2.0, 3.0, 10.0]]
+
+
+def test_blocks_learn_from_their_mean():
+    head = FinalHead(SplitNetworks("final", width=4, layers=1), None, 2, 0).double()
+    sums, y = torch.randn(5, 8, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
+    one, two = head._of_blocks(sums)
+    mean = (one + two)[:, 0] / 2.0
+    parts = [(mean - y) ** 2, (one[:, 0] - mean) ** 2, (two[:, 0] - mean) ** 2]
+    torch.testing.assert_close(head.losses(sums, torch.ones(5), y), sum(parts) / 2.0)
+
+
+def test_it_learns_products_of_columns_of_two_parties_and_predicts_later(tmp_path):
+    rng = np.random.default_rng(0)
+    tables, labels, _ = make_data(n=400, seed=1, held=0.9)
+    first = {name: table.iloc[:, 0] for name, table in tables.items()}
+    product = (first["bank"] - first["bank"].mean()) * (first["shop"] - first["shop"].mean())
+    truth = (
+        product.reindex(labels.index)
+        .gt(0)
+        .astype(float)
+        .where(product.reindex(labels.index).notna(), 0.0)
+    )
+    hidden = truth.where(rng.random(len(truth)) < 0.7)
+    settings = {"iterations": 150, "batch_size": 48, "width": 16, "learning_rate": 2e-2}
+    tables = {name: tables[name] for name in ("bank", "shop")}
+    result = simulate(small(FinalNet, **settings), tables, hidden, progress=False)
+    both = product.reindex(result.predictions.index).notna()
+    found = result.predictions["prediction"][both]
+    assert (found == truth[found.index]).mean() > 0.85
+    later = Result.load(result.save(tmp_path / "fit")).predict(tables, progress=False).predictions
+    own = later.loc[result.predictions.index, "probability_1"]
+    np.testing.assert_allclose(own, result.predictions["probability_1"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"width": 7}, "width must be even"), ({"precision": "mixed"}, "float32")],
+)
+def test_settings_that_do_not_go_together_are_named(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        FinalNet(**settings)

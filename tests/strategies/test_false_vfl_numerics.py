@@ -4,22 +4,33 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from deep_runs import SMALL, make_data
 from oracles import false_vfl as oracle
 from scipy.stats import multivariate_normal
+from torch import nn
 
+from flwr_vertical import simulate
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.tables import Table
 from strategies.false_vfl.central import CentralModel
-from strategies.false_vfl.networks import NetworkSettings, bounded
+from strategies.false_vfl.networks import NetworkSettings, PartyNetworks, bounded
 from strategies.false_vfl.posterior import (
+    SharedDraws,
     draw_normals,
     log_bound,
     log_density,
     normalised_weights,
-    posterior,
+    row_log_density,
 )
+from strategies.false_vfl.strategy import FalseVFL
+from strategies.neural import hardware
+from strategies.neural.images import ImageShape, parse_shapes
+from strategies.neural.model import fit_scales
 from strategies.neural.networks import perceptron
-from strategies.neural.party import Block
+from strategies.neural.party import PartyBlock
 
 F64 = torch.float64
 LINEAR = NetworkSettings(
@@ -42,7 +53,7 @@ def make_blocks(x, observed):
         held = torch.nonzero(observed[name])[:, 0]
         row = torch.full((len(values),), -1)
         row[held] = torch.arange(len(held))
-        blocks[name] = Block(values[held], torch.ones_like(values[held]), row)
+        blocks[name] = PartyBlock(values[held], torch.ones_like(values[held]), row)
     return blocks
 
 
@@ -142,22 +153,6 @@ def test_bound_rises_with_kappa_up_to_the_known_likelihood(linear):
     np.testing.assert_allclose(log_bound(logs).numpy(), exact, atol=0.02)
 
 
-def test_bound_agrees_with_draws_from_the_prior(linear):
-    """A brute-force estimate knows neither encoders nor weights."""
-    rng = np.random.default_rng(2)
-    h = linear.draw_prior(rng, 400_000)
-    _, logs = linear.log_weights(60_000, seed=9)
-    for row in range(4):
-        total = np.zeros(len(h))
-        for name in COLUMNS:
-            if linear.observed[name][row]:
-                mean = h @ linear.A[name].T + linear.b[name]
-                z = (linear.x[name][row].numpy() - mean) / linear.s[name]
-                total += (-0.5 * z**2 - np.log(linear.s[name] * np.sqrt(2 * np.pi))).sum(1)
-        brute = np.log(np.exp(total).mean())
-        assert log_bound(logs[row : row + 1]).item() == pytest.approx(brute, abs=0.03)
-
-
 def test_variant_two_agrees_with_draws_from_the_prior():
     """Columns that are missing are drawn, in the estimate from the prior and in the bound."""
     linear = LinearModel(variant="II")
@@ -220,27 +215,6 @@ def test_class_probabilities_agree_with_draws_from_the_prior():
         np.testing.assert_allclose(found.probabilities[row], expected, atol=0.01)
 
 
-def test_exact_encoders_leave_nothing_between_bound_and_likelihood():
-    """One party, nothing missing, one latent variable: every draw has the weight p(x)."""
-    x = torch.tensor([[0.3], [-1.2], [2.0]], dtype=F64)
-    blocks = make_blocks({"bank": x}, {"bank": torch.ones(3, dtype=torch.bool)})
-    settings = NetworkSettings(h_dim=1, z_dim=1, party_layers=1, global_layers=1, head_layers=1)
-    model = CentralModel(blocks, settings, "I", None, seed=0, dtype=F64)
-    a, s, b, t = 0.8, 0.7, 1.1, 0.9  # x = a h + s e, h = b z + t f
-    nets = model.parties["bank"]
-    of_h = b**2 + t**2
-    set_normal(nets.decoder, [[a]], [0.0], [s])
-    set_normal(model.server.decoder, [[b]], [0.0], [t])
-    precision = a**2 / s**2 + 1 / of_h
-    set_normal(nets.encoder, [[a / s**2 / precision]], [0.0], [precision**-0.5])
-    precision = b**2 / t**2 + 1
-    set_normal(model.server.encoder, [[b / t**2 / precision]], [0.0], [precision**-0.5])
-    with torch.no_grad():
-        _, logs = model.log_weights(blocks, torch.arange(3), 7, seed=2)
-    exact = multivariate_normal(0, a**2 * of_h + s**2).logpdf(x.numpy()[:, 0])
-    np.testing.assert_allclose(logs, np.repeat(exact[:, None], 7, axis=1), atol=1e-12)
-
-
 @pytest.mark.parametrize("variant", ["I", "II"])
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_log_weights_and_gradients_are_the_oracle_s(variant, everywhere):
@@ -291,14 +265,6 @@ def test_a_missing_cell_counts_for_nothing():
     torch.testing.assert_close(full - part, torch.tensor([[lost.item()], [0.0]], dtype=F64))
 
 
-def test_posterior_is_the_average_of_means_and_the_sum_of_precisions():
-    mean, log_sigma = posterior(
-        torch.tensor([[3.0, -1.0]]), torch.tensor([[4.0, 0.25]]), torch.tensor([2.0])
-    )
-    np.testing.assert_allclose(mean, [[1.5, -0.5]])
-    np.testing.assert_allclose(torch.exp(log_sigma), [[0.5, 2.0]], rtol=1e-6)
-
-
 def test_bounded_keeps_to_its_bounds_and_is_undone():
     raw = torch.tensor([-1e4, -50.0, -1.0, 0.0, 2.0, 50.0, 1e4], dtype=F64)
     found = bounded(raw, (-3.0, 1.0))
@@ -323,3 +289,253 @@ def test_draws_and_weights_follow_from_the_seed():
     assert all(
         torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
     )
+
+
+F64 = torch.float64
+BOUNDS = (-2.0, 1.5)
+
+
+def numbers(*shape):
+    return torch.tensor(np.random.default_rng(len(shape)).normal(size=shape) * 1.5)
+
+
+@pytest.mark.parametrize("holes", [False, True])
+@pytest.mark.parametrize("one_x", [False, True])
+def test_the_density_in_one_operation_is_the_composed_one(one_x, holes):
+    given = numbers(4, 3, 10).requires_grad_()
+    x = numbers(4, 1 if one_x else 3, 5).requires_grad_()
+    known = (numbers(4, 5) > 0).to(F64) if holes else torch.ones(4, 5, dtype=F64)
+    found = row_log_density(given, x, BOUNDS, known if holes else None)
+    mean, raw = given.chunk(2, -1)
+    expected = (log_density(x, mean, bounded(raw, BOUNDS)) * known[:, None]).sum(-1)
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+    weights = numbers(4, 3)
+    own = torch.autograd.grad((weights * found).sum(), (given, x))
+    composed = torch.autograd.grad((weights * expected).sum(), (given, x))
+    for one, other in zip(own, composed, strict=True):
+        assert other.abs().max() > 0.1
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_the_density_of_extreme_numbers_stays_finite():
+    given = torch.tensor([[[0.0, 0.0, -1e6, 1e6]]], requires_grad=True)
+    found = row_log_density(given, torch.tensor([[[1.0, 1.0]]]), BOUNDS)
+    (gradient,) = torch.autograd.grad(found.sum(), given)
+    assert torch.isfinite(found).all()
+    assert torch.isfinite(gradient).all()
+
+
+@pytest.fixture
+def native(monkeypatch):
+    """PyTorch computes in bfloat16 on any processor; only its speed depends on it."""
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda device: True)
+
+
+def party_nets(mixed):
+    settings = NetworkSettings(h_dim=6, party_width=16, mixed=mixed)
+    return PartyNetworks(5, settings, "II", seed=1, name="bank")
+
+
+def terms_and_gradients(nets):
+    x, places = numbers(3, 5).float(), torch.tensor([0, 2, 3])
+    h, noise = numbers(4, 8, 6).float(), numbers(4, 8, 5).float()
+    terms = nets.log_terms(x, torch.ones_like(x), places, h, noise)
+    parameters = [*nets.decoder.parameters(), *nets.indicator.parameters()]
+    return terms, torch.autograd.grad(terms.sum(), parameters)
+
+
+def test_mixed_precision_rounds_matrix_products_and_nothing_else(native):
+    (exact, of_exact), (found, of_found) = (
+        terms_and_gradients(party_nets(mixed)) for mixed in (False, True)
+    )
+    assert not torch.equal(exact, found)
+    assert found.dtype == torch.float32
+    # bfloat16 has 8 bits: one part in 256, of numbers of about 10 and of sums of 24 terms.
+    torch.testing.assert_close(found, exact, rtol=0.02, atol=0.05)
+    for one, other in zip(of_found, of_exact, strict=True):
+        assert one.dtype == torch.float32
+        assert (one - other).norm() < 0.05 * other.norm()
+    again, of_again = terms_and_gradients(party_nets(True))
+    assert torch.equal(found, again)
+    assert all(torch.equal(one, other) for one, other in zip(of_found, of_again, strict=True))
+
+
+def test_without_bfloat16_mixed_is_float32(monkeypatch):
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda device: False)
+    exact, found = (terms_and_gradients(party_nets(mixed))[0] for mixed in (False, True))
+    assert torch.equal(exact, found)
+
+
+def test_draws_that_all_nodes_make_are_made_once_and_few_are_kept():
+    draws = SharedDraws(n_bytes=4 * 100)
+    first = draws.normals(7, "h", (5, 10))
+    assert torch.equal(first, draw_normals(7, "h", (5, 10)))
+    assert draws.normals(7, "h", (5, 10)) is first
+    assert not torch.equal(draws.normals(8, "h", (5, 10)), first)  # 400 bytes are kept now
+    assert draws.normals(7, "h", (5, 10)) is first
+    draws.normals(9, "h", (5, 10))  # in place of 8, which was used least recently
+    assert draws.normals(7, "h", (5, 10)) is first
+    large = draws.normals(7, "h", (101,))
+    assert draws.normals(7, "h", (101,)) is not large
+    assert draws.normals(7, "h", (5, 10)) is first
+    assert draws.normals(7, "h", (5, 10), F64).dtype == F64
+
+
+def test_who_lacks_bfloat16_is_named(monkeypatch):
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda device: False)
+    tables, labels, _ = make_data(n=30, seed=2)
+    short = {"pretrain_epochs": 1, "epochs": 1, **SMALL}
+    result = simulate(FalseVFL(precision="mixed", **short), tables, labels, progress=False)
+    (note,) = result.notes
+    assert "precision='mixed', but bank, court, shop, the server computed in float32" in note
+
+
+def test_shapes_are_read():
+    assert parse_shapes("14x7") == {"": ImageShape(1, 14, 7)}
+    assert parse_shapes("3x32x32") == {"": ImageShape(3, 32, 32)}
+    assert parse_shapes("left=14x7, right=2x5x4") == {
+        "left": ImageShape(1, 14, 7),
+        "right": ImageShape(2, 5, 4),
+    }
+    assert parse_shapes("") == {}
+
+
+@pytest.mark.parametrize("text", ["14", "14x", "0x7", "1x2x3x4", "left=14x7,left=14x7", "left="])
+def test_a_shape_that_is_none_is_refused(text):
+    with pytest.raises(ConfigError, match=r"is no shape; expected .* '14x7'"):
+        FalseVFL(networks="cnn", image_shape=text)
+
+
+def nets_of(kind, shape, n_columns, **settings):
+    given = NetworkSettings(h_dim=6, networks=kind, image_shape=shape, **settings)
+    return PartyNetworks(n_columns, given, "I", seed=1, name="left")
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "size"),
+    [("cnn", "14x7", 98), ("cnn", "1x1", 1), ("cnn", "3x5x16", 240), ("resnet18", "14x7", 98)],
+)
+def test_networks_give_what_their_images_need(kind, shape, size):
+    nets = nets_of(kind, shape, size, image_channels=8)
+    x = torch.randn(3, size, generator=torch.Generator().manual_seed(0))
+    mean, precision = nets.encode(x)
+    assert mean.shape == precision.shape == (3, 6)
+    h = torch.randn(3, 2, 6, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    terms = nets.log_terms(x, torch.ones_like(x), torch.arange(3), h)
+    assert terms.shape == (3, 2)
+    terms.sum().backward()
+    assert (h.grad.abs().sum((1, 2)) > 0).all()
+    weights = [p for p in nets.decoder.parameters() if p.requires_grad]
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in weights)
+    # Of a batch in which the party holds nothing.
+    assert nets.encode(x[:0])[0].shape == (0, 6)
+    assert nets.log_terms(x[:0], x[:0], torch.arange(0), h[:0]).shape == (0, 2)
+
+
+def test_resnet18_is_the_one_of_its_paper():
+    """He et al. (2016): 17 convolutions and a linear layer, 11.17 million parameters for CIFAR."""
+    encoder = nets_of("resnet18", "3x32x32", 3072).encoder.net
+    convolutions = [m for m in encoder.modules() if isinstance(m, nn.Conv2d)]
+    assert sum(m.kernel_size == (3, 3) for m in convolutions) == 17
+    assert sum(m.kernel_size == (1, 1) for m in convolutions) == 3  # beside the blocks
+    count = sum(p.numel() for p in encoder.parameters())
+    assert count - 512 * 12 - 12 == 11_168_832  # torchvision's with a 3 x 3 stem, without its head
+    sizes = []
+    for module in encoder.net:
+        module.register_forward_hook(lambda _, __, out: sizes.append(tuple(out.shape[1:])))
+    encoder(torch.zeros(1, 3072))
+    assert (64, 32, 32) in sizes
+    assert (512, 4, 4) in sizes
+    large = nets_of("resnet18", "3x96x96", 3 * 96 * 96).encoder.net
+    assert large.net[0].kernel_size == (7, 7)
+    assert large(torch.zeros(1, 3 * 96 * 96)).shape == (1, 12)
+
+
+def test_an_image_s_embedding_does_not_depend_on_its_batch():
+    nets = nets_of("cnn", "14x7", 98)
+    x = torch.randn(5, 98, generator=torch.Generator().manual_seed(0))
+    alone, together = nets.encode(x[:1])[0], nets.encode(x)[0][:1]
+    torch.testing.assert_close(alone, together, rtol=1e-5, atol=1e-6)
+
+
+def test_a_decoder_learns_where_pixels_lie():
+    """An image of one bright pixel, whose place follows from h, in rows and columns."""
+    nets = nets_of("cnn", "2x5x4", 40, image_channels=8)
+    places = torch.tensor([0, 7, 19, 20, 33])
+    h = 2 * torch.eye(5, 6)[:, None]
+    x = 3.0 * torch.nn.functional.one_hot(places, 40).float()
+    optimiser = torch.optim.Adam(nets.decoder.parameters(), lr=1e-2)
+    for _ in range(150):
+        optimiser.zero_grad()
+        loss = -nets.log_terms(x, torch.ones_like(x), torch.arange(5), h).mean()
+        loss.backward()
+        optimiser.step()
+    with torch.no_grad():
+        mean, _ = nets.decoder(h)
+    assert torch.equal(mean[:, 0].argmax(-1), places)
+    assert (mean[:, 0] - x).abs().mean() < 0.1
+
+
+@pytest.fixture(scope="module")
+def images():
+    """Two halves of small images, lines upright or level, and a party with a table."""
+    rng = np.random.default_rng(4)
+    n, ids = 120, [f"i{k:03}" for k in range(120)]
+    upright, place = rng.random(n) < 0.5, rng.integers(1, 5, n)
+    pictures = 0.3 * rng.normal(size=(n, 6, 6))
+    for k in range(n):
+        line = pictures[k, :, place[k]] if upright[k] else pictures[k, place[k]]
+        line += 2.0
+    halves = {"left": pictures[:, :, :3], "right": pictures[:, :, 3:]}
+    tables = {
+        name: pd.DataFrame(half.reshape(n, -1), ids).add_prefix("p")[rng.random(n) < 0.8]
+        for name, half in halves.items()
+    }
+    bank = make_data(n=n)[0]["bank"]
+    tables["bank"] = bank.set_axis(ids[: len(bank)])
+    return tables, pd.Series(upright.astype(float), ids).where(rng.random(n) < 0.6), upright
+
+
+def test_parties_with_images_and_one_with_a_table_train_together(images, tmp_path):
+    tables, labels, upright = images
+    strategy = FalseVFL(
+        networks="cnn",
+        image_shape="left=6x3, right=1x6x3",
+        image_channels=8,
+        pretrain_epochs=15,
+        epochs=24,
+        prediction_samples=20,
+        pretrain_batch_size=120,
+        importance_samples=4,
+        h_dim=12,
+        z_dim=6,
+        pretrain_learning_rate=8e-3,
+        learning_rate=2e-2,
+    )
+    result = simulate(strategy, tables, labels, progress=False)
+    losses = [line["loss"] for line in result.history if line["stage"] == 1]
+    assert losses[-1] < losses[0] - 5
+    found = result.predictions["prediction"]
+    truth = pd.Series(upright.astype(float), labels.index)[found.index]
+    assert (found == truth).mean() > 0.75  # chance is one half, of about 45
+    result.save(tmp_path / "fit")
+    again = type(result).load(tmp_path / "fit").predict({"left": tables["left"]}, progress=False)
+    assert len(again.predictions) == len(tables["left"])
+
+
+def test_pixels_of_a_channel_have_one_unit():
+    """A pixel that is bright in one image of 50 is not worth hundreds of deviations."""
+    rng = np.random.default_rng(0)
+    x = np.hstack([rng.normal(5.0, 2.0, (50, 4)), rng.normal(-1.0, 0.1, (50, 4))])
+    x[:, 0], x[3, 0] = 0.0, 2.0
+    table, taken = (
+        Table.of(pd.DataFrame(x, [f"i{k}" for k in range(50)]).add_prefix("p")),
+        np.ones(50, dtype=bool),
+    )
+    taken[:5] = False
+    scales, found = fit_scales(table, taken, "left", "none", channels=2)
+    np.testing.assert_allclose(scales.centre[:4], x[5:, :4].mean())
+    np.testing.assert_allclose(scales.unit[:4], x[5:, :4].std())
+    np.testing.assert_allclose(scales.unit[4:], x[5:, 4:].std())
+    np.testing.assert_allclose(found, (x - scales.centre) / scales.unit)
+    assert np.abs(found).max() < 5
