@@ -82,11 +82,6 @@ def monotone(values):
     return [value for value, count in blocks for _ in range(count)]
 
 
-def invert(x, f, level):
-    """The point at which a piecewise linear increasing function reaches a level."""
-    return np.interp(level, f, x)
-
-
 def latent_margin(z, ranks, rank):
     """Eqs. (2.5) and (2.6): the largest latent score among those ranked no higher."""
     lowest = min(ranks)
@@ -135,14 +130,17 @@ def ievcds(x, iterations, rng):
             omega[j, k] = omega[k, j] = rank_correlation(x[both, j], x[both, k])
     completed = x.copy()
     for _ in range(iterations):
+        laws = {}  # of the missing given the seen, by which are seen
         for i in range(n):
             gone, known = np.flatnonzero(~seen[i]), np.flatnonzero(seen[i])
             if not len(gone):
                 continue
-            weights = np.linalg.solve(omega[np.ix_(known, known)], omega[np.ix_(known, gone)])
-            left = omega[np.ix_(gone, gone)] - omega[np.ix_(gone, known)] @ weights
-            z[i, gone] = z[i, known] @ weights
-            z[i, gone] += np.linalg.cholesky(left) @ rng.standard_normal(len(gone))
+            if (pattern := seen[i].tobytes()) not in laws:
+                weights = np.linalg.solve(omega[np.ix_(known, known)], omega[np.ix_(known, gone)])
+                left = omega[np.ix_(gone, gone)] - omega[np.ix_(gone, known)] @ weights
+                laws[pattern] = weights, np.linalg.cholesky(left)
+            weights, root = laws[pattern]
+            z[i, gone] = z[i, known] @ weights + root @ rng.standard_normal(len(gone))
         for j in range(p):
             observed = np.sort(x[seen[:, j], j])
             scores = np.sort(z[seen[:, j], j])
