@@ -11,8 +11,6 @@ from oracles import fedpsg as oracle
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from simulations.attacks.recording import PRODUCTS, record
-from simulations.attacks.suite import RULED, attack_run
-from simulations.attacks.views import SERVER
 from strategies.fedpsg import FedPSGAR, comparison, strategy
 from strategies.fedpsg.association_rules import (
     NONE,
@@ -394,12 +392,6 @@ def recorded(request):
         patch.setattr(comparison.Comparison, "_opened", noted)
         run = record(TWO, tables(parties=request.param))
     return run, labels
-
-
-def test_no_attack_finds_a_cell_at_the_server(recorded):
-    for finding in attack_run(recorded[0]):
-        if finding.view == SERVER or finding.attack in RULED:
-            assert finding.cells == 0.0, finding
 
 
 def moments_of(run):
