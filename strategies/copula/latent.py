@@ -10,14 +10,13 @@ from scipy.special import ndtr
 
 from flwr_vertical.arrays import Array, Integers
 from strategies.copula.correlation import (
+    Observed,
     RankCorrelations,
     from_spearman,
     least_eigenvalue,
     nearest_correlation,
 )
-from strategies.copula.known_columns import Observed
-from strategies.copula.nominal import Nominal, assign_levels, indicator_gap
-from strategies.copula.nominal_blocks import Feature, fit_blocks
+from strategies.copula.nominal import Feature, Nominal, assign_levels, fit_blocks, indicator_gap
 from strategies.copula.rank_to_normal import (
     latent_correlations,
     rank_coefficients,

@@ -12,11 +12,10 @@ from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.tables import Kind
 from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.copula.nominal import Nominal, assign_levels, indicator_gap
-from strategies.copula.nominal_blocks import Feature, fit_blocks
+from strategies.copula.nominal import Feature, Nominal, assign_levels, fit_blocks, indicator_gap
 from strategies.copula.rank_to_normal import rank_coefficients
 from strategies.copula.ranks import Flip, indicator_ranks, rectangle_sums
-from strategies.copula.release import Budget, make_release
+from strategies.copula.release import ReleaseBudget, make_release
 
 KEY = b"sixteen bytes ok"
 HUGE = 1e6
@@ -265,8 +264,8 @@ def test_missing_cells_and_rows_are_no_obstacle(tables, missing):
 def release(codes, kind, n_levels, **budget):
     codes = np.asarray(codes, dtype=float)[:, None]
     return make_release(
-        codes, {"x": kind}, [n_levels], {}, {}, [n_levels], Budget(HUGE, **budget), Keystream(KEY),
-        "party 'a'",
+        codes, {"x": kind}, [n_levels], {}, {}, [n_levels], ReleaseBudget(HUGE, **budget),
+        Keystream(KEY), "party 'a'",
     )  # fmt: skip
 
 
@@ -325,4 +324,4 @@ def test_levels_that_say_nothing_or_identify_are_refused_by_name(tables):
     with pytest.raises(ConfigError, match=r"nominal.*indicators.*order"):
         VCDS(1.0, nominal="alphabet")
     with pytest.raises(ConfigError, match=r"party 'a': nominal must be one of"):
-        Budget(1.0, nominal="alphabet").check("party 'a'")
+        ReleaseBudget(1.0, nominal="alphabet").check("party 'a'")

@@ -19,13 +19,13 @@ from strategies.copula.margins import (
     discrete_margin,
     noisy_counts,
 )
-from strategies.copula.missing_cells import likely_value, with_filled
 from strategies.copula.rank_to_normal import (
     latent_correlations,
     rank_coefficients,
     score_coefficients,
 )
 from strategies.copula.ranks import Flip, flip_sums, flip_tiles, perturbed_ranks
+from strategies.copula.release import likely_value, with_filled
 from strategies.copula.scores import (
     draw_scores,
     fit_maps,

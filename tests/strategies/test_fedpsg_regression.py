@@ -17,8 +17,7 @@ from simulations.attacks.suite import RULED, attack_run
 from simulations.attacks.views import SERVER
 from strategies.fedpsg import FedPSGAR
 from strategies.fedpsg.regression import targets
-from strategies.fedpsg.regression.drawing import balanced_noise, draw_codes
-from strategies.fedpsg.regression.features import Features, n_trees_of
+from strategies.fedpsg.regression.features import Features, balanced_noise, draw_codes, n_trees_of
 from strategies.fedpsg.regression.targets import PENALTIES, RowMoments, regress
 
 MICE = FedPSGAR(n_associated=0, imputer="mice")

@@ -16,8 +16,7 @@ from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.blinding import BlindingSteps
 from strategies.fedpsg.comparison import Comparison
-from strategies.fedpsg.regression.drawing import draw_codes
-from strategies.fedpsg.regression.features import Features, n_trees_of
+from strategies.fedpsg.regression.features import Features, draw_codes, n_trees_of
 from strategies.fedpsg.regression.targets import GroupSums, Told, jobs_of, solve
 from strategies.fedpsg.run_plan import Plan
 

@@ -21,8 +21,7 @@ from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.row_groups import distinct_rows
 from flwr_vertical.tables import Kind
-from strategies.fedpsg.regression.drawing import draw_codes
-from strategies.fedpsg.regression.features import WHOLE, Features, n_trees_of
+from strategies.fedpsg.regression.features import WHOLE, Features, draw_codes, n_trees_of
 
 PENALTIES = np.logspace(-6, 1, 15)
 """Tried, in units of a column of variance 1."""
