@@ -106,8 +106,7 @@ def corrected_shares(scores: Scores, observed: Observed, column: int) -> Array:
         ]
     )
     found[shares <= 0] = 0.0
-    corrected: Array = found / found.sum()
-    return corrected
+    return np.asarray(found / found.sum())
 
 
 def draw_latents(omega: Array, rows: int, rng: np.random.Generator) -> Array:
@@ -124,14 +123,12 @@ def spread_evenly(latents: Array, rng: np.random.Generator) -> Array:
     """
     rows = len(latents)
     parts = latents.argsort(axis=0).argsort(axis=0)
-    levels: Array = (parts + rng.random(latents.shape)) / rows
-    return levels
+    return np.asarray((parts + rng.random(latents.shape)) / rows)
 
 
 def probabilities(latents: Array) -> Array:
     """Return latents as probabilities of their margin."""
-    levels: Array = ndtr(latents)
-    return levels
+    return np.asarray(ndtr(latents))
 
 
 def fresh_levels(

@@ -116,8 +116,7 @@ class Nominal:
 
     def levels_of(self, latents: Array) -> Integers:
         """Return level numbers, shape (n_rows,), of latents of shape (n_rows, k)."""
-        found: Integers = (latents + self.offsets).argmax(axis=1)
-        return found
+        return np.asarray((latents + self.offsets).argmax(axis=1))
 
 
 def _shares(offsets: Array) -> tuple[Array, Array]:
@@ -170,8 +169,7 @@ def indicator_gap(share: float, error: float) -> float:
 
     def score(rank: Array) -> Array:
         below = share * ndtr((rank - 0.5) / error) + (1 - share) * ndtr(rank / error)
-        found: Array = ndtri(np.clip(below, 1e-12, 1 - 1e-12))
-        return found
+        return np.asarray(ndtri(np.clip(below, 1e-12, 1 - 1e-12)))
 
     return float(score(with_it).mean() - score(without).mean())
 
@@ -218,8 +216,7 @@ class Feature:
             on_grid = hermite(_GRID).T @ self.series
             return np.interp(latents[:, 0], _GRID, on_grid)[:, None]
         levels = self.nominal.levels_of(latents)
-        found: Array = np.eye(len(self.nominal.shares))[levels] - self.nominal.shares
-        return found
+        return np.asarray(np.eye(len(self.nominal.shares))[levels] - self.nominal.shares)
 
 
 def fit_blocks(

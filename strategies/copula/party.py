@@ -226,8 +226,7 @@ class CopulaParty(Party):
     def _codes(self) -> Array:
         """All aligned rows as numbers, array of shape (n_samples, n_columns), NaN = missing."""
         own = to_codes(self._columns.table, self._levels, self.name)
-        codes: Array = self.to_aligned(own, np.nan)
-        return codes
+        return np.asarray(self.to_aligned(own, np.nan))
 
 
 def check_rows(rows: npt.ArrayLike, n_samples: int, party: str) -> npt.NDArray[np.int64]:

@@ -261,8 +261,7 @@ class FedPSGParty(ComparingParty):
         own = self.codes[:, columns]
         whole = np.flatnonzero(~np.isnan(own).any(axis=1))
         if len(whole):
-            found: Array = own[self.rng.choice(whole, count)]
-            return found
+            return np.asarray(own[self.rng.choice(whole, count)])
         return np.column_stack([self._rest(j, count, drawn=True) for j in columns])
 
     def _written(self, codes: Array, counts: dict[str, int], imputed: int) -> dict[str, Any]:

@@ -33,7 +33,7 @@ Section 3.2 (3)             `association_rules`
 Section 3.3 (1)             `gan.encoding.Encoding`
 (9), (14), (15)             `strategies.fedpsg.gan.networks`
 (20) to (25)                `strategies.fedpsg.gan.networks`
-Algorithm 1                 `gan.training.Training`, `strategies.fedpsg.gan.halves`
+Algorithm 1                 `gan.training.GanTraining`, `strategies.fedpsg.gan.halves`
 VF-MICE, VF-MissFI          ``imputer="mice"``, ``"forest"``
 FedPSG-AG, FedPSG-CAG       ``variant="ag"``, ``"cag"``
 imputation at B alone       ``federated=False``

@@ -121,8 +121,7 @@ class VertiGANParty(Party):
         if "codes" not in self.cache:
             own = to_codes(self.table, self._levels, self.name)
             self.cache["codes"] = self.to_aligned(own, np.nan)
-        codes: Array = self.cache["codes"]
-        return codes
+        return np.asarray(self.cache["codes"])
 
     @property
     def _encoding(self) -> Encoding:

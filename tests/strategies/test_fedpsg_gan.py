@@ -17,7 +17,7 @@ from simulations.attacks.recording import record  # noqa: E402
 from strategies.fedpsg import FedPSGAR  # noqa: E402
 from strategies.fedpsg.gan import steps, training  # noqa: E402
 from strategies.fedpsg.gan.encoding import Encoding  # noqa: E402
-from strategies.fedpsg.gan.halves import PartyNets, Shape, TopNets  # noqa: E402
+from strategies.fedpsg.gan.halves import GanNets, Shape, TopNets  # noqa: E402
 from strategies.fedpsg.gan.networks import ALPHA, DIVERGENCE, draw_shown  # noqa: E402
 
 ITERATIONS = 12
@@ -45,7 +45,7 @@ def batch(n=60, n_labels=0):
 
 def made(shape, data):
     parties = {
-        name: PartyNets(shape, name, torch.tensor(data[f"{name} encoding"].is_level))
+        name: GanNets(shape, name, torch.tensor(data[f"{name} encoding"].is_level))
         for name in ("a", "b", "c")
     }
     return parties, TopNets(shape, {n: data[f"{n} encoding"].width for n in parties})
@@ -178,7 +178,7 @@ KINDS = [{}, {"imputer": "vgain", "generator": "joint", "hidden": 0.3}]
 def trained(request):
     """A run; what each party put in, and the batches and seeds of its steps."""
     given, drawn, shapes = {}, [], []
-    start, step = steps.GanSteps.start, training.Training.step
+    start, step = steps.GanSteps.start, training.GanTraining.step
 
     def started(self, codes, shape, names):
         told = start(self, codes, shape, names)
@@ -193,7 +193,7 @@ def trained(request):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(steps.GanSteps, "start", started)
-        patch.setattr(training.Training, "step", stepped)
+        patch.setattr(training.GanTraining, "step", stepped)
         result = run(**request.param)
     return request.param, result, given, drawn, shapes[-1]
 
@@ -205,7 +205,7 @@ def central(given, drawn, shape):
         data[name] = [torch.tensor(part).float() for part in encoding.encode(codes)]
         gone = np.repeat(np.isnan(codes).any(axis=0), encoding.widths)
         is_level = torch.tensor(encoding.is_level)
-        nets[name] = PartyNets(shape, name, is_level, torch.tensor(gone).float())
+        nets[name] = GanNets(shape, name, is_level, torch.tensor(gone).float())
     top = TopNets(shape, {name: given[name][1].width for name in nets})
     losses = []
     for rows, seed in drawn:

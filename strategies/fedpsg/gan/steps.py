@@ -15,7 +15,7 @@ from strategies.fedpsg.gan.encoding import Encoding
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from strategies.fedpsg.gan.halves import PartyNets
+    from strategies.fedpsg.gan.halves import GanNets
 
 
 BACK = ("by_discriminator", "by_generator", "by_loss")
@@ -153,8 +153,7 @@ class GanSteps(StepGroup):
     @property
     def codes(self) -> Array:
         """The table as it is now; shape (n_samples, n_columns)."""
-        found: Array = self.party.live.get(_CODES, dict, changes=False)["codes"]
-        return found
+        return np.asarray(self.party.live.get(_CODES, dict, changes=False)["codes"])
 
     @property
     def _blinding(self) -> BlindingSteps:
@@ -173,20 +172,20 @@ class GanSteps(StepGroup):
         encoding: Encoding = self.cache["fedpsg.encoding"]
         return encoding
 
-    def _nets(self, changes: bool = True) -> "PartyNets":
-        nets: PartyNets = self.party.live.get(_NETS, self._new_nets, changes=changes)
+    def _nets(self, changes: bool = True) -> "GanNets":
+        nets: GanNets = self.party.live.get(_NETS, self._new_nets, changes=changes)
         return nets
 
-    def _new_nets(self) -> "PartyNets":
+    def _new_nets(self) -> "GanNets":
         import torch
 
-        from strategies.fedpsg.gan.halves import PartyNets, Shape
+        from strategies.fedpsg.gan.halves import GanNets, Shape
 
         names = Shape.__dataclass_fields__
         shape = Shape(**{name: self.state[f"{_SHAPE}.{name}"] for name in names})
         gone = np.asarray(self.state[_HIDEABLE], dtype=bool)
         hideable = torch.as_tensor(np.repeat(gone, self._encoding.widths)).float()
-        return PartyNets(shape, self.name, torch.as_tensor(self._encoding.is_level), hideable)
+        return GanNets(shape, self.name, torch.as_tensor(self._encoding.is_level), hideable)
 
     def _batch(self, batch: npt.NDArray[np.int64]) -> "tuple[Tensor, Tensor]":
         import torch

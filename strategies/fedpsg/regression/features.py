@@ -37,7 +37,7 @@ _GRID = 512
 
 
 @dataclass(frozen=True)
-class Features:
+class RegressionColumns:
     """How a party's attributes are encoded."""
 
     centre: Array  # (n_columns,): of numbers; 0 and 1 of levels
@@ -58,7 +58,7 @@ class Features:
         drawn: bool,
         n_trees: int = 0,
         seed: int = 0,
-    ) -> "Features":
+    ) -> "RegressionColumns":
         """Take centres, spreads and trees of a table.
 
         Shapes: codes (n_samples, n_columns): NaN = missing; every column has a value.
@@ -144,8 +144,7 @@ class Features:
 
     def _scaled(self, column: Array, j: int) -> Array:
         if not self.drawn:
-            scaled: Array = np.nan_to_num((column - self.centre[j]) / self.spread[j])
-            return scaled
+            return np.asarray(np.nan_to_num((column - self.centre[j]) / self.spread[j]))
         # The middle of where the value stands among those observed, as a normal quantile.
         low = np.searchsorted(self.seen[j], column, side="left")
         high = np.searchsorted(self.seen[j], column, side="right")
@@ -179,7 +178,7 @@ _STEPS, _DAMPED = 40, 0.7
 
 
 def draw_codes(
-    features: Features,
+    features: RegressionColumns,
     predicted: Array,
     attributes: list[int],
     root: Array,
@@ -211,8 +210,7 @@ def balanced_noise(predicted: Array, rng: np.random.Generator) -> Array:
     basis, _ = np.linalg.qr(np.column_stack([np.ones(n), predicted]))
     noise -= basis @ (basis.T @ noise)
     spread, directions = np.linalg.eigh(noise.T @ noise / n)
-    balanced: Array = noise @ (directions / np.sqrt(spread)) @ directions.T
-    return balanced
+    return np.asarray(noise @ (directions / np.sqrt(spread)) @ directions.T)
 
 
 def level_offsets(predicted: Array, root: Array, rng: np.random.Generator) -> Array:

@@ -16,8 +16,8 @@ from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.blinding import BlindingSteps
 from strategies.fedpsg.comparison import Comparison
-from strategies.fedpsg.regression.features import Features, draw_codes, n_trees_of
-from strategies.fedpsg.regression.targets import GroupSums, Told, jobs_of, solve
+from strategies.fedpsg.regression.features import RegressionColumns, draw_codes, n_trees_of
+from strategies.fedpsg.regression.targets import GroupSums, KnownColumns, jobs_of, solve
 from strategies.fedpsg.run_plan import Plan
 
 TERM = "term"
@@ -63,12 +63,12 @@ class RegressionSteps(StepGroup):
         }
 
     @property
-    def features(self) -> Features:
+    def features(self) -> RegressionColumns:
         """How the own attributes are encoded."""
         key = "fedpsg.regression features"
         if key not in self.cache:
             kinds = list(self.party.table.kinds.items())
-            self.cache[key] = Features.fit(
+            self.cache[key] = RegressionColumns.fit(
                 self.party.codes,
                 [kind for _, kind in kinds],
                 [0 if is_numeric(kind) else len(self.party.levels[name]) for name, kind in kinds],
@@ -76,7 +76,7 @@ class RegressionSteps(StepGroup):
                 int(self.state[_TREES]),
                 int(self.state[_SEED]),
             )
-        features: Features = self.cache[key]
+        features: RegressionColumns = self.cache[key]
         return features
 
     def columns(self, plan: Plan) -> HeldColumns:
@@ -167,7 +167,7 @@ def regress_and_impute(
     replies = federation.call("take_up", {**common, "trees": n_trees}, per_party=targets)
     progress.step("take up")
     told = {
-        name: Told(
+        name: KnownColumns(
             np.asarray(replies[name]["attributes"], dtype=np.int64),
             int(replies[name]["n_targets"]),
             np.asarray(replies[name]["missing"]).astype(bool),
