@@ -79,10 +79,8 @@ class _Encoded:
             if is_level(frame[name])
         }
         self.codes = np.column_stack([self._column(str(name)) for name in frame])
-        kinds = ["categorical" if name in self.levels else "continuous" for name in frame]
-        self.encoding = Encoding.fit(
-            self.codes, kinds, [len(self.levels.get(name, ())) for name in frame]
-        )
+        counts = [len(self.levels.get(name, ())) for name in frame]
+        self.encoding = Encoding.fit(self.codes, counts)
         x, mask = self.encoding.encode(self.codes)
         self.x, self.mask = torch.as_tensor(x).float(), torch.as_tensor(mask).float()
         gone = np.repeat(np.isnan(self.codes).any(axis=0), self.encoding.widths)

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from math import ceil, floor, isfinite, log10
 from types import MappingProxyType
 from typing import Any
@@ -167,19 +168,18 @@ class CopulaSynthesis(Strategy):
 
     def _arguments(self, rows: npt.NDArray[np.int64] | None) -> dict[str, Any]:
         return {
-            "epsilon": self.epsilon,
-            "budget": self.budget,
-            "rank_share": self.rank_share,
-            "margin_noise": self.margin_noise,
+            **self._budget,
             "bounds": self.bounds,
-            "impute": self.missing == "impute",
-            "margin": self.margin,
             "resolution": self.resolution,
-            "min_level": self.min_level,
+            "impute": self.missing == "impute",
             "rearrange": self._follows_rows,
-            "nominal": self.nominal,
             **({} if rows is None else {"rows": rows}),
         }
+
+    @property
+    def _budget(self) -> dict[str, Any]:
+        """The fields of `ReleaseBudget`."""
+        return {field.name: getattr(self, field.name) for field in fields(ReleaseBudget)}
 
     def _label(
         self, federation: Federation, result: Result, rows: npt.NDArray[np.int64] | None
@@ -197,15 +197,7 @@ class CopulaSynthesis(Strategy):
             self.missing == "impute",
             parse_bounds(read_bounds(self.bounds)),
             parse_resolution(read_resolution(self.resolution)),
-            ReleaseBudget(
-                self.epsilon,
-                self.budget,
-                self.rank_share,
-                self.margin_noise,
-                self.margin,
-                self.min_level,
-                self.nominal,
-            ),
+            ReleaseBudget(**self._budget),
             key,
         )
 

@@ -82,19 +82,17 @@ def monotone(values):
     return [value for value, count in blocks for _ in range(count)]
 
 
-def latent_margin(z, ranks, rank):
-    """Eqs. (2.5) and (2.6): the largest latent score among those ranked no higher."""
-    lowest = min(ranks)
-    return max(z[i] for i in range(len(z)) if ranks[i] <= rank or ranks[i] == lowest)
-
-
 def evcds_margin(x, z, ranks):
-    """Eqs. (2.6) and (2.7): pairs of reordered values and their F~, for scores z in rank order."""
-    ordered = sorted(x)
+    """Eqs. (2.5) to (2.7): reordered values and their F~, for scores z in rank order.
+
+    F~ is of the largest latent score among those ranked no higher.
+    """
+    ordered, lowest = sorted(x), min(ranks)
     position = np.argsort(np.argsort(ranks, kind="stable"), kind="stable")
-    return [
-        (ordered[position[i]], norm.cdf(latent_margin(z, ranks, ranks[i]))) for i in range(len(x))
+    largest = [
+        max(z[k] for k in range(len(z)) if ranks[k] <= rank or ranks[k] == lowest) for rank in ranks
     ]
+    return [(ordered[at], norm.cdf(score)) for at, score in zip(position, largest, strict=True)]
 
 
 def sweep(z, order, omega, rng):

@@ -33,8 +33,7 @@ def batch(n=60, n_labels=0):
         )
         if name == "b":
             codes[: n // 3, 1:] = np.nan
-        kinds = ["continuous"] * numbers + ["categorical"] * len(levels)
-        encoding = Encoding.fit(codes, kinds, [0] * numbers + list(levels))
+        encoding = Encoding.fit(codes, [0] * numbers + list(levels))
         x, mask = encoding.encode(codes)
         data[name] = torch.tensor(x).float(), torch.tensor(mask).float()
         data[name + " encoding"] = encoding
@@ -128,8 +127,7 @@ def test_encoded_values_come_back():
         [rng.normal(size=50), rng.integers(0, 3, size=50), np.full(50, 7.0), rng.poisson(2, 50)]
     )
     codes[3, 0] = codes[4, 1] = np.nan
-    kinds = ["continuous", "categorical", "continuous", "count"]
-    encoding = Encoding.fit(codes, kinds, [0, 3, 0, 0])
+    encoding = Encoding.fit(codes, [0, 3, 0, 0])
     x, mask = encoding.encode(codes)
     assert x.shape == mask.shape == (50, 6)
     assert x.min() >= 0.0
@@ -143,7 +141,7 @@ def test_encoded_values_come_back():
     assert encoding.is_level.tolist() == [False, True, True, True, False, False]
     # Whatever a network says, the value is one that occurs.
     codes = np.column_stack([np.linspace(-4, 9, 30), np.arange(30) % 3])
-    encoding = Encoding.fit(codes, ["continuous", "ordinal"], [0, 3])
+    encoding = Encoding.fit(codes, [0, 3])
     back = encoding.decode(np.random.default_rng(0).normal(0.5, 3.0, size=(200, 4)))
     assert back[:, 0].min() >= -4
     assert back[:, 0].max() <= 9

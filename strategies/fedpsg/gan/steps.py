@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from flwr_vertical import StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Floats32, Ring
-from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.blinding import BlindingSteps
 from strategies.fedpsg.gan.encoding import Encoding
@@ -164,11 +163,8 @@ class GanSteps(StepGroup):
     @property
     def _encoding(self) -> Encoding:
         if "fedpsg.encoding" not in self.cache:
-            kinds = list(self.party.table.kinds.items())
-            levels = [0 if is_numeric(k) else len(self.party.levels[n]) for n, k in kinds]
-            self.cache["fedpsg.encoding"] = Encoding.fit(
-                self.party.codes, [kind for _, kind in kinds], levels
-            )
+            fitted = Encoding.fit(self.party.codes, self.party.level_counts)
+            self.cache["fedpsg.encoding"] = fitted
         encoding: Encoding = self.cache["fedpsg.encoding"]
         return encoding
 

@@ -18,14 +18,13 @@ which they do (as thresholds of a probit model are).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.stats import norm
 
 from flwr_vertical.arrays import Array, Indices
-from flwr_vertical.tables import Kind, is_numeric
 
 LEAVES = 4
 """Leaves of a random tree at most."""
@@ -53,7 +52,6 @@ class RegressionColumns:
     def fit(
         cls,
         codes: Array,
-        kinds: Sequence[Kind | str],
         n_levels: Sequence[int],
         drawn: bool,
         n_trees: int = 0,
@@ -63,16 +61,13 @@ class RegressionColumns:
 
         Shapes: codes (n_samples, n_columns): NaN = missing; every column has a value.
         """
-        levels = tuple(
-            0 if is_numeric(kind) else int(n) for kind, n in zip(kinds, n_levels, strict=True)
-        )
-        numeric = np.array(levels) == 0
+        numeric = np.array(n_levels) == 0
         spread = np.nanstd(codes, axis=0)
         at = np.linspace(0.0, 1.0, _GRID)
         made = cls(
             np.where(numeric, np.nanmean(codes, axis=0), 0.0),
             np.where(numeric & (spread > 0), spread, 1.0),
-            levels,
+            tuple(n_levels),
             tuple(np.quantile(of[~np.isnan(of)], at, method="inverted_cdf") for of in codes.T),
             drawn,
         )
@@ -84,7 +79,7 @@ class RegressionColumns:
             n_trees, max_depth=None, max_leaf_nodes=LEAVES, random_state=seed, sparse_output=False
         )
         trees.fit(made._inputs(codes))
-        return cls(made.centre, made.spread, levels, made.seen, drawn, trees)
+        return replace(made, trees=trees)
 
     @property
     def widths(self) -> Indices:

@@ -20,7 +20,6 @@ import numpy as np
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.row_groups import distinct_rows
-from flwr_vertical.tables import Kind
 from strategies.fedpsg.regression.features import WHOLE, RegressionColumns, draw_codes, n_trees_of
 
 PENALTIES = np.logspace(-6, 1, 15)
@@ -202,7 +201,6 @@ def solve(
 def regress_alone(
     own: Array,
     codes: Array,
-    kinds: Sequence[Kind | str],
     n_levels: Sequence[int],
     drawn: bool,
     n_trees: int,
@@ -217,7 +215,7 @@ def regress_alone(
     whole = own[~np.isnan(own).any(axis=1)]
     width = int(np.maximum(n_levels, 1).sum())
     trees = n_trees_of(n_trees, len(whole), width)
-    features = RegressionColumns.fit(own, kinds, n_levels, drawn, trees, int(rng.integers(2**31)))
+    features = RegressionColumns.fit(own, n_levels, drawn, trees, int(rng.integers(2**31)))
     columns = features.encode(whole)
     told = {"own": KnownColumns(features.attributes, features.n_targets, np.isnan(codes))}
     sums = GroupSums(
@@ -231,9 +229,9 @@ def regress_alone(
         weights, result = found
         values = features.encode(codes[job.rows]) @ weights + result.offset
         columns = job.columns.tolist()
-        if drawn:
-            filled = draw_codes(features, values, columns, result.root, rng)
-        else:
-            filled = features.decode(values, columns)
-        out[np.ix_(job.rows, columns)] = filled
+        out[np.ix_(job.rows, columns)] = (
+            draw_codes(features, values, columns, result.root, rng)
+            if drawn
+            else features.decode(values, columns)
+        )
     return out
