@@ -273,7 +273,9 @@ def test_ranks_and_probabilities_alone_travel_in_two_rounds(strategy):
     words = [*parties["bank"], *parties["court"], *parties["court"]["town"].unique(), "large"]
     numbers = [*labels, *parties["bank"]["income"], *parties["court"]["debt"]]
     numbers += result.tables["court"]["debt"].tolist()
-    secrets = [word.encode() for word in words] + [np.float64(x).tobytes() for x in numbers]
+    secrets = [word.encode() for word in words if len(word) > 4]
+    secrets += [of for x in numbers if len(set(of := np.float64(x).tobytes())) > 3]
+    assert len(secrets) > 1000
     for record in records:
         if record.direction == "down":
             step_of[record.node_id] = str(read_envelope(record.content)["step"])
