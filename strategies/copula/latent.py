@@ -121,14 +121,8 @@ def spread_evenly(latents: Array, rng: np.random.Generator) -> Array:
     by some 0.9 / sqrt(m) (Kolmogorov and Smirnov's distance). Their order is kept, so that rank
     correlations are, too.
     """
-    rows = len(latents)
     parts = latents.argsort(axis=0).argsort(axis=0)
-    return np.asarray((parts + rng.random(latents.shape)) / rows)
-
-
-def probabilities(latents: Array) -> Array:
-    """Return latents as probabilities of their margin."""
-    return np.asarray(ndtr(latents))
+    return np.asarray((parts + rng.random(latents.shape)) / len(latents))
 
 
 def fresh_levels(
@@ -143,8 +137,7 @@ def fresh_levels(
     Shapes: omega (d, d): covariance matrix of latents; returns (rows, p).
     """
     latents = draw_latents(omega, rows, rng)
-    even = spread_evenly(latents, rng)
-    return _by_column(latents, even, observed, rng, scores)
+    return _by_column(latents, spread_evenly(latents, rng), observed, rng, scores)
 
 
 def following_levels(
@@ -157,7 +150,7 @@ def following_levels(
     copies = -(-rows // len(scores.z))
     drawn = np.vstack([draw_scores(scores, matrix, rng) for _ in range(copies)])
     drawn = drawn[rng.permutation(len(drawn))[:rows]]
-    return _by_column(drawn, probabilities(drawn), observed, rng, scores)
+    return _by_column(drawn, np.asarray(ndtr(drawn)), observed, rng, scores)
 
 
 def _by_column(

@@ -36,7 +36,7 @@ GENERATED = "generated"
 
 _PURPOSE = "fedpsg codes"
 _KEYS = ("names", "publics", "identities", "signatures")
-_COUNTS = ("cells-by-rules", "cells-without-rule", "cells-drawn")
+COUNTS = ("cells-by-rules", "cells-without-rule", "cells-drawn")
 SHAPE = ("kind", "joint", "n_labels", "seed", "learning_rate", "alpha", "hidden")
 _NO_CODE = np.iinfo(np.uint16).max
 
@@ -201,7 +201,7 @@ class FedPSGParty(ComparingParty):
 
     @property
     def _counts(self) -> dict[str, int]:
-        return {name: int(self.state[f"fedpsg.{name}"]) for name in _COUNTS}
+        return {name: int(self.state[f"fedpsg.{name}"]) for name in COUNTS}
 
     def regressed_columns(self, plan: Plan) -> HeldColumns:
         """See `ComparingParty.regressed_columns`."""
@@ -211,7 +211,7 @@ class FedPSGParty(ComparingParty):
         self, rule: str, nonce: bytes, given: dict[str, Any]
     ) -> tuple[Array, dict[str, int]]:
         """Return the table with the cells that rules generated, and how many these are."""
-        codes, counts = self.codes.copy(), dict.fromkeys(_COUNTS, 0)
+        codes, counts = self.codes.copy(), dict.fromkeys(COUNTS, 0)
         drawn = rule == "draw"
         if "locally" in given or "within" in given:
             columns = self._chosen(given)
