@@ -299,7 +299,7 @@ class FedPSGParty(ComparingParty):
             return regress_alone(self.codes, codes, counts, drawn, trees, self.rng)
         from strategies.fedpsg.gan.halves import Shape, impute_alone
 
-        options = {name: float(given[name]) for name in ("learning_rate", "alpha", "hidden")}
+        options: dict[str, Any] = {n: float(given[n]) for n in ("learning_rate", "alpha", "hidden")}
         shape = Shape(imputer, seed=int(self.rng.integers(2**31)), **options)
         encoding = Encoding.fit(self.codes, counts)
         steps = int(given["iterations"]), int(given["batch"])
