@@ -351,7 +351,7 @@ def rule_tables(
 
     Values have numbers: their names stay with the parties.
     """
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for p, table in zip(pairs, counts, strict=True):
         attribute, source = columns[p.target][p.column], columns[p.source][p.source_column]
         pair = p.target, attribute, p.source, source, p.correlation
