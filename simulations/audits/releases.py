@@ -6,15 +6,15 @@ from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.tables import Kind
 from simulations.audits.mechanism import Mechanism
-from strategies.copula.label_column import Label
+from strategies.copula.party import Label
 from strategies.copula.ranks import Flip, column_ranks, perturbed_ranks
-from strategies.copula.release import Budget, make_release
+from strategies.copula.release import ReleaseBudget, make_release
 
 _COMPARISON = Flip.of(1.0)
 _OF_FOUR = Flip.of(0.5)
 _OF_LEVELS = Flip.of(2.0)
-_BUDGET = Budget(2.75, rank_share=0.9, min_level=0)
-_FILLED = Budget(0.7, rank_share=0.9)
+_BUDGET = ReleaseBudget(2.75, rank_share=0.9, min_level=0)
+_FILLED = ReleaseBudget(0.7, rank_share=0.9)
 _GAPS = 2
 
 

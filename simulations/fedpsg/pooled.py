@@ -16,7 +16,7 @@ from torch import Tensor
 from flwr_vertical.arrays import Array
 from simulations.fedpsg.data import is_level
 from strategies.fedpsg.gan.encoding import Encoding
-from strategies.fedpsg.gan.halves import PartyNets, Shape, TopNets
+from strategies.fedpsg.gan.halves import GanNets, Shape, TopNets
 from strategies.fedpsg.gan.networks import draw_shown
 
 _IMPUTED_AT_ONCE = 8192
@@ -51,7 +51,7 @@ def impute(
         int(rng.integers(2**31)), settings.learning_rate, settings.alpha, settings.hidden,
     )  # fmt: skip
     nets = {
-        name: PartyNets(shape, name, torch.as_tensor(part.encoding.is_level), part.hideable)
+        name: GanNets(shape, name, torch.as_tensor(part.encoding.is_level), part.hideable)
         for name, part in data.items()
     }
     top = TopNets(shape, {name: part.encoding.width for name, part in data.items()})
@@ -76,10 +76,8 @@ class _Encoded:
             if is_level(frame[name])
         }
         self.codes = np.column_stack([self._column(str(name)) for name in frame])
-        kinds = ["categorical" if name in self.levels else "continuous" for name in frame]
-        self.encoding = Encoding.fit(
-            self.codes, kinds, [len(self.levels.get(name, ())) for name in frame]
-        )
+        counts = [len(self.levels.get(name, ())) for name in frame]
+        self.encoding = Encoding.fit(self.codes, counts)
         x, mask = self.encoding.encode(self.codes)
         self.x, self.mask = torch.as_tensor(x).float(), torch.as_tensor(mask).float()
         gone = np.repeat(np.isnan(self.codes).any(axis=0), self.encoding.widths)
@@ -101,7 +99,7 @@ class _Encoded:
 
 
 def _step(
-    nets: Mapping[str, PartyNets],
+    nets: Mapping[str, GanNets],
     top: TopNets,
     data: Mapping[str, _Encoded],
     at_party: Tensor,
@@ -109,7 +107,7 @@ def _step(
     rows: Tensor,
     seed: int,
 ) -> None:
-    """Train on one batch; what `Training.step` and the parties' steps do between them."""
+    """Train on one batch; what `GanTraining.step` and the parties' steps do between them."""
     x = {name: (part.x[rows], part.mask[rows]) for name, part in data.items()}
     joint = next(iter(nets.values())).shape.joint
     own = {name: nets[name].embed(*x[name]) for name in nets} if joint else {}
@@ -140,7 +138,7 @@ def _step(
 
 
 def _fill(
-    nets: Mapping[str, PartyNets],
+    nets: Mapping[str, GanNets],
     data: Mapping[str, _Encoded],
     at_party: Tensor,
     rows: Tensor,

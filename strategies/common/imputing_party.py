@@ -34,6 +34,11 @@ class ImputingParty(Party):
         return levels
 
     @property
+    def level_counts(self) -> list[int]:
+        """How many levels each column has; 0 of a number."""
+        return [len(self.levels.get(name, ())) for name in self.table.columns]
+
+    @property
     def own_ids(self) -> "pd.Index[Any]":
         """IDs of all own rows: donors first, then new ones."""
         if self.fitted is None:

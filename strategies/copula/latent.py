@@ -10,14 +10,13 @@ from scipy.special import ndtr
 
 from flwr_vertical.arrays import Array, Integers
 from strategies.copula.correlation import (
+    Observed,
     RankCorrelations,
     from_spearman,
     least_eigenvalue,
     nearest_correlation,
 )
-from strategies.copula.known_columns import Observed
-from strategies.copula.nominal import Nominal, assign_levels, indicator_gap
-from strategies.copula.nominal_blocks import Feature, fit_blocks
+from strategies.copula.nominal import Feature, Nominal, assign_levels, fit_blocks, indicator_gap
 from strategies.copula.rank_to_normal import (
     latent_correlations,
     rank_coefficients,
@@ -107,8 +106,7 @@ def corrected_shares(scores: Scores, observed: Observed, column: int) -> Array:
         ]
     )
     found[shares <= 0] = 0.0
-    corrected: Array = found / found.sum()
-    return corrected
+    return np.asarray(found / found.sum())
 
 
 def draw_latents(omega: Array, rows: int, rng: np.random.Generator) -> Array:
@@ -123,16 +121,8 @@ def spread_evenly(latents: Array, rng: np.random.Generator) -> Array:
     by some 0.9 / sqrt(m) (Kolmogorov and Smirnov's distance). Their order is kept, so that rank
     correlations are, too.
     """
-    rows = len(latents)
     parts = latents.argsort(axis=0).argsort(axis=0)
-    levels: Array = (parts + rng.random(latents.shape)) / rows
-    return levels
-
-
-def probabilities(latents: Array) -> Array:
-    """Return latents as probabilities of their margin."""
-    levels: Array = ndtr(latents)
-    return levels
+    return np.asarray((parts + rng.random(latents.shape)) / len(latents))
 
 
 def fresh_levels(
@@ -147,8 +137,7 @@ def fresh_levels(
     Shapes: omega (d, d): covariance matrix of latents; returns (rows, p).
     """
     latents = draw_latents(omega, rows, rng)
-    even = spread_evenly(latents, rng)
-    return _by_column(latents, even, observed, rng, scores)
+    return _by_column(latents, spread_evenly(latents, rng), observed, rng, scores)
 
 
 def following_levels(
@@ -161,7 +150,7 @@ def following_levels(
     copies = -(-rows // len(scores.z))
     drawn = np.vstack([draw_scores(scores, matrix, rng) for _ in range(copies)])
     drawn = drawn[rng.permutation(len(drawn))[:rows]]
-    return _by_column(drawn, probabilities(drawn), observed, rng, scores)
+    return _by_column(drawn, np.asarray(ndtr(drawn)), observed, rng, scores)
 
 
 def _by_column(

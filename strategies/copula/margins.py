@@ -25,7 +25,6 @@ from scipy.stats import binom
 from sklearn.isotonic import isotonic_regression
 
 from flwr_vertical.arrays import Array, Integers
-from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import Keystream, laplace_integers, rational
 
 LIMIT = 1e8
@@ -148,8 +147,6 @@ def noisy_counts(
     Shapes: counts (l + 1,): how many values lie below each knot; returns (l + 1,): not monotone
     any more.
     """
-    if noise not in NOISES:
-        raise ConfigError(f"noise must be one of {list(NOISES)}, got {noise!r}")
     if epsilon == inf:
         return counts
     if noise == "coefficients":  # n times Laplace noise of scale (1 / n) (l + 1) / epsilon

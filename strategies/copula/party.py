@@ -1,7 +1,8 @@
-"""The party half of copula synthesis: perturb ranks, keep noisy margins, make the own columns."""
+"""Who holds columns, a party or, of the labels, the server: perturb ranks, keep noisy margins."""
 
 import hashlib
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,10 @@ from flwr_vertical.privacy import (
     KEY_BYTES,
     count_columns,
     fresh_keystream,
-    noise_is_seeded,
     parse_bounds,
 )
-from flwr_vertical.tables import Kind, is_numeric
-from flwr_vertical.tables.codes import Levels, fit_levels, to_codes
+from flwr_vertical.tables import Kind, Table, is_numeric
+from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
 from strategies.copula.columns import (
     Columns,
     other_level,
@@ -33,7 +33,7 @@ from strategies.copula.release import (
     MIN_LEVEL,
     MOST_INDICATORS,
     NOMINALS,
-    Budget,
+    ReleaseBudget,
     check_columns,
     make_release,
     synthetic_codes,
@@ -45,6 +45,7 @@ logger = logging.getLogger("flwr_vertical")
 REARRANGED = "rearranged-rows"
 """The exchange by which nodes agree to synthetic rows that follow real ones."""
 
+SERVER = "server"
 _COUNTED = {"per-variable": "a column", "total": "in all"}
 
 
@@ -71,37 +72,17 @@ class CopulaParty(Party):
     ) -> dict[str, Any]:
         """Release the ranks of all columns, and make their margins.
 
-        Parameters
-        ----------
-        epsilon, budget, rank_share, margin_noise, bounds
-            Settings of the strategy.
-        impute : bool
-            Fill what is missing with means and most frequent levels of the noisy margins.
-        rows : numpy.ndarray of shape (n_rows,), int64, optional
-            Aligned rows that take part; by default all.
-        margin, resolution, min_level
-            Settings of the strategy.
-        rearrange : bool
-            Whether synthetic rows will follow the ranks of real ones.
-        nominal : str
-            Setting of the strategy.
-
-        Returns
-        -------
-        dict[str, Any]
-            ``ranks`` of shape (n_rows, n_ranks) and ``widths``, how many of them a column has;
-            ``flips``, the chances of comparisons to be turned round, times 2^16; ``cuts`` and
-            ``n_cuts``, noisy shares of the levels of columns that have levels, one column after
-            the other; ``atoms`` and ``n_atoms``, the same of where point masses of numeric columns
-            begin and end; and counts for the statement.
-
-        Raises
-        ------
-        PolicyError
-            If the node's policy does not allow so large an epsilon, or rows that follow real ones.
+        Message: epsilon, budget, rank_share, margin_noise, bounds, margin, resolution, min_level,
+        nominal: settings of the strategy; impute: fill what is missing with means and most frequent
+        levels of the noisy margins; rows (n_rows,): aligned rows that take part, by default all;
+        rearrange: whether synthetic rows will follow the ranks of real ones; returns ``ranks`` of
+        shape (n_rows, n_ranks) and ``widths``, how many of them a column has; ``flips``, the
+        chances of comparisons to be turned round, times 2^16; ``cuts`` and ``n_cuts``, noisy shares
+        of the levels of columns that have levels; ``atoms`` and ``n_atoms``, the same of where
+        point masses of numeric columns begin and end; and counts for the statement.
         """
         min_level = max(min_level, self.policy.min_rows or 0) if min_level else 0
-        spent = Budget(epsilon, budget, rank_share, margin_noise, margin, min_level, nominal)
+        spent = ReleaseBudget(epsilon, budget, rank_share, margin_noise, margin, min_level, nominal)
         self._check_budget(spent)
         if rearrange:
             self._check_rearranged()
@@ -157,27 +138,9 @@ class CopulaParty(Party):
             self.state[f"margin.{j}"] = np.vstack([each.values, each.cumulative])
         self.state["discrete"] = np.array([each.discrete for each in made.margins])
         self.state["steps"] = np.array([each.step for each in made.margins])
-        return {
-            "ranks": made.ranks,
-            "widths": made.widths,
-            "flips": [flip.numerator for flip in made.flips],
-            "epsilon_margins": made.epsilon_margins,
-            "cuts": np.concatenate([margin.cuts for margin in made.margins]),
-            "n_cuts": [len(m.cuts) if m.discrete else -1 for m in made.margins],
-            "atoms": np.concatenate([margin.atoms.reshape(-1) for margin in made.margins]),
-            "n_atoms": [len(margin.atoms) for margin in made.margins],
-            "exact_range": made.exact_range,
-            "rare": len(made.rare),
-            "n_bounded": made.n_bounded,
-            "n_resolved": len(parse_resolution(resolution).keys() & self._columns.steps.keys()),
-            "n_recast": len(self._columns.recast),
-            "n_like_ids": len(self._columns.like_ids),
-            "name_chance": made.name_chance,
-            "least_epsilon": made.least_epsilon,
-            "seeded": noise_is_seeded(),
-        }
+        return made.reply(self._columns.doubts(parse_resolution(resolution)))
 
-    def _check_budget(self, budget: Budget) -> None:
+    def _check_budget(self, budget: ReleaseBudget) -> None:
         """Refuse to spend more on a column than this node allows, or twice in a run."""
         if "discrete" in self.state:
             raise ProtocolError(
@@ -195,7 +158,9 @@ class CopulaParty(Party):
                 "run the method with a smaller epsilon",
             )
 
-    def _spend(self, budget: Budget, codes: Array, key: bytes, impute: bool, public: str) -> None:
+    def _spend(
+        self, budget: ReleaseBudget, codes: Array, key: bytes, impute: bool, public: str
+    ) -> None:
         """Write down what the release costs a record, over all columns; or refuse.
 
         Whatever changes how the key stream is used makes another release: ranks under other noise.
@@ -215,10 +180,8 @@ class CopulaParty(Party):
     def synthesise(self, levels: Array) -> dict[str, Any]:
         """Make the synthetic table of the own columns and write it to the own storage.
 
-        Parameters
-        ----------
-        levels : numpy.ndarray of shape (n_rows, n_columns)
-            Probabilities: the latent columns through the normal distribution function.
+        Message: levels (n_rows, n_columns): latent columns through the normal distribution
+        function.
         """
         margins = []
         for j, discrete in enumerate(self.state["discrete"]):
@@ -263,8 +226,7 @@ class CopulaParty(Party):
     def _codes(self) -> Array:
         """All aligned rows as numbers, array of shape (n_samples, n_columns), NaN = missing."""
         own = to_codes(self._columns.table, self._levels, self.name)
-        codes: Array = self.to_aligned(own, np.nan)
-        return codes
+        return np.asarray(self.to_aligned(own, np.nan))
 
 
 def check_rows(rows: npt.ArrayLike, n_samples: int, party: str) -> npt.NDArray[np.int64]:
@@ -292,3 +254,48 @@ def check_rows(rows: npt.ArrayLike, n_samples: int, party: str) -> npt.NDArray[n
 def synthetic_ids(count: int, name: Any = None) -> "pd.Index[Any]":
     """Return IDs that are nobody's, the same at all parties, index of shape (count,)."""
     return pd.Index([f"synthetic-{i}" for i in range(count)], name=name)
+
+
+class Label:
+    """The labels, which the server holds, as a table of one column, released like any party's.
+
+    Shapes: values (n_samples,): NaN where a sample has none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        values: Array,
+        dtype: Any,
+        impute: bool,
+        bounds: Mapping[str, tuple[float, float]],
+        resolution: Mapping[str, float],
+        budget: ReleaseBudget,
+        key: bytes,
+    ) -> None:
+        self.name, self._dtype = name, dtype
+        table = Table.of(pd.DataFrame({name: values}), party=SERVER)
+        columns = read_columns(table, resolution, "the labels")
+        self._table = columns.table
+        self._fitted = fit_levels([self._table])
+        self.made = make_release(
+            to_codes(self._table, self._fitted, SERVER),
+            self._table.kinds,
+            [0 if is_numeric(self._table.kinds[name]) else len(self._fitted[name])],
+            bounds,
+            columns.steps,
+            [None],
+            budget,
+            fresh_keystream("server", key),
+            "the labels",
+            impute,
+        )
+        self.reply = self.made.reply(columns.doubts(resolution)) | {"rare": 0}
+
+    def synthesise(self, levels: Array) -> "pd.Series[Any]":
+        """Return synthetic labels, Series of shape (n_rows,)."""
+        codes = synthetic_codes(self.made.margins, levels[:, None], self._table.kinds)
+        index = synthetic_ids(len(levels))
+        made = from_codes(codes, self._table, self._fitted, index)[self.name]
+        whole = self._dtype is not None and pd.api.types.is_integer_dtype(self._dtype)
+        return made.round().astype("int64") if whole else made.astype("float64")

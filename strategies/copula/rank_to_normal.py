@@ -114,8 +114,7 @@ def step_coefficients(steps: Array, cuts: npt.ArrayLike) -> Array:
     where = ndtri(np.clip(np.asarray(cuts, dtype=np.float64), 1e-12, 1 - 1e-12))
     density = np.exp(-(where**2) / 2) / np.sqrt(2 * np.pi)
     below = np.vstack([np.ones_like(where), hermite(where)[:-1]])  # He_(k-1) / sqrt((k-1)!)
-    found: Array = below @ (steps * density) / np.sqrt(np.arange(1, N_TERMS + 1))
-    return found
+    return np.asarray(below @ (steps * density) / np.sqrt(np.arange(1, N_TERMS + 1)))
 
 
 def latent_correlations(observed: Array, coefficients: Array) -> Array:

@@ -4,19 +4,26 @@ Parties and, for the labels, the server do the same. Numbers are ranked in their
 levels in the order of their level numbers. Each level of a nominal column is ranked against all
 others (`indicator_ranks`). A column of more than 12 levels is ranked in their sorted order, which
 says nothing about the data, so only what is monotone in it survives.
+
+Cells that are missing are filled from the noisy margin, so that filling them spends nothing. The
+mean of the values themselves moves with each of them, and every filled cell with it: replacing one
+value would turn the comparisons of all filled cells round and move all of them from one count to
+another, far more than is paid for. So the margin is made of the observed values; what fills the
+cells, and the share that it has, follow from the margin and from which cells are missing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.privacy import ColumnSpending, Keystream, split_budget
-from flwr_vertical.tables import Kind
+from flwr_vertical.privacy import ColumnSpending, Keystream, noise_is_seeded, split_budget
+from flwr_vertical.tables import Kind, is_numeric
 from strategies.copula.margins import (
     LIMIT,
     NOISES,
@@ -26,9 +33,69 @@ from strategies.copula.margins import (
     discrete_margin,
     level_margin,
 )
-from strategies.copula.missing_cells import fill_in
 from strategies.copula.ranks import Flip, column_ranks
 from strategies.copula.tree import tree_margin
+
+# Of a tree without a range the noise puts a few values far out: no mean without the ends.
+_MIDDLE = 0.05 + 0.9 * (np.arange(1000) + 0.5) / 1000
+
+
+def fill_in(margins: list[Margin], values: Array, kinds: Mapping[str, Kind]) -> Array:
+    """Fill missing cells, and put them into the margins.
+
+    Shapes: values (n_samples, n_columns): values, or their places among the levels of the margin;
+    NaN = missing; returns (n_samples, n_columns).
+    """
+    whole = values.copy()
+    for j, kind in enumerate(kinds.values()):
+        missing, margin = np.isnan(values[:, j]), margins[j]
+        if not missing.any():
+            continue
+        value = likely_value(margin, kind)
+        whole[missing, j] = value
+        filled = value if is_numeric(kind) else float(margin.values[int(value)])
+        margins[j] = with_filled(margin, filled, float(missing.mean()))
+    return whole
+
+
+def likely_value(margin: Margin, kind: Kind) -> float:
+    """Return what fills a cell: the mean of the middle nine tenths, or the place of a level."""
+    if not is_numeric(kind):
+        return float(np.diff(margin.cumulative, prepend=0.0).argmax())
+    mean = float(margin.quantile(_MIDDLE).mean())
+    if margin.step:
+        return float(np.rint(mean / margin.step) * margin.step)
+    return float(np.rint(mean)) if kind is Kind.COUNT or margin.discrete else mean
+
+
+def with_filled(margin: Margin, value: float, share: float) -> Margin:
+    """Return a margin of which a share of all cells has one value more."""
+    rest = 1.0 - share
+    if margin.discrete:
+        cumulative = rest * margin.cumulative + share * (margin.values >= value)
+        cumulative[-1] = 1.0
+        return replace(margin, cumulative=cumulative)
+    first = int(np.searchsorted(margin.values, value, "left"))
+    after = int(np.searchsorted(margin.values, value, "right"))
+    if first == after:
+        low = high = float(np.interp(value, margin.values, margin.cumulative))
+    else:  # the margin has the value already, as a point mass or as the end of a cell
+        low, high = float(margin.cumulative[first]), float(margin.cumulative[after - 1])
+    ends = np.array([rest * low, rest * high + share])
+    atoms = [
+        rest * atom + share * (atom >= high if atom[0] < atom[1] else atom > high)
+        for atom in margin.atoms
+        if not (low <= atom[0] and atom[1] <= high)  # it is part of the new one
+    ]
+    return replace(
+        margin,
+        values=np.concatenate([margin.values[:first], [value, value], margin.values[after:]]),
+        cumulative=np.concatenate(
+            [rest * margin.cumulative[:first], ends, rest * margin.cumulative[after:] + share]
+        ),
+        atoms=np.array(sorted([*map(tuple, atoms), tuple(ends)])),
+    )
+
 
 BUDGETS = ("per-variable", "total")
 MARGINS = ("tree", "bernstein")
@@ -40,7 +107,7 @@ MOST_LEVELS = 64  # a count column with a wider range is treated as continuous, 
 
 
 @dataclass(frozen=True)
-class Budget:
+class ReleaseBudget:
     """How much a holder may spend, and how."""
 
     epsilon: float  # The whole budget of a column ("per-variable") or of a party ("total")
@@ -106,6 +173,26 @@ class Release:
     # That of a column with which all margins would be more than noise; 0 where they are
     least_epsilon: float = 0.0
 
+    def reply(self, doubts: Mapping[str, int]) -> dict[str, Any]:
+        """Return what the server is told; cuts and atoms of all columns follow each other."""
+        return {
+            "ranks": self.ranks,
+            "widths": self.widths,
+            "flips": [flip.numerator for flip in self.flips],
+            "epsilon_margins": self.epsilon_margins,
+            "cuts": np.concatenate([margin.cuts for margin in self.margins]),
+            "n_cuts": [len(m.cuts) if m.discrete else -1 for m in self.margins],
+            "atoms": np.concatenate([margin.atoms.reshape(-1) for margin in self.margins]),
+            "n_atoms": [len(margin.atoms) for margin in self.margins],
+            "exact_range": self.exact_range,
+            "rare": len(self.rare),
+            "n_bounded": self.n_bounded,
+            **doubts,
+            "name_chance": self.name_chance,
+            "least_epsilon": self.least_epsilon,
+            "seeded": noise_is_seeded(),
+        }
+
 
 def make_release(
     codes: Array,
@@ -114,7 +201,7 @@ def make_release(
     bounds: Mapping[str, tuple[float, float]],
     steps: Mapping[str, float],
     others: Sequence[int | None],
-    budget: Budget,
+    budget: ReleaseBudget,
     stream: Keystream,
     who: str,
     fill: bool = False,

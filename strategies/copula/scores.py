@@ -46,14 +46,12 @@ class Scores:
     def observed_share(self, j: int, probability: Array) -> Array:
         """Return the inverse of H of column j: how many of the observed lie below a quantile."""
         shares, values = self._map(j)
-        found: Array = np.interp(probability, values, shares)
-        return found
+        return np.asarray(np.interp(probability, values, shares))
 
     def probability(self, j: int, share: Array) -> Array:
         """Return H of column j: the quantile that has a share of the observed below it."""
         shares, values = self._map(j)
-        found: Array = np.interp(share, shares, values)
-        return found
+        return np.asarray(np.interp(share, shares, values))
 
     def _map(self, j: int) -> tuple[Array, Array]:
         z = self.z[self.order[j], j]
@@ -191,8 +189,7 @@ def second_moments(scores: Scores, omega: Array) -> Array:
         if len(gone):
             total[np.ix_(gone, gone)] += len(rows) * _regression(omega, gone, columns)[1]
     scale = np.sqrt(np.diag(total))
-    found: Array = total / np.outer(scale, scale)
-    return found
+    return np.asarray(total / np.outer(scale, scale))
 
 
 def _regression(omega: Array, gone: Integers, seen: Integers) -> tuple[Array, Array]:

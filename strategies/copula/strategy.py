@@ -28,7 +28,7 @@ import numpy as np
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array
 from flwr_vertical.settings import setting
-from strategies.copula.known_columns import Observed
+from strategies.copula.correlation import Observed
 from strategies.copula.latent import (
     following_levels,
     fresh_levels,

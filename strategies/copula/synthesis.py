@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from math import ceil, floor, isfinite, log10
 from types import MappingProxyType
 from typing import Any
@@ -25,13 +26,18 @@ from flwr_vertical.privacy import (
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.copula.columns import parse_resolution, read_resolution
-from strategies.copula.correlation import RankCorrelations
-from strategies.copula.known_columns import Observed, check_joint, correlate
-from strategies.copula.label_column import SERVER, Label
+from strategies.copula.correlation import Observed, RankCorrelations, check_joint, correlate
 from strategies.copula.margins import NOISES
-from strategies.copula.party import CopulaParty
+from strategies.copula.party import SERVER, CopulaParty, Label
 from strategies.copula.ranks import Flip
-from strategies.copula.release import BUDGETS, MARGINS, MIN_LEVEL, MOST_INDICATORS, NOMINALS, Budget
+from strategies.copula.release import (
+    BUDGETS,
+    MARGINS,
+    MIN_LEVEL,
+    MOST_INDICATORS,
+    NOMINALS,
+    ReleaseBudget,
+)
 
 MISSING = ("pairwise", "complete-case", "impute")
 
@@ -133,7 +139,8 @@ class CopulaSynthesis(Strategy):
         replies = federation.call("perturb", self._arguments(rows))
         progress.step("perturb")
         label = self._label(federation, result, rows)
-        observed = _gather(replies, label)
+        told = [*([] if label is None else [(SERVER, label.reply)]), *replies.items()]
+        observed = _gather(told)
         # A study may have made its data from the same seed; then the very same numbers would come.
         rng = federation.rng.spawn(1)[0]
         levels = self._levels(observed, self.rows or alignment.n_samples, rng, result)
@@ -146,7 +153,7 @@ class CopulaSynthesis(Strategy):
         federation.call("synthesise", per_party=parts)
         progress.step("synthesise")
         result.labels = None if label is None else label.synthesise(levels[:, 0])
-        self._state_privacy(result, replies, label, observed)
+        self._state_privacy(result, told, label, observed)
 
     def _rows(self, federation: Federation, alignment: Alignment) -> npt.NDArray[np.int64] | None:
         """Rows that take part, where these are not all."""
@@ -161,23 +168,22 @@ class CopulaSynthesis(Strategy):
 
     def _arguments(self, rows: npt.NDArray[np.int64] | None) -> dict[str, Any]:
         return {
-            "epsilon": self.epsilon,
-            "budget": self.budget,
-            "rank_share": self.rank_share,
-            "margin_noise": self.margin_noise,
+            **self._budget,
             "bounds": self.bounds,
-            "impute": self.missing == "impute",
-            "margin": self.margin,
             "resolution": self.resolution,
-            "min_level": self.min_level,
+            "impute": self.missing == "impute",
             "rearrange": self._follows_rows,
-            "nominal": self.nominal,
             **({} if rows is None else {"rows": rows}),
         }
 
+    @property
+    def _budget(self) -> dict[str, Any]:
+        """The fields of `ReleaseBudget`."""
+        return {field.name: getattr(self, field.name) for field in fields(ReleaseBudget)}
+
     def _label(
         self, federation: Federation, result: Result, rows: npt.NDArray[np.int64] | None
-    ) -> "Label | None":
+    ) -> Label | None:
         """Perturb the labels like everybody's columns."""
         if federation.labels is None:
             return None
@@ -191,15 +197,7 @@ class CopulaSynthesis(Strategy):
             self.missing == "impute",
             parse_bounds(read_bounds(self.bounds)),
             parse_resolution(read_resolution(self.resolution)),
-            Budget(
-                self.epsilon,
-                self.budget,
-                self.rank_share,
-                self.margin_noise,
-                self.margin,
-                self.min_level,
-                self.nominal,
-            ),
+            ReleaseBudget(**self._budget),
             key,
         )
 
@@ -228,18 +226,17 @@ class CopulaSynthesis(Strategy):
     def _state_privacy(
         self,
         result: Result,
-        replies: Mapping[str, Mapping[str, Any]],
-        label: "Label | None",
+        told: Sequence[tuple[str, Mapping[str, Any]]],
+        label: Label | None,
         observed: Observed,
     ) -> None:
         """Say what was spent, and what to mind."""
-        margins = [*([] if label is None else label.made.epsilon_margins)]
-        ranges = [*([] if label is None else label.made.exact_range)]
+        replies = [reply for _, reply in told]
+        margins = [epsilon for reply in replies for epsilon in reply["epsilon_margins"]]
+        ranges = [exact for reply in replies for exact in reply["exact_range"]]
         warnings = self._warnings
         chances = [] if label is None else [label.made.name_chance]
-        for name, reply in replies.items():
-            margins += reply["epsilon_margins"]
-            ranges += reply["exact_range"]
+        for name, reply in told:
             if reply["rare"]:
                 warnings.append(
                     f"Party {name!r} has a level that a single sample holds in "
@@ -261,7 +258,7 @@ class CopulaSynthesis(Strategy):
                 "The name of a level that a single sample holds is told with a chance of "
                 f"{max(chances):.2g}; else it is part of 'other', or of its neighbour."
             )
-        if noise_is_seeded() or any(reply["seeded"] for reply in replies.values()):
+        if noise_is_seeded() or any(reply["seeded"] for reply in replies):
             warnings.append(
                 "The noise was drawn from a known seed: nothing of this run is private."
             )
@@ -282,41 +279,36 @@ class CopulaSynthesis(Strategy):
         result.metrics["rows"] = float(self.rows or len(observed.ranks))
         result.metrics["columns"] = float(len(columns))
         result.notes += result.privacy.sentences
-        result.notes += self._doubts(replies, label)
-        bounded = sum(int(reply["n_bounded"]) for reply in replies.values())
-        bounded += 0 if label is None else label.made.n_bounded
-        stated = len(parse_bounds(read_bounds(self.bounds)))
-        if bounded < stated:
-            result.notes.append(
-                f"{stated - bounded} of the bounds name no numeric column; mistyped?"
-            )
+        result.notes += self._doubts(replies)
 
-    def _doubts(self, replies: Mapping[str, Mapping[str, Any]], label: "Label | None") -> list[str]:
+    def _doubts(self, replies: Sequence[Mapping[str, Any]]) -> list[str]:
         """Say what a user should look at; the nodes' logs name the columns."""
-        told = {name: dict(reply) for name, reply in replies.items()}
-        if label is not None:
-            told[SERVER] = label.told
+
+        def total(key: str) -> int:
+            return sum(int(reply[key]) for reply in replies)
+
         found = []
-        if recast := sum(reply["n_recast"] for reply in told.values()):
+        if recast := total("n_recast"):
             found.append(
                 f"{count_columns(recast)} of numbers with few values were taken for levels; the "
                 "nodes' logs name them. State their kinds if that is wrong."
             )
-        if like_ids := sum(reply["n_like_ids"] for reply in told.values()):
+        if like_ids := total("n_like_ids"):
             found.append(
                 f"{count_columns(like_ids)} may be identifiers (every value once, and in a row); "
                 "the nodes' logs name them. Leave them out."
             )
-        if least := max(reply["least_epsilon"] for reply in told.values()):
+        if least := max(reply["least_epsilon"] for reply in replies):
             found.append(
                 f"Some margins are for the most part noise: epsilon {self.epsilon:g} is too small "
                 f"for their rows. {_rounded_up(least):g} would do, or more rows."
             )
-        stated = len(parse_resolution(read_resolution(self.resolution)))
-        if (resolved := sum(reply["n_resolved"] for reply in told.values())) < stated:
-            found.append(
-                f"{stated - resolved} of the resolutions name no numeric column; mistyped?"
-            )
+        for what, key, stated in (
+            ("resolutions", "n_resolved", parse_resolution(read_resolution(self.resolution))),
+            ("bounds", "n_bounded", parse_bounds(read_bounds(self.bounds))),
+        ):
+            if (unknown := len(stated) - total(key)) > 0:
+                found.append(f"{unknown} of the {what} name no numeric column; mistyped?")
         return found
 
 
@@ -326,19 +318,10 @@ def _rounded_up(value: float) -> float:
     return ceil(value / unit - 1e-9) * unit
 
 
-def _gather(replies: Mapping[str, Mapping[str, Any]], label: Label | None) -> Observed:
+def _gather(told: Sequence[tuple[str, Mapping[str, Any]]]) -> Observed:
     """Put everybody's columns side by side, the labels first."""
-    ranks = [] if label is None else [label.made.ranks]
-    widths = [] if label is None else list(label.made.widths)
-    flips = [] if label is None else list(label.made.flips)
     cuts: list[Array | None] = []
-    if label is not None:
-        cuts += [m.ties for m in label.made.margins]
-    owners = [] if label is None else [SERVER]
-    for name, reply in replies.items():
-        ranks.append(reply["ranks"])
-        widths += reply["widths"]
-        flips += [Flip(int(numerator)) for numerator in reply["flips"]]
+    for _, reply in told:
         start = first = 0
         for count, masses in zip(reply["n_cuts"], reply["n_atoms"], strict=True):
             atoms = np.asarray(reply["atoms"])[first : first + 2 * masses].reshape(-1, 2)
@@ -348,5 +331,10 @@ def _gather(replies: Mapping[str, Mapping[str, Any]], label: Label | None) -> Ob
             else:
                 cuts.append(reply["cuts"][start : start + count])
             start += max(count, 0)
-        owners += [name] * len(reply["flips"])
-    return Observed(np.hstack(ranks), flips, cuts, owners, widths)
+    return Observed(
+        np.hstack([reply["ranks"] for _, reply in told]),
+        [Flip(int(numerator)) for _, reply in told for numerator in reply["flips"]],
+        cuts,
+        [name for name, reply in told for _ in reply["flips"]],
+        [width for _, reply in told for width in reply["widths"]],
+    )

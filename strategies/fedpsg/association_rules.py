@@ -94,8 +94,7 @@ def _bins_of_enough(bins: Indices, counts: Indices, minimum: int) -> Indices:
 
 def indicators(numbers: Indices, n_groups: int) -> Array:
     """Return a column of 0 and 1 for each group; shape (n, n_groups)."""
-    found: Array = (numbers[:, None] == np.arange(n_groups)).astype(np.float64)
-    return found
+    return np.asarray((numbers[:, None] == np.arange(n_groups)).astype(np.float64))
 
 
 Weights = npt.NDArray[np.uint16]
@@ -113,8 +112,7 @@ def kept_counts(counts: Indices, minimum: int) -> Indices:
 def shares(counts: Indices) -> Array:
     """Return ``beta``: each row divided by its sum, 0 where that is 0."""
     total = counts.sum(axis=1, keepdims=True)
-    beta: Array = np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)
-    return beta
+    return np.asarray(np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0))
 
 
 def weights_of(counts: Indices, rule: str) -> Weights:
@@ -187,8 +185,7 @@ def values_of_sources(
         else:
             expected[source] = groups.medians[row.argmax()]
     assert NONE == -1
-    found: Array = expected[sources]
-    return found
+    return np.asarray(expected[sources])
 
 
 def rest_values(
@@ -199,8 +196,7 @@ def rest_values(
     Shapes: seen (n_seen,): what the party observed of the attribute; at least one value.
     """
     if drawn:
-        drawn_values: Array = rng.choice(seen, count)
-        return drawn_values
+        return np.asarray(rng.choice(seen, count))
     if numeric:
         return np.full(count, seen.mean())
     levels, counts = np.unique(seen, return_counts=True)

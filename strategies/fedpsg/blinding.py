@@ -38,8 +38,7 @@ class BlindingSteps(StepGroup):
         plain = total.copy()
         for owner in owners:
             plain -= self._stream(name, number, owner, total.shape)
-        found: Array = plain.view(np.int64).astype(np.float64) * 2.0**-FRACTION_BITS
-        return found
+        return np.asarray(plain.view(np.int64).astype(np.float64) * 2.0**-FRACTION_BITS)
 
     def _stream(self, name: str, number: int, owner: str, shape: tuple[int, ...]) -> Ring:
         purpose = f"fedpsg {name} {number} of {owner!r}"

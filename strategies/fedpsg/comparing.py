@@ -7,7 +7,7 @@ regressions, a third set follows, of all products.
 
 import hashlib
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.association_rules import NONE, ValueGroups, group_values, indicators
 from strategies.fedpsg.run_plan import LABELS, Part, Plan
 
+_G = TypeVar("_G", PrivateProductSteps, EncryptedGroupSteps)
+
 
 class FedPSGArbiter(Arbiter):
     """Opens blinded products where they come from ciphertexts."""
@@ -42,12 +44,8 @@ class ComparingParty(ImputingParty):
 
     pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
-    scores = Uses(PrivateProductSteps, purpose="fedpsg rank scores")
-    encrypted_scores = Uses(EncryptedGroupSteps, purpose="fedpsg rank scores")
-    counts = Uses(PrivateProductSteps, purpose="fedpsg counts")
-    encrypted_counts = Uses(EncryptedGroupSteps, purpose="fedpsg counts")
-    features = Uses(PrivateProductSteps, purpose="fedpsg features")
-    encrypted_features = Uses(EncryptedGroupSteps, purpose="fedpsg features")
+    masked = Uses(PrivateProductSteps, purpose="fedpsg rank scores")
+    ciphertexts = Uses(EncryptedGroupSteps, purpose="fedpsg rank scores")
 
     @step(repeatable=False)  # a key pair is drawn
     def prepare(self, nonce: bytes) -> dict[str, Any]:
@@ -79,19 +77,23 @@ class ComparingParty(ImputingParty):
     def _plan(self) -> Plan:
         return Plan(self.name, self.state)
 
+    def _of_stage(self, group: type[_G]) -> _G:
+        """Return the products of ranks, of counts or of regressions: each has its own streams."""
+        plan = self._plan
+        purpose = "features" if plan.regresses else "counts" if plan.counts_pairs else "rank scores"
+        made: dict[Any, Any] = self.__dict__.setdefault("_stages", {})
+        if (group, purpose) not in made:
+            made[group, purpose] = group(self, purpose=f"fedpsg {purpose}")
+        stage: _G = made[group, purpose]
+        return stage
+
     @property
     def _products(self) -> PrivateProductSteps:
-        plan = self._plan
-        if plan.regresses:
-            return self.features
-        return self.counts if plan.counts_pairs else self.scores
+        return self._of_stage(PrivateProductSteps)
 
     @property
     def _ciphertexts(self) -> EncryptedGroupSteps:
-        plan = self._plan
-        if plan.regresses:
-            return self.encrypted_features
-        return self.encrypted_counts if plan.counts_pairs else self.encrypted_scores
+        return self._of_stage(EncryptedGroupSteps)
 
     @step
     def send_masked(self, **arguments: Any) -> dict[str, Any]:

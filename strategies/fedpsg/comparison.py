@@ -46,8 +46,7 @@ class SharedRows:
     def groups_of(self, a: str, b: str) -> Flags:
         """Return which groups both parties hold; shape (n_groups,)."""
         at = [self.parties.index(a), self.parties.index(b)]
-        both: Flags = np.logical_and(*np.logical_not(self.mask[:, at]).T)
-        return both
+        return np.asarray(np.logical_and(*np.logical_not(self.mask[:, at]).T))
 
     def count(self, a: str, b: str) -> int:
         """Return how many rows both parties hold."""
@@ -130,8 +129,7 @@ def counts_of_pairs(
 
 def _told(moments: Moments, groups: Flags) -> Flags:
     """Return of which columns all of some groups are told; shape (n_columns,)."""
-    told: Flags = np.count_nonzero(moments.withheld[groups], axis=0) == 0
-    return told
+    return np.asarray(np.count_nonzero(moments.withheld[groups], axis=0) == 0)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ GENERATED = "generated"
 
 _PURPOSE = "fedpsg codes"
 _KEYS = ("names", "publics", "identities", "signatures")
-_COUNTS = ("cells-by-rules", "cells-without-rule", "cells-drawn")
+COUNTS = ("cells-by-rules", "cells-without-rule", "cells-drawn")
+SHAPE = ("kind", "joint", "n_labels", "seed", "learning_rate", "alpha", "hidden")
 _NO_CODE = np.iinfo(np.uint16).max
 
 
@@ -68,11 +69,12 @@ class FedPSGParty(ComparingParty):
             rows = np.asarray(given[f"rows:{part.number}"], dtype=np.int64)
             weights = np.asarray(given[f"weights:{part.number}"], dtype=np.uint16)
             self._check_rows(plan, part, rows)
-            own = self.groups_of_values(plan, part).numbers(self.codes[rows, part.column])
-            if len(weights) != len(self.groups_of_values(plan, part)):
+            groups = self.groups_of_values(plan, part)
+            own = groups.numbers(self.codes[rows, part.column])
+            if len(weights) != len(groups):
                 raise ProtocolError(
-                    f"party {self.name!r}: {len(weights)} rules came for "
-                    f"{len(self.groups_of_values(plan, part))} groups of values"
+                    f"party {self.name!r}: {len(weights)} rules came for {len(groups)} groups of "
+                    "values"
                 )
             out = with_rule(weights, own) if rule == "mean" else draw_groups(weights, own, self.rng)
             codes.setdefault(part.other, []).append(
@@ -145,38 +147,25 @@ class FedPSGParty(ComparingParty):
         self,
         rule: str,
         nonce: bytes,
-        kind: str,
-        joint: bool,
-        n_labels: int,
-        seed: int,
-        learning_rate: float,
-        alpha: float,
-        hidden: float,
         **given: Any,
     ) -> dict[str, Any]:
         """Put generated attributes into the samples that this party lacks, for networks to go on.
 
         Message: rule, nonce, **given: as of `complete`; also ``owner`` and ``sealed`` of the group
-        seed; kind, joint, n_labels, seed, learning_rate, alpha, hidden: see
-        `strategies.fedpsg.gan.halves.Shape`; returns see `GanSteps.start`.
+        seed, and the fields of `strategies.fedpsg.gan.halves.Shape`; returns see `GanSteps.start`.
         """
         self._keep_keys(nonce, given)
         if "owner" in given:
             keys = {name: given[name] for name in _KEYS}
             self.group_key.take(given["owner"], given["sealed"], {"nonce": nonce, **keys})
-        codes, counts = self._by_rules(rule, nonce, given)
-        for name, count in counts.items():
-            self.state[f"fedpsg.{name}"] = count
-        shape = {"kind": kind, "joint": joint, "n_labels": n_labels, "seed": seed}
-        shape |= {"learning_rate": learning_rate, "alpha": alpha, "hidden": hidden}
+        codes = self._begun(rule, nonce, given)
         self.state["fedpsg.open"] = int(np.isnan(codes).sum())
-        return self.gan.start(codes, shape, given["names"])
+        return self.gan.start(codes, {name: given[name] for name in SHAPE}, given["names"])
 
     @step
     def finish(self) -> dict[str, Any]:
         """Write the table that the networks completed; returns what `complete` does."""
-        counts = {name: int(self.state[f"fedpsg.{name}"]) for name in _COUNTS}
-        return self._written(self.gan.codes, counts, int(self.state["fedpsg.open"]))
+        return self._written(self.gan.codes, self._counts, int(self.state["fedpsg.open"]))
 
     @step
     def take_up(
@@ -189,9 +178,7 @@ class FedPSGParty(ComparingParty):
         """
         self.check_exchange(GENERATED)
         self._keep_keys(nonce, given)
-        codes, counts = self._by_rules(rule, nonce, given)
-        for name, count in counts.items():
-            self.state[f"fedpsg.{name}"] = count
+        codes = self._begun(rule, nonce, given)
         return self.regression.start(codes, n_rows, rule == "draw", trees, given["names"])
 
     @step
@@ -200,12 +187,21 @@ class FedPSGParty(ComparingParty):
 
         Message: number, **given: see `RegressionSteps.fill`; returns see `complete`.
         """
-        imputed = self.regression.fill(number, **given)
-        counts = {name: int(self.state[f"fedpsg.{name}"]) for name in _COUNTS}
-        codes = self.regression.codes
+        imputed, codes = self.regression.fill(number, **given), self.regression.codes
         # Samples that no regression reaches, for nobody shares enough of them.
         imputed += self._fill_rest(codes)
-        return self._written(codes, counts, imputed)
+        return self._written(codes, self._counts, imputed)
+
+    def _begun(self, rule: str, nonce: bytes, given: dict[str, Any]) -> Array:
+        """Return the table with the cells that rules generated; keep how many these are."""
+        codes, counts = self._by_rules(rule, nonce, given)
+        for name, count in counts.items():
+            self.state[f"fedpsg.{name}"] = count
+        return codes
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        return {name: int(self.state[f"fedpsg.{name}"]) for name in COUNTS}
 
     def regressed_columns(self, plan: Plan) -> HeldColumns:
         """See `ComparingParty.regressed_columns`."""
@@ -215,7 +211,7 @@ class FedPSGParty(ComparingParty):
         self, rule: str, nonce: bytes, given: dict[str, Any]
     ) -> tuple[Array, dict[str, int]]:
         """Return the table with the cells that rules generated, and how many these are."""
-        codes, counts = self.codes.copy(), dict.fromkeys(_COUNTS, 0)
+        codes, counts = self.codes.copy(), dict.fromkeys(COUNTS, 0)
         drawn = rule == "draw"
         if "locally" in given or "within" in given:
             columns = self._chosen(given)
@@ -261,8 +257,7 @@ class FedPSGParty(ComparingParty):
         own = self.codes[:, columns]
         whole = np.flatnonzero(~np.isnan(own).any(axis=1))
         if len(whole):
-            found: Array = own[self.rng.choice(whole, count)]
-            return found
+            return np.asarray(own[self.rng.choice(whole, count)])
         return np.column_stack([self._rest(j, count, drawn=True) for j in columns])
 
     def _written(self, codes: Array, counts: dict[str, int], imputed: int) -> dict[str, Any]:
@@ -298,23 +293,15 @@ class FedPSGParty(ComparingParty):
 
     def _alone(self, imputer: str, rule: str, codes: Array, given: dict[str, Any]) -> Array:
         """Return the table filled by what is learnt from the own table alone."""
-        kinds = list(self.table.kinds.items())
-        n_levels = [0 if is_numeric(kind) else len(self.levels[name]) for name, kind in kinds]
-        of_kind = [kind for _, kind in kinds]
+        counts, drawn = self.level_counts, rule == "draw"
         if imputer in ("mice", "forest"):
-            return regress_alone(
-                self.codes, codes, of_kind, n_levels, rule == "draw", int(given["trees"]), self.rng
-            )
+            trees = int(given["trees"])
+            return regress_alone(self.codes, codes, counts, drawn, trees, self.rng)
         from strategies.fedpsg.gan.halves import Shape, impute_alone
 
-        shape = Shape(
-            imputer,
-            seed=int(self.rng.integers(2**31)),
-            learning_rate=float(given["learning_rate"]),
-            alpha=float(given["alpha"]),
-            hidden=float(given["hidden"]),
-        )
-        encoding = Encoding.fit(self.codes, of_kind, n_levels)
+        options: dict[str, Any] = {n: float(given[n]) for n in ("learning_rate", "alpha", "hidden")}
+        shape = Shape(imputer, seed=int(self.rng.integers(2**31)), **options)
+        encoding = Encoding.fit(self.codes, counts)
         steps = int(given["iterations"]), int(given["batch"])
         return impute_alone(codes, encoding, shape, *steps, self.rng, self.name)
 

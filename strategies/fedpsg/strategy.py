@@ -33,7 +33,7 @@ Section 3.2 (3)             `association_rules`
 Section 3.3 (1)             `gan.encoding.Encoding`
 (9), (14), (15)             `strategies.fedpsg.gan.networks`
 (20) to (25)                `strategies.fedpsg.gan.networks`
-Algorithm 1                 `gan.training.Training`, `strategies.fedpsg.gan.halves`
+Algorithm 1                 `gan.training.GanTraining`, `strategies.fedpsg.gan.halves`
 VF-MICE, VF-MissFI          ``imputer="mice"``, ``"forest"``
 FedPSG-AG, FedPSG-CAG       ``variant="ag"``, ``"cag"``
 imputation at B alone       ``federated=False``
@@ -75,7 +75,7 @@ from strategies.fedpsg.attribute_pairs import Correlations, Pair, choose_pairs, 
 from strategies.fedpsg.comparing import FedPSGArbiter
 from strategies.fedpsg.comparison import Comparison
 from strategies.fedpsg.gan.training import class_columns, train_and_impute
-from strategies.fedpsg.party import FedPSGParty
+from strategies.fedpsg.party import COUNTS, FedPSGParty
 from strategies.fedpsg.regression.steps import regress_and_impute
 from strategies.fedpsg.settings import LOCAL, NETWORKS, REGRESSIONS, FedPSGSettings
 
@@ -286,13 +286,7 @@ class FedPSGAR(FedPSGSettings):
             name: {key: float(value) for key, value in reply.items()}
             for name, reply in replies.items()
         }
-        for key in (
-            "samples-completed",
-            "cells-by-rules",
-            "cells-without-rule",
-            "cells-drawn",
-            "cells-imputed",
-        ):
+        for key in ("samples-completed", *COUNTS, "cells-imputed"):
             result.metrics[key] = sum(of[key] for of in result.party_metrics.values())
         by_rules = {(pair.target, pair.column) for pair, *_ in given}
         result.metrics["attributes-by-rules"] = float(len(by_rules))
@@ -351,27 +345,16 @@ def correlation_table(
 
 
 def rule_tables(
-    pairs: Sequence[Pair],
-    counts: Sequence[Indices],
-    columns: Mapping[str, Sequence[str]],
+    pairs: Sequence[Pair], counts: Sequence[Indices], columns: Mapping[str, Sequence[str]]
 ) -> pd.DataFrame:
     """Return counts of pairs of values, a row for each cell that is not 0.
 
     Values have numbers: their names stay with the parties.
     """
-    rows = [
-        (
-            pair.target,
-            columns[pair.target][pair.column],
-            pair.source,
-            columns[pair.source][pair.source_column],
-            pair.correlation,
-            k,
-            q,
-            int(table[k, q]),
-        )
-        for pair, table in zip(pairs, counts, strict=True)
-        for k, q in np.argwhere(table > 0).tolist()
-    ]
+    rows: list[tuple[Any, ...]] = []
+    for p, table in zip(pairs, counts, strict=True):
+        attribute, source = columns[p.target][p.column], columns[p.source][p.source_column]
+        pair = p.target, attribute, p.source, source, p.correlation
+        rows += [(*pair, k, q, int(table[k, q])) for k, q in np.argwhere(table > 0).tolist()]
     names = ["party", "attribute", "source party", "source attribute", "correlation"]
     return pd.DataFrame(rows, columns=[*names, "source value", "value", "samples"])

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_vertical.protocol.objects import pack_object, unpack_object
+from strategies.fedpsg.gan.networks import Packed, set_gradients
 
 NOISE = 64
 """Numbers that a synthetic sample starts from."""
@@ -45,21 +45,15 @@ def make_net(sizes: list[int], seed: int, leak: float = 0.0) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-class Trunk:
+class Trunk(Packed):
     """The server's part of the generator, and its optimiser."""
 
     def __init__(self, seed: int, learning_rate: float) -> None:
         self.net = make_net([NOISE, WIDTH, TRUNK], seed)
         self.optimiser = torch.optim.Adam(self.net.parameters(), learning_rate, betas=_BETAS)
 
-    def pack(self) -> dict[str, Any]:
-        """Return weights and the state of the optimiser, as trees."""
-        return {"net": pack_object("net", self.net), "for": pack_object("for", self.optimiser)}
-
-    def unpack(self, tree: dict[str, Any]) -> None:
-        """Take up what `pack` returned."""
-        unpack_object("net", self.net, tree["net"])
-        unpack_object("for", self.optimiser, tree["for"])
+    def _parts(self) -> dict[str, Any]:
+        return {"net": self.net, "for": self.optimiser}
 
     def hidden(self, noise: Tensor) -> Tensor:
         """Map noise of shape (n, NOISE) to what branches are given, shape (n, TRUNK)."""
@@ -69,9 +63,7 @@ class Trunk:
     def update(self, hidden: Tensor, gradient: Tensor) -> None:
         """Move the trunk by the gradient of all parties' losses with regard to `hidden`."""
         parameters = list(self.net.parameters())
-        found = torch.autograd.grad([hidden], parameters, [gradient])
-        for parameter, grad in zip(parameters, found, strict=True):
-            parameter.grad = grad
+        set_gradients(self.net, torch.autograd.grad([hidden], parameters, [gradient]))
         self.optimiser.step()
 
 
@@ -91,7 +83,7 @@ class Blocks:
         return torch.cat(parts, dim=1)
 
 
-class Branch:
+class Branch(Packed):
     """A party's branch of the generator, its critic, and their optimisers."""
 
     def __init__(self, blocks: Blocks, seed: int, learning_rate: float) -> None:
@@ -103,7 +95,6 @@ class Branch:
             self.critic.parameters(), CRITIC_RATE * learning_rate, betas=_BETAS
         )
 
-    @property
     def _parts(self) -> dict[str, Any]:
         return {
             "head": self.head,
@@ -111,15 +102,6 @@ class Branch:
             "for head": self.for_head,
             "for critic": self.for_critic,
         }
-
-    def pack(self) -> dict[str, Any]:
-        """Return all weights and the state of the optimisers, as trees."""
-        return {name: pack_object(name, part) for name, part in self._parts.items()}
-
-    def unpack(self, tree: dict[str, Any]) -> None:
-        """Take up what `pack` returned."""
-        for name, part in self._parts.items():
-            unpack_object(name, part, tree[name])
 
     def made(self, hidden: Tensor) -> Tensor:
         """Return encoded synthetic samples; shape (n, width)."""
@@ -142,10 +124,7 @@ class Branch:
         with torch.no_grad():
             made = self.made(hidden)
         loss = self.critic_loss(real, made, mix)
-        parameters = list(self.critic.parameters())
-        found = torch.autograd.grad([loss], parameters)
-        for parameter, grad in zip(parameters, found, strict=True):
-            parameter.grad = grad
+        set_gradients(self.critic, torch.autograd.grad([loss], list(self.critic.parameters())))
         self.for_critic.step()
         return float(loss.detach())
 
@@ -154,7 +133,6 @@ class Branch:
         hidden = hidden.clone().requires_grad_()
         loss = -self.critic(self.made(hidden)).mean()
         (gradient, *own) = torch.autograd.grad(loss, [hidden, *self.head.parameters()])
-        for parameter, grad in zip(self.head.parameters(), own, strict=True):
-            parameter.grad = grad
+        set_gradients(self.head, own)
         self.for_head.step()
         return gradient

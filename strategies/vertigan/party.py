@@ -9,7 +9,6 @@ from flwr_vertical import Party, Summands, step
 from flwr_vertical.arrays import Array, Floats32
 from flwr_vertical.errors import DataError
 from flwr_vertical.policy.defaults import min_rows
-from flwr_vertical.tables import is_numeric
 from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
 from strategies.copula.party import check_rows, synthetic_ids
 from strategies.fedpsg.gan.encoding import Encoding
@@ -121,16 +120,13 @@ class VertiGANParty(Party):
         if "codes" not in self.cache:
             own = to_codes(self.table, self._levels, self.name)
             self.cache["codes"] = self.to_aligned(own, np.nan)
-        codes: Array = self.cache["codes"]
-        return codes
+        return np.asarray(self.cache["codes"])
 
     @property
     def _encoding(self) -> Encoding:
         if "encoding" not in self.cache:
-            kinds = list(self.table.kinds.items())
-            levels = [0 if is_numeric(kind) else len(self._levels[name]) for name, kind in kinds]
-            rows = self._codes[self.state[_ROWS]]
-            self.cache["encoding"] = Encoding.fit(rows, [kind for _, kind in kinds], levels)
+            counts = [len(self._levels.get(name, ())) for name in self.table.columns]
+            self.cache["encoding"] = Encoding.fit(self._codes[self.state[_ROWS]], counts)
         encoding: Encoding = self.cache["encoding"]
         return encoding
 

@@ -82,24 +82,17 @@ def monotone(values):
     return [value for value, count in blocks for _ in range(count)]
 
 
-def invert(x, f, level):
-    """The point at which a piecewise linear increasing function reaches a level."""
-    return np.interp(level, f, x)
-
-
-def latent_margin(z, ranks, rank):
-    """Eqs. (2.5) and (2.6): the largest latent score among those ranked no higher."""
-    lowest = min(ranks)
-    return max(z[i] for i in range(len(z)) if ranks[i] <= rank or ranks[i] == lowest)
-
-
 def evcds_margin(x, z, ranks):
-    """Eqs. (2.6) and (2.7): pairs of reordered values and their F~, for scores z in rank order."""
-    ordered = sorted(x)
+    """Eqs. (2.5) to (2.7): reordered values and their F~, for scores z in rank order.
+
+    F~ is of the largest latent score among those ranked no higher.
+    """
+    ordered, lowest = sorted(x), min(ranks)
     position = np.argsort(np.argsort(ranks, kind="stable"), kind="stable")
-    return [
-        (ordered[position[i]], norm.cdf(latent_margin(z, ranks, ranks[i]))) for i in range(len(x))
+    largest = [
+        max(z[k] for k in range(len(z)) if ranks[k] <= rank or ranks[k] == lowest) for rank in ranks
     ]
+    return [(ordered[at], norm.cdf(score)) for at, score in zip(position, largest, strict=True)]
 
 
 def sweep(z, order, omega, rng):
@@ -135,14 +128,17 @@ def ievcds(x, iterations, rng):
             omega[j, k] = omega[k, j] = rank_correlation(x[both, j], x[both, k])
     completed = x.copy()
     for _ in range(iterations):
+        laws = {}  # of the missing given the seen, by which are seen
         for i in range(n):
             gone, known = np.flatnonzero(~seen[i]), np.flatnonzero(seen[i])
             if not len(gone):
                 continue
-            weights = np.linalg.solve(omega[np.ix_(known, known)], omega[np.ix_(known, gone)])
-            left = omega[np.ix_(gone, gone)] - omega[np.ix_(gone, known)] @ weights
-            z[i, gone] = z[i, known] @ weights
-            z[i, gone] += np.linalg.cholesky(left) @ rng.standard_normal(len(gone))
+            if (pattern := seen[i].tobytes()) not in laws:
+                weights = np.linalg.solve(omega[np.ix_(known, known)], omega[np.ix_(known, gone)])
+                left = omega[np.ix_(gone, gone)] - omega[np.ix_(gone, known)] @ weights
+                laws[pattern] = weights, np.linalg.cholesky(left)
+            weights, root = laws[pattern]
+            z[i, gone] = z[i, known] @ weights + root @ rng.standard_normal(len(gone))
         for j in range(p):
             observed = np.sort(x[seen[:, j], j])
             scores = np.sort(z[seen[:, j], j])

@@ -62,11 +62,6 @@ def generated(source, target):
     return values[values.map(unique)].map(rules.idxmax(axis=1))
 
 
-def standardised(columns):
-    """Columns with mean 0 and standard deviation 1."""
-    return (columns - columns.mean(axis=0)) / columns.std(axis=0)
-
-
 def ridge(x, y, penalties):
     """Ridge regression of the penalty with the least generalised cross-validation, from rows.
 

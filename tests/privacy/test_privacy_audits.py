@@ -23,7 +23,7 @@ from simulations.audits.study import all_mechanisms
 from strategies.copula import margins, ranks, tree
 from strategies.copula.margins import Domain
 from strategies.copula.ranks import Flip
-from strategies.copula.release import Budget, make_release
+from strategies.copula.release import ReleaseBudget, make_release
 
 RUNS = 4000
 # Replayed below, which says more and costs less; `python -m simulations audits` runs all.
@@ -242,7 +242,9 @@ def test_a_release_spends_what_the_ledger_counts(margin, nominal, fill, replayed
     rng, losses = np.random.default_rng(1), []
     n = 40
     for seed in range(6):
-        budget = Budget(1.0 + seed, margin=margin, min_level=3, rank_share=0.3, nominal=nominal)
+        budget = ReleaseBudget(
+            1.0 + seed, margin=margin, min_level=3, rank_share=0.3, nominal=nominal
+        )
         codes = np.column_stack(
             [rng.normal(size=n), rng.poisson(2.0, size=n), rng.integers(0, 3, size=n)]
         ).astype(float)
@@ -274,7 +276,7 @@ def test_replays_find_cells_filled_by_the_mean(replayed):
             "a party",
         )  # fmt: skip
 
-    budget = Budget(1.0)
+    budget = ReleaseBudget(1.0)
     codes = np.concatenate([np.arange(20.0), np.full(20, np.nan)])[:, None]
     neighbour = codes.copy()
     neighbour[0] = 100.0

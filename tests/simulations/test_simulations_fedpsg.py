@@ -140,10 +140,10 @@ def test_pooled_networks_are_the_federations(joint, task, monkeypatch):
     from simulations.fedpsg import pooled
     from strategies.fedpsg import FedPSGAR
     from strategies.fedpsg.gan.steps import GanSteps
-    from strategies.fedpsg.gan.training import Training
+    from strategies.fedpsg.gan.training import GanTraining
 
     drawn, seen = [], {}
-    original_step, original_start = Training.step, GanSteps.start
+    original_step, original_start = GanTraining.step, GanSteps.start
 
     def step(self, rows, seed):
         drawn.append((self.shape.seed, rows, seed))
@@ -153,7 +153,7 @@ def test_pooled_networks_are_the_federations(joint, task, monkeypatch):
         seen[self.party.name] = codes.copy()
         return original_start(self, codes, *arguments)
 
-    monkeypatch.setattr(Training, "step", step)
+    monkeypatch.setattr(GanTraining, "step", step)
     monkeypatch.setattr(GanSteps, "start", start)
     work = task.encoded(CODES, joint.a)
     kinds = {"a": dict.fromkeys(work.a, "continuous"), "b": dict.fromkeys(work.seen, "continuous")}

@@ -1,4 +1,4 @@
-"""Margins of real columns: trees of noisy counts, point masses, resolutions, levels, consent."""
+"""Margins of real columns: trees of noisy counts, point masses, resolutions, levels, dates."""
 
 import numpy as np
 import pandas as pd
@@ -7,18 +7,15 @@ from scipy.stats import ks_2samp, norm, spearmanr
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import DataError, PartyError
-from flwr_vertical.privacy import Keystream
-from flwr_vertical.tables import Kind, Table
+from flwr_vertical.grading import quality_score
+from flwr_vertical.privacy import Keystream, seeded_noise
+from flwr_vertical.tables import Kind, Table, check_table, read_table
 from strategies.copula import EVCDS, VCDS, tree
-from strategies.copula.columns import read_columns
+from strategies.copula.columns import DateForm, days_of, read_columns, read_dates
+from strategies.copula.histogram_cdf import smoothed
 from strategies.copula.margins import Domain, level_margin
-from strategies.copula.rank_to_normal import (
-    latent_correlations,
-    rank_coefficients,
-    score_coefficients,
-)
-from strategies.copula.smoothing import smoothed
 from strategies.copula.tree import decomposition, tree_margin
+from strategies.fknn import FKNN
 
 KEY = b"sixteen bytes ok"
 INF = float("inf")
@@ -77,47 +74,38 @@ def test_cells_cover_every_number_once(step, epsilon):
             assert np.count_nonzero((first <= value) & (value < last)) == 1
 
 
-def noise_of_a_run(monkeypatch, values, domain, epsilon):
-    """Scales of the noise of one margin, in the order in which they are drawn."""
-    scales = []
-
-    def recorded(scale, count, stream):
-        scales.append(scale)
-        return np.zeros(count, dtype=np.int64)
-
-    monkeypatch.setattr(tree, "laplace_integers", recorded)
-    tree.tree_margin(values, domain, epsilon, Keystream())
-    return [float(scale) for scale in scales]
-
-
 @pytest.mark.parametrize("epsilon", [0.5, 5.0, 50.0])
 def test_cells_and_counts_spend_the_budget_together(monkeypatch, epsilon):
     """Whether cells are cut spends 4 / scale, however many levels there are; their counts 2."""
-    *cutting, counting = noise_of_a_run(monkeypatch, draw("payments"), Domain(), epsilon)
+    scales = []
+
+    def recorded(scale, count, stream):
+        scales.append(float(scale))
+        return np.zeros(count, dtype=np.int64)
+
+    monkeypatch.setattr(tree, "laplace_integers", recorded)
+    tree_margin(draw("payments"), Domain(), epsilon, Keystream())
+    *cutting, counting = scales
     assert len(set(cutting)) == 1
     assert len(cutting) > 5
     assert 4 / cutting[0] + 2 / counting == pytest.approx(epsilon, rel=1e-4)
     assert 4 / cutting[0] + 2 / counting <= epsilon
 
 
-def chance_of_cut(x, scale):
-    """That x and integer noise of a scale together exceed 0."""
-    a = np.exp(-1 / scale)
-    return a ** (1 - x) / (1 + a) if x < 1 else 1 - a**x / (1 + a)
-
-
 def log_chance(values, domain, cells, epsilon):
     """Logarithm of the chance of one decomposition, by the definition of the algorithm."""
     ordered, scale = np.sort(domain.snap(values)), 4 / epsilon
     fall, total = max(int(np.ceil(scale * np.log(2))), 1), 0.0
-    todo = [(*ends, 0) for ends in zip(*tree.roots(domain), strict=True)]
+    todo, a = [(*ends, 0) for ends in zip(*tree.roots(domain), strict=True)], np.exp(-1 / scale)
     while todo:
         low, high, depth = todo.pop()
         middle = float(tree._middles(np.array([low]), np.array([high]), domain)[0])
         if not low < middle < high or depth == 40:
             continue
         count = np.searchsorted(ordered, high) - np.searchsorted(ordered, low)
-        chance = chance_of_cut(max(count - depth * fall, -fall), scale)
+        x = max(count - depth * fall, -fall)
+        # That x and integer noise of a scale together exceed 0.
+        chance = a ** (1 - x) / (1 + a) if x < 1 else 1 - a**x / (1 + a)
         if (low, high) in cells:
             total += np.log1p(-chance)
             continue
@@ -133,18 +121,14 @@ def test_no_decomposition_tells_more_than_its_epsilon(epsilon, step):
     values, domain, stream = draw("payments", 60), Domain(step=step), Keystream(KEY)
     values[:20], largest = 7.0, 0.0
     for new in (7.0, 0.0, 1e7, -3.0):
-        other = values.copy()
-        other[-1] = new
+        other = np.append(values[:-1], new)
         for table, neighbour in ((values, other), (other, values)):
             for _ in range(5):
                 drawn = decomposition(np.sort(domain.snap(table)), domain, epsilon, stream)
                 cells = set(zip(*drawn, strict=True))
-                ratio = abs(
-                    log_chance(table, domain, cells, epsilon)
-                    - log_chance(neighbour, domain, cells, epsilon)
-                )
-                assert ratio <= epsilon + 1e-9
-                largest = max(largest, ratio)
+                chances = [log_chance(t, domain, cells, epsilon) for t in (table, neighbour)]
+                assert abs(chances[0] - chances[1]) <= epsilon + 1e-9
+                largest = max(largest, abs(chances[0] - chances[1]))
     assert largest > 0.2 * epsilon
 
 
@@ -157,9 +141,7 @@ def test_point_masses_are_found(name, mass):
         made = margin.quantile((np.arange(N) + 0.5) / N)
         assert (made == mass).mean() == pytest.approx(share, abs=within)
         assert np.diff(margin.atoms, axis=1).max() == pytest.approx(share, abs=within)
-
-
-def test_a_point_mass_at_an_odd_number_is_found_where_the_budget_allows():
+    # At an odd number, too, where the budget allows.
     values = draw("standard")
     values[:500] = 0.123456789
     made = tree_margin(values, Domain(), 50.0, Keystream(KEY)).quantile(np.linspace(0, 1, N))
@@ -184,45 +166,19 @@ def test_smooth_columns_stay_smooth_and_their_tails_short(centre):
 def test_what_noise_does_not_explain_is_not_smoothed_away():
     scores = np.linspace(-2.0, 2.0, 30)
     bent = np.where(scores < 0, scores, scores + 3.0)  # a gap in the middle
-    for error, smooth in ((1e-4, False), (0.2, True)):
-        curve = smoothed(bent, norm.cdf(scores), error, (-9.0, 9.0))
-        if smooth:
-            assert curve is not None
-            assert (np.diff(curve, axis=0) >= 0).all()
-        elif curve is not None:
-            missed = np.interp(bent, *curve.T) - norm.cdf(scores)
-            assert np.abs(missed).max() < 1e-3
+    exact, curve = (smoothed(bent, norm.cdf(scores), error, (-9.0, 9.0)) for error in (1e-4, 0.2))
+    assert (np.diff(curve, axis=0) >= 0).all()
+    if exact is not None:
+        missed = np.interp(bent, *exact.T) - norm.cdf(scores)
+        assert np.abs(missed).max() < 1e-3
 
 
 def test_values_keep_range_and_resolution():
-    values = draw("payments")
-    margin = tree_margin(values, Domain(0.0, 5000.0, 0.01), 0.5, Keystream())
+    margin = tree_margin(draw("payments"), Domain(0.0, 5000.0, 0.01), 0.5, Keystream())
     made = margin.quantile(np.linspace(0, 1, 1001))
     assert made.min() == 0
     assert made.max() <= 5000
     np.testing.assert_array_equal(made, np.round(made, 2))
-
-
-# -- correlations ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("r", [-0.6, 0.4, 0.8])
-def test_latent_correlations_are_found_behind_point_masses(r):
-    rng, n = np.random.default_rng(4), 200_000
-    z = rng.normal(size=(n, 2)) @ np.array([[1, r], [0, np.sqrt(1 - r**2)]])
-    x = np.where(norm.cdf(z[:, 0]) < 0.5, -1.0, z[:, 0])
-    atoms = [np.array([[0.0, 0.5]]), np.array([[0.1, 0.4], [0.7, 0.8]])]
-    shares = norm.cdf(z[:, 1])
-    inside = ((shares > 0.1) & (shares < 0.4)) * 1 + ((shares > 0.7) & (shares < 0.8)) * 2
-    y = np.select([inside == 1, inside == 2], [norm.ppf(0.2), norm.ppf(0.75)], z[:, 1])
-    ranks = np.column_stack([np.lexsort((rng.random(n), v)).argsort() for v in (x, y)])
-    assert abs(spearmanr(ranks).statistic) < 6 / np.pi * abs(np.arcsin(r / 2)) - 0.01
-    for observed, of in (
-        (np.corrcoef(ranks.T), rank_coefficients),
-        (np.corrcoef(norm.ppf((ranks.T + 0.5) / n)), score_coefficients),
-    ):
-        found = latent_correlations(observed, np.array([of(a) for a in atoms]))
-        assert found[0, 1] == pytest.approx(r, abs=0.02)
 
 
 # -- kinds and levels ------------------------------------------------------------------------
@@ -245,27 +201,27 @@ def test_columns_are_read_as_what_they_hold():
     assert found.table.kinds["grades"] is Kind.ORDINAL
     assert found.steps == {"nearly": 1.0, "row": 1.0, "x": 0.0, "paid": 0.01}
     assert found.like_ids == ["row"]
-    with pytest.raises(DataError, match=r"'paid': its resolution is stated as 0\.5, but"):
-        read_columns(Table.of(frame), {"paid": 0.5}, "party 'a'")
-    with pytest.raises(DataError, match=r"'name' has 500 levels in 500 rows.*identifies people"):
-        read_columns(Table.of(frame.assign(name=[f"n{i}" for i in range(500)])), {}, "party 'a'")
-    with pytest.raises(DataError, match=r"'row' has 500 levels.*'continuous' or 'count'"):
-        read_columns(Table.of(frame, {"row": "categorical"}), {}, "party 'a'")
+    named, stated = frame.assign(name=[f"n{i}" for i in range(500)]), {"row": "categorical"}
+    for table, resolution, said in (
+        (Table.of(frame), {"paid": 0.5}, r"'paid': its resolution is stated as 0\.5, but"),
+        (Table.of(named), {}, r"'name' has 500 levels in 500 rows.*identifies people"),
+        (Table.of(frame, stated), {}, r"'row' has 500 levels.*'continuous' or 'count'"),
+    ):
+        with pytest.raises(DataError, match=said):
+            read_columns(table, resolution, "party 'a'")
 
 
 def test_rare_levels_are_put_together():
-    codes = np.repeat([0, 1, 2, 3, 4], [400, 3, 500, 2, 95])
-    named = level_margin(codes, 5, INF, Keystream(), least=10, other=5)
-    assert named.margin.values.tolist() == [0, 2, 4, 5]
-    assert named.place.tolist() == [0, 3, 1, 3, 2]
-    np.testing.assert_allclose(named.margin.cumulative, [0.4, 0.9, 0.995, 1.0])
-    ordered = level_margin(codes, 5, INF, Keystream(), least=10, other=None)
-    assert ordered.margin.values.tolist() == [0, 2, 4]
-    assert ordered.place.tolist() == [0, 0, 1, 1, 2]
-    known = level_margin(codes, 5, INF, Keystream(), least=10, other=3)
-    assert known.margin.values.tolist() == [0, 2, 3, 4]
-    public = level_margin(codes, 5, INF, Keystream(), least=0, other=5)
-    assert public.margin.values.tolist() == [0, 1, 2, 3, 4]
+    codes, expected = np.repeat([0, 1, 2, 3, 4], [400, 3, 500, 2, 95]), {
+        # least and number of "other": levels that are left, and the place of each among them
+        (10, 5): ([0, 2, 4, 5], [0, 3, 1, 3, 2]), (10, None): ([0, 2, 4], [0, 0, 1, 1, 2]),
+        (10, 3): ([0, 2, 3, 4], [0, 2, 1, 2, 3]), (0, 5): ([0, 1, 2, 3, 4], [0, 1, 2, 3, 4]),
+    }  # fmt: skip
+    for (least, other), (values, place) in expected.items():
+        made = level_margin(codes, 5, INF, Keystream(), least=least, other=other)
+        assert (made.margin.values.tolist(), made.place.tolist()) == (values, place)
+        if (least, other) == (10, 5):
+            np.testing.assert_allclose(made.margin.cumulative, [0.4, 0.9, 0.995, 1.0])
 
 
 def test_the_stated_chance_of_a_name_is_that_of_the_noise():
@@ -316,7 +272,7 @@ def test_a_run_says_what_it_doubts_and_names_nothing(real):
     assert simulate(VCDS(1.0), real, progress=False).notes[-1] not in low.notes[-1:]
 
 
-def test_nodes_must_agree_to_rows_that_follow_real_ones(real):
+def test_nodes_must_agree_to_rows_that_follow_real_ones(real, monkeypatch):
     strategy = EVCDS(1.0, rearrange=True)
     with pytest.raises(PartyError, match="exchange 'rearranged-rows'"):
         simulate(strategy, real, progress=False, policy={})
@@ -325,10 +281,123 @@ def test_nodes_must_agree_to_rows_that_follow_real_ones(real):
     again = simulate(strategy, real, progress=False, policy=result.needed_keys)
     assert "follows the perturbed ranks" in str(again.privacy)
     assert "policy.exchanges" not in str(simulate(EVCDS(1.0), real, progress=False).needed_keys)
-
-
-def test_a_release_for_rows_that_follow_real_ones_is_refused_by_itself(real, monkeypatch):
-    """Also where the run config did not say so at the greeting."""
+    # Refused by the release itself, too, where the run config did not say so at the greeting.
     monkeypatch.setattr(EVCDS, "exchanges_asked", ())
     with pytest.raises(PartyError, match=r"'perturb'.* exchange 'rearranged-rows'"):
-        simulate(EVCDS(1.0, rearrange=True), real, progress=False, policy={})
+        simulate(strategy, real, progress=False, policy={})
+
+
+# -- dates -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bank():
+    """Three years of dates, in several forms, one of them with gaps."""
+    rng = np.random.default_rng(0)
+    days = 18_600 + np.floor(1000 * rng.beta(2, 1, size=N)).astype(int)
+    dates = pd.Series(pd.to_datetime(days, unit="D"), [f"s{i}" for i in range(N)])
+    seconds = pd.to_datetime(86_400 * days + rng.integers(86_400, size=N), unit="s")
+    return pd.DataFrame(
+        {
+            "opened": dates.where(rng.random(N) > 0.1),
+            "signed": dates.dt.strftime("%d.%m.%Y"),
+            "stamp": seconds.tz_localize("UTC").tz_convert("Europe/Berlin").as_unit("s"),
+            "balance": days / 100 + rng.normal(size=N),
+        },
+        dates.index,
+    )
+
+
+def run(strategy, tables):
+    with seeded_noise(0):
+        return simulate(strategy, tables, seed=0, progress=False)
+
+
+def days(column):
+    form = read_dates(column, Kind.CATEGORICAL, 20) if column.dtype.kind != "M" else None
+    return days_of(column.dropna(), form).to_numpy()
+
+
+@pytest.mark.parametrize(("epsilon", "limit"), [(1.0, 0.08), (100.0, 0.03)])
+def test_dates_come_back_as_they_came(bank, epsilon, limit):
+    made = run(VCDS(epsilon), {"bank": bank}).tables["bank"]
+    assert made.dtypes.to_dict() == bank.dtypes.to_dict()
+    assert not made.isna().any().any()
+    assert made["signed"].str.fullmatch(r"\d\d\.\d\d\.\d{4}").all()
+    assert (made["opened"] == made["opened"].dt.normalize()).all()
+    assert (made["stamp"].dt.second > 0).any()
+    for name in ("opened", "signed", "stamp"):
+        assert ks_2samp(days(bank[name]), days(made[name]), method="asymp").statistic < limit, name
+    for name in ("opened", "signed"):
+        expected = spearmanr(days(bank[name]), bank["balance"][bank[name].notna()]).statistic
+        correlation = spearmanr(days(made[name]), made["balance"]).statistic
+        assert correlation == pytest.approx(expected, abs=0.05)
+
+
+def test_a_report_the_score_and_a_file_take_points_in_time(bank, tmp_path):
+    table = bank.iloc[:500]
+    parts = {"a": table[["opened", "balance"]], "b": table[["stamp"]]}
+    result = run(EVCDS(1e6), parts)
+    score = quality_score(parts, result.tables)
+    assert score.shapes.min() > 0.95
+    assert score.trends.min() > 0.95
+    assert result.report(tmp_path / "run").exists()
+    note = next(one for one in check_table(bank) if one.code == "points-in-time")
+    assert note.column == "opened"
+    assert "only vcds, evcds and ievcds" in note.seen
+    bank.to_parquet(tmp_path / "bank.parquet")
+    assert read_table(tmp_path / "bank.parquet").kinds["opened"] is Kind.DATE
+    with pytest.raises(DataError, match="'opened' of party 'a' holds dates, which this method"):
+        simulate(FKNN(), parts, progress=False)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["%Y-%m-%d", "%Y/%m/%d", "%d/%m/%Y", "%m/%d/%Y", "%Y-%m-%dT%H:%M:%S", "%d.%m.%Y %H:%M"],
+)
+def test_text_is_read_and_written_in_its_form(pattern):
+    times = np.random.default_rng(1).integers(10**9, 16 * 10**8, size=200)
+    texts = pd.Series(pd.to_datetime(times, unit="s").strftime(pattern), name="x")
+    texts = texts.mask(np.arange(200) == 7)
+    columns = read_columns(Table.of(texts.to_frame()), {}, "party 'a'")
+    assert columns.dates["x"].pattern == pattern
+    assert columns.table.kinds["x"] is Kind.CONTINUOUS
+    assert columns.steps["x"] == 1 / (86_400 if "%S" in pattern else 1440 if "%M" in pattern else 1)
+    back = columns.dates["x"].written(columns.table.frame["x"].dropna())
+    pd.testing.assert_series_equal(back, texts.dropna())
+
+
+def test_what_is_no_date_for_certain_stays_text():
+    many = pd.Series([f"2024-01-{d:02}" for d in range(1, 32)])
+    assert read_dates(many, Kind.CATEGORICAL, 20) is not None
+    ambiguous = [f"{d:02}/{m:02}/2024" for d in range(1, 13) for m in range(1, 13)]
+    for name, values in {
+        "ambiguous": ambiguous,
+        "short": [f"{d:02}.{m:02}.24" for d in range(1, 13) for m in range(1, 13)],
+        "one is none": [f"2024-01-{d:02}" for d in range(1, 31)] + ["2024-02-31"],
+        "names": [f"name {i}" for i in range(144)],
+        "few": [f"2024-{m:02}-01" for m in range(1, 13)] * 20,
+        "stated levels": many.astype("category"),
+    }.items():
+        assert read_dates(pd.Series(values), Kind.CATEGORICAL, 20) is None, name
+    with pytest.raises(DataError, match=r"144 levels in 144 rows.*dates, write the year first"):
+        read_columns(Table.of(pd.DataFrame({"x": ambiguous})), {}, "party 'a'")
+
+
+def test_a_stated_resolution_of_dates_is_in_days(bank):
+    weeks = pd.to_datetime(7 * (days(bank["signed"]) // 7), unit="D")
+    frame = pd.DataFrame({"week": weeks, "balance": bank["balance"].to_numpy()})
+    made = run(VCDS(1.0, resolution={"week": 7}), {"bank": frame}).tables["bank"]
+    assert (days(made["week"]) % 7 == 0).all()
+    with pytest.raises(PartyError, match="column 'opened': its resolution is stated as 7"):
+        run(VCDS(1.0, resolution={"opened": 7}), {"bank": bank})
+
+
+def test_what_pandas_cannot_hold_becomes_its_ends():
+    made = DateForm(np.dtype("datetime64[ns]"), "", 0.0).written(pd.Series([-1e8, 0.25, 1e8]))
+    assert made.dt.year.tolist() == [1679, 1970, 2260]
+    assert made[1] == pd.Timestamp("1970-01-01 06:00")
+    # On 2023-03-26 clocks in Berlin go from 2 to 3; on 2023-10-29 from 3 back to 2.
+    hours = pd.Series(pd.to_datetime(["2023-03-26 02:30", "2023-10-29 02:30"]))
+    zone = pd.DatetimeTZDtype("ns", "Europe/Berlin")
+    assert DateForm(zone, "", 1 / 86_400).written(days_of(hours)).dt.hour.tolist() == [3, 2]

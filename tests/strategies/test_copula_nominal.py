@@ -12,11 +12,10 @@ from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.tables import Kind
 from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.copula.nominal import Nominal, assign_levels, indicator_gap
-from strategies.copula.nominal_blocks import Feature, fit_blocks
+from strategies.copula.nominal import Feature, Nominal, assign_levels, fit_blocks, indicator_gap
 from strategies.copula.rank_to_normal import rank_coefficients
 from strategies.copula.ranks import Flip, indicator_ranks, rectangle_sums
-from strategies.copula.release import Budget, make_release
+from strategies.copula.release import ReleaseBudget, make_release
 
 KEY = b"sixteen bytes ok"
 HUGE = 1e6
@@ -64,13 +63,10 @@ def test_ranks_of_indicators_are_two_values_and_the_stated_noise(epsilon):
     noise = flip.indicator_noise(n, share)
     np.testing.assert_allclose(found.mean(axis=0), expected, atol=5 * np.sqrt(noise / 200))
     assert found.var(axis=0, ddof=1).mean() == pytest.approx(noise, rel=0.03)
-
-
-def test_two_rows_win_with_the_chances_that_the_enumeration_takes():
-    flip, stream, runs = Flip.of(1.0).of_indicators, Keystream(KEY), 400
-    for held, chance in (([1, 0], 1 - flip.theta), ([1, 1], 0.5), ([0, 0], 0.5)):
-        won = np.mean([indicator_ranks(held, flip, stream)[0] == 2 for _ in range(runs)])
-        assert won == pytest.approx(chance, abs=4 * 0.5 / runs**0.5)
+    # Two rows win with the chances that the enumeration takes.
+    for two, chance in (([1, 0], 1 - flip.theta), ([1, 1], 0.5), ([0, 0], 0.5)):
+        won = np.mean([indicator_ranks(two, flip, stream)[0] == 2 for _ in range(400)])
+        assert won == pytest.approx(chance, abs=4 * 0.5 / 400**0.5)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (63, 65), (300, 4097), (513, 64)])
@@ -80,8 +76,7 @@ def test_bits_of_a_rectangle_have_their_chance(shape):
         assert (len(rows), len(columns)) == shape
         assert rows.sum() == columns.sum()
         chance, size = numerator / 2**16, shape[0] * shape[1]
-        off = rows.sum() - chance * size
-        assert abs(off) <= 4 * np.sqrt(chance * (1 - chance) * size) + 1
+        assert abs(rows.sum() - chance * size) <= 4 * np.sqrt(chance * (1 - chance) * size) + 1
         assert rows.max() <= shape[1]
         assert columns.max() <= shape[0]
 
@@ -146,19 +141,16 @@ def test_strong_correlations_are_found_from_what_is_observed():
     truth = np.triu(truth.T, 1) + np.triu(truth.T, 1).T + np.eye(8)
     drawn = np.random.default_rng(1).standard_normal((100_000, 8)) @ np.linalg.cholesky(truth).T
 
-    def told(latents):
-        parts = [f.values(latents[:, f.at]) * f.scale for f in features]
-        values = np.hstack(parts)
+    def observed(latents):
+        values = np.hstack([f.values(latents[:, f.at]) * f.scale for f in features])
         return values.T @ values / len(values)
 
-    def drawn_of(matrix):
-        return np.random.default_rng(2).standard_normal((100_000, 8)) @ np.linalg.cholesky(matrix).T
-
-    start = np.eye(8)
-    found = fit_blocks(start, told(drawn), np.full((8, 8), 1e-8), features, 1e-4)
-    # Offsets, and what is told, are those of the latents as they are now.
-    features = [f.fitted(drawn_of(found)[:, f.at], found[f.at, f.at]) for f in features]
-    wanted, made = told(drawn), told(drawn_of(found))
+    fitted = fit_blocks(np.eye(8), observed(drawn), np.full((8, 8), 1e-8), features, 1e-4)
+    normal = np.random.default_rng(2).standard_normal((100_000, 8))
+    redrawn = normal @ np.linalg.cholesky(fitted).T
+    # Offsets, and what is observed, are those of the latents as they are now.
+    features = [f.fitted(redrawn[:, f.at], fitted[f.at, f.at]) for f in features]
+    wanted, made = observed(drawn), observed(redrawn)
     between = np.ones((8, 8), dtype=bool)
     for feature in features:
         between[feature.at, feature.at] = False
@@ -169,18 +161,17 @@ def test_strong_correlations_are_found_from_what_is_observed():
 # -- tables ------------------------------------------------------------------------------------
 
 
-def draw(n=N, seed=0):
+@pytest.fixture(scope="module")
+def tables():
     """Levels whose order says nothing: colour and drink go together, size is of the middle one."""
-    rng = np.random.default_rng(seed)
+    n, rng = N, np.random.default_rng(0)
     colour = rng.choice(4, size=n, p=[0.35, 0.3, 0.2, 0.15])
     drink = np.where(rng.random(n) < 0.75, np.array([2, 0, 3, 1])[colour], rng.integers(4, size=n))
     size = np.array([0.0, 1.0, -1.0, 0.3])[colour] + rng.normal(size=n)
     ids = [f"s{i}" for i in range(n)]
+    drinks = np.array(["beer", "juice", "tea", "water"])[drink]
     a = pd.DataFrame({"colour": np.array(["blue", "green", "red", "white"])[colour]}, ids)
-    b = pd.DataFrame(
-        {"drink": np.array(["beer", "juice", "tea", "water"])[drink], "size": size}, ids
-    )
-    return {"a": a, "b": b}
+    return {"a": a, "b": pd.DataFrame({"drink": drinks, "size": size}, ids)}
 
 
 def variation(real, made, one, other):
@@ -206,22 +197,13 @@ def pooled(tables):
     return pd.concat(tables.values(), axis=1)
 
 
-@pytest.fixture(scope="module")
-def tables():
-    return draw()
-
-
 @pytest.mark.parametrize("epsilon", [1.0, HUGE])
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 def test_dependence_without_order_is_kept(tables, method, epsilon):
     result = run(method(epsilon), tables)
-    real, made = (
-        pooled(tables),
-        pooled(result.tables),
-    )
-    pairs = [("colour", "drink"), ("colour", "size"), ("drink", "size")]
-    found = [variation(real, made, *pair) for pair in pairs]
-    assert max(found) < (0.1 if epsilon == 1 else 0.08)
+    real, made = pooled(tables), pooled(result.tables)
+    for pair in (("colour", "drink"), ("colour", "size"), ("drink", "size")):
+        assert variation(real, made, *pair) < (0.1 if epsilon == 1 else 0.08)
     for name in ("colour", "drink"):
         margin = made[name].value_counts(normalize=True) - real[name].value_counts(normalize=True)
         assert margin.abs().max() < (0.02 if epsilon == 1 else 0.001)
@@ -282,72 +264,64 @@ def test_missing_cells_and_rows_are_no_obstacle(tables, missing):
 def release(codes, kind, n_levels, **budget):
     codes = np.asarray(codes, dtype=float)[:, None]
     return make_release(
-        codes, {"x": kind}, [n_levels], {}, {}, [n_levels], Budget(HUGE, **budget), Keystream(KEY),
-        "party 'a'",
+        codes, {"x": kind}, [n_levels], {}, {}, [n_levels], ReleaseBudget(HUGE, **budget),
+        Keystream(KEY), "party 'a'",
     )  # fmt: skip
 
 
 def test_which_columns_have_ranks_for_each_level():
-    codes = np.repeat([0, 1, 2], [60, 50, 40])
-    assert release(codes, Kind.CATEGORICAL, 3).widths == [3]
-    assert release(codes, Kind.CATEGORICAL, 3).ranks.shape == (150, 3)
-    assert release(codes, Kind.CATEGORICAL, 3, nominal="order").widths == [1]
-    assert release(codes, Kind.ORDINAL, 3).widths == [1]
-    assert release(np.minimum(codes, 1), Kind.BINARY, 2).widths == [1]
-    # What is left of rare levels counts: one level and "other" are two; 13 are too many.
-    assert release(np.repeat([0, 1, 2], [140, 5, 5]), Kind.CATEGORICAL, 3).widths == [1]
-    assert release(np.arange(1300) % 13, Kind.CATEGORICAL, 13).widths == [1]
-    merged = np.minimum(np.arange(1400) % 14, 11)
+    codes, merged = np.repeat([0, 1, 2], [60, 50, 40]), np.minimum(np.arange(1400) % 14, 11)
     merged[:2] = 12, 13
-    assert release(merged, Kind.CATEGORICAL, 14, min_level=0).widths == [1]
-
-
-def test_missing_cells_have_no_ranks():
-    codes = np.repeat([0.0, 1.0, 2.0, np.nan], 50)
-    ranks = release(codes, Kind.CATEGORICAL, 3).ranks
+    for given, kind, n_levels, settings, width in (
+        (codes, Kind.CATEGORICAL, 3, {}, 3),
+        (codes, Kind.CATEGORICAL, 3, {"nominal": "order"}, 1),
+        (codes, Kind.ORDINAL, 3, {}, 1),
+        (np.minimum(codes, 1), Kind.BINARY, 2, {}, 1),
+        # What is left of rare levels counts: one level and "other" are two; 13 are too many.
+        (np.repeat([0, 1, 2], [140, 5, 5]), Kind.CATEGORICAL, 3, {}, 1),
+        (np.arange(1300) % 13, Kind.CATEGORICAL, 13, {}, 1),
+        (merged, Kind.CATEGORICAL, 14, {"min_level": 0}, 1),
+    ):
+        made = release(given, kind, n_levels, **settings)
+        assert made.widths == [width]
+        assert made.ranks.shape == (len(given), width)
+    ranks = release(np.repeat([0.0, 1.0, 2.0, np.nan], 50), Kind.CATEGORICAL, 3).ranks
     assert (ranks[150:] == 0).all()
     assert (ranks[:150] > 0).all()
     # The level that a row has is the one whose rank is highest, without noise.
-    np.testing.assert_array_equal(ranks[:150].argmax(axis=1), codes[:150])
+    np.testing.assert_array_equal(ranks[:150].argmax(axis=1), np.repeat([0, 1, 2], 50))
 
 
-def test_the_log_names_columns_of_too_many_levels(tables, caplog):
+def test_rare_levels_are_one_and_too_many_are_named_in_the_log(tables, caplog):
     a = tables["a"].assign(region=[f"region {i % 15:02}" for i in range(N)])
+    a.iloc[:4, 0] = ["pink", "grey", "pink", "grey"]
     with caplog.at_level("INFO", logger="flwr_vertical"):
-        run(VCDS(HUGE), {"a": a, "b": tables["b"]})
+        made = run(VCDS(HUGE), {"a": a, "b": tables["b"]}).tables["a"]["colour"]
+    assert set(made) <= {"blue", "green", "red", "white", "other"}
+    assert (made == "other").mean() == pytest.approx(4 / N, abs=1 / N)
     (line,) = [text for text in caplog.messages if "taken in sorted order" in text]
     assert line.startswith("party 'a': more than 12 levels, taken in sorted order: ['region']")
 
 
-def test_rare_levels_are_one_and_levels_that_are_gone_do_not_occur(tables):
-    a = tables["a"].copy()
-    a.iloc[:4, 0] = ["pink", "grey", "pink", "grey"]
-    made = run(VCDS(HUGE), {"a": a, "b": tables["b"]}).tables["a"]["colour"]
-    assert set(made) <= {"blue", "green", "red", "white", "other"}
-    assert (made == "other").mean() == pytest.approx(4 / N, abs=1 / N)
-
-
 def test_what_is_spent_is_that_of_one_order_and_what_it_tells_is_said(tables):
-    found = {how: run(VCDS(1.0, nominal=how), tables).privacy for how in ("indicators", "order")}
-    assert found["indicators"].record == found["order"].record
-    assert found["indicators"].vdadp == found["order"].vdadp
-    told = [w for w in found["indicators"].warnings if "the server can tell which level" in w]
-    assert len(told) == 1
-    assert told[0].startswith("Each level of 2 columns")
-    assert not any("which level" in w for w in found["order"].warnings)
+    each, one = (run(VCDS(1.0, nominal=way), tables).privacy for way in ("indicators", "order"))
+    assert (each.record, each.vdadp) == (one.record, one.vdadp)
+    (said,) = [w for w in each.warnings if "the server can tell which level" in w]
+    assert said.startswith("Each level of 2 columns")
+    assert not any("which level" in w for w in one.warnings)
 
 
 def test_levels_that_say_nothing_or_identify_are_refused_by_name(tables):
-    same = tables["a"].assign(town="Delft")
-    with pytest.raises(PartyError, match=r"column 'town' is constant or all but empty"):
-        run(VCDS(1.0), {"a": same, "b": tables["b"]})
-    named = tables["a"].assign(name=[f"name {i // 5}" for i in range(N)])
-    with pytest.raises(PartyError, match=r"column 'name' has 600 levels in 3000 rows.*together"):
-        run(VCDS(1.0), {"a": named, "b": tables["b"]})
-
-
-def test_an_unknown_way_is_refused():
+    for column, said in (
+        ({"town": "Delft"}, r"column 'town' is constant or all but empty"),
+        (
+            {"name": [f"name {i // 5}" for i in range(N)]},
+            r"column 'name' has 600 levels in 3000 rows.*together",
+        ),
+    ):
+        with pytest.raises(PartyError, match=said):
+            run(VCDS(1.0), {"a": tables["a"].assign(**column), "b": tables["b"]})
     with pytest.raises(ConfigError, match=r"nominal.*indicators.*order"):
         VCDS(1.0, nominal="alphabet")
     with pytest.raises(ConfigError, match=r"party 'a': nominal must be one of"):
-        Budget(1.0, nominal="alphabet").check("party 'a'")
+        ReleaseBudget(1.0, nominal="alphabet").check("party 'a'")

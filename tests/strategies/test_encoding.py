@@ -16,47 +16,35 @@ from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 from strategies.vfem_iterations import VFEMIterations
 
 
-def ways(n, count):
-    """Binary logarithm of the ways in which count of n rows can have a level."""
-    return math.log2(math.comb(n, count))
-
-
 def test_a_level_is_named_if_its_rows_could_be_any_of_many():
     # By hand: of 1,000 rows, 11 can be chosen in 2^84.1 ways and 10 in 2^77.7; 84 are needed.
-    assert ways(1000, 11) > 84 > ways(1000, 10)
-    found = encode_levels("town", {"a": 500, "b": 478, "c": 11, "d": 11})
-    assert found.columns == {"town=b": ["b"], "town=c": ["c"], "town=d": ["d"]}
-    assert found.other == []
-    rare = encode_levels("town", {"a": 500, "b": 477, "c": 12, "d": 6, "e": 5})
-    assert rare.columns == {"town=b": ["b"], "town=c": ["c"], "town=other": ["d", "e"]}
-    assert rare.other == ["d", "e"]
-
-
-def test_rare_levels_that_are_few_together_take_the_rarest_other_with_them():
-    found = encode_levels("town", {"a": 500, "b": 460, "c": 37, "d": 2, "e": 1})
-    assert found.columns == {"town=b": ["b"], "town=other": ["d", "e", "c"]}
-
-
-def test_the_first_level_that_is_not_rare_is_the_baseline():
-    found = encode_levels("town", {"a": 5, "b": 10, "c": 500, "d": 485})
-    assert found.columns == {"town=d": ["d"], "town=other": ["a", "b"]}
-
-
-def test_flags_that_are_rare_and_levels_of_nobody_have_no_column():
-    assert encode_levels("mark", {"no": 998, "yes": 2}).columns == {}
-    assert encode_levels("mark", {"no": 900, "yes": 100, "never": 0}).columns == {
-        "mark=yes": ["yes"]
-    }
-
-
-def test_an_owner_s_own_minimum_counts():
-    assert encode_levels("mark", {"no": 55, "yes": 5}).columns == {}
-    assert encode_levels("mark", {"no": 55, "yes": 5}, minimum=5).columns == {"mark=yes": ["yes"]}
-
-
-def test_a_level_called_other_is_another_one():
-    found = encode_levels("town", {"a": 500, "other": 480, "c": 10, "d": 10})
-    assert list(found.columns) == ["town=other", "town=other levels"]
+    assert math.log2(math.comb(1000, 11)) > 84 > math.log2(math.comb(1000, 10))
+    for name, counts, least, columns in (
+        ("town", {"a": 500, "b": 478, "c": 11, "d": 11}, None,
+         {"town=b": ["b"], "town=c": ["c"], "town=d": ["d"]}),
+        ("town", {"a": 500, "b": 477, "c": 12, "d": 6, "e": 5}, None,
+         {"town=b": ["b"], "town=c": ["c"], "town=other": ["d", "e"]}),
+        # Rare levels that are few together take the rarest other with them.
+        ("town", {"a": 500, "b": 460, "c": 37, "d": 2, "e": 1}, None,
+         {"town=b": ["b"], "town=other": ["d", "e", "c"]}),
+        # The first level that is not rare is the baseline.
+        ("town", {"a": 5, "b": 10, "c": 500, "d": 485}, None,
+         {"town=d": ["d"], "town=other": ["a", "b"]}),
+        # Flags that are rare, and levels of nobody, have no column.
+        ("mark", {"no": 998, "yes": 2}, None, {}),
+        ("mark", {"no": 900, "yes": 100, "never": 0}, None, {"mark=yes": ["yes"]}),
+        # An owner's own minimum counts.
+        ("mark", {"no": 55, "yes": 5}, None, {}),
+        ("mark", {"no": 55, "yes": 5}, 5, {"mark=yes": ["yes"]}),
+        # A level called other is another one.
+        ("town", {"a": 500, "other": 480, "c": 10, "d": 10}, None,
+         {"town=other": ["other"], "town=other levels": ["c", "d"]}),
+    ):  # fmt: skip
+        minimum = {} if least is None else {"minimum": least}
+        encoded = encode_levels(name, counts, **minimum)
+        assert encoded.columns == columns
+        if name == "town" and "other" not in counts:
+            assert encoded.other == columns.get("town=other", [])
 
 
 @pytest.fixture(scope="module")

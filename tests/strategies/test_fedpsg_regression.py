@@ -17,17 +17,21 @@ from simulations.attacks.suite import RULED, attack_run
 from simulations.attacks.views import SERVER
 from strategies.fedpsg import FedPSGAR
 from strategies.fedpsg.regression import targets
-from strategies.fedpsg.regression.drawing import balanced_noise, draw_codes
-from strategies.fedpsg.regression.features import Features, n_trees_of
+from strategies.fedpsg.regression.features import (
+    RegressionColumns,
+    balanced_noise,
+    draw_codes,
+    n_trees_of,
+)
 from strategies.fedpsg.regression.targets import PENALTIES, RowMoments, regress
 
 MICE = FedPSGAR(n_associated=0, imputer="mice")
 N = 700
 
 
-def numbers(n=N, parties=2, seed=0):
+def numbers(n=N, parties=2):
     """Correlated numbers; the second party lacks the last 200 samples, a third the first 150."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     ids = [f"s{i:04}" for i in range(n)]
     common = rng.normal(size=(n, 2))
     tables = {}
@@ -42,9 +46,9 @@ def numbers(n=N, parties=2, seed=0):
     return tables, whole
 
 
-def mixed(n=N, seed=1, cells=0.0):
+def mixed(n=N, cells=0.0):
     """A count, a number and levels at each party, and a curve that no line follows."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     ids = [f"s{i:04}" for i in range(n)]
     common = rng.normal(size=n)
     bank = pd.DataFrame(
@@ -69,6 +73,10 @@ def run(strategy, tables, **more):
     return simulate(strategy, tables, progress=False, **more)
 
 
+def steps_of(result):
+    return result.ledger.to_frame().drop_duplicates("round")["step"].tolist()[2:]
+
+
 # -- numerics ----------------------------------------------------------------------------------
 
 
@@ -87,9 +95,7 @@ def test_coefficients_are_those_of_ridge_regression_on_rows(rows):
     np.testing.assert_allclose(found.offset, offset, rtol=1e-7, atol=1e-9)
     left = rows[:, 6:] - rows[:, :6] @ weights - offset
     np.testing.assert_allclose(found.root @ found.root.T, left.T @ left / 120, rtol=1e-6)
-
-
-def test_without_anything_known_it_is_the_mean(rows):
+    # Without anything known it is the mean.
     found = regress(RowMoments.of_rows(rows), np.arange(0), np.arange(2))
     np.testing.assert_allclose(found.offset, rows[:, :2].mean(axis=0))
     cov = np.cov(rows[:, :2].T, bias=True)
@@ -100,7 +106,7 @@ def test_without_anything_known_it_is_the_mean(rows):
 def test_encoded_values_come_back(drawn):
     rng = np.random.default_rng(0)
     codes = np.column_stack([rng.normal(50, 9, 300), rng.poisson(2, 300), rng.integers(0, 3, 300)])
-    features = Features.fit(codes, ["continuous", "count", "categorical"], [0, 0, 3], drawn)
+    features = RegressionColumns.fit(codes, [0, 0, 3], drawn)
     back = features.decode(features.encode(codes), [0, 1, 2])
     np.testing.assert_allclose(back[:, 1:], codes[:, 1:], atol=1e-9)
     # What is drawn is an observed value: one of 512 quantiles.
@@ -112,7 +118,7 @@ def test_encoded_values_come_back(drawn):
 
 def test_leaves_say_which_leaf_a_sample_is_in_and_are_not_too_many():
     codes = np.random.default_rng(0).normal(size=(200, 2))
-    features = Features.fit(codes, ["continuous"] * 2, [0, 0], False, n_trees=5)
+    features = RegressionColumns.fit(codes, [0, 0], False, n_trees=5)
     leaves = features.encode(codes)[:, features.attributes < 0]
     assert set(np.unique(leaves)) == {0.0, 1.0}
     np.testing.assert_array_equal(leaves.sum(axis=1), 5)
@@ -130,7 +136,7 @@ def linear():
     slope = np.array([0.6, 0.08, -0.07, -0.01])
     predicted = np.append(0.0, shares) + x * slope
     codes = np.column_stack([rng.normal(size=400), rng.choice(3, size=400, p=shares)])
-    features = Features.fit(codes, ["continuous", "categorical"], [0, 3], drawn=True)
+    features = RegressionColumns.fit(codes, [0, 3], drawn=True)
     left = np.zeros((4, 4))
     left[0, 0] = 0.6
     left[1:, 1:] = np.diag(shares) - np.outer(shares, shares)
@@ -138,18 +144,14 @@ def linear():
     return features, predicted, vectors * np.sqrt(np.maximum(values, 0.0))
 
 
-def test_noise_is_balanced_in_the_rows_that_are_drawn(linear):
-    _, predicted, _ = linear
+def test_noise_is_balanced_and_levels_are_drawn_as_often_as_predicted(linear):
+    features, predicted, root = linear
     noise = balanced_noise(predicted, np.random.default_rng(0))
     np.testing.assert_allclose(noise.mean(axis=0), 0.0, atol=1e-12)
     np.testing.assert_allclose(noise.T @ noise / 400, np.eye(4), atol=1e-12)
     np.testing.assert_allclose(predicted.T @ noise / 400, 0.0, atol=1e-12)
     few = balanced_noise(predicted[:12], np.random.default_rng(0))
     np.testing.assert_array_equal(few, np.random.default_rng(0).normal(size=(12, 4)))
-
-
-def test_levels_are_drawn_as_often_as_predicted(linear):
-    features, predicted, root = linear
     rng = np.random.default_rng(1)
     expected = predicted[:, 1:].mean(axis=0)
     draws = [draw_codes(features, predicted, [0, 1], root, rng) for _ in range(50)]
@@ -172,73 +174,51 @@ def test_levels_are_drawn_as_often_as_predicted(linear):
 
 @pytest.fixture(scope="module")
 def two():
-    tables, whole = numbers()
-    return tables, whole, run(MICE, tables)
+    tables, _ = numbers()
+    return tables, run(MICE, tables)
 
 
-@pytest.fixture
-def _unpenalised(monkeypatch):
-    monkeypatch.setattr(targets, "PENALTIES", np.array([1e-10]))
-
-
-@pytest.mark.usefixtures("_unpenalised")
-def test_predictions_are_where_chained_equations_end(two):
+def test_predictions_are_where_chained_equations_end(monkeypatch):
     """scikit-learn goes through the attributes again and again; here the end is solved for."""
-    tables, *_ = two
+    monkeypatch.setattr(targets, "PENALTIES", np.array([1e-10]))
+    tables, _ = numbers()
     result = run(MICE, tables)
-    pooled = pd.concat(tables, axis=1)
     chained = IterativeImputer(LinearRegression(), max_iter=100, tol=1e-8, random_state=0)
-    expected = chained.fit_transform(pooled)[-200:, 3:]
+    expected = chained.fit_transform(pd.concat(tables, axis=1))[-200:, 3:]
     expected = np.clip(expected, tables["court"].min(), tables["court"].max())
-    found = result.tables["court"].iloc[-200:].to_numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(result.tables["court"].iloc[-200:], expected, atol=1e-4)
     np.testing.assert_array_equal(result.tables["court"].iloc[:-200], tables["court"])
-
-
-@pytest.mark.usefixtures("_unpenalised")
-def test_with_three_parties_each_sample_is_predicted_from_those_who_have_it():
+    # With three parties each sample is predicted from those who have it.
     tables, whole = numbers(parties=3)
-    result = run(MICE, tables)
-    ids = whole["court"].index
+    made = run(MICE, tables).tables
     x = pd.concat([whole["bank"], whole["shop"]], axis=1).to_numpy()
-    shared = slice(150, 500)
-    y = whole["court"].to_numpy()[shared]
-    expected = LinearRegression().fit(x[shared], y).predict(x[500:])
-    expected = np.clip(expected, tables["court"].min(), tables["court"].max())
-    found = result.tables["court"].loc[ids[500:]].to_numpy()
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    fitted = LinearRegression().fit(x[150:500], whole["court"].iloc[150:500])
+    expected = np.clip(fitted.predict(x[500:]), tables["court"].min(), tables["court"].max())
+    ids = whole["court"].index
+    np.testing.assert_allclose(made["court"].loc[ids[500:]], expected, atol=1e-4)
     # The shop lacks other samples: they are predicted from bank and court.
-    error = (result.tables["shop"].loc[ids[:150]] - whole["shop"].iloc[:150]).std()
+    error = (made["shop"].loc[ids[:150]] - whole["shop"].iloc[:150]).std()
     assert (error / whole["shop"].std()).mean() < 0.8
 
 
-def test_modes_agree_but_for_ckks_which_cannot_carry_it(two):
-    tables, _, masked = two
+def test_five_rounds_more_and_modes_agree_but_for_ckks_which_cannot_carry_it(two):
+    tables, masked = two
+    assert steps_of(masked) == [
+        "prepare", "take_up", "seal_group_seed", "send_masked", "open_products", "predict", "fill",
+    ]  # fmt: skip
     plain = run(MICE, tables, aggregation="plain")
     pd.testing.assert_frame_equal(plain.tables["court"], masked.tables["court"], rtol=1e-6)
     with pytest.raises(ConfigError, match="'ckks' sums do not carry"):
         run(MICE, tables, aggregation="ckks")
 
 
-def test_five_rounds_more_than_greeting_alignment_and_keys(two):
-    _, _, result = two
-    steps = result.ledger.to_frame().drop_duplicates("round")["step"].tolist()
-    assert steps == [
-        "hello", "share_ids", "prepare", "take_up", "seal_group_seed", "send_masked",
-        "open_products", "predict", "fill",
-    ]  # fmt: skip
-
-
 def test_leaves_follow_curves_and_draws_the_distribution():
     tables, truth = mixed(1500)
     lost = truth.index[-200:]
-    errors, drawn = {}, None
+    errors = {}
     for imputer in ("mice", "forest"):
-        made = (
-            run(FedPSGAR(n_associated=0, imputer=imputer, trees=30), tables)
-            .tables["court"]
-            .loc[lost]
-        )
+        strategy = FedPSGAR(n_associated=0, imputer=imputer, trees=30)
+        made = run(strategy, tables).tables["court"].loc[lost]
         errors[imputer] = (made["curve"] - truth.loc[lost, "curve"]).std()
         assert set(made["level"]) <= set("uvw")
         assert (made["level"] == truth.loc[lost, "level"]).mean() > 0.8
@@ -279,7 +259,10 @@ def test_missing_cells_and_attributes_by_rules_go_together():
     assert result.metrics["cells-imputed"] == expected
 
 
-def test_too_many_sets_of_missing_attributes_are_refused(monkeypatch):
+def test_what_cannot_be_learnt_is_refused(monkeypatch):
+    for wrong in ({"imputer": "cgain"}, {"imputer": "gain", "generator": "joint"}):
+        with pytest.raises(ConfigError, match="federated=False has each party learn alone"):
+            FedPSGAR(federated=False, **wrong)
     monkeypatch.setattr(targets, "MOST_JOBS", 3)
     with pytest.raises(DataError, match="more than 3 different sets of attributes are missing"):
         run(MICE, mixed(cells=0.2)[0])
@@ -312,12 +295,8 @@ def test_terms_of_predictions_are_in_the_ledger_and_need_consent(two, tmp_path):
 # -- variants, and each party alone ------------------------------------------------------------
 
 
-def steps_of(result):
-    return result.ledger.to_frame().drop_duplicates("round")["step"].tolist()[2:]
-
-
 def test_ag_chooses_what_ar_does_and_generates_it_alone(two):
-    tables, *_ = two
+    tables, _ = two
     ruled = run(FedPSGAR(n_associated=2, variant="ag"), tables)
     assert steps_of(ruled) == [
         "prepare", "seal_group_seed", "send_masked", "open_products", "complete",
@@ -333,7 +312,7 @@ def test_ag_chooses_what_ar_does_and_generates_it_alone(two):
 
 
 def test_cag_chooses_within_the_party(two):
-    tables, *_ = two
+    tables, _ = two
     result = run(FedPSGAR(n_associated=2, variant="cag"), tables)
     assert steps_of(result) == ["prepare", "complete"]
     correlation = tables["court"].corr("spearman").abs().to_numpy() - np.eye(3)
@@ -356,9 +335,8 @@ def test_a_party_alone_regresses_on_its_own_attributes():
     spread, centre = own["sum"].std(ddof=0), own["sum"].mean()
     x[:, 0] = (x[:, 0] - centre) / spread
     weights, offset, _ = oracle.ridge(x, y, PENALTIES)
-    new = pd.concat([(own["sum"] - centre) / spread, pd.get_dummies(own["level"])], axis=1).loc[
-        only
-    ]
+    new = pd.concat([(own["sum"] - centre) / spread, pd.get_dummies(own["level"])], axis=1)
+    new = new.loc[only]
     expected = (new.to_numpy(float) @ weights + offset)[:, 0]
     expected = np.clip(expected, own["curve"].min(), own["curve"].max())
     np.testing.assert_allclose(result.tables["court"].loc[only, "curve"], expected, rtol=1e-6)
@@ -375,12 +353,6 @@ def test_a_party_alone_trains_its_networks():
     pd.testing.assert_frame_equal(first.tables["court"], second.tables["court"])
     assert not first.tables["court"].isna().any().any()
     assert set(first.tables["court"]["level"]) <= set("uvw")
-
-
-def test_alone_there_are_no_labels_and_no_embeddings():
-    for wrong in ({"imputer": "cgain"}, {"imputer": "gain", "generator": "joint"}):
-        with pytest.raises(ConfigError, match="federated=False has each party learn alone"):
-            FedPSGAR(federated=False, **wrong)
 
 
 def test_levels_stated_as_numbers_have_means():

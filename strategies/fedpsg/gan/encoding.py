@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.arrays import Array, Flags
-from flwr_vertical.tables import Kind, is_numeric
 
 
 @dataclass(frozen=True)
@@ -22,16 +21,15 @@ class Encoding:
     n_levels: tuple[int, ...]  # Of each attribute; 0 of a number, which takes one encoded column
 
     @classmethod
-    def fit(cls, codes: Array, kinds: Sequence[Kind | str], n_levels: Sequence[int]) -> "Encoding":
+    def fit(cls, codes: Array, n_levels: Sequence[int]) -> "Encoding":
         """Take the ranges of a table.
 
         Shapes: codes (n_samples, n_columns): NaN = missing; every column has a value.
         """
-        levels = [0 if is_numeric(k) else int(n) for k, n in zip(kinds, n_levels, strict=True)]
-        numeric = np.array(levels) == 0
+        numeric = np.array(n_levels) == 0
         low = np.where(numeric, np.nanmin(codes, axis=0), 0.0)
         high = np.where(numeric, np.nanmax(codes, axis=0), 1.0)
-        return cls(low, high, tuple(levels))
+        return cls(low, high, tuple(n_levels))
 
     @property
     def widths(self) -> npt.NDArray[np.int64]:

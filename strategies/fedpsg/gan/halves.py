@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from flwr_vertical.arrays import Array
-from flwr_vertical.protocol.objects import pack_object, unpack_object
 from strategies.fedpsg.gan.encoding import Encoding
 from strategies.fedpsg.gan.networks import (
     ALPHA,
     DIVERGENCE,
+    Packed,
     adversarial_loss,
     dense,
     discriminate,
@@ -39,6 +39,7 @@ from strategies.fedpsg.gan.networks import (
     make_generator,
     make_top,
     reconstruction,
+    set_gradients,
     top_input,
 )
 
@@ -72,7 +73,7 @@ class Forward:
     others: Tensor  # (n, EMBEDDING): embedding of the others, a leaf
 
 
-class PartyNets:
+class GanNets(Packed):
     """A party's networks and their optimisers.
 
     Shapes: is_level (width,): which encoded columns are of levels; hideable (width,): see
@@ -96,16 +97,6 @@ class PartyNets:
         self.for_generator = torch.optim.Adam(generating, lr=shape.learning_rate)
         self.for_bottom = torch.optim.Adam(self.bottom.parameters(), lr=shape.learning_rate)
 
-    def pack(self) -> dict[str, Any]:
-        """Return all weights and the state of the optimisers, as trees."""
-        return {name: pack_object(name, part) for name, part in self._parts.items()}
-
-    def unpack(self, tree: dict[str, Any]) -> None:
-        """Take up what `pack` returned."""
-        for name, part in self._parts.items():
-            unpack_object(name, part, tree[name])
-
-    @property
     def _parts(self) -> dict[str, Any]:
         return {
             "generator": self.generator,
@@ -166,25 +157,20 @@ class PartyNets:
         Shapes: own, by_own (n, EMBEDDING): the own embedding with its graph, and the gradient by
         it from the other parties.
         """
-        bottom = list(self.bottom.parameters())
-        grads = torch.autograd.grad(
-            [forward.top], bottom, [back.by_discriminator], retain_graph=True
+        by_weights = torch.autograd.grad(
+            [forward.top],
+            list(self.bottom.parameters()),
+            [back.by_discriminator],
+            retain_graph=True,
         )
-        for parameter, grad in zip(bottom, grads, strict=True):
-            parameter.grad = grad
+        set_gradients(self.bottom, by_weights)
         self.for_generator.zero_grad()
         outputs, gradients = self._generator_loss(forward, back)
         made = list(self.generator.parameters())
-        for parameter, grad in zip(
-            made, torch.autograd.grad(outputs, made, gradients), strict=True
-        ):
-            parameter.grad = grad
+        set_gradients(self.generator, torch.autograd.grad(outputs, made, gradients))
         if own is not None and by_own is not None:
             mapped = list(self.embedder.parameters())
-            for parameter, grad in zip(
-                mapped, torch.autograd.grad([own], mapped, [by_own]), strict=True
-            ):
-                parameter.grad = grad
+            set_gradients(self.embedder, torch.autograd.grad([own], mapped, [by_own]))
         self.for_bottom.step()
         self.for_generator.step()
 
@@ -207,7 +193,7 @@ class Back:
     by_loss: Tensor  # (n,): gradient of the generators' loss by the summed reconstruction loss
 
 
-class TopNets:
+class TopNets(Packed):
     """The server's part of the top discriminator, and its optimiser."""
 
     def __init__(self, shape: Shape, widths: dict[str, int]) -> None:
@@ -215,14 +201,8 @@ class TopNets:
         self.top = make_top(sum(widths.values()), shape.n_labels, shape.seed)
         self.for_top = torch.optim.Adam(self.top.parameters(), lr=shape.learning_rate)
 
-    def pack(self) -> dict[str, Any]:
-        """Return all weights and the state of the optimiser, as trees."""
-        return {"top": pack_object("top", self.top), "for": pack_object("for", self.for_top)}
-
-    def unpack(self, tree: dict[str, Any]) -> None:
-        """Take up what `pack` returned."""
-        unpack_object("top", self.top, tree["top"])
-        unpack_object("for", self.for_top, tree["for"])
+    def _parts(self) -> dict[str, Any]:
+        return {"top": self.top, "for": self.for_top}
 
     def opened(self, seed: int, n: int) -> Tensor:
         """Return which entries of a batch the hints leave open; shape (n, all widths)."""
@@ -245,8 +225,7 @@ class TopNets:
         fooled = adversarial_loss(log_odds, mask, is_open)
         kept = joint_reconstruction(loss, self.shape.alpha)
         by_generator, by_loss = torch.autograd.grad(fooled + kept, [total, loss])
-        for parameter, grad in zip(self.top.parameters(), by[1:], strict=True):
-            parameter.grad = grad
+        set_gradients(self.top, by[1:])
         self.for_top.step()
         told = {
             "discriminator": float(against.detach()),
@@ -272,7 +251,7 @@ def impute_alone(
     values, known = encoding.encode(codes)
     x, mask = torch.as_tensor(values).float(), torch.as_tensor(known).float()
     gone = np.repeat(np.isnan(codes).any(axis=0), encoding.widths)
-    nets = PartyNets(shape, name, torch.as_tensor(encoding.is_level), torch.as_tensor(gone).float())
+    nets = GanNets(shape, name, torch.as_tensor(encoding.is_level), torch.as_tensor(gone).float())
     top = TopNets(shape, {name: encoding.width})
     none, at_top = torch.zeros(batch, 0), torch.zeros(batch, 1)
     for _ in range(iterations):

@@ -24,11 +24,14 @@ Liu, He, Tan et al., (19) to (25), after Yoon, Jordon and van der Schaar, "GAIN"
 """
 
 import hashlib
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from flwr_vertical.protocol.objects import pack_object, unpack_object
 
 HINT = 0.9
 """Share of blocks that the hint gives away (the paper's and GAIN's rate, there of entries)."""
@@ -74,6 +77,29 @@ def draw_shown(seed: int, owner: str, mask: Tensor, hideable: Tensor, share: flo
 def hint_of(mask: Tensor, is_open: Tensor) -> Tensor:
     """Return the hint: the mask where it is given away, 0.5 where it is open (Yoon et al., (4))."""
     return mask * (1.0 - is_open) + 0.5 * is_open
+
+
+class Packed:
+    """Networks and optimisers that are written down by their names."""
+
+    def _parts(self) -> dict[str, Any]:
+        """Return them all."""
+        raise NotImplementedError
+
+    def pack(self) -> dict[str, Any]:
+        """Return all weights and the state of the optimisers, as trees."""
+        return {name: pack_object(name, part) for name, part in self._parts().items()}
+
+    def unpack(self, tree: dict[str, Any]) -> None:
+        """Take up what `pack` returned."""
+        for name, part in self._parts().items():
+            unpack_object(name, part, tree[name])
+
+
+def set_gradients(net: nn.Module, gradients: Iterable[Tensor]) -> None:
+    """Hand an optimiser the gradients by a network's weights."""
+    for parameter, gradient in zip(net.parameters(), gradients, strict=True):
+        parameter.grad = gradient
 
 
 HIDDEN = (128, 64)

@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from flwr_vertical import StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Floats32, Ring
-from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.blinding import BlindingSteps
 from strategies.fedpsg.gan.encoding import Encoding
@@ -15,7 +14,7 @@ from strategies.fedpsg.gan.encoding import Encoding
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from strategies.fedpsg.gan.halves import PartyNets
+    from strategies.fedpsg.gan.halves import GanNets
 
 
 BACK = ("by_discriminator", "by_generator", "by_loss")
@@ -153,8 +152,7 @@ class GanSteps(StepGroup):
     @property
     def codes(self) -> Array:
         """The table as it is now; shape (n_samples, n_columns)."""
-        found: Array = self.party.live.get(_CODES, dict, changes=False)["codes"]
-        return found
+        return np.asarray(self.party.live.get(_CODES, dict, changes=False)["codes"])
 
     @property
     def _blinding(self) -> BlindingSteps:
@@ -165,28 +163,25 @@ class GanSteps(StepGroup):
     @property
     def _encoding(self) -> Encoding:
         if "fedpsg.encoding" not in self.cache:
-            kinds = list(self.party.table.kinds.items())
-            levels = [0 if is_numeric(k) else len(self.party.levels[n]) for n, k in kinds]
-            self.cache["fedpsg.encoding"] = Encoding.fit(
-                self.party.codes, [kind for _, kind in kinds], levels
-            )
+            fitted = Encoding.fit(self.party.codes, self.party.level_counts)
+            self.cache["fedpsg.encoding"] = fitted
         encoding: Encoding = self.cache["fedpsg.encoding"]
         return encoding
 
-    def _nets(self, changes: bool = True) -> "PartyNets":
-        nets: PartyNets = self.party.live.get(_NETS, self._new_nets, changes=changes)
+    def _nets(self, changes: bool = True) -> "GanNets":
+        nets: GanNets = self.party.live.get(_NETS, self._new_nets, changes=changes)
         return nets
 
-    def _new_nets(self) -> "PartyNets":
+    def _new_nets(self) -> "GanNets":
         import torch
 
-        from strategies.fedpsg.gan.halves import PartyNets, Shape
+        from strategies.fedpsg.gan.halves import GanNets, Shape
 
         names = Shape.__dataclass_fields__
         shape = Shape(**{name: self.state[f"{_SHAPE}.{name}"] for name in names})
         gone = np.asarray(self.state[_HIDEABLE], dtype=bool)
         hideable = torch.as_tensor(np.repeat(gone, self._encoding.widths)).float()
-        return PartyNets(shape, self.name, torch.as_tensor(self._encoding.is_level), hideable)
+        return GanNets(shape, self.name, torch.as_tensor(self._encoding.is_level), hideable)
 
     def _batch(self, batch: npt.NDArray[np.int64]) -> "tuple[Tensor, Tensor]":
         import torch

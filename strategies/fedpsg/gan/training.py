@@ -26,7 +26,7 @@ LOSS_LIMIT = 4096.0
 
 
 @dataclass
-class Training:
+class GanTraining:
     """Trains the networks of all parties."""
 
     federation: Federation
@@ -133,8 +133,7 @@ def one_hot(labels: npt.NDArray[np.float64]) -> Floats32:
     Shapes: labels (n_samples,): NaN = unlabelled.
     """
     classes = np.unique(labels[~np.isnan(labels)])
-    columns: Floats32 = (labels[:, None] == classes).astype(np.float32)
-    return columns
+    return np.asarray((labels[:, None] == classes).astype(np.float32))
 
 
 MOST_CLASSES = 50
@@ -174,7 +173,7 @@ def train_and_impute(
         labels = np.zeros((len(next(iter(missing.values()))), 0), dtype=np.float32)
     iterations, batch = steps
     progress.total = (progress.total or 0) + iterations
-    training = Training(federation, shape, widths, missing, labels)
+    training = GanTraining(federation, shape, widths, missing, labels)
     training.run(iterations, batch, history, progress)
     training.impute()
     return federation.call("finish")

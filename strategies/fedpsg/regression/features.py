@@ -4,17 +4,27 @@ A number is its standardised self, a level a column of 0 and 1 for each. ``fores
 trees that are drawn at random, without a look at what is to be predicted (`RandomTreesEmbedding` of
 scikit-learn; Geurts, Ernst and Wehenkel, "Extremely randomized trees", 2006, with K = 1): which
 leaf a sample is in, as 0 and 1. Weights of leaves are fitted like all others.
+
+With ``rule="draw"`` values are drawn around predictions. Noise of few rows has correlations of its
+own, with what is predicted and between columns, and these are what a drawn table loses most by. So
+noise is balanced: its mean is 0, its covariance the wanted one and its product with the predictions
+0 in the very rows that are drawn, not only on average
+(compare balanced sampling: Deville and Tillé, "Efficient balanced sampling: the cube method",
+2004). Each row's noise is normal up to terms of the order of 1 / rows.
+
+A level is the one whose column is largest after the noise. Linear predictions of 0 and 1 with
+normal noise do not give each level as often as is predicted, so each column has an offset for
+which they do (as thresholds of a probit model are).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.stats import norm
 
 from flwr_vertical.arrays import Array, Indices
-from flwr_vertical.tables import Kind, is_numeric
 
 LEAVES = 4
 """Leaves of a random tree at most."""
@@ -26,7 +36,7 @@ _GRID = 512
 
 
 @dataclass(frozen=True)
-class Features:
+class RegressionColumns:
     """How a party's attributes are encoded."""
 
     centre: Array  # (n_columns,): of numbers; 0 and 1 of levels
@@ -42,26 +52,22 @@ class Features:
     def fit(
         cls,
         codes: Array,
-        kinds: Sequence[Kind | str],
         n_levels: Sequence[int],
         drawn: bool,
         n_trees: int = 0,
         seed: int = 0,
-    ) -> "Features":
+    ) -> "RegressionColumns":
         """Take centres, spreads and trees of a table.
 
         Shapes: codes (n_samples, n_columns): NaN = missing; every column has a value.
         """
-        levels = tuple(
-            0 if is_numeric(kind) else int(n) for kind, n in zip(kinds, n_levels, strict=True)
-        )
-        numeric = np.array(levels) == 0
+        numeric = np.array(n_levels) == 0
         spread = np.nanstd(codes, axis=0)
         at = np.linspace(0.0, 1.0, _GRID)
         made = cls(
             np.where(numeric, np.nanmean(codes, axis=0), 0.0),
             np.where(numeric & (spread > 0), spread, 1.0),
-            levels,
+            tuple(n_levels),
             tuple(np.quantile(of[~np.isnan(of)], at, method="inverted_cdf") for of in codes.T),
             drawn,
         )
@@ -73,7 +79,7 @@ class Features:
             n_trees, max_depth=None, max_leaf_nodes=LEAVES, random_state=seed, sparse_output=False
         )
         trees.fit(made._inputs(codes))
-        return cls(made.centre, made.spread, levels, made.seen, drawn, trees)
+        return replace(made, trees=trees)
 
     @property
     def widths(self) -> Indices:
@@ -133,8 +139,7 @@ class Features:
 
     def _scaled(self, column: Array, j: int) -> Array:
         if not self.drawn:
-            scaled: Array = np.nan_to_num((column - self.centre[j]) / self.spread[j])
-            return scaled
+            return np.asarray(np.nan_to_num((column - self.centre[j]) / self.spread[j]))
         # The middle of where the value stands among those observed, as a normal quantile.
         low = np.searchsorted(self.seen[j], column, side="left")
         high = np.searchsorted(self.seen[j], column, side="right")
@@ -158,3 +163,68 @@ class Features:
 def n_trees_of(wanted: int, n_rows: int, n_columns: int) -> int:
     """Return how many trees leave three rows or more for each column."""
     return max(0, min(wanted, (n_rows // 3 - n_columns) // LEAVES))
+
+
+ROWS_FOR_EACH_COLUMN = 4
+"""Least rows for each column in which noise is balanced; in fewer, little noise would be left."""
+
+_SIMULATED = 4000  # rows at least from which offsets are found
+_STEPS, _DAMPED = 40, 0.7
+
+
+def draw_codes(
+    features: RegressionColumns,
+    predicted: Array,
+    attributes: list[int],
+    root: Array,
+    rng: np.random.Generator,
+) -> Array:
+    """Return codes of some attributes, drawn.
+
+    Shapes: predicted (n, n_target_columns): what is expected of these attributes' columns; root
+    (n_target_columns, n_target_columns): A square root of the noise's covariance; returns (n,
+    n_attributes).
+    """
+    values = predicted + balanced_noise(predicted, rng) @ root.T
+    at = 0
+    for j in attributes:
+        width = max(features.n_levels[j], 1)
+        block = slice(at, at + width)
+        if width > 1:
+            values[:, block] += level_offsets(predicted[:, block], root[block], rng)
+        at += width
+    return features.decode(values, attributes)
+
+
+def balanced_noise(predicted: Array, rng: np.random.Generator) -> Array:
+    """Return standard normal noise, balanced where there are rows enough; shape as `predicted`."""
+    noise = rng.normal(size=predicted.shape)
+    n, width = noise.shape
+    if n < ROWS_FOR_EACH_COLUMN * (width + 1):
+        return noise
+    basis, _ = np.linalg.qr(np.column_stack([np.ones(n), predicted]))
+    noise -= basis @ (basis.T @ noise)
+    spread, directions = np.linalg.eigh(noise.T @ noise / n)
+    return np.asarray(noise @ (directions / np.sqrt(spread)) @ directions.T)
+
+
+def level_offsets(predicted: Array, root: Array, rng: np.random.Generator) -> Array:
+    """Return what is added to the columns of a level so that each is drawn as often as predicted.
+
+    Shapes: predicted (n, n_levels); root (n_levels, n_noise); returns (n_levels,): 0 where nothing
+    is to be drawn, since there is no noise or no row.
+    """
+    n, n_levels = predicted.shape
+    shares = np.clip(predicted, 0.0, None).sum(axis=0)
+    if not n or not root.any() or not shares.any():
+        return np.zeros(n_levels)
+    # Offsets for the very rows drawn would make the likeliest level of few rows a certain one.
+    rows = np.repeat(predicted, -(-_SIMULATED // n), axis=0)
+    rows = rows + rng.normal(size=(len(rows), root.shape[1])) @ root.T
+    least = 0.5 / len(rows)
+    wanted = norm.ppf(np.clip(shares / shares.sum(), least, 1.0 - least))
+    spread, offsets = np.sqrt(np.square(root).sum(axis=1)), np.zeros(n_levels)
+    for _ in range(_STEPS):
+        found = np.bincount((rows + offsets).argmax(axis=1), minlength=n_levels) / len(rows)
+        offsets += _DAMPED * spread * (wanted - norm.ppf(np.clip(found, least, 1.0 - least)))
+    return offsets

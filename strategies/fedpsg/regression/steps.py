@@ -7,18 +7,16 @@ from typing import Any
 import numpy as np
 
 from flwr_vertical import Federation, StepGroup, Summands, step
-from flwr_vertical.arrays import Array, Ring
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.results import Progress
-from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.blinding import BlindingSteps
 from strategies.fedpsg.comparison import Comparison
-from strategies.fedpsg.regression.drawing import draw_codes
-from strategies.fedpsg.regression.features import Features, n_trees_of
-from strategies.fedpsg.regression.targets import GroupSums, Told, jobs_of, solve
+from strategies.fedpsg.regression.features import RegressionColumns, draw_codes, n_trees_of
+from strategies.fedpsg.regression.targets import GroupSums, KnownColumns, jobs_of, solve
 from strategies.fedpsg.run_plan import Plan
 
 TERM = "term"
@@ -46,10 +44,7 @@ class RegressionSteps(StepGroup):
 
         Shapes: codes (n_samples, n_columns): NaN where a value is to be imputed.
         """
-        width = sum(
-            1 if is_numeric(kind) else len(self.party.levels[name])
-            for name, kind in self.party.table.kinds.items()
-        )
+        width = int(np.maximum(self.party.level_counts, 1).sum())
         self.state[_CODES] = codes
         self.state[_DRAWN] = bool(drawn)
         self.state[_TREES] = n_trees_of(n_trees, n_rows, width)
@@ -64,20 +59,18 @@ class RegressionSteps(StepGroup):
         }
 
     @property
-    def features(self) -> Features:
+    def features(self) -> RegressionColumns:
         """How the own attributes are encoded."""
         key = "fedpsg.regression features"
         if key not in self.cache:
-            kinds = list(self.party.table.kinds.items())
-            self.cache[key] = Features.fit(
+            self.cache[key] = RegressionColumns.fit(
                 self.party.codes,
-                [kind for _, kind in kinds],
-                [0 if is_numeric(kind) else len(self.party.levels[name]) for name, kind in kinds],
+                self.party.level_counts,
                 bool(self.state[_DRAWN]),
                 int(self.state[_TREES]),
                 int(self.state[_SEED]),
             )
-        features: Features = self.cache[key]
+        features: RegressionColumns = self.cache[key]
         return features
 
     def columns(self, plan: Plan) -> HeldColumns:
@@ -127,12 +120,13 @@ class RegressionSteps(StepGroup):
 
     def fill(self, number: int, **given: Any) -> int:
         """Put predictions into the missing cells; returns into how many."""
-        codes, count = self.codes.copy(), 0
+        codes, count, owners = self.codes.copy(), 0, list(self.state[_NAMES])
         for name in [name for name in given if name.startswith("rows:")]:
             job = name.removeprefix("rows:")
             rows = np.asarray(given[name], dtype=np.int64)
             columns = [int(j) for j in given[f"columns:{job}"]]
-            values = self._sum(f"{TERM}:{job}", given[f"{TERM}:{job}"], number)
+            term = f"{TERM}:{job}"
+            values = self.other(BlindingSteps).unblinded(term, given[term], number, owners)
             values += np.asarray(given[f"offset:{job}"])
             if bool(self.state[_DRAWN]):
                 root = np.asarray(given[f"root:{job}"], dtype=np.float64)
@@ -143,10 +137,6 @@ class RegressionSteps(StepGroup):
             count += len(rows) * len(columns)
         self.state[_CODES] = codes
         return count
-
-    def _sum(self, name: str, total: Ring, number: int) -> Array:
-        owners = list(self.state[_NAMES])
-        return self.other(BlindingSteps).unblinded(name, total, number, owners)
 
     @property
     def codes(self) -> Array:
@@ -168,7 +158,7 @@ def regress_and_impute(
     replies = federation.call("take_up", {**common, "trees": n_trees}, per_party=targets)
     progress.step("take up")
     told = {
-        name: Told(
+        name: KnownColumns(
             np.asarray(replies[name]["attributes"], dtype=np.int64),
             int(replies[name]["n_targets"]),
             np.asarray(replies[name]["missing"]).astype(bool),

@@ -20,9 +20,7 @@ import numpy as np
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.row_groups import distinct_rows
-from flwr_vertical.tables import Kind
-from strategies.fedpsg.regression.drawing import draw_codes
-from strategies.fedpsg.regression.features import WHOLE, Features, n_trees_of
+from strategies.fedpsg.regression.features import WHOLE, RegressionColumns, draw_codes, n_trees_of
 
 PENALTIES = np.logspace(-6, 1, 15)
 """Tried, in units of a column of variance 1."""
@@ -92,7 +90,7 @@ MOST_JOBS = 400
 
 
 @dataclass(frozen=True)
-class Told:
+class KnownColumns:
     """What the server knows of a party's columns."""
 
     attributes: Indices  # (width,): the attribute of each column; `WHOLE` where all are needed
@@ -124,7 +122,7 @@ class Job:
         return np.flatnonzero(self.missing[self.target])
 
 
-def jobs_of(told: Mapping[str, Told]) -> list[Job]:
+def jobs_of(told: Mapping[str, KnownColumns]) -> list[Job]:
     """Return what has to be imputed."""
     names = list(told)
     flags = np.hstack([told[name].missing for name in names])
@@ -169,7 +167,9 @@ class GroupSums:
         return RowMoments.of_sums(int(self.n_rows[groups].sum()), sums, products), told
 
 
-def solve(job: Job, told: Mapping[str, Told], sums: GroupSums) -> tuple[Array, Regression] | None:
+def solve(
+    job: Job, told: Mapping[str, KnownColumns], sums: GroupSums
+) -> tuple[Array, Regression] | None:
     """Return the coefficients of a job.
 
     Shapes: returns (n_columns, n_target_columns): of all parties' columns, 0 where unknown.
@@ -201,7 +201,6 @@ def solve(job: Job, told: Mapping[str, Told], sums: GroupSums) -> tuple[Array, R
 def regress_alone(
     own: Array,
     codes: Array,
-    kinds: Sequence[Kind | str],
     n_levels: Sequence[int],
     drawn: bool,
     n_trees: int,
@@ -216,9 +215,9 @@ def regress_alone(
     whole = own[~np.isnan(own).any(axis=1)]
     width = int(np.maximum(n_levels, 1).sum())
     trees = n_trees_of(n_trees, len(whole), width)
-    features = Features.fit(own, kinds, n_levels, drawn, trees, int(rng.integers(2**31)))
+    features = RegressionColumns.fit(own, n_levels, drawn, trees, int(rng.integers(2**31)))
     columns = features.encode(whole)
-    told = {"own": Told(features.attributes, features.n_targets, np.isnan(codes))}
+    told = {"own": KnownColumns(features.attributes, features.n_targets, np.isnan(codes))}
     sums = GroupSums(
         ["own"], np.array([len(whole)]), np.zeros((1, 1), bool), columns.sum(axis=0)[None],
         (columns.T @ columns)[None], np.zeros((1, columns.shape[1]), bool),
@@ -230,9 +229,9 @@ def regress_alone(
         weights, result = found
         values = features.encode(codes[job.rows]) @ weights + result.offset
         columns = job.columns.tolist()
-        if drawn:
-            filled = draw_codes(features, values, columns, result.root, rng)
-        else:
-            filled = features.decode(values, columns)
-        out[np.ix_(job.rows, columns)] = filled
+        out[np.ix_(job.rows, columns)] = (
+            draw_codes(features, values, columns, result.root, rng)
+            if drawn
+            else features.decode(values, columns)
+        )
     return out
