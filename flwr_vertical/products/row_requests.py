@@ -1,4 +1,4 @@
-"""What a request asks of a party's rows: judged by its privacy ledger, or by the run's state."""
+"""What a request asks of a party's rows: judged by its privacy ledger."""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,15 +8,11 @@ import numpy as np
 
 from flwr_vertical.arrays import Flags, Indices
 from flwr_vertical.node import Party
-from flwr_vertical.privacy_ledger.rules import Judged, LabelSet, RowHistory, judge
-from flwr_vertical.privacy_ledger.run_ledger import RunLedger
+from flwr_vertical.privacy_ledger.rules import Judged, LabelSet
 from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.rare_levels import LevelAtoms, level_codes
 
-# Under a prefix that the server may not write to.
 _KEPT = "node.products."
-_ATOMS, _VECTORS = _KEPT + "atoms", _KEPT + "vectors"
-_LABELS, _SIZES, _KNOWN = _KEPT + "labels", _KEPT + "label-sizes", _KEPT + "label-known"
 
 
 @dataclass(frozen=True)
@@ -66,16 +62,14 @@ class RowRequest:
         return found.digest()
 
 
-def judged_over_runs(
-    party: Party, ledger: RunLedger, asked: RowRequest, at: Indices, at_least: int
-) -> Flags:
+def judged(party: Party, asked: RowRequest, at: Indices, at_least: int) -> Flags:
     """Have the privacy ledger judge a request, and write it down.
 
     Shapes: at (n_held,): which of the own rows they are; returns (n_groups, n_columns): true where
     a column is withheld; the same whenever the same is asked.
     """
     codes = asked.codes(party.cache)
-    rows = party.rows_in_ledger(ledger)
+    rows = party.rows_in_ledger()
     group = np.full(len(rows), -1, dtype=np.int64)
     group[at] = asked.own
 
@@ -87,7 +81,7 @@ def judged_over_runs(
         commitment, labels = asked.label
         # The pads of an attempt hide one answer, which follows from what is asked.
         streams[f"pads of {asked.attempt.hex()}"] = party.services.asked() + asked.digest()
-    told = ledger.check_and_note_rows(
+    told = party.privacy_ledger.check_and_note_rows(
         group,
         at_least,
         rows=rows,
@@ -103,43 +97,3 @@ def judged_over_runs(
     )
     assert told.answer is not None
     return told.answer.reshape(asked.n_groups, asked.n_columns).astype(bool)
-
-
-def judged_within_run(party: Party, asked: RowRequest, at_least: int) -> Flags:
-    """Judge a request by what was told in this run, and keep it in the party's state.
-
-    Parameters, result and errors as of `judged_over_runs`.
-    """
-    state, held = party.state, asked.held
-    kept = [state.get(key, []) for key in (_LABELS, _SIZES, _KNOWN)]
-    sets = [
-        (bytes(name), LabelSet(int(n), bool(known))) for name, n, known in zip(*kept, strict=True)
-    ]
-    number = None
-    if asked.label is not None:
-        known = {name: i for i, (name, _) in enumerate(sets, 1)}
-        number = known.get(asked.label[0], len(sets) + 1)
-        sets = sets if asked.label[0] in known else [*sets, asked.label]
-    before = RowHistory.unpack(
-        np.asarray(state.get(_ATOMS, np.zeros(held.n_samples)), dtype=np.int64),
-        np.asarray(state.get(_VECTORS, np.zeros(0)), dtype=np.int64),
-        {i: found for i, (_, found) in enumerate(sets, 1)},
-    )
-    group = np.full(held.n_samples, -1, dtype=np.int64)
-    group[held.rows] = asked.own
-    judged = judge(
-        f"party {party.name!r}",
-        party.policy,
-        before,
-        group,
-        number,
-        n_columns=asked.n_columns,
-        at_least=at_least,
-    )
-    state[_ATOMS] = judged.refined.atom.astype(np.int32)
-    state[_VECTORS] = judged.vectors.pack()
-    state[_LABELS] = [name for name, _ in sets]
-    state[_SIZES] = [found.n_vectors for _, found in sets]
-    state[_KNOWN] = [int(found.known) for _, found in sets]
-    of_row = judged.refined.atom[held.rows]
-    return asked.withheld(judged, of_row, asked.codes(party.cache), party.policy.min_rows)

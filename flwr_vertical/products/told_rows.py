@@ -17,7 +17,7 @@ from flwr_vertical.node import Party
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.privacy_ledger.rules import LabelSet
 from flwr_vertical.products.columns import HeldColumns
-from flwr_vertical.products.row_requests import RowRequest, judged_over_runs, judged_within_run
+from flwr_vertical.products.row_requests import RowRequest, judged
 
 _KEPT = "node.products."
 _ATTEMPTS, _COMMITTED = _KEPT + "attempts", _KEPT + "committed"
@@ -97,16 +97,9 @@ class ToldRows:
         fewest = max(self._at_least, min_rows(n_columns, n_vectors if commitment else 0))
         if len(held.rows) < (fewest if self.minimum is None else self.minimum):
             withheld[:] = True
-        elif private:
-            pass
-        else:
+        elif not private:
             asked = RowRequest(held, own, n_groups, self._purpose, label, attempt)
-            ledger = self._party.privacy_ledger
-            if ledger is None:
-                withheld |= judged_within_run(self._party, asked, self._at_least)
-            else:
-                at = self.own_rows(held)
-                withheld |= judged_over_runs(self._party, ledger, asked, at, self._at_least)
+            withheld |= judged(self._party, asked, self.own_rows(held), self._at_least)
         if attempts is not None:
             self._state[_ATTEMPTS] = attempts
         return withheld
@@ -156,7 +149,7 @@ class ToldRows:
         if commitment is None:
             return new, LabelSet(n_vectors, False)
         self.commit(commitment)
-        if self._party.privacy_ledger is None:
+        if not self._party.remembers:
             return commitment, LabelSet(n_vectors)
         return recognised or new, LabelSet(n_vectors)
 

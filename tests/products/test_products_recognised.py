@@ -31,7 +31,8 @@ class NotingLedger:
 
 def party(name, ledger=None):
     return SimpleNamespace(
-        name=name, state={}, privacy_ledger=ledger, rows_in_ledger=lambda _: KEYS,
+        name=name, state={}, privacy_ledger=ledger, remembers=ledger is not None,
+        rows_in_ledger=lambda: KEYS,
         secret_bytes=lambda purpose: (name + purpose).encode().ljust(32, b"."),
     )  # fmt: skip
 
