@@ -282,13 +282,6 @@ def test_epsilon_adds_up_over_runs_and_greetings_reset_nothing(tmp_path):
         node.ledger.spend_epsilon(run, -1.0, release=b"e", what="ranks")
 
 
-def test_without_a_total_a_second_release_is_refused(tmp_path):
-    node = Node(tmp_path, Policy())
-    node.ledger.spend_epsilon(node.run(), 5.0, release=b"a", what="ranks")
-    with pytest.raises(PolicyError, match=r"set policy\.epsilon-total=5\.1"):
-        node.ledger.spend_epsilon(node.run(), 0.1, release=b"b", what="ranks")
-
-
 def test_a_stream_hides_one_content(node):
     run = node.run()
     node.ledger.note_stream(run, "columns of bank", b"tag 1")
@@ -296,16 +289,6 @@ def test_a_stream_hides_one_content(node):
     node.ledger.note_stream(run, "columns of court", b"tag 2")
     with pytest.raises(ProtocolError, match="one content only"):
         node.ledger.note_stream(node.run(), "columns of bank", b"tag 2")
-
-
-def test_guessed_ids_are_counted_over_greetings_of_a_run(tmp_path):
-    node = Node(tmp_path, Policy(foreign_ids=2.0))
-    run = node.run()
-    node.ledger.note_foreign_ids(run, 100, N)
-    node.ledger.begin(run, run, "align", {}, node.rows)
-    with pytest.raises(PolicyError, match=r"policy\.foreign-ids: asked: 121 IDs .*2 times as many"):
-        node.ledger.note_foreign_ids(run, 21, N)
-    node.ledger.note_foreign_ids(node.run(), 100, N)
 
 
 def in_child(act):

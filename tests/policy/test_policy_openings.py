@@ -1,15 +1,28 @@
 """Exchanges that open numbers of single samples are counted, and bounded where a node says so."""
 
+import logging
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
 from ledgered import IDS, N, Nodes, labels_of, tables
 
+from apps.cli.align import AlignOnly
+from flwr_vertical import simulate
+from flwr_vertical.alignment.blind_rsa import BlindRsaAligner
+from flwr_vertical.crypto import commutative
+from flwr_vertical.errors import PartyError
 from flwr_vertical.policy.describe import in_words
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
+from flwr_vertical.privacy_ledger.database import reading
+from flwr_vertical.privacy_ledger.stored_arrays import Arrays
+from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.tables import Table
 from strategies.fknn import FKNN
+from strategies.predict import Predict
+from strategies.vfem import VFEM
 from tests.kit.rounds import Rounds
 
 SUMS = Rounds(max_iter=3)
@@ -99,3 +112,160 @@ def test_words_say_what_bounds_openings():
     assert "what a method's default exchange opens" in said[0]
     assert "Otherwise nothing of a single row is told." in said[1]
     assert "Otherwise others are told at most 3 bits of a row." in said[2]
+
+
+HIDDEN = 20
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A fit whose unlabelled samples were predicted, and the nodes afterwards."""
+    parties = tables()
+    parties["bank"] = parties["bank"].drop(index=IDS[3])
+    nodes = Nodes(tmp_path_factory.mktemp("nodes"), parties, **{"min-rows": 20})
+    result = nodes.run(VFEM(), labels_of(tables(), unlabelled=HIDDEN))
+    return nodes, result
+
+
+def bits_by_row(nodes, name="bank"):
+    """All that predictions told of each row that the ledger knows, sorted."""
+    path = nodes.folder / "out" / name / f"{name}.privacy-ledger.sqlite"
+    with reading(path, name) as connection:
+        return np.sort(Arrays(connection, path, name).get("predictions", np.float64))
+
+
+@pytest.fixture
+def after(fitted, tmp_path):
+    """The same nodes, each time as after the fit."""
+    nodes, result = fitted
+    again = Nodes(tmp_path, tables(), **{"min-rows": 20})
+    for path in nodes.folder.iterdir():
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, tmp_path / path.name)
+    again.n_runs = nodes.n_runs
+    return again, result
+
+
+def test_a_fit_writes_down_the_rows_that_it_predicts(fitted):
+    nodes, result = fitted
+    bits = result.predictor.bits["bank"]
+    (entry,) = nodes.entries("predictions")
+    assert (entry["n_rows"], entry["bits"]) == (HIDDEN - 1, bits)
+    assert bits <= 12
+    told = bits_by_row(nodes)
+    assert told.tolist() == [0.0] * (N - HIDDEN) + [float(bits)] * (HIDDEN - 1)
+    assert nodes.ledger().state["prediction_bits"] == bits
+
+
+def test_predictions_add_up_over_runs_and_the_same_again_are_free(after):
+    nodes, result = after
+    bits = {name: result.predictor.bits[name] for name in ("bank", "court")}
+    nodes.state(policy_predictions=2.0 * max(bits.values()))
+    one = nodes.run(Predict(result), fitted="run 1", forgetful=True)
+    told = nodes.ledger().state["prediction_bits"]
+    assert told == 2 * bits["bank"]  # the fit's own predictions and these
+    again = nodes.run(Predict(result), fitted="run 1")
+    pd.testing.assert_frame_equal(one.predictions, again.predictions)
+    assert nodes.ledger().state["prediction_bits"] == told
+    # Of the same rows, another model tells something else.
+    other = labels_of(tables(), seed=2, unlabelled=HIDDEN)
+    said = nodes.refused("predictions", VFEM(), other)
+    assert f"of some of which {told:g} were told before" in said or "court" in said
+    assert f"{2 * max(bits.values())} bits of a row over all runs" in said
+    assert nodes.ledger().state["prediction_bits"] == told
+    nodes.state(policy_predictions=100.0)
+    nodes.run(VFEM(), other)
+
+
+def test_what_is_refused_leaves_no_model(after):
+    nodes, _ = after
+    nodes.state(policy_predictions=3.0)
+    nodes.refused("predictions", VFEM(), labels_of(tables(), seed=2, unlabelled=HIDDEN))
+    assert not list(nodes.folder.glob("out/*/run 2/*.model.npz"))
+
+
+def test_a_model_of_a_finer_grid_than_the_owner_now_allows_is_refused(after):
+    nodes, result = after
+    nodes.state(policy_grid=4)
+    said = nodes.refused("grid", Predict(result), fitted="run 1")
+    assert "4 bits of a row in one model's prediction" in said
+    coarse = nodes.run(VFEM(), labels_of(tables(), unlabelled=HIDDEN))
+    assert set(coarse.predictor.bits.values()) == {4}
+
+
+def test_a_corrected_row_is_told_of_anew(after):
+    nodes, result = after
+    nodes.state(policy_predictions=2.0 * max(result.predictor.bits.values()))
+    nodes.run(Predict(result), fitted="run 1")
+    changed = tables()
+    changed["bank"].loc[IDS[60], "income"] += 1.0
+    nodes.write(changed)
+    nodes.refused("predictions", Predict(result), fitted="run 1")
+
+
+PROTOCOLS = ["private-id", BlindRsaAligner(bits=2048)]
+
+
+def guesses(count):
+    """All numbers of a small place, as in a label file of the server's own."""
+    return pd.Series(np.zeros(count), index=pd.Index([f"c{i:03}" for i in range(count)]), name="y")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=["private-id", "blind-rsa"])
+def test_listed_guesses_are_refused_and_honest_labels_are_not(tmp_path, protocol):
+    nodes = Nodes(tmp_path, tables())
+    nodes.run(
+        AlignOnly(), labels_of(tables()), alignment=protocol, forgetful=protocol == "private-id"
+    )
+    # The court's 150 IDs and the server's 150; the answer that was lost counts once.
+    assert sum(entry["n_rows"] for entry in nodes.entries("ids")) == 2 * N
+    count = 10 * N + 1
+    said = nodes.refused("foreign-ids", AlignOnly(), guesses(count), alignment=protocol)
+    assert "allowed: 1,500 in a run, for 150 rows of its own" in said
+    nodes.state(policy_foreign_ids=11.1)
+    nodes.run(AlignOnly(), guesses(count), alignment=protocol)
+    nodes.state(policy_foreign_ids=0.5)
+    nodes.refused("foreign-ids", AlignOnly(), labels_of(tables()), alignment=protocol)
+
+
+def test_a_second_greeting_gives_no_further_guesses(tmp_path, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr_vertical"), "disabled", True)
+    nodes = Nodes(tmp_path, tables(), **{"policy.foreign-ids": 3.0})
+    key = commutative.generate_blinding_key()
+
+    def guess(federation, first):
+        ids = [f"c{i:03}".encode() for i in range(first, first + N)]
+        points = commutative.hash_and_blind(ids, b"nonce" * 4, key)
+        asked = {"points": points, "sender": "server"}
+        return federation.call("blind_for", per_party={"bank": asked}, parties=["bank"])
+
+    with nodes.grid(AlignOnly()) as grid:
+        guess(nodes.greet(grid, "private-id"), 0)  # beside the court's own
+        second = nodes.greet(grid, "private-id")  # whose points are others, under new keys
+        with pytest.raises(PartyError, match=r"policy\.foreign-ids.* 600 IDs"):
+            guess(second, N)
+    assert [entry["n_rows"] for entry in nodes.entries("ids")] == [N, N, N]
+
+
+def test_without_a_ledger_the_bound_holds_within_the_run():
+    parties = {name: table.iloc[:120] for name, table in tables().items()}
+    with pytest.raises(PartyError, match=r"'bank' refuses by policy\.foreign-ids"):
+        simulate(AlignOnly(), parties, guesses(6000), alignment="private-id", progress=False)
+
+
+def test_small_tables_are_aligned_with_larger_ones():
+    parties = tables()
+    parties["bank"] = parties["bank"].iloc[:3]
+    parties["court"] = parties["court"].iloc[:100]
+    found = simulate(AlignOnly(), parties, alignment="private-id", progress=False)
+    assert found.metrics["samples"] == 100
+
+
+def test_simulated_runs_are_runs_of_their_own_in_ledgers_that_stay(tmp_path):
+    parties = tables()
+    parties["bank"] = parties["bank"].iloc[:60]  # may blind 600 IDs in a run, and blinds 300
+    policy = {"modules": "apps.cli.align:AlignOnly"}
+    for _ in range(4):
+        simulate(AlignOnly(), parties, labels_of(tables()), alignment="private-id", policy=policy,
+                 ledgers=tmp_path, progress=False)  # fmt: skip
+    runs = LedgerSummary.of(tmp_path / "bank.privacy-ledger.sqlite").runs
+    assert len(runs) == len({run["name"] for run in runs}) == 4
