@@ -20,9 +20,8 @@ from flwr_vertical.node.steps import Node, NodeServices, Summands, Uses, step
 from flwr_vertical.node.storage import data_digest
 from flwr_vertical.policy.record import Policy, allows, key_of, text_of
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
-from flwr_vertical.privacy_ledger.memory import run_ledger_in_memory
 from flwr_vertical.privacy_ledger.row_identities import OwnRows
-from flwr_vertical.privacy_ledger.run_ledger import RunLedger
+from flwr_vertical.privacy_ledger.run_ledger import RunLedger, run_ledger_in_memory
 from flwr_vertical.protocol import pins
 from flwr_vertical.results.model import Model
 from flwr_vertical.tables.kinds import refuse_dates

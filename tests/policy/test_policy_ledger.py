@@ -13,9 +13,9 @@ import pytest
 from flwr_vertical.errors import DataError, PolicyError, ProtocolError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
-from flwr_vertical.privacy_ledger.memory import run_ledger_in_memory
 from flwr_vertical.privacy_ledger.row_identities import OwnRows, places
 from flwr_vertical.privacy_ledger.row_sets import refine
+from flwr_vertical.privacy_ledger.run_ledger import run_ledger_in_memory
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
 
 N = 60
