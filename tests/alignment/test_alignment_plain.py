@@ -88,7 +88,7 @@ SUBSETS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(subsets=SUBSETS, kind=st.sampled_from(["int", "negative", "str"]))
 def test_index_and_mask_are_those_of_pandas(subsets, kind):
     form = {

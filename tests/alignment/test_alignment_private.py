@@ -109,7 +109,7 @@ def overlapping(sets):
     )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(sets=ID_SETS.filter(overlapping), rows=st.sampled_from(["union", "intersection"]))
 def test_private_id_equals_pandas_over_messages(sets, rows):
     tables = frames(sets)

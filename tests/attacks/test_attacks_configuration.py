@@ -9,15 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from site_of_nodes import (
-    NOTHING,
-    PARTIES,
-    Site,
-    ask,
-    make_tables,
-    refused,
-    steps_answered,
-)
+from site_of_nodes import NOTHING, PARTIES, Site, ask, make_tables, refused, steps_answered
 
 from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import PartyError, VerticalError
@@ -50,8 +42,6 @@ def labels(tables):
 def align(federation, how="private-id", label_ids=None, holder=None):
     return make_aligner(how, "union", ()).align(federation, label_ids, holder)
 
-
-# -- labels, IDs, modes, modules: what the run config names ----------------------------------------
 
 INCOME = {"label_holder": "bank", "label_column": "income"}
 DEMANDS = {
@@ -150,8 +140,6 @@ def test_a_resumed_run_asks_for_no_more(site, tmp_path):
         assert "labels" not in steps_answered(grid)
 
 
-# -- epsilon --------------------------------------------------------------------------------------
-
 RELEASE = {
     "epsilon": 0.1, "budget": "per-variable", "rank_share": 0.5, "margin_noise": "increments",
     "bounds": "", "impute": False,
@@ -200,9 +188,6 @@ def test_whether_two_rows_are_equal_is_paid_for(tmp_path):
     assert "column 'mark' is constant" in told[0]["message"]
     assert "policy.epsilon-total" in told[1]["message"]
     assert nodes.kinds("bank") == ["epsilon"]
-
-
-# -- other labels, fewer labels -------------------------------------------------------------------
 
 
 def test_runs_with_other_labels_are_bounded(site, labels):

@@ -43,11 +43,7 @@ def test_a_row_holds_so_many_bits():
     assert bits_of_row(Table.of(frame)) == 64 + 2 + 2
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [SUMS, FKNN(n_neighbors=2, weights="distance")],
-    ids=["rounds", "fknn"],
-)
+@pytest.mark.parametrize("strategy", [SUMS, FKNN(n_neighbors=2, weights="distance")])
 def test_an_exchange_by_consent_opens_whole_rows_and_is_counted_once_a_run(tmp_path, strategy):
     labels = None if strategy.name == "fknn" else labels_of(tables())
     nodes = Nodes(tmp_path, incomplete() if labels is None else tables())
@@ -80,6 +76,11 @@ def test_stated_openings_bound_what_a_consent_allows(tmp_path):
 
 def test_ranks_of_donors_are_told_to_the_other_parties_and_counted(tmp_path):
     nodes = Nodes(tmp_path, incomplete())
+    nodes.state(policy_openings=0)
+    said = nodes.refused("openings", FKNN(n_neighbors=2))
+    assert "of 30 of its rows (which 28 donors are nearest, in order)" in said
+    assert nodes.ledger().state["other_bits"] == 0
+    nodes.state(policy_openings=None)
     result = nodes.run(FKNN(n_neighbors=2))
     rows = int(result.metrics["rows-imputed"])
     width = 4 * 2 + 20
@@ -90,14 +91,6 @@ def test_ranks_of_donors_are_told_to_the_other_parties_and_counted(tmp_path):
         assert entry["receiver"] == "the other parties"
         assert "group seed" in entry["colluding"]
     assert "are nearest, in order" in entry["what"]
-
-
-def test_a_node_that_opens_nothing_of_a_row_refuses_ranks(tmp_path):
-    nodes = Nodes(tmp_path, incomplete())
-    nodes.state(policy_openings=0)
-    said = nodes.refused("openings", FKNN(n_neighbors=2))
-    assert "of 30 of its rows (which 28 donors are nearest, in order)" in said
-    assert nodes.ledger().state["other_bits"] == 0
 
 
 def test_one_party_tells_nobody_else(tmp_path):
@@ -169,18 +162,12 @@ def test_predictions_add_up_over_runs_and_the_same_again_are_free(after):
     # Of the same rows, another model tells something else.
     other = labels_of(tables(), seed=2, unlabelled=HIDDEN)
     said = nodes.refused("predictions", VFEM(), other)
+    assert not list(nodes.folder.glob(f"out/*/run {nodes.n_runs}/*.model.npz"))
     assert f"of some of which {told:g} were told before" in said or "court" in said
     assert f"{2 * max(bits.values())} bits of a row over all runs" in said
     assert nodes.ledger().state["prediction_bits"] == told
     nodes.state(policy_predictions=100.0)
     nodes.run(VFEM(), other)
-
-
-def test_what_is_refused_leaves_no_model(after):
-    nodes, _ = after
-    nodes.state(policy_predictions=3.0)
-    nodes.refused("predictions", VFEM(), labels_of(tables(), seed=2, unlabelled=HIDDEN))
-    assert not list(nodes.folder.glob("out/*/run 2/*.model.npz"))
 
 
 def test_a_model_of_a_finer_grid_than_the_owner_now_allows_is_refused(after):
@@ -247,13 +234,10 @@ def test_a_second_greeting_gives_no_further_guesses(tmp_path, monkeypatch):
 
 
 def test_without_a_ledger_the_bound_holds_within_the_run():
-    parties = {name: table.iloc[:120] for name, table in tables().items()}
+    """And small tables are aligned with larger ones."""
+    parties = tables()
     with pytest.raises(PartyError, match=r"'bank' refuses by policy\.foreign-ids"):
         simulate(AlignOnly(), parties, guesses(6000), alignment="private-id", progress=False)
-
-
-def test_small_tables_are_aligned_with_larger_ones():
-    parties = tables()
     parties["bank"] = parties["bank"].iloc[:3]
     parties["court"] = parties["court"].iloc[:100]
     found = simulate(AlignOnly(), parties, alignment="private-id", progress=False)
