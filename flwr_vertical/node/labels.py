@@ -56,7 +56,7 @@ class LabelColumn(StepGroup):
         # In the aligned order, as the order of the own rows may tell about their IDs; and none
         # of rows that are left out.
         order = np.argsort(positions)[np.count_nonzero(positions < 0) :]
-        told = {"labels": values[order], "positions": positions[order]}
+        told: dict[str, Any] = {"labels": values[order], "positions": positions[order]}
         if self.party.remembers:
             # By it the server recognises the same labels in another run, whatever their order.
             told["version"] = self.party.privacy_ledger.version_of(values)
