@@ -74,7 +74,8 @@ class AlignmentSteps(StepGroup):
         """
         values = np.ascontiguousarray(points)
         content = hashlib.blake2b(values.tobytes(), digest_size=16).digest()
-        self.party.budgets.note_foreign_ids(len(values), len(self.party.own_ids), sender, content)
+        ledger, n_own = self.party.privacy_ledger, len(self.party.own_ids)
+        ledger.note_foreign_ids(len(values), n_own, sender, content)
 
     def id_secret(self) -> bytes | None:
         """Return the secret that the parties share against guessing of IDs, if the node has one."""

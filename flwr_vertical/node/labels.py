@@ -56,7 +56,8 @@ class LabelColumn(StepGroup):
         # In the aligned order, as the order of the own rows may tell about their IDs; and none
         # of rows that are left out.
         order = np.argsort(positions)[np.count_nonzero(positions < 0) :]
-        told = {"labels": values[order], "positions": positions[order]}
-        ledger = self.party.privacy_ledger
-        # By it the server recognises the same labels in another run, whatever their order.
-        return told if ledger is None else {**told, "version": ledger.version_of(values)}
+        told: dict[str, Any] = {"labels": values[order], "positions": positions[order]}
+        if self.party.remembers:
+            # By it the server recognises the same labels in another run, whatever their order.
+            told["version"] = self.party.privacy_ledger.version_of(values)
+        return told

@@ -21,8 +21,7 @@ from flwr_vertical.node.storage import data_digest
 from flwr_vertical.policy.record import Policy, allows, key_of, text_of
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.privacy_ledger.row_identities import OwnRows
-from flwr_vertical.privacy_ledger.run_ledger import RunLedger
-from flwr_vertical.privacy_ledger.within_run import Budgets, RunBudgets
+from flwr_vertical.privacy_ledger.run_ledger import RunLedger, run_ledger_in_memory
 from flwr_vertical.protocol import pins
 from flwr_vertical.results.model import Model
 from flwr_vertical.tables.kinds import refuse_dates
@@ -87,11 +86,18 @@ class Party(Node):
         return self.services.policy
 
     @property
-    def privacy_ledger(self) -> RunLedger | None:
-        """Where what leaves is written down first; None where tables lie in memory."""
-        return self.services.ledger
+    def privacy_ledger(self) -> RunLedger:
+        """Where what leaves is written down first: of this run alone where tables lie in memory."""
+        if self.services.ledger is not None:
+            return self.services.ledger
+        return run_ledger_in_memory(self.state, self.name, self.policy, self.own_ids)
 
-    def rows_in_ledger(self, ledger: RunLedger) -> OwnRows:
+    @property
+    def remembers(self) -> bool:
+        """Whether the privacy ledger outlives the run."""
+        return self.services.ledger is not None
+
+    def rows_in_ledger(self) -> OwnRows:
         """Return `own_ids` as the privacy ledger knows them, in their order.
 
         They are the rows of the table. Where a strategy adds rows of an earlier run, changes of
@@ -100,19 +106,10 @@ class Party(Node):
         if "ledger-rows" not in self.cache:
             ids, table = self.own_ids, self.table.ids
             same = ids is table or (len(ids) == len(table) and ids.equals(table))
+            ledger = self.privacy_ledger
             self.cache["ledger-rows"] = ledger.rows if same else ledger.rows_of(ids)
         rows: OwnRows = self.cache["ledger-rows"]
         return rows
-
-    @property
-    def budgets(self) -> Budgets:
-        """What adds up: bits of single rows, epsilon, IDs of others that are blinded.
-
-        Over all runs where the node keeps a privacy ledger, within the run otherwise.
-        """
-        if self.privacy_ledger is not None:
-            return self.privacy_ledger
-        return RunBudgets(f"party {self.name!r}", self.policy, self.state)
 
     def open_bits(self, chosen: Any, bits: float, **options: Any) -> None:
         """Tell something of single own rows, or refuse; before it leaves.
@@ -131,9 +128,8 @@ class Party(Node):
         PolicyError
             Names the key of the policy.
         """
-        if self.privacy_ledger is not None:
-            options["rows"] = self.rows_in_ledger(self.privacy_ledger)
-        self.budgets.open_bits(chosen, bits, **options)
+        rows = self.rows_in_ledger()
+        self.privacy_ledger.open_bits(chosen, bits, rows=rows, **options)
 
     def open_exchange(self, name: str, what: str) -> None:
         """Take part in an exchange that opens numbers of single samples, or refuse.

@@ -10,8 +10,6 @@ from flwr_vertical.privacy.accounting import (
     rank_error,
     split_budget,
 )
-from flwr_vertical.privacy.bounds import parse_bounds, read_bounds
-from flwr_vertical.privacy.gaussian import gaussian_delta, gaussian_integers, gaussian_sigma
 from flwr_vertical.privacy.keystream import (
     KEY_BYTES,
     Keystream,
@@ -19,8 +17,14 @@ from flwr_vertical.privacy.keystream import (
     noise_is_seeded,
     seeded_noise,
 )
-from flwr_vertical.privacy.laplace import laplace_integers, rational
-from flwr_vertical.privacy.statement import MomentStatement
+from flwr_vertical.privacy.noise import (
+    gaussian_delta,
+    gaussian_integers,
+    gaussian_sigma,
+    laplace_integers,
+    rational,
+)
+from flwr_vertical.privacy.statement import MomentStatement, parse_bounds, read_bounds
 
 __all__ = [
     "KEY_BYTES",

@@ -1,6 +1,6 @@
 """Limits of a policy on what adds up: bits of rows, epsilon, IDs of others that are blinded.
 
-The ledger counts over all runs, `RunBudgets` within one; both decide here.
+The ledger counts, over all runs or, where tables lie in memory, within one.
 """
 
 from math import ceil, inf, isfinite, log2

@@ -9,7 +9,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ class PrivacyLedger:
         self._clock, self._patience = clock, patience
         if not self.path.exists():
             create(self.path, party, self._who)
-        with transaction(self.path, self._who, patience) as connection:
+        with self._transaction() as connection:
             check_whole(connection, self.path, self._who)
             self._secret = get_meta(connection, "secret")
             owner = get_meta(connection, "party")
@@ -105,7 +105,7 @@ class PrivacyLedger:
                     return OwnRows(keys, contents if len(contents) else None)
         rows = load()
         if version:
-            with transaction(self.path, self._who, self._patience) as connection:
+            with self._transaction() as connection:
                 arrays = Arrays(connection, self.path, self._who)
                 none = np.zeros(0, dtype=np.uint32)
                 arrays.put("own keys", rows.keys, hashes=True)
@@ -138,7 +138,7 @@ class PrivacyLedger:
         self, run: str, name: str, strategy: str, settings: Mapping[str, Any], error: PolicyError
     ) -> None:
         """Write down that the policy forbade a run before it began; nothing is spent."""
-        with transaction(self.path, self._who, self._patience) as connection:
+        with self._transaction() as connection:
             if not has_run(connection, run):
                 add_run(connection, run, name, strategy, settings, self._clock(), greetings=0)
         self._note_refusal(run, error)
@@ -311,11 +311,14 @@ class PrivacyLedger:
 
     # -- parts of these --------------------------------------------------------------------
 
+    def _transaction(self) -> AbstractContextManager[sqlite3.Connection]:
+        return transaction(self.path, self._who, self._patience)
+
     @contextmanager
     def _entry(self, run: str) -> Iterator[tuple[sqlite3.Connection, Book, Arrays]]:
         """Open a transaction; a refusal is written down in one of its own."""
         try:
-            with transaction(self.path, self._who, self._patience) as connection:
+            with self._transaction() as connection:
                 book = Book(connection, self.path, self._who)
                 book.check_clock(self._clock())
                 yield connection, book, Arrays(connection, self.path, self._who)
@@ -324,7 +327,7 @@ class PrivacyLedger:
             raise
 
     def _note_refusal(self, run: str, error: PolicyError) -> None:
-        with suppress(LedgerError), transaction(self.path, self._who, self._patience) as connection:
+        with suppress(LedgerError), self._transaction() as connection:
             book = Book(connection, self.path, self._who)
             number = book.run(run)
             if book.count(number, "refused")[0] < _MOST_REFUSALS:

@@ -13,8 +13,7 @@ from flwr_vertical.arrays import Flags, Integers
 from flwr_vertical.errors import PolicyError
 from flwr_vertical.policy.defaults import max_vectors, min_rows
 from flwr_vertical.policy.record import Policy, key_of
-from flwr_vertical.privacy_ledger.label_vectors import AtomVectors
-from flwr_vertical.privacy_ledger.row_sets import Refined, refine
+from flwr_vertical.privacy_ledger.row_sets import AtomVectors, Refined, refine
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from flwr_vertical.errors import LedgerError
 from flwr_vertical.privacy_ledger.database import SUFFIX, check_whole, reading
 from flwr_vertical.privacy_ledger.entries import Book, get_meta
-from flwr_vertical.privacy_ledger.label_vectors import AtomVectors
+from flwr_vertical.privacy_ledger.row_sets import AtomVectors
 from flwr_vertical.privacy_ledger.stored_arrays import Arrays
 
 

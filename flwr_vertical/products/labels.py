@@ -129,10 +129,9 @@ class LabelSketch:
                 told[f"sketch_helper:{name}"] = product(theirs, rho)[0] + stream(
                     seed, _pad(name, self._name, attempt), (n_vectors,)
                 )
-        ledger = self._party.privacy_ledger
-        if masked_vectors is None or ledger is None:
+        if masked_vectors is None or not self._party.remembers:
             return told
-        rows = self._party.rows_in_ledger(ledger)
+        ledger, rows = self._party.privacy_ledger, self._party.rows_in_ledger()
         own, rows_id = ledger.row_secrets(rows, at)
         secret = np.zeros((shape[0], 1), dtype=np.uint64)
         secret[held.rows, 0] = own

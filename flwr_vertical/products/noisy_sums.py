@@ -132,15 +132,14 @@ class NoisySums:
         name = self._party.name
         keys = [self._party.secret_of(_PURPOSE, content, KEY_BYTES) for content in contents]
         check_epsilon(self._party, self._rule.epsilon)
-        if self._party.privacy_ledger is not None:
-            self._party.privacy_ledger.spend_epsilon(
-                self._rule.epsilon,
-                delta=self._rule.delta,
-                # Another run draws other noise for the same sums: that is another release.
-                release=hashlib.sha256(b"moments" + b"".join(keys)).digest(),
-                what="sums of columns, of products of columns, and of products with the labels, "
-                "with noise",
-            )
+        self._party.privacy_ledger.spend_epsilon(
+            self._rule.epsilon,
+            delta=self._rule.delta,
+            # Another run draws other noise for the same sums: that is another release.
+            release=hashlib.sha256(b"moments" + b"".join(keys)).digest(),
+            what="sums of columns, of products of columns, and of products with the labels, "
+            "with noise",
+        )
         # The label counts where noise is seeded: it must not follow from keys, which never are.
         streams = [
             fresh_keystream(f"moments of {name} {rows.hex()}", key)

@@ -91,7 +91,7 @@ class PairKeySteps(StepGroup):
         self.state[_PRIVATE], self.state[_PUBLIC] = private, public
         payload = key_payload(_SIGNED_FOR, public, nonce)
         told = {"public": public, **pins.endorse(self.party.identity(MODE), payload)}
-        return told if self.party.privacy_ledger is None else {**told, "remembers": True}
+        return {**told, "remembers": True} if self.party.remembers else told
 
     @step
     def keep_pair_keys(

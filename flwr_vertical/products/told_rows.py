@@ -15,9 +15,9 @@ from flwr_vertical.arrays import Flags, Indices
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node import Party
 from flwr_vertical.policy.defaults import min_rows
-from flwr_vertical.privacy_ledger.rules import LabelSet
+from flwr_vertical.privacy_ledger.rules import Judged, LabelSet
 from flwr_vertical.products.columns import HeldColumns
-from flwr_vertical.products.row_requests import RowRequest, judged_over_runs, judged_within_run
+from flwr_vertical.products.rare_levels import LevelAtoms, level_codes
 
 _KEPT = "node.products."
 _ATTEMPTS, _COMMITTED = _KEPT + "attempts", _KEPT + "committed"
@@ -97,19 +97,73 @@ class ToldRows:
         fewest = max(self._at_least, min_rows(n_columns, n_vectors if commitment else 0))
         if len(held.rows) < (fewest if self.minimum is None else self.minimum):
             withheld[:] = True
-        elif private:
-            pass
-        else:
-            asked = RowRequest(held, own, n_groups, self._purpose, label, attempt)
-            ledger = self._party.privacy_ledger
-            if ledger is None:
-                withheld |= judged_within_run(self._party, asked, self._at_least)
-            else:
-                at = self.own_rows(held)
-                withheld |= judged_over_runs(self._party, ledger, asked, at, self._at_least)
+        elif not private:
+            withheld |= self._judged(held, own, n_groups, label, attempt)
         if attempts is not None:
             self._state[_ATTEMPTS] = attempts
         return withheld
+
+    def _judged(
+        self,
+        held: HeldColumns,
+        own: Indices,
+        n_groups: int,
+        label: tuple[bytes, LabelSet] | None,
+        attempt: bytes,
+    ) -> Flags:
+        """Have the privacy ledger judge a request, and write it down.
+
+        Shapes: own (n_held,): number of each row's group, -1 for rows that are not told of; returns
+        (n_groups, n_columns): true where a column is withheld; the same whenever the same is asked.
+        """
+        party, n_columns = self._party, held.values.shape[1]
+        codes, at, rows = self._codes(held), self.own_rows(held), party.rows_in_ledger()
+        group = np.full(len(rows), -1, dtype=np.int64)
+        group[at] = own
+
+        def decide(judged: Judged, atom: Indices) -> Flags:
+            refined = judged.refined
+            atoms = LevelAtoms(atom[at], refined.parent, refined.group, judged.n_known)
+            return atoms.withheld(codes, n_groups, n_columns, party.policy.min_rows)
+
+        def digest(codes: dict[int, Indices]) -> bytes:
+            asked = hashlib.sha256(repr((n_columns, held.names, n_groups, sorted(codes))).encode())
+            for j in sorted(codes):
+                levels = codes[j][np.argsort(at)]
+                asked.update(np.ascontiguousarray(levels, dtype=np.int64).tobytes())
+            return asked.digest()
+
+        commitment, labels, streams = b"", LabelSet(0), {}
+        if label is not None:
+            commitment, labels = label
+            # The pads of an attempt hide one answer, which follows from what is asked.
+            streams[f"pads of {attempt.hex()}"] = party.services.asked() + digest({})
+        told = party.privacy_ledger.check_and_note_rows(
+            group,
+            self._at_least,
+            rows=rows,
+            n_vectors=labels.n_vectors,
+            known=labels.known,
+            commitment=commitment,
+            n_columns=n_columns,
+            decide=decide,
+            about=digest(codes),
+            streams=streams,
+            what=f"sums of {n_columns} column(s) over {n_groups} group(s) of rows "
+            f"({self._purpose})",
+        )
+        assert told.answer is not None
+        return told.answer.reshape(n_groups, n_columns).astype(bool)
+
+    def _codes(self, held: HeldColumns) -> dict[int, Indices]:
+        """Return the levels of columns of few values."""
+        # By the columns themselves: others may have come in their place.
+        cache, key, values = self._party.cache, f"{_KEPT}codes {self._purpose}", held.values
+        if key not in cache or cache[key][0] is not values:
+            codes = {j: level_codes(values[:, j]) for j in range(values.shape[1])}
+            cache[key] = values, {j: code for j, code in codes.items() if code is not None}
+        of_column: dict[int, Indices] = cache[key][1]
+        return of_column
 
     def _absent(
         self, held: HeldColumns, group: Indices, n_groups: int, missing: Flags | None
@@ -156,7 +210,7 @@ class ToldRows:
         if commitment is None:
             return new, LabelSet(n_vectors, False)
         self.commit(commitment)
-        if self._party.privacy_ledger is None:
+        if not self._party.remembers:
             return commitment, LabelSet(n_vectors)
         return recognised or new, LabelSet(n_vectors)
 

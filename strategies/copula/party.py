@@ -169,7 +169,7 @@ class CopulaParty(Party):
         release = hashlib.blake2b(key, digest_size=16)
         release.update(repr((budget, impute, public)).encode())
         release.update(np.ascontiguousarray(codes).tobytes())
-        self.budgets.spend_epsilon(
+        self.privacy_ledger.spend_epsilon(
             budget.spent(compared.tolist()),
             release=release.digest(),
             what=f"perturbed ranks and noisy margins of {count_columns(codes.shape[1])}; "

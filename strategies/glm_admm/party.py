@@ -132,7 +132,7 @@ class GLMADMMParty(Party):
             raise PolicyError(
                 name, key_of("max_epsilon"), f"epsilon {epsilon:g}", f"epsilon up to {most:g}"
             )
-        self.budgets.spend_epsilon(
+        self.privacy_ledger.spend_epsilon(
             epsilon,
             delta=delta,
             release=key,

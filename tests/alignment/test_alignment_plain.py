@@ -1,4 +1,4 @@
-"""Plain alignment against pandas, and the labels in the aligned order."""
+"""Plain alignment against pandas, labels in the aligned order, and `flwr-vertical align`."""
 
 import numpy as np
 import pandas as pd
@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apps.cli.main import main
 from flwr_vertical import (
     Federation,
     LocalGrid,
@@ -27,6 +28,7 @@ from flwr_vertical.alignment import (
 from flwr_vertical.alignment.registry import _ALIGNERS
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.state import State
+from strategies.fknn import FKNN
 
 
 class Bystander(Party):
@@ -86,7 +88,7 @@ SUBSETS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(subsets=SUBSETS, kind=st.sampled_from(["int", "negative", "str"]))
 def test_index_and_mask_are_those_of_pandas(subsets, kind):
     form = {
@@ -122,21 +124,6 @@ def test_one_party_alone_is_aligned_with_itself():
     np.testing.assert_array_equal(states["a"]["positions"], [0, 1])
 
 
-def test_mixed_types_of_ids_are_an_error():
-    tables = frames([[1, 2, 3], ["1", "2", "3"]])
-    with pytest.raises(DataError) as caught:
-        aligned(tables)
-    assert "different types: {'a': 'integer', 'b': 'text'}" in str(caught.value)
-    assert "store them all as text or all as integers" in str(caught.value)
-
-
-def test_parties_without_a_common_row_are_an_error():
-    with pytest.raises(DataError, match=r"party 'a' has no common sample with any of \['b'\]"):
-        aligned(frames([["x1", "x2"], ["x01", "x02"]]))
-    with pytest.raises(DataError, match=r"party 'c' has no common sample with any of \['a', 'b'\]"):
-        aligned(frames([["x", "y"], ["y", "z"], ["w"]]))
-
-
 def test_ids_that_only_differ_in_trailing_nulls_are_not_confused():
     tables = frames([["a", "a\0"], ["a", "b"]])
     with pytest.raises(PartyError, match=r"'a'.*'share_ids'.*NUL"):
@@ -146,22 +133,16 @@ def test_ids_that_only_differ_in_trailing_nulls_are_not_confused():
 def test_narrow_integer_ids_keep_their_type_in_completed_rows():
     left = pd.DataFrame({"x": np.arange(9.0)}, index=np.arange(9, dtype=np.int32))
     right = pd.DataFrame({"y": np.arange(9.0) ** 2}, index=np.arange(1, 10, dtype=np.int64))
-    from strategies.fknn import FKNN
-
     result = simulate(FKNN(n_neighbors=2), {"l": left, "r": right}, progress=False)
     assert result.tables["l"].index.dtype == np.int32
     assert result.tables["r"].index.dtype == np.int64
     assert sorted(result.tables["l"].index) == sorted(result.tables["r"].index) == list(range(10))
 
 
-# -- labels ----------------------------------------------------------------------------------
-
-
-def run_labels(tables, labels, run_config=None, label_holder=None, **kwargs):
-    kwargs.setdefault("alignment", "plain")
+def run_labels(tables, labels, run_config=None, label_holder=None, alignment="plain", **kwargs):
+    kwargs["alignment"] = alignment
     if run_config is None:
-        result = simulate(LabelsOnly(), tables, labels, progress=False, **kwargs)
-        return result.model
+        return simulate(LabelsOnly(), tables, labels, progress=False, **kwargs).model
     storage = MemoryStorage({name: Table.of(frame) for name, frame in tables.items()})
     app = party_app(Bystander, storage=storage)
     with LocalGrid(app, [{"party": name} for name in tables], run_config) as grid:
@@ -174,28 +155,15 @@ def run_labels(tables, labels, run_config=None, label_holder=None, **kwargs):
 TABLES = frames([["u", "v", "w"], ["w", "x", "u"]])
 
 
-def test_labels_follow_the_aligned_order():
-    labels = pd.Series({"x": 4.0, "u": 1.0, "w": np.nan, "stranger": 9.0})
-    alignment, got = run_labels(TABLES, labels)
-    assert list(alignment.ids) == ["u", "v", "w", "x"]
-    np.testing.assert_array_equal(got, [1.0, np.nan, np.nan, 4.0])
-
-
-def test_no_labels_are_none():
+def test_labels_that_cannot_be_used():
     assert run_labels(TABLES, None)[1] is None
-
-
-def test_labels_with_a_repeated_id_are_an_error():
-    labels = pd.Series([1.0, 2.0, 3.0], index=["u", "u", "v"])
-    with pytest.raises(DataError, match="table of labels has 1 rows whose sample ID repeats"):
-        run_labels(TABLES, labels)
-
-
-def test_labels_of_nobody_are_an_error():
-    with pytest.raises(DataError, match="no label belongs to a sample of any party"):
-        run_labels(TABLES, pd.Series({"U": 1.0}))
-    with pytest.raises(DataError, match=r"different types.*labels.*integer"):
-        run_labels(TABLES, pd.Series({1: 1.0}))
+    for labels, why in (
+        (pd.Series([1.0, 2.0, 3.0], ["u", "u", "v"]), "has 1 rows whose sample ID repeats"),
+        (pd.Series({"U": 1.0}), "no label belongs to a sample of any party"),
+        (pd.Series({1: 1.0}), r"different types.*labels.*integer"),
+    ):
+        with pytest.raises(DataError, match=why):
+            run_labels(TABLES, labels)
 
 
 LABEL_TABLES = {
@@ -233,16 +201,6 @@ def test_a_label_holder_that_cannot_be_used(run_config, holder, error, why):
             run_labels(LABEL_TABLES, None, run_config, holder, align_rows="labelled")
 
 
-# -- aligners by name ------------------------------------------------------------------------
-
-
-def test_unknown_alignments_list_the_valid_ones():
-    with pytest.raises(
-        ConfigError, match=r"unknown alignment 'magic'; expected one of \[.*'plain'"
-    ):
-        make_aligner("magic")
-
-
 def test_an_aligner_of_one_s_own(monkeypatch):
     class Reversed(PlainAligner):
         def align(self, federation, label_ids=None, label_holder=None):
@@ -259,3 +217,61 @@ def test_an_aligner_of_one_s_own(monkeypatch):
             assert list(got.ids) == ["w", "x", "u", "v"]
     finally:
         del _ALIGNERS["reversed"]
+
+
+@pytest.fixture
+def files(tmp_path):
+    left = pd.DataFrame({"first": ["Ann", "Bo", "Cy"], "last": ["x", "y", "z"], "u": [1, 2, 3]})
+    right = pd.DataFrame({"first": ["ann", "Cy"], "last": ["x", "z"], "v": [1.5, 2.5]})
+    for name, frame in (("bank", left), ("court", right)):
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    return [str(tmp_path / "bank.csv"), str(tmp_path / "court.csv")]
+
+
+@pytest.mark.parametrize("alignment", ["private-id", "plain"])
+def test_it_counts_patterns(files, capsys, alignment):
+    arguments = ["--id-column", "first,last", "--alignment", alignment]
+    assert main(["align", *files, *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert [line.split() for line in shown.splitlines()[:4]] in (
+        [["bank", "court", "samples"], ["yes", "-", "2"], ["yes", "yes", "1"], ["-", "yes", "1"]],
+        [["bank", "court", "samples"], ["yes", "-", "2"], ["-", "yes", "1"], ["yes", "yes", "1"]],
+    )
+    assert main(["align", *files, *arguments, "--normalise", "casefold"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(line.split()[-1] for line in lines[1:3]) == ["1", "2"]
+    assert main(["align", *files, *arguments, "--rows", "intersection"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["yes", "yes", "1"]
+
+
+def test_errors_are_short_and_exit_with_one(files, capsys):
+    for arguments, why in (
+        ([*files, "--id-column", "nope"], "no column 'nope'"),
+        ([files[0]], "at least two files"),
+        ([files[0], files[0]], "names must differ"),
+    ):
+        assert main(["align", *arguments]) == 1
+        shown = capsys.readouterr().err
+        assert shown.startswith("error: ")
+        assert why in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"), [(["--alignment", "magic"], "private-id"), (["--rows", "all"], "union")]
+)
+def test_values_that_there_are_not_are_one_line_and_exit_with_two(files, capsys, arguments, why):
+    with pytest.raises(SystemExit) as caught:
+        main(["align", *files, *arguments])
+    assert caught.value.code == 2
+    shown = capsys.readouterr().err
+    assert why in shown
+    assert shown.count("\n") == 1
+
+
+def test_a_short_file_beside_a_long_one(tmp_path, capsys):
+    """On one machine nobody guesses IDs, however many more the other file has."""
+    for name, count in (("few", 2), ("many", 150)):
+        frame = pd.DataFrame({"id": [f"c{i}" for i in range(count)], name: 1.0})
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    assert main(["align", str(tmp_path / "few.csv"), str(tmp_path / "many.csv")]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["-", "yes", "148"]

@@ -1,11 +1,13 @@
 """Private alignment against pandas, on hundreds of random cases; what the server gets to see."""
 
 import hashlib
+import itertools
 import os
 
 import numpy as np
 import pandas as pd
 import pytest
+from data_sets import sources_with
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,12 +22,23 @@ from flwr_vertical import (
     simulate,
     step,
 )
-from flwr_vertical.alignment import BlindRsaAligner, PrivateIdAligner, make_aligner
+from flwr_vertical.alignment import (
+    BlindRsaAligner,
+    PrivateIdAligner,
+    alignment_steps,
+)
 from flwr_vertical.crypto import blind_rsa, commutative, rsa_key
-from flwr_vertical.crypto import identity as identity_module
+from flwr_vertical.crypto.identity import (
+    generate_identity,
+    identity_text,
+    public_identity,
+    write_identity,
+)
 from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.node.steps import NodeServices
 from flwr_vertical.protocol.codec import decode, encode
 from flwr_vertical.protocol.messages import ARGUMENTS, UPDATES, VALUES
+from simulations.data import load_motor
 from strategies.fknn import FKNN
 
 NAMES = "abcdef"
@@ -96,7 +109,7 @@ def overlapping(sets):
     )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(sets=ID_SETS.filter(overlapping), rows=st.sampled_from(["union", "intersection"]))
 def test_private_id_equals_pandas_over_messages(sets, rows):
     tables = frames(sets)
@@ -106,19 +119,13 @@ def test_private_id_equals_pandas_over_messages(sets, rows):
         with pytest.raises(DataError, match="no sample is left"):
             align(tables, align_rows=rows)
         return
-    if rows == "intersection":
-        check(tables, align(tables, align_rows=rows), kept)
-    else:
-        check(tables, align(tables), kept)
+    check(tables, align(tables, **({} if rows == "union" else {"align_rows": rows})), kept)
 
 
 class Straight:
     """A federation without messages: hundreds of cases in seconds."""
 
     def __init__(self, tables):
-        from flwr_vertical.alignment import alignment_steps
-        from flwr_vertical.node.steps import NodeServices
-
         self.parties = sorted(tables)
         self.given = {name: {} for name in tables}
         self.nodes = {}
@@ -157,9 +164,8 @@ def test_private_id_equals_pandas_on_hundreds_of_cases(sets, data):
     every = [set(own) for own in sets]
     labels = None
     if rows == "labelled" or data.draw(st.booleans()):
-        pool = sorted(set.union(*every)) + (
-            [99, 100] if isinstance(sets[0][0], int) else ["zzzzzzz"]
-        )
+        strangers = [99, 100] if isinstance(sets[0][0], int) else ["zzzzzzz"]
+        pool = sorted(set.union(*every)) + strangers
         labels = pd.Index(data.draw(st.lists(st.sampled_from(pool), min_size=1, unique=True)))
     kept = {
         "union": set.union(*every),
@@ -195,17 +201,32 @@ def test_blind_rsa_agrees_with_private_id(sets, with_labels, rows):
 def test_disjoint_parties_stop_the_run():
     tables = frames([["u", "v"], ["w"]])
     check(tables, straight(tables, PrivateIdAligner()), {"u", "v", "w"})
-    with pytest.raises(DataError, match="party 'a' has no common sample"):
-        align(tables)
-    with pytest.raises(DataError, match="no sample is left"):
-        align(tables, align_rows="intersection")
 
 
-def test_integers_never_match_text():
-    with pytest.raises(DataError, match=r"different types.*'a': 'integer'.*'b': 'text'"):
-        align(frames([[1, 2], ["1", "2"]]))
-    with pytest.raises(DataError, match=r"different types.*labels"):
-        align(frames([[1, 2], [1, 2]]), pd.Series([0.0], index=["1"]))
+ONE = [["u"], ["u"]]
+UNUSABLE = [
+    ([["u", "v"], ["w"]], {}, DataError, "party 'a' has no common sample"),
+    ([["x1"], ["x01"]], {"alignment": "plain"}, DataError,
+     r"party 'a' has no common sample with any of \['b'\]"),
+    ([["x", "y"], ["y"], ["w"]], {"alignment": "plain"}, DataError,
+     r"party 'c' has no common sample with any of \['a', 'b'\]"),
+    ([["u", "v"], ["w"]], {"align_rows": "intersection"}, DataError, "no sample is left"),
+    ([[1, 2], ["1", "2"]], {}, DataError, r"different types.*'a': 'integer'.*'b': 'text'"),
+    ([[1, 2], ["1", "2"]], {"alignment": "plain"}, DataError,
+     r"different types: \{'a': 'integer', 'b': 'text'\}.*store them all as text or all as int"),
+    ([[1, 2], [1, 2]], {"labels": pd.Series([0.0], index=["1"])}, DataError,
+     r"different types.*labels"),
+    (ONE, {"normalise_ids": ["lower"]}, ConfigError, r"'lower'.*strip"),
+    (ONE, {"align_rows": "all"}, ConfigError, r"'all'.*intersection"),
+    (ONE, {"alignment": "psi"}, ConfigError, r"blind-rsa.*plain.*private-id"),
+    (ONE, {"align_rows": "labelled"}, ConfigError, "needs labels"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ids", "settings", "error", "why"), UNUSABLE)
+def test_what_cannot_be_aligned(ids, settings, error, why):
+    with pytest.raises(error, match=why):
+        align(frames(ids), **settings)
 
 
 @pytest.mark.parametrize("alignment", ["plain", "private-id", "blind-rsa"])
@@ -228,25 +249,12 @@ def test_normalisation_that_makes_two_ids_equal_names_party_and_count_only():
     assert "ecret1" not in str(caught.value)
 
 
-def test_unknown_settings_list_the_valid_ones():
-    with pytest.raises(ConfigError, match=r"'lower'.*strip"):
-        align(frames([["u"], ["u"]]), normalise_ids=["lower"])
-    with pytest.raises(ConfigError, match=r"'all'.*intersection"):
-        align(frames([["u"], ["u"]]), align_rows="all")
-    with pytest.raises(ConfigError, match=r"blind-rsa.*plain.*private-id"):
-        make_aligner("psi")
-    with pytest.raises(ConfigError, match="needs labels"):
-        align(frames([["u"], ["u"]]), align_rows="labelled")
-
-
 def test_composite_ids():
-    left = pd.DataFrame(
-        {"x": [1.0, 2.0]}, index=pd.MultiIndex.from_tuples([("a|b", "c"), ("a", "d")])
-    )
-    right = pd.DataFrame(
-        {"y": [1.0, 2.0]}, index=pd.MultiIndex.from_tuples([("a", "b|c"), ("a", "d")])
-    )
-    alignment, replies, _ = align({"a": left, "b": right})
+    ids = {"a": [("a|b", "c"), ("a", "d")], "b": [("a", "b|c"), ("a", "d")]}
+    alignment, replies, _ = align(
+        {name: pd.DataFrame({"x": [1.0, 2.0]}, pd.MultiIndex.from_tuples(own))
+         for name, own in ids.items()}
+    )  # fmt: skip
     assert alignment.n_samples == 3  # only (a, d) is the same sample
     assert replies["a"]["positions"][1] == replies["b"]["positions"][1]
 
@@ -264,9 +272,6 @@ def test_labels_come_into_the_aligned_order():
         found = align(tables, labels, alignment=alignment, align_rows="labelled")
         if isinstance(alignment, str):
             assert found[0].n_samples == 4  # nobody's sample is labelled, too
-
-
-# -- what is seen ----------------------------------------------------------------------------
 
 
 SECRET_IDS = [f"patient-{k:05d}" for k in range(50)]
@@ -344,13 +349,9 @@ def test_labels_of_a_party_come_without_the_order_of_its_rows(alignment):
     with LocalGrid(app, [{"party": name} for name in given], run_config) as grid:
         recorder = RecordingGrid(grid)
         result = Positions().start(
-            grid=recorder,
-            alignment=alignment,
-            align_rows="intersection",
-            label_holder="a",
-            retries=0,
-            progress=False,
-        )
+            grid=recorder, alignment=alignment, align_rows="intersection", label_holder="a",
+            retries=0, progress=False,
+        )  # fmt: skip
     said = [decode(m.content, VALUES) for m in recorder.transcript if m.direction == "up"]
     (labels,) = [values for values in said if "labels" in values]
     np.testing.assert_array_equal(labels["positions"], np.arange(20))  # none that is left out
@@ -361,23 +362,13 @@ def test_labels_of_a_party_come_without_the_order_of_its_rows(alignment):
 def test_rounds_are_as_many_as_parties():
     for count in (2, 4):
         tables = frames([["u", "v"]] * count)
-        result = simulate(
-            Positions(), tables, None, "plain", alignment="private-id", progress=False
+        result, labelled = (
+            simulate(Positions(), tables, labels, "plain", alignment="private-id", progress=False)
+            for labels in (None, pd.Series([1.0], index=["u"]))
         )
         summary = result.ledger.summary()
         assert summary.loc["blind_ids", "rounds"] + summary.loc["blind_for", "rounds"] == count
-        labelled = simulate(
-            Positions(),
-            tables,
-            pd.Series([1.0], index=["u"]),
-            "plain",
-            alignment="private-id",
-            progress=False,
-        )
         assert labelled.ledger.rounds == result.ledger.rounds
-
-
-# -- bad input -------------------------------------------------------------------------------
 
 
 def on_the_twist(points):
@@ -394,26 +385,32 @@ TAMPERED = {
 }
 
 
-@pytest.mark.parametrize("change", TAMPERED.values(), ids=TAMPERED.keys())
-@pytest.mark.parametrize("number", [1, 2])
-def test_tampered_points_stop_the_run_and_name_the_sender(monkeypatch, change, number):
+def relayed(monkeypatch, name, change):
+    """Change each value of a name on its way from the first node."""
     original = LocalGrid.send_and_receive
-    state = {"left": number}
 
     def relay(self, messages, *, timeout=None):
         received = list(original(self, messages, timeout=timeout))
         for message in received:
-            if message.metadata.src_node_id != 1 or not message.has_content():
-                continue
-            values = decode(message.content, VALUES)
-            if "points" in values:
-                state["left"] -= 1
-                if state["left"] == 0:
-                    values["points"] = change(np.array(values["points"]))
+            if message.metadata.src_node_id == 1 and message.has_content():
+                values = decode(message.content, VALUES)
+                if name in values:
+                    values[name] = change(values[name])
                     message.content.update(encode(values, VALUES))
         return received
 
     monkeypatch.setattr(LocalGrid, "send_and_receive", relay)
+
+
+@pytest.mark.parametrize("change", TAMPERED.values(), ids=TAMPERED.keys())
+@pytest.mark.parametrize("number", [1, 2])
+def test_tampered_points_stop_the_run_and_name_the_sender(monkeypatch, change, number):
+    calls = itertools.count(1)
+
+    def once(points):
+        return change(np.array(points)) if next(calls) == number else points
+
+    relayed(monkeypatch, "points", once)
     with pytest.raises(Exception, match="party 'a'"):
         align(frames([["u", "v"], ["v", "w"]]))
 
@@ -428,20 +425,17 @@ def test_fewer_points_than_sent_stop_the_run(monkeypatch):
         align(frames([["u", "v"], ["v", "w"]]))
 
 
-# -- the motor table -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("aggregation", ["plain", "masked"])
-def test_fknn_imputes_the_same_after_private_alignment(motor, aggregation):
-    guest, host = motor
+def test_fknn_imputes_the_same_after_private_alignment():
+    files = (f"motor/motor_hetero_{name}.csv" for name in ("guest", "host"))
+    parties = dict(load_motor(sources_with(*files)).parties)
     rng = np.random.default_rng(0)
-    guest = guest.mask(rng.random(guest.shape) < 0.1)
+    parties["guest"] = parties["guest"].mask(rng.random(parties["guest"].shape) < 0.1)
     parties = {
-        "guest": guest.sample(frac=0.9, random_state=1),
-        "host": host.sample(frac=0.9, random_state=2),
+        name: parties[name].sample(frac=0.9, random_state=k)
+        for k, name in enumerate(("guest", "host"), start=1)
     }
     results = {
-        alignment: simulate(FKNN(), parties, None, aggregation, alignment=alignment, progress=False)
+        alignment: simulate(FKNN(), parties, None, "masked", alignment=alignment, progress=False)
         for alignment in ("plain", "private-id")
     }
     for name, table in parties.items():
@@ -452,13 +446,10 @@ def test_fknn_imputes_the_same_after_private_alignment(motor, aggregation):
         np.testing.assert_allclose(*rest, rtol=1e-9)
 
 
-# -- pinned identities -----------------------------------------------------------------------
-
-
 def aligned_with_pins(tmp_path, monkeypatch, *, swap, pin):
     """Align two parties by blind RSA over a relay that may swap the key holder's RSA key."""
-    identity_module.write_identity(tmp_path / "a.pem", own := identity_module.generate_identity())
-    text = identity_module.identity_text(identity_module.public_identity(own))
+    write_identity(tmp_path / "a.pem", own := generate_identity())
+    text = identity_text(public_identity(own))
     nodes = [{"party": "a", "identity-key": str(tmp_path / "a.pem")}, {"party": "b"}]
     if pin:
         nodes[1]["pin.a"] = text
@@ -466,18 +457,7 @@ def aligned_with_pins(tmp_path, monkeypatch, *, swap, pin):
     app = party_app(PositionsParty, storage=MemoryStorage(tables))
     with LocalGrid(app, nodes) as grid:
         if swap:
-            original = LocalGrid.send_and_receive
-
-            def relay(self, messages, *, timeout=None):
-                received = list(original(self, messages, timeout=timeout))
-                for message in received:
-                    values = decode(message.content, VALUES)
-                    if "public" in values:
-                        values["public"] = rsa_key.RsaKey.generate(2048).public
-                        message.content.update(encode(values, VALUES))
-                return received
-
-            monkeypatch.setattr(LocalGrid, "send_and_receive", relay)
+            relayed(monkeypatch, "public", lambda _: rsa_key.RsaKey.generate(2048).public)
         return Positions().start(
             grid=grid, alignment=BlindRsaAligner(bits=2048), retries=0, progress=False
         )
@@ -488,11 +468,8 @@ def test_pinned_key_holder_is_honoured(tmp_path, monkeypatch):
     assert result.model[0].n_samples == 3
 
 
-def test_swapped_rsa_key_is_noticed_before_anything_is_blinded(tmp_path, monkeypatch):
-    with pytest.raises(PartyError, match=r"'b'.*'rsa_blind'.*party 'a' is not signed"):
-        aligned_with_pins(tmp_path, monkeypatch, swap=True, pin=True)
-
-
-def test_a_signature_must_be_valid_even_without_a_pin(tmp_path, monkeypatch):
-    with pytest.raises(PartyError, match="is not signed by the identity"):
-        aligned_with_pins(tmp_path, monkeypatch, swap=True, pin=False)
+@pytest.mark.parametrize("pin", [True, False])
+def test_swapped_rsa_key_is_noticed_before_anything_is_blinded(tmp_path, monkeypatch, pin):
+    says = r"'b'.*'rsa_blind'.*party 'a' is not signed" if pin else "not signed by the identity"
+    with pytest.raises(PartyError, match=says):
+        aligned_with_pins(tmp_path, monkeypatch, swap=True, pin=pin)

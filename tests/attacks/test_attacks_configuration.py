@@ -1,10 +1,5 @@
-"""What a server asks for by its run config, by repetition or by greetings: nodes refuse it by key.
+"""What a server asks for by its run config, repetition or greetings: nodes refuse it by key."""
 
-`SCRIPTS` says for each script of the audit that goes this way which tests rebuild it. The other
-tests are what a server would try next.
-"""
-
-import ast
 import sys
 from pathlib import Path
 
@@ -14,16 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from site_of_nodes import (
-    NOTHING,
-    PARTIES,
-    ROOT,
-    Site,
-    ask,
-    make_tables,
-    refused,
-    steps_answered,
-)
+from site_of_nodes import NOTHING, PARTIES, Site, ask, make_tables, refused, steps_answered
 
 from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import PartyError, VerticalError
@@ -32,52 +18,6 @@ from strategies.glm import VerticalGLM
 from strategies.vfem import VFEM, CompleteCase
 
 N = 260
-
-_RUNS, _EPSILON = "tests/policy/test_policy_runs.py", "tests/policy/test_policy_epsilon.py"
-_IDS, _APP = "tests/policy/test_policy_foreign_ids.py", "tests/protocol/test_protocol_app.py"
-_DIAL = "tests/channel/test_channel_admission.py"
-SCRIPTS = {
-    "c_labels": [
-        "test_a_run_config_does_not_decide",
-        "test_labels_are_refused_at_the_step_as_well",
-        "test_another_alignment_is_refused_after_the_greeting",
-        f"{_RUNS}::test_labels_are_the_one_column_that_the_owner_named",
-    ],
-    "m_reset": [
-        f"{_EPSILON}::test_many_greetings_release_once",
-        "test_epsilon_is_counted_over_runs_methods_columns_and_rows",
-    ],
-    "u2_maxeps": [f"{_EPSILON}::test_a_server_cannot_ask_for_less_noise_by_other_arguments"],
-    "r_enumerate": [
-        f"{_IDS}::test_listed_guesses_are_refused_and_honest_labels_are_not",
-        f"{_IDS}::test_a_second_greeting_gives_no_further_guesses",
-    ],
-    "g_module": [
-        f"{_RUNS}::test_no_module_is_imported_that_the_owner_has_not_named",
-        f"{_RUNS}::test_a_run_config_that_changes_after_the_greeting_is_asked_about_again",
-    ],
-    "f_runs": [
-        "test_runs_with_other_labels_are_bounded",
-        "test_nine_label_vectors_on_sixty_rows_are_refused",
-        "test_one_label_less_is_refused_in_a_second_run",
-        "tests/products/test_products_ledger.py::"
-        "test_other_labels_under_the_mark_of_earlier_ones_count_as_new",
-        "tests/policy/test_policy_predictions.py::"
-        "test_predictions_add_up_over_runs_and_the_same_again_are_free",
-    ],
-    "h2_idle": [f"{_DIAL}::test_who_connects_and_says_nothing_is_cut_off"],
-    "i_codec": [
-        "tests/protocol/test_protocol_codec.py::"
-        "test_hostile_dtypes_and_shapes_are_refused_before_memory_is_taken",
-        f"{_DIAL}::test_frames_against_the_rules_close_the_stream_and_name_the_reason",
-    ],
-    "t_misc": [
-        "tests/protocol/test_protocol_identity.py::test_a_name_handed_on_twice_is_refused",
-        f"{_APP}::test_errors_of_other_libraries_do_not_quote_cells_to_the_server",
-        f"{_APP}::test_labels_that_are_no_numbers_are_not_quoted",
-        "tests/apps/test_apps_inprocess.py::test_demonstration_runs_and_keeps_tables_at_the_parties",
-    ],
-}
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +42,6 @@ def labels(tables):
 def align(federation, how="private-id", label_ids=None, holder=None):
     return make_aligner(how, "union", ()).align(federation, label_ids, holder)
 
-
-# -- labels, IDs, modes, modules: what the run config names ----------------------------------------
 
 INCOME = {"label_holder": "bank", "label_column": "income"}
 DEMANDS = {
@@ -202,8 +140,6 @@ def test_a_resumed_run_asks_for_no_more(site, tmp_path):
         assert "labels" not in steps_answered(grid)
 
 
-# -- epsilon --------------------------------------------------------------------------------------
-
 RELEASE = {
     "epsilon": 0.1, "budget": "per-variable", "rank_share": 0.5, "margin_noise": "increments",
     "bounds": "", "impute": False,
@@ -254,45 +190,17 @@ def test_whether_two_rows_are_equal_is_paid_for(tmp_path):
     assert nodes.kinds("bank") == ["epsilon"]
 
 
-# -- other labels, fewer labels -------------------------------------------------------------------
-
-
-def check_refused_at(number, nodes, given, key):
-    """Run with each of some labels; a node must refuse the last of the first ``number``."""
-    for run_id, labels in enumerate(given[: number - 1], start=1):
-        nodes.run(CompleteCase(), labels, run_id=run_id)
-    with refused(key):
-        nodes.run(CompleteCase(), given[number - 1], run_id=number)
-
-
 def test_runs_with_other_labels_are_bounded(site, labels):
     """Four columns: with four label vectors the script had every cell of unlabelled rows."""
     nodes = site(pinned=False, all={"policy.vectors": 2})
-    given = [labels(0), labels(0), labels(1), labels(2)]
-    check_refused_at(4, nodes, given, "policy.vectors")
+    for run_id, seed in enumerate((0, 0, 1), start=1):
+        nodes.run(CompleteCase(), labels(seed), run_id=run_id)
+    with refused("policy.vectors"):
+        nodes.run(CompleteCase(), labels(2), run_id=4)
     for name in PARTIES:
         assert nodes.ledger(name).state["vectors"] == 2
     # The labels of before cost nothing, also afterwards.
     nodes.run(CompleteCase(), labels(0), run_id=99)
-
-
-def test_nine_label_vectors_on_sixty_rows_are_refused(tmp_path):
-    tables = make_tables(60)
-    nodes = Site(tmp_path, tables, all={"policy.min-rows": 20})
-    rng = np.random.default_rng(5)
-    given = [pd.Series(rng.normal(size=60), tables["bank"].index, name="y") for _ in range(9)]
-    check_refused_at(7, nodes, given, "policy.vectors")
-    for name in PARTIES:
-        assert nodes.ledger(name).state["vectors"] == 6
-
-
-def test_one_label_less_is_refused_in_a_second_run(site, labels):
-    """Other orders, and three runs that isolate a row, are in test_products_ledger."""
-    nodes = site(pinned=False)
-    given = [labels(), labels(fewer=1)]
-    check_refused_at(2, nodes, given, "policy.min-rows")
-    for name in PARTIES:
-        assert nodes.ledger(name).state["smallest_set"] >= 100
 
 
 @pytest.mark.parametrize(
@@ -307,6 +215,7 @@ def test_another_method_does_not_count_anew(site, labels, second):
     nodes.run(CompleteCase(), whole)
     with refused("policy.min-rows", "bank"):
         nodes.run(second, fewer, run_id=2)
+    assert min(nodes.ledger(name).state["smallest_set"] for name in PARTIES) >= 100
 
 
 def test_a_run_in_another_mode_does_not_count_anew(site, labels):
@@ -326,12 +235,8 @@ def test_what_is_told_before_sums_does_not_depend_on_the_rows_that_are_chosen(tm
         mark=marked.astype(float), level=np.where(marked, "x", "y")
     )
     nodes = Site(tmp_path, tables)
-    asked = {
-        "missing_cells": "error",
-        "encoding": "one-hot",
-        "standardize": True,
-        "intercept": True,
-    }
+    asked = {"missing_cells": "error", "encoding": "one-hot", "standardize": True,
+             "intercept": True}  # fmt: skip
     few = np.isin(np.arange(N), range(10)).astype(np.uint8)
     told = []
     for run_id, labelled in enumerate([few, 1 - few], start=1):
@@ -345,17 +250,3 @@ def test_what_is_told_before_sums_does_not_depend_on_the_rows_that_are_chosen(tm
             )
     assert told[0] == told[1]
     assert "level=x" not in told[0][0]
-
-
-# -- the table of scripts -------------------------------------------------------------------------
-
-
-def functions_of(path):
-    return {node.name for node in ast.parse(path.read_text()).body if hasattr(node, "name")}
-
-
-def test_every_script_of_the_audit_has_a_test():
-    assert len(SCRIPTS) == 9
-    for where in (place for places in SCRIPTS.values() for place in places):
-        path, _, name = where.rpartition("::")
-        assert name in functions_of(ROOT / path if path else Path(__file__)), where

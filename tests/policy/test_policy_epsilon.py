@@ -11,9 +11,12 @@ from ledgered import N, Nodes, labels_of, tables
 from flwr_vertical.errors import PartyError
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES
+from flwr_vertical.server import Federation
 from strategies.copula import VCDS
 from strategies.copula.party import CopulaParty
+from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
+from strategies.least_squares import CompleteCase
 
 
 def of_a_record(epsilon, n, n_columns):
@@ -29,17 +32,23 @@ def of_a_record(epsilon, n, n_columns):
 BANK = of_a_record(0.1, N, 2)
 
 
-def ranks_sent(transcript):
+def sent(name, transcript):
+    """Nodes that sent a value of a name."""
     return [
         record.node_id
         for record in transcript
-        if record.direction == "up" and "ranks" in decode(record.content, VALUES)
+        if record.direction == "up" and name in decode(record.content, VALUES)
     ]
 
 
 @pytest.fixture
 def nodes(tmp_path):
-    return Nodes(tmp_path, tables())
+    return Nodes(tmp_path, tables(), **{"min-rows": 20})
+
+
+@pytest.fixture
+def labels():
+    return labels_of(tables())
 
 
 def test_a_release_is_written_down_with_what_it_costs_a_record(nodes):
@@ -64,7 +73,7 @@ def test_epsilon_adds_up_over_runs_to_the_total(nodes):
 def test_without_a_total_one_release_is_all(nodes):
     nodes.run(VCDS(epsilon=0.1))
     nodes.refused("epsilon-total", VCDS(epsilon=0.1))
-    assert ranks_sent(nodes.transcript) == []
+    assert not sent("ranks", nodes.transcript)
     (entry,) = nodes.entries("refused")
     assert entry["what"].startswith("policy.epsilon-total: asked epsilon")
 
@@ -81,7 +90,7 @@ def test_many_greetings_release_once(nodes, monkeypatch):
         for _ in range(25):
             with pytest.raises(PartyError, match=r"policy\.epsilon-total"):
                 nodes.greet(grid).call("perturb", ASKED)
-    assert sorted(ranks_sent(nodes.transcript)) == [1, 2]
+    assert sorted(sent("ranks", nodes.transcript)) == [1, 2]
     assert nodes.ledger().runs[0]["greetings"] == 26
     assert len(nodes.entries("epsilon")) == 1
     assert 0 < len(nodes.entries("refused")) <= 20  # not for ever
@@ -113,9 +122,8 @@ def test_a_server_cannot_ask_for_less_noise_by_other_arguments(nodes, monkeypatc
 NOISY = GLMADMM(epsilon=1.0, lambdas=0.1, max_iter=3, missing_labels="error")
 
 
-def test_noisy_fits_are_one_release_of_all_rounds(nodes):
+def test_noisy_fits_are_one_release_of_all_rounds(nodes, labels):
     nodes.state(exchanges="sums")
-    labels = labels_of(tables())
     result = nodes.run(NOISY, labels)
     (entry,) = nodes.entries("epsilon")
     assert entry["epsilon"] == pytest.approx(result.ledger.epsilon["bank"], rel=1e-9)
@@ -128,7 +136,7 @@ def test_noisy_fits_are_one_release_of_all_rounds(nodes):
     nodes.refused("max-epsilon", NOISY, labels)
 
 
-def test_more_noisy_fits_than_were_announced_are_refused(nodes, monkeypatch):
+def test_more_noisy_fits_than_were_announced_are_refused(nodes, labels, monkeypatch):
     monkeypatch.setattr(logging.getLogger("flwr_vertical"), "disabled", True)
     nodes.state(exchanges="sums")
     real = type(NOISY).party.admm
@@ -138,7 +146,7 @@ def test_more_noisy_fits_than_were_announced_are_refused(nodes, monkeypatch):
 
     monkeypatch.setattr(type(NOISY).party, "admm", told_of_fewer)
     with pytest.raises(PartyError, match="1 more noisy fits are asked for"):
-        nodes.run(NOISY, labels_of(tables()))
+        nodes.run(NOISY, labels)
 
 
 def test_other_public_ranges_are_another_release(nodes, monkeypatch):
@@ -154,3 +162,74 @@ def test_other_public_ranges_are_another_release(nodes, monkeypatch):
     monkeypatch.setattr(CopulaParty, "perturb", of_a_lost_process)
     nodes.refused("epsilon-total", VCDS(epsilon=0.1), forgetful=True)
     assert len(nodes.entries("epsilon")) == 1
+
+
+BOUNDS = {"income": (-5, 5), "age": (-5, 5), "debts": (-5, 5), "y": (-8, 10)}
+PRIVATE = CompleteCase(epsilon=0.5, bounds=BOUNDS)
+
+
+def test_a_release_is_written_down_before_it_leaves_and_once(nodes, labels):
+    nodes.run(PRIVATE, labels, forgetful=True)  # every message is answered twice
+    for name in nodes.configs:
+        (entry,) = nodes.entries("epsilon", name)
+        assert (entry["epsilon"], entry["delta"]) == (0.5, 1e-6)
+        assert "with noise" in entry["what"]
+        assert nodes.ledger(name).state["epsilon"] == 0.5
+
+
+def test_noisy_sums_use_up_neither_rows_nor_label_vectors(nodes, labels):
+    """Epsilon counts them, so that exact sums may be told of other rows later."""
+    nodes.state(policy_epsilon_total=10)
+    for number in range(3):
+        missing = labels.copy()
+        missing.iloc[number] = np.nan  # row sets that differ by one row
+        nodes.run(PRIVATE, missing)
+    assert nodes.entries("rows") == []
+    assert nodes.ledger().state["epsilon"] == pytest.approx(1.5)
+
+
+def test_another_run_is_another_release(nodes, labels):
+    nodes.run(PRIVATE, labels)
+    said = nodes.refused("epsilon-total", PRIVATE, labels)
+    assert "after 0.5 in 1 release(s)" in said
+    assert sent("sums", nodes.transcript) == []
+    nodes.state(policy_epsilon_total=1.2)
+    nodes.run(VerticalGLM(epsilon=0.7, delta=1e-5, bounds=BOUNDS), labels)
+    assert nodes.ledger().state["epsilon"] == pytest.approx(1.2)
+
+
+def test_a_node_that_allows_less_is_named_before_anything_leaves(nodes, labels):
+    nodes.configs["court"]["policy.max-epsilon"] = 0.25
+    said = nodes.refused("max-epsilon", PRIVATE, labels)
+    assert "party 'court'" in said
+    assert "allowed: 0.25" in said
+    assert sent("sums", nodes.transcript) == []
+    assert nodes.entries("epsilon") == []
+
+
+OTHER = [
+    ({"group": np.arange(N) // 20 - 1, "attempt": bytes(16)}, "has made its release of this run"),
+    ({"attempt": bytes(16)}, "the same noise would cancel"),
+    ({"commitment": bytes(32)}, "differ from those that it committed to"),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), OTHER)
+def test_a_second_release_in_a_run_is_refused(nodes, labels, monkeypatch, change, says):
+    nodes.state(policy_epsilon_total=100)
+    once, refused = Federation.sum, []
+
+    def twice(self, step, arguments=None, **options):
+        total = once(self, step, arguments, **options)
+        if step == "open_products":
+            if "group" in change:
+                change["group"] = np.where(change["group"] < 0, -1, arguments["group"])
+            with pytest.raises(PartyError) as caught:
+                once(self, step, arguments | change, **options)
+            refused.append(str(caught.value))
+        return total
+
+    monkeypatch.setattr(Federation, "sum", twice)
+    nodes.run(PRIVATE, labels)
+    assert says in refused[0]
+    assert nodes.ledger().state["epsilon"] == 0.5

@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+from databases import fill_sqlite
 from flipped_bits import DAMAGED, REFUSED, fill, open_ledger, outcomes
 
 from apps.cli.main import main
@@ -48,11 +49,6 @@ def greet(path, clock=lambda: 1e9, party="bank", ids=IDS, patience=5.0):
     return ledger, rows
 
 
-def test_a_whole_one_is_used(path):
-    _, rows = greet(path)
-    assert len(rows.keys) == len(IDS)
-
-
 def write_bytes(path, at, data):
     with open(path, "r+b") as file:
         file.seek(at)
@@ -60,21 +56,14 @@ def write_bytes(path, at, data):
 
 
 def overwrite_array(path):
-    data = path.read_bytes()
     rows = PrivacyLedger(path, "bank").rows(IDS)
-    at = data.find(rows.keys[40:42].tobytes())
+    at = path.read_bytes().find(rows.keys[40:42].tobytes())
     assert at > 0
     write_bytes(path, at, b"damage!!")
 
 
 def change(sql):
-    def do(path):
-        connection = sqlite3.connect(path)
-        connection.execute(sql)
-        connection.commit()
-        connection.close()
-
-    return do
+    return lambda path: fill_sqlite(path, sql)
 
 
 DAMAGES = {

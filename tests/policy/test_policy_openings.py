@@ -1,15 +1,28 @@
 """Exchanges that open numbers of single samples are counted, and bounded where a node says so."""
 
+import logging
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
 from ledgered import IDS, N, Nodes, labels_of, tables
 
+from apps.cli.align import AlignOnly
+from flwr_vertical import simulate
+from flwr_vertical.alignment.blind_rsa import BlindRsaAligner
+from flwr_vertical.crypto import commutative
+from flwr_vertical.errors import PartyError
 from flwr_vertical.policy.describe import in_words
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
+from flwr_vertical.privacy_ledger.database import reading
+from flwr_vertical.privacy_ledger.stored_arrays import Arrays
+from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.tables import Table
 from strategies.fknn import FKNN
+from strategies.predict import Predict
+from strategies.vfem import VFEM
 from tests.kit.rounds import Rounds
 
 SUMS = Rounds(max_iter=3)
@@ -30,11 +43,7 @@ def test_a_row_holds_so_many_bits():
     assert bits_of_row(Table.of(frame)) == 64 + 2 + 2
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [SUMS, FKNN(n_neighbors=2, weights="distance")],
-    ids=["rounds", "fknn"],
-)
+@pytest.mark.parametrize("strategy", [SUMS, FKNN(n_neighbors=2, weights="distance")])
 def test_an_exchange_by_consent_opens_whole_rows_and_is_counted_once_a_run(tmp_path, strategy):
     labels = None if strategy.name == "fknn" else labels_of(tables())
     nodes = Nodes(tmp_path, incomplete() if labels is None else tables())
@@ -67,6 +76,11 @@ def test_stated_openings_bound_what_a_consent_allows(tmp_path):
 
 def test_ranks_of_donors_are_told_to_the_other_parties_and_counted(tmp_path):
     nodes = Nodes(tmp_path, incomplete())
+    nodes.state(policy_openings=0)
+    said = nodes.refused("openings", FKNN(n_neighbors=2))
+    assert "of 30 of its rows (which 28 donors are nearest, in order)" in said
+    assert nodes.ledger().state["other_bits"] == 0
+    nodes.state(policy_openings=None)
     result = nodes.run(FKNN(n_neighbors=2))
     rows = int(result.metrics["rows-imputed"])
     width = 4 * 2 + 20
@@ -77,14 +91,6 @@ def test_ranks_of_donors_are_told_to_the_other_parties_and_counted(tmp_path):
         assert entry["receiver"] == "the other parties"
         assert "group seed" in entry["colluding"]
     assert "are nearest, in order" in entry["what"]
-
-
-def test_a_node_that_opens_nothing_of_a_row_refuses_ranks(tmp_path):
-    nodes = Nodes(tmp_path, incomplete())
-    nodes.state(policy_openings=0)
-    said = nodes.refused("openings", FKNN(n_neighbors=2))
-    assert "of 30 of its rows (which 28 donors are nearest, in order)" in said
-    assert nodes.ledger().state["other_bits"] == 0
 
 
 def test_one_party_tells_nobody_else(tmp_path):
@@ -99,3 +105,151 @@ def test_words_say_what_bounds_openings():
     assert "what a method's default exchange opens" in said[0]
     assert "Otherwise nothing of a single row is told." in said[1]
     assert "Otherwise others are told at most 3 bits of a row." in said[2]
+
+
+HIDDEN = 20
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A fit whose unlabelled samples were predicted, and the nodes afterwards."""
+    parties = tables()
+    parties["bank"] = parties["bank"].drop(index=IDS[3])
+    nodes = Nodes(tmp_path_factory.mktemp("nodes"), parties, **{"min-rows": 20})
+    result = nodes.run(VFEM(), labels_of(tables(), unlabelled=HIDDEN))
+    return nodes, result
+
+
+def bits_by_row(nodes, name="bank"):
+    """All that predictions told of each row that the ledger knows, sorted."""
+    path = nodes.folder / "out" / name / f"{name}.privacy-ledger.sqlite"
+    with reading(path, name) as connection:
+        return np.sort(Arrays(connection, path, name).get("predictions", np.float64))
+
+
+@pytest.fixture
+def after(fitted, tmp_path):
+    """The same nodes, each time as after the fit."""
+    nodes, result = fitted
+    again = Nodes(tmp_path, tables(), **{"min-rows": 20})
+    for path in nodes.folder.iterdir():
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, tmp_path / path.name)
+    again.n_runs = nodes.n_runs
+    return again, result
+
+
+def test_a_fit_writes_down_the_rows_that_it_predicts(fitted):
+    nodes, result = fitted
+    bits = result.predictor.bits["bank"]
+    (entry,) = nodes.entries("predictions")
+    assert (entry["n_rows"], entry["bits"]) == (HIDDEN - 1, bits)
+    assert bits <= 12
+    told = bits_by_row(nodes)
+    assert told.tolist() == [0.0] * (N - HIDDEN) + [float(bits)] * (HIDDEN - 1)
+    assert nodes.ledger().state["prediction_bits"] == bits
+
+
+def test_predictions_add_up_over_runs_and_the_same_again_are_free(after):
+    nodes, result = after
+    bits = {name: result.predictor.bits[name] for name in ("bank", "court")}
+    nodes.state(policy_predictions=2.0 * max(bits.values()))
+    one = nodes.run(Predict(result), fitted="run 1", forgetful=True)
+    told = nodes.ledger().state["prediction_bits"]
+    assert told == 2 * bits["bank"]  # the fit's own predictions and these
+    again = nodes.run(Predict(result), fitted="run 1")
+    pd.testing.assert_frame_equal(one.predictions, again.predictions)
+    assert nodes.ledger().state["prediction_bits"] == told
+    # Of the same rows, another model tells something else.
+    other = labels_of(tables(), seed=2, unlabelled=HIDDEN)
+    said = nodes.refused("predictions", VFEM(), other)
+    assert not list(nodes.folder.glob(f"out/*/run {nodes.n_runs}/*.model.npz"))
+    assert f"of some of which {told:g} were told before" in said or "court" in said
+    assert f"{2 * max(bits.values())} bits of a row over all runs" in said
+    assert nodes.ledger().state["prediction_bits"] == told
+    nodes.state(policy_predictions=100.0)
+    nodes.run(VFEM(), other)
+
+
+def test_a_model_of_a_finer_grid_than_the_owner_now_allows_is_refused(after):
+    nodes, result = after
+    nodes.state(policy_grid=4)
+    said = nodes.refused("grid", Predict(result), fitted="run 1")
+    assert "4 bits of a row in one model's prediction" in said
+    coarse = nodes.run(VFEM(), labels_of(tables(), unlabelled=HIDDEN))
+    assert set(coarse.predictor.bits.values()) == {4}
+
+
+def test_a_corrected_row_is_told_of_anew(after):
+    nodes, result = after
+    nodes.state(policy_predictions=2.0 * max(result.predictor.bits.values()))
+    nodes.run(Predict(result), fitted="run 1")
+    changed = tables()
+    changed["bank"].loc[IDS[60], "income"] += 1.0
+    nodes.write(changed)
+    nodes.refused("predictions", Predict(result), fitted="run 1")
+
+
+PROTOCOLS = ["private-id", BlindRsaAligner(bits=2048)]
+
+
+def guesses(count):
+    """All numbers of a small place, as in a label file of the server's own."""
+    return pd.Series(np.zeros(count), index=pd.Index([f"c{i:03}" for i in range(count)]), name="y")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=["private-id", "blind-rsa"])
+def test_listed_guesses_are_refused_and_honest_labels_are_not(tmp_path, protocol):
+    nodes = Nodes(tmp_path, tables())
+    nodes.run(
+        AlignOnly(), labels_of(tables()), alignment=protocol, forgetful=protocol == "private-id"
+    )
+    # The court's 150 IDs and the server's 150; the answer that was lost counts once.
+    assert sum(entry["n_rows"] for entry in nodes.entries("ids")) == 2 * N
+    count = 10 * N + 1
+    said = nodes.refused("foreign-ids", AlignOnly(), guesses(count), alignment=protocol)
+    assert "allowed: 1,500 in a run, for 150 rows of its own" in said
+    nodes.state(policy_foreign_ids=11.1)
+    nodes.run(AlignOnly(), guesses(count), alignment=protocol)
+    nodes.state(policy_foreign_ids=0.5)
+    nodes.refused("foreign-ids", AlignOnly(), labels_of(tables()), alignment=protocol)
+
+
+def test_a_second_greeting_gives_no_further_guesses(tmp_path, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr_vertical"), "disabled", True)
+    nodes = Nodes(tmp_path, tables(), **{"policy.foreign-ids": 3.0})
+    key = commutative.generate_blinding_key()
+
+    def guess(federation, first):
+        ids = [f"c{i:03}".encode() for i in range(first, first + N)]
+        points = commutative.hash_and_blind(ids, b"nonce" * 4, key)
+        asked = {"points": points, "sender": "server"}
+        return federation.call("blind_for", per_party={"bank": asked}, parties=["bank"])
+
+    with nodes.grid(AlignOnly()) as grid:
+        guess(nodes.greet(grid, "private-id"), 0)  # beside the court's own
+        second = nodes.greet(grid, "private-id")  # whose points are others, under new keys
+        with pytest.raises(PartyError, match=r"policy\.foreign-ids.* 600 IDs"):
+            guess(second, N)
+    assert [entry["n_rows"] for entry in nodes.entries("ids")] == [N, N, N]
+
+
+def test_without_a_ledger_the_bound_holds_within_the_run():
+    """And small tables are aligned with larger ones."""
+    parties = tables()
+    with pytest.raises(PartyError, match=r"'bank' refuses by policy\.foreign-ids"):
+        simulate(AlignOnly(), parties, guesses(6000), alignment="private-id", progress=False)
+    parties["bank"] = parties["bank"].iloc[:3]
+    parties["court"] = parties["court"].iloc[:100]
+    found = simulate(AlignOnly(), parties, alignment="private-id", progress=False)
+    assert found.metrics["samples"] == 100
+
+
+def test_simulated_runs_are_runs_of_their_own_in_ledgers_that_stay(tmp_path):
+    parties = tables()
+    parties["bank"] = parties["bank"].iloc[:60]  # may blind 600 IDs in a run, and blinds 300
+    policy = {"modules": "apps.cli.align:AlignOnly"}
+    for _ in range(4):
+        simulate(AlignOnly(), parties, labels_of(tables()), alignment="private-id", policy=policy,
+                 ledgers=tmp_path, progress=False)  # fmt: skip
+    runs = LedgerSummary.of(tmp_path / "bank.privacy-ledger.sqlite").runs
+    assert len(runs) == len({run["name"] for run in runs}) == 4

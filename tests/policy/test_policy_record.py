@@ -12,13 +12,6 @@ from flwr_vertical.policy.run_request import RunRequest, check_request, needed_k
 from flwr_vertical.settings import settings_of
 
 WHO = "party 'bank'"
-ORDINARY = RunRequest("vfem", "masked", "private-id", 3, epsilon=1.0)
-
-
-def test_without_any_key_an_ordinary_run_is_taken_part_in():
-    assert refusals(read_policy(WHO, {"party": "bank", "data": "x.csv"}), ORDINARY) == []
-
-
 # Key of the policy, a value that forbids what is asked, one that allows it, and what is asked.
 EACH = [
     ("strategies", "glm,fknn", "glm,vfem", RunRequest(strategy="vfem")),
@@ -45,29 +38,21 @@ def test_each_key_allows_and_refuses(key, forbids, allows, request_):
     assert all(part in str(error) for part in (WHO, error.key, error.asked, error.allowed))
     check_request(WHO, read_policy(WHO, {f"policy.{key}": allows}), request_)
     # What the refusal says is needed does allow it.
-    found = refusals(policy, request_)
-    changed = {one.key: one.needed for one in found}
+    changed = {one.key: one.needed for one in refusals(policy, request_)}
     assert refusals(read_policy(WHO, changed), request_) == []
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        RunRequest(alignment="plain"),
-        RunRequest(aggregation="plain"),
-        RunRequest(label_column="income"),
-        RunRequest(strategy="os:path"),
-        RunRequest(alignment="os:path"),
-        RunRequest(exchanges=("sums",)),
-        RunRequest(n_parties=1),
-    ],
-)
-def test_what_a_run_config_alone_must_not_get_is_refused_without_any_key(request_):
-    with pytest.raises(PolicyError, match="policy"):
-        check_request(WHO, Policy(), request_)
-
-
-def test_any_method_is_not_any_module():
+def test_what_a_run_config_alone_must_not_get_is_refused_without_any_key():
+    for asked in (
+        {"alignment": "plain"}, {"aggregation": "plain"}, {"label_column": "income"},
+        {"strategy": "os:path"}, {"alignment": "os:path"}, {"exchanges": ("sums",)},
+        {"n_parties": 1},
+    ):  # fmt: skip
+        with pytest.raises(PolicyError, match="policy"):
+            check_request(WHO, Policy(), RunRequest(**asked))
+    ordinary = RunRequest("vfem", "masked", "private-id", 3, epsilon=1.0)
+    assert refusals(read_policy(WHO, {"party": "bank", "data": "x.csv"}), ordinary) == []
+    # Any method is not any module.
     policy = read_policy(WHO, {"policy.strategies": "any", "policy.modules": "any"})
     assert refusals(policy, RunRequest(strategy="victim:X"))
 
@@ -101,6 +86,7 @@ def test_what_a_run_config_asks_of_whom():
     [
         ({"policy.min-row": 200}, r"policy\.min-row .*did you mean 'min-rows'"),
         ({"policy.min_rows": 200}, "did you mean 'min-rows'"),
+        ({"policy.blur": 1.0}, r"policy\.blur is no key .*was removed: .*'epsilon'"),
         ({"policy.min-rows": 0}, r"policy\.min-rows must be an integer of at least 1.*got 0"),
         ({"policy.min-rows": True}, "got True"),
         ({"policy.min-rows": "many"}, "got 'many'"),
@@ -137,11 +123,6 @@ def test_a_file_says_the_same_as_keys(tmp_path):
         read_policy(WHO, {"policy": str(file)})
 
 
-def test_a_key_of_before_says_what_to_use_now():
-    with pytest.raises(ConfigError, match=r"policy\.blur is no key .*was removed: .*'epsilon'"):
-        read_policy(WHO, {"policy.blur": 1.0})
-
-
 def test_keys_without_the_prefix_set_the_same_policy():
     config = {"min-rows": 30, "exchanges": "sums,distances", "prediction-bits": 8, "max-epsilon": 1}
     assert read_policy(WHO, config) == Policy(
@@ -169,9 +150,9 @@ def test_refusals_cross_processes():
     assert (again.key, again.advice, str(again)) == (error.key, error.advice, str(error))
 
 
-@pytest.mark.parametrize("other", [3, 0.5, True, [1, 2], {"a": 1}])
-def test_an_app_may_use_the_key_parties_for_something_else(other):
-    assert RunRequest.of({"parties": other}, "bank").n_parties is None
-    assert RunRequest.of({"parties": other}, "bank", n_parties=2).n_parties == 2
-    assert RunRequest.of({"parties": "bank, court"}, "bank").n_parties == 2
-    assert RunRequest.of({"parties": ["bank", "court"]}, "bank").n_parties == 2
+def test_an_app_may_use_the_key_parties_for_something_else():
+    for other in (3, 0.5, True, [1, 2], {"a": 1}):
+        assert RunRequest.of({"parties": other}, "bank").n_parties is None
+        assert RunRequest.of({"parties": other}, "bank", n_parties=2).n_parties == 2
+    for parties in ("bank, court", ["bank", "court"]):
+        assert RunRequest.of({"parties": parties}, "bank").n_parties == 2

@@ -62,6 +62,10 @@ def test_the_keys_a_run_needs_are_told_and_are_enough(name):
     assert result.needed_keys == needed
     if not needed:
         run(strategy, policy={}, **options)
+        if name == "nothing":  # a policy aligns as a federation does
+            assert result.settings["alignment"] == "plain"
+            again = run(strategy, policy=Policy())
+            assert again.settings["alignment"] == "private-id"
         return
     rule = {key for keys in needed.values() for key in keys} <= {"policy.min-rows"}
     if not rule:  # a rule on rows changes what a run finds, not whether it takes place
@@ -104,27 +108,18 @@ def test_the_result_and_its_report_say_what_nodes_must_state(tmp_path):
 
 
 # Limits on what adds up, the strategy that exceeds each, and what it asks for.
-COUNTED = {
-    "openings": (0, FKNN(n_neighbors=2), "of its rows"),
-    "predictions": (1, VFEM(), "bits of a row"),
-    "vectors": (0, VFEM(), "1 different vectors of the server"),
-    "epsilon-total": (0.5, VCDS(3.0, min_joint=10), "epsilon"),
-    "foreign-ids": (0.5, FKNN(n_neighbors=2), "IDs that are not its own"),
-}
-
-
-@pytest.mark.parametrize("key", COUNTED)
-def test_a_policy_bounds_what_adds_up_as_well(key):
-    value, strategy, words = COUNTED[key]
+@pytest.mark.parametrize(
+    ("key", "value", "strategy", "words"),
+    [
+        ("openings", 0, FKNN(n_neighbors=2), "of its rows"),
+        ("epsilon-total", 0.5, VCDS(3.0, min_joint=10), "epsilon"),
+        ("foreign-ids", 0.5, FKNN(n_neighbors=2), "IDs that are not its own"),
+    ],
+)
+def test_a_policy_bounds_what_adds_up_as_well(key, value, strategy, words):
     tables = {name: table.iloc[3 * k :] for k, (name, table) in enumerate(TABLES.items())}
-    labels = LABELS.where(LABELS.index > 20) if strategy == VFEM() else None
     with pytest.raises(PartyError, match=rf"refuses by policy\.{key}: asked: .*{words}"):
-        run(strategy, tables, labels, policy={key: value, "min-rows": 20})
-
-
-def test_a_policy_aligns_as_a_federation_does():
-    assert run(FKNN(n_neighbors=2)).settings["alignment"] == "plain"
-    assert run(FKNN(n_neighbors=2), policy=Policy()).settings["alignment"] == "private-id"
+        run(strategy, tables, policy={key: value, "min-rows": 20})
 
 
 def test_rules_on_rows_hold_without_a_policy_too():
@@ -143,16 +138,13 @@ def test_rules_on_rows_hold_without_a_policy_too():
         ({"shop": {"min-rows": 3}}, r"policy names \['shop'\].*the nodes are \['bank', 'court'\]"),
         ({"bank": {"min-rows": 3}, "court": 5}, r"policy names \['court'\]"),
         ({"bank": {"min-rows": 0}}, r"'bank': .*min-rows must be .*at least 1"),
+        (Policy(min_rows=20), r"min_rows and the policy of \['bank', 'court'\]"),  # both state it
     ],
 )
 def test_a_policy_that_cannot_be_used(policy, said):
+    more = {"min_rows": 20} if isinstance(policy, Policy) else {}
     with pytest.raises(ConfigError, match=said):
-        run(FKNN(n_neighbors=2), policy=policy)
-
-
-def test_min_rows_is_stated_once():
-    with pytest.raises(ConfigError, match=r"min_rows and the policy of \['bank', 'court'\]"):
-        run(FKNN(n_neighbors=2), policy=Policy(min_rows=20), min_rows=20)
+        run(FKNN(n_neighbors=2), policy=policy, **more)
 
 
 def test_who_is_not_named_has_the_safe_defaults():

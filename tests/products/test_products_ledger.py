@@ -77,7 +77,7 @@ def test_labels_of_a_party_are_recognised_too(tmp_path):
 
 
 def test_how_many_label_vectors_there_may_be_its_owner_says(tmp_path):
-    """Nine on 60 rows, by the rule, are in test_attacks_configuration."""
+    """Nine on 60 rows, by the rule, are in test_policy_ledger."""
     nodes = Nodes.of(tmp_path, policy__min_rows=20, policy__vectors=1)
     nodes.run(nodes.labels(seed=0))
     with pytest.raises(PartyError, match=r"policy\.vectors: asked: 2 .* 60 of its rows.*: 1 with"):
@@ -265,7 +265,8 @@ class NotingLedger:
 
 def party(name, ledger=None):
     return SimpleNamespace(
-        name=name, state={}, privacy_ledger=ledger, rows_in_ledger=lambda _: KEYS,
+        name=name, state={}, privacy_ledger=ledger, remembers=ledger is not None,
+        rows_in_ledger=lambda: KEYS,
         secret_bytes=lambda purpose: (name + purpose).encode().ljust(32, b"."),
     )  # fmt: skip
 

@@ -1,20 +1,81 @@
-"""Gaussian noise: how much an ``(epsilon, delta)`` needs, and whole numbers sampled exactly.
+"""Integer Laplace and Gaussian noise, sampled exactly, and how much of it epsilon and delta need.
 
-Noise in floating point has holes that can give the noiseless value away (Mironov 2012). Sums of
-products in a ring are whole numbers, so their noise can be, too: the discrete Gaussian of Canonne,
-Kamath and Steinke (2020), "The Discrete Gaussian for Differential Privacy". Its concentrated
-privacy is that of the continuous Gaussian of the same sigma (their Theorem 4), and with sigma far
-above 1, as here, so is its ``(epsilon, delta)`` (their Theorem 7 and Section 2.3).
+Noise in floating point has holes that can give the noiseless value away (Mironov 2012, "On
+Significance of the Least Significant Bits for Differential Privacy"). Counts are integers, and so
+are sums of products in a ring, so their noise can be, too: Canonne, Kamath and Steinke (2020), "The
+Discrete Gaussian for Differential Privacy", Algorithms 2 and 3, with integer arithmetic only. The
+concentrated privacy of the discrete Gaussian is that of the continuous one of the same sigma (their
+Theorem 4), and with sigma far above 1, as here, so is its ``(epsilon, delta)`` (their Theorem 7 and
+Section 2.3).
 """
 
 from fractions import Fraction
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import log_ndtr
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy.keystream import Keystream
-from flwr_vertical.privacy.laplace import bernoulli_exp, laplace_integer
+
+_PARTS = 2**20
+
+
+def rational(epsilon: float) -> Fraction:
+    """Return an epsilon as a fraction of 2^20, rounded down: never less private than asked for."""
+    found = Fraction(int(min(epsilon, 2.0**40) * _PARTS), _PARTS)
+    if found <= 0:
+        raise ConfigError(f"epsilon must be at least {1 / _PARTS:.1e}, got {epsilon!r}")
+    return found
+
+
+def laplace_integers(scale: Fraction, count: int, stream: Keystream) -> npt.NDArray[np.int64]:
+    """Draw integers with probability proportional to ``exp(-abs(x) / scale)``.
+
+    Adding them to integers of l1-sensitivity D is (D / scale)-differentially private.
+
+    Parameters
+    ----------
+    scale : Fraction
+        Positive. The variance is ``2 a / (1 - a)^2`` with ``a = exp(-1 / scale)``, about
+        ``2 scale^2``.
+    count : int
+        How many.
+    stream : Keystream
+        Random bits.
+
+    Returns
+    -------
+    numpy.ndarray of shape (count,), int64
+    """
+    return np.array(
+        [laplace_integer(scale.numerator, scale.denominator, stream) for _ in range(count)],
+        dtype=np.int64,
+    )
+
+
+def laplace_integer(t: int, s: int, stream: Keystream) -> int:
+    """One draw of scale t / s."""
+    while True:
+        u = stream.below(t)
+        if not bernoulli_exp(u, t, stream):
+            continue
+        v = 0
+        while bernoulli_exp(1, 1, stream):
+            v += 1
+        value = (u + t * v) // s
+        negative = stream.below(2)
+        if not (negative and value == 0):
+            return -value if negative else value
+
+
+def bernoulli_exp(numerator: int, denominator: int, stream: Keystream) -> bool:
+    """Draw True with probability exp(-numerator / denominator), for a fraction in [0, 1]."""
+    k = 1
+    while stream.below(denominator * k) < numerator:
+        k += 1
+    return k % 2 == 1
+
 
 _LARGEST = 1e9
 """Epsilon above this counts as this: there is no protection left to lose."""
