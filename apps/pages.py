@@ -4,13 +4,7 @@ import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from apps.cli.strategies import (
-    default_text,
-    disclosures,
-    kind_text,
-    labels_text,
-    summary,
-)
+from apps.cli.strategies import default_text, disclosures, kind_text, labels_text, summary
 from apps.settings import AppSettings, DemoSettings
 from flwr_vertical import load_strategy
 from flwr_vertical.node.config import NODE_KEYS

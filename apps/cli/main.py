@@ -118,8 +118,7 @@ def make_parser() -> argparse.ArgumentParser:
     policy.add_argument("-c", "--run-config", action="append", default=[], metavar="KEY=VALUE|TOML")
     policy.add_argument("--app", default=".", help="folder of the app (default: this one)")
     ledger = commands.add_parser(
-        "privacy-ledger",
-        help="show what has left a node: runs, sets of rows, bits, epsilon",
+        "privacy-ledger", help="show what has left a node: runs, sets of rows, bits, epsilon"
     )
     ledger.add_argument("place", metavar="DIR", help="the node's 'output' folder, or a ledger")
     ledger.add_argument("--json", action="store_true", help="print JSON")

@@ -124,8 +124,7 @@ def test_demonstration_runs_and_keeps_tables_at_the_parties(home, aggregation):
         seen = incomplete[name].notna()
         known = complete[name].loc[seen.index]
         np.testing.assert_array_equal(
-            imputed.loc[seen.index].to_numpy()[seen.to_numpy()],
-            known.to_numpy()[seen.to_numpy()],
+            imputed.loc[seen.index].to_numpy()[seen.to_numpy()], known.to_numpy()[seen.to_numpy()]
         )
 
 

@@ -102,10 +102,7 @@ def test_overrides():
     ("overrides", "message"),
     [
         ({"y": "count"}, "column 'y' of party 'bank' .* the columns are i, f, s, o"),
-        (
-            {"i": "nominal"},
-            "'nominal'; valid are continuous, binary, categorical, ordinal, count",
-        ),
+        ({"i": "nominal"}, "'nominal'; valid are continuous, binary, categorical, ordinal, count"),
         ({"s": "continuous"}, "continuous but holds labels"),
         ({"s": "count"}, "count but holds labels"),
         ({"f": "count"}, "not whole and non-negative"),

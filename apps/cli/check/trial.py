@@ -210,9 +210,7 @@ def _some(ids: "pd.Index[Any]", size: int) -> "pd.Index[Any]":
 
 
 def _part(
-    tables: Mapping[str, pd.DataFrame],
-    labels: "pd.Series[Any] | None",
-    ids: "pd.Index[Any] | None",
+    tables: Mapping[str, pd.DataFrame], labels: "pd.Series[Any] | None", ids: "pd.Index[Any] | None"
 ) -> dict[str, Any]:
     if ids is None:
         return {"tables": dict(tables), "labels": labels, "min_rows": None}
