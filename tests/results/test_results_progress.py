@@ -115,7 +115,7 @@ def test_a_value_that_is_no_number_stops_nothing(lines, clock):
     with quiet("X") as p:
         clock.now += 6  # a long wait is logged
         p.step("train", loss=None, size=[1, 2], detail="gap 0.1")
-    assert lines.messages[0] == "X: train 1, gap 0.1, loss None, size [1, 2], 6.0 s/it"
+    assert lines.messages[0] == "X: train 1, loss None, size [1, 2], gap 0.1, 6.0 s/it"
 
 
 def test_a_failing_run_says_so_and_passes_the_error_on(lines):

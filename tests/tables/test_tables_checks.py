@@ -106,7 +106,7 @@ def test_sentinels_are_far_from_the_other_values():
     ],
 )
 def test_ids_of_one_table(ids, code):
-    found = list(check_ids(pd.Index(ids)))
+    found = list(check_ids(pd.DataFrame(index=ids).index))
     assert [one.code for one in found] == ([code] if code else [])
     assert all(one.advice for one in found)
 
