@@ -16,14 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from apps.cli.completion import SHELLS, completion_script
 from apps.cli.local_superlink import (
     check_simulation,
     local_options,
     run_environment,
     stop_local_superlink,
 )
-from apps.cli.parsing import SuggestingParser, version_text
+from apps.cli.parsing import SHELLS, SuggestingParser, completion_script, version_text
 from apps.cli.run_config import app_defaults, checked_config, checked_here
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
 from flwr_vertical.registry import available_strategies

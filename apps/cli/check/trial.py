@@ -112,7 +112,7 @@ def try_strategy(
     task = {"name": name, "settings": dict(settings), "kinds": dict(kinds or {})}
     whole = _run_apart([task | _part(chosen, labels, None)], limit)[0]
     if whole is not None:
-        return _trial(name, whole, named, note)
+        return Trial(name, **whole, named=named, note=note)
     ids = _all_ids(chosen)
     late = f"none on all {len(ids):,} samples within {limit:g} s"
     if len(ids) <= 2 * SAMPLE:
@@ -145,10 +145,6 @@ def scaled(small: float, large: float, factor: float) -> float:
     if large <= 2 * small:
         return large + (large - small) * 2 * (factor - 1)
     return float(large * factor ** min(math.log2(large / small), 3.0))
-
-
-def _trial(name: str, found: dict[str, Any], named: bool, note: str) -> Trial:
-    return Trial(name, **found, named=named, note=note)
 
 
 def _round_text(rounds: float, rough: bool) -> str:
