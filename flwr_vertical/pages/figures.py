@@ -146,8 +146,8 @@ def history_figure(history: Sequence[Mapping[str, object]], most: int = 9) -> st
             ax.set_yscale("log")
             ax.tick_params(which="minor", length=0)
         else:
-            most = float(y.abs().max())
-            tame = most == 0 or 1e-3 <= most < 1e6
+            largest = float(y.abs().max())
+            tame = largest == 0 or 1e-3 <= largest < 1e6
             ax.ticklabel_format(axis="y", useOffset=False, style="plain" if tame else "sci")
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
