@@ -29,9 +29,7 @@ def commands_text(name: str) -> str:
     return "\n".join(lines)
 
 
-def subcommands(
-    parser: argparse.ArgumentParser,
-) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Yield each subcommand's name and parser; a parser without any yields itself."""
     found = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     if not found:

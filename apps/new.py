@@ -133,12 +133,10 @@ def _policy(node: str, strategy: Strategy, config: Mapping[str, Any], n_parties:
         keys["alignments"] = str(config["alignment"])
         keys |= {k.removeprefix("policy."): v for k, v in needed_keys(request).items()}
     lines = [_POLICY]
-    lines += [f"{key} = {_policy_value(value)}\n" for key, value in keys.items()]
+    for key, value in keys.items():
+        text = toml_value(",".join(value) if isinstance(value, tuple | list) else value)
+        lines.append(f"{key} = {text}\n")
     return "".join(lines)
-
-
-def _policy_value(value: Any) -> str:
-    return toml_value(",".join(value) if isinstance(value, tuple | list) else value)
 
 
 _PROJECT = """\

@@ -4,19 +4,13 @@ import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from apps.cli.strategies import (
-    default_text,
-    disclosures,
-    kind_text,
-    labels_text,
-    summary,
-)
+from apps.cli.strategies import default_text, disclosures, kind_text, labels_text, summary
 from apps.settings import AppSettings, DemoSettings
 from flwr_vertical import load_strategy
 from flwr_vertical.node.config import NODE_KEYS
 from flwr_vertical.policy.record import PREFIX, Policy, text_of
 from flwr_vertical.server import RunSettings
-from flwr_vertical.settings import Setting, Settings, settings_of
+from flwr_vertical.settings import Setting, settings_of
 from flwr_vertical.strategy import Strategy
 from strategies import BUILTIN
 
@@ -40,7 +34,7 @@ def settings_table(name: str, *fields: str) -> str:
     if name == "run":
         rows = ["| key | default | meaning |", "|---|---|---|"]
         for record, prefix in ((AppSettings, ""), (RunSettings, ""), (DemoSettings, "demo.")):
-            for item in _on_flower(record):
+            for item in (item for item in settings_of(record) if item.on_flower):
                 meaning = _markdown(item.doc) + _among(item)
                 rows.append(f"| `{prefix}{item.key}` | `{default_text(item)}` | {meaning} |")
     else:
@@ -117,10 +111,6 @@ def _prose(method: type[Strategy]) -> list[str]:
     for section in ("Parameters", "Notes", "Examples", "References"):
         text = text.partition(f"\n{section}\n---")[0]
     return _markdown(text).strip().splitlines()
-
-
-def _on_flower(record: type[Settings]) -> list[Setting]:
-    return [item for item in settings_of(record) if item.on_flower]
 
 
 def _values(item: Setting) -> str:

@@ -143,9 +143,6 @@ def test_components_are_flower_apps(project):
     from flwr.serverapp import ServerApp
 
     components = project["tool"]["flwr"]["app"]["components"]
-    assert components == {
-        "serverapp": "apps.server_app:app",
-        "clientapp": "apps.client_app:app",
-    }
+    assert components == {"serverapp": "apps.server_app:app", "clientapp": "apps.client_app:app"}
     assert isinstance(client_app, ClientApp)
     assert isinstance(server_app, ServerApp)

@@ -1,12 +1,11 @@
 """What users and other packages rely on: public names, and which folder may import which."""
 
 import ast
+import functools
 import importlib
 import pathlib
 import subprocess
 import sys
-
-import pytest
 
 import flwr_vertical
 from flwr_vertical import load_strategy
@@ -20,21 +19,23 @@ def modules(folder):
     return sorted((ROOT / folder).rglob("*.py"))
 
 
+@functools.cache
+def nodes(path):
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@functools.cache
 def imports(path):
     """Dotted names of all modules that a file imports, wherever in the file."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    names = set()
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import; the others are absolute"
-            found.add(str(node.module))
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return found
-
-
-def packages(path):
-    return {name.split(".")[0] for name in imports(path)}
+            names.add(str(node.module))
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
 
 
 def test_public_names():
@@ -57,13 +58,12 @@ def test_every_package_s_public_names_exist():
             assert hasattr(package, public), f"{name}.{public}"
 
 
-@pytest.mark.parametrize("folder", FOLDERS[:3])
-def test_imports_point_one_way(folder):
-    above = set(FOLDERS[FOLDERS.index(folder) + 1 :]) | {"tests"}
-    paths = modules(folder)
-    assert len(paths) > 2
-    wrong = {str(path.relative_to(ROOT)): packages(path) & above for path in paths}
-    assert {path: names for path, names in wrong.items() if names} == {}
+def test_imports_point_one_way():
+    for place, folder in enumerate(FOLDERS[:3]):
+        above = {*FOLDERS[place + 1 :], "tests"}
+        assert len(modules(folder)) > 2
+        for path in modules(folder):
+            assert not {name.split(".")[0] for name in imports(path)} & above, path
 
 
 # The folders and modules of the core, from the bottom: none imports a later one.
@@ -84,22 +84,13 @@ def part_of(name):
 
 
 def test_no_folder_of_the_core_imports_upwards_or_in_a_circle():
-    base = ROOT / "flwr_vertical"
-    found = {path.relative_to(base).parts[0].removesuffix(".py") for path in base.rglob("*.py")}
-    assert found - {"__init__"} <= set(CORE)
-    wrong = []
     for path in modules("flwr_vertical"):
-        own = path.relative_to(base).parts[0].removesuffix(".py")
+        own = path.relative_to(ROOT / "flwr_vertical").parts[0].removesuffix(".py")
         if own == "__init__":  # the facade of all
             continue
         parts = {part_of(name) for name in imports(path)} - {None}
-        wrong += [
-            f"{path.relative_to(ROOT)} imports {part}"
-            for part in parts
-            if CORE.index(part) > CORE.index(own)
-        ]
+        assert parts <= set(CORE[: CORE.index(own) + 1]), path
         assert "flwr_vertical" not in imports(path), f"{path} imports the facade"
-    assert wrong == []
     for sealed in ("grids", "channel"):  # are given an app, and know neither side
         for path in modules(f"flwr_vertical/{sealed}"):
             assert not {part_of(name) for name in imports(path)} & {"node", "server", "tables"}
@@ -120,17 +111,15 @@ def graph(*folders):
         for folder in folders
         for path in modules(folder)
     }
-    found = {}
+    edges = {name: set() for name in names}
     for name, path in names.items():
-        found[name] = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.Import):
-                found[name] |= {alias.name for alias in node.names} & set(names)
+                edges[name] |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    full = f"{node.module}.{alias.name}"
-                    found[name] |= {full if full in names else str(node.module)} & set(names)
-    return {name: to - {name} for name, to in found.items()}
+                full = {alias: f"{node.module}.{alias.name}" for alias in node.names}
+                edges[name] |= {f if f in names else str(node.module) for f in full.values()}
+    return {name: to & set(names) - {name} for name, to in edges.items()}
 
 
 def circles(edges):
@@ -151,14 +140,11 @@ def test_circles_are_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {"b", "c"}
 
 
-def test_no_module_imports_in_a_circle():
+def test_no_module_and_no_folder_imports_in_a_circle():
     """Nor inside a function, nor for its types alone."""
-    assert circles(graph(*FOLDERS)) == set()
-
-
-def test_no_folder_imports_in_a_circle():
-    edges = {}
-    for name, to in graph(*FOLDERS).items():
+    of_modules, edges = graph(*FOLDERS), {}
+    assert circles(of_modules) == set()
+    for name, to in of_modules.items():
         own = ".".join(name.split(".")[:2])
         # The facade of the core is above all of it, and stands in no circle of folders.
         edges.setdefault(own, set()).update(
@@ -183,11 +169,11 @@ def test_no_import_of_own_modules_hides_in_a_string():
             where = str(path.relative_to(ROOT))
             if where in registries:
                 continue
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in nodes(path):
                 if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
                     assert where in third_party, where
-                    said = ast.unparse(node.args[0]).strip("'")
-                    assert said.split(".")[0] not in FOLDERS, (where, said)
+                    name = ast.unparse(node.args[0]).strip("'")
+                    assert name.split(".")[0] not in FOLDERS, (where, name)
 
 
 # Modules above 400 lines, and names of two classes, that other work is mending now.
@@ -209,7 +195,7 @@ def test_no_two_classes_of_core_and_strategies_have_one_name():
     homes = {}
     for folder in FOLDERS[:2]:
         for path in modules(folder):
-            for node in ast.parse(path.read_text()).body:
+            for node in nodes(path)[0].body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     homes.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {
@@ -217,118 +203,77 @@ def test_no_two_classes_of_core_and_strategies_have_one_name():
     } == {}
 
 
-def test_party_halves_are_four_classes_deep_at_most():
-    """Counted from the method's own class to `Party`, which is the core's."""
-    register_all()
-    for name in BUILTIN:
-        above = load_strategy(name).party.__mro__
-        depth = [cls.__name__ for cls in above[: above.index(flwr_vertical.Party)]]
-        assert len(depth) + 1 <= 4, (name, depth)
+SHARED_ROOMS = {"common", "linear", "neural"}
+OF_ANOTHER_METHOD = {"forest": {"trees"}}
+"""Forests grow trees of the same codes by the same steps, and vote on them besides."""
 
 
-def test_no_party_inherits_from_another_method():
-    """Shared are the core's classes and those of a family, not those of a method's folder."""
+def test_party_halves_are_four_classes_deep_and_of_their_method():
+    """Counted to `Party`; above stand the core's classes and the shared rooms' alone."""
     register_all()
     for name in BUILTIN:
         party = load_strategy(name).party
-        home = party.__module__.split(".")[:3]  # strategies, family, method
-        for cls in party.__mro__[1:]:
-            place = cls.__module__.split(".")
-            if place[0] == "strategies" and len(place) > 3:
-                assert place[:3] == home, (name, cls)
+        above = party.__mro__[: party.__mro__.index(flwr_vertical.Party) + 1]
+        assert len(above) <= 4, (name, above)
+        places = [cls.__module__.split(".") for cls in above]
+        assert {place[0] for place in places} <= {"strategies", "flwr_vertical"}, name
+        rooms = {place[1] for place in places if place[0] == "strategies"}
+        others = rooms - SHARED_ROOMS - {places[0][1]}
+        assert others == OF_ANOTHER_METHOD.get(name, set()), (name, others)
 
 
-PURE = [
-    *modules("flwr_vertical/crypto"),
-    *modules("flwr_vertical/tables"),
-    *modules("flwr_vertical/privacy"),
-    *(
-        ROOT / "flwr_vertical/products" / f"{name}.py"
-        for name in ("arithmetic", "columns", "noise")
-    ),
-    *(
-        ROOT / "strategies/copula" / f"{name}.py"
-        for name in (
-            "rank_to_normal",
-            "correlation",
-            "latent",
-            "margins",
-            "ranks",
-            "release",
-            "scores",
-        )
-    ),
-    *(
-        ROOT / "strategies/linear/prediction" / f"{name}.py"
-        for name in ("conditional_regressions", "regressions")
-    ),
-    ROOT / "strategies/fknn" / "distances.py",
-    ROOT / "strategies/fknn" / "neighbours.py",
-]
-
-
-@pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_pure_modules_import_neither_flower_nor_the_protocol(path):
-    names = imports(path)
-    assert names
-    arithmetic = ("arithmetic", "noise")  # pure themselves, as this test checks
-    parts = (
-        "arrays",
-        "tables",
-        "crypto",
-        "errors",
-        "privacy",
-        *(f"products.{name}" for name in arithmetic),
-    )
+def test_pure_modules_import_neither_flower_nor_the_protocol():
+    pure = {
+        "flwr_vertical/products": ["arithmetic", "columns", "noise"],
+        "strategies/copula": [
+            "rank_to_normal", "correlation", "latent", "margins", "ranks", "release", "scores",
+        ],
+        "strategies/linear/prediction": ["conditional_regressions", "regressions"],
+        "strategies/fknn": ["distances", "neighbours"],
+    }  # fmt: skip
+    paths = [ROOT / folder / f"{name}.py" for folder, names in pure.items() for name in names]
+    for folder in ("crypto", "tables", "privacy"):
+        paths += modules(f"flwr_vertical/{folder}")
+    parts = ("arrays", "tables", "crypto", "errors", "privacy", "products.arithmetic",
+             "products.noise")  # fmt: skip
     allowed = tuple(f"flwr_vertical.{part}" for part in parts)
-    own = {name for name in names if name.split(".")[0] == "flwr_vertical"}
-    assert not {name for name in names if name.split(".")[0] == "flwr"}
-    assert {name for name in own if not name.startswith(allowed)} <= {"flwr_vertical"}
+    for path in paths:
+        assert imports(path), path
+        assert "flwr" not in {name.split(".")[0] for name in imports(path)}, path
+        own = {name for name in imports(path) if name.split(".")[0] == "flwr_vertical"}
+        assert {name for name in own if not name.startswith(allowed)} <= {"flwr_vertical"}, path
 
 
 OPTIONAL = {"tenseal", "ray", "torch"}
-TORCH = (
-    "false_vfl",
-    "split",
-    "neural",
-    "gan",
-    "vertigan",
-)  # folders of methods that train networks
-# They take a second or two.
-SLOW = {"matplotlib", "scipy.optimize", "scipy.stats", "sklearn", "sqlalchemy"}
+TORCH = ("false_vfl", "split", "neural", "gan", "vertigan")  # folders that train networks
+SLOW = {"matplotlib", "scipy.optimize", "scipy.stats", "sklearn", "sqlalchemy"}  # a second or two
 
 
 def test_optional_packages_are_imported_where_they_are_used():
     """TenSEAL, Ray and torch, not at the top of a module; but torch where networks are."""
     for path in modules("flwr_vertical") + modules("strategies"):
-        top = {
-            name.split(".")[0]
-            for node in ast.parse(path.read_text()).body
-            for name in (
-                [alias.name for alias in node.names]
-                if isinstance(node, ast.Import)
-                else [str(node.module)]
-                if isinstance(node, ast.ImportFrom)
-                else []
-            )
-        }
+        top = set()
+        for node in nodes(path)[0].body:
+            if isinstance(node, ast.Import):
+                top |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                top.add(str(node.module).split(".")[0])
         deep = path.parent.name in TORCH and path.name != "__init__.py"
         assert not top & OPTIONAL - ({"torch"} if deep else set()), path
 
 
-def without_optional_packages(code):
-    """Run code in a process of its own, in which no optional package can be imported."""
-    block = (
-        "import sys; from tests.kit.blocked import Absent\n"
-        f"sys.meta_path.insert(0, Absent({sorted(OPTIONAL)}))\n"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", block + code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+def printed(code):
+    """Run code in a process of its own."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_importing_the_core_needs_no_optional_package():
-    done = without_optional_packages(
+    lines = printed(
+        "import sys; from tests.kit.blocked import Absent\n"
+        f"sys.meta_path.insert(0, Absent({sorted(OPTIONAL)}))\n"
         "import pkgutil, importlib, flwr_vertical, strategies\n"
         "torch = {'false_vfl', 'split', 'neural', 'gan', 'strategies.vertigan.networks'}\n"
         "for package in (flwr_vertical, strategies):\n"
@@ -345,24 +290,19 @@ def test_importing_the_core_needs_no_optional_package():
         "        assert \"pip install 'flwr-vertical[torch]'\" in str(error), (name, error)\n"
         "        print('needs torch:', name)\n"
     )
-    assert done.returncode == 0, done.stderr
     # Only a strategy that says so in its name's place may need one.
     deep = [name for name, target in BUILTIN.items() if target.split(":")[0].split(".")[1] in TORCH]
-    assert set(done.stdout.replace("needs torch: ", "").split()) <= set(deep)
+    assert set(lines.replace("needs torch: ", "").split()) <= set(deep)
 
 
 def test_the_facade_of_strategies_with_the_apps_imports_none_even_if_it_is_there():
     """Nor slow packages of which most messages have no need: a process may serve one only."""
-    code = (
+    printed(
         "import sys, apps.client_app, apps.server_app, flwr_vertical, strategies.fknn\n"
         "strategies.register_all(); flwr_vertical.available_strategies()\n"
         f"found = set(sys.modules) & {OPTIONAL | SLOW}\n"
         "sys.exit(repr(found) if found else 0)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_every_strategy_states_what_it_discloses_beside_its_code():

@@ -1,5 +1,6 @@
-"""What a newcomer opens: the page that walks through VFEM, and how large party halves are."""
+"""What a newcomer opens: the page that walks through VFEM, files of a round, steps of parties."""
 
+import ast
 import importlib
 import re
 from pathlib import Path
@@ -28,8 +29,83 @@ def test_the_page_names_six_files_and_quotes_no_other():
     text = PAGE.read_text()
     named = re.findall(r"^\| `([\w/]+\.py)` \|", text, re.M)
     assert len(named) == 6
-    assert all((ROOT / path).is_file() for path in named)
+    assert set(named) == set(read_it_in("vfem"))
     assert set(re.findall(r"^# (\S+\.py)$", text, re.M)) <= set(named)
+
+
+# By method: its page, and what its strategy and party import that the round beside it does not run.
+ROUNDS = {
+    "vfem": ("vfem", "open_products", {
+        "linear/settings": "settings", "linear/moments/disclosure": "statements",
+        "linear/data": "before: tables to numbers", "linear/prediction/steps": "afterwards",
+        "linear/masked_means/steps": "rounds of other models",
+    }),
+    "fknn": ("fknn", "distances to donors", {}),
+    "false-vfl": ("false-vfl", "one step of gradients", {
+        "false_vfl/settings": "settings", "false_vfl/model": "what is kept",
+        "false_vfl/predict": "afterwards", "linear/problem": "before: labels and masks",
+        "neural/hardware": "where it computes", "neural/training": "between epochs",
+    }),
+    "gbdt": ("trees", "splits of a level", {
+        "trees/disclosure": "statements", "trees/model": "what is kept",
+        "trees/predict": "afterwards", "trees/binning": "before: tables to codes",
+        "trees/monotone": "an option", "trees/routing": "the round after it",
+    }),
+    "glm": ("glm", "open_products", {
+        "linear/settings": "settings", "linear/moments/disclosure": "statements",
+        "linear/moments/dp_statement": "statements", "linear/moments/budget": "an option: noise",
+        "linear/moments/dp_moments": "an option: noise", "linear/moments/groups": "before: rows",
+        "linear/families": "binomial and Poisson labels", "glm/likelihoods": "after it",
+        "glm/means": "binomial and Poisson labels", "glm/predictions": "afterwards",
+        "linear/prediction/server": "afterwards",
+    }),
+}  # fmt: skip
+
+
+def read_it_in(page):
+    text = (ROOT / "docs" / "methods" / f"{page}.md").read_text()
+    (line,) = re.findall(r"^Read it in: (.+?)\n\n", text, re.M | re.S)
+    return re.findall(r"`([\w/]+\.py)`", line)
+
+
+def home_of(module, name):
+    """The file in which a name is defined that is imported from a module or a package of ours."""
+    for dotted in (f"{module}.{name}", module):
+        path = ROOT / (dotted.replace(".", "/") + ".py")
+        if path.is_file():
+            return path
+    package = ROOT / module.replace(".", "/") / "__init__.py"
+    for node in ast.parse(package.read_text()).body if package.is_file() else []:
+        if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
+            return home_of(node.module, name)
+    return None
+
+
+def imported(path):
+    """The files of strategies whose names a file imports at its top."""
+    body = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ImportFrom)]
+    homes = {home_of(node.module, alias.name) for node in body for alias in node.names}
+    return {home for home in homes if home and home.is_relative_to(ROOT / "strategies")}
+
+
+@pytest.mark.parametrize("method", ROUNDS)
+def test_one_round_is_read_in_eight_files_six_of_which_the_page_names(method):
+    """Counted are the files of the page, and besides, of methods and shared rooms, the strategy's
+    module, its party half's, and those of which these two import a name; less `ROUNDS`'s others.
+    """
+    page, _, others = ROUNDS[method]
+    named = {ROOT / path for path in read_it_in(page)}
+    assert all(path.is_file() for path in named)
+    assert len(named) <= 6
+    module, _, cls = BUILTIN[method].partition(":")
+    pytest.importorskip("torch")
+    strategy = getattr(importlib.import_module(module), cls)
+    halves = {ROOT / (of.__module__.replace(".", "/") + ".py") for of in (strategy, strategy.party)}
+    reached = halves.union(*map(imported, halves))
+    beside = {ROOT / "strategies" / f"{other}.py" for other in others}
+    assert not beside & named
+    files = named | (reached - beside)
+    assert len(files) <= 8, sorted(str(path.relative_to(ROOT)) for path in files)
 
 
 def test_party_halves_offer_few_steps():

@@ -16,14 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from apps.cli.completion import SHELLS, completion_script
 from apps.cli.local_superlink import (
     check_simulation,
     local_options,
     run_environment,
     stop_local_superlink,
 )
-from apps.cli.parsing import SuggestingParser, version_text
+from apps.cli.parsing import SHELLS, SuggestingParser, completion_script, version_text
 from apps.cli.run_config import app_defaults, checked_config, checked_here
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
 from flwr_vertical.registry import available_strategies
@@ -118,8 +117,7 @@ def make_parser() -> argparse.ArgumentParser:
     policy.add_argument("-c", "--run-config", action="append", default=[], metavar="KEY=VALUE|TOML")
     policy.add_argument("--app", default=".", help="folder of the app (default: this one)")
     ledger = commands.add_parser(
-        "privacy-ledger",
-        help="show what has left a node: runs, sets of rows, bits, epsilon",
+        "privacy-ledger", help="show what has left a node: runs, sets of rows, bits, epsilon"
     )
     ledger.add_argument("place", metavar="DIR", help="the node's 'output' folder, or a ledger")
     ledger.add_argument("--json", action="store_true", help="print JSON")

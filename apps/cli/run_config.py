@@ -61,7 +61,9 @@ def checked_config(
     if strategy is None:
         return found
     if own:
-        found[SETTINGS] = json.dumps(own | _given_settings(strategy, given))
+        found[SETTINGS] = json.dumps(
+            own | own_settings(strategy, {SETTINGS: given.get(SETTINGS, "")})
+        )
     config = {**defaults, **found}
     make_strategy(str(config["strategy"]), config)
     if here:
@@ -111,10 +113,6 @@ def _strategy(
             print(f"settings are not checked here: {error}", file=sys.stderr)
             return None
         raise
-
-
-def _given_settings(strategy: type[Strategy], given: Mapping[str, Any]) -> dict[str, Any]:
-    return own_settings(strategy, {SETTINGS: given.get(SETTINGS, "")})
 
 
 def _check_type(key: str, value: Any, default: Any) -> None:

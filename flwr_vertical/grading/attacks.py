@@ -84,9 +84,9 @@ def grade(
     synthetic = _joined("tables", tables, names, origins, rng, real=False)
     if beside is None and len(synthetic) > len(members):
         # As many rows as the attacker has of other members.
-        synthetic = _some(synthetic, len(members), rng)
+        synthetic = rk.some_rows(synthetic, len(members), rng)
     risks, skipped = _attacked(members, beside, synthetic, names, n_attacks, seed)
-    score = quality_score(*(_with_days(of, parties, origins) for of in (originals, tables)))
+    score = quality_score(originals, tables)
     found = Grade(
         risks,
         float(score.shapes.mean()),
@@ -171,7 +171,7 @@ def _joined(
             f"{what}: attacks need {_FEWEST} rows or more that all parties have without a missing "
             f"cell, got {len(joined)}"
         )
-    return _some(joined, _MOST_ROWS, rng).reset_index(drop=True)
+    return rk.some_rows(joined, _MOST_ROWS, rng).reset_index(drop=True)
 
 
 def _titles(names: Sequence[tuple[str, Any]]) -> list[str]:
@@ -211,21 +211,3 @@ def _plain(column: pd.Series, first: Any = None) -> pd.Series:
     if pd.api.types.is_bool_dtype(column) or not pd.api.types.is_numeric_dtype(column):
         return column.astype(object)
     return pd.Series(column.to_numpy(dtype=float, na_value=np.nan), column.index)
-
-
-def _with_days(
-    tables: Mapping[str, pd.DataFrame],
-    parties: Sequence[str],
-    origins: Mapping[tuple[str, Any], Any],
-) -> dict[str, pd.DataFrame]:
-    """Return tables in which dates are numbers, as in attacks."""
-    found = {party: tables[party].copy(deep=False) for party in parties}
-    for (party, name), first in origins.items():
-        found[party][name] = _plain(found[party][name], first)
-    return found
-
-
-def _some(rows: pd.DataFrame, most: int, rng: np.random.Generator) -> pd.DataFrame:
-    if len(rows) <= most:
-        return rows
-    return rows.iloc[np.sort(rng.choice(len(rows), most, replace=False))]

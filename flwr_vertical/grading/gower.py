@@ -52,15 +52,6 @@ class Distances:
         return total
 
 
-def nearest_rows(people: pd.DataFrame, rows: pd.DataFrame, n_neighbors: int = 1) -> Integers:
-    """Return the rows that are nearest to each person.
-
-    Shapes: returns (n_people, n_neighbors): integers of rows, the nearest first; of equals the
-    first.
-    """
-    return nearest(Distances(people, rows), n_neighbors)
-
-
 def nearest(distances: Distances, n_neighbors: int = 1, own: Integers | None = None) -> Integers:
     """Return the rows that are nearest to each person.
 

@@ -186,35 +186,22 @@ class Grade:
             ]
             for risk in self.risks
         }
-        return {
-            "privacy": self.privacy,
-            "utility": self.utility,
-            "text": self.sentences,
-            "attacks": attacks,
-            "shapes": self.shapes,
-            "trends": self.trends,
-            "n_members": self.n_members,
-            "n_others": self.n_others,
-            "n_synthetic": self.n_synthetic,
-            "parties": list(self.parties),
-            "models": None
-            if self.models is None
-            else {name: dict(scores) for name, scores in self.models.items()},
-            "target": self.target,
-            "skipped": list(self.skipped),
-        }
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        plain |= {"parties": list(self.parties), "skipped": list(self.skipped)}
+        if self.models is not None:
+            plain["models"] = {name: dict(scores) for name, scores in self.models.items()}
+        letters = {"privacy": self.privacy, "utility": self.utility, "text": self.sentences}
+        return letters | {"attacks": attacks} | {k: v for k, v in plain.items() if k != "risks"}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Grade:
         """Rebuild a grade from what `to_dict` gave."""
-        found = []
-        for attack, rates in data["attacks"].items():
-            members, chance, guessing = (None if r is None else Rate(*r) for r in rates)
-            assert members is not None
-            assert chance is not None
-            found.append(Risk(attack, members, chance, guessing))
+        risks = [
+            Risk(attack, Rate(*members), Rate(*chance), guessing and Rate(*guessing))
+            for attack, (members, chance, guessing) in data["attacks"].items()
+        ]
         names = [name for name in cls.__dataclass_fields__ if name != "risks"]
-        return cls(found, **{name: data[name] for name in names})
+        return cls(risks, **{name: data[name] for name in names})
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)

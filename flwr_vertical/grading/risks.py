@@ -152,13 +152,13 @@ def singling_out(
     members, synthetic, *beside = with_codes(tables)
     predicates = found(synthetic)
     if others is None:
-        people = _some(members, len(synthetic), rng)
+        people = some_rows(members, len(synthetic), rng)
         half = rng.permutation(len(members))
         first, second = (members.iloc[np.sort(part)] for part in np.array_split(half, 2))
         by_chance = counts_of(found(first), second) == 1
     else:
         n_people = min(len(members), len(others))
-        people, strangers = (_some(table, n_people, rng) for table in (members, beside[0]))
+        people, strangers = (some_rows(table, n_people, rng) for table in (members, beside[0]))
         by_chance = counts_of(predicates, strangers) == 1
     guesses = random_predicates(synthetic, n_columns, len(predicates), rng, unique=False)
     return Risk(
@@ -205,14 +205,12 @@ def _trials(
     rng: np.random.Generator,
 ) -> tuple[_Trial, _Trial]:
     """Return the attack on members, and the one that gives the chance."""
-    chosen = np.arange(len(members))
-    if len(members) > most:
-        chosen = np.sort(rng.choice(len(members), most, replace=False))
+    chosen = some_rows(pd.DataFrame(index=np.arange(len(members))), most, rng).index.to_numpy()
     people = members.iloc[chosen]
     attacked = _Trial(people, synthetic)
     if others is None:
         return attacked, _Trial(people, members, chosen)
-    return attacked, _Trial(_some(others, most, rng), synthetic)
+    return attacked, _Trial(some_rows(others, most, rng), synthetic)
 
 
 def _guessed(trial: _Trial, targets: list[str], known: list[str]) -> dict[str, Flags]:
@@ -266,7 +264,8 @@ def _as_numbers(tables: Sequence[pd.DataFrame]) -> list[Array]:
     return np.split(values, np.cumsum([len(table) for table in tables])[:-1])
 
 
-def _some(people: pd.DataFrame, most: int, rng: np.random.Generator) -> pd.DataFrame:
+def some_rows(people: pd.DataFrame, most: int, rng: np.random.Generator) -> pd.DataFrame:
+    """Return so many rows at most, in their order."""
     if len(people) <= most:
         return people
     return people.iloc[np.sort(rng.choice(len(people), most, replace=False))]

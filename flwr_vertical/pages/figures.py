@@ -146,7 +146,9 @@ def history_figure(history: Sequence[Mapping[str, object]], most: int = 9) -> st
             ax.set_yscale("log")
             ax.tick_params(which="minor", length=0)
         else:
-            ax.ticklabel_format(axis="y", useOffset=False, style="plain" if _tame(y) else "sci")
+            largest = float(y.abs().max())
+            tame = largest == 0 or 1e-3 <= largest < 1e6
+            ax.ticklabel_format(axis="y", useOffset=False, style="plain" if tame else "sci")
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
         label(ax, plain(name), clock or "entry")
@@ -243,8 +245,3 @@ def _is_real(value: object) -> bool:
 def _is_intercept(key: object) -> bool:
     name = key[-1] if isinstance(key, tuple) else key
     return str(name).lower().strip("()") in ("intercept", "const", "constant", "bias")
-
-
-def _tame(values: pd.Series) -> bool:
-    largest = float(values.abs().max())
-    return largest == 0 or 1e-3 <= largest < 1e6

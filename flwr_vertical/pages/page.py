@@ -170,7 +170,10 @@ def dataframe_html(
     for name, values, is_index in columns:
         write = formats.get(name, format_value)
         # The index is a label even where it is a number.
-        numeric = not is_index and any(_is_number(value) for value in values)
+        numeric = not is_index and any(
+            isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+            for value in values
+        )
         wordy = any(isinstance(value, str) and len(value) > _WORDY for value in values)
         side = ' class="number"' if numeric else ' class="words"' if wordy else ""
         tag = "th" if is_index else "td"
@@ -203,19 +206,11 @@ def format_value(value: Any) -> str:
         return f"{number:,.0f}" if 9999.5 <= abs(number) < 1e9 else f"{number:.3e}"
     if value is None or value is pd.NA or value is pd.NaT:
         return "–"
-    if isinstance(value, (dict, list, tuple, set)):
-        return _collection_text(value)
-    return str(value)
-
-
-def _collection_text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} = {format_value(item)}" for key, item in value.items()) or "–"
-    return ", ".join(map(format_value, value)) or "–"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+    if isinstance(value, (list, tuple, set)):
+        return ", ".join(map(format_value, value)) or "–"
+    return str(value)
 
 
 def _body_html(body: Body, heading: str) -> str:

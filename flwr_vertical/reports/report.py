@@ -30,7 +30,6 @@ from flwr_vertical.reports import imputation as im
 from flwr_vertical.reports import missingness as mi
 from flwr_vertical.reports import synthetic as sy
 from flwr_vertical.reports.glossary import meaning_of, most_telling_first
-from flwr_vertical.reports.party_page import own_facts, own_sentence, rows_got
 from flwr_vertical.results.atomic import write_bytes_atomically
 from flwr_vertical.results.data import ResultData, needed_lines
 from flwr_vertical.results.storage import is_own_report
@@ -39,6 +38,7 @@ _MOST_PANELS = 12
 _MOST_PREDICTIONS = 20
 _FEW_PANELS = 4  # of a figure in a notebook
 _FEW_COEFFICIENTS = 20
+_MOST_ROWS_GOT = _MOST_COLUMNS_GOT = 12  # on a party's own page
 
 
 def write_report(
@@ -69,9 +69,9 @@ def report_html(
     above += [] if seed is None else [f"seed {seed}"]
     return render_page(
         f"{party}: {result.strategy}" if party else result.strategy,
-        [*(rows_got(result, party) if party else ()), *_sections(result, ungraded), *more],
-        subtitle=own_sentence(result, party) if party else _sentence(result, size),
-        facts=own_facts(result, party) if party else _facts(result, size),
+        [*(_rows_got(result, party) if party else ()), *_sections(result, ungraded), *more],
+        subtitle=_own_sentence(result, party) if party else _sentence(result, size),
+        facts=_own_facts(result, party) if party else _facts(result, size),
         kicker=" · ".join(part for part in above if part),
         made=result.call,
     )
@@ -263,3 +263,60 @@ def _sentence(result: ResultData, size: _Size) -> str:
         name = most_telling_first(result.metrics)[0]
         text += f"; {name} {format_value(result.metrics[name])}"
     return text + "."
+
+
+def _own_facts(result: ResultData, party: str) -> dict[str, str]:
+    """Return the cards under the title of a party's page."""
+    before, after = result.originals[party], result.tables.get(party)
+    facts = {"Own rows": f"{len(before):,}", "Columns": f"{before.shape[1]:,}"}
+    if before.size:
+        facts["Missing cells"] = f"{before.isna().to_numpy().mean():.1%}"
+    if after is None:
+        return facts
+    if qu.is_synthetic(before, after):
+        return {**facts, "Synthetic rows": f"{len(after):,}"}
+    facts["Cells filled in"] = f"{_filled_cells(before, after):,}"
+    facts["Rows got"] = f"{len(_got(before, after)):,}"
+    return facts
+
+
+def _own_sentence(result: ResultData, party: str) -> str:
+    """Return the sentence under the title of a party's page."""
+    before, after = result.originals[party], result.tables.get(party)
+    text = f"Party {party!r} gave {len(before):,} rows of {before.shape[1]:,} columns"
+    if after is None:
+        return text + "; its table is unchanged."
+    if qu.is_synthetic(before, after):
+        return text + f" and got {len(after):,} synthetic rows."
+    text += f"; {_filled_cells(before, after):,} of its missing cells are filled in"
+    got = len(_got(before, after))
+    return text + (f", and it got {got:,} rows that only others had." if got else ".")
+
+
+def _rows_got(result: ResultData, party: str) -> Iterator[Section]:
+    """Return the section with rows that a party had not before, if there are any."""
+    before, after = result.originals[party], result.tables.get(party)
+    if after is None or before.empty:
+        return
+    made = qu.is_synthetic(before, after)
+    got = after if made else _got(before, after)
+    if not len(got):
+        return
+    shown = got.iloc[:_MOST_ROWS_GOT, :_MOST_COLUMNS_GOT]
+    what = "synthetic rows" if made else "rows of samples that this party had no row of"
+    caption = f"{len(got):,} {what}; {len(shown)} are shown here, all are in the table."
+    if left := got.shape[1] - shown.shape[1]:
+        caption += f" {left} more columns are not shown."
+    yield Section("Rows that it got", dataframe_html(shown), caption)
+
+
+def _filled_cells(before: pd.DataFrame, after: pd.DataFrame) -> int:
+    """Return how many missing cells of a party's own rows have a value afterwards."""
+    columns = [name for name in before if name in after]
+    rows = before.index.intersection(after.index)
+    filled = before.loc[rows, columns].isna() & after.loc[rows, columns].notna()
+    return int(filled.to_numpy().sum())
+
+
+def _got(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
+    return after[~after.index.isin(before.index)]

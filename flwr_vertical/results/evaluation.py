@@ -143,7 +143,7 @@ class Evaluation:
     def from_frame(cls, frame: pd.DataFrame, plain: Mapping[str, Any]) -> Evaluation:
         """Put together what `to_frame` and `to_plain` gave."""
         names = list(dict.fromkeys(frame.index.get_level_values(0)))
-        parts = {str(name): _known_columns(frame.loc[name]) for name in names}
+        parts = {str(name): frame.loc[name].dropna(axis="columns", how="all") for name in names}
         return cls(parts.pop(""), beside=parts, **plain)
 
     def _of(self, name: str) -> pd.DataFrame:
@@ -209,10 +209,6 @@ def with_probabilities(frame: pd.DataFrame) -> pd.DataFrame:
     p = frame["prediction"].to_numpy(dtype=float)
     own = {f"{PROBABILITY}0": 1.0 - p, f"{PROBABILITY}1": p}
     return frame.assign(prediction=(p > 0.5).astype(float), **own)
-
-
-def _known_columns(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.loc[:, frame.notna().any()]
 
 
 def _labels_of(predictions: pd.DataFrame, labels: pd.Series) -> pd.Series:

@@ -126,11 +126,7 @@ def find_strategies_by(find: Callable[[str], None]) -> None:
 
 def pack_model(model: Any, strategy: str = "") -> bytes:
     """Return a model as the bytes of an ``.npz`` file; plain values are models, too."""
-    head = {
-        "format": FORMAT,
-        "format-version": FORMAT_VERSION,
-        **describe_model(model, strategy),
-    }
+    head = {"format": FORMAT, "format-version": FORMAT_VERSION, **describe_model(model, strategy)}
     value = model
     if isinstance(model, Model):
         value = {name: getattr(model, name) for name in _fields(type(model))}

@@ -93,11 +93,7 @@ class Progress:
         self, name: int, advance: int | None = None, detail: str = "", **values: SupportsFloat
     ) -> None: ...
     def step(
-        self,
-        name: str | int,
-        advance: int | None = None,
-        detail: str = "",
-        **values: SupportsFloat,
+        self, name: str | int, advance: int | None = None, detail: str = "", **values: SupportsFloat
     ) -> None:
         """Say what is done: ``step("distances")``, or ``step(i, total, loss=loss)`` in a training.
 

@@ -148,7 +148,8 @@ def _explained(address: Address, what: str) -> Iterator[None]:
     except (Error, pa.ArrowException, OSError) as error:
         if isinstance(error, DataError | ConfigError):
             raise
-        state = getattr(error, "sqlstate", None) or _state_in(str(error))
+        in_text = re.search(r"SQLSTATE: ([0-9A-Z]{5})", str(error))
+        state = getattr(error, "sqlstate", None) or (in_text and in_text.group(1))
         logger.error("the database %s, %s: %s", address, what, _first_line(str(error)))
         if state in _REFUSED:
             raise ConfigError(f"the database {address}: {what} {_REFUSED[state]}") from None
@@ -163,11 +164,6 @@ def _explained(address: Address, what: str) -> Iterator[None]:
             f"the database {address} refused {what} (SQLSTATE {state or 'unknown'}); the log of "
             "this node has its words"
         ) from None
-
-
-def _state_in(text: str) -> str | None:
-    found = re.search(r"SQLSTATE: ([0-9A-Z]{5})", text)
-    return found.group(1) if found else None
 
 
 def _first_line(text: str) -> str:

@@ -17,11 +17,7 @@ from flwr_vertical.sources.statements import Wanted
 from flwr_vertical.tables import Kind, Table, read_table
 from flwr_vertical.tables.findings import DataWarning
 
-_READERS = {
-    POSTGRESQL: postgres.read,
-    DUCKDB: duckdb_file.read,
-    SQLITE: sqlite_file.read,
-}
+_READERS = {POSTGRESQL: postgres.read, DUCKDB: duckdb_file.read, SQLITE: sqlite_file.read}
 
 
 def read_source(

@@ -116,7 +116,9 @@ def _check_column(
         infer_kinds(single, kinds)
     except (DataError, ConfigError) as error:
         observed = column.dropna()
-        code = "no-values" if observed.empty else _error_code(error)
+        code = "infinite" if "infinite" in str(error) else "type"
+        code = "kinds" if isinstance(error, ConfigError) else code
+        code = "no-values" if observed.empty else code
         yield Finding(Severity.ERROR, code, name, *_parts(error), examples_of(observed[:3]))
         return
     plain = single[name]
@@ -130,7 +132,11 @@ def _check_column(
     if len(counts) < 2:
         return
     if types.is_datetime64_any_dtype(plain.dtype):
-        yield _dates_for_some(name)
+        yield Finding(
+            Severity.NOTE, "points-in-time", name,
+            "points in time, which only vcds, evcds and ievcds take",
+            "for other methods csv.dates='days' makes numbers of days of them",
+        )  # fmt: skip
         return
     if is_text(plain):
         texts = text_numbers.texts_of(counts.index)
@@ -140,16 +146,6 @@ def _check_column(
             yield from check_levels(name, counts, len(observed), stated)
         yield from check_variants(name, counts)
     yield from check_rare(name, counts, len(observed))
-
-
-def _dates_for_some(name: str) -> Finding:
-    return Finding(
-        Severity.NOTE,
-        "points-in-time",
-        name,
-        "points in time, which only vcds, evcds and ievcds take",
-        "for other methods csv.dates='days' makes numbers of days of them",
-    )
 
 
 def _usable_numbers(column: "pd.Series[Any]") -> npt.NDArray[np.float64] | None:
@@ -177,13 +173,6 @@ def _parts(error: Exception) -> tuple[str, str]:
     """Split the text of an error into what was seen and what to do."""
     seen, _, advice = str(error).removeprefix("the table ").rpartition("; ")
     return (seen, advice) if seen else (advice, "")
-
-
-def _error_code(error: Exception) -> str:
-    text = str(error)
-    if isinstance(error, ConfigError):
-        return "kinds"
-    return "infinite" if "infinite" in text else "type"
 
 
 def _check_constant(name: str, distinct: int, n_observed: int) -> Iterator[Finding]:
@@ -235,7 +224,8 @@ def _check_numbers(name: str, values: npt.NDArray[np.float64], stated: bool) -> 
     if stated:
         return
     whole = bool(np.all(np.mod(values, 1.0) == 0))
-    if whole and high - low == len(values) - 1 and _all_different(values):
+    different = len(values) >= NEAR_UNIQUE_ROWS and len(np.unique(values)) == len(values)
+    if whole and high - low == len(values) - 1 and different:
         yield Finding(
             Severity.NOTE,
             "row-numbers",
@@ -254,10 +244,6 @@ def _check_numbers(name: str, values: npt.NDArray[np.float64], stated: bool) -> 
                 f"state kind.{name}='ordinal' or 'categorical' if they are grades or codes",
                 examples_of(f"{value:g}" for value in head),
             )
-
-
-def _all_different(values: npt.NDArray[np.float64]) -> bool:
-    return len(values) >= NEAR_UNIQUE_ROWS and len(np.unique(values)) == len(values)
 
 
 def _are_compact_dates(values: npt.NDArray[np.float64], low: float, high: float) -> bool:

@@ -61,10 +61,7 @@ def to_codes(table: Table, levels: Levels, party: str) -> npt.NDArray[np.float64
 
 
 def from_codes(
-    codes: npt.NDArray[np.float64],
-    like: Table,
-    levels: Levels,
-    index: "pd.Index[Any]",
+    codes: npt.NDArray[np.float64], like: Table, levels: Levels, index: "pd.Index[Any]"
 ) -> pd.DataFrame:
     """Turn numbers back into a table with the columns and dtypes of another.
 

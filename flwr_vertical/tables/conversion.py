@@ -205,11 +205,7 @@ def _mark(mark: str) -> str:
 
 
 def _convert_dates(
-    name: str,
-    found: _Texts,
-    stated: str,
-    changed: dict[str, Any],
-    findings: list[Finding],
+    name: str, found: _Texts, stated: str, changed: dict[str, Any], findings: list[Finding]
 ) -> None:
     """Make numbers of days of a column of dates, if its owner asks for it and they are certain."""
     order = text_dates.order_of(found.distinct)

@@ -178,7 +178,11 @@ def _say_format(file: _File, usual: str, stated: CsvFormat, findings: list[Findi
     said = []
     if stated.separator is None and file.separator != usual:
         said.append(f"separator {_name(file.separator)}")
-    if stated.encoding is None and file.encoding != "utf-8-sig" and not _warned(findings):
+    if (
+        stated.encoding is None
+        and file.encoding != "utf-8-sig"
+        and not any(one.code == "encoding" for one in findings)
+    ):
         said.append(f"encoding {file.encoding}")
     if said:
         findings.insert(
@@ -191,10 +195,6 @@ def _say_format(file: _File, usual: str, stated: CsvFormat, findings: list[Findi
                 "state the keys csv.* to have it read so in any case",
             ),
         )
-
-
-def _warned(findings: Sequence[Finding]) -> bool:
-    return any(finding.code == "encoding" for finding in findings)
 
 
 def _leading_zeros(file: _File, frame: pd.DataFrame, columns: Sequence[str]) -> list[Finding]:

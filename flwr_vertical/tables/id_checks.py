@@ -158,10 +158,6 @@ def _share(texts: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
 
 
 def _found(
-    code: str,
-    seen: str,
-    advice: str,
-    ids: "pd.Index[Any]",
-    severity: Severity = Severity.WARNING,
+    code: str, seen: str, advice: str, ids: "pd.Index[Any]", severity: Severity = Severity.WARNING
 ) -> Finding:
     return Finding(severity, f"id-{code}", "", seen, advice, examples_of(ids[:3]))

@@ -53,7 +53,12 @@ def normal_ids(index: "pd.Index[Any]", normalise: Sequence[str], party: str) -> 
         raise DataError(f"party {party!r}: a sample ID ends in a NUL character; remove it")
     if not normalise:
         return index.to_numpy().astype(str)
-    normal = [_normal(value, normalise) for value in index]
+    normal = []
+    for value in index:
+        parts = _SPLIT.split(value)
+        for name in normalise:
+            parts = [_FORMS[name](part) for part in parts]
+        normal.append(JOINER.join(parts))
     if repeated := len(normal) - len(set(normal)):
         raise DataError(
             f"party {party!r}: {repeated} sample IDs equal another one after normalisation "
@@ -84,10 +89,3 @@ def join_levels(index: pd.MultiIndex) -> "pd.Index[Any]":
     joined = [JOINER.join(values) for values in zip(*parts, strict=True)]
     name = JOINER.join(str(level) for level in index.names)
     return pd.Index(joined, dtype=object, name=name).infer_objects()
-
-
-def _normal(value: str, normalise: Sequence[str]) -> str:
-    parts = _SPLIT.split(value)
-    for name in normalise:
-        parts = [_FORMS[name](part) for part in parts]
-    return JOINER.join(parts)

@@ -47,9 +47,7 @@ def refuse_dates(kinds: Mapping[str, Kind], party: str | None = None) -> None:
 
 
 def infer_kinds(
-    frame: pd.DataFrame,
-    overrides: Mapping[str, Kind | str] | None = None,
-    party: str | None = None,
+    frame: pd.DataFrame, overrides: Mapping[str, Kind | str] | None = None, party: str | None = None
 ) -> dict[str, Kind]:
     """Infer the kind of each column from its dtype and its observed values.
 

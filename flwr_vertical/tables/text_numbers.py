@@ -69,13 +69,9 @@ def possible_forms(texts: pa.Array) -> list[NumberForm]:
     first: dict[str, NumberForm] = {}
     for form in fitting:
         first.setdefault(form.decimal, form)
-    if len(first) == 2 and not _has_mark(texts):
+    if len(first) == 2 and not pc.any(pc.match_substring_regex(texts, "[.,]")).as_py():
         first.pop(",")  # spaces or apostrophes at most: both read the same
     return list(first.values())
-
-
-def _has_mark(texts: pa.Array) -> bool:
-    return bool(pc.any(pc.match_substring_regex(texts, "[.,]")).as_py())
 
 
 def has_mark(texts: pa.Array, mark: str) -> bool:

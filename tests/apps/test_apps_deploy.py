@@ -447,6 +447,7 @@ def refused(home, private, ca, elsewhere):
 
 
 @pytest.mark.flower
+@pytest.mark.deployment
 @pytest.mark.timeout(600)
 def test_a_strategy_of_somebody_else_runs_on_it_with_its_settings(federation, capsys):
     asked = (federation, "known-cells", ["known-cells.scale=2.5"])

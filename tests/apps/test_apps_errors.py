@@ -1,102 +1,114 @@
 """What is wrong is one line that names it: in Flower's log, at the server and at a party."""
 
-import json
 import logging
-import tomllib
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from app_runs import DEFAULTS, own_files, run_app, simulated
 from flwr.app import Context, RecordDict
 from flwr.common.logger import log as flower_log
 
-from apps.client_app import app as client_app
-from apps.server_app import app as server_app
-from flwr_vertical import LocalGrid
-from flwr_vertical.errors import VerticalError
-from flwr_vertical.settings.toml import flat
-
-ROOT = Path(__file__).parents[2]
+from flwr_vertical.errors import ConfigError, DataError, PartyError, VerticalError
+from flwr_vertical.node.file_storage import FileStorage
 
 
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("FLWR_VERTICAL_HOME", str(tmp_path / "results"))
-    for name in ("bank", "court"):
-        table = pd.DataFrame({"id": [f"c{k}" for k in range(8)], name: range(8)})
-        table.to_csv(tmp_path / f"{name}.csv", index=False)
-    yield tmp_path
-    logging.getLogger("flwr_vertical").handlers.clear()
-    logging.getLogger("flwr_vertical").propagate = True
-
-
-def failing_run(home, caplog, court=None, n=2, **settings):
-    """Return Flower's line on a run that fails, as its ServerApp process would write it."""
-    config = flat(
-        tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    )
-    config |= {"patience": 0.5, "run-name": "test", "strategy": "mean", "parties": "bank,court"}
-    config |= {key.replace("_", "-"): value for key, value in settings.items()}
-    nodes = [
-        {"party": name, "data": str(home / f"{name}.csv"), "output": str(home / name)}
-        for name in ("bank", "court")
-    ]
-    nodes[1] |= court or {}
-    with LocalGrid(client_app, nodes[:n], config, max_parallel=2) as grid:
-        with pytest.raises(VerticalError) as caught:
-            server_app(grid, Context(1, 1, {}, RecordDict(), config))
-        caplog.clear()
-        with caplog.at_level(logging.ERROR, "flwr"):
-            logger = logging.getLogger("flwr")
-            logger.addHandler(caplog.handler)
-            try:  # as flwr.superlink.runtime.run_serverapp does
-                flower_log(
-                    logging.ERROR, "%s raised an exception", "ServerApp", exc_info=caught.value
-                )
-            finally:
-                logger.removeHandler(caplog.handler)
+def check_flower_line(error, caplog):
+    """Flower's line on a run that failed, as its ServerApp process writes it, is one."""
+    caplog.clear()
+    with caplog.at_level(logging.ERROR, "flwr"):
+        logger = logging.getLogger("flwr")
+        logger.addHandler(caplog.handler)
+        try:  # as flwr.superlink.runtime.run_serverapp does
+            flower_log(logging.ERROR, "%s raised an exception", "ServerApp", exc_info=error)
+        finally:
+            logger.removeHandler(caplog.handler)
     line = caplog.handler.format(caplog.records[-1])
+    assert " ".join(str(error).split()) in line
     assert "Traceback" not in line
     assert "\n" not in line
-    return line
 
 
-def test_a_misspelt_key_of_a_node_config_is_named_with_the_party(home, caplog):
-    line = failing_run(home, caplog, {"max-epsilom": 1.0})
-    assert "party 'court'" in line
-    assert "unknown key 'max-epsilom'" in line
-    assert "did you mean 'max-epsilon'" in line
+def without(key):
+    return lambda home, nodes: nodes[0].pop(key)
 
 
-def test_a_wrong_path_is_named_with_the_party(home, caplog):
-    line = failing_run(home, caplog, {"data": str(home / "curt.csv")})
-    assert "party 'court'" in line
-    assert str(home / "curt.csv") in line
+def not_a_table(home, nodes):
+    (home / "court.csv").write_bytes(b"\x00\xff\xfe\x01" * 50)
 
 
-def test_a_party_that_is_not_there_is_named(home, caplog):
-    line = failing_run(home, caplog, n=1)
-    assert "1 of 2 nodes are connected" in line
-    assert "party 'court' is absent" in line
+def labels_of_others(home, nodes):
+    strange = pd.Series([1.0], index=pd.Index(["x"], name="customer"), name="y")
+    strange.to_csv(home / "labels.csv")
 
 
-def test_other_errors_keep_their_traceback(caplog):
-    try:
-        raise KeyError("x")
-    except KeyError as error:
-        record = logging.LogRecord("flwr", logging.ERROR, "", 0, "m", (), (KeyError, error, None))
+NO_NAME = "checkpoint=true and resume=true need a run-name"
+HELD = {"label_holder": "bank", "label_column": "z"}
+ALONE = {"patience": 0.5, "parties": "bank,court"}
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "error", "says"),
+    [
+        ({"max-epsilom": 1.0}, {}, PartyError,
+         r"party 'bank'.*unknown key 'max-epsilom'.*did you mean 'max-epsilon'"),
+        ({"data": "{home}/absent.csv"}, {}, PartyError, r"party 'bank'.*{home}/absent\.csv"),
+        (not_a_table, {}, PartyError, r"party 'court'.*court\.csv"),
+        ({"id-column": "nope"}, {}, PartyError, r"party 'bank'.*nope.*customer"),
+        (without("party"), {}, PartyError, r"no party name.*--node-config"),
+        (without("data"), {}, PartyError, r"party 'bank'.*no 'data'"),
+        ({"policy.labels": "z"}, HELD, PartyError, r"party 'bank'.*no column 'z'"),
+        ({}, {"fitted": "nope"}, PartyError, r"nothing from a run named 'nope'"),
+        ({"party": "court"}, {}, ConfigError, r"two nodes.*'court'"),
+        (lambda home, nodes: nodes.pop(), ALONE, VerticalError,
+         r"1 of 2 nodes are connected.*party 'court' is absent"),
+        (labels_of_others, {"labels": "{home}/labels.csv"}, DataError,
+         "no label belongs to a sample"),
+        ({}, {"fknn.n-neighbours": 3}, ConfigError, r"\['n_neighbours'\].*fknn\.n-neighbors"),
+        ({}, {"checkpoint": True, "run_name": ""}, ConfigError, NO_NAME),
+        ({}, {"resume": True, "run_name": ""}, ConfigError, NO_NAME),
+        ({}, {"checkpoint": "no"}, ConfigError, "checkpoint must be true or false, got 'no'"),
+        ({}, {"resume": "no"}, ConfigError, "resume must be true or false, got 'no'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_in_one_line(
+    home, bank, court, caplog, change, settings, error, says
+):
+    def filled(value):
+        return value.replace("{home}", str(home)) if isinstance(value, str) else value
+
+    nodes = own_files(home, bank=bank, court=court)
+    if callable(change):
+        change(home, nodes)
+    else:
+        nodes[0] |= {key: filled(value) for key, value in change.items()}
+    with pytest.raises(error, match=filled(says)) as caught:
+        run_app(nodes, **{key: filled(value) for key, value in settings.items()})
+    check_flower_line(caught.value, caplog)
+    assert not (home / "results" / "server" / "test" / "result.json").exists()
+
+
+def test_too_few_nodes_say_how_to_get_more(home):
+    with pytest.raises(ConfigError, match=r"num-supernodes=3"):
+        run_app(simulated(2), aggregation="ckks", patience=1.0)
+
+
+def test_other_errors_keep_their_traceback():
+    record = logging.LogRecord("flwr", logging.ERROR, "", 0, "m", (), (KeyError, KeyError(), None))
     for check in logging.getLogger("flwr").filters:
         check(record) if callable(check) else check.filter(record)
     assert record.exc_info is not None
 
 
-def test_the_server_remembers_which_node_was_which_party(home):
-    config = flat(
-        tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    )
-    config |= {"strategy": "mean", "patience": 5.0, "run-name": "test"}
-    nodes = [{"partition-id": k, "num-partitions": 2} for k in range(2)]
-    with LocalGrid(client_app, nodes, config, max_parallel=2) as grid:
-        server_app(grid, Context(1, 1, {}, RecordDict(), config))
-    kept = json.loads((home / "results" / "server" / "node-names.json").read_text())
-    assert sorted(kept["nodes"].values()) == kept["last"] == ["clinic", "laboratory"]
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/../../b", "..", "a\nb"])
+def test_names_of_runs_stay_in_the_folder_of_the_node(home, bank, court, name):
+    nodes = own_files(home, bank=bank, court=court)
+    with pytest.raises(ConfigError, match="run-name"):
+        run_app(nodes, run_name=name)
+    with pytest.raises(PartyError, match="fitted"):
+        run_app(nodes, fitted=name)
+    # A server of another mind does not get further: the party checks for itself.
+    context = Context(1, 1, dict(nodes[0]), RecordDict(), DEFAULTS | {"run-name": name})
+    with pytest.raises(ConfigError, match="run-name"):
+        FileStorage().save(context, bank)
+    left = {path.name for path in home.glob("*-out/*")}
+    assert left <= {"bank.privacy-ledger.sqlite", "court.privacy-ledger.sqlite"}

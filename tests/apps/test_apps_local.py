@@ -11,14 +11,10 @@ import tomllib
 
 import pandas as pd
 import pytest
-from flwr.app import Context, RecordDict
 from runtimes import IN_MEMORY, free_port
 
 from apps.cli import local_superlink, main
-from apps.cli.run_config import app_defaults
-from apps.client_app import app as client_app
-from apps.server_app import app as server_app
-from flwr_vertical import LocalGrid, Result
+from flwr_vertical import Result
 from flwr_vertical.errors import ConfigError
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -170,16 +166,6 @@ def test_paths_of_the_server_are_those_of_this_folder(home, monkeypatch):
     settings, _ = started(monkeypatch, "--run-config", items)
     assert settings["labels"] == str(home / "labels.csv")
     assert settings["test-labels"] == "demo"
-
-
-def test_demonstration_nodes_take_the_names_that_the_run_asks_for(home):
-    config = app_defaults(ROOT) | {"strategy": "mean", "patience": 5.0, "run-name": "test"}
-    config["parties"] = "bank,court,hospital"
-    nodes = [{"partition-id": k, "num-partitions": 3} for k in range(3)]
-    with LocalGrid(client_app, nodes, config) as grid:
-        server_app(grid, Context(1, 1, {}, RecordDict(), config))
-    written = (home / "results" / "parties" / "test").glob("*.parquet")
-    assert sorted(path.stem for path in written) == ["bank", "court", "hospital"]
 
 
 def test_a_run_whose_log_closes_early_is_waited_for(monkeypatch):

@@ -39,6 +39,13 @@ def forest():
     return Forest([{"split": np.arange(3), "gain": 0.5}], np.eye(2), {"bank": ["u", "v"]})
 
 
+def same_forest(model):
+    assert type(model) is Forest
+    assert model.names == {"bank": ["u", "v"]}
+    np.testing.assert_array_equal(model.weights, np.eye(2))
+    np.testing.assert_array_equal(model.trees[0]["split"], np.arange(3))
+
+
 FRAMES = {
     "floats as labels": pd.DataFrame(
         [[1.0, np.nan]], columns=pd.Index([0.1, 1 / 3], name="lambda"), index=["a"]
@@ -63,34 +70,23 @@ FRAMES = {
 }
 
 
-@pytest.mark.parametrize("name", FRAMES)
-def test_frames_come_back_as_they_were(name):
-    pd.testing.assert_frame_equal(unpack(pack(FRAMES[name], "it"), "it"), FRAMES[name])
-
-
-def test_series_come_back_as_they_were():
+def test_frames_and_series_come_back_as_they_were():
+    for frame in FRAMES.values():
+        pd.testing.assert_frame_equal(unpack(pack(frame, "it"), "it"), frame)
     series = pd.Series([1.5, np.nan], index=["a", "b"], name=("y", 1))
     pd.testing.assert_series_equal(unpack(pack(series, "it"), "it"), series)
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.arange(6, dtype=np.float32).reshape(2, 3),
-        np.array(["a", "longer"]),
-        np.array(2.5),
-        np.zeros((0, 4), dtype=np.uint8),
-        np.asfortranarray(np.arange(6).reshape(2, 3)),
-        np.array([True, False]),
-        np.array([1 + 2j]),
-        np.array(["2020-01-01"], dtype="datetime64[D]"),
-    ],
-)
-def test_arrays_keep_dtype_and_shape(array):
-    found = unpack(pack(array, "it"), "it")
-    assert (found.dtype, found.shape) == (array.dtype, array.shape)
-    np.testing.assert_array_equal(found, array)
-    found[...] = found  # writable
+def test_arrays_keep_dtype_and_shape():
+    for array in (
+        np.arange(6, dtype=np.float32).reshape(2, 3), np.array(["a", "longer"]), np.array(2.5),
+        np.zeros((0, 4), dtype=np.uint8), np.asfortranarray(np.arange(6).reshape(2, 3)),
+        np.array([True, False]), np.array([1 + 2j]), np.array(["2020-01-01"], "datetime64[D]"),
+    ):  # fmt: skip
+        read = unpack(pack(array, "it"), "it")
+        assert (read.dtype, read.shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(read, array)
+        read[...] = read  # writable
 
 
 def test_plain_values_keep_their_types():
@@ -147,16 +143,12 @@ def test_a_damaged_file_is_refused_wherever_the_damage_is():
         except (DataError, ConfigError):
             refused += 1
         else:
-            np.testing.assert_array_equal(found.weights, np.eye(2))
-            np.testing.assert_array_equal(found.trees[0]["split"], np.arange(3))
+            same_forest(found)
     assert refused > 30
 
 
 def test_a_model_comes_back_as_its_class():
-    found = Model.from_bytes(forest().to_bytes())
-    assert type(found) is Forest
-    assert found.names == {"bank": ["u", "v"]}
-    np.testing.assert_array_equal(found.trees[0]["split"], np.arange(3))
+    same_forest(Model.from_bytes(forest().to_bytes()))
 
 
 def test_a_model_of_another_strategy_names_both():
@@ -181,9 +173,7 @@ def test_a_newer_version_is_refused_and_an_older_one_may_be_read(monkeypatch):
     monkeypatch.setattr(Swamp, "version", 1)
     with pytest.raises(ConfigError, match=r"\(Swamp, version 2\); this library reads up to ver"):
         Swamp.from_bytes(new, "it")
-
-
-def test_a_newer_format_of_files_is_refused(monkeypatch):
+    # The same for the format of the files.
     monkeypatch.setattr(models, "FORMAT_VERSION", 2)
     data = forest().to_bytes()
     monkeypatch.setattr(models, "FORMAT_VERSION", 1)
@@ -196,8 +186,6 @@ def test_fields_must_be_those_of_the_class():
     with pytest.raises(DataError, match=r"its fields are \['width'\]; expected \['depth'\]"):
         Swamp.from_bytes(data)
 
-
-def test_a_class_that_is_no_dataclass_is_refused():
     class Bare(Model):
         strategy = "test-bare"
 

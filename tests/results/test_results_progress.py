@@ -19,7 +19,7 @@ def lines(caplog):
 
 
 def test_without_a_terminal_about_one_line_per_tenth(lines):
-    with Progress("FKNN", total=1000, stream=io.StringIO()) as p:
+    with quiet("FKNN", total=1000) as p:
         for i in range(1000):
             p.step("distances", detail=f"block {i + 1}")
     assert 10 <= len(lines.messages) <= 12
@@ -28,7 +28,7 @@ def test_without_a_terminal_about_one_line_per_tenth(lines):
 
 
 def test_unknown_total_logs_by_time_only_and_may_be_set_later(lines):
-    with Progress("VFEM", stream=io.StringIO()) as p:
+    with quiet("VFEM") as p:
         for _ in range(50):
             p.step("iterate")
         assert lines.messages == []
@@ -37,27 +37,22 @@ def test_unknown_total_logs_by_time_only_and_may_be_set_later(lines):
     assert lines.messages[0] == "VFEM: iterate 55/60 (92%)"
 
 
-def test_a_long_wait_is_logged(lines, monkeypatch):
-    clock = iter([0.0, 0.0, *([11.0] * 50)])
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    with Progress("VFEM", stream=io.StringIO()) as p:
-        p.step("iterate", detail="gap 0.1")
-    assert lines.messages[0] == "VFEM: iterate 1, gap 0.1, 11.0 s/it"
-
-
 class Clock:
-    def __init__(self, monkeypatch):
-        self.now = 100.0
-        monkeypatch.setattr("time.monotonic", lambda: self.now)
+    now = 100.0
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    return Clock(monkeypatch)
+    monkeypatch.setattr("time.monotonic", lambda: Clock.now)
+    return Clock
+
+
+def quiet(name, **options):
+    return Progress(name, stream=io.StringIO(), **options)
 
 
 def test_a_training_shows_loss_rate_and_time_left(lines, clock):
-    with Progress("FALSE-VFL", stream=io.StringIO()) as p:
+    with quiet("FALSE-VFL") as p:
         for i in range(400):
             clock.now += 0.125
             p.step(i + 1, 4000, loss=1 / (i + 1), learning_rate=0.5)
@@ -69,7 +64,7 @@ def test_a_training_shows_loss_rate_and_time_left(lines, clock):
 
 
 def test_the_rate_is_that_of_late(lines, clock):
-    with Progress("X", total=1000, stream=io.StringIO()) as p:
+    with quiet("X", total=1000) as p:
         for seconds, count in ((0.0625, 500), (5.0, 50)):
             for _ in range(count):
                 clock.now += seconds
@@ -79,7 +74,7 @@ def test_the_rate_is_that_of_late(lines, clock):
 
 
 def test_a_phase_begins_anew(lines, clock):
-    with Progress("X", stream=io.StringIO()) as p:
+    with quiet("X") as p:
         for i in range(100):
             clock.now += 0.125
             p.step(i + 1, 100)
@@ -99,7 +94,7 @@ def test_values_are_read_only_when_they_are_shown(lines, clock, monkeypatch):
             read.append(clock.now)
             return 0.25
 
-    with Progress("X", stream=io.StringIO()) as p:
+    with quiet("X") as p:
         for i in range(640):
             clock.now += 0.015625
             p.step(i + 1, 100_000, loss=OnAnAccelerator())
@@ -117,14 +112,14 @@ def test_values_are_read_only_when_they_are_shown(lines, clock, monkeypatch):
 
 
 def test_a_value_that_is_no_number_stops_nothing(lines, clock):
-    with Progress("X", stream=io.StringIO()) as p:
-        clock.now += 6
-        p.step("train", loss=None, size=[1, 2])
-    assert lines.messages[0] == "X: train 1, loss None, size [1, 2], 6.0 s/it"
+    with quiet("X") as p:
+        clock.now += 6  # a long wait is logged
+        p.step("train", loss=None, size=[1, 2], detail="gap 0.1")
+    assert lines.messages[0] == "X: train 1, loss None, size [1, 2], gap 0.1, 6.0 s/it"
 
 
 def test_a_failing_run_says_so_and_passes_the_error_on(lines):
-    with pytest.raises(ZeroDivisionError), Progress("VFEM", stream=io.StringIO()):
+    with pytest.raises(ZeroDivisionError), quiet("VFEM"):
         _ = 1 / 0
     assert "stopped by ZeroDivisionError" in lines.messages[-1]
 
@@ -133,8 +128,10 @@ def test_a_failing_run_says_so_and_passes_the_error_on(lines):
 def test_disabled_is_silent(lines, stream):
     with Progress("X", total=2, enabled=False, stream=stream) as p:
         p.step("a", advance=2)
-    assert stream.getvalue() == ""
-    assert lines.messages == []
+    assert (stream.getvalue(), lines.messages) == ("", [])
+    with progress("FKNN", total=3, enabled=False) as p:  # the short form
+        p.step("x")
+    assert (type(p), p.total) == (Progress, 3)
 
 
 def test_bar_in_a_terminal(lines, monkeypatch):
@@ -180,10 +177,3 @@ def test_without_rich_lines_are_logged(lines, monkeypatch):
     with Progress("FKNN", total=1, stream=Terminal()) as p:
         p.step("x")
     assert lines.messages[0] == "FKNN: x 1/1 (100%)"
-
-
-def test_progress_function_is_the_short_form():
-    with progress("FKNN", total=3, enabled=False) as p:
-        p.step("x")
-    assert isinstance(p, Progress)
-    assert p.total == 3

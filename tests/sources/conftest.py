@@ -1,6 +1,7 @@
 import os
 
 import pytest
+from app_runs import home  # noqa: F401
 from databases import PASSWORD, fill_duckdb, fill_sqlite, running_postgres
 
 

@@ -1,29 +1,21 @@
 """Nodes whose data are databases and folders: the app's own code, driven over a LocalGrid."""
 
-import logging
-import pathlib
 import time
-import tomllib
 
+import app_runs
 import numpy as np
 import pandas as pd
 import pytest
+from app_runs import ROOT
 from databases import PASSWORD, USER, fill_duckdb, fill_sqlite
-from flwr.app import Context, RecordDict
 
 from apps.client_app import pick
-from apps.server_app import app as server_app
-from flwr_vertical import LocalGrid, party_app
+from flwr_vertical import party_app
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.grids.proxy import WrappingGrid
 from flwr_vertical.node.file_storage import FileStorage
-from flwr_vertical.settings.toml import flat, read_items
+from flwr_vertical.settings.toml import read_items
 from flwr_vertical.sources import Destination, read_source
-
-ROOT = pathlib.Path(__file__).parents[2]
-DEFAULTS = flat(
-    tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-)
 
 
 class OneProcessPerMessage:
@@ -57,20 +49,12 @@ class Watched(WrappingGrid):
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
-def run_app(nodes, wrap=lambda grid: grid, app=None, **settings):
-    config = DEFAULTS | {"patience": 5.0, "run-name": "test", "alignment": "plain"}
-    config |= {"transport": "messages", "strategy": "mean"}
-    config |= {key.replace("_", "-"): value for key, value in settings.items()}
-    with LocalGrid(app or OneProcessPerMessage(), nodes, config) as grid:
-        server_app(wrap(grid), Context(1, 1, {}, RecordDict(), config))
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("FLWR_VERTICAL_HOME", str(tmp_path / "results"))
-    yield tmp_path
-    logging.getLogger("flwr_vertical").handlers.clear()
-    logging.getLogger("flwr_vertical").propagate = True
+def run_app(nodes, **settings):
+    return app_runs.run_app(
+        nodes,
+        app=OneProcessPerMessage(),
+        **{"transport": "messages", "strategy": "mean"} | settings,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -141,19 +125,15 @@ def test_every_source_gives_the_numbers_of_csv_even_if_the_databases_go_away(
         (home / "court.duckdb").unlink()
         (home / "shop.sqlite").write_text("something else")
 
-    grids = []
-
-    def watched(grid):
-        grids.append(Watched(grid, 3, stop))
-        return grids[0]
-
     try:
-        run_app(nodes, wrap=watched, run_name="sources", strategy="fknn")
+        grid = run_app(
+            nodes, wrap=lambda g: Watched(g, 3, stop), run_name="sources", strategy="fknn"
+        )
     finally:
         if stopped:
             postgres.start()
     assert stopped
-    assert grids[0].rounds > 6  # each of them read the tables anew, in a process of its own
+    assert grid.rounds > 6  # each of them read the tables anew, in a process of its own
     expected, found = results(home, "csv", tables), results(home, "sources", tables)
     for name in tables:
         pd.testing.assert_frame_equal(found[name], expected[name].loc[found[name].index])

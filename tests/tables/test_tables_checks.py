@@ -101,18 +101,14 @@ def test_sentinels_are_far_from_the_other_values():
         ([1.5, 2.5, 3.5], "ids"),
         ([1, 2, 3], None),
         (["a", "b", "c"], None),
+        (pd.MultiIndex.from_tuples([("a", 1), ("a", 2)]), None),
+        (pd.MultiIndex.from_tuples([("a", 1), ("a", 2), ("a", 1)]), "ids"),
     ],
 )
 def test_ids_of_one_table(ids, code):
-    found = list(check_ids(pd.Index(ids)))
+    found = list(check_ids(pd.DataFrame(index=ids).index))
     assert [one.code for one in found] == ([code] if code else [])
     assert all(one.advice for one in found)
-
-
-def test_composite_ids():
-    index = pd.MultiIndex.from_tuples([("a", 1), ("a", 2)])
-    assert not list(check_ids(index))
-    assert [one.code for one in check_ids(index.append(index[:1]))] == ["ids"]
 
 
 @pytest.mark.parametrize(

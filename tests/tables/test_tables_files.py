@@ -69,42 +69,23 @@ def test_tables_with_every_kind_of_gap(suffix, tmp_path):
     assert again.kinds == table.kinds
 
 
-@pytest.mark.parametrize(
-    ("ids", "read"),
-    [
-        (["1", "20", "-3", "0"], [1, 20, -3, 0]),
-        (["1", "020"], ["1", "020"]),
-        (["+1", "2"], ["+1", "2"]),
-        (["1.0", "2.0"], ["1.0", "2.0"]),
-        (["-0", "2"], ["-0", "2"]),
-        ([" 1", "2"], [" 1", "2"]),
-        (["1e3", "2"], ["1e3", "2"]),
-        (["9" * 25, "1"], ["9" * 25, "1"]),
-        (["NA", "null", "DE"], ["NA", "null", "DE"]),
-        (["True", "False"], ["True", "False"]),
-        (["١", "٢"], ["١", "٢"]),
-    ],
-)
-def test_csv_ids_are_integers_only_if_written_so(ids, read, tmp_path):
+def test_csv_ids_are_integers_only_if_written_so(tmp_path):
     path = tmp_path / "t.csv"
-    path.write_text("id,x\n" + "".join(f"{name},1\n" for name in ids), encoding="utf-8")
-    assert read_table(path).ids.tolist() == read
+    for ids in (
+        ["1", "020"], ["+1", "2"], ["1.0", "2.0"], ["-0", "2"], [" 1", "2"], ["1e3", "2"],
+        ["9" * 25, "1"], ["NA", "null", "DE"], ["True", "False"], ["١", "٢"], [1, 20, -3, 0],
+    ):  # fmt: skip
+        path.write_text("id,x\n" + "".join(f"{name},1\n" for name in ids), encoding="utf-8")
+        assert read_table(path).ids.tolist() == ids
 
 
-def test_csv_marks_of_missing_cells(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("id,x,y\n1,NA,a\n2,,null\n3,2.5,\n")
+def test_csv_marks_of_missing_cells_and_of_byte_order(tmp_path):
+    path = tmp_path / "T.CSV"
+    path.write_bytes(b"\xef\xbb\xbfid,x,y\n1,NA,a\n2,,null\n3,2.5,\n")
     table = read_table(path)
+    assert (table.ids.name, table.columns) == ("id", ["x", "y"])
     assert table.missing.tolist() == [[True, False], [True, True], [False, True]]
     assert table.frame["x"].dtype == float
-
-
-def test_csv_with_byte_order_mark_and_upper_case_suffix(tmp_path):
-    path = tmp_path / "T.CSV"
-    path.write_bytes(b"\xef\xbb\xbfid,x\n1,2\n")
-    table = read_table(path)
-    assert table.ids.name == "id"
-    assert table.columns == ["x"]
 
 
 def test_id_column_columns_and_kinds(tmp_path):
@@ -215,12 +196,8 @@ def test_labels(tmp_path):
 def test_writing_is_atomic(tmp_path, monkeypatch):
     path = write_table(pd.DataFrame({"x": [1, 2]}), tmp_path / "t.csv")
     before = path.read_bytes()
-
-    def full(*_):
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="no space left"):
+    monkeypatch.delattr(os, "replace")
+    with pytest.raises(AttributeError, match="replace"):
         write_table(pd.DataFrame({"x": [3, 4]}), path)
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["t.csv"]
@@ -237,12 +214,13 @@ def test_writing_replaces_and_repeats_itself(tmp_path, monkeypatch):
 
 
 def test_writing_refuses(tmp_path):
-    with pytest.raises(DataError, match="unknown suffix"):
-        write_table(pd.DataFrame({"x": [1]}), tmp_path / "t.txt")
-    with pytest.raises(DataError, match="column named 'sample_id' like its index"):
-        write_table(pd.DataFrame({"sample_id": [1]}), tmp_path / "t.csv")
-    with pytest.raises(DataError, match="sample ID repeats"):
-        write_table(pd.DataFrame({"x": [1, 2]}, index=["a", "a"]), tmp_path / "t.csv")
+    for frame, name, why in (
+        (pd.DataFrame({"x": [1]}), "t.txt", "unknown suffix"),
+        (pd.DataFrame({"sample_id": [1]}), "t.csv", "column named 'sample_id' like its index"),
+        (pd.DataFrame({"x": [1, 2]}, index=["a", "a"]), "t.csv", "sample ID repeats"),
+    ):
+        with pytest.raises(DataError, match=why):
+            write_table(frame, tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 

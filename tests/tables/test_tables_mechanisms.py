@@ -43,6 +43,11 @@ def assert_same_count(count, n, p):
     assert_count(count, np.full(n, p))
 
 
+def blocks_of(tables):
+    """The blocks of each sample, one for each party."""
+    return list(zip(*(frame.to_numpy() for frame in tables.values()), strict=True))
+
+
 @pytest.fixture(scope="module")
 def tables():
     rng = np.random.default_rng(5)
@@ -104,13 +109,15 @@ def test_masks_do_not_depend_on_data_drawn_from_the_same_seed():
     assert_same_count((mask.ravel() & gone).sum(), int(mask.sum()), 0.5)
 
 
-@pytest.mark.parametrize(
-    ("rates", "n_parties"),
-    [(1.2, 2), (-0.1, 2), (float("nan"), 2), (0.5, None), ([0.1, 0.2], 3), ([], None), (0.5, 0)],
-)
-def test_mcar_refuses(rates, n_parties):
-    with pytest.raises(ConfigError):
-        mcar_blocks(10, rates, n_parties=n_parties)
+def test_mcar_refuses():
+    for rates, n_parties in (
+        (1.2, 2), (-0.1, 2), (float("nan"), 2), (0.5, None), ([0.1, 0.2], 3), ([], None), (0.5, 0),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError):
+            mcar_blocks(10, rates, n_parties=n_parties)
+    for seed in (-1, 1.5, "0", None, True):
+        with pytest.raises(ConfigError, match="seed must be"):
+            mcar_blocks(5, 0.5, n_parties=2, seed=seed)
 
 
 def test_mcar_cells_rate_in_every_column_and_independence(tables):
@@ -276,8 +283,7 @@ def test_mnar_keep_one_and_p(tables):
 
 def test_mar_simple_follows_its_logistic_model(tables):
     mask = mar_simple(tables, may_miss=[False, True, True], seed=5)
-    blocks = list(zip(*(frame.to_numpy() for frame in tables.values()), strict=True))
-    chances = np.array([mar_simple_probability(row, {2, 3}) for row in blocks])
+    chances = np.array([mar_simple_probability(row, {2, 3}) for row in blocks_of(tables)])
     assert np.ptp(chances) > 0.8
     assert not mask[:, 0].any()
     for part in np.array_split(np.argsort(chances), 10):
@@ -289,8 +295,7 @@ def test_mar_simple_follows_its_logistic_model(tables):
 
 def test_mar_simple_signs_alternate_with_the_party_number(tables):
     mask = mar_simple(tables, may_miss=[True, False, False], seed=6)
-    blocks = list(zip(*(frame.to_numpy() for frame in tables.values()), strict=True))
-    chances = np.array([mar_simple_probability(row, {1}) for row in blocks])
+    chances = np.array([mar_simple_probability(row, {1}) for row in blocks_of(tables)])
     for part in np.array_split(np.argsort(chances), 10):
         assert_count(mask[part, 0].sum(), chances[part])
     high_b, high_c = tables["b"]["b0"] > 1, tables["c"]["c0"] > 1
@@ -300,14 +305,11 @@ def test_mar_simple_signs_alternate_with_the_party_number(tables):
 
 def test_mar_complex_joint_pattern_probabilities(tables, labels):
     mask = mar_complex(tables, labels, may_miss=[True, False, True], seed=5)
-    blocks = list(zip(*(frame.to_numpy() for frame in tables.values()), strict=True))
     parts = np.array_split(np.argsort(labels.to_numpy()), 5)
     for pattern in itertools.product([False, True], repeat=3):
+        samples = zip(blocks_of(tables), labels, strict=True)
         chances = np.array(
-            [
-                mar_complex_pattern_probability(row, y, [1, 3], pattern)
-                for row, y in zip(blocks, labels, strict=True)
-            ]
+            [mar_complex_pattern_probability(row, y, [1, 3], pattern) for row, y in samples]
         )
         hits = (mask == pattern).all(axis=1)
         for part in parts:
@@ -336,18 +338,15 @@ def test_each_party_may_miss_with_probability_one_half(mechanism):
 
 
 def test_copula_mechanisms_refuse(tables, labels):
-    with pytest.raises(ConfigError, match=r"may_miss has 2 values.*3 parties"):
-        mar_simple(tables, may_miss=[True, False])
-    with pytest.raises(ConfigError, match="true or false"):
-        mar_simple(tables, may_miss=[0.5, 0, 1])
-    with pytest.raises(DataError, match="same order"):
-        mar_complex(tables, labels[::-1])
-    with pytest.raises(DataError, match="1 missing"):
-        mar_complex(tables, labels.where(labels.index != 3))
-    with pytest.raises(DataError, match=r"shape \(5,\)"):
-        mar_complex(tables, np.zeros(5))
-    with pytest.raises(DataError, match="must be numbers"):
-        mar_complex(tables, ["yes"] * N)
+    for may_miss, why in (([True, False], r"2 values.*3 parties"), ([0.5, 0, 1], "true or false")):
+        with pytest.raises(ConfigError, match=why):
+            mar_simple(tables, may_miss=may_miss)
+    for wrong, why in (
+        (labels[::-1], "same order"), (labels.where(labels.index != 3), "1 missing"),
+        (np.zeros(5), r"shape \(5,\)"), (["yes"] * N, "must be numbers"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=why):
+            mar_complex(tables, wrong)
 
 
 # --- what all share -----------------------------------------------------------------------------
@@ -380,34 +379,26 @@ def test_regimes_are_the_mechanisms_with_their_settings(tables):
 
 
 def test_draw_blocks_refuses(tables):
-    with pytest.raises(ConfigError, match="unknown missingness mechanism 'nmar'; there are mcar"):
-        draw_blocks("nmar", tables)
-    with pytest.raises(ConfigError, match="no settings q; it has p, keep_one, standardize"):
-        draw_blocks("mnar", tables, q=0.3)
-    with pytest.raises(ConfigError, match="needs the settings rates"):
-        draw_blocks("mcar", tables)
-    with pytest.raises(ConfigError, match="depends on the labels"):
-        draw_blocks("mar-complex", tables)
-
-
-@pytest.mark.parametrize("seed", [-1, 1.5, "0", None, True])
-def test_seeds_must_be_seeds(seed):
-    with pytest.raises(ConfigError, match="seed must be"):
-        mcar_blocks(5, 0.5, n_parties=2, seed=seed)
+    for name, settings, why in (
+        ("nmar", {}, "unknown missingness mechanism 'nmar'; there are mcar"),
+        ("mnar", {"q": 0.3}, "no settings q; it has p, keep_one, standardize"),
+        ("mcar", {}, "needs the settings rates"), ("mar-complex", {}, "depends on the labels"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=why):
+            draw_blocks(name, tables, **settings)
 
 
 def test_mechanisms_start_from_complete_tables_with_one_index():
     whole = pd.DataFrame({"x": [1.0, 2.0]}, index=[7, 8])
-    with pytest.raises(DataError, match=r"party 'b' has missing cells in x"):
-        mnar_blocks({"a": whole, "b": whole.where(whole > 1)})
-    with pytest.raises(DataError, match=r"party 'b' does not hold the same samples"):
-        mar_blocks_1({"a": whole, "b": whole[::-1]})
-    with pytest.raises(DataError, match="no party"):
-        mar_blocks_2({})
-    with pytest.raises(DataError, match="without a cell"):
-        mar_simple({"a": whole[[]]})
-    with pytest.raises(DataError, match="'x' of party 'a' holds datetime64"):
-        mnar_blocks({"a": pd.DataFrame({"x": pd.to_datetime(["2020-01-01", "2021-01-01"])})})
+    times = pd.DataFrame({"x": pd.to_datetime(["2020-01-01", "2021-01-01"])})
+    for draw, tables, why in (
+        (mnar_blocks, {"a": whole, "b": whole.where(whole > 1)}, "'b' has missing cells in x"),
+        (mar_blocks_1, {"a": whole, "b": whole[::-1]}, "'b' does not hold the same samples"),
+        (mar_blocks_2, {}, "no party"), (mar_simple, {"a": whole[[]]}, "without a cell"),
+        (mnar_blocks, {"a": times}, "'x' of party 'a' holds datetime64"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=why):
+            draw(tables)
 
 
 def test_labels_and_booleans_count_as_codes():

@@ -1,4 +1,7 @@
+"""Tables in memory, and the kinds of their columns."""
+
 import dataclasses
+import decimal
 
 import numpy as np
 import pandas as pd
@@ -6,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.tables import Kind, Table
+from flwr_vertical.tables import Kind, Table, infer_kinds, is_discrete, is_numeric
+from flwr_vertical.tables.kinds import refuse_dates
 
 SECRET = "patient-4711"
 
@@ -42,6 +46,8 @@ def test_of_a_table_keeps_its_kinds_unless_restated():
     table = Table.of(data, {"a": "categorical", "b": "ordinal"})
     assert Table.of(table).kinds == table.kinds
     assert Table.of(table, {"b": "count"}).kinds == {"a": Kind.CATEGORICAL, "b": Kind.COUNT}
+    with pytest.raises(ConfigError, match="column 'y' of party 'bank'"):
+        Table.of(frame(), {"y": "count"}, party="bank")
 
 
 @pytest.mark.parametrize(
@@ -137,6 +143,7 @@ def test_refuses_ids_without_printing_them(index, message):
         (frame(x=[1, 2, 3], y=[None] * 3, z=[np.nan] * 3), "observed value: y, z; drop them"),
         (frame(x=[1, 2, 3], y=[np.inf, -np.inf, 1]), r"infinite values in y \(2\)"),
         (frame(x=pd.array([1, np.inf, None], "Float64"))[["x"]][:0], "0 rows"),
+        (frame(x=pd.array([1, np.inf, None], "Float64")), r"infinite values in x \(1\)"),
     ],
 )
 def test_refuses_data(data, message):
@@ -145,9 +152,107 @@ def test_refuses_data(data, message):
     assert "party 'bank'" in str(caught.value)
 
 
-def test_refuses_infinities_in_nullable_columns_and_bad_kinds():
-    data = pd.DataFrame({"x": pd.array([1.0, np.inf, None], dtype="Float64")})
-    with pytest.raises(DataError, match=r"the table has infinite values in x \(1\)"):
-        Table.of(data)
-    with pytest.raises(ConfigError, match="column 'y' of party 'bank'"):
-        Table.of(frame(), {"y": "count"}, party="bank")
+# -- kinds ---------------------------------------------------------------------------------------
+
+
+def kind_of(values, **options):
+    return infer_kinds(pd.DataFrame({"x": pd.Series(values, **options)}))["x"]
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "expected"),
+    [
+        ([True, False, True], {}, "binary"),
+        ([True, True], {}, "binary"),
+        ([True, None, False], {"dtype": "boolean"}, "binary"),
+        ([True, None, False], {"dtype": object}, "binary"),
+        ([0, 1, 1], {}, "binary"),
+        ([-1, 1, 1], {}, "binary"),
+        ([2.0, np.nan, 7.0], {}, "binary"),
+        (["no", "yes", None], {}, "binary"),
+        (["no", "yes"], {"dtype": "category"}, "binary"),
+        (["lo", "hi"], {"dtype": pd.CategoricalDtype(["lo", "hi"], ordered=True)}, "binary"),
+        (["lo", "hi"], {"dtype": pd.CategoricalDtype(["lo", "mid", "hi"], True)}, "ordinal"),
+        (["lo", "hi"], {"dtype": pd.CategoricalDtype(["lo", "mid", "hi"])}, "categorical"),
+        (["a", "b", "c"], {}, "categorical"),
+        (["a", "b", "c"], {"dtype": object}, "categorical"),
+        (["a", "b", "c"], {"dtype": "category"}, "categorical"),
+        (["a", "a"], {}, "categorical"),
+        ([3, 1, 2], {"dtype": pd.CategoricalDtype([1, 2, 3], ordered=True)}, "ordinal"),
+        ([0, 1, 2], {}, "count"),
+        ([0, None, 2, 3], {"dtype": "Int64"}, "count"),
+        ([0.0, np.nan, 2.0, 9.0], {}, "count"),
+        ([4, 4], {}, "count"),
+        ([-1, 0, 1], {}, "continuous"),
+        ([0.5, 1.0], {}, "continuous"),
+        ([0.5, 1.5, 2], {"dtype": "Float64"}, "continuous"),
+        ([1, 2.5, None], {"dtype": object}, "continuous"),
+    ],
+)
+def test_inference(values, options, expected):
+    assert kind_of(values, **options) is Kind(expected)
+
+
+def test_refuses_values_without_a_kind():
+    for values in (
+        pd.to_timedelta([1, 2], unit="s"), np.array([1j, 2]), pd.Series([1, "a"], dtype=object),
+        pd.Series([b"a", b"b"], dtype=object), pd.period_range("2020", periods=2, freq="Y"),
+        pd.Series([decimal.Decimal(1), decimal.Decimal(2)], dtype=object),
+    ):  # fmt: skip
+        frame = pd.DataFrame({"fine": [1, 2], "when": values})
+        with pytest.raises(DataError, match="column 'when' of party 'bank' holds values of type"):
+            infer_kinds(frame, party="bank")
+        with pytest.raises(DataError, match="column 'when' holds"):
+            infer_kinds(frame, {"when": "categorical"})
+
+
+def test_points_in_time_are_dates_and_refused_by_name_where_a_method_takes_none():
+    times = pd.to_datetime(["2020-01-01", None, "2020-01-02"])
+    for dates in (times, times.tz_localize("Europe/Berlin"), times.astype("datetime64[s]")):
+        kinds = infer_kinds(pd.DataFrame({"x": [1.5, 2, 3], "when": dates}), party="bank")
+        assert kinds["when"] is Kind.DATE
+        with pytest.raises(DataError, match=r"'when' of party 'bank' holds dates.*csv\.dates"):
+            refuse_dates(kinds, "bank")
+    frame = pd.DataFrame({"when": times, "x": [1.5, 2, 3]})
+    assert not is_discrete(Kind.DATE)
+    assert not is_numeric(Kind.DATE)
+    refuse_dates(infer_kinds(frame[["x"]]))
+    assert infer_kinds(frame, {"when": "date"})["when"] is Kind.DATE
+    with pytest.raises(ConfigError, match="'when' is stated to be count but holds points in time"):
+        infer_kinds(frame, {"when": "count"})
+    with pytest.raises(ConfigError, match="'x' is stated to be date but holds none"):
+        infer_kinds(frame, {"x": "date"})
+
+
+def test_overrides():
+    frame = pd.DataFrame({"region": [1, 2, 3], "grade": [1, 2, 3], "n": [0, 1, 0], "s": [1, 2, 9]})
+    given = {"region": "categorical", "grade": Kind.ORDINAL, "n": "count", "s": "continuous"}
+    assert infer_kinds(frame, given) == {name: Kind(kind) for name, kind in given.items()}
+    assert list(infer_kinds(frame, {"s": "count"})) == ["region", "grade", "n", "s"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"y": "count"}, "column 'y' of party 'bank' .* the columns are i, f, s, o"),
+        ({"i": "nominal"}, "'nominal'; valid are continuous, binary, categorical, ordinal, count"),
+        ({"s": "continuous"}, "continuous but holds labels"),
+        ({"s": "count"}, "count but holds labels"),
+        ({"f": "count"}, "not whole and non-negative"),
+        ({"i": "count"}, "not whole and non-negative"),
+        ({"i": "binary"}, "binary but has 3 distinct values"),
+        ({"s": "ordinal"}, "labels without an order"),
+    ],
+)
+def test_overrides_that_cannot_be(overrides, message):
+    frame = pd.DataFrame({"i": [-1, 0, 1], "f": [0.5, 1, 2], "s": ["a", "b", "c"]})
+    frame["o"] = pd.Categorical([1, 2, 3], ordered=True)
+    with pytest.raises(ConfigError, match=message):
+        infer_kinds(frame, overrides, party="bank")
+
+
+def test_groups_of_kinds():
+    assert [k for k in Kind if is_numeric(k)] == [Kind.CONTINUOUS, Kind.COUNT]
+    assert [k for k in Kind if not is_discrete(k)] == [Kind.CONTINUOUS, Kind.DATE]
+    assert is_numeric("count")
+    assert not is_numeric("binary")

@@ -24,13 +24,7 @@ ALL = "all"
 
 
 def run_check(options: argparse.Namespace) -> int:
-    """Carry out ``flwr-vertical check``; returns the exit code.
-
-    Raises
-    ------
-    ConfigError, DataError
-        If an option cannot be used or there is no table.
-    """
+    """Carry out ``flwr-vertical check``; returns the exit code."""
     config = read_items(options.node_config)
     source = options.path or config.get("data")
     if not source:

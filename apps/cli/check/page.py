@@ -24,7 +24,8 @@ def plain_lines(checks: Checks) -> Iterator[str]:
         yield from _finding_lines(table.findings, "  ")
     if checks.overlap is not None:
         yield "samples by who has them:"
-        yield from (f"  {line}" for line in _overlap_text(checks).splitlines())
+        shown = checks.overlap.replace({True: "yes", False: "-"})
+        yield from (f"  {line}" for line in shown.to_string(index=False).splitlines())
     yield from _finding_lines(checks.findings, "")
     if checks.trials:
         yield "strategies:"
@@ -95,11 +96,6 @@ def _kinds(table: CheckedTable) -> Iterator[tuple[str, str]]:
     for kind, names in by_kind.items():
         more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
         yield f"{len(names):,} {kind}", ", ".join(names[:_MOST_NAMES]) + more
-
-
-def _overlap_text(checks: Checks) -> str:
-    assert checks.overlap is not None
-    return checks.overlap.replace({True: "yes", False: "-"}).to_string(index=False)
 
 
 def _cell(value: Any) -> str:

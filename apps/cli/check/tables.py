@@ -21,27 +21,13 @@ Step = Callable[[str], None]
 
 @dataclass
 class CheckedTable:
-    """A party's table and what was found.
+    """A party's table and what was found."""
 
-    Parameters
-    ----------
-    party : str
-        Its name: that of the file unless stated.
-    source : str
-        Where it was read.
-    frame : pandas.DataFrame, optional
-        Indexed by sample ID; None if it cannot be read.
-    kinds : dict of str to str
-        Of the columns, inferred or stated.
-    findings : list of Finding
-        Errors first.
-    """
-
-    party: str
-    source: str
-    frame: pd.DataFrame | None
-    kinds: dict[str, str]
-    findings: list[Finding]
+    party: str  # Its name: that of the file unless stated
+    source: str  # Where it was read
+    frame: pd.DataFrame | None  # Indexed by sample ID; None if it cannot be read
+    kinds: dict[str, str]  # Of the columns, inferred or stated
+    findings: list[Finding]  # Errors first
 
     @property
     def id_type(self) -> str:
@@ -69,23 +55,13 @@ class CheckedTable:
 
 @dataclass
 class Checks:
-    """What was found in all tables.
-
-    Parameters
-    ----------
-    tables : list of CheckedTable
-    findings : list of Finding
-        Of the tables together: whether their sample IDs meet.
-    overlap : pandas.DataFrame, optional
-        See `overlap_of`; None of a single table.
-    trials : list of Trial
-        What strategies said.
-    """
+    """What was found in all tables."""
 
     tables: list[CheckedTable]
+    # Of the tables together: whether their sample IDs meet
     findings: list[Finding] = field(default_factory=list)
-    overlap: pd.DataFrame | None = None
-    trials: list[Trial] = field(default_factory=list)
+    overlap: pd.DataFrame | None = None  # See `overlap_of`; None of a single table
+    trials: list[Trial] = field(default_factory=list)  # What strategies said
 
     @property
     def all_findings(self) -> list[Finding]:
@@ -136,37 +112,7 @@ def check_files(
     leave_out: Sequence[Path] = (),
     step: Step = lambda _: None,
 ) -> Checks:
-    """Check a table, or each table of a folder and whether they fit together.
-
-    Parameters
-    ----------
-    path : Path
-        A file, or a folder with a file for each party.
-    id_column : str, optional
-        See `read_table`; of all files.
-    csv : CsvFormat or mapping, optional
-        How CSV files are written, if they are alike.
-    kinds : mapping of column to kind, optional
-        Kinds that the node config states. In a folder, each holds for the tables that have the
-        column.
-    party : str, optional
-        Name of a single table's party (default: that of the file).
-    leave_out : sequence of Path
-        Files of the folder that are no tables of parties, such as the labels.
-    step : Callable[[str], None]
-        Told what is going on.
-
-    Returns
-    -------
-    Checks
-
-    Raises
-    ------
-    DataError
-        If there is no table at all.
-    ConfigError
-        If `csv` cannot be used.
-    """
+    """Check a table, or each table of a folder and whether they fit together."""
     stated = CsvFormat.of(csv)
     files = files_of(path, leave_out)
     names = [file.name.split(".")[0] for file in files]

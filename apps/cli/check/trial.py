@@ -32,33 +32,19 @@ _START_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Trial:
-    """What a strategy makes of the tables.
+    """What a strategy makes of the tables."""
 
-    Parameters
-    ----------
-    strategy : str
-        Its name.
-    refusal : str
-        Why it would not run; "" if nothing was found.
-    rounds, traffic, seconds : float, optional
-        Of a run: rounds, bytes both ways over all parties, and seconds of work without the
-        network. None if no run ended in time.
-    scaled_from : int
-        Samples of the larger trial run; 0 if all samples took part, and nothing is scaled.
-    named : bool
-        Whether the user asked for this strategy by name.
-    note : str
-        What else there is to say.
-    """
-
-    strategy: str
-    refusal: str = ""
+    strategy: str  # Its name
+    refusal: str = ""  # Why it would not run; "" if nothing was found
+    # rounds, traffic, seconds: Of a run: rounds, bytes both ways over all parties, and seconds of
+    # work without the network. None if no run ended in time.
     rounds: float | None = None
     traffic: float | None = None
     seconds: float | None = None
+    # Samples of the larger trial run; 0 if all samples took part, and nothing is scaled
     scaled_from: int = 0
-    named: bool = True
-    note: str = ""
+    named: bool = True  # Whether the user asked for this strategy by name
+    note: str = ""  # What else there is to say
 
     @property
     def refused(self) -> bool:
@@ -104,34 +90,7 @@ def try_strategy(
     limit: float = 20.0,
     named: bool = True,
 ) -> Trial:
-    """Run a strategy on tables of this machine for a limited time.
-
-    Parameters
-    ----------
-    name : str
-        As in a run config.
-    settings : mapping of str to value
-        Of the run config: ``{"fknn.n-neighbors": 7}``.
-    tables : mapping of party to pandas.DataFrame
-        Indexed by sample ID.
-    labels : pandas.Series, optional
-        Indexed by sample ID.
-    kinds : mapping of party to mapping of column to kind, optional
-        Stated kinds.
-    limit : float, default 20
-        Seconds for the run on all samples, and again for the two smaller ones.
-    named : bool, default True
-        See `Trial`.
-
-    Returns
-    -------
-    Trial
-
-    Raises
-    ------
-    ConfigError
-        If there is no such strategy or setting, and it was asked for by name.
-    """
+    """Run a strategy on tables of this machine for a limited time."""
     try:
         strategy = make_strategy(name, settings)
         strategy.check_requirements()
@@ -153,7 +112,7 @@ def try_strategy(
     task = {"name": name, "settings": dict(settings), "kinds": dict(kinds or {})}
     whole = _run_apart([task | _part(chosen, labels, None)], limit)[0]
     if whole is not None:
-        return _trial(name, whole, named, note)
+        return Trial(name, **whole, named=named, note=note)
     ids = _all_ids(chosen)
     late = f"none on all {len(ids):,} samples within {limit:g} s"
     if len(ids) <= 2 * SAMPLE:
@@ -188,10 +147,6 @@ def scaled(small: float, large: float, factor: float) -> float:
     return float(large * factor ** min(math.log2(large / small), 3.0))
 
 
-def _trial(name: str, found: dict[str, Any], named: bool, note: str) -> Trial:
-    return Trial(name, **found, named=named, note=note)
-
-
 def _round_text(rounds: float, rough: bool) -> str:
     return f"{rounds:.2g}" if rough and rounds < 100 else f"{rounds:,.0f}"
 
@@ -210,9 +165,7 @@ def _some(ids: "pd.Index[Any]", size: int) -> "pd.Index[Any]":
 
 
 def _part(
-    tables: Mapping[str, pd.DataFrame],
-    labels: "pd.Series[Any] | None",
-    ids: "pd.Index[Any] | None",
+    tables: Mapping[str, pd.DataFrame], labels: "pd.Series[Any] | None", ids: "pd.Index[Any] | None"
 ) -> dict[str, Any]:
     if ids is None:
         return {"tables": dict(tables), "labels": labels, "min_rows": None}
