@@ -218,10 +218,7 @@ class ManInTheMiddle(Relay):
                 continue
             mask = np.zeros_like(ring)  # what this node added because of the false peer
             PairwiseMasker(
-                self.pairs[peer][0],
-                peer,
-                {peer: self.pairs[peer][1], name: self.real[name]},
-                nonce,
+                self.pairs[peer][0], peer, {peer: self.pairs[peer][1], name: self.real[name]}, nonce
             ).mask([mask], sequence)
             ring += mask
         if name == "bank":
@@ -634,9 +631,7 @@ def test_without_pins_a_relay_that_swaps_the_arbiters_key_opens_every_term(peopl
 def test_a_swapped_ckks_key_stops_the_run_where_the_arbiter_is_pinned(people):
     relays = []
     error = stopped(
-        config(people, "ckks"),
-        "ckks",
-        lambda grid: relays.append(FalseArbiter(grid)) or relays[0],
+        config(people, "ckks"), "ckks", lambda grid: relays.append(FalseArbiter(grid)) or relays[0]
     )
     assert "as that of the arbiter is not signed by the identity of the arbiter" in str(error)
     assert relays[0].opened == {}

@@ -10,15 +10,7 @@ import time
 import numpy as np
 import pytest
 import resuming as resuming_module
-from resuming import (
-    FaultyGrid,
-    Place,
-    ServerKilled,
-    assert_same,
-    resuming,
-    sent,
-    steady,
-)
+from resuming import FaultyGrid, Place, ServerKilled, assert_same, resuming, sent, steady
 
 from flwr_vertical import (
     Federation,

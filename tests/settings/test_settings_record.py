@@ -153,10 +153,7 @@ def test_settings_of_a_run_from_a_run_config():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (
-            {"aggregation": "open"},
-            r"unknown aggregation 'open'; expected one of \['plain'",
-        ),
+        ({"aggregation": "open"}, r"unknown aggregation 'open'; expected one of \['plain'"),
         ({"align_rows": "all"}, "unknown align_rows 'all'; expected one of"),
         ({"normalise_ids": "trim"}, "unknown normalisation of IDs"),
         ({"retries": -1}, "retries must be an integer of at least 0, got -1"),
