@@ -75,12 +75,12 @@ def allow(home, *strategies):
 
 
 def submit(deployment, run_name, strategy="rounds", **config):
-    settings = {"strategy": strategy, "parties": ",".join(NAMES), "alignment": "plain", "channel-timeout": 240,
+    settings = {"strategy": strategy, "parties": ",".join(NAMES), "alignment": "plain",
                 "labels": str(deployment.flower.home / "labels.csv")}  # fmt: skip
     if strategy == "rounds":
-        gate = deployment.flower.home / "gate"
-        settings |= {"transport": "channel", "rounds.max-iter": ROUNDS, "rounds.gate": str(gate)}
-    return deployment.submit(run_name=run_name, **(settings | config))
+        gate = str(deployment.flower.home / "gate")
+        settings |= {"transport": "channel", "rounds.max-iter": ROUNDS, "rounds.gate": gate}
+    return deployment.submit(run_name=run_name, channel_timeout=240.0, **(settings | config))
 
 
 def open_gate(deployment, rounds=ROUNDS):

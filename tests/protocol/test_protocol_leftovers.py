@@ -36,7 +36,7 @@ def test_a_failed_opening_leaves_no_key(tmp_path, mode):
     place = Place(tmp_path, mode=mode)
     place.configs["court"] = {"outptu": "elsewhere"}
     error = place.broken(PartyError)
-    assert (error.party, error.step, place.rounds) == ("court", "hello", 1)
+    assert (error.party, error.step) == ("court", "hello")
     assert "did you mean 'output'" in str(error)
     assert not hasattr(error, "__notes__")  # there is nothing to resume
     assert place.files() == []

@@ -133,9 +133,6 @@ def test_names_with_another_meaning_are_no_settings():
         type("Bad", (Settings,), {"__annotations__": {"check": int}, "check": 3})
 
 
-# -- the settings of a run ------------------------------------------------------------------
-
-
 def test_options_of_a_run_are_the_fields_of_its_settings():
     assert set(RunOptions.__annotations__) == {s.name for s in settings_of(RunSettings)}
 
