@@ -124,7 +124,7 @@ def test_a_run_that_one_of_three_forbids_and_its_owner_then_allows(deployment, c
 
     allow(home, "glm")
     run = submit(deployment, "same", "vfem", transport="messages", retries=0)
-    assert run.finish(300) == 1
+    assert run.finish(500) == 1
     refusal = r"party 'hospital'.* refuses by policy\.strategies: asked: strategy 'vfem'; allowed: "
     assert re.search(refusal + "'glm'", run.text), run.text[-3000:]
     # Nothing is there but ledgers, in which nothing has left.
@@ -141,7 +141,7 @@ def test_a_run_that_one_of_three_forbids_and_its_owner_then_allows(deployment, c
     expected = simulate(VFEM(), parties, labels, alignment="plain", min_rows=20, progress=False)
     for transport in ("channel", "messages"):
         run = submit(deployment, f"by-{transport}", "vfem", transport=transport)
-        assert run.finish(300) == 0, run.text[-3000:]
+        assert run.finish(500) == 0, run.text[-3000:]
         assert ("channels are open" in run.text) == (transport == "channel")
         folder = deployment.folder(f"by-{transport}")
         found = pd.read_csv(folder / "coefficients.csv", index_col=[0, 1])
