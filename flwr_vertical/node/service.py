@@ -24,12 +24,11 @@ from flwr_vertical.node.data_fingerprint import DataWatch
 from flwr_vertical.node.node_data import RUN, SECRET, SEED, NodeData
 from flwr_vertical.node.party import Arbiter, Party
 from flwr_vertical.node.policy_check import Admitted, Guard, NodeTypes, check_n_parties
-from flwr_vertical.node.recovering import Recovery
+from flwr_vertical.node.recovering import Recovery, check_follows, keep_reply, repeated_reply
 from flwr_vertical.node.rollback import SEQUENCE, remember, take_back
 from flwr_vertical.node.state import State
 from flwr_vertical.node.steps import Summands, node_keys_of, unrepeatable_steps
 from flwr_vertical.node.storage import Storage
-from flwr_vertical.node.taken_once import check_follows, keep_reply, repeated_reply
 from flwr_vertical.policy.run_request import RunRequest
 from flwr_vertical.protocol import pins, private_sum
 from flwr_vertical.protocol.codec import decode, encode

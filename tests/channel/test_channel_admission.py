@@ -11,7 +11,8 @@ import pytest
 from cryptography import x509
 from flwr.app import Message
 
-from flwr_vertical.channel import admission, connection
+from flwr_vertical.channel import admission
+from flwr_vertical.channel import client as clients
 from flwr_vertical.channel import endpoint as endpoints
 from flwr_vertical.channel.address import advertised, split_address
 from flwr_vertical.channel.client import ChannelError, dial
@@ -103,7 +104,7 @@ def test_codes_of_refusals(endpoint):
 
 
 def test_another_version_is_refused_with_both(endpoint, monkeypatch):
-    monkeypatch.setattr(connection, "__version__", "0.0.9")
+    monkeypatch.setattr(clients, "__version__", "0.0.9")
     text = refused(endpoint.invite(1))
     assert f"the server has flwr-vertical {__version__}, node 1 has 0.0.9" in text
     assert "install the same version" in text

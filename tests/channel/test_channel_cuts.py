@@ -12,8 +12,7 @@ from proxies import Proxy
 
 from flwr_vertical import LocalGrid, MemoryStorage, Table, party_app, simulate
 from flwr_vertical.channel import ChannelGrid, app
-from flwr_vertical.channel.client import ChannelError, dial
-from flwr_vertical.channel.connection import Connection
+from flwr_vertical.channel.client import ChannelError, Connection, dial
 from flwr_vertical.channel.endpoint import Endpoint
 from flwr_vertical.channel.invitation import NODE_KEY, TOKEN_KEY, VERSION_KEY
 from flwr_vertical.protocol.messages import make_message
