@@ -35,10 +35,8 @@ logger = logging.getLogger("flwr_vertical")
 def repeated_reply(
     step: str, sequence: int, asked: bytes, state: Mapping[str, Any], cache: Mapping[str, Any]
 ) -> RecordDict | None:
-    """Return the reply that a message got before; None if it is new.
-
-    `asked` is a digest of what it asks for, where the run keeps checkpoints.
-    """
+    """Return the reply that a message got before; None if it is new."""
+    # `asked` is a digest of what it asks for, where the run keeps checkpoints.
     if sequence > int(state.get(SEQUENCE, -1)):
         return None
     if cache.get("reply-sequence") != sequence:
@@ -56,10 +54,8 @@ def repeated_reply(
 
 
 def check_follows(step: str, after: int, state: Mapping[str, Any]) -> None:
-    """Refuse a step that builds on an answer which this node does not remember.
-
-    Flower sends a reply before it keeps the state: between the two a process may die.
-    """
+    """Refuse a step that builds on an answer which this node does not remember."""
+    # Flower sends a reply before it keeps the state: between the two a process may die.
     if int(state.get(SEQUENCE, -1)) < after and "node.name" in state:
         raise StateLostError(
             f"step {step!r} builds on message {after}, which this node answered, but what it "

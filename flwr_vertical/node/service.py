@@ -187,10 +187,8 @@ class StepServer:
         admitted: Admitted,
         state: State,
     ) -> None:
-        """Keep what the server hands over, even if the step fails: it is not sent again.
-
-        Keys are kept only if they are their owners' (where identities are pinned).
-        """
+        """Keep what the server hands over, even if the step fails: it is not sent again."""
+        # Keys are kept only if they are their owners' (where identities are pinned).
         updates = decode(request, UPDATES)
         if "node.name" not in state and (step != HELLO or updates):
             raise StateLostError(
@@ -208,10 +206,8 @@ class StepServer:
     def _admitted(
         self, step: str, envelope: Any, context: Context, cache: dict[str, Any]
     ) -> Admitted:
-        """Return what the node runs; its policy is asked at the greeting and in each new process.
-
-        The server could say other things later: what is imported here was allowed here.
-        """
+        """Return what the node runs; its policy is asked at the greeting and in new processes."""
+        # The server could say other things later: what is imported here was allowed here.
         known: Admitted | None = cache.get(_ADMITTED)
         if known is not None and step != HELLO and known.run_config == context.run_config:
             return known

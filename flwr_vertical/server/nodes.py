@@ -268,10 +268,8 @@ class Nodes:
         return marks
 
     def close(self) -> None:
-        """End a run with a journal: every node removes its checkpoint; one message to each.
-
-        A node that does not hear of it keeps its checkpoint; the run does not suffer.
-        """
+        """End a run with a journal: every node removes its checkpoint; one message to each."""
+        # A node that does not hear of it keeps its checkpoint; the run does not suffer.
         if self._journal is None:
             return
         nodes = self._nodes
@@ -282,10 +280,8 @@ class Nodes:
         say_farewell(self.grid, nodes, request, min(self.timeout, self.patience))
 
     def random_bytes(self, count: int) -> bytes:
-        """Return bytes of the system's generator: for nonces, keys and orders of the server.
-
-        A run that is resumed gets those it had, so that it takes the same course.
-        """
+        """Return bytes of the system's generator: for nonces, keys and orders of the server."""
+        # A run that is resumed gets those it had, so that it takes the same course.
         return self._record.random_bytes(count)
 
     def update(self, party: str, values: Mapping[str, Any]) -> None:
@@ -312,10 +308,8 @@ class Nodes:
         return {name: decode(reply, VALUES) for name, reply in replies.items()}
 
     def restore_all(self, number: int) -> None:
-        """Have every node go back to a snapshot; masked sums get new keys, handed out as at first.
-
-        Message numbers go on above all that were ever sent: what pads by them stays secret.
-        """
+        """Have every node go back to a snapshot; masked sums get new keys, as at the greeting."""
+        # Message numbers go on above all that were ever sent: what pads by them stays secret.
         self.stand_at(number)
         self._record.sequence = max(self._record.sequence, self._furthest)
         greetings = self.tell_all(RESTORE, after=number, snapshot=number)
