@@ -64,25 +64,19 @@ def test_masked_runs_repeat_exactly_although_their_masks_differ():
     )
 
 
-def test_the_order_of_the_parties_does_not_matter():
+def test_the_order_of_the_parties_and_rows_does_not_matter(capsys):
     """Rows are aligned by name of party, and distances summed in the ring."""
-    given = tables()
+    given, rng = tables(), np.random.default_rng(5)
     turned = dict(reversed(given.items()))
-    one, other = run(given=given), run(given=turned)
+    shuffled = {name: table.iloc[rng.permutation(len(table))] for name, table in given.items()}
+    one, other, mixed = run(given=given), run(given=turned), run(given=shuffled)
     for name, table in one.tables.items():
         pd.testing.assert_frame_equal(other.tables[name], table, check_exact=True)
+        again = mixed.tables[name].loc[table.index]
+        pd.testing.assert_frame_equal(again, table, rtol=1e-12, atol=1e-12)
     assert list(other.tables) == list(turned)
-
-
-def test_the_order_of_the_rows_does_not_matter():
-    given = tables()
-    rng = np.random.default_rng(5)
-    shuffled = {name: table.iloc[rng.permutation(len(table))] for name, table in given.items()}
-    one, other = run(given=given), run(given=shuffled)
-    for name, table in one.tables.items():
-        pd.testing.assert_frame_equal(
-            other.tables[name].loc[table.index], table, rtol=1e-12, atol=1e-12
-        )
+    captured = capsys.readouterr()  # without progress a run is silent
+    assert captured.out == captured.err == ""
 
 
 class Recorder(Party):
@@ -158,39 +152,25 @@ def test_the_truth_reaches_the_result_and_no_message():
     assert not any((table == 123456.789).any().any() for table in result.tables.values())
 
 
-def test_progress_can_be_silent(capsys):
-    run()
-    captured = capsys.readouterr()
-    assert captured.out == captured.err == ""
-
-
 @pytest.mark.parametrize(
-    ("labels", "message"),
+    ("given", "error", "message"),
     [
-        (pd.Series(list("ab"), index=["s1", "s2"]), "labels must be numbers"),
-        ([0, 1], "labels must be a pandas Series"),
+        ({"labels": pd.Series(list("ab"), index=["s1", "s2"])}, DataError, "labels must be num"),
+        ({"labels": [0, 1]}, DataError, "labels must be a pandas Series"),
+        ({"truth": {"bnak": tables()["party 0"]}}, ConfigError, "truth names unknown parties"),
+        *(({"seed": seed}, ConfigError, "seed must be an integer of at least 0")
+          for seed in (-1, 1.5, True, "0")),
     ],
-)
-def test_unusable_labels_are_refused_in_words(labels, message):
-    with pytest.raises(DataError, match=message):
-        run(labels=labels)
-
-
-def test_truth_of_an_unknown_party_is_refused():
-    with pytest.raises(ConfigError, match="truth names unknown parties"):
-        run(truth={"bnak": tables()["party 0"]})
+)  # fmt: skip
+def test_what_cannot_be_used_is_refused_in_words(given, error, message):
+    with pytest.raises(error, match=message):
+        run(Draws(), **given)
 
 
 def test_whole_numbers_of_numpy_are_settings_too(tmp_path):
     result = run(FKNN(n_neighbors=np.int64(3), block_pairs=np.int32(500)))
     result.save(tmp_path)
     assert Result.load(tmp_path).settings["n_neighbors"] == 3
-
-
-@pytest.mark.parametrize("seed", [-1, 1.5, True, "0"])
-def test_a_seed_is_a_whole_number(seed):
-    with pytest.raises(ConfigError, match="seed must be an integer of at least 0"):
-        run(Draws(), seed=seed)
 
 
 def test_ids_that_the_run_makes_equal_are_one_sample_of_the_report(tmp_path, recwarn):

@@ -116,10 +116,7 @@ def test_figures_of_the_fit_say_so_and_held_out_ones_come_first(data, trees):
     assert repr(trees).startswith("Result(gbdt: test_auc 0.")
     assert meaning_of("train_auc").endswith("0.5 is chance; on the samples of the fit.")
     held_out = ["validation_auc", "train_auc"]
-    for strategy in (
-        VerticalGBDT(**TREES, validation_share=0.25),
-        VerticalGBDT(**TREES),
-    ):
+    for strategy in (VerticalGBDT(**TREES, validation_share=0.25), VerticalGBDT(**TREES)):
         result = simulate(strategy, tables, labels, progress=False)
         first = next(name for name in held_out if name in result.metrics)
         assert first == ("validation_auc" if "validation_loss" in result.metrics else "train_auc")

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -14,7 +13,6 @@ from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.node.outputs import OutputFolder
 from strategies.vfem import VFEM
 from tests.kit.resuming import METHODS, ServerKilled
-from tests.kit.rounds import Rounds
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -35,10 +33,10 @@ class Killer:
 
         def send_and_receive(grid, messages, *, timeout=None):
             self.rounds += 1
-            if (self.rounds, "before") == (self.at, self.when):
-                raise ServerKilled
-            replies = original(grid, messages, timeout=timeout)
-            if (self.rounds, "after") == (self.at, self.when):
+            replies = None
+            if self.when == "after" or self.rounds != self.at:
+                replies = original(grid, messages, timeout=timeout)
+            if self.rounds == self.at:
                 raise ServerKilled
             return replies
 
@@ -89,7 +87,7 @@ def test_killed_at_any_round_and_resumed_it_gives_the_same(when, killer, unbroke
     rounds = killer.rounds
     assert rounds > 4
     odd = when == "after"
-    for at in sorted({*range(2 + odd, rounds + 1, 2), rounds}):
+    for at in sorted({*range(2 + odd, rounds + 1, 3), rounds}):
         folder = tmp_path / f"{at}"
         killer.kill(at, when, "rounds", folder)
         assert_same(run("rounds", folder, resume=True), unbroken["rounds"])
@@ -125,39 +123,6 @@ def test_a_killed_process_can_be_resumed_by_another(unbroken, tmp_path):
     for path in kept:  # private keys are among them
         assert path.stat().st_mode & 0o077 == 0, path
     assert_same(run("rounds", tmp_path, resume=True), unbroken["rounds"])
-
-
-def test_private_alignment_and_ciphertexts_are_resumed_too(killer, tmp_path):
-    pytest.importorskip("tenseal")
-    settings = {"aggregation": "ckks", "alignment": "private-id"}
-    killer.kill(6, "after", "rounds", tmp_path, **settings)
-    found = run("rounds", tmp_path, resume=True, **settings)
-    expected = run("rounds", **settings)
-    np.testing.assert_allclose(
-        found.coefficients["estimate"], expected.coefficients["estimate"], atol=1e-4
-    )
-    assert files(tmp_path) == []
-
-
-def test_what_is_missing_or_different_is_refused(killer, tmp_path):
-    with pytest.raises(ConfigError, match="resume=True needs checkpoint"):
-        run("rounds", resume=True)
-    with pytest.raises(ConfigError, match="it holds no journal"):
-        run("rounds", tmp_path, resume=True)
-    killer.kill(5, "after", "rounds", tmp_path)
-    with pytest.raises(ConfigError, match="unfinished run"):
-        run("rounds", tmp_path)
-    with pytest.raises(ConfigError, match="max_iter"):
-        run("rounds", tmp_path, resume=True, strategy=Rounds(max_iter=7))
-    with pytest.raises(ConfigError, match="seed"):
-        run("rounds", tmp_path, resume=True, seed=3)
-    tables, labels = METHODS["rounds"][1]()
-    tables["bank"] = tables["bank"] + 1.0
-    with pytest.raises((ConfigError, PartyError), match=r"'bank': its data have changed"):
-        simulate(
-            METHODS["rounds"][0](), tables, labels, checkpoint=tmp_path, resume=True, progress=False
-        )
-    run("rounds", tmp_path, resume=True)
 
 
 def test_what_a_run_that_was_given_up_left_is_not_the_next_one_s(killer, unbroken, tmp_path):

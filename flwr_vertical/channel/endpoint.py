@@ -275,10 +275,8 @@ class Endpoint:
     # -- messages --------------------------------------------------------------------------
 
     def send(self, message: Message) -> int:
-        """Send a message to the node it is addressed to; return its number.
-
-        A failure becomes an error reply, as with Flower.
-        """
+        """Send a message to the node it is addressed to; return its number."""
+        # A failure becomes an error reply, as with Flower.
         node_id, number = message.metadata.dst_node_id, self.mailbox.post(message)
         pieces = pack(message)
         if (size := total_size(pieces)) > self.max_bytes:

@@ -236,11 +236,9 @@ class Checkpoint:
 
 
 def clear_openings(path: Path) -> None:
-    """Remove what a node's runs of other names left that ended before their first step.
-
-    Such a run is not resumed but begun anew, so nobody needs the private keys in these files. A run
-    that is being opened meanwhile writes its checkpoint again with its first step.
-    """
+    """Remove what a node's runs of other names left that ended before their first step."""
+    # Such a run is not resumed but begun anew, so nobody needs the private keys in these files. A
+    # run that is being opened meanwhile writes its checkpoint again with its first step.
     prefix, suffix = f"{path.name}.", ".new"
     for folder in path.parents[2].glob(f"*/{FOLDER_NAME}"):
         own = folder / path.name

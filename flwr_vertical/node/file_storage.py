@@ -1,7 +1,8 @@
 """Tables and results on the party's own disk, or in its database."""
 
 import hashlib
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import pandas as pd
 from flwr.app import Context
 
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
-from flwr_vertical.node.source_copy import SourceCopy
 from flwr_vertical.node.storage import (
     configured_name,
     configured_role,
@@ -25,7 +25,7 @@ from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.database import SUFFIX as LEDGER_SUFFIX
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
-from flwr_vertical.protocol.disk import FILE_MODE, writing
+from flwr_vertical.protocol.disk import FILE_MODE, private_folder, writing
 from flwr_vertical.results.atomic import write_bytes_atomically
 from flwr_vertical.sources import (
     Destination,
@@ -36,7 +36,64 @@ from flwr_vertical.sources import (
     read_source,
     table_name,
 )
-from flwr_vertical.tables import CsvFormat, Kind, Table, read_table, write_table
+from flwr_vertical.tables import CsvFormat, Kind, Table, checked_ids, read_table, write_table
+
+logger = logging.getLogger("flwr_vertical")
+
+
+FOLDER_NAME = ".sources"
+
+
+class SourceCopy:
+    """The copy of one party and run."""
+
+    def __init__(
+        self,
+        folder: Path,
+        party: str,
+        run: str,
+        read: Callable[[], tuple[pd.DataFrame, str, list[str]]],
+    ) -> None:
+        self._folder = folder / FOLDER_NAME / party
+        self._results = folder
+        self._party, self._run, self._read = party, run, read
+
+    @property
+    def path(self) -> Path:
+        """Path of the file; reads the database if it is not there."""
+        path = self._folder / f"{self._run}.parquet"
+        if not path.is_file():
+            self._take(path)
+        return path
+
+    def begin(self) -> None:
+        """Read the database for a run that begins.
+
+        Copies of other runs are removed, except of those that can be resumed.
+        """
+        for path in self._folder.glob("*.parquet"):
+            kept = self._results / path.stem / ".checkpoint" / f"{self._party}.party"
+            if path.stem == self._run or not kept.exists():
+                path.unlink(missing_ok=True)
+        _ = self.path
+
+    def end(self) -> None:
+        """Remove the file: the run is over."""
+        (self._folder / f"{self._run}.parquet").unlink(missing_ok=True)
+
+    def frame(self) -> pd.DataFrame:
+        """Return what was read, indexed by sample ID."""
+        return pd.read_parquet(self.path)
+
+    def _take(self, path: Path) -> None:
+        frame, where, notes = self._read()
+        for note in notes:
+            logger.warning("party %r: %s", self._party, note)
+        frame.index = checked_ids(frame.index, where)
+        logger.info("party %r: %d rows read from %s", self._party, len(frame), where)
+        with writing(f"party {self._party!r}: its copy of what was read", path):
+            private_folder(self._folder)
+            write_table(frame, path, FILE_MODE)
 
 
 class FileStorage:

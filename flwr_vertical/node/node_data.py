@@ -100,10 +100,8 @@ class NodeData:
         return table
 
     def _tell_of(self, table: Table) -> None:
-        """Write into the node's own log, once a run, what its owner had better know of the table.
-
-        New rows of an earlier fit are taken as that fit's were.
-        """
+        """Write into the node's own log, once a run, what its owner should know of the table."""
+        # New rows of an earlier fit are taken as that fit's were.
         if self._storage.in_memory or _TOLD_OF_TABLE in self._state:
             return
         self._state[_TOLD_OF_TABLE] = 1

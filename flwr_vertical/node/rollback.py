@@ -55,10 +55,8 @@ def take_back(context: Context, cache: dict[str, Any], first: int, sequence: int
 
 
 def _copy(records: RecordDict) -> RecordDict:
-    """Return records that do not change when these do; they share the values, which nobody changes.
-
-    `State.save` replaces values in the records of a context.
-    """
+    """Return records that do not change when these do; the values, which stay, are shared."""
+    # `State.save` replaces values in the records of a context.
     copied = RecordDict()
     for name, record in records.items():
         twin: Any = type(record)()

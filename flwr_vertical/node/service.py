@@ -24,12 +24,11 @@ from flwr_vertical.node.data_fingerprint import DataWatch
 from flwr_vertical.node.node_data import RUN, SECRET, SEED, NodeData
 from flwr_vertical.node.party import Arbiter, Party
 from flwr_vertical.node.policy_check import Admitted, Guard, NodeTypes, check_n_parties
-from flwr_vertical.node.recovering import Recovery
+from flwr_vertical.node.recovering import Recovery, check_follows, keep_reply, repeated_reply
 from flwr_vertical.node.rollback import SEQUENCE, remember, take_back
 from flwr_vertical.node.state import State
 from flwr_vertical.node.steps import Summands, node_keys_of, unrepeatable_steps
 from flwr_vertical.node.storage import Storage
-from flwr_vertical.node.taken_once import check_follows, keep_reply, repeated_reply
 from flwr_vertical.policy.run_request import RunRequest
 from flwr_vertical.protocol import pins, private_sum
 from flwr_vertical.protocol.codec import decode, encode
@@ -188,10 +187,8 @@ class StepServer:
         admitted: Admitted,
         state: State,
     ) -> None:
-        """Keep what the server hands over, even if the step fails: it is not sent again.
-
-        Keys are kept only if they are their owners' (where identities are pinned).
-        """
+        """Keep what the server hands over, even if the step fails: it is not sent again."""
+        # Keys are kept only if they are their owners' (where identities are pinned).
         updates = decode(request, UPDATES)
         if "node.name" not in state and (step != HELLO or updates):
             raise StateLostError(
@@ -209,10 +206,8 @@ class StepServer:
     def _admitted(
         self, step: str, envelope: Any, context: Context, cache: dict[str, Any]
     ) -> Admitted:
-        """Return what the node runs; its policy is asked at the greeting and in each new process.
-
-        The server could say other things later: what is imported here was allowed here.
-        """
+        """Return what the node runs; its policy is asked at the greeting and in new processes."""
+        # The server could say other things later: what is imported here was allowed here.
         known: Admitted | None = cache.get(_ADMITTED)
         if known is not None and step != HELLO and known.run_config == context.run_config:
             return known

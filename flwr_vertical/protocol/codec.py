@@ -84,10 +84,8 @@ def decode(records: RecordDict, prefix: str) -> Payload:
 
 
 def override(common: RecordDict, own: RecordDict, prefix: str) -> RecordDict:
-    """Join two encoded payloads of one prefix; what is in both is taken from `own`.
-
-    The data of `common` are shared, not copied, and `common` stays as it is.
-    """
+    """Join two encoded payloads of one prefix; what is in both is taken from `own`."""
+    # The data of `common` are shared, not copied, and `common` stays as it is.
     kinds = (("arrays", ArrayRecord), ("values", ConfigRecord))
     names = {name for kind, _ in kinds for name in own[f"{prefix}.{kind}"]}
     joined = RecordDict()

@@ -203,10 +203,8 @@ def _room(path: Path, needed: int) -> str:
 
 
 def lock_file(descriptor: int) -> bool:
-    """Lock an open file until it is closed or the process ends; False if another one holds it.
-
-    On a file system without locks nobody holds any.
-    """
+    """Lock an open file until it is closed or the process ends; False if another one holds it."""
+    # On a file system without locks nobody holds any.
     if fcntl is not None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

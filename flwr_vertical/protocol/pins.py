@@ -206,10 +206,8 @@ def check_updates(updates: Mapping[str, Any]) -> bool:
 
 
 def verify(node: NodeIdentity, handed_on: Mapping[str, Any]) -> None:
-    """Check the keys that were handed to a party, before it keeps or uses them.
-
-    A signature must be valid whether its owner is pinned or not.
-    """
+    """Check the keys that were handed to a party, before it keeps or uses them."""
+    # A signature must be valid whether its owner is pinned or not.
     pins = read_pins(node, None)
     if not pins and NAMES not in handed_on:
         return

@@ -37,7 +37,7 @@ from flwr_vertical.crypto import (
     unmask_sum,
     value_limit,
 )
-from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
+from flwr_vertical.errors import PartyError, ProtocolError
 
 MODES = ("plain", "masked", "ckks")
 
@@ -58,13 +58,6 @@ _FLOAT64, _INTEGER, _FLOAT32 = 0, 1, 2
 
 EVERY = ""
 """Stands in scales for all floating summands that are not named."""
-
-
-def check_mode(aggregation: str) -> str:
-    """Return the mode, or raise `ConfigError` listing the valid ones."""
-    if aggregation not in MODES:
-        raise ConfigError(f"unknown aggregation {aggregation!r}; expected one of {list(MODES)}")
-    return aggregation
 
 
 def check_scales(scale: float | Mapping[str, float] | None) -> dict[str, float]:

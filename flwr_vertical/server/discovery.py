@@ -134,10 +134,8 @@ class Presence:
         return f"node {node_id}"
 
     def names_of_silent(self, grid: Grid, silent: Collection[int]) -> dict[int, str]:
-        """Name nodes that do not answer, after asking those that do.
-
-        A silent node that nobody knows is one of the parties that nobody else is.
-        """
+        """Name nodes that do not answer, after asking those that do."""
+        # A silent node that nobody knows is one of the parties that nobody else is.
         others = [n for n in grid.get_node_ids() if n not in silent]
         self.ask(grid, self._unknown(others), _ASKING)
         found = {n: self.name(n) for n in silent}

@@ -107,10 +107,8 @@ class Journal:
 
     @classmethod
     def resume(cls, folder: Path, identity: Identity) -> Self:
-        """Read the journal of a run that broke off. One without a round begins anew.
-
-        The parties clear away what they keep of a run that did not get beyond its opening.
-        """
+        """Read the journal of a run that broke off. One without a round begins anew."""
+        # The parties clear away what they keep of a run that did not get beyond its opening.
         path = folder / FILE_NAME
         if not path.is_file():
             raise ConfigError(

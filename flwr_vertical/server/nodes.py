@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -30,16 +31,78 @@ from flwr_vertical.server.greeting import Greeting, keys_of_run
 from flwr_vertical.server.journal import Journal, JournalEntry
 from flwr_vertical.server.label_memory import LabelMemory
 from flwr_vertical.server.recovery import ReturnedNode, exchange_patiently, find_all, say_farewell
-from flwr_vertical.server.roster import make_roster
 from flwr_vertical.server.rounds import PartyStateLostError, exchange
 from flwr_vertical.server.run_record import RunRecord
 from flwr_vertical.server.settings import RunOptions, RunSettings
+from flwr_vertical.version import __version__
+
+logger = logging.getLogger("flwr_vertical")
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The nodes of a run."""
+
+    # Names of the parties, sorted: results must not depend on who connects first
+    parties: list[str]
+    nodes: dict[str, int]  # Node ID by name; the arbiter under `ARBITER`
+
+    @property
+    def has_arbiter(self) -> bool:
+        """Whether one of the nodes is the arbiter."""
+        return ARBITER in self.nodes
+
+
+def make_roster(
+    greetings: Mapping[int, Payload], expected: Sequence[str] | None, arbiter_for: str | None
+) -> Roster:
+    """Make the roster from the nodes' greetings."""
+    check_versions(greetings)
+    nodes: dict[str, int] = {}
+    for node_id, greeting in sorted(greetings.items()):
+        is_arbiter = greeting["role"] == "arbiter"
+        name = ARBITER if is_arbiter else greeting["party"]
+        if name in nodes:
+            raise ConfigError(
+                "two nodes have the role 'arbiter'; a run has at most one"
+                if is_arbiter
+                else f"two nodes call themselves {name!r}; give each SuperNode its own party name "
+                "in its node config"
+            )
+        nodes[name] = node_id
+    roster = Roster(sorted(set(nodes) - {ARBITER}), nodes)
+    absent = sorted(set(expected or ()) - set(roster.parties))
+    if absent:
+        raise ConfigError(f"expected parties {absent} are absent; here are {roster.parties}")
+    if not roster.parties:
+        raise ConfigError("no party is connected: every node has the role 'arbiter'")
+    if arbiter_for and not roster.has_arbiter:
+        raise ConfigError(
+            f"{arbiter_for} needs an arbiter: start one more SuperNode with "
+            "--node-config \"role='arbiter'\""
+        )
+    return roster
+
+
+def check_versions(greetings: Mapping[int, Payload]) -> None:
+    """Refuse nodes that have another version of this package than the server."""
+    other = {
+        str(greeting["party"]): str(greeting.get("version", "an older one"))
+        for _, greeting in sorted(greetings.items())
+        if greeting.get("version") != __version__
+    }
+    if other:
+        told = ", ".join(f"{name!r} has {version[:40]}" for name, version in sorted(other.items()))
+        raise ConfigError(
+            f"the server has flwr-vertical {__version__}, but {told}; install the same version "
+            "everywhere"
+        )
+
 
 # More messages than a loop sends between two snapshots: those that the server sent before it was
 # killed, and that neither its journal nor the disk of a node may know of.
 _UNKNOWN = 2**24
 
-logger = logging.getLogger("flwr_vertical")
 
 _TAKING_BACK = 20.0  # seconds to wait for nodes that shall forget a run that did not begin
 
@@ -205,10 +268,8 @@ class Nodes:
         return marks
 
     def close(self) -> None:
-        """End a run with a journal: every node removes its checkpoint; one message to each.
-
-        A node that does not hear of it keeps its checkpoint; the run does not suffer.
-        """
+        """End a run with a journal: every node removes its checkpoint; one message to each."""
+        # A node that does not hear of it keeps its checkpoint; the run does not suffer.
         if self._journal is None:
             return
         nodes = self._nodes
@@ -219,10 +280,8 @@ class Nodes:
         say_farewell(self.grid, nodes, request, min(self.timeout, self.patience))
 
     def random_bytes(self, count: int) -> bytes:
-        """Return bytes of the system's generator: for nonces, keys and orders of the server.
-
-        A run that is resumed gets those it had, so that it takes the same course.
-        """
+        """Return bytes of the system's generator: for nonces, keys and orders of the server."""
+        # A run that is resumed gets those it had, so that it takes the same course.
         return self._record.random_bytes(count)
 
     def update(self, party: str, values: Mapping[str, Any]) -> None:
@@ -249,10 +308,8 @@ class Nodes:
         return {name: decode(reply, VALUES) for name, reply in replies.items()}
 
     def restore_all(self, number: int) -> None:
-        """Have every node go back to a snapshot; masked sums get new keys, handed out as at first.
-
-        Message numbers go on above all that were ever sent: what pads by them stays secret.
-        """
+        """Have every node go back to a snapshot; masked sums get new keys, as at the greeting."""
+        # Message numbers go on above all that were ever sent: what pads by them stays secret.
         self.stand_at(number)
         self._record.sequence = max(self._record.sequence, self._furthest)
         greetings = self.tell_all(RESTORE, after=number, snapshot=number)

@@ -141,10 +141,8 @@ def exchange_patiently(
 def find_all(
     grid: Grid, journal: Journal, names: Sequence[str], greeting: RecordDict, patience: float
 ) -> dict[str, ReturnedNode]:
-    """Find all nodes of a run that broke off, each where the journal ends.
-
-    Where it ends with a snapshot they need only have that one.
-    """
+    """Find all nodes of a run that broke off, each where the journal ends."""
+    # Where it ends with a snapshot they need only have that one.
     found, troubles = greet(grid, names, greeting, patience)
     if absent := sorted(set(names) - set(found)):
         told = f"; {'; '.join(troubles)}" if troubles else ""
@@ -160,10 +158,8 @@ def find_all(
 
 
 def say_farewell(grid: Grid, nodes: Mapping[str, int], request: RecordDict, timeout: float) -> None:
-    """Tell all nodes to remove their checkpoints; those that do not hear it are named in the log.
-
-    The run is over: whatever goes wrong here does not spoil its result.
-    """
+    """Tell all nodes to remove their checkpoints; who does not hear it is named in the log."""
+    # The run is over: whatever goes wrong here does not spoil its result.
     requests = dict.fromkeys(nodes, request)
     if not requests:
         return

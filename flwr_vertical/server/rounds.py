@@ -121,10 +121,8 @@ def _send(
 
 
 def joined(failed: Sequence[PartyError]) -> PartyError:
-    """Return one error for all parties that failed in a round: the first, which names the others.
-
-    One that lost its state decides alone, as the others' work will be taken again.
-    """
+    """Return one error for all parties that failed in a round: the first, naming the others."""
+    # One that lost its state decides alone, as the others' work will be taken again.
     for error in failed:
         if isinstance(error, PartyStateLostError):
             return error

@@ -169,11 +169,9 @@ class RunRecord:
 def journaled(
     folder: str | os.PathLike[str] | None, resume: bool, identity: Identity
 ) -> Iterator[Journal | None]:
-    """Keep a journal in a folder while a run lasts; None if there is no folder.
-
-    Where the run fails the journal stays, and the error says how to go on. There is none of a run
-    that succeeded, or that no party took part in.
-    """
+    """Keep a journal in a folder while a run lasts; None if there is no folder."""
+    # Where the run fails the journal stays, and the error says how to go on. There is none of a run
+    # that succeeded, or that no party took part in.
     if folder is None:
         yield None
         return

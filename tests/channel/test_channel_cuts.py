@@ -12,14 +12,16 @@ from proxies import Proxy
 
 from flwr_vertical import LocalGrid, MemoryStorage, Table, party_app, simulate
 from flwr_vertical.channel import ChannelGrid, app
-from flwr_vertical.channel.client import ChannelError, dial
+from flwr_vertical.channel.client import ChannelError, Connection, dial
 from flwr_vertical.channel.endpoint import Endpoint
+from flwr_vertical.channel.invitation import NODE_KEY, TOKEN_KEY, VERSION_KEY
 from flwr_vertical.protocol.messages import make_message
+from flwr_vertical.version import __version__
 from tests.kit.rounds import Rounds
 
 
 @pytest.fixture
-def patient(request):
+def patient():
     """An endpoint that waits for those who were cut off."""
     made = Endpoint(dial_timeout=10.0, reconnect=3.0)
     made.proxy = Proxy(made.address)
@@ -134,8 +136,6 @@ def test_whoever_stays_away_is_lost_after_the_time_to_come_back(proxy, patient):
 
 
 def test_a_token_to_come_back_opens_one_stream_and_ends_with_a_new_invitation(patient):
-    from flwr_vertical.channel.connection import Connection
-
     offer = patient.invite(1)
     first = Connection(offer, 1, offer.token, 5.0, lambda _: None)
     assert first.back not in ("", offer.token)
@@ -153,10 +153,6 @@ def test_a_token_to_come_back_opens_one_stream_and_ends_with_a_new_invitation(pa
 
 def test_a_token_to_come_back_stays_good_until_the_next_one_has_arrived(patient):
     """Else a stream that is cut with the welcome on its way could never be replaced."""
-    from flwr_vertical.channel.connection import Connection
-    from flwr_vertical.channel.invitation import NODE_KEY, TOKEN_KEY, VERSION_KEY
-    from flwr_vertical.version import __version__
-
     offer = patient.invite(1)
     first = Connection(offer, 1, offer.token, 5.0, lambda _: None)
     time.sleep(0.5)  # until the server has heard that the welcome arrived

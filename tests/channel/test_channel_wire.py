@@ -1,16 +1,10 @@
 """Messages and frames: the same bytes at the other end, and nothing else accepted."""
 
+import threading
+
 import numpy as np
 import pytest
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Error,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.common.serde import message_from_proto, message_to_proto
 
 from flwr_vertical.channel.frames import (
@@ -40,28 +34,12 @@ CONTENTS = {
             "c": ArrayRecord({"raw": Array("<f8", (0,), "mine", b"")}),
         }
     ),
-    "values": RecordDict(
-        {
-            "c": ConfigRecord(
-                {
-                    "flag": True,
-                    "flags": [True, False],
-                    "n": -5,
-                    "big": 2**63,
-                    "ns": [1, 2],
-                    "x": 0.5,
-                    "xs": [0.5],
-                    "t": "text",
-                    "ts": ["a", "b"],
-                    "b": b"\0bytes",
-                    "bs": [b"", b"x" * 10_000],
-                    "none": [],
-                }
-            ),
-            "e": ConfigRecord(),
-        }
-    ),
-}
+    "values": RecordDict({"e": ConfigRecord(), "c": ConfigRecord({
+        "flag": True, "flags": [True, False], "n": -5, "big": 2**63, "ns": [1, 2], "x": 0.5,
+        "xs": [0.5], "t": "text", "ts": ["a", "b"], "b": b"\0bytes", "bs": [b"", b"x" * 10_000],
+        "none": [],
+    })}),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CONTENTS)
@@ -156,8 +134,6 @@ def test_a_sign_of_life_overtakes_what_waits():
 
 
 def test_an_outbox_takes_no_more_than_its_depth_until_it_is_emptied_or_closed():
-    import threading
-
     outbox = Outbox(depth=1)
     assert outbox.put(cut(REQUEST, 1))
     taken = []

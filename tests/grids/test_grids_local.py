@@ -2,8 +2,8 @@
 
 import threading
 import time
+from itertools import islice
 
-import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Message
@@ -15,11 +15,11 @@ from flwr_vertical import (
     MemoryStorage,
     Party,
     RecordingGrid,
-    Summands,
     party_app,
     step,
 )
 from flwr_vertical.errors import ConfigError, PartyError
+from flwr_vertical.grids.poll import pauses
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import VALUES, make_message, make_request, read_envelope
 
@@ -36,10 +36,6 @@ class Waiter(Party):
     @step
     def leave(self):
         raise SystemExit(3)
-
-    @step
-    def total(self, value):
-        return Summands({"x": np.full(4, value)})
 
     @step
     def keep(self):
@@ -81,10 +77,14 @@ def threads():
 
 
 def test_it_is_a_flower_grid(grid):
-    assert isinstance(grid, Grid)
-    assert isinstance(RecordingGrid(grid), Grid)
-    assert list(grid.get_node_ids()) == [1, 2, 3]
     assert greet(grid) == {1: "p1", 2: "p2", 3: "p3"}
+    for each in (grid, RecordingGrid(grid)):
+        assert isinstance(each, Grid)
+        assert list(each.get_node_ids()) == [1, 2, 3]
+        assert each.run is grid.run
+    assert {context.run_id for context in grid.contexts.values()} == {grid.run.run_id}
+    with LocalGrid(lambda message, context: message, [{}]) as other:
+        assert other.run.run_id != grid.run.run_id  # as of Flower's runs
 
 
 def test_pushed_messages_return_at_once_and_replies_are_pulled_once(grid):
@@ -134,15 +134,11 @@ def test_closing_ends_the_threads(grid):
     greet(grid)
     own = set(threads()) - before
     assert len(own) == 3
+    assert all(thread.daemon for thread in own)
     grid.close()
     for thread in own:
         thread.join(timeout=5)
     assert not any(thread.is_alive() for thread in own)
-
-
-def test_threads_are_daemons(grid):
-    greet(grid)
-    assert all(thread.daemon for thread in threads())
 
 
 def test_outputs_are_what_the_parties_saved(grid):
@@ -181,44 +177,28 @@ def test_nodes_and_messages_are_checked(grid):
         grid.push_messages([message(9)])
 
 
-def test_flower_s_own_run_and_message_interface(grid):
-    assert {context.run_id for context in grid.contexts.values()} == {grid.run.run_id}
-    with LocalGrid(lambda message, context: message, [{}]) as other:
-        assert other.run.run_id != grid.run.run_id  # as of Flower's runs
-    recording = RecordingGrid(grid)
-    assert recording.run is grid.run
-    assert list(recording.get_node_ids()) == [1, 2, 3]
-
-
 def test_a_transcript_holds_every_message_in_order(grid):
     recording = RecordingGrid(grid)
     greet(recording)
-    assert [(r.direction, r.node_id) for r in recording.transcript[:3]] == [
-        ("down", 1), ("down", 2), ("down", 3),
-    ]  # fmt: skip
-    assert sorted((r.direction, r.node_id) for r in recording.transcript[3:]) == [
-        ("up", 1), ("up", 2), ("up", 3),
-    ]  # fmt: skip
+    seen = [(r.direction, r.node_id) for r in recording.transcript]
+    assert seen[:3] == [("down", 1), ("down", 2), ("down", 3)]
+    assert sorted(seen[3:]) == [("up", 1), ("up", 2), ("up", 3)]
     up = next(r for r in recording.transcript if (r.direction, r.node_id) == ("up", 2))
     assert decode(up.content, VALUES)["party"] == "p2"
-
-
-def test_a_transcript_holds_pushed_and_pulled_messages(grid):
-    recording = RecordingGrid(grid)
+    # Also of those that are pushed and pulled.
     ids = list(recording.push_messages([message(1)]))
     pulled, deadline = [], time.monotonic() + 10
     while not pulled and time.monotonic() < deadline:
         pulled = list(recording.pull_messages(ids))
     assert isinstance(pulled[0], Message)
-    assert [(r.direction, r.node_id) for r in recording.transcript] == [("down", 1), ("up", 1)]
+    assert [(r.direction, r.node_id) for r in recording.transcript[6:]] == [("down", 1), ("up", 1)]
 
 
-def test_recording_changes_nothing(grid):
-    recording = RecordingGrid(grid)
-    federation = Federation(recording, aggregation="masked", retries=0)
-    federation.open()
-    np.testing.assert_allclose(federation.sum("total", {"value": 2.0})["x"], 6.0, atol=1e-9)
-    steps = [
-        read_envelope(r.content)["step"] for r in recording.transcript if r.direction == "down"
-    ]
-    assert steps == ["hello"] * 3 + ["total"] * 3
+def test_pauses_between_looks_grow_to_the_longest():
+    found = list(islice(pauses(1.0), 30))
+    assert found[0] == 0.01
+    assert found == sorted(found)
+    assert found[-1] == 1.0
+    assert sum(islice(pauses(1.0), 12)) < 3  # few looks in the first seconds
+    for longest in (0.0, 0.002):  # it may be shorter than the first
+        assert set(islice(pauses(longest), 5)) == {longest}

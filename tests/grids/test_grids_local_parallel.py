@@ -57,17 +57,19 @@ def release():
     event.set()
 
 
-@pytest.mark.parametrize("n_parallel", [1, 2, 3])
-def test_so_many_parties_run_at_once_and_no_more(n_parallel):
+@pytest.mark.parametrize("n_parallel", [1, 2, None])
+def test_so_many_parties_run_at_once_and_no_more(monkeypatch, n_parallel):
+    """By default as many as there are cores."""
+    assert blas_threads.n_cores() >= 1
+    monkeypatch.setattr(local, "n_cores", lambda: 3)
     # Nobody goes on before so many are there, so that fewer at once would not end.
-    barrier = threading.Barrier(n_parallel)
+    barrier = threading.Barrier(n_parallel or 3)
     app = App(lambda _: barrier.wait(20))
     with LocalGrid(app, nodes(6), max_parallel=n_parallel) as grid:
         for _ in range(5):
-            assert answered(grid.send_and_receive(messages(*range(1, 7)), timeout=30)) == [
-                1, 2, 3, 4, 5, 6,
-            ]  # fmt: skip
-    assert app.most == n_parallel
+            replies = grid.send_and_receive(messages(*range(1, 7)), timeout=30)
+            assert answered(replies) == [1, 2, 3, 4, 5, 6]
+    assert app.most == (n_parallel or 3)
 
 
 def test_parties_run_in_the_order_in_which_they_are_asked():
@@ -75,16 +77,6 @@ def test_parties_run_in_the_order_in_which_they_are_asked():
     with LocalGrid(app, nodes(5), max_parallel=1) as grid:
         list(grid.send_and_receive(messages(3, 1, 5, 2, 4), timeout=10))
     assert app.order == [3, 1, 5, 2, 4]
-
-
-def test_by_default_as_many_as_cores(monkeypatch):
-    monkeypatch.setattr(local, "n_cores", lambda: 3)
-    barrier = threading.Barrier(3)
-    app = App(lambda _: barrier.wait(20))
-    with LocalGrid(app, nodes(6)) as grid:
-        list(grid.send_and_receive(messages(*range(1, 7)), timeout=30))
-    assert app.most == 3
-    assert blas_threads.n_cores() >= 1
 
 
 def test_a_party_that_hangs_keeps_the_only_core_for_a_moment(monkeypatch, release):
@@ -126,9 +118,6 @@ def test_a_node_answers_one_message_at_a_time():
 def test_no_parallelism_is_refused():
     with pytest.raises(ConfigError, match="max_parallel must be at least 1, got 0"):
         LocalGrid(App(), nodes(1), max_parallel=0)
-
-
-# -- threads of numerical libraries ----------------------------------------------------------
 
 
 def blas():

@@ -5,7 +5,12 @@ The contract of strategies has all of them on a `RayGrid` without actors.
 """
 
 import os
+import subprocess
+import sys
+import tempfile
+import textwrap
 import time
+from pathlib import Path
 
 import channel_runs
 import numpy as np
@@ -13,6 +18,7 @@ import pandas as pd
 import pytest
 from flwr.serverapp import Grid
 
+from apps.cli import main
 from flwr_vertical import (
     Arbiter,
     Federation,
@@ -27,7 +33,6 @@ from flwr_vertical import (
 from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.errors import ConfigError, PartyError
 from simulations.replications import Job, Store, run_all
-from strategies.fknn import FKNN
 from strategies.trees import VerticalGBDT
 
 pytestmark = pytest.mark.ray
@@ -132,6 +137,10 @@ def test_twelve_parties_over_two_actors(twelve):
     outputs = grid.outputs()
     assert set(outputs) == set(own)
     assert outputs["p07"].loc["p07", "x"] == 5
+    with pytest.raises(PartyError) as caught:
+        federation.call("burn", {"culprit": "p00"})
+    assert (caught.value.party, caught.value.step) == ("p00", "burn")
+    assert caught.value.cause == "ValueError: the disk is on fire"
 
 
 def test_the_same_sums_as_on_a_local_grid(twelve):
@@ -143,13 +152,6 @@ def test_the_same_sums_as_on_a_local_grid(twelve):
     assert local.values.keys() == ray.values.keys()
     for name, value in local.values.items():
         np.testing.assert_array_equal(ray[name], value)
-
-
-def test_a_step_that_raises_names_the_party(twelve):
-    with pytest.raises(PartyError) as caught:
-        twelve[1].call("burn", {"culprit": "p00"})
-    assert (caught.value.party, caught.value.step) == ("p00", "burn")
-    assert caught.value.cause == "ValueError: the disk is on fire"
 
 
 def test_actors_that_die_or_hang_are_errors_that_name_the_party_and_closing_ends_them(ray_cluster):
@@ -211,21 +213,6 @@ def columns(n=40, n_parties=2):
     return made, pd.Series((rng.random(n) < 0.5).astype(float), index=names, name="y")
 
 
-def test_a_strategy_gives_the_same_tables_and_rounds(ray_cluster):
-    rng = np.random.default_rng(1)
-    given = {name: t.mask(rng.random(t.shape) < 0.2) for name, t in columns()[0].items()}
-    strategy = FKNN(n_neighbors=3)
-    local, ray = (
-        simulate(strategy, given, min_rows=1, seed=3, progress=False, **engine)
-        for engine in ({}, {"engine": "ray", "n_actors": 2})
-    )
-    for name, table in local.tables.items():
-        pd.testing.assert_frame_equal(ray.tables[name], table, check_exact=True)
-    assert (ray.ledger.rounds, ray.ledger.bytes_up) == (local.ledger.rounds, local.ledger.bytes_up)
-    assert ray.settings["engine"] == "ray"
-    assert ray_cluster.is_initialized()
-
-
 def test_a_strategy_that_labels_and_predicts_gives_the_same(ray_cluster):
     """Parts of a model come back from the actor."""
     assert_the_same_predictions(VerticalGBDT(n_trees=2, max_depth=2, n_bins=4, min_child=4))
@@ -250,6 +237,7 @@ def assert_the_same_predictions(strategy):
     pd.testing.assert_frame_equal(ray.predictions, local.predictions, check_exact=True)
     assert ray._party_models.keys() == local._party_models.keys() == given.keys()
     assert ray.metrics == local.metrics
+    assert (ray.ledger.rounds, ray.settings["engine"]) == (local.ledger.rounds, "ray")
 
 
 def test_parties_of_one_actor_are_served_over_channels_at_the_same_time(ray_cluster):
@@ -279,3 +267,79 @@ def test_replications_run_in_other_processes(tmp_path, ray_cluster):
     assert ray_cluster.is_initialized()
     assert os.getpid() not in frame["value"].to_list()
     assert (frame[frame["metric"] == "shared"]["value"] == 7).all()
+
+
+DEAD = "127.0.0.1:1"  # nothing listens there
+
+_CHECK = """
+    from ray._private.services import find_bootstrap_address
+    assert find_bootstrap_address(None) == "127.0.0.1:1", "Ray looks elsewhere for its file"
+"""
+
+
+def run_beside_a_stale_file(code):
+    # Ray's sockets need a short path, which pytest's own folders do not have.
+    with tempfile.TemporaryDirectory(prefix="r-") as folder:
+        stale = Path(folder) / "ray" / "ray_current_cluster"
+        stale.parent.mkdir()
+        stale.write_text(DEAD)
+        environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(_CHECK) + textwrap.dedent(code)],
+            env=environment | {"RAY_TMPDIR": folder},
+            capture_output=True, text=True, timeout=180, check=False,
+        )  # fmt: skip
+
+
+@pytest.mark.ray
+def test_grids_and_replications_start_a_ray_of_their_own_beside_the_file_of_a_dead_cluster():
+    done = run_beside_a_stale_file("""
+        import tempfile
+        from pathlib import Path
+        import numpy as np, pandas as pd, ray
+        from flwr_vertical import simulate
+        from simulations.replications import Job, Store, run_all
+        from strategies.fknn import FKNN
+        rng = np.random.default_rng(0)
+        tables = {n: pd.DataFrame({n: rng.normal(size=20)}) for n in "ab"}
+        tables["a"].iloc[3] = np.nan
+        result = simulate(FKNN(n_neighbors=2), tables, engine="ray", n_actors=1, progress=False)
+        assert not result.tables["a"].isna().any().any()
+        assert not ray.is_initialized()
+        def double(job, shared):
+            return {"value": 2.0 * job.settings["seed"]}
+        with tempfile.TemporaryDirectory() as folder:
+            store = Store(Path(folder) / "r.csv")
+            jobs = [Job("a", {"seed": seed}) for seed in (1, 2)]
+            frame = run_all(jobs, double, 0, store=store, context="c", title="t", workers=1)
+        assert not ray.is_initialized()
+        print(sorted(frame["value"]))
+    """)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip().endswith("[2.0, 4.0]")
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "local"), ("", "local"), ("auto", "auto")])
+def test_the_command_starts_a_local_ray_unless_told_otherwise(
+    given, expected, tmp_path, monkeypatch, capfd
+):
+    flwr = tmp_path / "flwr"
+    flwr.write_text(
+        f"#!{sys.executable}\nimport os, sys\nprint('RAY', os.environ['RAY_ADDRESS'])\nsys.exit(3)"
+    )
+    flwr.chmod(0o755)
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.setattr(main, "_flwr", lambda: str(flwr))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("RAY_ADDRESS", given)
+    assert main.main(["run", str(tmp_path)]) == 3
+    assert f"RAY {expected}\n" in capfd.readouterr().out
+
+
+def test_a_negative_number_of_gpus_is_refused():
+    pytest.importorskip("ray")
+    from flwr_vertical import Party
+
+    with pytest.raises(ConfigError, match="num_gpus must be 0 or more, got -1"):
+        RayGrid(memory_app(Party), [{"party": "a"}], {}, num_gpus=-1)

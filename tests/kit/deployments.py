@@ -63,7 +63,7 @@ class Run:
     def text(self):
         return self.log.read_text()
 
-    def wait_for(self, text, seconds=120):
+    def wait_for(self, text, seconds=240):
         wait_until(
             lambda: text in self.text or self.process.poll() is not None, seconds, repr(text)
         )

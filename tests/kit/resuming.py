@@ -10,6 +10,12 @@ from flwr.app import Context, Error, Message, RecordDict
 
 from flwr_vertical import LocalGrid, MemoryStorage, RecordingGrid, Table, party_app
 from flwr_vertical.alignment import steps as aligning
+from flwr_vertical.crypto.identity import (
+    generate_identity,
+    identity_text,
+    public_identity,
+    write_identity,
+)
 from flwr_vertical.protocol.messages import read_envelope
 from flwr_vertical.server import journal
 from strategies.fknn import FKNN
@@ -232,3 +238,20 @@ def assert_same(one, other, exact=True):
 
 def close(one, other):
     np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+def identified(place):
+    """Have every node of a place sign, and every party pin all others."""
+    public, everyone = {}, [*place.tables, *(["arbiter"] if place.mode == "ckks" else [])]
+    place.folder.mkdir(exist_ok=True)
+    for name in everyone:
+        for path in (place.folder / f"{name}.pem", place.folder / f"{name}-other.pem"):
+            key = generate_identity()
+            write_identity(path, key)
+            public.setdefault(f"pin.{name}", identity_text(public_identity(key)))
+    for name in everyone:
+        place.configs[name] = {"identity-key": str(place.folder / f"{name}.pem")}
+        if name != "arbiter":
+            others = {key: pin for key, pin in public.items() if key != f"pin.{name}"}
+            place.configs[name] |= {"pin-all": True, **others}
+    return place

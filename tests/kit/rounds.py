@@ -5,6 +5,8 @@ next one tells all parties the residuals. Tests of resuming, policies and channe
 of a method that somebody would use.
 """
 
+import time
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -46,6 +48,7 @@ class Rounds(Strategy):
 
     max_iter: int = setting(6, "How many rounds.", at_least=1)
     rate: float = setting(0.2, "How far a step goes.", above=0)
+    gate: str = setting("", "A file that says how many rounds may be taken; more wait for it.")
 
     name: ClassVar[str] = "rounds"
     party = RoundsParty
@@ -55,13 +58,15 @@ class Rounds(Strategy):
 
     def run(self, federation, alignment, result, progress):
         labels = federation.labels
-        known = np.isfinite(labels)
+        labelled = np.isfinite(labels)
         federation.call("prepare")
         residuals = np.zeros(len(labels))
         for number in range(self.max_iter):
-            asked = {"residuals": residuals, "rate": self.rate / known.sum()}
+            while self.gate and int(Path(self.gate).read_text() or 0) <= number:
+                time.sleep(0.05)
+            asked = {"residuals": residuals, "rate": self.rate / labelled.sum()}
             fits = federation.sum("fit", asked)["fits"]
-            residuals = np.where(known, labels - fits, 0.0)
+            residuals = np.where(labelled, labels - fits, 0.0)
             result.history.append({"iteration": number, "loss": float(residuals @ residuals)})
         told = federation.call("coefficients")
         rows = [

@@ -24,9 +24,6 @@ def through(tree, path):
     return found
 
 
-# -- trees -----------------------------------------------------------------------------------
-
-
 def test_a_tree_comes_back_as_it_was(tmp_path):
     tree = {
         "plain": [None, True, 1, 2**200, -0.0, 1e-310, float("inf"), "grüß", b"\x00raw"],
@@ -91,9 +88,6 @@ def test_tensors_of_any_type(tmp_path):
         pack_tree({}, {"s": torch.eye(3).to_sparse()})
 
 
-# -- objects ---------------------------------------------------------------------------------
-
-
 class Own:
     def __init__(self):
         self.value = 1
@@ -153,9 +147,6 @@ def test_torch_goes_on_to_the_bit(tmp_path):
         assert torch.equal(net.state_dict()[key], value), key
     with pytest.raises(ProtocolError, match=r"'net' .Linear. cannot take up"):
         unpack_object("net", torch.nn.Linear(2, 2), tree["net"])
-
-
-# -- versions --------------------------------------------------------------------------------
 
 
 def begun(live, version="", load=lambda version: None):

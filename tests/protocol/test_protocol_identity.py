@@ -218,18 +218,12 @@ class ManInTheMiddle(Relay):
                 continue
             mask = np.zeros_like(ring)  # what this node added because of the false peer
             PairwiseMasker(
-                self.pairs[peer][0],
-                peer,
-                {peer: self.pairs[peer][1], name: self.real[name]},
-                nonce,
+                self.pairs[peer][0], peer, {peer: self.pairs[peer][1], name: self.real[name]}, nonce
             ).mask([mask], sequence)
             ring += mask
         if name == "bank":
             self.opened = FixedPoint(32).decode(ring)
         content.update(encode({"x": ring, "names:floats": ["x"]}, SUMS))
-
-
-# -- honest runs -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("every", [False, True])
@@ -252,17 +246,14 @@ def test_pins_cost_no_round_and_are_handed_on_once(people):
         assert federation.ledger.rounds == 4  # the greeting and the three
 
 
-def test_some_may_pin_and_others_not(people):
-    nodes = config(people, pins=False, keys=False)
-    nodes["court"]["identity-key"] = str(people["court"][0])
-    nodes["bank"]["pin.court"] = people["court"][1]
-    np.testing.assert_allclose(total(nodes), expected(), atol=1e-8)
-
-
-def test_the_same_list_of_pins_may_stand_at_every_node(people):
-    everybody = {f"pin.{name}": people[name][1] for name in NAMES}
-    nodes = config(people, **dict.fromkeys(NAMES, everybody | {"pin-all": True}))
-    np.testing.assert_allclose(total(nodes), expected(), atol=1e-8)
+def test_nodes_may_pin_some_or_themselves_or_an_arbiter_without_a_task(people):
+    some = config(people, pins=False, keys=False)
+    some["court"]["identity-key"] = str(people["court"][0])
+    some["bank"]["pin.court"] = people["court"][1]
+    everybody = {f"pin.{name}": people[name][1] for name in [*NAMES, "arbiter"]}
+    same = config(people, **dict.fromkeys(NAMES, everybody | {"pin-all": True}))
+    for nodes in (some, same):
+        np.testing.assert_allclose(total(nodes), expected(), atol=1e-8)
 
 
 def test_a_party_checks_across_processes(people):
@@ -323,9 +314,6 @@ def carried(record):
             found += b"".join(item for item in items if isinstance(item, bytes))
             found += getattr(value, "data", b"") if not isinstance(value, memoryview) else b""
     return found
-
-
-# -- swapped keys ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("names", [["bank", "court"], NAMES], ids=len)
@@ -411,19 +399,16 @@ def swap_identity(people, who, **changes):
 
 
 def test_another_identity_stops_the_run_and_both_are_shown(people):
-    error = stopped(config(people), relay=swap_identity(people, "court"))
+    relay = swap_identity(people, "court")
+    error = stopped(config(people), relay=relay)
     text = str(error)
     assert error.party == "bank"
     assert f"party 'court' presented the identity {people['stranger'][1]}" in text
     assert f"pins {people['court'][1]}" in text
     assert "by another way and only then change 'pin.court'" in text
-
-
-def test_an_identity_that_nobody_pins_may_be_new(people):
-    nodes = config(people, pins=False)
-    np.testing.assert_allclose(
-        total(nodes, relay=swap_identity(people, "court")), expected(), atol=1e-8
-    )
+    # One that nobody pins may be new.
+    unpinned = total(config(people, pins=False), relay=relay)
+    np.testing.assert_allclose(unpinned, expected(), atol=1e-8)
 
 
 @pytest.mark.parametrize("pins", [True, False], ids=["pinned", "unpinned"])
@@ -480,20 +465,13 @@ def test_a_pinned_party_without_identity_stops_the_run(people):
             del values["identity"], values["signature"]
         return values
 
-    error = stopped(config(people), relay=relay_of(greet=greet))
-    assert "party 'court' presented no identity, but party 'bank' pins it" in str(error)
-    assert "without 'identity-key'" in str(error)
-
-
-def test_identities_that_are_not_handed_on_stop_the_run(people):
     def hand_on(self, name, updates):
         return {key: v for key, v in updates.items() if not key.startswith("identity.")} or None
 
-    error = stopped(config(people), relay=relay_of(hand_on=hand_on))
-    assert "presented no identity" in str(error)
-
-
-# -- ways round the pins ---------------------------------------------------------------------
+    error = str(stopped(config(people), relay=relay_of(greet=greet)))
+    assert "party 'court' presented no identity, but party 'bank' pins it" in error
+    assert "without 'identity-key'" in error
+    assert "presented no identity" in str(stopped(config(people), relay=relay_of(hand_on=hand_on)))
 
 
 def test_a_pinned_party_cannot_be_left_out(people):
@@ -592,9 +570,6 @@ def test_a_relay_cannot_choose_a_mode_that_the_pins_do_not_protect(people, mode,
     assert ASKED == []
 
 
-# -- the arbiter's key -----------------------------------------------------------------------
-
-
 class FalseArbiter(Relay):
     """Hands out a CKKS key of its own, opens every term and encrypts it again as it should be."""
 
@@ -634,9 +609,7 @@ def test_without_pins_a_relay_that_swaps_the_arbiters_key_opens_every_term(peopl
 def test_a_swapped_ckks_key_stops_the_run_where_the_arbiter_is_pinned(people):
     relays = []
     error = stopped(
-        config(people, "ckks"),
-        "ckks",
-        lambda grid: relays.append(FalseArbiter(grid)) or relays[0],
+        config(people, "ckks"), "ckks", lambda grid: relays.append(FalseArbiter(grid)) or relays[0]
     )
     assert "as that of the arbiter is not signed by the identity of the arbiter" in str(error)
     assert relays[0].opened == {}
@@ -655,44 +628,27 @@ def test_a_party_does_not_pass_for_the_arbiter(people):
     del nodes["arbiter"]["identity-key"]
     assert "the arbiter presented no identity" in str(stopped(nodes, "ckks"))
 
-
-def test_parties_are_compared_in_ckks_mode_too(people):
     nodes = config(people, "ckks")
     nodes["court"]["identity-key"] = str(people["stranger"][0])
     assert "party 'court' presented the identity" in str(stopped(nodes, "ckks"))
 
 
-def test_a_pinned_arbiter_without_a_task_is_no_error_in_masked_mode(people):
-    nodes = config(people)
-    for name in NAMES:
-        nodes[name] |= {"pin.arbiter": people["arbiter"][1], "pin-all": True}
-    np.testing.assert_allclose(total(nodes), expected(), atol=1e-8)
-
-
-# -- node configs ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        (
-            {"identity-key": "/nowhere/bank.pem"},
-            "party 'bank', 'identity-key' in its node config: there is no identity key at "
-            "/nowhere/bank.pem; make an identity key with",
-        ),
-        (
-            {"identity-key": __file__},
-            f"party 'bank', 'identity-key' in its node config: the file at {Path(__file__)} is no "
-            "private key",
-        ),
-        ({"pin.court": "abc"}, "party 'bank', 'pin.court' in its node config: 'abc' is no public"),
-        ({"pin.court": 7}, "party 'bank', 'pin.court' in its node config: 7 is no public"),
-        ({"pin-all": "true"}, "party 'bank': node config pin-all = 'true'; expected true or false"),
+        ({"identity-key": "/nowhere/bank.pem"}, "'identity-key' in its node config: there is no "
+         "identity key at /nowhere/bank.pem; make an identity key with"),
+        ({"identity-key": __file__},
+         f"'identity-key' in its node config: the file at {Path(__file__)} is no private key"),
+        ({"pin.court": "abc"}, "'pin.court' in its node config: 'abc' is no public"),
+        ({"pin.court": 7}, "'pin.court' in its node config: 7 is no public"),
+        ({"pin-all": "true"}, "node config pin-all = 'true'; expected true or false"),
     ],
-)
+)  # fmt: skip
 def test_bad_node_configs_name_the_party_and_the_key(people, more, why):
     error = stopped(config(people, bank=more))
     assert error.step == "hello"
+    assert "party 'bank'" in str(error)
     assert why in str(error)
 
 
@@ -700,6 +656,11 @@ def test_a_node_that_pins_itself_with_another_key_is_told(people):
     error = stopped(config(people, bank={"pin.bank": people["stranger"][1]}))
     assert f"pins itself as {people['stranger'][1]}" in str(error)
     assert f"its 'identity-key' is {people['bank'][1]}" in str(error)
+
+
+def test_pin_all_alone_refuses_everybody(people):
+    error = stopped(config(people, pins=False, bank={"pin-all": True}))
+    assert "it pins no other party: add pin.<party> for each of them" in str(error)
 
 
 def test_an_arbiter_pins_nobody(people):
@@ -711,8 +672,3 @@ def test_a_party_named_arbiter_has_no_identity(people):
     nodes = config(people, names=["bank", "court"], pins=False)
     nodes["court"]["party"] = "arbiter"
     assert "a party named 'arbiter' cannot have an identity" in str(stopped(nodes))
-
-
-def test_pin_all_alone_refuses_everybody(people):
-    error = stopped(config(people, pins=False, bank={"pin-all": True}))
-    assert "it pins no other party: add pin.<party> for each of them" in str(error)

@@ -153,20 +153,15 @@ def test_a_damaged_file_of_names_is_as_good_as_none(tmp_path, content):
     assert Presence(1.0, path=path).name(3) == "node 3"
 
 
-def test_a_node_that_is_not_there_is_named():
-    with local_grid() as inner:
-        grid = LikeFlower(inner, unlisted={1})
-        text = str(fails(ConfigError, grid, parties=NAMES))
-    assert "2 of 3 nodes are connected" in text
-    assert "start the missing SuperNodes (party 'bank' is absent)" in text
-
-
-def test_a_node_that_is_not_there_is_named_by_the_last_run(tmp_path):
+def test_nodes_that_are_not_there_are_named_by_the_list_or_the_last_run(tmp_path):
     path = tmp_path / "node-names.json"
     with local_grid() as inner:
+        text = str(fails(ConfigError, LikeFlower(inner, unlisted={1}), parties=NAMES))
+        assert "2 of 3 nodes are connected" in text
+        assert "start the missing SuperNodes (party 'bank' is absent)" in text
         opened(inner, node_names=path)
-        text = str(fails(ConfigError, LikeFlower(inner, unlisted={1, 3}), min_nodes=3,
-                         node_names=path))  # fmt: skip
+        grid = LikeFlower(inner, unlisted={1, 3})
+        text = str(fails(ConfigError, grid, min_nodes=3, node_names=path))
     assert "1 of 3 nodes" in text
     assert "(party 'bank', party 'hospital' are absent)" in text
 

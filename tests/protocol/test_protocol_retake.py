@@ -201,9 +201,6 @@ def test_marks_are_inherited_and_the_nearest_counts():
     assert unrepeatable_steps(Arbiter) == set()
 
 
-# -- random numbers --------------------------------------------------------------------------
-
-
 def drawn(seed, n=1, names=("bank", "court"), step_name="draw"):
     nodes = [{"party": name} for name in names]
     with LocalGrid(party_app(Walker, storage=MemoryStorage({})), nodes) as grid:

@@ -133,9 +133,6 @@ def test_names_with_another_meaning_are_no_settings():
         type("Bad", (Settings,), {"__annotations__": {"check": int}, "check": 3})
 
 
-# -- the settings of a run ------------------------------------------------------------------
-
-
 def test_options_of_a_run_are_the_fields_of_its_settings():
     assert set(RunOptions.__annotations__) == {s.name for s in settings_of(RunSettings)}
 
@@ -153,10 +150,7 @@ def test_settings_of_a_run_from_a_run_config():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (
-            {"aggregation": "open"},
-            r"unknown aggregation 'open'; expected one of \['plain'",
-        ),
+        ({"aggregation": "open"}, r"unknown aggregation 'open'; expected one of \['plain'"),
         ({"align_rows": "all"}, "unknown align_rows 'all'; expected one of"),
         ({"normalise_ids": "trim"}, "unknown normalisation of IDs"),
         ({"retries": -1}, "retries must be an integer of at least 0, got -1"),

@@ -173,34 +173,24 @@ def test_settings_of_one_strategy_are_shown(capsys):
     assert main.main(["strategies", "nope"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("kind", "line"),
-    [
-        ("folder", "from flwr_vertical.strategies import FKNN"),
-        ("file", "from flwr_vertical.strategies import FKNN"),
-        ("folder", "from strategies.fknn import FKNN"),  # as README has it
-    ],
-)
-def test_a_folder_of_the_user_that_hides_the_package_is_named(tmp_path, kind, line):
-    hiding = tmp_path / "strategies" if kind == "folder" else tmp_path / "strategies.py"
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_a_folder_of_the_user_that_hides_the_package_is_named(tmp_path, kind):
+    hiding = tmp_path / ("strategies" if kind == "folder" else "strategies.py")
+    line = "from flwr_vertical.strategies import FKNN"
     if kind == "folder":
         hiding.mkdir()
-        (hiding / "__init__.py").write_text("")
-    else:
-        hiding.write_text("")
+        (hiding / "__init__.py").touch()
+        line = "from strategies.fknn import FKNN"  # as README has it
+    hiding.touch()
     code = (
         "from flwr_vertical import register_strategy\n"
         "register_strategy('fknn', 'strategies.fknn:FKNN')\n"
         f"{line}\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 1
     said = done.stderr.strip().splitlines()[-1]
     assert f"the {kind} {hiding} has the name of the package 'strategies'" in said
