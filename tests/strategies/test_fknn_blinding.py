@@ -351,7 +351,7 @@ def test_what_is_seen_is_affine_in_the_distances(default, truth):
         shifts.append(shifted / c)
     assert np.ptp(np.log2(scales)) > 5  # of 8 possible
     mean = np.nanmean(truth.distance)
-    assert 0 < min(shifts) < mean < max(shifts)
+    assert 0 < min(shifts) < 4 * mean < max(shifts)  # drawn: the smallest of 60 is rarely above
     assert np.isnan(found.diagonal()).all()  # no row is a donor to itself
 
 
