@@ -469,6 +469,7 @@ def test_a_strategy_of_somebody_else_runs_on_it_with_its_settings(federation, ca
 
 
 @pytest.mark.flower
+@pytest.mark.deployment
 @pytest.mark.timeout(600)
 def test_secured_federation_runs_refuses_strangers_and_ends(federation, tmp_path, capfd):
     home = federation
