@@ -80,7 +80,7 @@ def submit(deployment, run_name, strategy="rounds", **config):
     if strategy == "rounds":
         gate = str(deployment.flower.home / "gate")
         settings |= {"transport": "channel", "rounds.max-iter": ROUNDS, "rounds.gate": gate}
-    return deployment.submit(run_name=run_name, channel_timeout=240.0, **(settings | config))
+    return deployment.submit(run_name=run_name, **(settings | config))
 
 
 def open_gate(deployment, rounds=ROUNDS):
@@ -88,15 +88,18 @@ def open_gate(deployment, rounds=ROUNDS):
     (deployment.flower.home / "gate").write_text(str(rounds))
 
 
-def wait_for_rounds(deployment, run, run_name, more=20_000):
-    """Wait until the journal has grown by some rounds."""
+def journal_size(deployment, run_name):
+    folder = deployment.folder(run_name)
+    return sum(p.stat().st_size for p in folder.glob("*") if p.is_file())
 
-    def size():
-        folder = deployment.folder(run_name)
-        return sum(p.stat().st_size for p in folder.glob("*") if p.is_file())
 
-    start = size()
-    wait_until(lambda: run.process.poll() is not None or size() > start + more, 120, "rounds")
+def wait_for_rounds(deployment, run, run_name, since=0):
+    """Wait until the journal has grown by some rounds since it had a size, before the run."""
+
+    def grown():
+        return journal_size(deployment, run_name) > since + 20_000
+
+    wait_until(lambda: run.process.poll() is not None or grown(), 120, "rounds")
     assert run.process.poll() is None, run.text[-3000:]
 
 
@@ -203,18 +206,20 @@ def test_server_stopped_killed_and_superlink_restarted(deployment, unbroken):
     assert run.finish(60) != 0
     assert "resume=true run-name='night'" in run.text
 
+    since = journal_size(deployment, "night")
     open_gate(deployment, 200)
     run = submit(deployment, "night", resume=True)
     run.wait_for("going on with the run that broke off")
-    wait_for_rounds(deployment, run, "night")
+    wait_for_rounds(deployment, run, "night", since)
     for pid in deployment.apps("flwr-serverapp"):
         os.kill(pid, signal.SIGKILL)
     run.process.kill()
 
+    since = journal_size(deployment, "night")
     open_gate(deployment, 300)
     run = submit(deployment, "night", resume=True)
     run.wait_for("going on with the run that broke off")
-    wait_for_rounds(deployment, run, "night")
+    wait_for_rounds(deployment, run, "night", since)
     for pid in [deployment.superlink.pid, *deployment.apps("flwr-serverapp")]:
         os.kill(pid, signal.SIGKILL)
     deployment.superlink.wait()
