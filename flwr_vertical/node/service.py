@@ -15,11 +15,14 @@ from flwr_vertical.errors import (
     PolicyError,
     ProtocolError,
     StateLostError,
+    UnexpectedMessageError,
     VerticalError,
 )
 from flwr_vertical.node import live_objects
+from flwr_vertical.node.automaton import REFUSED, Course
 from flwr_vertical.node.checkpoint import Checkpoint, clear_openings
 from flwr_vertical.node.config import check_node_config
+from flwr_vertical.node.counting import check_counted
 from flwr_vertical.node.data_fingerprint import DataWatch
 from flwr_vertical.node.node_data import RUN, SECRET, SEED, NodeData
 from flwr_vertical.node.party import Arbiter, Party
@@ -27,11 +30,20 @@ from flwr_vertical.node.policy_check import Admitted, Guard, NodeTypes, check_n_
 from flwr_vertical.node.recovering import Recovery, check_follows, keep_reply, repeated_reply
 from flwr_vertical.node.rollback import SEQUENCE, remember, take_back
 from flwr_vertical.node.state import State
-from flwr_vertical.node.steps import Summands, node_keys_of, unrepeatable_steps
+from flwr_vertical.node.steps import (
+    StepGroup,
+    Summands,
+    function_of,
+    node_keys_of,
+    unrepeatable_steps,
+)
 from flwr_vertical.node.storage import Storage
 from flwr_vertical.policy.run_request import RunRequest
+from flwr_vertical.privacy_ledger.entries import digest_of
 from flwr_vertical.protocol import pins, private_sum
+from flwr_vertical.protocol.binding import binding_of
 from flwr_vertical.protocol.codec import decode, encode
+from flwr_vertical.protocol.declaration import Protocol, Round
 from flwr_vertical.protocol.disk import digest
 from flwr_vertical.protocol.messages import (
     ARGUMENTS,
@@ -133,6 +145,8 @@ class StepServer:
         if (repeated := repeated_reply(step, sequence, asked, state, cache)) is not None:
             return repeated
         check_follows(step, int(envelope.get("after", -1)), state)  # type: ignore[arg-type]
+        course = self._course(step, request, context, admitted, state)
+        expected = None if course is None else self._expected(course, step, request, context, cache)
         if step != HELLO and step in self._unrepeatable(context, admitted.types):
             remember(context, cache, first)
         self._take_updates(step, request, envelope, context, admitted, state)
@@ -147,7 +161,9 @@ class StepServer:
             held.settle()  # a damaged file is found now, not in the middle of the next step
             reply = make_reply({}, self._new_keys(context, state))
         else:
-            reply = self._take(step, request, envelope, context, admitted, state, cache)
+            reply = self._take(step, request, envelope, context, admitted, state, cache, expected)
+            if course is not None:
+                course.note_taken(step, request)
         changed = held.end()
         if changed is not None:
             state[live_objects.VERSION] = changed
@@ -158,6 +174,37 @@ class StepServer:
         recovery.write(asked, state, reply)
         keep_reply(sequence, asked, reply, cache)
         return reply
+
+    def _course(
+        self, step: str, request: RecordDict, context: Context, admitted: Admitted, state: State
+    ) -> Course | None:
+        """Return where the node is in its protocol; None for messages that belong to no strategy.
+
+        Nor is there one where the strategy does not declare what it exchanges.
+        """
+        protocol = admitted.types.protocol
+        if step in (HELLO, SNAPSHOT, RESTORE) or protocol is None or "node.name" not in state:
+            return None
+        role, who = self._storage.role(context), self._guard.who(context)
+        return Course(protocol, role, state, request, who)
+
+    def _expected(
+        self, course: Course, step: str, request: RecordDict, context: Context, cache: Any
+    ) -> Round:
+        """Return the round of a message; one that does not belong to the run ends it here."""
+        types = cache[_ADMITTED].types
+        function = function_of(*_with_name(types.of(self._storage.role(context)), step))
+        try:
+            return course.admit(step, request, function)
+        except UnexpectedMessageError as error:
+            state = State(context)
+            state[REFUSED] = 1
+            state.save()
+            if self._storage.role(context) == "party":
+                ledger = NodeData(self._storage, context, state, cache).ledger()
+                if ledger is not None:
+                    ledger.note_unexpected(error)
+            raise
 
     def _begin(
         self,
@@ -324,6 +371,7 @@ class StepServer:
         admitted: Admitted,
         state: State,
         cache: dict[str, Any],
+        expected: Round | None,
     ) -> RecordDict:
         arguments = decode(request, ARGUMENTS)
         encrypted = decode(request, SUMS)
@@ -331,15 +379,22 @@ class StepServer:
             arguments["sums"] = private_sum.open_ciphertexts(encrypted, state, cache)
         sequence = int(envelope["sequence"])
         course = int(envelope.get("course", envelope.get("retake", sequence)))
-        services = NodeData(self._storage, context, state, cache).services(
-            admitted.policy, sequence, course, lambda: digest(step, request)
-        )
         types = admitted.types
+
+        def binding() -> bytes:
+            of_run = _context_of_run(types.protocol, state)
+            return binding_of(step, request, envelope, str(state["node.name"]), of_run)
+
+        services = NodeData(self._storage, context, state, cache).services(
+            admitted.policy, sequence, course, lambda: digest(step, request), binding
+        )
         is_arbiter = self._storage.role(context) == "arbiter"
         node: Party | Arbiter = (
             types.arbiter(services) if is_arbiter else types.party(services, types.groups)
         )
         answer = node.take(step, arguments)
+        if isinstance(node, Party):
+            check_counted(node, step, answer, expected)
         mode = str(envelope["mode"])
         if mode == "call":
             return make_reply({}, _checked(answer, step))
@@ -364,6 +419,7 @@ class StepServer:
             cache=cache,
             scales=read_scales(request),
             modular=answer.modular,
+            binding=binding,
         )
         reply = make_reply({}, answer.public)
         reply.update(encode(protected, SUMS))
@@ -376,6 +432,19 @@ class StepServer:
             cache = {}
             self._caches[context.node_id] = (context.run_id, cache)
         return cache
+
+
+def _with_name(
+    half: tuple[type[Party | Arbiter], tuple[type[StepGroup], ...]], step: str
+) -> tuple[type[Party | Arbiter], str, tuple[type[StepGroup], ...]]:
+    return half[0], step, half[1]
+
+
+def _context_of_run(protocol: Protocol | None, state: State) -> bytes:
+    """Return a digest of what does not change in a run: protocol, settings, names and keys."""
+    text = "" if protocol is None else protocol.text
+    keys = (private_sum.PEERS, private_sum.PUBLIC_KEYS, private_sum.NONCE)
+    return digest_of(__version__, text, *(repr(state.get(key)) for key in keys))
 
 
 def _described(context: Context) -> tuple[str, str, Mapping[str, Any]]:

@@ -24,7 +24,7 @@ party multiplies them, and hands back what opens the sums alone.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -45,12 +45,29 @@ from flwr_vertical.products.noisy_sums import (
 from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
 from flwr_vertical.products.streams import SEED_BYTES, stream
 from flwr_vertical.products.told_rows import ToldRows
+from flwr_vertical.protocol.arguments import OWN
+from flwr_vertical.protocol.declaration import ARBITER as THE_ARBITER
+from flwr_vertical.protocol.declaration import FACTS, ROWS, SOME, If, Protocol, Round
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
 
 _ATTEMPT_BYTES = 16
 _ADMITTED, _WITHHELD = "node.products.admitted", "node.products.withheld"
 _WITHOUT = "aggregation='masked'"
+
+
+ENCRYPTED_OPENING = Protocol(
+    If(
+        "aggregation == 'ckks'",
+        Round("product_keys", "a key of this run's products", tells=FACTS, ask=THE_ARBITER),
+    ),
+    Round("count_columns", "the number of its columns", tells=FACTS),
+    Round("encrypt_groups", "own sums over groups of rows; columns, encrypted", tells=ROWS),
+    Round("multiply_groups", "products, encrypted and blinded", ask=SOME),
+    Round("open_blinded", "blinded products, decrypted", ask=THE_ARBITER),
+    Round("forget_product_key", ask=THE_ARBITER),
+)
+"""What private products exchange where columns travel encrypted."""
 
 
 class EncryptedGroupSteps(StepGroup):
@@ -83,15 +100,15 @@ class EncryptedGroupSteps(StepGroup):
         self,
         group: Indices,
         n_groups: int,
-        missing: Flags | None = None,
+        missing: Annotated[Flags | None, OWN] = None,
         n_vectors: int = 0,
         attempt: bytes = b"",
         commitment: bytes = b"",
         recognised: bytes = b"",
-        public: bytes = b"",
-        nonce: bytes = b"",
-        identity: bytes = b"",
-        signature: bytes = b"",
+        public: Annotated[bytes, OWN] = b"",
+        nonce: Annotated[bytes, OWN] = b"",
+        identity: Annotated[bytes, OWN] = b"",
+        signature: Annotated[bytes, OWN] = b"",
         names: list[str] | None = None,
         widths: list[int] | None = None,
         absent: Flags | None = None,
@@ -166,7 +183,7 @@ class EncryptedGroupSteps(StepGroup):
         nonce: bytes = b"",
         identity: bytes = b"",
         signature: bytes = b"",
-        **columns: list[bytes],
+        **columns: Annotated[list[bytes], OWN],
     ) -> dict[str, Any]:
         """Multiply encrypted columns and vectors by the own columns, group by group.
 
@@ -297,7 +314,7 @@ class EncryptedProducts:
         group: Indices,
         n_groups: int,
         vectors: Array | None = None,
-        missing: Flags | None = None,
+        missing: Annotated[Flags | None, OWN] = None,
     ) -> Moments:
         """Open sums over groups of rows; three rounds, one fewer if one party is alone.
 

@@ -19,7 +19,7 @@ those that it committed to; all parties were asked the same.
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -50,9 +50,19 @@ from flwr_vertical.products.moments import Moments, assemble, checked_groups, la
 from flwr_vertical.products.noisy_sums import ROOM, NoisySums, fix_room
 from flwr_vertical.products.streams import KeyStream, stream, tag_of_blocks
 from flwr_vertical.products.told_rows import ToldRows
+from flwr_vertical.protocol.arguments import OWN, Shape, Within
+from flwr_vertical.protocol.declaration import FACTS, ONE, ROWS, Protocol, Round
 from flwr_vertical.server import Federation, Total
 
 _ATTEMPT_BYTES = 16
+
+
+OPENING = Protocol(
+    Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE),
+    Round("send_masked", "its columns under the group's key stream", tells=FACTS, again=True),
+    Round("open_products", "sums over groups of rows of products of columns", tells=ROWS),
+)
+"""What private products exchange, once the parties' public keys are known."""
 
 
 class PrivateProductSteps(StepGroup):
@@ -76,7 +86,13 @@ class PrivateProductSteps(StepGroup):
         self._told = ToldRows(party, purpose, **rules)
 
     @step
-    def send_masked(self, limbs: int, owner: str, sealed: bytes, **keys: Any) -> dict[str, Any]:
+    def send_masked(
+        self,
+        limbs: Annotated[int, Within(1, 2)],
+        owner: str,
+        sealed: Annotated[bytes, OWN],
+        **keys: Annotated[Any, OWN],
+    ) -> dict[str, Any]:
         """Hand over the own columns under the key stream of the group seed.
 
         Message: limbs: 1 or 2, see `arithmetic`; owner, sealed, **keys: see `GroupKeySteps.take`;
@@ -112,21 +128,21 @@ class PrivateProductSteps(StepGroup):
     @step
     def open_products(
         self,
-        limbs: int,
-        names: list[str],
-        widths: list[int],
-        tags: list[bytes],
-        group: Indices,
-        n_groups: int,
-        missing: Flags | None = None,
+        limbs: Annotated[int, Within(1, 2)],
+        names: Annotated[list[str], Within(2, "n_parties")],
+        widths: Annotated[list[int], Within("names", "names")],
+        tags: Annotated[list[bytes], Within("names", "names")],
+        group: Annotated[Indices, Within(-1, "n_groups - 1")],
+        n_groups: Annotated[int, Within(1, "n_samples")],
+        missing: Annotated[Flags | None, Shape("n_groups", "names")] = None,
         attempt: bytes = b"",
         commitment: bytes = b"",
-        n_vectors: int = 0,
-        helper: str = "",
-        masked_vectors: Ring | None = None,
-        helps: list[str] | None = None,
-        rho_seed: bytes = b"",
-        sketched: Ring | None = None,
+        n_vectors: Annotated[int, Within(0, "n_samples")] = 0,
+        helper: Annotated[str, OWN] = "",
+        masked_vectors: Annotated[Ring | None, OWN] = None,
+        helps: Annotated[list[str] | None, OWN] = None,
+        rho_seed: Annotated[bytes, OWN] = b"",
+        sketched: Annotated[Ring | None, OWN] = None,
     ) -> Summands:
         """Send what lets the server open products by group of rows, and nothing else.
 

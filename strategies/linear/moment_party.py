@@ -1,9 +1,10 @@
 """A party of a linear method on moments: its table, its keys, its products, its coefficients."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from flwr_vertical import Arbiter, Party, Summands, Uses, step
 from flwr_vertical.products import (
+    OPENED_PRODUCTS,
     EncryptedGroupSteps,
     GroupKeySteps,
     HeldColumns,
@@ -11,6 +12,8 @@ from flwr_vertical.products import (
     PrivateProductSteps,
     ProductKeySteps,
 )
+from flwr_vertical.protocol.arguments import OWN
+from flwr_vertical.protocol.declaration import BITS, EPSILON, FACTS, Protocol, Round
 from strategies.linear.masked_means.steps import MaskedMeanSteps
 from strategies.linear.moments.steps import MomentSteps
 from strategies.linear.prediction.steps import KeptCoefficients
@@ -61,6 +64,18 @@ class MomentArbiter(Arbiter):
     products = Uses(ProductKeySteps)
 
 
+MOMENTS = Protocol(
+    Round("prepare_moments", "names of columns, number of rows, public keys", tells=FACTS),
+    OPENED_PRODUCTS,
+    Round(
+        "finish_moments",
+        "summed, a rounded term of each sample without a label",
+        tells=(FACTS, BITS, EPSILON),
+    ),
+)
+"""What a fit by moments exchanges."""
+
+
 class MomentParty(Party):
     """Sends its columns under the group's key stream, and keeps its coefficients in the end."""
 
@@ -76,7 +91,7 @@ class MomentParty(Party):
         return self.moments.columns()
 
     @step
-    def finish_moments(self, **model: Any) -> Summands:
+    def finish_moments(self, **model: Annotated[Any, OWN]) -> Summands:
         """Erase the group seed, keep the own coefficients, and send terms of unlabelled samples.
 
         Message: **model: see `PredictionSteps.keep_model`; returns as there.

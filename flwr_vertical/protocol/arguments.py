@@ -1,0 +1,228 @@
+"""What a step takes: types by its signature, shapes and bounds by what it is annotated with.
+
+::
+
+    @step
+    def open_products(
+        self,
+        n_groups: Annotated[int, Within(1, "n_samples")],
+        group: Annotated[Indices, Shape("n_samples"), Within(-1, "n_groups - 1")],
+        helper: Annotated[str, OWN] = "",
+    ) -> Summands: ...
+
+``**arguments: Unpack[SomeTypedDict]`` takes what the `TypedDict` lists, with its annotations. A
+node checks a message against this before the step sees it. Expressions may name the strategy's
+settings, ``n_samples``, ``n_parties`` and other arguments that are whole numbers or lists (by their
+length).
+"""
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeAlias
+
+import numpy as np
+
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.protocol.declaration import evaluate
+
+Bound: TypeAlias = int | float | str
+
+
+class _Own:
+    """Marks an argument that may differ between parties."""
+
+    def __repr__(self) -> str:
+        return "OWN"
+
+
+OWN: Final = _Own()
+"""Marks an argument that may differ between parties; all others are the same for all."""
+
+
+@dataclass(frozen=True)
+class Within:
+    """Bounds of a number, of an array's numbers, or of the length of a text or a list."""
+
+    least: Bound
+    most: Bound
+
+
+@dataclass(frozen=True, init=False)
+class Shape:
+    """Shape of an array: a number, an expression or None (any) for each axis."""
+
+    axes: tuple[int | str | None, ...]
+
+    def __init__(self, *axes: int | str | None) -> None:
+        object.__setattr__(self, "axes", axes)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """The values that a text may have."""
+
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What one argument of a step may be."""
+
+    type: Any
+    marks: tuple[Any, ...] = ()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it may differ between parties."""
+        return OWN in self.marks
+
+    def problem(self, value: Any, names: Mapping[str, Any]) -> str:
+        """Return what is wrong with a value, "" for nothing."""
+        if found := _wrong_type(self.type, value):
+            return found
+        for mark in self.marks:
+            if isinstance(mark, Shape) and (found := _wrong_shape(mark, value, names)):
+                return found
+            if isinstance(mark, Within) and (found := _out_of_bounds(mark, value, names)):
+                return found
+            if isinstance(mark, OneOf) and value not in mark.choices:
+                return f"is {str(value)[:40]!r}, expected one of {list(mark.choices)}"
+        return ""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a step takes, by name."""
+
+    named: Mapping[str, Argument]
+    further: Argument | None  # of what ``**arguments`` takes
+
+    def own_names(self, names: "typing.Iterable[str]") -> list[str]:
+        """Return which of these arguments may differ between parties."""
+        return [name for name in names if (found := self._of(name)) is not None and found.is_own]
+
+    def unknown(self, names: "typing.Iterable[str]") -> list[str]:
+        """Return which of these arguments the step does not take."""
+        return sorted(name for name in names if self._of(name) is None)
+
+    def problem(self, values: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+        """Return what is wrong with the values of a message, "" for nothing."""
+        counted = {
+            name: len(value) if isinstance(value, list) else value
+            for name, value in values.items()
+            if isinstance(value, int | list)
+        }
+        names = {**facts, **counted}
+        for name, value in values.items():
+            argument = self._of(name)
+            if argument is not None and (found := argument.problem(value, names)):
+                return f"its argument {name!r} {found}"
+        return ""
+
+    def _of(self, name: str) -> Argument | None:
+        return self.named.get(name, self.further)
+
+
+@functools.lru_cache(maxsize=512)
+def arguments_of(step: Callable[..., Any]) -> Arguments:
+    """Return what a step takes, from its signature."""
+    try:
+        hints = typing.get_type_hints(step, include_extras=True)
+    except NameError as error:  # types that are imported for type checking alone
+        raise ConfigError(
+            f"the types of step {step.__qualname__!r} cannot be read ({error}): import what its "
+            "signature names where its module is imported"
+        ) from error
+    named: dict[str, Argument] = {}
+    further = None
+    for name, parameter in inspect.signature(step).parameters.items():
+        if name == "self":
+            continue
+        hint = hints.get(name, Any)
+        found = _argument(hint)
+        if typing.get_origin(hint) is typing.Unpack:  # **arguments of a TypedDict
+            (fields,) = typing.get_args(hint)
+            typed = typing.get_type_hints(fields, include_extras=True)
+            named |= {key: _argument(of) for key, of in typed.items()}
+        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            further = found
+        else:
+            named[name] = found
+    return Arguments(named, further)
+
+
+def _argument(hint: Any) -> Argument:
+    if typing.get_origin(hint) is Annotated:
+        inner, *marks = typing.get_args(hint)
+        base = _argument(inner)
+        return Argument(base.type, (*base.marks, *marks))
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        # None does not travel: it stands for an argument that is absent.
+        kinds = [one for one in typing.get_args(hint) if one is not type(None)]
+        return _argument(kinds[0]) if len(kinds) == 1 else Argument(Any)
+    return Argument(hint)
+
+
+def _wrong_type(kind: Any, value: Any) -> str:
+    if kind is Any:
+        return ""
+    origin = typing.get_origin(kind)
+    if origin is np.ndarray or kind is np.ndarray:
+        return _wrong_array(kind, value)
+    if origin is list or kind is list:
+        if not isinstance(value, list):
+            return f"is {type(value).__name__}, expected a list"
+        of = (typing.get_args(kind) or (Any,))[0]
+        return next((found for item in value if (found := _wrong_type(of, item))), "")
+    if kind is float and type(value) in (int, float):
+        return "" if np.isfinite(value) else f"is {value}, expected a finite number"
+    expected = {int: (int, np.int64), bool: (bool, np.bool_), str: (str,), bytes: (bytes,)}
+    if kind in expected and type(value) not in expected[kind]:
+        return f"is {type(value).__name__}, expected {kind.__name__}"
+    return ""
+
+
+def _wrong_array(kind: Any, value: Any) -> str:
+    if not isinstance(value, np.ndarray):
+        return f"is {type(value).__name__}, expected an array"
+    # numpy.ndarray[shape, numpy.dtype[scalar]]
+    arguments = typing.get_args(kind)
+    inner = typing.get_args(arguments[1]) if len(arguments) == 2 else ()
+    scalar = inner[0] if inner else Any
+    if isinstance(scalar, type) and not issubclass(value.dtype.type, scalar):
+        return f"is an array of {value.dtype}, expected {scalar.__name__}"
+    if value.dtype.kind == "f" and not np.isfinite(value).all():
+        return "holds numbers that are not finite"
+    return ""
+
+
+def _wrong_shape(shape: Shape, value: Any, names: Mapping[str, Any]) -> str:
+    wanted = tuple(None if axis is None else int(evaluate(axis, names)) for axis in shape.axes)
+    got = tuple(np.shape(value))
+    fits = len(got) == len(wanted) and all(
+        b is None or a == b for a, b in zip(got, wanted, strict=True)
+    )
+    return "" if fits else f"has shape {got}, expected {wanted}"
+
+
+def _out_of_bounds(bounds: Within, value: Any, names: Mapping[str, Any]) -> str:
+    least, most = (
+        evaluate(bound, names) if isinstance(bound, str) else bound
+        for bound in (bounds.least, bounds.most)
+    )
+    if isinstance(value, np.ndarray):
+        if not value.size:
+            return ""
+        low, high = value.min(), value.max()
+        what = f"has numbers from {low} to {high}"
+    elif isinstance(value, str | bytes | list):
+        low = high = len(value)
+        what = f"has length {low}"
+    else:
+        low = high = value
+        what = f"is {value}"
+    return "" if least <= low and high <= most else f"{what}, expected {least} to {most}"
