@@ -29,7 +29,7 @@ from flwr_vertical.protocol.declaration import (
     Sequence,
     evaluate,
 )
-from flwr_vertical.protocol.messages import ARGUMENTS, UPDATES, read_envelope
+from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, UPDATES, read_envelope
 
 # Under a prefix that the server may not write to.
 _PLACES, _COUNTS, _ANSWERED = "protocol.places", "protocol.counts", "protocol.answered"
@@ -242,6 +242,9 @@ class Course:
         takes, given = arguments_of(function), names_of(request, ARGUMENTS)
         if unknown := takes.unknown(given):
             raise UnexpectedMessageError(self._who, step, f"it takes no arguments {unknown}")
+        encrypted = ["sums"] if names_of(request, SUMS) else []
+        if missing := takes.missing([*given, *encrypted]):
+            raise UnexpectedMessageError(self._who, step, f"it needs the arguments {missing}")
         envelope: Any = read_envelope(request)
         differing = list(envelope.get(OWN_NAMES, []))
         if wrong := sorted(set(differing) - set(takes.own_names(differing))):

@@ -99,6 +99,7 @@ class Arguments:
     """What a step takes, by name."""
 
     named: Mapping[str, Argument]
+    required: frozenset[str]
     further: Argument | None  # of what ``**arguments`` takes
 
     def own_names(self, names: "typing.Iterable[str]") -> list[str]:
@@ -108,6 +109,10 @@ class Arguments:
     def unknown(self, names: "typing.Iterable[str]") -> list[str]:
         """Return which of these arguments the step does not take."""
         return sorted(name for name in names if self._of(name) is None)
+
+    def missing(self, names: "typing.Iterable[str]") -> list[str]:
+        """Return which arguments the step needs beside these."""
+        return sorted(self.required - set(names))
 
     def problem(self, values: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
         """Return what is wrong with the values of a message, "" for nothing."""
@@ -138,7 +143,7 @@ def arguments_of(step: Callable[..., Any]) -> Arguments:
             "signature names where its module is imported"
         ) from error
     named: dict[str, Argument] = {}
-    further = None
+    further, required = None, set()
     for name, parameter in inspect.signature(step).parameters.items():
         if name == "self":
             continue
@@ -148,11 +153,14 @@ def arguments_of(step: Callable[..., Any]) -> Arguments:
             (fields,) = typing.get_args(hint)
             typed = typing.get_type_hints(fields, include_extras=True)
             named |= {key: _argument(of) for key, of in typed.items()}
+            required |= fields.__required_keys__
         elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
             further = found
         else:
             named[name] = found
-    return Arguments(named, further)
+            if parameter.default is inspect.Parameter.empty:
+                required.add(name)
+    return Arguments(named, frozenset(required), further)
 
 
 def _argument(hint: Any) -> Argument:
