@@ -305,6 +305,7 @@ class StepServer:
         role = self._storage.role(context)
         name = self._storage.party_name(context) if role == "party" else "arbiter"
         mode = str(envelope["mode"])
+        self._check_protocol(context, envelope, admitted.types)
         state["node.name"], state[private_sum.MODE] = name, mode
         state[SEED], state[SECRET] = str(envelope.get("seed", 0)), secrets.token_bytes(32)
         public_keys: dict[str, bytes] = {}
@@ -332,6 +333,17 @@ class StepServer:
         if once:
             told["unrepeatable"] = once
         return {**told, **public_keys, **identity}
+
+    def _check_protocol(self, context: Context, envelope: Any, types: NodeTypes) -> None:
+        """Refuse a server that means another protocol by the strategy's name."""
+        told = str(envelope.get("protocol", ""))
+        if told and types.protocol is not None and types.protocol.of_strategy != told:
+            raise ConfigError(
+                f"{self._guard.who(context)} has another protocol of this strategy than the "
+                f"server: it has flwr-vertical {__version__}, the server "
+                f"{str(envelope.get('server-version', 'an unknown version'))[:40]}. Install the "
+                "same version everywhere, and give all the same settings; nothing has left"
+            )
 
     def _refuse_to_replace(self, who: str, context: Context) -> None:
         """Refuse a run that would put its result in the place of an earlier one's."""

@@ -63,6 +63,8 @@ class Federation(Nodes):
     journal : Journal, optional
         Keeps what the parties answer; they keep checkpoints then. The rounds in a journal that
         is resumed are answered from it.
+    protocol : str, optional
+        `Protocol.of_strategy`, which nodes compare with their own.
     """
 
     def call(
