@@ -369,5 +369,6 @@ class Federation(Nodes):
             names = {name for party in requests for name in per_party.get(party, {})}
             own = announce_own(step, requests, names)
             for content in requests.values():
-                content[ENVELOPE].update(own)  # type: ignore[union-attr]
+                envelope_of: Any = content[ENVELOPE]
+                envelope_of.update(own)
         return requests
