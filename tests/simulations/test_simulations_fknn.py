@@ -1,7 +1,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from data_sets import sources_with
 from sklearn.impute import KNNImputer
 
 from simulations.data import load_motor
@@ -10,7 +9,7 @@ from simulations.page import FAIL, PASS, beside_paper, reached
 
 
 @pytest.fixture(scope="module")
-def sources():
+def sources(sources_with):
     return sources_with("motor/motor_hetero_guest.csv", "motor/motor_hetero_host.csv")
 
 

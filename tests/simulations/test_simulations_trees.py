@@ -1,7 +1,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from data_sets import sources_with
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError
@@ -83,7 +82,7 @@ def test_preset_asks_for_every_method_and_data_set(tmp_path):
         preset.chosen(Options(tmp_path, chosen={"methods": ("nothing",)}))
 
 
-def test_study_makes_pages_and_resumes(tmp_path):
+def test_study_makes_pages_and_resumes(tmp_path, sources_with):
     sources_with("german/german_credit.csv")
     command = [
         "trees", "--quick", "--fresh", "--workers", "0", "--output", str(tmp_path / "out"),
