@@ -14,6 +14,8 @@ from simulations.fedpsg.generation import first_attributes, generate
 from simulations.fedpsg.preset import Preset
 from simulations.preset import Options
 
+pytestmark = pytest.mark.studies
+
 torch = pytest.importorskip("torch")
 
 from simulations.fedpsg.classifiers import CLASSIFIERS, evaluate  # noqa: E402
@@ -301,7 +303,6 @@ def test_absent_news_says_where_it_is_from(tmp_path):
         load("News", Sources(tmp_path))
 
 
-@pytest.mark.studies
 def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch, sources_with):
     """The parts that take no networks; the page alone afterwards runs nothing."""
     sources_with("german/german_credit.csv")

@@ -7,6 +7,8 @@ from simulations.data import load_motor
 from simulations.fknn import local, oracle, tables
 from simulations.page import FAIL, PASS, beside_paper, reached
 
+pytestmark = pytest.mark.studies
+
 
 @pytest.fixture(scope="module")
 def sources(sources_with):

@@ -15,6 +15,8 @@ from simulations.trees.own import drawn, summary
 from simulations.trees.preset import Preset
 from strategies.fknn import FKNN
 
+pytestmark = pytest.mark.studies
+
 BLOCKS = {"seed": 0, "rows": 150, "test": 0.4, "share": 0.3}
 
 
