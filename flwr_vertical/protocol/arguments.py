@@ -22,7 +22,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.protocol.declaration import evaluate
 
 Bound: TypeAlias = int | float | str
+_F = TypeVar("_F", bound=Callable[..., Any])
+_TAKES_AS = "takes_as"
 
 
 class _Own:
@@ -156,9 +158,20 @@ class Arguments:
         return self.named.get(f"{prefix}{colon}*" if colon else name, self.further)
 
 
+def takes_as(other: Callable[..., Any]) -> Callable[[_F], _F]:
+    """Mark a step that hands its arguments on to another one: it takes what that one takes."""
+
+    def mark(function: _F) -> _F:
+        setattr(function, _TAKES_AS, other)
+        return function
+
+    return mark
+
+
 @functools.lru_cache(maxsize=512)
 def arguments_of(step: Callable[..., Any]) -> Arguments:
     """Return what a step takes, from its signature."""
+    step = getattr(step, _TAKES_AS, step)
     try:
         hints = typing.get_type_hints(step, include_extras=True)
     except NameError as error:  # types that are imported for type checking alone
