@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 
 from flwr_vertical import StepGroup, Summands
-from flwr_vertical.arrays import Array, Ring
+from flwr_vertical.arrays import Array, Integers, Ring
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party
 from flwr_vertical.products import GroupKeySteps
@@ -39,7 +39,7 @@ class BlindingSteps(StepGroup):
             found[name] = sent.view(np.uint64) + self._stream(name, pad, self.name, sent.shape)
         return Summands(found, {"pad": pad}, modular=tuple(found))
 
-    def unblinded(self, name: str, total: Ring, pad: bytes, owners: list[str]) -> Array:
+    def unblinded(self, name: str, total: Integers, pad: bytes, owners: list[str]) -> Array:
         """Return the sum over parties that `blinded` hid."""
         total = np.asarray(total, dtype=np.uint64)
         plain = total.copy()

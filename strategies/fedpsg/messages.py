@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Floats32, Indices, Ring
+from flwr_vertical.arrays import Array, Floats32, Indices, Integers
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 
 MOST_CLASSES = 50
@@ -27,7 +27,7 @@ Seed: TypeAlias = Annotated[int, Within(0, 2**62 - 1)]
 # Draws of a training step may have a row twice; the setting says how many there are.
 Batch: TypeAlias = Annotated[Indices, Shape("batch"), Within(0, "n_samples - 1")]
 Labels: TypeAlias = Annotated[Floats32, Shape("batch", None), Within(0, 1)]
-Embedded: TypeAlias = Annotated[Ring, Shape("batch", EMBEDDING)]
+Embedded: TypeAlias = Annotated[Integers, Shape("batch", EMBEDDING)]
 ByNeuron: TypeAlias = Annotated[Floats32, Shape("batch", NEURONS)]
 BySample: TypeAlias = Annotated[Floats32, Shape("batch")]
 
@@ -121,7 +121,7 @@ FillFields = TypedDict(
         "columns:*": Annotated[Indices, OWN, Shape(None)],
         "offset:*": Annotated[Array, OWN, Shape(None)],
         "root:*": Annotated[Array, OWN, Shape(None, None)],
-        "term:*": Annotated[Ring, OWN, Shape(None, None)],
+        "term:*": Annotated[Integers, OWN, Shape(None, None)],
     },
     total=False,
 )

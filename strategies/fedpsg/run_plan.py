@@ -17,9 +17,9 @@ _MINIMUM = "fedpsg.minimum"
 _PAIRS = "fedpsg.pairs"
 _MOST = "fedpsg.most"
 _FEATURES = "fedpsg.features told"
-_SCORE_LABELS, _COUNT_LABELS = "fedpsg.labels of scores", "fedpsg.labels of counts"
+SCORE_LABELS, COUNT_LABELS = "fedpsg.labels of scores", "fedpsg.labels of counts"
 WRITTEN = (
-    _ROWS, _MASK, _NAMES, _MINIMUM, _PAIRS, _MOST, _FEATURES, _SCORE_LABELS, _COUNT_LABELS,
+    _ROWS, _MASK, _NAMES, _MINIMUM, _PAIRS, _MOST, _FEATURES, SCORE_LABELS, COUNT_LABELS,
 )  # fmt: skip
 """What the server writes into the state of parties, each once in a run."""
 
@@ -44,7 +44,7 @@ def told_of_features() -> dict[str, Any]:
 
 def told_of_labels(labels: Indices, told: Collection[str]) -> dict[str, Any]:
     """Return what every party keeps of which columns belong together, given what it was told."""
-    return {_COUNT_LABELS if _PAIRS in told else _SCORE_LABELS: labels}
+    return {COUNT_LABELS if _PAIRS in told else SCORE_LABELS: labels}
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Plan:
         self.regresses = bool(state.get(_FEATURES, False))
         self._pairs = np.asarray(state.get(_PAIRS, np.zeros((0, 4))), dtype=np.int64)
         self._most = list(state.get(_MOST, []))
-        told = state.get(_COUNT_LABELS if self.counts_pairs else _SCORE_LABELS)
+        told = state.get(COUNT_LABELS if self.counts_pairs else SCORE_LABELS)
         self.labels: Indices = np.zeros(0, dtype=np.int64) if told is None else np.asarray(told)
 
     @property

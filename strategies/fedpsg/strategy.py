@@ -68,91 +68,19 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.products import OPENED_PRODUCTS, PairKeys
-from flwr_vertical.protocol.declaration import (
-    BITS,
-    FACTS,
-    NOTHING,
-    ONE,
-    SOME,
-    If,
-    Maybe,
-    Protocol,
-    Repeat,
-    Round,
-)
+from flwr_vertical.products import PairKeys
 from flwr_vertical.results import Progress
 from strategies.fedpsg.association_rules import kept_counts, weights_of
 from strategies.fedpsg.attribute_pairs import Correlations, Pair, choose_pairs, rows_of_pairs
 from strategies.fedpsg.comparing import FedPSGArbiter
 from strategies.fedpsg.comparison import Comparison
-from strategies.fedpsg.gan.training import IMPUTE_ROWS, class_columns, train_and_impute
+from strategies.fedpsg.gan.training import class_columns, train_and_impute
 from strategies.fedpsg.party import COUNTS, FedPSGParty
 from strategies.fedpsg.regression.steps import regress_and_impute
-from strategies.fedpsg.run_plan import WRITTEN
 from strategies.fedpsg.settings import LOCAL, NETWORKS, REGRESSIONS, FedPSGSettings
 
 if TYPE_CHECKING:
     from strategies.fedpsg.gan.halves import Shape
-
-
-_GROUP_SEED = Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE)
-
-_NETWORKS = Protocol(
-    If("generator == 'joint'", _GROUP_SEED),
-    Round("receive", "which cells are missing, widths of encoded columns", tells=(FACTS, BITS)),
-    Repeat(
-        If("generator == 'joint'", Round("embed", "summed, embeddings under the group's streams")),
-        Round("forward", "summed, inputs of 128 neurons and losses of a batch", tells=BITS),
-        If(
-            "generator == 'joint'",
-            Round("by_others", "summed, gradients under the group's streams"),
-        ),
-        Round("update"),
-        at_most="iterations",
-    ),
-    Repeat(
-        If("generator == 'joint'", Round("embed", "summed, embeddings under the group's streams")),
-        Round("impute", "how many cells were filled", tells=FACTS),
-        at_most=f"ceil(n_samples / {IMPUTE_ROWS})",
-    ),
-    Round("finish", "how many cells were filled", tells=FACTS),
-)
-_REGRESSIONS = Protocol(
-    Round("take_up", "which cells are missing, levels and leaves of attributes", tells=FACTS),
-    OPENED_PRODUCTS,
-    Round("predict", "summed, terms under the group's streams", tells=(NOTHING, BITS)),
-    Round("fill", "how many cells were filled", tells=FACTS),
-)
-
-PROTOCOL = Protocol(
-    Round("prepare", "names of attributes, public keys", tells=FACTS),
-    If(
-        "n_associated and variant != 'cag'",
-        Maybe(
-            OPENED_PRODUCTS,  # of rank scores
-            If(
-                "variant == 'ar'",
-                Maybe(
-                    OPENED_PRODUCTS,  # of indicators of values
-                    Round(
-                        "generate",
-                        "codes of generated cells, sealed for their party",
-                        tells=(NOTHING, BITS),
-                        ask=SOME,
-                    ),
-                ),
-            ),
-        ),
-    ),
-    If(
-        f"not federated or imputer in {LOCAL}",
-        Round("complete", "how many cells were filled", tells=FACTS),
-        otherwise=(If(f"imputer in {REGRESSIONS}", _REGRESSIONS, otherwise=(_NETWORKS,)),),
-    ),
-    hands_over=WRITTEN,
-)
-"""What a run exchanges after the alignment."""
 
 
 class FedPSGAR(FedPSGSettings):
@@ -198,7 +126,6 @@ class FedPSGAR(FedPSGSettings):
 
     name: ClassVar[str] = "fedpsg-ar"
     party = FedPSGParty
-    protocol = PROTOCOL
     arbiter = FedPSGArbiter
     uses_labels = True
     demo = MappingProxyType({"demo.missing-blocks": 0.2})

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import StepGroup, Summands, step
-from flwr_vertical.arrays import Array, Floats32, Indices, Ring
+from flwr_vertical.arrays import Array, Floats32, Indices, Integers
 from flwr_vertical.protocol.arguments import Shape, Within
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.blinding import BlindingSteps
@@ -147,7 +147,7 @@ class GanSteps(StepGroup):
         batch: Rows,
         seed: Seed,
         labels: Annotated[Floats32 | None, Shape(None, None), Within(0, 1)] = None,
-        others: Annotated[Ring | None, Shape(None, EMBEDDING)] = None,
+        others: Annotated[Integers | None, Shape(None, EMBEDDING)] = None,
         pad: Pad = b"",
     ) -> dict[str, Any]:
         """Fill what is missing in some samples by the generator; arguments as of `forward`."""
@@ -217,7 +217,7 @@ class GanSteps(StepGroup):
         return torch.zeros(count, 0) if labels is None else torch.as_tensor(np.array(labels))
 
     def _others(
-        self, own: "Tensor | None", others: Ring | None, pad: bytes, count: int
+        self, own: "Tensor | None", others: Integers | None, pad: bytes, count: int
     ) -> "Tensor":
         import torch
 
@@ -232,7 +232,7 @@ class GanSteps(StepGroup):
         batch: npt.NDArray[np.int64],
         seed: int,
         labels: Floats32 | None,
-        others: Ring | None,
+        others: Integers | None,
         pad: bytes,
     ) -> tuple[Any, Any]:
         nets = self._nets(changes=False)
