@@ -37,8 +37,11 @@ _PLACES, _COUNTS, _ANSWERED = "protocol.places", "protocol.counts", "protocol.an
 REFUSED = "protocol.refused"
 
 _START = -1
-_MOST_WAYS = 256
-"""To read what came; the protocols of this project have a few."""
+_MOST_WAYS = 16
+"""To read what came. Those that are earliest in the protocol are kept: most may follow them."""
+
+_UNKNOWN = 2**31
+"""In place of the number of samples at an arbiter, which is told of none."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,7 @@ class Course:
         mode = str(state[private_sum.MODE])
         automaton = automaton_of(protocol, role, mode, self._n_parties)
         self._automaton, self._state, self._who = automaton, state, who
+        self._is_arbiter = role == "arbiter"
         self._hands_over = set(automaton.protocol.hands_over)
         self._taken: list[_Way] = []
         self._again = False
@@ -241,8 +245,9 @@ class Course:
         return most
 
     def _facts(self) -> dict[str, int]:
-        state = self._state
-        return {"n_samples": int(state.get("n_samples", 0)), "n_parties": self._n_parties}
+        absent = _UNKNOWN if self._is_arbiter else 0
+        n_samples = int(self._state.get("n_samples", absent))
+        return {"n_samples": n_samples, "n_parties": self._n_parties}
 
     def _check_written(self, step: str, request: RecordDict, places: list[int]) -> None:
         """Refuse keys of the state that no round lets the server write."""
@@ -290,10 +295,10 @@ class Course:
 def _distinct(ways: list[_Way]) -> list[_Way]:
     """Return ways without those that another one covers."""
     found: list[_Way] = []
-    for way in sorted(ways, key=lambda way: sum(way.counts)):
-        if not any(other.covers(way) for other in found):
+    for way in ways:
+        if len(found) < _MOST_WAYS and not any(other.covers(way) for other in found):
             found.append(way)
-    return found[:_MOST_WAYS]
+    return found
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -11,7 +11,7 @@ from flwr_vertical.errors import UnexpectedMessageError
 from flwr_vertical.node.automaton import Course
 from flwr_vertical.protocol import private_sum
 from flwr_vertical.protocol.arguments import DISTINCT, Is, Shape, Within, arguments_of
-from flwr_vertical.protocol.declaration import Either, Maybe, Protocol, Repeat, Round
+from flwr_vertical.protocol.declaration import ARBITER, Either, Maybe, Protocol, Repeat, Round
 from flwr_vertical.protocol.messages import make_request
 
 
@@ -21,16 +21,19 @@ def a() -> None: ...
 class _Node:
     """Takes steps as a node does."""
 
-    def __init__(self, protocol: Protocol) -> None:
-        self._protocol, self._state = protocol, {private_sum.MODE: "masked", "n_samples": 5}
-        self._number = 0
+    def __init__(self, protocol: Protocol, role: str = "party") -> None:
+        self._protocol, self._role, self._number = protocol, role, 0
+        mode = {"arbiter": "ckks", "party": "masked"}[role]
+        rows = {} if role == "arbiter" else {"n_samples": 5}
+        self._state: dict[str, Any] = {private_sum.MODE: mode, **rows}
 
     def take(self, steps: str, updates: dict[str, Any] | None = None) -> None:
         """Take some steps, a letter each."""
         for step in steps:
+            step = {"r": "reveal"}.get(step, step)
             self._number += 1
             request: RecordDict = make_request(step, self._number, {}, updates, None)
-            course = Course(self._protocol, "party", self._state, request, "party 'a'")
+            course = Course(self._protocol, self._role, self._state, request, "party 'a'")
             course.admit(step, request, a)
             course.note_taken(step, request)
 
@@ -52,6 +55,17 @@ def test_more_than_all_places_allow_is_refused() -> None:
         _Node(protocol).take("aaaaaa")
     with pytest.raises(UnexpectedMessageError, match="it may come 2 times"):
         _Node(Protocol(Repeat(Round("a"), at_most=2), Round("b"))).take("aaa")
+
+
+def test_an_arbiter_releases_as_many_sums_as_there_may_be() -> None:
+    """It cannot tell which round a sum is of, nor how many samples there are."""
+    training = Repeat(Round("x"), Round("y"), Round("z"), at_most=20)
+    of_rows = Repeat(Round("x"), at_most="ceil(n_samples / 1000)")
+    known = Protocol(training, Round("b", ask=ARBITER), Repeat(Round("x"), at_most=2))
+    _Node(known, "arbiter").take("r" * 60 + "brr")
+    with pytest.raises(UnexpectedMessageError):
+        _Node(known, "arbiter").take("r" * 60 + "brrr")
+    _Node(Protocol(training, of_rows), "arbiter").take("r" * 90)
 
 
 def test_a_round_that_is_asked_again_writes_nothing() -> None:
