@@ -17,7 +17,7 @@ from flwr_vertical.node import Party
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.privacy_ledger.rules import Judged, LabelSet
 from flwr_vertical.products.columns import HeldColumns
-from flwr_vertical.products.rare_levels import LevelAtoms, level_codes
+from flwr_vertical.products.rare_levels import LevelAtoms, counted_vectors, repeated_codes
 
 _KEPT = "node.products."
 _ATTEMPTS, _COMMITTED = _KEPT + "attempts", _KEPT + "committed"
@@ -134,7 +134,8 @@ class ToldRows:
 
         def decide(judged: Judged, atom: Indices) -> Flags:
             refined = judged.refined
-            atoms = LevelAtoms(atom[at], refined.parent, refined.group, judged.n_known)
+            n_vectors = counted_vectors(judged.n_known, judged.n_sets)
+            atoms = LevelAtoms(atom[at], refined.parent, refined.group, n_vectors)
             return atoms.withheld(codes, n_groups, n_columns, party.policy.min_rows)
 
         def digest(codes: dict[int, Indices]) -> bytes:
@@ -171,7 +172,7 @@ class ToldRows:
         # By the columns themselves: others may have come in their place.
         cache, key, values = self._party.cache, f"{_KEPT}codes {self._purpose}", held.values
         if key not in cache or cache[key][0] is not values:
-            codes = {j: level_codes(values[:, j]) for j in range(values.shape[1])}
+            codes = {j: repeated_codes(values[:, j]) for j in range(values.shape[1])}
             cache[key] = values, {j: code for j, code in codes.items() if code is not None}
         of_column: dict[int, Indices] = cache[key][1]
         return of_column
