@@ -84,10 +84,8 @@ class Is:
             return "belongs to a setting that this strategy does not have"
         if value == agreed:
             return ""
-        got = str(value)[:40]
-        return (
-            f"is {got!r}, expected {str(agreed)[:40]!r}, by the settings that this node agreed to"
-        )
+        got, wanted = str(value)[:40], str(agreed)[:40]
+        return f"is {got!r}, expected {wanted!r}, by the settings that this node agreed to"
 
 
 class _Distinct:

@@ -37,7 +37,7 @@ _FARTHEST = 64.0
 """Own fits that reach farther are not evaluated: steeper means come near to flags of rows."""
 
 _MOST_PERIODS = 1 << 20
-"""Of a circle: of none, or of 2^63, key streams would not hide what features are multiplied with."""
+"""Of a circle: by none, or by 2^63, key streams would not hide what features are multiplied by."""
 
 _ROWS, _WITHHELD = "means.rows", "means.withheld"
 
