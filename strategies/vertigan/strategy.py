@@ -44,7 +44,8 @@ class VertiGAN(Strategy):
     """Synthetic samples of every party's columns, from a generator that all train together.
 
     Learns from samples that all parties have, without a missing cell. Each node must allow it: what
-    is learnt without noise can disclose samples.
+    is learnt without noise can disclose samples. So a node's privacy ledger counts its rows as told
+    whole.
 
     Notes
     -----
