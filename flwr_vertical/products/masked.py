@@ -51,7 +51,7 @@ from flwr_vertical.products.noisy_sums import ROOM, NoisySums, fix_room
 from flwr_vertical.products.streams import KeyStream, stream, tag_of_blocks
 from flwr_vertical.products.told_rows import ToldRows
 from flwr_vertical.protocol.arguments import OWN, Shape, Within
-from flwr_vertical.protocol.declaration import FACTS, ONE, ROWS, Protocol, Round
+from flwr_vertical.protocol.declaration import EPSILON, FACTS, ONE, ROWS, Protocol, Round
 from flwr_vertical.server import Federation, Total
 
 _ATTEMPT_BYTES = 16
@@ -60,7 +60,9 @@ _ATTEMPT_BYTES = 16
 OPENING = Protocol(
     Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE),
     Round("send_masked", "its columns under the group's key stream", tells=FACTS, again=True),
-    Round("open_products", "sums over groups of rows of products of columns", tells=ROWS),
+    Round(
+        "open_products", "sums over groups of rows of products of columns", tells=(ROWS, EPSILON)
+    ),
 )
 """What private products exchange, once the parties' public keys are known."""
 
@@ -170,6 +172,11 @@ class PrivateProductSteps(StepGroup):
         """
         seed = self.other(GroupKeySteps).seed
         encoded, tag = self._encoded(limbs)
+        if len(set(names)) < len(names) or self.name not in names:
+            raise ProtocolError(
+                f"party {self.name!r}: products are of different parties, and it is one of them; "
+                f"got {names}"
+            )
         place = names.index(self.name)
         if tags[place] != tag:
             raise ProtocolError(
@@ -201,8 +208,10 @@ class PrivateProductSteps(StepGroup):
             for name, width, tag in zip(names, widths, tags, strict=True)
         }
         rho = KeyStream(rho_seed, "rho", (len(group), limbs * n_vectors)) if helps else None
+        # Pads of owner and helper cancel only where all were asked the same, of the same vectors.
+        bound = attempt + self.party.services.binding()
         shares = VectorShares(
-            self.name, seed, layout, n_groups, n_vectors, attempt, helper, masked_vectors,
+            self.name, seed, layout, n_groups, n_vectors, bound, helper, masked_vectors,
             helps or [], rho,
         )  # fmt: skip
         total = layout.zeros(n_groups)

@@ -76,6 +76,17 @@ class Is:
 
     expression: str
 
+    def problem(self, value: Any, names: Mapping[str, Any]) -> str:
+        """Return what is wrong with a value, "" for nothing."""
+        try:
+            agreed = evaluate(self.expression, names)
+        except ConfigError:
+            return "belongs to a setting that this strategy does not have"
+        if value == agreed:
+            return ""
+        got, wanted = str(value)[:40], str(agreed)[:40]
+        return f"is {got!r}, expected {wanted!r}, by the settings that this node agreed to"
+
 
 class _Distinct:
     """Marks an array of which no number comes twice."""
@@ -111,9 +122,8 @@ class Argument:
                 return found
             if isinstance(mark, OneOf) and value not in mark.choices:
                 return f"is {str(value)[:40]!r}, expected one of {list(mark.choices)}"
-            if isinstance(mark, Is) and value != (wanted := evaluate(mark.expression, names)):
-                got, agreed = str(value)[:40], str(wanted)[:40]
-                return f"is {got!r}, expected {agreed!r}, by the settings that this node agreed to"
+            if isinstance(mark, Is) and (found := mark.problem(value, names)):
+                return found
             if mark is DISTINCT and len(np.unique(value)) < np.size(value):
                 return "has a number twice"
         return ""

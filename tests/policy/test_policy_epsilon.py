@@ -176,15 +176,18 @@ def test_a_release_is_written_down_before_it_leaves_and_once(nodes, labels):
         assert nodes.ledger(name).state["epsilon"] == 0.5
 
 
-def test_noisy_sums_use_up_neither_rows_nor_label_vectors(nodes, labels):
-    """Epsilon counts them, so that exact sums may be told of other rows later."""
+@pytest.mark.parametrize("first", [PRIVATE, CompleteCase()], ids=["noisy", "exact"])
+def test_noise_is_no_licence_to_single_out_a_row(nodes, labels, first):
+    """A large epsilon is next to no noise: a difference of one row is refused all the same."""
     nodes.state(policy_epsilon_total=10)
-    for number in range(3):
-        missing = labels.copy()
-        missing.iloc[number] = np.nan  # row sets that differ by one row
-        nodes.run(PRIVATE, missing)
-    assert nodes.entries("rows") == []
-    assert nodes.ledger().state["epsilon"] == pytest.approx(1.5)
+    nodes.run(first, labels)
+    spent = nodes.ledger().state["epsilon"]
+    fewer = labels.copy()
+    fewer.iloc[0] = np.nan
+    said = nodes.refused("min-rows", PRIVATE, fewer)
+    assert "sums that tell of 1 of its rows alone" in said
+    assert nodes.ledger().state["epsilon"] == spent
+    assert nodes.ledger().state["smallest_set"] >= 20
 
 
 def test_another_run_is_another_release(nodes, labels):
