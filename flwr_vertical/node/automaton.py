@@ -45,7 +45,7 @@ _UNKNOWN = 2**31
 
 
 @dataclass(frozen=True)
-class Place:
+class PlacedRound:
     """A round where it stands in the protocol."""
 
     round: Round
@@ -84,7 +84,7 @@ class Automaton:
 
     def __init__(self, protocol: Protocol, role: str, encrypted: bool) -> None:
         self.protocol, self._role, self._encrypted = protocol, role, encrypted
-        self.places: list[Place] = []
+        self.places: list[PlacedRound] = []
         self._follow: dict[int, set[int]] = {_START: set()}
         whole = self._sequence(protocol.parts, ())
         self._follow[_START] |= set(whole.first)
@@ -134,7 +134,7 @@ class Automaton:
         elif one.ask == ARBITER:
             return _Ends()
         place = len(self.places)
-        self.places.append(Place(one, around))
+        self.places.append(PlacedRound(one, around))
         self._follow[place] = set()
         # Of what not all are asked, a node does not know whether it is among them.
         asked = self._role != "arbiter" and one.ask == ALL
