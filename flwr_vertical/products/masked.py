@@ -208,8 +208,12 @@ class PrivateProductSteps(StepGroup):
             for name, width, tag in zip(names, widths, tags, strict=True)
         }
         rho = KeyStream(rho_seed, "rho", (len(group), limbs * n_vectors)) if helps else None
-        # Pads of owner and helper cancel only where all were asked the same, of the same vectors.
-        bound = attempt + self.party.services.binding()
+        asked = repr((limbs, names, widths, tags, n_groups, n_vectors, attempt)).encode()
+        parts = [group, np.zeros(0) if missing is None else np.asarray(missing)]
+        asked += b"".join(x.tobytes() for x in parts)
+        # Pads of owner and helper cancel only where both were asked for the same rows, and know of
+        # each other's vectors; a server that names rows as each party's own gets noise, too.
+        bound = hashlib.sha256(self.party.services.binding() + asked).digest()
         shares = VectorShares(
             self.name, seed, layout, n_groups, n_vectors, bound, helper, masked_vectors,
             helps or [], rho,
@@ -224,11 +228,9 @@ class PrivateProductSteps(StepGroup):
             shares.add(start, stop, own, masks, groups)
         if noisy is not None:  # whether it is added or subtracted makes no difference
             total += noisy.across
-        asked = repr((limbs, names, widths, tags, n_groups, attempt)).encode()
         if encoded.held.noise is not None:
             asked += encoded.held.noise.agreed
-        parts = [group, np.zeros(0) if missing is None else np.asarray(missing)]
-        self._blind(total, layout, withheld, seed, asked + b"".join(x.tobytes() for x in parts))
+        self._blind(total, layout, withheld, seed, asked)
         scale = np.where(withheld.all(axis=0), 1.0, encoded.scale)
         if noisy is None:
             own_sums = own_moments(encoded.held, group, withheld)
