@@ -21,7 +21,7 @@ def pick(context: Context) -> NodeTypes:
     return NodeTypes(
         strategy.party,
         strategy.arbiter,
-        asked=asked_by(strategy),
+        asked=asked_by(strategy, str(context.run_config["strategy"])),
         protocol=strategy.protocol_of_run(),
     )
 

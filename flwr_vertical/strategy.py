@@ -221,6 +221,7 @@ class Strategy(Settings, ABC):
         run = RunSettings.of(run, options)
         chosen = self.default_alignment if run.alignment is None else run.alignment
         aligner = make_aligner(chosen, run.align_rows, run.normalise_ids)
+        protocol = self.protocol_of_run()
         settings = {
             **self.settings(),
             "aggregation": run.aggregation,
@@ -242,6 +243,7 @@ class Strategy(Settings, ABC):
                 arbiter=self.arbiter,
                 needs_arbiter=self.needs_arbiter,
                 journal=journal,
+                protocol="" if protocol is None else protocol.of_strategy,
             )
             result = Result(
                 strategy=self.name,

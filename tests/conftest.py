@@ -12,6 +12,32 @@ HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "kit")]  # `oracles.fknn`; `resuming`
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items):
+    """Mark what reads a data set: the README's command skips it where there is none."""
+    for item in items:
+        if "sources_with" in getattr(item, "fixturenames", ()):
+            item.add_marker("data")
+
+
+@pytest.fixture(scope="session")
+def sources_with():
+    """The folder of data sets, or a skip where it lacks one of the files that are asked for."""
+    from flwr_vertical.errors import DataError
+    from simulations.data import Sources
+
+    def find(*files):
+        sources = Sources.find()
+        try:
+            for file in files:
+                sources.path(file)
+        except DataError as error:
+            pytest.skip(str(error))
+        return sources
+
+    return find
+
+
 @pytest.fixture(scope="session")
 def ray_cluster():
     """One local Ray for all tests that need one; it believes in four CPUs and two GPUs."""

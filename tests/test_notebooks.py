@@ -33,6 +33,7 @@ def test_a_notebook_is_kept_as_a_full_run_left_it(path):
     assert not any(o["output_type"] == "error" for cell in cells for o in cell["outputs"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_a_notebook_runs(path):
     names = {"__name__": "notebook"}

@@ -27,6 +27,13 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert command in (ROOT / ".ci" / "run").read_text()
 
 
+def test_ci_runs_what_that_command_leaves_out(project):
+    left_out = re.findall(r"not (\w+)", project["tool"]["pytest"]["ini_options"]["addopts"])
+    chosen = " ".join(re.findall(r"-m '([^']+)'", (ROOT / ".ci" / "run").read_text()))
+    assert len(left_out) >= 2
+    assert set(left_out) <= set(re.findall(r"(?<!not )\b\w+", chosen))
+
+
 def test_example_of_the_authors_page_runs():
     text = (ROOT / "docs" / "add-a-strategy.md").read_text()
     code = re.findall(r"```python\n(.*?)```", text, re.S)[0]

@@ -7,6 +7,8 @@ import pytest
 from strategies.trees import masked_store
 from tests.faults.kills import OF_KEYS, OF_SHARES, WHENS, kill_everywhere, runs
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _no_waiting_for_the_disk(monkeypatch):

@@ -1,9 +1,10 @@
 """What a node answers: the protocol of its run as an automaton, and the place that it is at.
 
 States are the rounds as they are written (Glushkov's construction): a message is answered if its
-step may follow one of the places at which the node may be, and was not taken more often than the
-repetitions around it allow. All of it lies in the node's state, so that a node that goes back to
-an earlier state (a snapshot, a step taken again) is at the place that it was at then.
+step may follow the place at which the node is, and was not taken more often than the repetitions
+around it allow. Where a step stands at several places, each way to read what came is followed, with
+counts of its own. All of it lies in the node's state, so that a node that goes back to an earlier
+state (a snapshot, a step taken again) is at the place that it was at then.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -36,6 +37,11 @@ _PLACES, _COUNTS, _ANSWERED = "protocol.places", "protocol.counts", "protocol.an
 REFUSED = "protocol.refused"
 
 _START = -1
+_MOST_WAYS = 16
+"""To read what came. Those that are earliest in the protocol are kept: most may follow them."""
+
+_UNKNOWN = 2**31
+"""In place of the number of samples at an arbiter, which is told of none."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,24 @@ class Place:
 
     round: Round
     at_most: tuple[int | str, ...]  # of each repetition around it
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way to read the steps that were taken."""
+
+    place: int  # Of the last of them
+    counts: tuple[int, ...]  # How often each place was taken
+
+    def to(self, place: int) -> "_Way":
+        """Return this way with one more step."""
+        before, after = self.counts[:place], self.counts[place + 1 :]
+        return _Way(place, (*before, self.counts[place] + 1, *after))
+
+    def covers(self, other: "_Way") -> bool:
+        """Whether whatever may follow the other way may follow this one."""
+        pairs = zip(self.counts, other.counts, strict=True)
+        return self.place == other.place and all(own <= theirs for own, theirs in pairs)
 
 
 @dataclass
@@ -147,8 +171,9 @@ class Course:
         mode = str(state[private_sum.MODE])
         automaton = automaton_of(protocol, role, mode, self._n_parties)
         self._automaton, self._state, self._who = automaton, state, who
+        self._is_arbiter = role == "arbiter"
         self._hands_over = set(automaton.protocol.hands_over)
-        self._taken: list[int] = []
+        self._taken: list[_Way] = []
         self._again = False
 
     def admit(self, step: str, request: RecordDict, function: Callable[..., Any] | None) -> Round:
@@ -157,43 +182,52 @@ class Course:
             raise UnexpectedMessageError(
                 self._who, step, "it refused an earlier message of this run, which has ended"
             )
-        automaton, counts = self._automaton, self._counts()
-        places = list(self._state.get(_PLACES, [_START]))
-        allowed = sorted({p for place in places for p in automaton.next_places(place)})
-        taken = [place for place in allowed if automaton.step_at(place) == step]
-        if not taken and self._is_asked_again(step, request):
+        automaton, ways = self._automaton, self._ways()
+        asked = [
+            way.to(place)
+            for way in ways
+            for place in automaton.next_places(way.place)
+            if automaton.step_at(place) == step
+        ]
+        if not asked and self._is_asked_again(step, request):
             self._again = True
+            self._check_written(step, request, [])
             return automaton.places[self._places_of(step)[0]].round
-        if not taken:
-            expected = sorted({automaton.step_at(place) for place in allowed})
+        if not asked:
+            following = {place for way in ways for place in automaton.next_places(way.place)}
+            expected = sorted({automaton.step_at(place) for place in following})
             raise UnexpectedMessageError(
                 self._who, step, f"next may come {expected or 'nothing more'}"
             )
         names = {**automaton.protocol.settings, **self._facts()}
-        within = [place for place in taken if counts[place] < self._most(place, names)]
+        most = {way.place: self._most(way.place, names) for way in asked}
+        within = [way for way in asked if way.counts[way.place] <= most[way.place]]
         if not within:
-            most = max(self._most(place, names) for place in taken)
             raise UnexpectedMessageError(
-                self._who, step, f"it may come {most} times in this run, and has"
+                self._who, step, f"it may come {max(most.values())} times in this run, and has"
             )
-        self._taken = within
-        self._check_written(step, request, within)
+        self._taken = _distinct(within)
+        places = sorted({way.place for way in self._taken})
+        self._check_written(step, request, places)
         self._check_arguments(step, request, names, function)
-        return automaton.places[within[0]].round
+        return automaton.places[places[0]].round
 
     def note_taken(self, step: str, request: RecordDict) -> None:
         """Write into the state that the step was taken."""
         if self._again:
             return
-        counts = self._counts()
-        for place in self._taken:
-            counts[place] += 1
-        self._state[_PLACES], self._state[_COUNTS] = self._taken, counts
-        if any(self._automaton.places[place].round.again for place in self._taken):
+        self._state[_PLACES] = [way.place for way in self._taken]
+        self._state[_COUNTS] = [count for way in self._taken for count in way.counts]
+        if any(self._automaton.places[way.place].round.again for way in self._taken):
             self._state[f"{_ANSWERED}.{step}"] = digest_of_arguments(step, request)
 
-    def _counts(self) -> list[int]:
-        return list(self._state.get(_COUNTS, [0] * len(self._automaton.places)))
+    def _ways(self) -> list[_Way]:
+        size = len(self._automaton.places)
+        places = list(self._state.get(_PLACES, [_START]))
+        counts = list(self._state.get(_COUNTS, [0] * size))
+        return [
+            _Way(place, tuple(counts[i * size : (i + 1) * size])) for i, place in enumerate(places)
+        ]
 
     def _places_of(self, step: str) -> list[int]:
         everywhere = range(len(self._automaton.places))
@@ -211,8 +245,9 @@ class Course:
         return most
 
     def _facts(self) -> dict[str, int]:
-        state = self._state
-        return {"n_samples": int(state.get("n_samples", 0)), "n_parties": self._n_parties}
+        absent = _UNKNOWN if self._is_arbiter else 0
+        n_samples = int(self._state.get("n_samples", absent))
+        return {"n_samples": n_samples, "n_parties": self._n_parties}
 
     def _check_written(self, step: str, request: RecordDict, places: list[int]) -> None:
         """Refuse keys of the state that no round lets the server write."""
@@ -255,6 +290,15 @@ class Course:
         facts = {"n_samples": int(handed.get("n_samples", names["n_samples"]))}
         if problem := takes.problem(decode(request, ARGUMENTS), {**names, **facts}):
             raise UnexpectedMessageError(self._who, step, problem)
+
+
+def _distinct(ways: list[_Way]) -> list[_Way]:
+    """Return ways without those that another one covers."""
+    found: list[_Way] = []
+    for way in ways:
+        if len(found) < _MOST_WAYS and not any(other.covers(way) for other in found):
+            found.append(way)
+    return found
 
 
 def _equal(one: Any, other: Any) -> bool:

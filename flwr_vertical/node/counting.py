@@ -11,9 +11,6 @@ from flwr_vertical.protocol.declaration import FACTS, NOTHING, Round
 # In the state, under a prefix that the server may not write to: kinds of entries of this run.
 _NOTED = "protocol.noted"
 
-UNDECLARED = "undeclared"
-"""The exchange to which nodes agree that run a strategy without a protocol."""
-
 
 def check_counted(party: Party, step: str, answer: object, expected: Round | None) -> None:
     """Refuse to let an answer leave that the ledger does not count as the protocol says.
@@ -41,7 +38,7 @@ def check_counted(party: Party, step: str, answer: object, expected: Round | Non
 
 
 def _count_by_size(party: Party, step: str, answer: object) -> None:
-    size = _size(answer)
+    size = _size(answer) if party.remembers else 0
     if not size or party.kinds_noted or not len(party.own_ids):
         return
     rows = np.ones(len(party.own_ids), dtype=bool)

@@ -39,11 +39,10 @@ from flwr_vertical.node.steps import (
 )
 from flwr_vertical.node.storage import Storage
 from flwr_vertical.policy.run_request import RunRequest
-from flwr_vertical.privacy_ledger.entries import digest_of
 from flwr_vertical.protocol import pins, private_sum
-from flwr_vertical.protocol.binding import binding_of
+from flwr_vertical.protocol.binding import binding_of, context_of_run
 from flwr_vertical.protocol.codec import decode, encode
-from flwr_vertical.protocol.declaration import Protocol, Round
+from flwr_vertical.protocol.declaration import Round
 from flwr_vertical.protocol.disk import digest
 from flwr_vertical.protocol.messages import (
     ARGUMENTS,
@@ -305,6 +304,7 @@ class StepServer:
         role = self._storage.role(context)
         name = self._storage.party_name(context) if role == "party" else "arbiter"
         mode = str(envelope["mode"])
+        self._check_protocol(context, envelope, admitted.types)
         state["node.name"], state[private_sum.MODE] = name, mode
         state[SEED], state[SECRET] = str(envelope.get("seed", 0)), secrets.token_bytes(32)
         public_keys: dict[str, bytes] = {}
@@ -332,6 +332,17 @@ class StepServer:
         if once:
             told["unrepeatable"] = once
         return {**told, **public_keys, **identity}
+
+    def _check_protocol(self, context: Context, envelope: Any, types: NodeTypes) -> None:
+        """Refuse a server that means another protocol by the strategy's name."""
+        told = str(envelope.get("protocol", ""))
+        if told and types.protocol is not None and types.protocol.of_strategy != told:
+            raise ConfigError(
+                f"{self._guard.who(context)} has another protocol of this strategy than the "
+                f"server: it has flwr-vertical {__version__}, the server "
+                f"{str(envelope.get('server-version', 'an unknown version'))[:40]}. Install the "
+                "same version everywhere, and give all the same settings; nothing has left"
+            )
 
     def _refuse_to_replace(self, who: str, context: Context) -> None:
         """Refuse a run that would put its result in the place of an earlier one's."""
@@ -382,7 +393,8 @@ class StepServer:
         types = admitted.types
 
         def binding() -> bytes:
-            of_run = _context_of_run(types.protocol, state)
+            text = "" if types.protocol is None else types.protocol.text
+            of_run = context_of_run(text, state)
             return binding_of(step, request, envelope, str(state["node.name"]), of_run)
 
         services = NodeData(self._storage, context, state, cache).services(
@@ -438,13 +450,6 @@ def _with_name(
     half: tuple[type[Party | Arbiter], tuple[type[StepGroup], ...]], step: str
 ) -> tuple[type[Party | Arbiter], str, tuple[type[StepGroup], ...]]:
     return half[0], step, half[1]
-
-
-def _context_of_run(protocol: Protocol | None, state: State) -> bytes:
-    """Return a digest of what does not change in a run: protocol, settings, names and keys."""
-    text = "" if protocol is None else protocol.text
-    keys = (private_sum.PEERS, private_sum.PUBLIC_KEYS, private_sum.NONCE)
-    return digest_of(__version__, text, *(repr(state.get(key)) for key in keys))
 
 
 def _described(context: Context) -> tuple[str, str, Mapping[str, Any]]:

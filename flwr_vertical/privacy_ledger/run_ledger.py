@@ -66,6 +66,10 @@ class RunLedger:
         """Write down that the policy forbade the run, before it began."""
         self.ledger.note_refused(self.token, name, strategy, settings, error)
 
+    def note_nothing(self, kind: str) -> None:
+        """Say that an answer has nothing of the own rows, although its step tells of rows."""
+        self.kinds.add(kind)
+
     def note_unexpected(self, error: UnexpectedMessageError) -> None:
         """Write down that the server asked for something that the protocol does not have."""
         self.ledger.note_unexpected(self.token, error)

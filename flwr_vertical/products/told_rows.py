@@ -104,6 +104,7 @@ class ToldRows:
         fewest = max(self._at_least, min_rows(n_columns, n_vectors if commitment else 0))
         if len(held.rows) < (fewest if self.minimum is None else self.minimum):
             withheld[:] = True
+            self._party.privacy_ledger.note_nothing("rows")
         else:
             withheld |= self._judged(held, own, n_groups, label, attempt, private, n_others)
         if attempts is not None:

@@ -11,9 +11,9 @@
     ) -> Summands: ...
 
 ``**arguments: Unpack[SomeTypedDict]`` takes what the `TypedDict` lists, with its annotations. A
-node checks a message against this before the step sees it. Expressions may name the strategy's
-settings, ``n_samples``, ``n_parties`` and other arguments that are whole numbers or lists (by their
-length).
+node checks a message against this before the step sees it. A key of it such as ``"rows:*"`` stands
+for all arguments whose names begin so. Expressions may name the strategy's settings, ``n_samples``,
+``n_parties`` and other arguments: whole numbers, and lists and arrays (by their length).
 """
 
 import functools
@@ -22,7 +22,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.protocol.declaration import evaluate
 
 Bound: TypeAlias = int | float | str
+_F = TypeVar("_F", bound=Callable[..., Any])
+_TAKES_AS = "takes_as"
 
 
 class _Own:
@@ -69,6 +71,35 @@ class OneOf:
 
 
 @dataclass(frozen=True)
+class Is:
+    """The one value that an argument may have, as an expression: it repeats a setting."""
+
+    expression: str
+
+    def problem(self, value: Any, names: Mapping[str, Any]) -> str:
+        """Return what is wrong with a value, "" for nothing."""
+        try:
+            agreed = evaluate(self.expression, names)
+        except ConfigError:
+            return "belongs to a setting that this strategy does not have"
+        if value == agreed:
+            return ""
+        got, wanted = str(value)[:40], str(agreed)[:40]
+        return f"is {got!r}, expected {wanted!r}, by the settings that this node agreed to"
+
+
+class _Distinct:
+    """Marks an array of which no number comes twice."""
+
+    def __repr__(self) -> str:
+        return "DISTINCT"
+
+
+DISTINCT: Final = _Distinct()
+"""Marks an array of which no number comes twice."""
+
+
+@dataclass(frozen=True)
 class Argument:
     """What one argument of a step may be."""
 
@@ -91,6 +122,10 @@ class Argument:
                 return found
             if isinstance(mark, OneOf) and value not in mark.choices:
                 return f"is {str(value)[:40]!r}, expected one of {list(mark.choices)}"
+            if isinstance(mark, Is) and (found := mark.problem(value, names)):
+                return found
+            if mark is DISTINCT and len(np.unique(value)) < np.size(value):
+                return "has a number twice"
         return ""
 
 
@@ -117,11 +152,11 @@ class Arguments:
     def problem(self, values: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
         """Return what is wrong with the values of a message, "" for nothing."""
         counted = {
-            name: len(value) if isinstance(value, list) else value
+            name: value if isinstance(value, int) else len(value)
             for name, value in values.items()
-            if isinstance(value, int | list)
+            if isinstance(value, int | list) or np.ndim(value)
         }
-        names = {**facts, **counted}
+        names = {**counted, **facts}  # no argument stands for a setting of the same name
         for name, value in values.items():
             argument = self._of(name)
             if argument is not None and (found := argument.problem(value, names)):
@@ -129,12 +164,24 @@ class Arguments:
         return ""
 
     def _of(self, name: str) -> Argument | None:
-        return self.named.get(name, self.further)
+        prefix, colon, _ = name.partition(":")
+        return self.named.get(f"{prefix}{colon}*" if colon else name, self.further)
+
+
+def takes_as(other: Callable[..., Any]) -> Callable[[_F], _F]:
+    """Mark a step that hands its arguments on to another one: it takes what that one takes."""
+
+    def mark(function: _F) -> _F:
+        setattr(function, _TAKES_AS, other)
+        return function
+
+    return mark
 
 
 @functools.lru_cache(maxsize=512)
 def arguments_of(step: Callable[..., Any]) -> Arguments:
     """Return what a step takes, from its signature."""
+    step = getattr(step, _TAKES_AS, step)
     try:
         hints = typing.get_type_hints(step, include_extras=True)
     except NameError as error:  # types that are imported for type checking alone
@@ -200,7 +247,7 @@ def _wrong_array(kind: Any, value: Any) -> str:
     # numpy.ndarray[shape, numpy.dtype[scalar]]
     arguments = typing.get_args(kind)
     inner = typing.get_args(arguments[1]) if len(arguments) == 2 else ()
-    scalar = inner[0] if inner else Any
+    scalar = typing.get_origin(inner[0]) or inner[0] if inner else Any
     if isinstance(scalar, type) and not issubclass(value.dtype.type, scalar):
         return f"is an array of {value.dtype}, expected {scalar.__name__}"
     if value.dtype.kind == "f" and not np.isfinite(value).all():

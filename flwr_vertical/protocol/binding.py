@@ -13,8 +13,10 @@ from typing import Any
 from flwr.app import RecordDict
 
 from flwr_vertical.errors import ProtocolError
+from flwr_vertical.protocol import private_sum
 from flwr_vertical.protocol.disk import digest
 from flwr_vertical.protocol.messages import ARGUMENTS, SCALES
+from flwr_vertical.version import __version__
 
 # In the envelope: names of arguments that differ between parties, who was asked, and by each of
 # these the digest of its own arguments.
@@ -31,12 +33,19 @@ def announce_own(
     return {NAMES: own, ASKED: list(requests), DIGESTS: digests}
 
 
+def context_of_run(protocol: str, state: Mapping[str, Any]) -> bytes:
+    """Return a digest of what does not change in a run: protocol, settings, names and keys."""
+    keys = (private_sum.PEERS, private_sum.PUBLIC_KEYS, private_sum.NONCE)
+    text = repr([__version__, protocol, *(state.get(key) for key in keys)])
+    return hashlib.blake2b(text.encode(), digest_size=32).digest()
+
+
 def binding_of(
     step: str, request: RecordDict, envelope: Mapping[str, Any], party: str, context: bytes
 ) -> bytes:
     """Return a digest of what all parties were asked, or refuse a message that does not fit it.
 
-    `context` is a digest of what does not change in a run: protocol, settings, names and keys.
+    `context` is that of `context_of_run`.
     """
     own = list(envelope.get(NAMES, []))
     asked, digests = list(envelope.get(ASKED, [])), list(envelope.get(DIGESTS, []))

@@ -4,6 +4,7 @@ A node builds from it what it answers (`node.automaton`); documentation, the rep
 tests read it. The arguments of a message are those of its step's signature, see `arguments`.
 """
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -156,6 +157,7 @@ class Protocol(Sequence):
 
     hands_over: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    named: str = ""  # by its strategy, where an alignment comes before
 
     def __init__(
         self,
@@ -166,6 +168,7 @@ class Protocol(Sequence):
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "hands_over", hands_over)
         object.__setattr__(self, "settings", dict(settings or {}))
+        object.__setattr__(self, "named", "")
 
     def given(self, settings: Mapping[str, Any]) -> "Protocol":
         """Return the protocol of a run with these settings."""
@@ -189,12 +192,19 @@ class Protocol(Sequence):
     def then(self, other: "Protocol") -> "Protocol":
         """Return this protocol with another one after it, which has the settings."""
         keys = (*self.hands_over, *other.hands_over)
-        return Protocol(self, other, hands_over=keys, settings=other.settings)
+        found = Protocol(self, other, hands_over=keys, settings=other.settings)
+        object.__setattr__(found, "named", other.of_strategy)
+        return found
 
     @property
     def text(self) -> str:
         """The protocol as text: equal for equal protocols."""
         return repr((self.parts, self.hands_over, sorted(self.settings.items(), key=str)))
+
+    @property
+    def of_strategy(self) -> str:
+        """A name of what the strategy exchanges, by which a node and its server compare it."""
+        return self.named or hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()
 
 
 Part: TypeAlias = Round | Sequence | Either | If

@@ -63,6 +63,8 @@ class Federation(Nodes):
     journal : Journal, optional
         Keeps what the parties answer; they keep checkpoints then. The rounds in a journal that
         is resumed are answered from it.
+    protocol : str, optional
+        `Protocol.of_strategy`, which nodes compare with their own.
     """
 
     def call(
@@ -367,5 +369,6 @@ class Federation(Nodes):
             names = {name for party in requests for name in per_party.get(party, {})}
             own = announce_own(step, requests, names)
             for content in requests.values():
-                content[ENVELOPE].update(own)  # type: ignore[union-attr]
+                envelope_of: Any = content[ENVELOPE]
+                envelope_of.update(own)
         return requests

@@ -54,7 +54,8 @@ def check_ids(index: "pd.Index[Any]") -> Iterator[Finding]:
         return
     if isinstance(index, pd.MultiIndex) or type_of_ids(ids) != TEXT:
         return
-    texts = pa.array(np.asarray(ids, dtype=object), type=pa.large_string())
+    values = np.asarray(ids, dtype=object)
+    texts = pa.array(values, type=pa.large_string())
     if (padded := _share(texts, "^\\s|\\s$")).any():
         seen = f"{int(padded.sum()):,} IDs begin or end with white space"
         yield _found("space", seen, _KEY.format("strip"), ids[padded])
@@ -77,7 +78,7 @@ def check_ids(index: "pd.Index[Any]") -> Iterator[Finding]:
     for what, (form, _) in _REPAIRS.items():
         if what in ("white space", "leading zeros"):
             continue
-        if (same := len(ids) - len({form(text) for text in ids})) > 0:
+        if (same := len(ids) - len({form(text) for text in values})) > 0:
             yield Finding(
                 Severity.WARNING,
                 "id-variants",

@@ -1,6 +1,6 @@
 """A party of a linear method on moments: its table, its keys, its products, its coefficients."""
 
-from typing import Annotated, Any
+from typing import Any
 
 from flwr_vertical import Arbiter, Party, Summands, Uses, step
 from flwr_vertical.products import (
@@ -12,8 +12,17 @@ from flwr_vertical.products import (
     PrivateProductSteps,
     ProductKeySteps,
 )
-from flwr_vertical.protocol.arguments import OWN
-from flwr_vertical.protocol.declaration import BITS, EPSILON, FACTS, Protocol, Round
+from flwr_vertical.protocol.arguments import takes_as
+from flwr_vertical.protocol.declaration import (
+    BITS,
+    EPSILON,
+    FACTS,
+    ROWS,
+    If,
+    Protocol,
+    Repeat,
+    Round,
+)
 from strategies.linear.masked_means.steps import MaskedMeanSteps
 from strategies.linear.moments.steps import MomentSteps
 from strategies.linear.prediction.steps import KeptCoefficients
@@ -64,15 +73,35 @@ class MomentArbiter(Arbiter):
     products = Uses(ProductKeySteps)
 
 
-MOMENTS = Protocol(
-    Round("prepare_moments", "names of columns, number of rows, public keys", tells=FACTS),
-    OPENED_PRODUCTS,
-    Round(
-        "finish_moments",
-        "summed, a rounded term of each sample without a label",
-        tells=(FACTS, BITS, EPSILON),
+_MOST_EVALUATIONS = 48
+_EVALUATED = (
+    Round("send_digits", "its columns in digits, under a key stream", tells=ROWS, again=True),
+    Repeat(
+        Round("place_fits", "summed, an angle for each row under key streams; how far fits reach"),
+        Repeat(
+            Round("open_means", "sums of columns times a function of the fits", tells=ROWS),
+            at_most=2,
+        ),
+        at_most=_MOST_EVALUATIONS,
     ),
 )
+
+
+def moments_protocol(*evaluated_if: str) -> Protocol:
+    """Return what a fit by moments exchanges, with evaluations of means under a condition."""
+    return Protocol(
+        Round("prepare_moments", "names of columns, number of rows, keys", tells=(FACTS, EPSILON)),
+        OPENED_PRODUCTS,
+        *(If(condition, *_EVALUATED) for condition in evaluated_if),
+        Round(
+            "finish_moments",
+            "summed, a rounded term of each sample without a label",
+            tells=(FACTS, BITS),
+        ),
+    )
+
+
+MOMENTS = moments_protocol()
 """What a fit by moments exchanges."""
 
 
@@ -91,7 +120,8 @@ class MomentParty(Party):
         return self.moments.columns()
 
     @step
-    def finish_moments(self, **model: Annotated[Any, OWN]) -> Summands:
+    @takes_as(KeptCoefficients.keep)
+    def finish_moments(self, **model: Any) -> Summands:
         """Erase the group seed, keep the own coefficients, and send terms of unlabelled samples.
 
         Message: **model: see `PredictionSteps.keep_model`; returns as there.

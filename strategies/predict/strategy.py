@@ -13,6 +13,7 @@ from flwr_vertical import Federation, Model, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.predictions import Predictions
+from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.registry import predictions_of
 from flwr_vertical.results import Progress
 from flwr_vertical.results.model import UnknownModel
@@ -115,6 +116,11 @@ class Predict(Strategy):
     def needs_arbiter(self) -> str | None:
         """What needs an arbiter."""
         return self.chosen.needs_arbiter
+
+    def protocol_of_run(self) -> Protocol | None:
+        """See `Strategy.protocol_of_run`: it is the model's own."""
+        declared = self.chosen.protocol
+        return None if declared is None else declared.given({"contributions": self.contributions})
 
     @cached_property
     def chosen(self) -> type[Predictions]:

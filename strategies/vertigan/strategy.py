@@ -31,9 +31,10 @@ import numpy as np
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import DataError
+from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.vertigan.party import NETWORKS, VertiGANParty
+from strategies.vertigan.party import CRITIC_STEPS, NETWORKS, VertiGANParty
 
 MAKE_ROWS = 8192
 NOTED_EVERY = 50
@@ -64,6 +65,15 @@ class VertiGAN(Strategy):
 
     name: ClassVar[str] = "vertigan"
     party = VertiGANParty
+    protocol = Protocol(
+        Round("start", "how many samples that all parties have are complete", tells=(FACTS, BITS)),
+        Repeat(
+            Round("train", "summed, gradients by synthetic samples", tells=BITS),
+            at_most="iterations",
+        ),
+        Repeat(Round("make"), at_most=f"ceil((rows or n_samples) / {MAKE_ROWS})"),
+        Round("finish"),
+    )
     requires = ("torch",)
     demo: ClassVar[Mapping[str, Any]] = MappingProxyType({"demo.missing-cells": 0.0})
     exchanges_asked: ClassVar[tuple[str, ...]] = (NETWORKS,)
@@ -89,7 +99,7 @@ class VertiGAN(Strategy):
         """Train the generator, and have every party write its synthetic table."""
         import torch
 
-        from strategies.vertigan.networks import CRITIC_STEPS, NOISE, Trunk
+        from strategies.vertigan.networks import NOISE, Trunk
 
         rows = np.flatnonzero(~np.asarray(alignment.mask).any(axis=1))
         if not len(rows):

@@ -7,7 +7,6 @@ import os
 import numpy as np
 import pandas as pd
 import pytest
-from data_sets import sources_with
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -425,7 +424,7 @@ def test_fewer_points_than_sent_stop_the_run(monkeypatch):
         align(frames([["u", "v"], ["v", "w"]]))
 
 
-def test_fknn_imputes_the_same_after_private_alignment():
+def test_fknn_imputes_the_same_after_private_alignment(sources_with):
     files = (f"motor/motor_hetero_{name}.csv" for name in ("guest", "host"))
     parties = dict(load_motor(sources_with(*files)).parties)
     rng = np.random.default_rng(0)

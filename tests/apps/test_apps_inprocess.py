@@ -26,7 +26,9 @@ from flwr_vertical.settings.toml import flat, read_items, toml_text
 from strategies.fknn import FKNN
 
 
-@pytest.mark.parametrize("aggregation", ["plain", "masked", "ckks"])
+@pytest.mark.parametrize(
+    "aggregation", ["plain", "masked", pytest.param("ckks", marks=pytest.mark.slow)]
+)
 def test_demonstration_runs_and_keeps_tables_at_the_parties(home, aggregation):
     """By the names that the run asks for, or by the demonstration's; the last is the arbiter."""
     names = demo_names(2) if aggregation == "ckks" else ["bank", "court", "hospital"]

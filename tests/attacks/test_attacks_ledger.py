@@ -37,6 +37,8 @@ from strategies.trees import VerticalGBDT
 from strategies.trees.predict import TreesPredictParty
 from strategies.vfem import VFEM, CompleteCase
 
+pytestmark = pytest.mark.slow
+
 N = 330
 ROWS = {"fedpsg-ar": 900}  # its counts of pairs of values are told from 100 samples on
 OF_ONE_ROW = {"bits", "predictions", "epsilon"}

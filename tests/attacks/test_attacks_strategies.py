@@ -34,6 +34,8 @@ from simulations.attacks.views import SERVER, aligned_truth, views_of
 from strategies import BUILTIN
 from strategies.fknn import FKNN
 
+pytestmark = pytest.mark.slow
+
 # R squared or AUC that messages may add to a party's guesses of labels.
 LABELS_WITHIN = 0.01
 N = 420  # three groups of rows that may be told of

@@ -19,6 +19,8 @@ from flwr_vertical.protocol.messages import make_message
 from flwr_vertical.version import __version__
 from tests.kit.rounds import Rounds
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def patient():

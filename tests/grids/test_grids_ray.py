@@ -35,8 +35,6 @@ from flwr_vertical.errors import ConfigError, PartyError
 from simulations.replications import Job, Store, run_all
 from strategies.trees import VerticalGBDT
 
-pytestmark = pytest.mark.ray
-
 
 def halves():
     """Party and arbiter of this test; classes made here travel to the actors by value."""
@@ -117,6 +115,7 @@ def twelve(ray_cluster):
         yield grid, opened(grid, retries=3)
 
 
+@pytest.mark.ray
 def test_twelve_parties_over_two_actors(twelve):
     own = tables(12)
     grid, federation = twelve
@@ -143,6 +142,7 @@ def test_twelve_parties_over_two_actors(twelve):
     assert caught.value.cause == "ValueError: the disk is on fire"
 
 
+@pytest.mark.ray
 def test_the_same_sums_as_on_a_local_grid(twelve):
     own = tables(12)
     app = party_app(halves()[0], storage=MemoryStorage(own))
@@ -154,6 +154,7 @@ def test_the_same_sums_as_on_a_local_grid(twelve):
         np.testing.assert_array_equal(ray[name], value)
 
 
+@pytest.mark.ray
 def test_actors_that_die_or_hang_are_errors_that_name_the_party_and_closing_ends_them(ray_cluster):
     # The Ray of this process is used, and is left running.
     grid = ray_grid(2, n_actors=2, address="auto", num_gpus=1)
@@ -194,6 +195,7 @@ def is_alive(ray, actor):
     return True
 
 
+@pytest.mark.ray
 def test_more_gpus_than_there_are_are_refused(ray_cluster):
     """Ray takes our word for what a machine has, so that this needs no GPU."""
     with pytest.raises(
@@ -213,6 +215,7 @@ def columns(n=40, n_parties=2):
     return made, pd.Series((rng.random(n) < 0.5).astype(float), index=names, name="y")
 
 
+@pytest.mark.ray
 def test_a_strategy_that_labels_and_predicts_gives_the_same(ray_cluster):
     """Parts of a model come back from the actor."""
     assert_the_same_predictions(VerticalGBDT(n_trees=2, max_depth=2, n_bins=4, min_child=4))
@@ -240,6 +243,7 @@ def assert_the_same_predictions(strategy):
     assert (ray.ledger.rounds, ray.settings["engine"]) == (local.ledger.rounds, "ray")
 
 
+@pytest.mark.ray
 def test_parties_of_one_actor_are_served_over_channels_at_the_same_time(ray_cluster):
     ray_cluster.cloudpickle.register_pickle_by_value(channel_runs)
     names = [f"p{k}" for k in range(3)]
@@ -255,6 +259,7 @@ def test_parties_of_one_actor_are_served_over_channels_at_the_same_time(ray_clus
         assert [a["count"] for a in rounds.call("count").values()] == [2, 2, 2]
 
 
+@pytest.mark.ray
 def test_replications_run_in_other_processes(tmp_path, ray_cluster):
     def where_it_ran(job, shared):  # Ray pickles it by value, as it is no module's
         import os

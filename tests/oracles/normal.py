@@ -16,9 +16,28 @@ def log_likelihood(rows, mean, covariance):
     return total
 
 
+def _of_patterns(rows):
+    """The same as a function of mean and covariance, the rows of a pattern at a time (fast)."""
+    missing = np.isnan(rows)
+    groups = []
+    for kind in np.unique(missing, axis=0):
+        o = np.flatnonzero(~kind)
+        groups.append((o, rows[(missing == kind).all(axis=1)][:, o]))
+
+    def value(mean, covariance):
+        total = 0.0
+        for o, seen in groups:
+            gap, own = seen - mean[o], covariance[np.ix_(o, o)]
+            total -= np.sum(gap * np.linalg.solve(own, gap.T).T) / 2
+            total -= len(seen) * (np.linalg.slogdet(own)[1] + len(o) * np.log(2 * np.pi)) / 2
+        return total
+
+    return value
+
+
 def maximum(rows, start_mean, start_covariance):
     """Maximise over mean and Cholesky factor, from numerical gradients."""
-    d = len(start_mean)
+    d, likelihood = len(start_mean), _of_patterns(rows)
     tril = np.tril_indices(d)
 
     def split(theta):
@@ -28,17 +47,18 @@ def maximum(rows, start_mean, start_covariance):
 
     start = np.concatenate([start_mean, np.linalg.cholesky(start_covariance)[tril]])
     found = minimize(
-        lambda theta: -log_likelihood(rows, *split(theta)) / len(rows),
+        lambda theta: -likelihood(*split(theta)) / len(rows),
         start,
         method="BFGS",
         options={"gtol": 1e-7},
     )
-    return *split(found.x), -found.fun * len(rows)
+    mean, covariance = split(found.x)
+    return mean, covariance, log_likelihood(rows, mean, covariance)
 
 
 def maximum_with_zero_partials(rows, free, start_mean, start_covariance):
     """Maximise over mean and precision matrix, which is zero where `free` is False."""
-    d = len(start_mean)
+    d, likelihood = len(start_mean), _of_patterns(rows)
     i, j = np.nonzero(np.tril(free | np.eye(d, dtype=bool)))
 
     def split(theta):
@@ -50,12 +70,13 @@ def maximum_with_zero_partials(rows, free, start_mean, start_covariance):
         mean, precision = split(theta)
         if np.linalg.eigvalsh(precision)[0] < 1e-6:
             return 1e6
-        return -log_likelihood(rows, mean, np.linalg.inv(precision)) / len(rows)
+        return -likelihood(mean, np.linalg.inv(precision)) / len(rows)
 
     start = np.concatenate([start_mean, np.linalg.inv(start_covariance)[i, j]])
     found = minimize(loss, start, method="BFGS", options={"gtol": 1e-6})
     mean, precision = split(found.x)
-    return mean, np.linalg.inv(precision), -found.fun * len(rows)
+    covariance = np.linalg.inv(precision)
+    return mean, covariance, log_likelihood(rows, mean, covariance)
 
 
 def em(rows, owner=None, steps=400, tol=1e-8):

@@ -78,8 +78,7 @@ def test_without_a_total_one_release_is_all(nodes):
     assert entry["what"].startswith("policy.epsilon-total: asked epsilon")
 
 
-ASKED = {"epsilon": 0.1, "budget": "per-variable", "rank_share": 0.5, "margin_noise": "increments",
-         "bounds": "", "impute": False}  # fmt: skip
+ASKED = VCDS(epsilon=0.1)._arguments(None)
 
 
 def test_many_greetings_release_once(nodes, monkeypatch):

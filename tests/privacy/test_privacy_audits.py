@@ -27,6 +27,8 @@ from strategies.copula.margins import Domain
 from strategies.copula.ranks import Flip
 from strategies.copula.release import ReleaseBudget, make_release
 
+pytestmark = pytest.mark.slow
+
 RUNS = 4000
 MECHANISMS = {mechanism.name: mechanism for mechanism in all_mechanisms()}
 # Replayed below, which says more and costs less; `python -m simulations audits` runs all.

@@ -49,8 +49,9 @@ FATES = {
     ],
 }  # fmt: skip
 PLACES = [
-    (kind, mode) for kind in ("journal", "snapshots") for mode in ("plain", "masked", "ckks")
-] + [("torch", "masked")]  # fmt: skip
+    pytest.param(kind, mode, marks=[pytest.mark.slow] if mode != "masked" else [])
+    for kind in ("journal", "snapshots") for mode in ("plain", "masked", "ckks")
+] + [pytest.param("torch", "masked", marks=pytest.mark.slow)]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

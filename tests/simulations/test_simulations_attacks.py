@@ -16,6 +16,8 @@ from simulations.preset import Options
 from simulations.replications import Job
 from strategies import BUILTIN
 
+pytestmark = pytest.mark.studies
+
 
 @pytest.fixture(scope="module")
 def preset(tmp_path_factory):

@@ -27,6 +27,8 @@ from simulations.copula.sme import draw_firms
 from simulations.page import FAIL, PASS, reached
 from simulations.preset import Options
 
+pytestmark = pytest.mark.studies
+
 
 @pytest.fixture(scope="module")
 def preset(tmp_path_factory):

@@ -28,6 +28,8 @@ from strategies.false_vfl.strategy import FalseVFL
 from strategies.split.central import CentralSplit
 from tests.kit.isolet_like import write_isolet
 
+pytestmark = pytest.mark.studies
+
 SMALL = [
     "study.simsiam = ['without', 'with']",
     "isolet.data = { labels = 60, aligned = 20, train_rows = 200, test_rows = 60 }",

@@ -1,7 +1,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from data_sets import sources_with
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError
@@ -14,6 +13,8 @@ from simulations.fedpsg.floors import BEST, DRAW, FLOORS, MEAN, VALID
 from simulations.fedpsg.generation import first_attributes, generate
 from simulations.fedpsg.preset import Preset
 from simulations.preset import Options
+
+pytestmark = pytest.mark.studies
 
 torch = pytest.importorskip("torch")
 
@@ -264,7 +265,7 @@ SIZES = [
 
 
 @pytest.mark.parametrize(("name", "file", "size"), SIZES)
-def test_splits_have_the_papers_numbers_of_attributes(name, file, size):
+def test_splits_have_the_papers_numbers_of_attributes(name, file, size, sources_with):
     found = load(name, sources_with(file))
     assert (len(found.a), found.a.shape[1], found.b.shape[1]) == size
 
@@ -302,7 +303,7 @@ def test_absent_news_says_where_it_is_from(tmp_path):
         load("News", Sources(tmp_path))
 
 
-def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch):
+def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch, sources_with):
     """The parts that take no networks; the page alone afterwards runs nothing."""
     sources_with("german/german_credit.csv")
     quick = Preset.load(Options(tmp_path, quick=True))

@@ -1,16 +1,17 @@
 import numpy as np
 import pandas as pd
 import pytest
-from data_sets import sources_with
 from sklearn.impute import KNNImputer
 
 from simulations.data import load_motor
 from simulations.fknn import local, oracle, tables
 from simulations.page import FAIL, PASS, beside_paper, reached
 
+pytestmark = pytest.mark.studies
+
 
 @pytest.fixture(scope="module")
-def sources():
+def sources(sources_with):
     return sources_with("motor/motor_hetero_guest.csv", "motor/motor_hetero_host.csv")
 
 

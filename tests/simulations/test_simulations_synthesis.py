@@ -5,6 +5,8 @@ import pytest
 
 from simulations.synthesis.attacks import COPIES, attack, attack_jobs
 
+pytestmark = pytest.mark.studies
+
 PART = {
     "epsilons": [1.0],
     "predicates": 60,

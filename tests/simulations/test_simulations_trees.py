@@ -1,7 +1,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from data_sets import sources_with
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError
@@ -15,6 +14,8 @@ from simulations.trees.methods import METHODS, from_donors
 from simulations.trees.own import drawn, summary
 from simulations.trees.preset import Preset
 from strategies.fknn import FKNN
+
+pytestmark = pytest.mark.studies
 
 BLOCKS = {"seed": 0, "rows": 150, "test": 0.4, "share": 0.3}
 
@@ -83,7 +84,7 @@ def test_preset_asks_for_every_method_and_data_set(tmp_path):
         preset.chosen(Options(tmp_path, chosen={"methods": ("nothing",)}))
 
 
-def test_study_makes_pages_and_resumes(tmp_path):
+def test_study_makes_pages_and_resumes(tmp_path, sources_with):
     sources_with("german/german_credit.csv")
     command = [
         "trees", "--quick", "--fresh", "--workers", "0", "--output", str(tmp_path / "out"),

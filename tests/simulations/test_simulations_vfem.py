@@ -29,6 +29,8 @@ from simulations.vfem.preset import Preset
 from simulations.vfem.sample import Sample
 from simulations.vfem.sme import correlation, draw_sme, scales
 
+pytestmark = pytest.mark.studies
+
 
 @pytest.fixture(scope="module")
 def preset(tmp_path_factory):

@@ -8,7 +8,6 @@ import re
 from importlib import import_module
 
 import pytest
-from data_sets import sources_with
 
 from simulations.__main__ import main
 from simulations.data import DATA_SETS, DATA_VARIABLE, Sources, read_paper
@@ -34,44 +33,30 @@ def test_presets_ask_for_every_part_once_and_for_less_in_the_quick_form(study, t
     assert len(quick) < max(60, len(jobs)) or not jobs
     # Fewer seeds and other targets redo no replication.
     changes = ("sme.target_seconds = 1.0", "sme.seeds = [0]") if study == "vfem" else ()
-    fewer = load(Options(tmp_path, quick=True, seeds=1, changes=changes)).jobs()
-    assert {job.key("") for job in fewer} <= {job.key("") for job in quick}
+    fewer = load(Options(tmp_path, seeds=1, changes=changes)).jobs()
+    assert {job.key("") for job in fewer} <= set(keys)
 
 
-# With less than --quick has: what is tested is the way, not the numbers. By study: arguments, files
-# of data, figures, words of the terminal, words of the page.
-FKNN = ("table3", "table4", "stability", "rows", "settings", "lossless", "regression")
+# By study: files of data, figures, words of the terminal, words of the page.
 RUNS = {
-    "vfem": (
-        "finite.rows=[300] finite.rates=[0.5] finite.first_rates=[0.5] inference.rows=[300] "
-        "inference.kinds=['VFEM'] correlated.rows=300 apart.rows=600 parting.cross=[0.0] "
-        "sme.rows=4000",
-        (), 5, ("Coefficient RMSE", PASS), (),
-    ),
-    "copula": (
-        "complete.rows=[300] complete.methods=['VCDS'] complete.models=['linear'] "
-        "missing.rows=[300] missing.methods=['EVCDS'] sme.rows=1500 sme.methods=['VCDS'] "
-        "attacks.rows=100 attacks.methods=['VCDS'] glm.n_lambdas=3",
-        (), 3, ("Table 1: RMSE",), ("0.95⁵",),
-    ),
+    "vfem": ((), 5, ("Coefficient RMSE", PASS), ()),
+    "copula": ((), 3, ("Table 1: RMSE",), ("0.95⁵",)),
     "fknn": (
-        " ".join(f"{part}.rates=[0.1]" for part in FKNN) + " local.trees=3 local.rf_iterations=1",
         ("motor/motor_hetero_guest.csv", "motor/motor_hetero_host.csv"), 7, ("Table 4", PASS), (),
     ),
 }  # fmt: skip
 
 
+@pytest.mark.studies
 @pytest.mark.parametrize("study", RUNS)
 def test_a_quick_study_makes_page_figures_and_tables_and_resumes(
-    study, tmp_path, capsys, monkeypatch
+    study, tmp_path, capsys, monkeypatch, sources_with
 ):
-    changes, files, n_figures, said, shown = RUNS[study]
-    if files:
-        sources_with(*files)
+    files, n_figures, said, shown = RUNS[study]
+    sources_with(*files)
     # Not in processes of their own, of which test_simulations_vfem.py has one.
     monkeypatch.setattr(experiments, "measure_fresh", fresh.measure_here)
-    command = [study, "--quick", "--seeds", "1", "--workers", "0", "--output", str(tmp_path)]
-    command += [word for change in changes.split(" ") for word in ("--set", change)]
+    command = [study, "--quick", "--workers", "0", "--output", str(tmp_path)]
     assert main(command) == 0
     text = capsys.readouterr().out
     assert all(word in text for word in said)
@@ -103,7 +88,9 @@ KEPT = {
 
 
 @pytest.mark.parametrize("study", KEPT)
-def test_a_page_follows_from_its_kept_records_to_the_letter(study, tmp_path, monkeypatch):
+def test_a_page_follows_from_its_kept_records_to_the_letter(
+    study, tmp_path, monkeypatch, sources_with
+):
     """All tables, what was expected and what came, as this code makes them today."""
     sources_with(*KEPT[study])
     monkeypatch.setattr("simulations.study.to_png", lambda figure: b"")

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
-from data_sets import sources_with
 from glm_runs import estimates, pooled, run, split
 from oracles.glm import lla, weighted_lasso
 from sklearn.linear_model import lasso_path
@@ -110,7 +109,7 @@ def test_two_parties_and_one_column_each():
         )  # fmt: skip
 
 
-def test_motor_is_least_squares():
+def test_motor_is_least_squares(sources_with):
     """FATE's motor data in three parties; ADMM takes 423 rounds to come within 1e-5."""
     files = [f"motor/motor_hetero_{name}.csv" for name in ("guest", "host_1", "host_2")]
     sources = sources_with(*files)

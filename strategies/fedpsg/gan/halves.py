@@ -42,9 +42,7 @@ from strategies.fedpsg.gan.networks import (
     set_gradients,
     top_input,
 )
-
-EMBEDDING = 32
-"""Numbers that a party's sample is mapped to where generators are joint."""
+from strategies.fedpsg.messages import EMBEDDING
 
 
 @dataclass(frozen=True)

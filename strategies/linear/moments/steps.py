@@ -1,7 +1,7 @@
 """The party half of moments: its columns in rough units, which enter private products."""
 
 import hashlib
-from typing import Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,8 @@ from flwr_vertical.products.noise import PrivateRows
 from flwr_vertical.products.noisy_sums import check_epsilon
 from flwr_vertical.products.rare_levels import level_codes
 from flwr_vertical.products.row_groups import min_rows
-from strategies.linear.data import PUBLIC_RANGE, RegressionRows
+from flwr_vertical.protocol.arguments import Is, Within
+from strategies.linear.data import PUBLIC_RANGE, Labelled, RegressionRows, RowSettings
 from strategies.linear.moments.dp_opening import brought_in, column_ranges, middle_and_half
 
 _STEPS = 4  # a centre is a multiple of the unit over this
@@ -59,12 +60,12 @@ class MomentSteps(RegressionRows):
         self,
         nonce: bytes,
         columns_of: str = "",
-        labelled: npt.NDArray[np.uint8] | None = None,
-        epsilon: float = 0.0,
-        delta: float = 0.0,
-        row_norm: float = 1.0,
+        labelled: Labelled | None = None,
+        epsilon: Annotated[float, Is("epsilon or 0.0")] = 0.0,
+        delta: Annotated[float, Within(0.0, 1.0)] = 0.0,
+        row_norm: Annotated[float, Is("row_norm")] = 1.0,
         bounds: str = "",
-        **settings: Any,
+        **settings: Unpack[RowSettings],
     ) -> Summands:
         """Prepare the table, and make the key pair of this run.
 
