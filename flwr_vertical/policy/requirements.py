@@ -17,6 +17,7 @@ _OPEN = {
     "alignments": (ANY,),
     "exchanges": (ANY,),
     "min_parties": 1,
+    "max_epsilon": None,
 }
 
 

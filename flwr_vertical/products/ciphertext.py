@@ -45,7 +45,7 @@ from flwr_vertical.products.noisy_sums import (
 )
 from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
 from flwr_vertical.products.streams import SEED_BYTES, stream
-from flwr_vertical.products.told_rows import ToldRows
+from flwr_vertical.products.told_rows import COMMITMENT_BYTES, ToldRows
 from flwr_vertical.protocol import private_sum
 from flwr_vertical.protocol.arguments import OWN, Shape, Within
 from flwr_vertical.protocol.declaration import ARBITER as THE_ARBITER
@@ -93,7 +93,9 @@ class EncryptedGroupSteps(StepGroup):
 
     @step
     def count_columns(
-        self, commitment: bytes = b"", room: Annotated[int, Within(0, MOST_ROOM)] = 0
+        self,
+        commitment: Annotated[bytes, Within(0, COMMITMENT_BYTES)] = b"",
+        room: Annotated[int, Within(0, MOST_ROOM)] = 0,
     ) -> dict[str, Any]:
         """Tell the number of own columns; the server commits to its vectors, if it has them.
 
@@ -112,8 +114,8 @@ class EncryptedGroupSteps(StepGroup):
         missing: Annotated[Flags | None, Shape("n_groups"), OWN] = None,
         n_vectors: Annotated[int, Within(0, "n_samples")] = 0,
         n_others: Annotated[int, Within(0, "n_samples"), OWN] = 0,
-        attempt: bytes = b"",
-        commitment: bytes = b"",
+        attempt: Annotated[bytes, Within(0, _ATTEMPT_BYTES)] = b"",
+        commitment: Annotated[bytes, Within(0, COMMITMENT_BYTES)] = b"",
         recognised: bytes = b"",
         public: Annotated[bytes, OWN] = b"",
         nonce: Annotated[bytes, OWN] = b"",

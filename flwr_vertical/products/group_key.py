@@ -9,12 +9,12 @@ party together can, as with a masked sum all other parties together can.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party, StepGroup, step
-from flwr_vertical.products.pair_keys import PairKeys, PairKeySteps
+from flwr_vertical.products.pair_keys import PairKeyFields, PairKeys, PairKeySteps
 from flwr_vertical.products.streams import SEED_BYTES
 from flwr_vertical.server import Federation
 
@@ -29,7 +29,7 @@ class GroupKeySteps(StepGroup):
     party: Party
 
     @step
-    def seal_group_seed(self, **keys: Any) -> dict[str, Any]:
+    def seal_group_seed(self, **keys: Unpack[PairKeyFields]) -> dict[str, Any]:
         """Draw the seed and seal it for every other party.
 
         Parameters

@@ -235,3 +235,10 @@ def test_a_second_release_in_a_run_is_refused(nodes, labels, monkeypatch, change
     nodes.run(PRIVATE, labels)
     assert says in refused[0]
     assert nodes.ledger().state["epsilon"] == 0.5
+
+
+def test_without_a_policy_epsilon_is_bounded(nodes, labels):
+    """An epsilon of 1e9 would be no noise, by settings alone."""
+    said = nodes.refused("max-epsilon", VerticalGLM(epsilon=1e9, bounds=BOUNDS), labels)
+    assert "allowed: 10" in said
+    assert nodes.entries("epsilon") == []
