@@ -174,10 +174,12 @@ class Course:
         self._is_arbiter = role == "arbiter"
         self._hands_over = set(automaton.protocol.hands_over)
         self._taken: list[_Way] = []
+        self.round: Round | None = None
+        self.arguments: dict[str, Any] = {}
         self._again = False
 
-    def admit(self, step: str, request: RecordDict, function: Callable[..., Any] | None) -> Round:
-        """Return the round that a message belongs to, or refuse it; `function` is its step."""
+    def admit(self, step: str, request: RecordDict, function: Callable[..., Any] | None) -> None:
+        """Find `round` and `arguments` of a message, or refuse it; `function` is its step."""
         if self._state.get(REFUSED):
             raise UnexpectedMessageError(
                 self._who, step, "it refused an earlier message of this run, which has ended"
@@ -192,7 +194,9 @@ class Course:
         if not asked and self._is_asked_again(step, request):
             self._again = True
             self._check_written(step, request, [])
-            return automaton.places[self._places_of(step)[0]].round
+            self.round = automaton.places[self._places_of(step)[0]].round
+            self.arguments = decode(request, ARGUMENTS)
+            return
         if not asked:
             following = {place for way in ways for place in automaton.next_places(way.place)}
             expected = sorted({automaton.step_at(place) for place in following})
@@ -210,7 +214,7 @@ class Course:
         places = sorted({way.place for way in self._taken})
         self._check_written(step, request, places)
         self._check_arguments(step, request, names, function)
-        return automaton.places[places[0]].round
+        self.round = automaton.places[places[0]].round
 
     def note_taken(self, step: str, request: RecordDict) -> None:
         """Write into the state that the step was taken."""
@@ -254,9 +258,9 @@ class Course:
         """Refuse keys of the state that no round lets the server write."""
         writable = {key for p in places for key in self._automaton.places[p].round.writes}
         for key in names_of(request, UPDATES):
-            if key in writable or key in pins.HANDED_ON:
+            if key in writable:
                 continue
-            if key not in self._hands_over:
+            if key not in self._hands_over and key not in pins.HANDED_ON:
                 raise UnexpectedMessageError(
                     self._who, step, f"the server may not write {key!r} into its state"
                 )
@@ -289,7 +293,8 @@ class Course:
             )
         handed = decode(request, UPDATES)
         facts = {"n_samples": int(handed.get("n_samples", names["n_samples"]))}
-        if problem := takes.problem(decode(request, ARGUMENTS), {**names, **facts}):
+        self.arguments = decode(request, ARGUMENTS)
+        if problem := takes.problem(self.arguments, {**names, **facts}):
             raise UnexpectedMessageError(self._who, step, problem)
 
 

@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import CodeType
 from typing import Any, TypeAlias
 
@@ -198,12 +199,12 @@ class Protocol(Sequence):
         object.__setattr__(found, "named", other.of_strategy)
         return found
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The protocol as text: equal for equal protocols."""
         return repr((self.parts, self.hands_over, sorted(self.settings.items(), key=str)))
 
-    @property
+    @cached_property
     def of_strategy(self) -> str:
         """A name of what the strategy exchanges, by which a node and its server compare it."""
         return self.named or hashlib.blake2b(self.text.encode(), digest_size=16).hexdigest()

@@ -1,6 +1,6 @@
 """The party half of FKNN: blinded distances, local imputation from ranked donors."""
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
+from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 from flwr_vertical.tables import Kind, is_numeric
 from flwr_vertical.tables.codes import fill_values
@@ -55,7 +56,7 @@ class FKNNParty(ImputingParty):
         complete_blocks: Annotated[bool, Is("complete_blocks")],
         owner: str,
         sealed: Annotated[bytes, OWN],
-        **keys: Any,
+        **keys: Unpack[PairKeyFields],
     ) -> Summands:
         """Check the donors and say, into a sum, which rows this party needs and which it offers.
 

@@ -1,12 +1,13 @@
 """The party half: codes, sums under pads, routing, and the splits that stay here."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 
 from flwr_vertical import Party, Uses, step
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
+from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.products.streams import KeyStream, tag_of_blocks
 from flwr_vertical.protocol.arguments import OWN, Is, OneOf, Within
 from strategies.trees.arbiter import ParcelSteps
@@ -74,7 +75,7 @@ class BinnedParty(Party):
         start: Annotated[int, Within(0, "n_samples")],
         stop: Annotated[int, Within("start", "n_samples")],
         arbiter: list[bytes] | None = None,
-        **keys: Any,
+        **keys: Unpack[PairKeyFields],
     ) -> dict[str, Any]:
         """Hand over the rows of the own slots under the key stream of the group seed.
 

@@ -16,7 +16,7 @@ are used once, sums are over rows that are enough, and each evaluation counts as
 columns are multiplied with (`PrivateProductSteps` has these rules).
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Indices, Ring
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PrivateProductSteps
+from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.products.streams import KeyStream, content_tag, stream
 from flwr_vertical.protocol.arguments import OWN, Shape, Within
 from strategies.linear.masked_means.fixed_point import N_DIGITS, combine, to_digits
@@ -57,7 +58,7 @@ class MaskedMeanSteps(StepGroup):
         group: Annotated[Indices, Within(-1, 0)],
         owner: str,
         sealed: Annotated[bytes, OWN],
-        **keys: Any,
+        **keys: Unpack[PairKeyFields],
     ) -> dict[str, Any]:
         """Hand over the own columns in digits, under the key stream of the group seed.
 

@@ -1,0 +1,274 @@
+"""A server that deviates in messages: every message of an honest run, and many others in its place.
+
+A run is carried out as it is. Before a node answers a message, it is asked many other ones: every
+other step that it has, each argument missing, added, of another type, not finite, of another shape
+or out of bounds, and every key of its state written. Its state and what its process remembers are
+put back after each. So all places of a protocol are tried, in and out of order, in one run.
+
+::
+
+    python -m simulations.attacks.deviating [STRATEGY ...]
+"""
+
+import contextlib
+import copy
+import logging
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pandas as pd
+from flwr.app import ConfigRecord, Context, RecordDict
+
+from flwr_vertical import Strategy, simulate
+from flwr_vertical.node.service import StepServer
+from flwr_vertical.node.steps import steps_of
+from flwr_vertical.protocol.codec import decode, encode
+from flwr_vertical.protocol.messages import (
+    ARGUMENTS,
+    ENVELOPE,
+    FAREWELL,
+    HELLO,
+    RESTORE,
+    SNAPSHOT,
+    UPDATES,
+    VALUES,
+    WHO,
+    read_envelope,
+)
+
+_OWN_MESSAGES = (HELLO, WHO, FAREWELL, SNAPSHOT, RESTORE)
+
+STEP, STATE, ARGUMENT, VALUE = "another step", "a key of the state", "an argument", "a value"
+"""What is changed; of the last, a value within the type of its argument."""
+
+BY_PROTOCOL, OTHERWISE, RAW, ANSWERED = "by protocol", "by another rule", "raw error", "answered"
+"""How a try ends: refused in three ways, or answered."""
+
+
+@dataclass(frozen=True)
+class Try:
+    """A message that the server should not send, and what came of it."""
+
+    step: str  # Instead of whose message it was sent
+    kind: str
+    what: str
+    outcome: str
+    error: str
+    n_cells: int  # Cells of the node's table in the answer
+
+
+@dataclass
+class Tries:
+    """All tries of a run."""
+
+    made: list[Try] = field(default_factory=list)
+
+    def count(self) -> pd.DataFrame:
+        """Return how many tries of each kind ended how, and the cells that answers held."""
+        found = Counter((one.kind, one.outcome) for one in self.made)
+        table = pd.DataFrame(
+            [
+                [found[kind, outcome] for outcome in (BY_PROTOCOL, OTHERWISE, RAW, ANSWERED)]
+                for kind in (STEP, STATE, ARGUMENT, VALUE)
+            ],
+            index=[STEP, STATE, ARGUMENT, VALUE],
+            columns=[BY_PROTOCOL, OTHERWISE, RAW, ANSWERED],
+        )
+        table["cells found"] = [
+            sum(one.n_cells for one in self.made if one.kind == kind) for kind in table.index
+        ]
+        return table
+
+    def of(self, kind: str, *outcomes: str) -> list[Try]:
+        """Return the tries of a kind that ended in one of these ways."""
+        return [one for one in self.made if one.kind == kind and one.outcome in outcomes]
+
+
+def deviate(
+    strategy: Strategy,
+    tables: Mapping[str, pd.DataFrame],
+    labels: "pd.Series[Any] | None" = None,
+    mode: str = "masked",
+    **options: Any,
+) -> Tries:
+    """Carry out a run, and try at every message what else a server could send in its place."""
+    tries, answer = Tries(), StepServer.answer
+    cells = {name: _cells(table) for name, table in tables.items()}
+
+    def watched(self: StepServer, request: RecordDict, context: Context) -> RecordDict:
+        envelope: Any = read_envelope(request)
+        if envelope is None or envelope["step"] in _OWN_MESSAGES:
+            return answer(self, request, context)
+        state, caches = context.state, dict(self._caches)
+        party = str(context.node_config.get("party", ""))
+        known = _steps(self, context)
+        for kind, what, content in _others(request, decode(state, "flwr-vertical.state"), known):
+            context.state = _copied(state)
+            self._caches = {k: (run, dict(cache)) for k, (run, cache) in caches.items()}
+            reply = answer(self, content, context)
+            tries.made.append(_judged(envelope["step"], kind, what, reply, cells.get(party)))
+        context.state, self._caches = state, caches
+        return answer(self, request, context)
+
+    logging.disable(logging.CRITICAL)
+    try:
+        with patch.object(StepServer, "answer", watched):
+            simulate(strategy, tables, labels, mode, progress=False, **options)
+    finally:
+        logging.disable(logging.NOTSET)
+    return tries
+
+
+def _steps(server: StepServer, context: Context) -> list[str]:
+    """Return all steps that a node has, also those of other modes."""
+    types = server._types(context)
+    return sorted(steps_of(*types.of(server._storage.role(context))))
+
+
+def _others(
+    request: RecordDict, state: Mapping[str, Any], steps: list[str]
+) -> Iterator[tuple[str, str, RecordDict]]:
+    """Compose what a server could send in place of a message."""
+    envelope: Any = read_envelope(request)
+    for step in steps:
+        if step != envelope["step"]:
+            yield STEP, step, _with(request, step=step)
+    for key, value in state.items():
+        handed = encode({key: _other_value(value)}, UPDATES)
+        yield STATE, key, RecordDict({**request, **_joined(request, handed, UPDATES)})
+    arguments = decode(request, ARGUMENTS)
+    yield ARGUMENT, "one more", _asking(request, {**arguments, "one more": 1})
+    for name, value in arguments.items():
+        rest = {key: other for key, other in arguments.items() if key != name}
+        yield ARGUMENT, f"{name} missing", _asking(request, rest)
+        for what, other in _of_other_types(value):
+            yield ARGUMENT, f"{name} {what}", _asking(request, {**arguments, name: other})
+        for what, other in _of_same_type(value):
+            yield VALUE, f"{name} {what}", _asking(request, {**arguments, name: other})
+
+
+def _of_other_types(value: Any) -> Iterator[tuple[str, Any]]:
+    """Change a value to something that is no such argument at all."""
+    yield "as text", 7 if isinstance(value, str) else "text"
+    yield "as an array", np.array([object]).astype(str)
+    if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype.kind == "f"):
+        yield "not finite", value * np.nan
+
+
+def _of_same_type(value: Any) -> Iterator[tuple[str, Any]]:
+    """Change a value within its type."""
+    if isinstance(value, bool):
+        yield "turned", not value
+    elif isinstance(value, int):
+        for other in (-1, 0, 1, 2**40):
+            yield f"{other}", other
+    elif isinstance(value, float):
+        yield "huge", 1e300
+        yield "negative", -1.0
+    elif isinstance(value, bytes) and value:
+        yield "one bit", bytes([value[0] ^ 1]) + value[1:]
+    elif isinstance(value, list) and value:
+        yield "shorter", value[:-1]
+        yield "repeated", [value[0]] * len(value)
+    elif isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "iuf":
+        yield "shorter", value[:-1]
+        yield "negative", np.zeros_like(value) - value.dtype.type(1)
+        yield (
+            "large",
+            np.full_like(value, np.iinfo(value.dtype).max if value.dtype.kind != "f" else 1e30),
+        )
+        if len(value) > 1:
+            one = np.full_like(value, value.flat[0])
+            one[0] = value[-1]
+            yield "one row apart", one
+
+
+def _other_value(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "iufb":
+        return np.roll(value, 1) if value.dtype.kind == "b" else value + value.dtype.type(1)
+    if isinstance(value, bool | np.bool_):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, bytes):
+        return value + b"1"
+    return f"{value}1" if isinstance(value, str) else "other"
+
+
+def _with(request: RecordDict, **changed: Any) -> RecordDict:
+    envelope: Any = read_envelope(request)
+    return RecordDict({**request, ENVELOPE: ConfigRecord({**envelope, **changed})})
+
+
+def _asking(request: RecordDict, arguments: Mapping[str, Any]) -> RecordDict:
+    return RecordDict({**request, **encode(arguments, ARGUMENTS)})
+
+
+def _joined(request: RecordDict, more: RecordDict, prefix: str) -> RecordDict:
+    """Return the records of a prefix with more in them."""
+    joined = {**decode(request, prefix), **decode(more, prefix)}
+    return encode(joined, prefix)
+
+
+def _copied(state: RecordDict) -> RecordDict:
+    copied = RecordDict()
+    for name, record in state.items():
+        twin: Any = type(record)()
+        twin.update(record)
+        copied[name] = twin
+    return copied
+
+
+def _judged(
+    step: str, kind: str, what: str, reply: RecordDict, cells: "np.ndarray[Any, Any] | None"
+) -> Try:
+    envelope: Any = read_envelope(reply)
+    if envelope["status"] != "error":
+        return Try(step, kind, what, ANSWERED, "", _found(reply, cells))
+    error = str(envelope["error"])
+    if error == "UnexpectedMessageError":
+        return Try(step, kind, what, BY_PROTOCOL, str(envelope["message"]), 0)
+    named = error.endswith("Error") and hasattr(__import__("flwr_vertical.errors").errors, error)
+    outcome = OTHERWISE if named else RAW
+    return Try(step, kind, what, outcome, f"{error}: {envelope['message']}", 0)
+
+
+def _cells(table: pd.DataFrame) -> "np.ndarray[Any, Any]":
+    """Return the numbers of a table that nobody could guess: none that comes twice."""
+    numbers = table.select_dtypes("number").to_numpy(dtype=float, na_value=np.nan).ravel()
+    values, counts = np.unique(numbers[np.isfinite(numbers)], return_counts=True)
+    return np.asarray(values[(counts == 1) & (values != np.rint(values))])
+
+
+def _found(reply: RecordDict, cells: "np.ndarray[Any, Any] | None") -> int:
+    """Count cells that stand in an answer as they are."""
+    if cells is None or not len(cells):
+        return 0
+    found = 0
+    for value in decode(reply, VALUES).values():
+        numbers = np.asarray(value)
+        if numbers.dtype.kind == "f":
+            found += int(np.isin(np.round(cells, 9), np.round(numbers, 9)).sum())
+    return found
+
+
+def main(names: list[str]) -> None:
+    """Try every built-in strategy, or those that are named, and print what came of it."""
+    from simulations.attacks.cases import deviating_cases
+
+    total = 0
+    for name, (strategy, tables, labels, mode) in deviating_cases(names).items():
+        tries = deviate(copy.deepcopy(strategy), tables, labels, mode)
+        total += len(tries.made)
+        print(f"\n{name}, {mode}: {len(tries.made):,} tries\n{tries.count()}")
+    print(f"\n{total:,} tries in all")
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        main(sys.argv[1:])
