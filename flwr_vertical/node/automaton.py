@@ -45,7 +45,7 @@ _UNKNOWN = 2**31
 
 
 @dataclass(frozen=True)
-class Place:
+class PlacedRound:
     """A round where it stands in the protocol."""
 
     round: Round
@@ -84,7 +84,7 @@ class Automaton:
 
     def __init__(self, protocol: Protocol, role: str, encrypted: bool) -> None:
         self.protocol, self._role, self._encrypted = protocol, role, encrypted
-        self.places: list[Place] = []
+        self.places: list[PlacedRound] = []
         self._follow: dict[int, set[int]] = {_START: set()}
         whole = self._sequence(protocol.parts, ())
         self._follow[_START] |= set(whole.first)
@@ -134,7 +134,7 @@ class Automaton:
         elif one.ask == ARBITER:
             return _Ends()
         place = len(self.places)
-        self.places.append(Place(one, around))
+        self.places.append(PlacedRound(one, around))
         self._follow[place] = set()
         # Of what not all are asked, a node does not know whether it is among them.
         asked = self._role != "arbiter" and one.ask == ALL
@@ -219,7 +219,8 @@ class Course:
         self._state[_PLACES] = [way.place for way in self._taken]
         self._state[_COUNTS] = [count for way in self._taken for count in way.counts]
         if any(self._automaton.places[way.place].round.again for way in self._taken):
-            self._state[f"{_ANSWERED}.{step}"] = digest_of_arguments(step, request)
+            key = f"{_ANSWERED}.{step}"
+            self._state[key] = [*self._state.get(key, []), digest_of_arguments(step, request)]
 
     def _ways(self) -> list[_Way]:
         size = len(self._automaton.places)
@@ -235,8 +236,8 @@ class Course:
 
     def _is_asked_again(self, step: str, request: RecordDict) -> bool:
         """Whether this very request was answered before, in a round of which no journal knows."""
-        answered = self._state.get(f"{_ANSWERED}.{step}")
-        return answered is not None and answered == digest_of_arguments(step, request)
+        answered = self._state.get(f"{_ANSWERED}.{step}", [])
+        return digest_of_arguments(step, request) in answered
 
     def _most(self, place: int, names: Mapping[str, Any]) -> int:
         most = 1

@@ -4,10 +4,12 @@ A node builds from it what it answers (`node.automaton`); documentation, the rep
 tests read it. The arguments of a message are those of its step's signature, see `arguments`.
 """
 
+import functools
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import CodeType
 from typing import Any, TypeAlias
 
 from flwr_vertical.errors import ConfigError
@@ -223,12 +225,17 @@ def evaluate(expression: int | str, names: Mapping[str, Any]) -> Any:
         return expression
     known = {"ceil": math.ceil, "log2": math.log2, "max": max, "min": min, "len": len, **names}
     try:
-        return eval(expression, {"__builtins__": {}}, known)
+        return eval(_compiled(expression), {"__builtins__": {}}, known)
     except Exception as error:
         raise ConfigError(
             f"a protocol says {expression!r}, which cannot be worked out ({error}); it may name "
             f"{sorted(names)}"
         ) from error
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(expression: str) -> CodeType:
+    return compile(expression, "<protocol>", "eval")
 
 
 def _chosen(parts: tuple[Part, ...], settings: Mapping[str, Any]) -> tuple[Part, ...]:

@@ -96,7 +96,7 @@ class _GroupSeed(TypedDict, total=False):
 
 
 class NetworkFields(_GroupSeed, _Generated):
-    """Also the group seed, and the fields of `strategies.fedpsg.gan.halves.Shape`."""
+    """Also the group seed, and the fields of `strategies.fedpsg.gan.halves.GanShape`."""
 
     kind: Annotated[str, Is("imputer")]
     joint: Annotated[bool, Is("generator == 'joint'")]

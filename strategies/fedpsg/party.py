@@ -171,7 +171,7 @@ class FedPSGParty(ComparingParty):
         """Put generated attributes into the samples that this party lacks, for networks to go on.
 
         Message: rule, nonce, **message: as of `complete`; also ``owner`` and ``sealed`` of the
-        group seed, and the fields of `strategies.fedpsg.gan.halves.Shape`; returns see
+        group seed, and the fields of `strategies.fedpsg.gan.halves.GanShape`; returns see
         `GanSteps.start`.
         """
         given: dict[str, Any] = {**message}
@@ -324,10 +324,10 @@ class FedPSGParty(ComparingParty):
         if imputer in ("mice", "forest"):
             trees = int(given["trees"])
             return regress_alone(self.codes, codes, counts, drawn, trees, self.rng)
-        from strategies.fedpsg.gan.halves import Shape, impute_alone
+        from strategies.fedpsg.gan.halves import GanShape, impute_alone
 
         options: dict[str, Any] = {n: float(given[n]) for n in ("learning_rate", "alpha", "hidden")}
-        shape = Shape(imputer, seed=int(self.rng.integers(2**31)), **options)
+        shape = GanShape(imputer, seed=int(self.rng.integers(2**31)), **options)
         encoding = Encoding.fit(self.codes, counts)
         steps = int(given["iterations"]), int(given["batch"])
         return impute_alone(codes, encoding, shape, *steps, self.rng, self.name)

@@ -16,13 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from strategies.fedpsg.gan.networks import Packed, set_gradients
-from strategies.vertigan.party import TRUNK
 
 NOISE = 64
 """Numbers that a synthetic sample starts from."""
 
+TRUNK = 128
+"""Numbers that the trunk hands to every branch."""
+
 WIDTH = 128
 PENALTY = 1.0
+CRITIC_STEPS = 5
 CRITIC_RATE = 10.0
 """Learning rate of the critic, in units of the generator's."""
 

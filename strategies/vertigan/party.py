@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 NETWORKS = "networks"
 """The exchange by which networks are trained on a party's samples, without noise."""
 
-CRITIC_STEPS, TRUNK = 5, 128
-"""Of a training step, by critics; numbers of a synthetic sample that branches are given."""
-
-STEPS = CRITIC_STEPS + 1
-
 _BRANCH, _ROWS, _RATE, _SEED, _MADE = (
     f"vertigan.{name}" for name in ("branch", "rows", "rate", "seed", "made")
 )
@@ -62,7 +57,7 @@ class VertiGANParty(Party):
         return {"rows": len(whole)}
 
     @step
-    def train(self, hidden: Annotated[Floats32, Shape(STEPS, "batch", TRUNK)]) -> Summands:
+    def train(self, hidden: Annotated[Floats32, Shape(None, "batch", None)]) -> Summands:
         """Move critic and branch, and send the gradient by what the branch was given.
 
         Message: hidden (n_critic_steps + 1, n, TRUNK): of new synthetic samples; the last are the
@@ -82,7 +77,7 @@ class VertiGANParty(Party):
     @step
     def make(
         self,
-        hidden: Annotated[Floats32, Shape(None, TRUNK)],
+        hidden: Annotated[Floats32, Shape(None, None)],
         start: Annotated[int, Within(0, "(rows or n_samples) - 1")],
     ) -> dict[str, Any]:
         """Make some synthetic samples.

@@ -34,7 +34,7 @@ from flwr_vertical.errors import DataError
 from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.vertigan.party import CRITIC_STEPS, NETWORKS, VertiGANParty
+from strategies.vertigan.party import NETWORKS, VertiGANParty
 
 MAKE_ROWS = 8192
 NOTED_EVERY = 50
@@ -44,7 +44,8 @@ class VertiGAN(Strategy):
     """Synthetic samples of every party's columns, from a generator that all train together.
 
     Learns from samples that all parties have, without a missing cell. Each node must allow it: what
-    is learnt without noise can disclose samples.
+    is learnt without noise can disclose samples. So a node's privacy ledger counts its rows as told
+    whole.
 
     Notes
     -----
@@ -99,7 +100,7 @@ class VertiGAN(Strategy):
         """Train the generator, and have every party write its synthetic table."""
         import torch
 
-        from strategies.vertigan.networks import NOISE, Trunk
+        from strategies.vertigan.networks import CRITIC_STEPS, NOISE, Trunk
 
         rows = np.flatnonzero(~np.asarray(alignment.mask).any(axis=1))
         if not len(rows):

@@ -192,10 +192,10 @@ class GanSteps(StepGroup):
     def _new_nets(self) -> "GanNets":
         import torch
 
-        from strategies.fedpsg.gan.halves import GanNets, Shape
+        from strategies.fedpsg.gan.halves import GanNets, GanShape
 
-        names = Shape.__dataclass_fields__
-        shape = Shape(**{name: self.state[f"{_SHAPE}.{name}"] for name in names})
+        names = GanShape.__dataclass_fields__
+        shape = GanShape(**{name: self.state[f"{_SHAPE}.{name}"] for name in names})
         gone = np.asarray(self.state[_HIDEABLE], dtype=bool)
         hideable = torch.as_tensor(np.repeat(gone, self._encoding.widths)).float()
         return GanNets(shape, self.name, torch.as_tensor(self._encoding.is_level), hideable)

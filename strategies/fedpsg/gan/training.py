@@ -18,7 +18,7 @@ from strategies.fedpsg.messages import MOST_CLASSES
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from strategies.fedpsg.gan.halves import Shape, TopNets
+    from strategies.fedpsg.gan.halves import GanShape, TopNets
 
 
 IMPUTE_ROWS = 8192
@@ -32,7 +32,7 @@ class GanTraining:
     """Trains the networks of all parties."""
 
     federation: Federation
-    shape: "Shape"
+    shape: "GanShape"
     widths: dict[str, Indices]  # (n_columns,): by party, encoded columns of each attribute
     # (n_samples, n_columns): by party, which cells are to be imputed
     missing: dict[str, npt.NDArray[np.uint8]]
@@ -145,7 +145,7 @@ def class_columns(federation: Federation) -> Floats32:
 
 def train_and_impute(
     federation: Federation,
-    shape: "Shape",
+    shape: "GanShape",
     labels: Floats32 | None,
     steps: tuple[int, int],
     common: Mapping[str, Any],
