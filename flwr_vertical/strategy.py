@@ -269,6 +269,12 @@ class Strategy(Settings, ABC):
                 federation.open()
                 label_ids = None if labels is None else label_index(labels)
                 aligned = aligner.align(federation, label_ids, label_holder)
+                if protocol is None:
+                    result.notes.append(
+                        f"strategy {self.name!r} declares no protocol, so nodes answer each of its "
+                        "steps at any time: they need their owners' consent, and count all that "
+                        "leaves by its size"
+                    )
                 if alone := check_overlap(aligned, self.needs_common_samples):
                     result.notes.append(
                         f"parties {alone} share no sample with any other; if they should, check "

@@ -20,6 +20,7 @@ def check_counted(party: Party, step: str, answer: object, expected: Round | Non
     """
     noted = set(party.state.get(_NOTED, [])) | party.kinds_noted
     if expected is None:
+        _count_by_size(party, step, answer)
         return
     counted = set(expected.kinds) - {FACTS, NOTHING}
     if beyond := sorted(party.kinds_noted - counted):
