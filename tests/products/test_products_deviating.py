@@ -156,3 +156,25 @@ def test_ages_repeat_and_real_numbers_do_not():
     assert len(np.unique(repeated_codes(ages))) > 20
     assert repeated_codes(rng.normal(size=400)) is None
     assert repeated_codes(np.ones(400)) is None
+
+
+def test_the_public_scale_is_of_the_whole_table(monkeypatch):
+    """Whether a person with a very large value takes part does not show in it."""
+    rng, once, scales = np.random.default_rng(3), Federation.sum, []
+    ids = pd.Index([f"c{i:03}" for i in range(N)], name="id")
+    bank = pd.DataFrame({"income": rng.normal(size=N)}, ids)
+    bank.iloc[0, 0] = 1e4
+    own = {"bank": bank, "court": pd.DataFrame({"debts": rng.normal(size=N)}, ids)}
+
+    def watch(self, step, *arguments, **more):
+        total = once(self, step, *arguments, **more)
+        if step == "open_products":
+            scales.append(total.public["bank"]["scale"].tolist())
+        return total
+
+    monkeypatch.setattr(Federation, "sum", watch)
+    for left_out in (0, 1):
+        labels = pd.Series(rng.normal(size=N), ids, name="y")
+        labels.iloc[left_out] = np.nan
+        simulate(CompleteCase(), own, labels, progress=False)
+    assert scales[0] == scales[1]

@@ -132,14 +132,16 @@ class MomentSteps(RegressionRows):
                 f"party {self.name!r}: other samples are to have labels than when its columns were "
                 "first offered in this run; start another run for other labels"
             )
-        noise = self._noise
+        noise, squares = self._noise, None
         if noise is not None and self.public_range is not None:
             values = brought_in(self.raw, *self.public_range, noise.row_norm, self.intercept)
         else:
             center, unit = self._units
             values = (self.raw - center) / unit
+            squares = (((self.table_rows - center) / unit) ** 2).sum(axis=0)
         names = tuple(self.design.columns)
-        return HeldColumns(values, self.rows, self.n_labelled, names, self.own_rows, noise)
+        rows, own, n_labelled = self.rows, self.own_rows, self.n_labelled
+        return HeldColumns(values, rows, n_labelled, names, own, noise, squares)
 
     @property
     def _noise(self) -> PrivateRows | None:
