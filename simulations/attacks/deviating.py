@@ -109,7 +109,7 @@ def deviate(
         known = _steps(self, context)
         for kind, what, content in _others(request, decode(state, "flwr-vertical.state"), known):
             context.state = _copied(state)
-            self._caches = {k: (run, dict(cache)) for k, (run, cache) in caches.items()}
+            self._caches = {k: (run, _without_masks(cache)) for k, (run, cache) in caches.items()}
             reply = answer(self, content, context)
             tries.made.append(_judged(envelope["step"], kind, what, reply, cells.get(party)))
         context.state, self._caches = state, caches
@@ -122,6 +122,11 @@ def deviate(
     finally:
         logging.disable(logging.NOTSET)
     return tries
+
+
+def _without_masks(cache: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of what a process remembers; what counts in place is made anew from a state."""
+    return {key: value for key, value in cache.items() if key != "masker"}
 
 
 def _steps(server: StepServer, context: Context) -> list[str]:
