@@ -111,10 +111,12 @@ class Argument:
         """Whether it may differ between parties."""
         return OWN in self.marks
 
+    def wrong_type(self, value: Any) -> str:
+        """Return why a value is not of the right type, "" if it is."""
+        return _wrong_type(self.type, value)
+
     def problem(self, value: Any, names: Mapping[str, Any]) -> str:
-        """Return what is wrong with a value, "" for nothing."""
-        if found := _wrong_type(self.type, value):
-            return found
+        """Return what is wrong with a value of the right type, "" for nothing."""
         for mark in self.marks:
             if isinstance(mark, Shape) and (found := _wrong_shape(mark, value, names)):
                 return found
@@ -157,9 +159,16 @@ class Arguments:
             if isinstance(value, int | list) or np.ndim(value)
         }
         names = {**counted, **facts}  # no argument stands for a setting of the same name
-        for name, value in values.items():
-            argument = self._of(name)
-            if argument is not None and (found := argument.problem(value, names)):
+        known = {name: found for name in values if (found := self._of(name)) is not None}
+        for name, argument in known.items():  # bounds are of arguments of the right type
+            if found := argument.wrong_type(values[name]):
+                return f"its argument {name!r} {found}"
+        for name, argument in known.items():
+            try:
+                found = argument.problem(values[name], names)
+            except ConfigError:
+                found = "is bounded by an argument that is missing"
+            if found:
                 return f"its argument {name!r} {found}"
         return ""
 
@@ -233,7 +242,9 @@ def _wrong_type(kind: Any, value: Any) -> str:
             return f"is {type(value).__name__}, expected a list"
         of = (typing.get_args(kind) or (Any,))[0]
         return next((found for item in value if (found := _wrong_type(of, item))), "")
-    if kind is float and type(value) in (int, float):
+    if kind is float:
+        if type(value) not in (int, float, np.float64):
+            return f"is {type(value).__name__}, expected a number"
         return "" if np.isfinite(value) else f"is {value}, expected a finite number"
     expected = {int: (int, np.int64), bool: (bool, np.bool_), str: (str,), bytes: (bytes,)}
     if kind in expected and type(value) not in expected[kind]:

@@ -138,9 +138,10 @@ class FKNNParty(ImputingParty):
         agreed = self._keep_public(units, donors)
         summands: dict[str, Any] = {}
         if done is not None:
-            assert neighbours is not None
-            assert ranks is not None
-            assert counts is not None
+            if neighbours is None or ranks is None or counts is None or not width:
+                raise ProtocolError(
+                    f"party {self.name!r}: the rows of a block came without their ranked donors"
+                )
             more = np.asarray(counts) > int(self.state[_LISTED])
             if more.any():
                 longest = int(np.max(counts)) - int(self.state[_LISTED])
