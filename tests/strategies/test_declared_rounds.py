@@ -5,7 +5,7 @@ import pytest
 from apps.cli.rounds import UNDECLARED, protocols_of, round_rows
 from apps.cli.strategies import describe_strategy
 from apps.pages import strategy_section
-from flwr_vertical import Strategy, register_strategy
+from flwr_vertical import Party, Strategy, register_strategy
 from flwr_vertical.alignment.registry import aligner_class
 from flwr_vertical.node.service import HELLO
 from flwr_vertical.protocol.declaration import ALL, ARBITER, FACTS, Protocol, Repeat, Round
@@ -16,7 +16,7 @@ from tests.kit.cases import CASES, class_of, recorded
 def test_a_recorded_run_took_the_steps_that_its_protocol_declares(case):
     run = recorded(case)
     protocol = run.strategy.protocol_of_run().chosen({"aggregation": run.mode, "n_parties": 2})
-    aligner = aligner_class(run.strategy.default_alignment)
+    aligner = aligner_class(run.result.settings["alignment"])
     before = {HELLO, "labels", *aligner.steps.protocol.steps}
     taken = set(run.result.ledger.to_frame()["step"]) - before
     assert taken, case
@@ -46,6 +46,7 @@ class Undeclared(Strategy):
     """Declares no protocol."""
 
     name = "undeclared-rounds"
+    party = Party
 
     def run(self, federation, alignment, result, progress):
         """Do nothing."""
