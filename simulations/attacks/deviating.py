@@ -114,7 +114,7 @@ def deviate(
     tries, answer, lock = Tries(), StepServer.answer, threading.Lock()
     cells = {name: _cells(table) for name, table in tables.items()}
     earlier: dict[int, list[tuple[RecordDict, RecordDict]]] = {}  # by node, as they came
-    asked: dict[str, bytes] = {}  # by party, the message that it is at
+    asked: dict[str, tuple[bytes, str]] = {}  # by party, the message that it is at
 
     def one_at_a_time(self: StepServer, request: RecordDict, context: Context) -> RecordDict:
         with lock:  # nodes share what is put back
@@ -135,13 +135,13 @@ def deviate(
         for kind, what, content in composed:
             context.state = _copied(state)
             self._caches = {k: (run, _without_masks(cache)) for k, (run, cache) in caches.items()}
-            asked[party] = _digest(content)
+            asked[party] = _digest(content), f"{envelope['step']}: {kind}, {what}"
             reply = answer(self, content, context)
             is_before = any(reply is old for _, old in past)
             one = _judged(envelope["step"], kind, what, reply, cells.get(party), is_before)
             tries.made.append(one)
         context.state, self._caches = state, caches
-        asked[party] = _digest(request)
+        asked[party] = _digest(request), f"{envelope['step']}, as it is"
         reply = answer(self, request, context)
         earlier.setdefault(context.node_id, []).append((request, reply))
         return reply
@@ -158,15 +158,16 @@ def deviate(
     return tries
 
 
-def _watched_mask(asked: Mapping[str, bytes], masked_alike: list[str]) -> Any:
+def _watched_mask(asked: Mapping[str, tuple[bytes, str]], masked_alike: list[str]) -> Any:
     """Return a `mask` that notes two messages of one party whose answers get the same masks."""
-    mask, messages = PairwiseMasker.mask, dict[tuple[str, int, bytes], bytes]()
+    mask, messages = PairwiseMasker.mask, dict[tuple[str, int, bytes], tuple[bytes, str]]()
 
     def watched(self: PairwiseMasker, arrays: Any, sequence: int, binding: bytes = b"") -> None:
         mask(self, arrays, sequence, binding)
-        message = asked.get(self.own_name, b"")
-        if messages.setdefault((self.own_name, sequence, binding), message) != message:
-            masked_alike.append(f"{self.own_name}, message {sequence}")
+        message, what = asked.get(self.own_name, (b"", ""))
+        first, what_first = messages.setdefault((self.own_name, sequence, binding), (message, what))
+        if first != message:
+            masked_alike.append(f"{self.own_name}: {what_first}; {what}")
 
     return watched
 
