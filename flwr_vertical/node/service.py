@@ -141,7 +141,7 @@ class StepServer:
         check_follows(step, int(envelope.get("after", -1)), state)  # type: ignore[arg-type]
         course = self._course(step, request, context, admitted, state)
         if course is not None:
-            self._admit(course, step, request, context, cache)
+            self._admit(course, step, request, context, admitted, cache)
         if step != HELLO and step in self._introduction.unrepeatable(context, admitted.types):
             remember(context, cache, first)
         self._take_updates(step, request, envelope, context, admitted, state)
@@ -186,10 +186,16 @@ class StepServer:
         return Course(protocol, role, state, request, who)
 
     def _admit(
-        self, course: Course, step: str, request: RecordDict, context: Context, cache: Any
+        self,
+        course: Course,
+        step: str,
+        request: RecordDict,
+        context: Context,
+        admitted: Admitted,
+        cache: dict[str, Any],
     ) -> None:
         """Refuse a message that does not belong to the run, which ends it here."""
-        types = cache[_ADMITTED].types
+        types = admitted.types
         function = function_of(*_with_name(types.of(self._storage.role(context)), step))
         try:
             course.admit(step, request, function)

@@ -29,7 +29,7 @@ def asked_by(strategy: Any, name: str = "") -> RunRequest:
     epsilon = getattr(strategy, "epsilon", None)
     asked = exchanges_of(strategy)
     # A class that a policy names by its module is agreed to as it is.
-    if strategy.protocol_of_run() is None and ":" not in name:
+    if type(strategy).protocol is None and ":" not in name:
         asked = (*asked, UNDECLARED)
     return RunRequest(strategy=name or strategy.name, exchanges=asked, epsilon=epsilon)
 

@@ -362,6 +362,9 @@ class PrivateProducts:
     _minima: dict[str, int] = field(default_factory=dict)
     _bound: "BoundVectors | None" = None
     _asked_at: int = 0  # place in the course where the columns were asked for
+    _asked: tuple[dict[str, Any], dict[str, dict[str, Any]]] = field(
+        default_factory=lambda: ({}, {})
+    )
 
     def __post_init__(self) -> None:
         if self.limbs not in (1, 2):
@@ -407,7 +410,16 @@ class PrivateProducts:
                 arguments |= {"labels_attempt": bound.attempt, "labels_n_vectors": bound.width}
                 for name, more in bound.arguments().items():
                     own[name] |= {f"labels_{key}": value for key, value in more.items()}
-        self._asked_at = self.federation.course
+        self._asked_at, self._asked = self.federation.course, (arguments, own)
+        replies = self._ask()
+        if bound is not None:
+            bound.collect(replies)
+            self._bound = bound
+        return replies
+
+    def _ask(self) -> dict[str, dict[str, Any]]:
+        """Ask for the columns; word for word as before, if it was done before."""
+        arguments, own = self._asked
         replies = self.federation.call(
             "send_masked",
             arguments,
@@ -417,9 +429,6 @@ class PrivateProducts:
         self._tags = {name: reply["tag"] for name, reply in replies.items()}
         self._n_columns = {name: int(reply["n_columns"]) for name, reply in replies.items()}
         self._minima = {n: int(r["min_rows"]) for n, r in replies.items() if "min_rows" in r}
-        if bound is not None:
-            bound.collect(replies)
-            self._bound = bound
         if not all("masked" in reply for reply in replies.values()):
             return replies  # from the journal of a run that is resumed: asked for when needed
         sizes = {name: len(reply["masked"]) for name, reply in replies.items()}
@@ -516,7 +525,7 @@ class PrivateProducts:
         # A resumed run has the sums, but not what they are opened with.
         while not self._masked and self.federation.next_step() in (None, "send_masked"):
             with self.federation.asking_again(self._asked_at):
-                self.send()
+                self._ask()
         found = self.federation.keep(
             "moments", lambda: self._open(total, group, n_groups, layout, bits, helping, rho, unit)
         )

@@ -109,6 +109,7 @@ class Predict(Strategy):
     disclosure = _of_model()
     exchanges_asked = _of_model()
     predictions = LinearPredictions
+    protocol = LinearPredictions.protocol
     needs_common_samples: ClassVar[bool] = False  # each row is predicted by itself
     uses_labels: ClassVar[bool] = True
 
@@ -118,7 +119,9 @@ class Predict(Strategy):
         return self.chosen.needs_arbiter
 
     def protocol_of_run(self) -> Protocol | None:
-        """See `Strategy.protocol_of_run`: it is the model's own."""
+        """See `Strategy.protocol_of_run`: it is the model's own, which an arbiter does not know."""
+        if self.earlier is None and "kept_here" not in vars(self):
+            return None
         declared = self.chosen.protocol
         return None if declared is None else declared.given({"contributions": self.contributions})
 
@@ -148,7 +151,7 @@ class Predict(Strategy):
             return self
         made = self.clone()
         kept = Model.from_bytes(part, "what this node saved in the run named as 'fitted'")
-        vars(made)["chosen"] = predictions_of(kept.strategy)
+        vars(made)["chosen"], vars(made)["kept_here"] = predictions_of(kept.strategy), True
         return made
 
     def run(

@@ -109,6 +109,7 @@ def count_sides(
     now = np.where(positions >= 0, number[np.maximum(positions, 0)], 0)
     told = np.asarray(party.state.get(_TOLD, np.zeros(len(now))), dtype=float)
     bits = np.minimum(now, bits_of_codes(layout) - told)
+    party.privacy_ledger.note_nothing("bits")  # unless some follow
     for count in np.unique(bits[bits > 0]):
         chosen = bits == count
         party.open_bits(

@@ -240,7 +240,8 @@ def test_what_is_told_before_sums_does_not_depend_on_the_rows_that_are_chosen(tm
     few = np.isin(np.arange(N), range(10)).astype(np.uint8)
     told = []
     for run_id, labelled in enumerate([few, 1 - few], start=1):
-        with nodes.attacked(run_id=run_id) as federation:
+        encoded = '{"encoding": "one-hot", "missing_cells": "error"}'
+        with nodes.attacked(run_id=run_id, settings=encoded) as federation:
             federation.open()
             align(federation)
             chosen = asked | {"labelled": labelled}

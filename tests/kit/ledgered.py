@@ -78,7 +78,9 @@ class Nodes:
         self.n_runs += 1
 
         def make():
-            return party_app(strategy.party, arbiter=strategy.arbiter, storage=self.storage)
+            protocol = strategy.protocol_of_run()
+            halves = {"arbiter": strategy.arbiter, "protocol": protocol}
+            return party_app(strategy.party, **halves, storage=self.storage)
 
         app = Forgetful(make) if forgetful else make()
         config = {key.replace("_", "-"): value for key, value in config.items()}
