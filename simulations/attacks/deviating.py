@@ -387,6 +387,7 @@ def main(names: list[str]) -> None:
         total, found = total + len(tries.made), tries.count()
         cells += int(found["cells found"].sum())
         print(f"\n{case.name}: {len(tries.made):,} tries\n{found.to_string()}", flush=True)
+        print("\n".join(f"masked alike: {one}" for one in sorted({*tries.masked_alike})))
     print(f"\n{total:,} tries in all, {cells} cells found")
 
 
