@@ -50,7 +50,7 @@ def binding_of(
     own = list(envelope.get(NAMES, []))
     asked, digests = list(envelope.get(ASKED, [])), list(envelope.get(DIGESTS, []))
     if own:
-        mine = _digest(step, request, own, True, {})
+        mine = own_digest(step, request, own)
         if len(asked) != len(digests) or dict(zip(asked, digests, strict=True)).get(party) != mine:
             raise ProtocolError(
                 f"step {step!r}: what party {party!r} was asked for is not what the others were "
@@ -79,6 +79,11 @@ def _same(requests: list[RecordDict], name: str) -> bool:
 def digest_of_arguments(step: str, request: RecordDict) -> bytes:
     """Return a digest of a message's arguments, without what rides along."""
     return _digest(step, request, [], False, {})
+
+
+def own_digest(step: str, request: RecordDict, own: list[str]) -> bytes:
+    """Return the digest of a party's own arguments, as the envelopes of a round list it."""
+    return _digest(step, request, own, True, {})
 
 
 def names_of(request: RecordDict, prefix: str) -> list[str]:
