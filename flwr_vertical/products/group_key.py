@@ -8,6 +8,7 @@ Whoever has it, and sees what the server sees, reads all parties' columns: so se
 party together can, as with a masked sum all other parties together can.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
@@ -52,7 +53,7 @@ class GroupKeySteps(StepGroup):
             for name, pair in shared.items()
         }
 
-    def take(self, owner: str, sealed: bytes, keys: dict[str, Any]) -> None:
+    def take(self, owner: str, sealed: bytes, keys: Mapping[str, Any]) -> None:
         """Open the seed that `owner` sealed for this party, unless it has one.
 
         Parameters

@@ -159,7 +159,7 @@ class Arguments:
             if isinstance(value, int | list) or np.ndim(value)
         }
         names = {**counted, **facts}  # no argument stands for a setting of the same name
-        known = {name: found for name in values if (found := self._of(name)) is not None}
+        known = {name: of for name in values if (of := self._of(name)) is not None}
         for name, argument in known.items():  # bounds are of arguments of the right type
             if found := argument.wrong_type(values[name]):
                 return f"its argument {name!r} {found}"
