@@ -4,7 +4,6 @@ import importlib
 import pathlib
 import re
 
-import numpy as np
 import pytest
 import yaml
 

@@ -109,12 +109,15 @@ def test_many_greetings_release_once(nodes, monkeypatch):
     ],
 )
 def test_a_server_cannot_ask_for_less_noise_by_other_arguments(nodes, monkeypatch, more, says):
+    """The protocol refuses them, and so does the release where no protocol is known."""
     monkeypatch.setattr(logging.getLogger("flwr_vertical"), "disabled", True)
     nodes.state(max_epsilon=0.1, policy_epsilon_total=1e6)
-    with nodes.grid(VCDS(epsilon=0.1)) as grid:
-        federation = nodes.greet(grid)
-        with pytest.raises(PartyError, match=says):
-            federation.call("perturb", ASKED | more)
+    for refusal in (r"refuses step 'perturb': its argument", says):
+        with nodes.grid(VCDS(epsilon=0.1)) as grid:
+            federation = nodes.greet(grid)
+            with pytest.raises(PartyError, match=refusal):
+                federation.call("perturb", ASKED | more)
+        nodes.know_no_protocol()
     assert nodes.entries("epsilon") == []
 
 
@@ -137,7 +140,7 @@ def test_noisy_fits_are_one_release_of_all_rounds(nodes, labels):
 
 def test_more_noisy_fits_than_were_announced_are_refused(nodes, labels, monkeypatch):
     monkeypatch.setattr(logging.getLogger("flwr_vertical"), "disabled", True)
-    nodes.state(exchanges="sums")
+    nodes.know_no_protocol()
     real = type(NOISY).party.admm
 
     def told_of_fewer(self, *args, rounds=0, **options):
@@ -158,6 +161,7 @@ def test_other_public_ranges_are_another_release(nodes, monkeypatch):
 
     count = itertools.count(5)
     of_a_lost_process.__dict__.update(perturb.__dict__)
+    nodes.know_no_protocol()
     monkeypatch.setattr(CopulaParty, "perturb", of_a_lost_process)
     nodes.refused("epsilon-total", VCDS(epsilon=0.1), forgetful=True)
     assert len(nodes.entries("epsilon")) == 1
@@ -218,6 +222,7 @@ OTHER = [
 
 @pytest.mark.parametrize(("change", "says"), OTHER)
 def test_a_second_release_in_a_run_is_refused(nodes, labels, monkeypatch, change, says):
+    nodes.know_no_protocol()
     nodes.state(policy_epsilon_total=100)
     once, refused = Federation.sum, []
 
