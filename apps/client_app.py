@@ -18,7 +18,12 @@ def pick(context: Context) -> NodeTypes:
     strategy = _strategy(tuple(sorted(context.run_config.items())))
     if storage.role(context) != "arbiter":
         strategy = strategy.at_node(lambda: storage.load_model(context))
-    return NodeTypes(strategy.party, strategy.arbiter, asked=asked_by(strategy))
+    return NodeTypes(
+        strategy.party,
+        strategy.arbiter,
+        asked=asked_by(strategy, str(context.run_config["strategy"])),
+        protocol=strategy.protocol_of_run(),
+    )
 
 
 @lru_cache(maxsize=8)

@@ -4,11 +4,13 @@ import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
 
+from apps.cli.rounds import UNDECLARED, protocols_of, round_rows
 from apps.cli.strategies import default_text, disclosures, kind_text, labels_text, summary
 from apps.settings import AppSettings, DemoSettings
 from flwr_vertical import load_strategy
 from flwr_vertical.node.config import NODE_KEYS
 from flwr_vertical.policy.record import PREFIX, Policy, text_of
+from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.server import RunSettings
 from flwr_vertical.settings import Setting, settings_of
 from flwr_vertical.strategy import Strategy
@@ -91,7 +93,20 @@ def strategy_section(name: str) -> str:
         for who, what in rows:
             lines += _wrapped(f"* *{who}*: {_markdown(what)}")
         lines.append("")
+    for heading, protocol in protocols_of(method):
+        lines += [f"{heading.capitalize()}:", "", *_rounds_table(protocol), ""]
     return "\n".join(lines)
+
+
+def _rounds_table(protocol: Protocol | None) -> list[str]:
+    """Return the table of the rounds that a protocol declares."""
+    if protocol is None:
+        return _wrapped(UNDECLARED.capitalize() + ".")
+    lines = ["| step | asked | what comes up | tells | when |", "|---|---|---|---|---|"]
+    for row in round_rows(protocol):
+        cells = (f"`{row.step}`", row.asked, row.up or "nothing", row.tells, row.when or "once")
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return lines
 
 
 def _wrapped(item: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from flwr_vertical.alignment import Aligner, alignment_steps
+from flwr_vertical.alignment import Aligner, alignment_steps, whole_protocol
 from flwr_vertical.channel.app import ChannelClientApp
 from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.node.memory_storage import MemoryStorage
@@ -16,6 +16,7 @@ from flwr_vertical.node.policy_check import NodeTypes
 from flwr_vertical.node.service import StepServer
 from flwr_vertical.node.storage import Storage
 from flwr_vertical.policy.run_request import RunRequest
+from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.tables import Table
 
 Halves = tuple[type[Party], type[Arbiter]]
@@ -28,6 +29,7 @@ def party_app(
     alignment: str | type[Aligner] | None = None,
     storage: Storage | None = None,
     asked: RunRequest | None = None,
+    protocol: Protocol | None = None,
 ) -> ClientApp:
     """Make a Flower ``ClientApp`` of a party.
 
@@ -45,6 +47,8 @@ def party_app(
         Where tables are read from and written to; by default files named in the node config.
     asked : RunRequest, optional
         What the party's strategy asks of the node's policy, if `party` does not tell.
+    protocol : Protocol, optional
+        What the run exchanges after the alignment, if `party` does not tell.
 
     Returns
     -------
@@ -72,7 +76,7 @@ def party_app(
     def types(context: Context) -> NodeTypes:
         found = party if isinstance(party, type) else party(context)
         if isinstance(found, type):
-            found = NodeTypes(found, arbiter)
+            found = NodeTypes(found, arbiter, protocol=protocol)
         elif not isinstance(found, NodeTypes):
             found = NodeTypes(*found)
         found = replace(found, asked=asked or found.asked)
@@ -80,7 +84,7 @@ def party_app(
             return found
         chosen = alignment or context.run_config.get("alignment")
         groups = alignment_steps(chosen if isinstance(chosen, str | type) else None)
-        return replace(found, groups=groups)
+        return replace(found, groups=groups, protocol=whole_protocol(groups, found.protocol))
 
     app = ChannelClientApp()
     server = StepServer(types, kept, names)
@@ -102,6 +106,8 @@ class memory_app:  # noqa: N801 (used as a function; a class so that it can trav
         See `party_app`.
     fitted_models, folder
         See `MemoryStorage`.
+    protocol : Protocol, optional
+        What the run exchanges after the alignment.
     asked : RunRequest, optional
         What the strategy asks of the parties' policies, which are enforced then, with a ledger.
     ledgers : Path, optional
@@ -115,6 +121,7 @@ class memory_app:  # noqa: N801 (used as a function; a class so that it can trav
     folder: Path | None = None
     asked: RunRequest | None = None
     ledgers: Path | None = None
+    protocol: Protocol | None = None
 
     def __call__(
         self, tables: Mapping[str, Table], fitted: Mapping[str, Table]
@@ -129,5 +136,6 @@ class memory_app:  # noqa: N801 (used as a function; a class so that it can trav
             alignment=self.alignment,
             storage=storage,
             asked=self.asked,
+            protocol=self.protocol,
         )
         return app, storage

@@ -8,6 +8,7 @@ import numpy.typing as npt
 AnyArray: TypeAlias = npt.NDArray[Any]
 Array: TypeAlias = npt.NDArray[np.float64]
 Floats32: TypeAlias = npt.NDArray[np.float32]
+Numbers: TypeAlias = npt.NDArray[np.floating[Any]]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 Indices: TypeAlias = npt.NDArray[np.int64]
 Integers: TypeAlias = npt.NDArray[np.int64]

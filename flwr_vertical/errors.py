@@ -53,6 +53,21 @@ class ProtocolError(VerticalError, RuntimeError):
     """A message broke the protocol: wrong shape, wrong order, unknown step, reused mask."""
 
 
+class UnexpectedMessageError(ProtocolError):
+    """A message that a node's protocol does not have next, or with arguments it does not have."""
+
+    def __init__(self, node: str, step: str, why: str) -> None:
+        super().__init__(
+            f"{node} refuses step {step!r}: {why}. Nothing of the message was used, and the node "
+            "answers no further step of this run. Do server and nodes run the same version of the "
+            "strategy, with the same settings? If so, ask who runs the server"
+        )
+        self.node, self.step, self.why = node, step, why
+
+    def __reduce__(self) -> tuple[type["UnexpectedMessageError"], tuple[str, str, str]]:
+        return type(self), (self.node, self.step, self.why)
+
+
 class StateLostError(ProtocolError):
     """What a node remembered of a run ended with its process; its last snapshot may have it."""
 

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.node.party import Party
+from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.result import Result
 from flwr_vertical.results import Progress
 from flwr_vertical.server.federation import Federation
@@ -26,6 +27,8 @@ class Predictions(ABC):
         The party half; it has its part of the model from the run named ``fitted``.
     disclosure : tuple[tuple[str, str], ...]
         Who learns what, as of `Strategy`.
+    protocol : Protocol, optional
+        What is exchanged after the alignment, as of `Strategy`.
     needs_arbiter : str, optional
         What needs an arbiter whatever the mode of the sums.
     exchanges_asked : tuple[str, ...]
@@ -36,6 +39,7 @@ class Predictions(ABC):
 
     party: ClassVar[type[Party]]
     disclosure: ClassVar[tuple[tuple[str, str], ...]]
+    protocol: ClassVar[Protocol | None] = None
     needs_arbiter: ClassVar[str | None] = None
     exchanges_asked: ClassVar[tuple[str, ...]] = ()
     contributions_had: ClassVar[tuple[str, ...]] = ("path", "none")

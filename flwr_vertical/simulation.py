@@ -211,7 +211,16 @@ def simulate(
     asked = asked_by(strategy, name_of(type(strategy)))
     asks = None if policy is None else replace(asked, alignment=alignment_name(aligner))
     counted_in = None if ledgers is None else Path(ledgers)
-    make_app = memory_app(strategy.party, strategy.arbiter, aligner, parts, kept, asks, counted_in)
+    make_app = memory_app(
+        strategy.party,
+        strategy.arbiter,
+        aligner,
+        parts,
+        kept,
+        asks,
+        counted_in,
+        strategy.protocol_of_run(),
+    )
     grid: NodesGrid
     if engine == "ray":
         grid = RayGrid(

@@ -20,6 +20,7 @@ from flwr_vertical.node.row_index import to_aligned
 from flwr_vertical.node.storage import data_digest
 from flwr_vertical.optional import how_to_install
 from flwr_vertical.predictions import Predictions
+from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.result import Result
 from flwr_vertical.results import Progress
 from flwr_vertical.server.federation import Federation
@@ -61,6 +62,9 @@ class Strategy(Settings, ABC):
         The party half.
     arbiter : type[Arbiter]
         The arbiter half; matters to strategies that release something else than sums.
+    protocol : Protocol, optional
+        What it exchanges after the alignment: nodes answer nothing else. Without one, nodes need
+        their owners' consent, and count all that leaves by its size.
     disclosure : tuple[tuple[str, str], ...]
         Who learns what, beside what alignment and private sums disclose by themselves: rows of
         the disclosure table.
@@ -97,6 +101,7 @@ class Strategy(Settings, ABC):
     name: ClassVar[str]
     party: ClassVar[type[Party]]
     arbiter: ClassVar[type[Arbiter]] = Arbiter
+    protocol: ClassVar[Protocol | None] = None
     disclosure: ClassVar[tuple[tuple[str, str], ...]] = ()
     default_alignment: ClassVar[str] = "private-id"
     needs_labels: ClassVar[bool] = False
@@ -147,6 +152,11 @@ class Strategy(Settings, ABC):
             Returns the party's part of the model of the run named ``fitted``, None if none is.
         """
         return self
+
+    def protocol_of_run(self) -> Protocol | None:
+        """Return the protocol with the settings filled in; None if it is not declared."""
+        declared = type(self).protocol
+        return None if declared is None else declared.given(self.settings())
 
     def settings(self) -> dict[str, Any]:
         """Return the constructor's settings, for the result and the report: plain values."""
@@ -211,6 +221,7 @@ class Strategy(Settings, ABC):
         run = RunSettings.of(run, options)
         chosen = self.default_alignment if run.alignment is None else run.alignment
         aligner = make_aligner(chosen, run.align_rows, run.normalise_ids)
+        protocol = self.protocol_of_run()
         settings = {
             **self.settings(),
             "aggregation": run.aggregation,
@@ -232,6 +243,7 @@ class Strategy(Settings, ABC):
                 arbiter=self.arbiter,
                 needs_arbiter=self.needs_arbiter,
                 journal=journal,
+                protocol="" if protocol is None else protocol.of_strategy,
             )
             result = Result(
                 strategy=self.name,
@@ -257,6 +269,12 @@ class Strategy(Settings, ABC):
                 federation.open()
                 label_ids = None if labels is None else label_index(labels)
                 aligned = aligner.align(federation, label_ids, label_holder)
+                if protocol is None:
+                    result.notes.append(
+                        f"strategy {self.name!r} declares no protocol, so nodes answer each of its "
+                        "steps at any time: they need their owners' consent, and count all that "
+                        "leaves by its size"
+                    )
                 if alone := check_overlap(aligned, self.needs_common_samples):
                     result.notes.append(
                         f"parties {alone} share no sample with any other; if they should, check "

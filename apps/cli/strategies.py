@@ -4,6 +4,7 @@ import dataclasses
 import textwrap
 from typing import Any
 
+from apps.cli.rounds import UNDECLARED, protocols_of, round_rows
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.registry import available_strategies, load_strategy, setting_names
 from flwr_vertical.settings import Setting, settings_of
@@ -54,7 +55,19 @@ def describe_strategy(name: str) -> str:
             lines += textwrap.wrap(
                 f"{who}: {what}", _WIDTH, initial_indent="  ", subsequent_indent=" " * 6
             )
+    for heading, protocol in protocols_of(strategy):
+        lines.append(f"{heading}:")
+        if protocol is None:
+            lines += _indented(UNDECLARED)
+        for row in round_rows(protocol) if protocol is not None else ():
+            when = f" [{row.when.replace('`', '')}]" if row.when else ""
+            up = row.up or "nothing"
+            lines += _indented(f"{row.step}: {row.asked}; up: {up}; tells: {row.tells}{when}")
     return "\n".join(lines)
+
+
+def _indented(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent=" " * 6)
 
 
 def disclosures(strategy: type[Strategy]) -> list[tuple[str, tuple[tuple[str, str], ...]]]:

@@ -11,6 +11,7 @@ from flwr_vertical.alignment.registry import (
     load_aligner,
     make_aligner,
     register_aligner,
+    whole_protocol,
 )
 from flwr_vertical.alignment.steps import AlignmentSteps
 
@@ -29,4 +30,5 @@ __all__ = [
     "load_aligner",
     "make_aligner",
     "register_aligner",
+    "whole_protocol",
 ]

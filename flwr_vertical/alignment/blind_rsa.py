@@ -13,19 +13,21 @@ bits), and the holder could make the tag of any ID it guesses (but sees nobody's
 import hashlib
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types, to_tokens
-from flwr_vertical.alignment.steps import AlignmentSteps
+from flwr_vertical.alignment.steps import POSITIONS, AlignmentSteps
 from flwr_vertical.crypto import blind_rsa, rsa_key
 from flwr_vertical.crypto.permutation import secret_order
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.node.steps import step
 from flwr_vertical.protocol import pins
+from flwr_vertical.protocol.arguments import OWN
+from flwr_vertical.protocol.declaration import FACTS, IDS, ONE, SOME, Either, Protocol, Round
 from flwr_vertical.server.federation import Federation
 from flwr_vertical.tables.ids import id_type, normal_ids
 
@@ -41,6 +43,19 @@ class BlindRsaSteps(AlignmentSteps):
     """A party signs blinded IDs of others, or has its own signed."""
 
     alignment = "blind-rsa"
+    protocol = Protocol(
+        Either(
+            Protocol(
+                Round("rsa_open", "its public key, and tags of its IDs", tells=FACTS, ask=ONE),
+                Round("rsa_sign", "others' blinded IDs, signed", tells=IDS, ask=ONE),
+            ),
+            Protocol(
+                Round("rsa_blind", "its IDs, blinded", tells=FACTS, ask=SOME),
+                Round("rsa_tags", "tags of its IDs", tells=FACTS, ask=SOME),
+            ),
+        ),
+        hands_over=POSITIONS,
+    )
 
     @step
     def rsa_open(self, nonce: bytes, normalise: list[str], bits: int) -> dict[str, Any]:
@@ -103,7 +118,9 @@ class BlindRsaSteps(AlignmentSteps):
         }
 
     @step
-    def rsa_tags(self, signed: Any, holder: str) -> dict[str, Any]:
+    def rsa_tags(
+        self, signed: Annotated[npt.NDArray[np.uint8], OWN], holder: str
+    ) -> dict[str, Any]:
         """Unblind the signatures, check them, and turn them into tags."""
         key = rsa_key.load_public(self.state[_RSA_PUBLIC], holder)
         signatures = blind_rsa.unblind(

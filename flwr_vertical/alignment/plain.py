@@ -6,8 +6,9 @@ from typing import Any
 import pandas as pd
 
 from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types
-from flwr_vertical.alignment.steps import AlignmentSteps
+from flwr_vertical.alignment.steps import POSITIONS, AlignmentSteps
 from flwr_vertical.node.steps import step
+from flwr_vertical.protocol.declaration import FACTS, Protocol, Round
 from flwr_vertical.server.federation import Federation
 from flwr_vertical.tables.ids import id_type, normal_ids
 
@@ -16,6 +17,9 @@ class PlainSteps(AlignmentSteps):
     """A party hands over its IDs."""
 
     alignment = "plain"
+    protocol = Protocol(
+        Round("share_ids", "the IDs of its samples", tells=FACTS), hands_over=(*POSITIONS, "ids")
+    )
 
     @step
     def share_ids(self, normalise: list[str]) -> dict[str, Any]:

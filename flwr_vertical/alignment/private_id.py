@@ -11,22 +11,25 @@ Rounds: as many as there are parties, all sets travelling at once; 32 bytes an I
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types, to_tokens
-from flwr_vertical.alignment.steps import AlignmentSteps
+from flwr_vertical.alignment.steps import POSITIONS, AlignmentSteps
 from flwr_vertical.crypto import commutative
 from flwr_vertical.crypto.permutation import secret_order
 from flwr_vertical.errors import PartyError
 from flwr_vertical.node.steps import step
+from flwr_vertical.protocol.arguments import OWN, Shape
+from flwr_vertical.protocol.declaration import FACTS, IDS, Protocol, Repeat, Round
 from flwr_vertical.server.federation import Federation
 from flwr_vertical.tables.ids import id_type, normal_ids
 
 Points = npt.NDArray[np.uint8]
+OwnPoints = Annotated[Points, OWN, Shape(None, 32)]
 
 _KEY = "align.key"
 
@@ -35,9 +38,19 @@ class PrivateIdSteps(AlignmentSteps):
     """A party blinds its own IDs, and the points of others."""
 
     alignment = "private-id"
+    protocol = Protocol(
+        Round("blind_ids", "its IDs as points under its key, shuffled", tells=(FACTS, IDS)),
+        Repeat(
+            Round("blind_for", "another party's points under its key as well", tells=IDS),
+            at_most="n_parties - 1",
+        ),
+        hands_over=POSITIONS,
+    )
 
     @step
-    def blind_ids(self, nonce: bytes, normalise: list[str], labels: Any = None) -> dict[str, Any]:
+    def blind_ids(
+        self, nonce: bytes, normalise: list[str], labels: OwnPoints | None = None
+    ) -> dict[str, Any]:
         """Hash, blind and shuffle the own IDs.
 
         Message: nonce: of this run, the same at all parties: hashes of different runs have nothing
@@ -57,7 +70,11 @@ class PrivateIdSteps(AlignmentSteps):
 
     @step
     def blind_for(
-        self, points: Any, sender: str, labels: Any = None, labels_sender: str = ""
+        self,
+        points: OwnPoints,
+        sender: Annotated[str, OWN],
+        labels: OwnPoints | None = None,
+        labels_sender: Annotated[str, OWN] = "",
     ) -> dict[str, Any]:
         """Blind another party's points (and the server's labels) once more, in their order.
 

@@ -9,6 +9,7 @@ from flwr_vertical.alignment.plain import PlainAligner
 from flwr_vertical.alignment.private_id import PrivateIdAligner
 from flwr_vertical.alignment.steps import AlignmentSteps
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.protocol.declaration import FACTS, ONE, Either, Protocol, Round
 
 _BUILT_IN: tuple[type[Aligner], ...] = (PlainAligner, PrivateIdAligner, BlindRsaAligner)
 _ALIGNERS: dict[str, Callable[..., Aligner]] = {
@@ -67,6 +68,22 @@ def alignment_name(aligner: type[Aligner]) -> str:
     """Return what a policy calls an alignment: its protocol's name, or ``module:Class``."""
     known = next((name for name, found in _ALIGNERS.items() if found is aligner), "")
     return known or f"{aligner.__module__}:{aligner.__qualname__}"
+
+
+_LABELS = Round("labels", "the label column, by consent of its holder", tells=FACTS, ask=ONE)
+
+
+def whole_protocol(
+    groups: Sequence[type[AlignmentSteps]], strategy: Protocol | None
+) -> Protocol | None:
+    """Return what a run exchanges, alignment first; None if a part of it is not declared."""
+    declared = [group.protocol for group in groups]
+    if strategy is None or None in declared:
+        return None
+    keys = tuple(key for one in declared if one is not None for key in one.hands_over)
+    known = tuple(one for one in declared if one is not None)
+    before = Protocol(Either(*known), _LABELS, hands_over=keys)
+    return before.then(strategy)
 
 
 def alignment_steps(alignment: "str | type[Aligner] | None") -> tuple[type[AlignmentSteps], ...]:

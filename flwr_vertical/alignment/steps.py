@@ -12,7 +12,11 @@ from flwr_vertical.errors import ConfigError, PolicyError
 from flwr_vertical.node.party import ORDER, Party
 from flwr_vertical.node.steps import StepGroup
 from flwr_vertical.policy.record import allows, key_of, text_of
+from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.tables.ids import normal_ids
+
+POSITIONS = ("positions", "n_samples")
+"""What a party is told of the alignment, with the message after it."""
 
 
 class AlignmentSteps(StepGroup):
@@ -23,6 +27,9 @@ class AlignmentSteps(StepGroup):
     alignment : str
         Name of the protocol, which the node's policy must allow whatever the run calls it; a class
         of somebody else's without one is allowed by its module.
+    protocol : Protocol, optional
+        What it exchanges; it hands over `POSITIONS`. Without one, all steps of the run may be asked
+        for in any order.
 
     Raises
     ------
@@ -32,6 +39,7 @@ class AlignmentSteps(StepGroup):
 
     party: Party
     alignment: ClassVar[str] = ""
+    protocol: ClassVar[Protocol | None] = None
 
     def __init__(self, party: Any) -> None:
         super().__init__(party)

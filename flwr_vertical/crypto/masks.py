@@ -12,14 +12,18 @@ honest-but-curious server; one that swaps keys could open the terms, unless the 
 their keys (`identity`). One party alone has nobody to hide behind and sends its values as they are;
 of two, each can subtract its own term from the sum.
 
+Where the stream of a sum begins is drawn from the pair's secret, the sum's number and a digest of
+what all parties were asked (`protocol.binding`).
+
 The stream is AES-128 in counter mode (NIST SP 800-38A, section 6.5), which processors compute in
 hardware: on an Intel Xeon of 2023 (AES-NI) 6.5 GB/s, against 5.0 GB/s of AES-256 and 4.0 GB/s of
 ChaCha20. All nodes use it, whatever they have, since both ends of a pair need the same stream.
-Its strength is that of X25519. The counter of each pair starts at a secret number, so that keys of
+Its strength is that of X25519. The counter of each sum starts at a secret number, so that keys of
 many pairs cannot be searched for at once (Bellare and Tackmann, *The Multi-User Security of
 Authenticated Encryption: AES-GCM in TLS 1.3*, CRYPTO 2016).
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,11 +39,10 @@ from flwr_vertical.errors import ProtocolError
 KEY_BYTES = 32
 MIN_NONCE_BYTES = 16
 MAX_STREAM_BYTES = 2**38
-"""Bytes one sequence number may mask (256 GiB). The counter has room for 2^64 blocks of 16 bytes;
-this is far less, so that the blocks, which never repeat, stay indistinguishable from random bytes
-(2^34 of them: an advantage of at most 2^-61)."""
+"""Bytes one sequence number may mask (256 GiB). Blocks of a stream never repeat, and so few stay
+indistinguishable from random bytes (2^34 of them: an advantage of at most 2^-61)."""
 
-_DOMAIN = b"flwr-vertical pairwise mask v2"
+_DOMAIN = b"flwr-vertical pairwise mask v3"
 _CHUNK_BYTES = 1 << 18
 _ZEROS = memoryview(bytes(_CHUNK_BYTES))
 
@@ -114,7 +117,7 @@ class PairwiseMasker:
             )
         self.own_name = own_name
         self.last_sequence = last_sequence
-        # (does this party add?, key and first counter), one per peer.
+        # (does this party add?, the pair's secret), one per peer.
         self._pairs: list[tuple[bool, bytes]] = []
         self._encryptors: list[Any] = []
         for peer in sorted(public_keys):
@@ -133,12 +136,12 @@ class PairwiseMasker:
             f"last_sequence={self.last_sequence})"
         )
 
-    def mask(self, arrays: Sequence[UnsignedArray], sequence: int) -> None:
+    def mask(self, arrays: Sequence[UnsignedArray], sequence: int, binding: bytes = b"") -> None:
         """Add this party's masks to `arrays`, in place.
 
-        The masks cancel if all parties call this once with the same sequence number and arrays of
-        the same shapes and data types in the same order: the arrays take consecutive parts of one
-        stream.
+        The masks cancel if all parties call this once with the same sequence number and binding,
+        and arrays of the same shapes and data types in the same order: the arrays take consecutive
+        parts of one stream.
 
         Parameters
         ----------
@@ -147,6 +150,9 @@ class PairwiseMasker:
         sequence : int
             Number of this sum in the run, 0 to 2^64 - 1, larger than any used before. It counts as
             used from here on, even if masking fails.
+        binding : bytes
+            Digest of what all parties were asked for (`protocol.binding`): parties that were asked
+            for different things draw masks that do not cancel.
 
         Raises
         ------
@@ -179,7 +185,7 @@ class PairwiseMasker:
                 "split the arrays over several sums"
             )
         self.last_sequence = sequence
-        streams = self._streams(sequence)
+        streams = self._streams(sequence, binding)
         out = memoryview(self._stream.data)
         for array in arrays:
             flat = array.reshape(-1)
@@ -192,7 +198,7 @@ class PairwiseMasker:
                     encryptor.update_into(_ZEROS[: chunk.nbytes], out[: chunk.nbytes])
                     combine(chunk, stream[: chunk.size], out=chunk)
 
-    def _streams(self, sequence: int) -> list[tuple[np.ufunc, Any]]:
+    def _streams(self, sequence: int, binding: bytes) -> list[tuple[np.ufunc, Any]]:
         """Return, for each peer, how its mask is applied and the stream that makes it."""
         if not self._encryptors:
             self._encryptors = [
@@ -200,11 +206,12 @@ class PairwiseMasker:
                 for _, secret in self._pairs
             ]
         streams: list[tuple[np.ufunc, Any]] = []
+        number = sequence.to_bytes(8, "big")
         for (adds, secret), encryptor in zip(self._pairs, self._encryptors, strict=True):
-            # The 128-bit counter is big-endian and counts blocks. Sequence numbers are 2^64 blocks
-            # apart, so that no stream runs into another one.
-            first = (int.from_bytes(secret[16:], "big") + (sequence << 64)) % 2**128
-            encryptor.reset_nonce(first.to_bytes(16, "big"))
+            # 128 bits that only the two know: no stream runs into another one, but by a chance of
+            # some 2^-90 for 2^34 blocks each.
+            first = hashlib.blake2b(number + binding, key=secret[16:], digest_size=16).digest()
+            encryptor.reset_nonce(first)
             streams.append((np.add if adds else np.subtract, encryptor))
         return streams
 
@@ -271,7 +278,7 @@ def _agree(private: X25519PrivateKey, peer: str, public: bytes, own_public: byte
 def _pair_key(secret: bytes, ends: Sequence[tuple[str, bytes]], run_nonce: bytes) -> bytes:
     """Derive the secrets of two parties, bound to this use, both names and both public keys.
 
-    16 bytes are the key of their stream, 16 its first counter.
+    16 bytes are the key of their stream, 16 draw where each of its parts begins.
     """
     info = b"".join(
         len(part).to_bytes(4, "big") + part

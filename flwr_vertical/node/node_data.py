@@ -39,7 +39,12 @@ class NodeData:
         self.watch = DataWatch(storage, context, state, cache)
 
     def services(
-        self, policy: Policy, sequence: int, course: int, asked: Callable[[], bytes]
+        self,
+        policy: Policy,
+        sequence: int,
+        course: int,
+        asked: Callable[[], bytes],
+        binding: Callable[[], bytes],
     ) -> NodeServices:
         """Return what a party or an arbiter is given for the time of one message."""
         storage, context, state = self._storage, self._context, self._state
@@ -60,6 +65,7 @@ class NodeData:
             sequence=sequence,
             course=course,
             asked=asked,
+            binding=binding,
             policy=policy,
             ledger=self.ledger(),
             in_memory=storage.in_memory,

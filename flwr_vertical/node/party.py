@@ -62,6 +62,7 @@ class Party(Node):
     """
 
     takes_dates: ClassVar[bool] = False
+    _ledger: RunLedger | None = None
 
     label_column = Uses(LabelColumn)
 
@@ -88,9 +89,16 @@ class Party(Node):
     @property
     def privacy_ledger(self) -> RunLedger:
         """Where what leaves is written down first: of this run alone where tables lie in memory."""
-        if self.services.ledger is not None:
-            return self.services.ledger
-        return run_ledger_in_memory(self.state, self.name, self.policy, self.own_ids)
+        if self._ledger is None:
+            self._ledger = self.services.ledger or run_ledger_in_memory(
+                self.state, self.name, self.policy, self.own_ids
+            )
+        return self._ledger
+
+    @property
+    def kinds_noted(self) -> set[str]:
+        """Kinds of entries that the ledger got in this message."""
+        return set() if self._ledger is None else self._ledger.kinds
 
     @property
     def remembers(self) -> bool:

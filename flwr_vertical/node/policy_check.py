@@ -12,6 +12,7 @@ from flwr_vertical.node.storage import Storage
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.requirements import for_arbiter
 from flwr_vertical.policy.run_request import RunRequest, check_request
+from flwr_vertical.protocol.declaration import Protocol
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class NodeTypes:
     arbiter: type[Arbiter] = Arbiter  # On a node with the role of the arbiter
     # Step groups that every party of the run offers: its alignment's
     groups: tuple[type[StepGroup], ...] = ()
+    # What the run exchanges, its settings filled in; None if the strategy does not declare it
+    protocol: Protocol | None = None
     # What the code asks of the node, as far as that is known: strategy, exchanges, epsilon
     asked: RunRequest = field(default_factory=RunRequest)
 

@@ -1,36 +1,41 @@
 """Answering a message: the step is taken once, its sums are protected, the state is kept."""
 
 import logging
-import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from flwr.app import Context, RecordDict
 
-from flwr_vertical.crypto import generate_keypair, generate_keys
 from flwr_vertical.errors import (
-    ConfigError,
     LedgerError,
     PolicyError,
     ProtocolError,
     StateLostError,
+    UnexpectedMessageError,
     VerticalError,
 )
 from flwr_vertical.node import live_objects
+from flwr_vertical.node.automaton import REFUSED, Course
 from flwr_vertical.node.checkpoint import Checkpoint, clear_openings
-from flwr_vertical.node.config import check_node_config
+from flwr_vertical.node.counting import check_counted
 from flwr_vertical.node.data_fingerprint import DataWatch
-from flwr_vertical.node.node_data import RUN, SECRET, SEED, NodeData
+from flwr_vertical.node.introduction import Introduction, described
+from flwr_vertical.node.node_data import RUN, NodeData
 from flwr_vertical.node.party import Arbiter, Party
 from flwr_vertical.node.policy_check import Admitted, Guard, NodeTypes, check_n_parties
 from flwr_vertical.node.recovering import Recovery, check_follows, keep_reply, repeated_reply
 from flwr_vertical.node.rollback import SEQUENCE, remember, take_back
 from flwr_vertical.node.state import State
-from flwr_vertical.node.steps import Summands, node_keys_of, unrepeatable_steps
+from flwr_vertical.node.steps import (
+    StepGroup,
+    Summands,
+    function_of,
+)
 from flwr_vertical.node.storage import Storage
 from flwr_vertical.policy.run_request import RunRequest
 from flwr_vertical.protocol import pins, private_sum
+from flwr_vertical.protocol.binding import binding_of, context_of_run
 from flwr_vertical.protocol.codec import decode, encode
 from flwr_vertical.protocol.disk import digest
 from flwr_vertical.protocol.messages import (
@@ -67,6 +72,7 @@ class StepServer:
         self._types = types
         self._storage = storage
         self._guard = Guard(names, types, storage)
+        self._introduction = Introduction(storage, self._guard)
         self._caches: dict[int, tuple[int, dict[str, Any]]] = {}
         self._told: set[tuple[int, str, str]] = set()  # errors whose traceback was logged
 
@@ -129,25 +135,32 @@ class StepServer:
             state = State(context)
         if pins.RETURNED[0] in envelope and "node.name" in state:
             token = bytes(envelope["checkpoint"])  # type: ignore[arg-type]
-            pins.verify_returned(self._identified(context, state), envelope, token)
+            pins.verify_returned(self._introduction.identified(context, state), envelope, token)
         if (repeated := repeated_reply(step, sequence, asked, state, cache)) is not None:
             return repeated
         check_follows(step, int(envelope.get("after", -1)), state)  # type: ignore[arg-type]
-        if step != HELLO and step in self._unrepeatable(context, admitted.types):
+        course = self._course(step, request, context, admitted, state)
+        if course is not None:
+            self._admit(course, step, request, context, admitted, cache)
+        if step != HELLO and step in self._introduction.unrepeatable(context, admitted.types):
             remember(context, cache, first)
         self._take_updates(step, request, envelope, context, admitted, state)
         held = live_objects.live_of(cache)
         version = str(state.get(live_objects.VERSION, ""))
         held.begin(version, recovery.load_live, f"party {state.get('node.name')!r}")
         if step == HELLO:
-            reply = make_reply({}, self._hello(context, state, envelope, admitted, cache))
+            reply = make_reply(
+                {}, self._introduction.hello(context, state, envelope, admitted, cache)
+            )
         elif step == SNAPSHOT:
             reply = make_reply({}, {})
         elif step == RESTORE:
             held.settle()  # a damaged file is found now, not in the middle of the next step
-            reply = make_reply({}, self._new_keys(context, state))
+            reply = make_reply({}, self._introduction.new_keys(context, state))
         else:
-            reply = self._take(step, request, envelope, context, admitted, state, cache)
+            reply = self._take(step, request, envelope, context, admitted, state, cache, course)
+            if course is not None:
+                course.note_taken(step, request)
         changed = held.end()
         if changed is not None:
             state[live_objects.VERSION] = changed
@@ -158,6 +171,43 @@ class StepServer:
         recovery.write(asked, state, reply)
         keep_reply(sequence, asked, reply, cache)
         return reply
+
+    def _course(
+        self, step: str, request: RecordDict, context: Context, admitted: Admitted, state: State
+    ) -> Course | None:
+        """Return where the node is in its protocol; None for messages that belong to no strategy.
+
+        Nor is there one where the strategy does not declare what it exchanges.
+        """
+        protocol = admitted.types.protocol
+        if step in (HELLO, SNAPSHOT, RESTORE) or protocol is None or "node.name" not in state:
+            return None
+        role, who = self._storage.role(context), self._guard.who(context)
+        return Course(protocol, role, state, request, who)
+
+    def _admit(
+        self,
+        course: Course,
+        step: str,
+        request: RecordDict,
+        context: Context,
+        admitted: Admitted,
+        cache: dict[str, Any],
+    ) -> None:
+        """Refuse a message that does not belong to the run, which ends it here."""
+        types = admitted.types
+        function = function_of(*_with_name(types.of(self._storage.role(context)), step))
+        try:
+            course.admit(step, request, function)
+        except UnexpectedMessageError as error:
+            state = State(context)
+            state[REFUSED] = 1
+            state.save()
+            if self._storage.role(context) == "party":
+                ledger = NodeData(self._storage, context, state, cache).ledger()
+                if ledger is not None:
+                    ledger.note_unexpected(error)
+            raise
 
     def _begin(
         self,
@@ -199,7 +249,7 @@ class StepServer:
         check_n_parties(self._guard.who(context), admitted.policy, envelope, peers)
         check_n_parties(self._guard.who(context), admitted.policy, updates, None)
         if pins.check_updates(updates):
-            pins.verify(self._identified(context, state), {**state, **updates})
+            pins.verify(self._introduction.identified(context, state), {**state, **updates})
         state.update(updates)
         state.save()
 
@@ -232,70 +282,9 @@ class StepServer:
         try:
             ledger = NodeData(self._storage, context, State(context), {}).ledger()
             if ledger is not None:
-                ledger.note_refused(*_described(context), error)
+                ledger.note_refused(*described(context), error)
         except LedgerError as problem:  # the run is refused all the same
             logger.warning("the refusal is not in the privacy ledger: %s", problem)
-
-    def _new_keys(self, context: Context, state: State) -> dict[str, Any]:
-        """Replace the key that masks sums: what was sent under the old one may be sent again."""
-        told = {"party": str(state["node.name"]), "role": self._storage.role(context)}
-        if private_sum.PRIVATE_KEY not in state:
-            return told
-        private, public = generate_keypair()
-        state[private_sum.PRIVATE_KEY] = private
-        keys = {"public-key": public}
-        return {**told, **keys, **pins.introduce(self._identified(context, state), keys)}
-
-    def _hello(
-        self,
-        context: Context,
-        state: State,
-        envelope: Any,
-        admitted: Admitted,
-        cache: dict[str, Any],
-    ) -> dict[str, Any]:
-        """Say who is here and make the keys of this run; secrets stay in the node's state."""
-        role = self._storage.role(context)
-        name = self._storage.party_name(context) if role == "party" else "arbiter"
-        mode = str(envelope["mode"])
-        state["node.name"], state[private_sum.MODE] = name, mode
-        state[SEED], state[SECRET] = str(envelope.get("seed", 0)), secrets.token_bytes(32)
-        public_keys: dict[str, bytes] = {}
-        if role == "arbiter" and mode == "ckks":
-            keys = generate_keys()
-            state[private_sum.CKKS_SECRET] = keys.secret
-            public_keys["ckks-public"] = keys.public
-        elif role == "party" and mode == "masked":
-            private, public = generate_keypair()
-            state[private_sum.PRIVATE_KEY] = private
-            public_keys["public-key"] = public
-        identity = pins.introduce(self._identified(context, state), public_keys)
-        types = admitted.types
-        who = self._guard.who(context)
-        check_node_config(who, context.node_config, node_keys_of(*types.of(role)))
-        self._refuse_to_replace(who, context)
-        if not str(state.get(RUN, "")):  # else told before the version of the data was noted
-            self._storage.begin(context)
-        if role == "party":
-            ledger = NodeData(self._storage, context, state, cache).ledger()
-            if ledger is not None:
-                ledger.begin(*_described(context))
-        once = sorted(self._unrepeatable(context, types))
-        told: dict[str, Any] = {"party": name, "role": role, "version": __version__}
-        if once:
-            told["unrepeatable"] = once
-        return {**told, **public_keys, **identity}
-
-    def _refuse_to_replace(self, who: str, context: Context) -> None:
-        """Refuse a run that would put its result in the place of an earlier one's."""
-        if (earlier := self._storage.earlier_result(context)) is not None:
-            raise ConfigError(
-                f"{who} has the result of an earlier run of this name, {earlier}, which this run "
-                "would replace: give the run another run-name, or have that party move the file"
-            )
-
-    def _unrepeatable(self, context: Context, types: NodeTypes) -> frozenset[str]:
-        return unrepeatable_steps(*types.of(self._storage.role(context)))
 
     def _name(self, context: Context) -> str:
         """Return who this node is, as far as it knows."""
@@ -304,16 +293,6 @@ class StepServer:
             return "arbiter" if role == "arbiter" else self._storage.party_name(context)
         except Exception:  # the error that is being reported says why
             return str(context.node_config.get("party", f"node {context.node_id}"))
-
-    def _identified(self, context: Context, state: State) -> pins.NodeIdentity:
-        return pins.NodeIdentity(
-            name=str(state["node.name"]),
-            role=self._storage.role(context),
-            mode=str(state[private_sum.MODE]),
-            # Greetings are signed for the run of Flower that began; one that goes on has another.
-            run_id=int(state.get(RUN, context.run_id)),
-            config=context.node_config,
-        )
 
     def _take(
         self,
@@ -324,22 +303,31 @@ class StepServer:
         admitted: Admitted,
         state: State,
         cache: dict[str, Any],
+        place: Course | None,
     ) -> RecordDict:
-        arguments = decode(request, ARGUMENTS)
+        arguments = decode(request, ARGUMENTS) if place is None else dict(place.arguments)
         encrypted = decode(request, SUMS)
         if encrypted:
             arguments["sums"] = private_sum.open_ciphertexts(encrypted, state, cache)
         sequence = int(envelope["sequence"])
         course = int(envelope.get("course", envelope.get("retake", sequence)))
-        services = NodeData(self._storage, context, state, cache).services(
-            admitted.policy, sequence, course, lambda: digest(step, request)
-        )
         types = admitted.types
+
+        def binding() -> bytes:
+            text = "" if types.protocol is None else types.protocol.text
+            of_run = context_of_run(text, state)
+            return binding_of(step, request, envelope, str(state["node.name"]), of_run)
+
+        services = NodeData(self._storage, context, state, cache).services(
+            admitted.policy, sequence, course, lambda: digest(step, request), binding
+        )
         is_arbiter = self._storage.role(context) == "arbiter"
         node: Party | Arbiter = (
             types.arbiter(services) if is_arbiter else types.party(services, types.groups)
         )
         answer = node.take(step, arguments)
+        if isinstance(node, Party):
+            check_counted(node, step, answer, None if place is None else place.round)
         mode = str(envelope["mode"])
         if mode == "call":
             return make_reply({}, _checked(answer, step))
@@ -364,6 +352,7 @@ class StepServer:
             cache=cache,
             scales=read_scales(request),
             modular=answer.modular,
+            binding=binding,
         )
         reply = make_reply({}, answer.public)
         reply.update(encode(protected, SUMS))
@@ -378,11 +367,10 @@ class StepServer:
         return cache
 
 
-def _described(context: Context) -> tuple[str, str, Mapping[str, Any]]:
-    """Return name, strategy and settings of a run, for the ledger."""
-    config = context.run_config
-    name = str(config.get("run-name") or context.run_id)
-    return name, str(config.get("strategy", "")), config
+def _with_name(
+    half: tuple[type[Party | Arbiter], tuple[type[StepGroup], ...]], step: str
+) -> tuple[type[Party | Arbiter], str, tuple[type[StepGroup], ...]]:
+    return half[0], step, half[1]
 
 
 def _checked(answer: Any, step: str) -> dict[str, Any]:

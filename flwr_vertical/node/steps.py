@@ -114,6 +114,8 @@ class NodeServices:
     # Its number if the run had never broken off: a step that is taken again has it again
     course: int | None = None
     asked: Callable[[], bytes] = bytes  # Digest of what the message asks for
+    # Digest of what all parties of the round were asked; masks and pads are keyed by it
+    binding: Callable[[], bytes] = bytes
     # What the node agrees to, whatever the run config asks for
     policy: Policy = field(default_factory=Policy)
     # Where what leaves is written down before it does, over runs; None where tables lie in
@@ -338,6 +340,21 @@ def step_owners(
             found[name] = owner
     _STEPS[cls, groups] = found | own
     return _STEPS[cls, groups]
+
+
+def function_of(
+    cls: type, name: str, groups: "tuple[type[StepGroup], ...]" = ()
+) -> Callable[..., Any] | None:
+    """Return the function of a step that a class offers; None if it does not."""
+    owners = step_owners(cls, groups)
+    if name not in owners:
+        return None
+    owner = owners[name]
+    offering = cls if owner is None else owner
+    if isinstance(owner, str):
+        offering = getattr(cls, owner).group
+    found: Callable[..., Any] = getattr(offering, name)
+    return found
 
 
 def unrepeatable_steps(cls: type, groups: "tuple[type[StepGroup], ...]" = ()) -> frozenset[str]:

@@ -89,7 +89,7 @@ class Policy(Settings):
         at_least=0,
     )  # fmt: skip
     max_epsilon: float | None = setting(
-        None, "The most epsilon that one run may spend on a column.", above=0
+        10.0, "The most epsilon that one run may spend on a column.", above=0
     )
     epsilon_total: float | None = setting(
         None,

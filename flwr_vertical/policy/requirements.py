@@ -11,12 +11,16 @@ from flwr_vertical.settings import settings_of
 ARBITER = "arbiter"
 """Stands for the arbiter among the names of nodes."""
 
+UNDECLARED = "undeclared"
+"""The exchange that nodes agree to which run a strategy without a protocol."""
+
 _OPEN = {
     "strategies": (ANY,),
     "aggregations": (ANY,),
     "alignments": (ANY,),
     "exchanges": (ANY,),
     "min_parties": 1,
+    "max_epsilon": None,
 }
 
 
@@ -24,6 +28,9 @@ def asked_by(strategy: Any, name: str = "") -> RunRequest:
     """Return what a strategy asks of nodes by its settings."""
     epsilon = getattr(strategy, "epsilon", None)
     asked = exchanges_of(strategy)
+    # A class that a policy names by its module is agreed to as it is.
+    if type(strategy).protocol is None and ":" not in name:
+        asked = (*asked, UNDECLARED)
     return RunRequest(strategy=name or strategy.name, exchanges=asked, epsilon=epsilon)
 
 

@@ -17,7 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.errors import LedgerError, PolicyError, ProtocolError
+from flwr_vertical.errors import (
+    LedgerError,
+    PolicyError,
+    ProtocolError,
+    UnexpectedMessageError,
+)
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.budgets import check_bits, check_epsilon, check_foreign_ids
 from flwr_vertical.privacy_ledger.database import check_whole, create, reading, transaction
@@ -142,6 +147,10 @@ class PrivacyLedger:
             if not has_run(connection, run):
                 add_run(connection, run, name, strategy, settings, self._clock(), greetings=0)
         self._note_refusal(run, error)
+
+    def note_unexpected(self, run: str, error: UnexpectedMessageError) -> None:
+        """Write down that a message was refused which the protocol does not have."""
+        self._write_refusal(run, f"step {error.step!r}: {error.why}")
 
     def check_and_note_rows(
         self,
@@ -327,11 +336,13 @@ class PrivacyLedger:
             raise
 
     def _note_refusal(self, run: str, error: PolicyError) -> None:
+        self._write_refusal(run, f"{error.key}: asked {error.asked}; allowed {error.allowed}")
+
+    def _write_refusal(self, run: str, what: str) -> None:
         with suppress(LedgerError), self._transaction() as connection:
             book = Book(connection, self.path, self._who)
             number = book.run(run)
             if book.count(number, "refused")[0] < _MOST_REFUSALS:
-                what = f"{error.key}: asked {error.asked}; allowed {error.allowed}"
                 book.add(number, self._clock(), Entry("refused", "nobody", what))
 
     def _is_known(self, connection: sqlite3.Connection, digest: bytes) -> bool:

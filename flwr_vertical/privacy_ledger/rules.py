@@ -55,6 +55,7 @@ class Judged:
     # server knows
     n_vectors: Integers
     n_known: Integers
+    n_sets: Integers  # (n_atoms + 1,): of how many sets these that the server knows are
     # Whether some rows are multiplied with vectors with which they were not before
     is_multiplied: bool
 
@@ -91,7 +92,8 @@ def judge(
     rule = max(min_rows(n_columns, int(asked.max(initial=0))), at_least)
     _check_rows(who, refined, rule if policy.min_rows is None else policy.min_rows)
     _check_vectors(who, policy, refined, totals, fresh | refined.is_new)
-    return Judged(refined, vectors, totals, known, bool(fresh.any()))
+    sets = vectors.totals({key: int(found.known) for key, found in before.labels.items()})
+    return Judged(refined, vectors, totals, known, sets, bool(fresh.any()))
 
 
 def _check_rows(who: str, refined: Refined, needed: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.errors import PolicyError
+from flwr_vertical.errors import PolicyError, UnexpectedMessageError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.entries import add_run
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
@@ -29,6 +29,7 @@ class RunLedger:
         self, ledger: PrivacyLedger, token: str, find_rows: Callable[[PrivacyLedger], OwnRows]
     ) -> None:
         self.ledger, self.token = ledger, token
+        self.kinds: set[str] = set()  # of the entries that it got
         self._find_rows = find_rows
 
     @property
@@ -65,11 +66,20 @@ class RunLedger:
         """Write down that the policy forbade the run, before it began."""
         self.ledger.note_refused(self.token, name, strategy, settings, error)
 
+    def note_nothing(self, kind: str) -> None:
+        """Say that an answer has nothing of the own rows, although its step tells of rows."""
+        self.kinds.add(kind)
+
+    def note_unexpected(self, error: UnexpectedMessageError) -> None:
+        """Write down that the server asked for something that the protocol does not have."""
+        self.ledger.note_unexpected(self.token, error)
+
     def check_and_note_rows(
         self, group: npt.ArrayLike, at_least: int, *, rows: OwnRows | None = None, **options: Any
     ) -> OpenedRows:
         """Tell of sums over groups of own rows, or refuse; `rows` if they are not the table's."""
         own = self.rows if rows is None else rows
+        self.kinds.add("rows")
         return self.ledger.check_and_note_rows(self.token, own, group, at_least, **options)
 
     def open_bits(
@@ -77,10 +87,12 @@ class RunLedger:
     ) -> None:
         """Tell something of single rows, or refuse."""
         own = self.rows if rows is None else rows
+        self.kinds.add("bits")
         self.ledger.open_bits(self.token, own, chosen, bits, **options)
 
     def spend_epsilon(self, epsilon: float, **options: Any) -> None:
         """Spend privacy budget on a release with noise, or refuse."""
+        self.kinds.add("epsilon")
         self.ledger.spend_epsilon(self.token, epsilon, **options)
 
     def note_stream(self, name: str, content: bytes) -> None:
@@ -95,6 +107,7 @@ class RunLedger:
         self, count: int, n_own: int, sender: str = "server", content: bytes = b""
     ) -> None:
         """Blind IDs of others, or refuse."""
+        self.kinds.add("ids")
         self.ledger.note_foreign_ids(self.token, count, n_own, sender, content)
 
 

@@ -21,15 +21,26 @@ step groups that it needs, and its strategy calls the functions of the server ha
 """
 
 from flwr_vertical.products.arbiter import ProductKeySteps
-from flwr_vertical.products.ciphertext import EncryptedGroupSteps, EncryptedProducts
+from flwr_vertical.products.ciphertext import (
+    ENCRYPTED_OPENING,
+    EncryptedGroupSteps,
+    EncryptedProducts,
+)
 from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.group_key import GroupKey, GroupKeySteps
-from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
+from flwr_vertical.products.masked import OPENING, PrivateProducts, PrivateProductSteps
 from flwr_vertical.products.moments import Moments
 from flwr_vertical.products.pair_keys import PairKeys, PairKeySteps
+from flwr_vertical.protocol.declaration import If, Protocol
 from flwr_vertical.server import Federation
 
+OPENED_PRODUCTS = Protocol(
+    If("aggregation == 'ckks' or n_parties == 1", ENCRYPTED_OPENING, otherwise=(OPENING,))
+)
+"""What products exchange once the parties' public keys are known, in the way of `products_of`."""
+
 __all__ = [
+    "OPENED_PRODUCTS",
     "EncryptedGroupSteps",
     "EncryptedProducts",
     "GroupKey",

@@ -9,7 +9,7 @@ from typing import Any
 
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import StepGroup, step
-from flwr_vertical.products.pair_keys import MODE, key_payload
+from flwr_vertical.products.pair_keys import MODE, Nonce, key_payload
 from flwr_vertical.protocol import pins
 
 # Under a prefix that the server may not write to (`pins.check_updates`).
@@ -21,7 +21,7 @@ class ProductKeySteps(StepGroup):
     """What an arbiter does for products: it makes the keys and opens the products."""
 
     @step
-    def product_keys(self, nonce: bytes) -> dict[str, Any]:
+    def product_keys(self, nonce: Nonce) -> dict[str, Any]:
         """Make the keys of this run; the secret one stays here."""
         from flwr_vertical.crypto.ckks_products import generate_product_keys
 

@@ -24,7 +24,7 @@ party multiplies them, and hands back what opens the sums alone.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from flwr_vertical.products.arithmetic import Layout, blocks_by_group, rows_by_g
 from flwr_vertical.products.columns import EncodedColumns, HeldColumns, own_moments
 from flwr_vertical.products.labels import Commitment, checked_vectors
 from flwr_vertical.products.moments import Moments, assemble, checked_groups, largest_minimum
+from flwr_vertical.products.noise import MOST_ROOM
 from flwr_vertical.products.noisy_sums import (
     ROOM,
     NoisySums,
@@ -44,13 +45,36 @@ from flwr_vertical.products.noisy_sums import (
 )
 from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
 from flwr_vertical.products.streams import SEED_BYTES, stream
-from flwr_vertical.products.told_rows import ToldRows
+from flwr_vertical.products.told_rows import COMMITMENT_BYTES, ToldRows
+from flwr_vertical.protocol import private_sum
+from flwr_vertical.protocol.arguments import OWN, Shape, Within
+from flwr_vertical.protocol.declaration import ARBITER as THE_ARBITER
+from flwr_vertical.protocol.declaration import EPSILON, FACTS, ROWS, SOME, If, Protocol, Round
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
 
 _ATTEMPT_BYTES = 16
 _ADMITTED, _WITHHELD = "node.products.admitted", "node.products.withheld"
+_N_GIVEN, _MULTIPLIED = "node.products.n-given", "node.products.multiplied"
 _WITHOUT = "aggregation='masked'"
+
+
+ENCRYPTED_OPENING = Protocol(
+    If(
+        "aggregation == 'ckks'",
+        Round("product_keys", "a key of this run's products", tells=FACTS, ask=THE_ARBITER),
+    ),
+    Round("count_columns", "the number of its columns", tells=FACTS),
+    Round(
+        "encrypt_groups",
+        "own sums over groups of rows; columns, encrypted",
+        tells=(ROWS, EPSILON),
+    ),
+    Round("multiply_groups", "products, encrypted and blinded", ask=SOME),
+    Round("open_blinded", "blinded products, decrypted", ask=THE_ARBITER),
+    Round("forget_product_key", ask=THE_ARBITER),
+)
+"""What private products exchange where columns travel encrypted."""
 
 
 class EncryptedGroupSteps(StepGroup):
@@ -68,7 +92,11 @@ class EncryptedGroupSteps(StepGroup):
         return columns
 
     @step
-    def count_columns(self, commitment: bytes = b"", room: int = 0) -> dict[str, Any]:
+    def count_columns(
+        self,
+        commitment: Annotated[bytes, Within(0, COMMITMENT_BYTES)] = b"",
+        room: Annotated[int, Within(0, MOST_ROOM)] = 0,
+    ) -> dict[str, Any]:
         """Tell the number of own columns; the server commits to its vectors, if it has them.
 
         Message: as of `PrivateProductSteps.send_masked`; returns ``n_columns``, ``min_rows``.
@@ -81,26 +109,28 @@ class EncryptedGroupSteps(StepGroup):
     @step
     def encrypt_groups(
         self,
-        group: Indices,
-        n_groups: int,
-        missing: Flags | None = None,
-        n_vectors: int = 0,
-        attempt: bytes = b"",
-        commitment: bytes = b"",
+        group: Annotated[Indices, Within(-1, "n_groups - 1")],
+        n_groups: Annotated[int, Within(1, "n_samples")],
+        missing: Annotated[Flags | None, Shape("n_groups"), OWN] = None,
+        n_vectors: Annotated[int, Within(0, "n_samples")] = 0,
+        n_others: Annotated[int, Within(0, "n_samples"), OWN] = 0,
+        attempt: Annotated[bytes, Within(0, _ATTEMPT_BYTES)] = b"",
+        commitment: Annotated[bytes, Within(0, COMMITMENT_BYTES)] = b"",
         recognised: bytes = b"",
-        public: bytes = b"",
-        nonce: bytes = b"",
-        identity: bytes = b"",
-        signature: bytes = b"",
-        names: list[str] | None = None,
-        widths: list[int] | None = None,
-        absent: Flags | None = None,
+        public: Annotated[bytes, OWN] = b"",
+        nonce: Annotated[bytes, OWN] = b"",
+        identity: Annotated[bytes, OWN] = b"",
+        signature: Annotated[bytes, OWN] = b"",
+        names: Annotated[list[str] | None, Within(1, "n_parties")] = None,
+        widths: Annotated[list[int] | None, Within("names", "names")] = None,
+        absent: Annotated[Flags | None, Shape("n_groups", "n_parties")] = None,
     ) -> dict[str, Any]:
         """Tell the own moments by group, and encrypt the own columns for the other parties.
 
         Message: group, n_groups, n_vectors, attempt, commitment: see
         `PrivateProductSteps.open_products`; missing (n_groups,): where the own block counts as
-        missing; recognised: by what the privacy ledger shall recognise the vectors in another run:
+        missing; n_others: how many columns of other parties the own ones are multiplied with;
+        recognised: by what the privacy ledger shall recognise the vectors in another run:
         the server's word for it, as the party cannot compare ciphertexts; public, nonce, identity,
         signature: the arbiter's key, the run's number, and who vouches for the key; empty where no
         columns are wanted; names, widths: every party's name and number of columns, where there is
@@ -120,6 +150,8 @@ class EncryptedGroupSteps(StepGroup):
         scale = encoded.scale
         group = np.asarray(group, dtype=np.int64)
         said = b"said " + recognised if recognised else b""
+        if public:
+            self._check(public, nonce, identity, signature)
         withheld = self._told.admit(
             held,
             group,
@@ -130,8 +162,11 @@ class EncryptedGroupSteps(StepGroup):
             commitment,
             said,
             private=held.noise is not None,
+            n_others=n_others,
         )
         self.state[_ADMITTED], self.state[_WITHHELD] = _digest(group), withheld
+        self.state[_N_GIVEN] = n_others + n_vectors
+        self.state.pop(_MULTIPLIED, None)
         layout = Layout(dict(zip(names or [self.name], widths or [len(scale)], strict=True)))
         noisy = NoisySums.of(self.party, encoded, layout, group, n_groups, absent, n_vectors)
         if noisy is None:
@@ -148,7 +183,6 @@ class EncryptedGroupSteps(StepGroup):
             "scale": np.where(withheld.all(axis=0), 1.0, scale),
         }
         if public:
-            self._check(public, nonce, identity, signature)
             from flwr_vertical.crypto.ckks_products import encrypt_columns
 
             for g, own in enumerate(self._by_group(held, group, scale, withheld)):
@@ -161,12 +195,12 @@ class EncryptedGroupSteps(StepGroup):
     @step
     def multiply_groups(
         self,
-        group: Indices,
+        group: Annotated[Indices, Within(-1, "n_samples")],
         public: bytes,
         nonce: bytes = b"",
         identity: bytes = b"",
         signature: bytes = b"",
-        **columns: list[bytes],
+        **columns: Annotated[list[bytes], OWN],
     ) -> dict[str, Any]:
         """Multiply encrypted columns and vectors by the own columns, group by group.
 
@@ -182,16 +216,16 @@ class EncryptedGroupSteps(StepGroup):
                 f"party {self.name!r}: 'multiply_groups' comes after 'encrypt_groups', for the "
                 "same groups of rows"
             )
+        self._check(public, nonce, identity, signature)
+        withheld: Flags = np.asarray(self.state[_WITHHELD], dtype=bool)
+        counts = self._counts_given(columns, len(withheld))
         from flwr_vertical.crypto.ckks_products import add_noise, cross_products, product_unit
 
-        if nonce:
-            self._check(public, nonce, identity, signature)
-        withheld: Flags = np.asarray(self.state[_WITHHELD], dtype=bool)
         held = self._columns()
         scale = EncodedColumns(held, 1, self.name, int(self.state.get(ROOM, 0))).scale
         out = {}
         for g, own in enumerate(self._by_group(held, group, scale, withheld)):
-            count = sum(key.startswith(f"{g}:") for key in columns)
+            count = counts[g]
             kept = np.flatnonzero(~withheld[g])
             if count and len(kept):
                 given = [columns[f"{g}:{i}"] for i in range(count)]
@@ -211,7 +245,44 @@ class EncryptedGroupSteps(StepGroup):
             for g, rows in enumerate(rows_by_group(own, len(withheld)))
         ]
 
+    def _counts_given(self, columns: Mapping[str, list[bytes]], n_groups: int) -> list[int]:
+        """Return how many ciphertexts there are for each group; more than were counted: refuse."""
+        counts = [sum(key.startswith(f"{g}:") for key in columns) for g in range(n_groups)]
+        expected = {f"{g}:{i}" for g, count in enumerate(counts) for i in range(count)}
+        most = int(self.state[_N_GIVEN])
+        if set(columns) != expected or max(counts, default=0) > most:
+            raise ProtocolError(
+                f"party {self.name!r}: {len(columns)} encrypted columns and vectors came for "
+                f"{n_groups} group(s) of rows, and at most {most} for a group are counted in its "
+                "privacy ledger; who runs the server?"
+            )
+        asked = self.party.services.asked()
+        if bytes(self.state.setdefault(_MULTIPLIED, asked)) != asked:
+            raise ProtocolError(
+                f"party {self.name!r}: it has multiplied the columns that were counted with "
+                "others; 'encrypt_groups' comes before each 'multiply_groups'"
+            )
+        return counts
+
     def _check(self, public: bytes, nonce: bytes, identity: bytes, signature: bytes) -> None:
+        """Refuse a key that is not the arbiter's; the server's own serves one party alone."""
+        state = self.state
+        peers = list(state.get(private_sum.PEERS, []))
+        n_parties = max(len(peers), int(state.get("n-parties", 1)), self.party.policy.min_parties)
+        is_encrypted = state.get(private_sum.MODE) == "ckks"
+        if not is_encrypted and n_parties > 1:
+            raise ProtocolError(
+                f"party {self.name!r}: products from ciphertexts are for runs in aggregation "
+                f"'ckks' or of one party alone, and this one is {state.get(private_sum.MODE)!r} "
+                f"with {n_parties} parties; who runs the server?"
+            )
+        if not nonce and not is_encrypted:
+            return
+        if not nonce:
+            raise ProtocolError(
+                f"party {self.name!r}: columns are encrypted under the key of the run's arbiter, "
+                "and this one has no nonce, so nobody vouches for it; who runs the server?"
+            )
         node, payload = self.party.identity(MODE), key_payload(SIGNED_FOR, public, nonce)
         about = {"sends": "encrypted columns", "without": _WITHOUT}
         check_key(node, ARBITER, payload, identity, signature, **about)
@@ -297,7 +368,7 @@ class EncryptedProducts:
         group: Indices,
         n_groups: int,
         vectors: Array | None = None,
-        missing: Flags | None = None,
+        missing: Annotated[Flags | None, OWN] = None,
     ) -> Moments:
         """Open sums over groups of rows; three rounds, one fewer if one party is alone.
 
@@ -330,6 +401,8 @@ class EncryptedProducts:
         for k, name in enumerate(names):
             if missing is not None:
                 own[name]["missing"] = np.asarray(missing, dtype=bool)[:, k]
+            if n_others := sum(self._widths[:k]):
+                own[name]["n_others"] = n_others
             if k < len(names) - 1:  # the last one's columns nobody multiplies
                 own[name] |= self._key
         told = self.federation.call("encrypt_groups", common, per_party=own)

@@ -39,6 +39,10 @@ class HeldColumns:
     noise : PrivateRows, optional
         What noise the method gives to their sums. Nothing else of the columns shows in what is
         told of them then: they are offered in public units, in which none is above 1.
+    squares : numpy.ndarray of shape (n_columns,), optional
+        Sums of squares over all rows of the table. What the columns are divided by is public, and
+        follows from these: of the rows that take part, which the server chooses, it would tell
+        whether a row with a large value is among them.
     """
 
     values: Array
@@ -47,10 +51,11 @@ class HeldColumns:
     names: tuple[str, ...] = ()
     own: npt.NDArray[np.integer[Any]] | None = None
     noise: PrivateRows | None = None
+    squares: Array | None = None
 
     def weighted(self, weight: Array) -> "HeldColumns":
         """Return the columns, each row times its weight; shape (n_held,)."""
-        return replace(self, values=self.values * weight[:, None])
+        return replace(self, values=self.values * weight[:, None], squares=None)
 
     @property
     def filled(self) -> Array:
@@ -100,6 +105,8 @@ class EncodedColumns:
         self.shape = held.n_samples, limbs * held.values.shape[1]
         with np.errstate(over="ignore", invalid="ignore"):
             squares = np.einsum("ij,ij->j", held.values, held.values)
+            if held.squares is not None:
+                squares = np.maximum(squares, held.squares)
         size = np.sqrt(squares / max(held.n_samples, 1))
         wrong = np.flatnonzero(~(size < _LARGEST))
         if len(wrong):

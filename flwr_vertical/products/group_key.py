@@ -8,13 +8,14 @@ Whoever has it, and sees what the server sees, reads all parties' columns: so se
 party together can, as with a masked sum all other parties together can.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party, StepGroup, step
-from flwr_vertical.products.pair_keys import PairKeys, PairKeySteps
+from flwr_vertical.products.pair_keys import PairKeyFields, PairKeys, PairKeySteps
 from flwr_vertical.products.streams import SEED_BYTES
 from flwr_vertical.server import Federation
 
@@ -29,7 +30,7 @@ class GroupKeySteps(StepGroup):
     party: Party
 
     @step
-    def seal_group_seed(self, **keys: Any) -> dict[str, Any]:
+    def seal_group_seed(self, **keys: Unpack[PairKeyFields]) -> dict[str, Any]:
         """Draw the seed and seal it for every other party.
 
         Parameters
@@ -52,7 +53,7 @@ class GroupKeySteps(StepGroup):
             for name, pair in shared.items()
         }
 
-    def take(self, owner: str, sealed: bytes, keys: dict[str, Any]) -> None:
+    def take(self, owner: str, sealed: bytes, keys: Mapping[str, Any]) -> None:
         """Open the seed that `owner` sealed for this party, unless it has one.
 
         Parameters

@@ -91,7 +91,7 @@ def checked_vectors(vectors: npt.NDArray[np.float64], n_samples: int) -> npt.NDA
 
 _KEPT = "node.products.recognised "
 _Z, _BOUND, _HELPER = _KEPT + "z", _KEPT + "vectors", _KEPT + "helper"
-_ATTEMPT_BYTES = 16
+ATTEMPT_BYTES = 16
 _HELPED, _RHO = _KEPT + "helped", _KEPT + "rho"
 
 
@@ -180,9 +180,9 @@ class LabelSketch:
 
     def _check(self, attempt: bytes, masked: Ring | None, shape: tuple[int, int]) -> None:
         """Refuse vectors of another shape: two columns under one pad would show a difference."""
-        if len(attempt) < _ATTEMPT_BYTES:
+        if len(attempt) < ATTEMPT_BYTES:
             raise ProtocolError(
-                f"party {self._name!r}: pads of labels are named by at least {_ATTEMPT_BYTES} "
+                f"party {self._name!r}: pads of labels are named by at least {ATTEMPT_BYTES} "
                 f"random bytes, got {len(attempt)}"
             )
         if masked is None:
@@ -335,7 +335,7 @@ class BoundVectors:
     def __init__(self, federation: Federation, encoded: Ring, remembering: Sequence[str]) -> None:
         self._federation, self.encoded = federation, encoded
         self._remembering = list(remembering)
-        self.attempt = federation.random_bytes(_ATTEMPT_BYTES)
+        self.attempt = federation.random_bytes(ATTEMPT_BYTES)
         self.masks = MaskedVectors(federation, encoded)
         self.sketched: dict[str, Ring] = {}
 

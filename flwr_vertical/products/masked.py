@@ -19,7 +19,7 @@ those that it committed to; all parties were asked the same.
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from flwr_vertical.products.arithmetic import (
 from flwr_vertical.products.columns import EncodedColumns, HeldColumns, own_moments
 from flwr_vertical.products.group_key import GroupKey, GroupKeySteps
 from flwr_vertical.products.labels import (
+    ATTEMPT_BYTES,
     BoundVectors,
     Commitment,
     LabelSketch,
@@ -47,12 +48,37 @@ from flwr_vertical.products.labels import (
     checked_vectors,
 )
 from flwr_vertical.products.moments import Moments, assemble, checked_groups, largest_minimum
+from flwr_vertical.products.noise import MOST_ROOM
 from flwr_vertical.products.noisy_sums import ROOM, NoisySums, fix_room
-from flwr_vertical.products.streams import KeyStream, stream, tag_of_blocks
-from flwr_vertical.products.told_rows import ToldRows
+from flwr_vertical.products.pair_keys import PairKeyFields
+from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream, tag_of_blocks
+from flwr_vertical.products.told_rows import COMMITMENT_BYTES, ToldRows
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, Shape, Within
+from flwr_vertical.protocol.declaration import EPSILON, FACTS, ONE, ROWS, Protocol, Round
 from flwr_vertical.server import Federation, Total
 
-_ATTEMPT_BYTES = 16
+
+class SendFields(PairKeyFields, total=False):
+    """What `PrivateProductSteps.send_masked` takes beside limbs and the group seed."""
+
+    commitment: Annotated[bytes, Within(COMMITMENT_BYTES, COMMITMENT_BYTES)]
+    room: Annotated[int, Within(0, MOST_ROOM)]
+    labels_attempt: Annotated[bytes, Within(ATTEMPT_BYTES, ATTEMPT_BYTES)]
+    labels_n_vectors: Annotated[int, Within(1, "limbs * n_samples")]
+    labels_helper: Annotated[str, OWN]
+    labels_masked_vectors: Annotated[Ring, Shape(None, "labels_n_vectors"), OWN]
+    labels_helps: Annotated[list[str], Within(1, "n_parties"), DISTINCT, OWN]
+    labels_rho_seed: Annotated[bytes, Within(SEED_BYTES, SEED_BYTES), OWN]
+
+
+OPENING = Protocol(
+    Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE),
+    Round("send_masked", "its columns under the group's key stream", tells=FACTS, again=True),
+    Round(
+        "open_products", "sums over groups of rows of products of columns", tells=(ROWS, EPSILON)
+    ),
+)
+"""What private products exchange, once the parties' public keys are known."""
 
 
 class PrivateProductSteps(StepGroup):
@@ -76,7 +102,13 @@ class PrivateProductSteps(StepGroup):
         self._told = ToldRows(party, purpose, **rules)
 
     @step
-    def send_masked(self, limbs: int, owner: str, sealed: bytes, **keys: Any) -> dict[str, Any]:
+    def send_masked(
+        self,
+        limbs: Annotated[int, Within(1, 2)],
+        owner: str,
+        sealed: Annotated[bytes, OWN],
+        **keys: Unpack[SendFields],
+    ) -> dict[str, Any]:
         """Hand over the own columns under the key stream of the group seed.
 
         Message: limbs: 1 or 2, see `arithmetic`; owner, sealed, **keys: see `GroupKeySteps.take`;
@@ -87,12 +119,13 @@ class PrivateProductSteps(StepGroup):
         ``n_columns``; ``min_rows``, the fewest rows of a set that may be told of, where this node
         has its own number; and what `LabelSketch.answer` tells.
         """
-        commitment, labels = keys.pop("commitment", b""), _taken(keys, "labels_")
-        fix_room(self.party, int(keys.pop("room", 0)))
+        given: dict[str, Any] = dict(keys)
+        commitment, labels = given.pop("commitment", b""), _taken(given, "labels_")
+        fix_room(self.party, int(given.pop("room", 0)))
         if commitment:
             self._told.commit(commitment)
         group_key = self.other(GroupKeySteps)
-        group_key.take(owner, sealed, keys)
+        group_key.take(owner, sealed, given)
         self.cache.pop(self._key(limbs), None)  # the columns may be others now
         encoded, tag = self._encoded(limbs)
         masks = KeyStream(group_key.seed, self._label(self.name), encoded.shape, tag)
@@ -112,21 +145,21 @@ class PrivateProductSteps(StepGroup):
     @step
     def open_products(
         self,
-        limbs: int,
-        names: list[str],
-        widths: list[int],
-        tags: list[bytes],
-        group: Indices,
-        n_groups: int,
-        missing: Flags | None = None,
-        attempt: bytes = b"",
-        commitment: bytes = b"",
-        n_vectors: int = 0,
-        helper: str = "",
-        masked_vectors: Ring | None = None,
-        helps: list[str] | None = None,
-        rho_seed: bytes = b"",
-        sketched: Ring | None = None,
+        limbs: Annotated[int, Within(1, 2)],
+        names: Annotated[list[str], Within(2, "n_parties"), DISTINCT],
+        widths: Annotated[list[int], Within("names", "names")],
+        tags: Annotated[list[bytes], Within("names", "names")],
+        group: Annotated[Indices, Within(-1, "n_groups - 1")],
+        n_groups: Annotated[int, Within(1, "n_samples")],
+        missing: Annotated[Flags | None, Shape("n_groups", "names")] = None,
+        attempt: Annotated[bytes, Within(0, ATTEMPT_BYTES)] = b"",
+        commitment: Annotated[bytes, Within(0, COMMITMENT_BYTES)] = b"",
+        n_vectors: Annotated[int, Within(0, "n_samples")] = 0,
+        helper: Annotated[str, OWN] = "",
+        masked_vectors: Annotated[Ring | None, Shape("group", "limbs * n_vectors"), OWN] = None,
+        helps: Annotated[list[str] | None, Within(0, "names"), DISTINCT, OWN] = None,
+        rho_seed: Annotated[bytes, Within(0, SEED_BYTES), OWN] = b"",
+        sketched: Annotated[Ring | None, Shape("limbs * n_vectors"), OWN] = None,
     ) -> Summands:
         """Send what lets the server open products by group of rows, and nothing else.
 
@@ -154,6 +187,11 @@ class PrivateProductSteps(StepGroup):
         """
         seed = self.other(GroupKeySteps).seed
         encoded, tag = self._encoded(limbs)
+        if len(set(names)) < len(names) or self.name not in names:
+            raise ProtocolError(
+                f"party {self.name!r}: products are of different parties, and it is one of them; "
+                f"got {names}"
+            )
         place = names.index(self.name)
         if tags[place] != tag:
             raise ProtocolError(
@@ -185,8 +223,14 @@ class PrivateProductSteps(StepGroup):
             for name, width, tag in zip(names, widths, tags, strict=True)
         }
         rho = KeyStream(rho_seed, "rho", (len(group), limbs * n_vectors)) if helps else None
+        asked = repr((limbs, names, widths, tags, n_groups, n_vectors, attempt)).encode()
+        parts = [group, np.zeros(0) if missing is None else np.asarray(missing)]
+        asked += b"".join(x.tobytes() for x in parts)
+        # Pads of owner and helper cancel only where both were asked for the same rows, and know of
+        # each other's vectors; a server that names rows as each party's own gets noise, too.
+        bound = hashlib.sha256(self.party.services.binding() + asked).digest()
         shares = VectorShares(
-            self.name, seed, layout, n_groups, n_vectors, attempt, helper, masked_vectors,
+            self.name, seed, layout, n_groups, n_vectors, bound, helper, masked_vectors,
             helps or [], rho,
         )  # fmt: skip
         total = layout.zeros(n_groups)
@@ -199,11 +243,9 @@ class PrivateProductSteps(StepGroup):
             shares.add(start, stop, own, masks, groups)
         if noisy is not None:  # whether it is added or subtracted makes no difference
             total += noisy.across
-        asked = repr((limbs, names, widths, tags, n_groups, attempt)).encode()
         if encoded.held.noise is not None:
             asked += encoded.held.noise.agreed
-        parts = [group, np.zeros(0) if missing is None else np.asarray(missing)]
-        self._blind(total, layout, withheld, seed, asked + b"".join(x.tobytes() for x in parts))
+        self._blind(total, layout, withheld, seed, asked)
         scale = np.where(withheld.all(axis=0), 1.0, encoded.scale)
         if noisy is None:
             own_sums = own_moments(encoded.held, group, withheld)
@@ -320,6 +362,9 @@ class PrivateProducts:
     _minima: dict[str, int] = field(default_factory=dict)
     _bound: "BoundVectors | None" = None
     _asked_at: int = 0  # place in the course where the columns were asked for
+    _asked: tuple[dict[str, Any], dict[str, dict[str, Any]]] = field(
+        default_factory=lambda: ({}, {})
+    )
 
     def __post_init__(self) -> None:
         if self.limbs not in (1, 2):
@@ -365,7 +410,16 @@ class PrivateProducts:
                 arguments |= {"labels_attempt": bound.attempt, "labels_n_vectors": bound.width}
                 for name, more in bound.arguments().items():
                     own[name] |= {f"labels_{key}": value for key, value in more.items()}
-        self._asked_at = self.federation.course
+        self._asked_at, self._asked = self.federation.course, (arguments, own)
+        replies = self._ask()
+        if bound is not None:
+            bound.collect(replies)
+            self._bound = bound
+        return replies
+
+    def _ask(self) -> dict[str, dict[str, Any]]:
+        """Ask for the columns; word for word as before, if it was done before."""
+        arguments, own = self._asked
         replies = self.federation.call(
             "send_masked",
             arguments,
@@ -375,9 +429,6 @@ class PrivateProducts:
         self._tags = {name: reply["tag"] for name, reply in replies.items()}
         self._n_columns = {name: int(reply["n_columns"]) for name, reply in replies.items()}
         self._minima = {n: int(r["min_rows"]) for n, r in replies.items() if "min_rows" in r}
-        if bound is not None:
-            bound.collect(replies)
-            self._bound = bound
         if not all("masked" in reply for reply in replies.values()):
             return replies  # from the journal of a run that is resumed: asked for when needed
         sizes = {name: len(reply["masked"]) for name, reply in replies.items()}
@@ -474,7 +525,7 @@ class PrivateProducts:
         # A resumed run has the sums, but not what they are opened with.
         while not self._masked and self.federation.next_step() in (None, "send_masked"):
             with self.federation.asking_again(self._asked_at):
-                self.send()
+                self._ask()
         found = self.federation.keep(
             "moments", lambda: self._open(total, group, n_groups, layout, bits, helping, rho, unit)
         )
@@ -540,7 +591,7 @@ class PrivateProducts:
         self, encoded: Ring, common: dict[str, Any], own: dict[str, dict[str, Any]]
     ) -> dict[str, KeyStream]:
         """Fill in who gets masked vectors, and who the seed of their mask; return the masks."""
-        common["attempt"] = self.federation.random_bytes(_ATTEMPT_BYTES)
+        common["attempt"] = self.federation.random_bytes(ATTEMPT_BYTES)
         bound = self._bound
         if bound is None or not np.array_equal(bound.encoded, encoded):
             masks = MaskedVectors(self.federation, encoded)

@@ -96,7 +96,7 @@ def room_for(levels: Array, n_rows: int) -> int:
     of_vectors = float(levels[:, VECTORS].max()) * _MARGIN / max(n_rows, 1)
     bits = max(0.5 * np.log2(max(of_products, 1.0)), np.log2(max(of_vectors, 1.0)))
     found = int(np.ceil(bits))
-    if found > _MOST_ROOM:
+    if found > MOST_ROOM:
         raise ConfigError(
             f"the noise asked for is {of_products / _MARGIN:.3g} times as large as what products "
             f"of columns over {n_rows:,} rows can be: nothing would be left of them. Take more "
@@ -105,7 +105,8 @@ def room_for(levels: Array, n_rows: int) -> int:
     return found
 
 
-_MOST_ROOM = 10
+MOST_ROOM = 10
+"""Bits that columns may leave free for noise."""
 
 
 @dataclass(frozen=True)

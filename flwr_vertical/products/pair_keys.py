@@ -9,18 +9,35 @@ that it does not pin.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypeAlias, TypedDict
 
 from flwr_vertical.crypto import generate_keypair
 from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party, StepGroup, step
 from flwr_vertical.protocol import pins
+from flwr_vertical.protocol.arguments import DISTINCT, Within
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
 
 MODE = "products"
 """What a node's identity has as its mode where keys of products are signed and checked."""
+
+
+NONCE_BYTES = 32
+Nonce: TypeAlias = Annotated[bytes, Within(NONCE_BYTES, NONCE_BYTES)]
+"""Of a run."""
+_ByParty: TypeAlias = Annotated[list[bytes], Within("names", "names")]
+
+
+class PairKeyFields(TypedDict):
+    """What `PairKeySteps.keep_pair_keys` takes: every party's key, and who vouches for it."""
+
+    nonce: Nonce
+    names: Annotated[list[str], Within("n_parties", "n_parties"), DISTINCT]
+    publics: _ByParty
+    identities: _ByParty
+    signatures: _ByParty
 
 
 def key_payload(purpose: str, key: bytes, nonce: bytes) -> dict[str, bytes]:
@@ -82,7 +99,7 @@ class PairKeySteps(StepGroup):
         self._sends, self._without = sends, without
 
     @step
-    def pair_key(self, nonce: bytes) -> dict[str, Any]:
+    def pair_key(self, nonce: Nonce) -> dict[str, Any]:
         """Make a key pair of this run; tell its public half, and who vouches for it.
 
         A party that keeps a privacy ledger says so: it has labels recognised (`labels`).
@@ -96,11 +113,11 @@ class PairKeySteps(StepGroup):
     @step
     def keep_pair_keys(
         self,
-        nonce: bytes,
-        names: list[str],
-        publics: list[bytes],
-        identities: list[bytes],
-        signatures: list[bytes],
+        nonce: Nonce,
+        names: Annotated[list[str], Within("n_parties", "n_parties"), DISTINCT],
+        publics: _ByParty,
+        identities: _ByParty,
+        signatures: _ByParty,
     ) -> None:
         """Check the other parties' keys, and who vouches for them, and keep them.
 
@@ -184,7 +201,7 @@ class PairKeys:
     _keys: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        self.nonce = self.nonce or self.federation.random_bytes(32)
+        self.nonce = self.nonce or self.federation.random_bytes(NONCE_BYTES)
 
     def arguments(self) -> dict[str, Any]:
         """Return every party's key, as `PairKeySteps.keep_pair_keys` takes them.

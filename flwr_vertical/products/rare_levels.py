@@ -3,7 +3,10 @@
 With a column of two values, a product with a vector that the server knows is the sum of the vector
 over the rows of one value. If few rows have it, or the group is small, one set of rows alone has
 that sum, and the server finds it. So in every atom the rows must be able to have the values in
-``2^(64 T + 20)`` ways, T being the number of vectors, 64 bits each, over all runs.
+``2^(64 T + 20)`` ways, T being the number of vectors, 64 bits each. Of vectors ``2^i`` each bit of
+a product is one row's flag. So vectors of more than one set (labels of another run) may tell a
+tenth of that: from the second set on, each vector counts `LATER_SETS` times. Whole numbers of more
+values count as levels here, too.
 
 Where they cannot, the party withholds the column in that group of rows: it counts as missing there.
 """
@@ -20,6 +23,12 @@ from flwr_vertical.products.row_groups import levels_are_safe
 MOST_LEVELS = 20
 """A column of more different values is treated as one of real numbers."""
 
+MOST_WHOLE = 4096
+"""Of whole numbers, which repeat, so many different values count."""
+
+LATER_SETS = 10
+"""How often each vector counts once rows were multiplied with more than one set of vectors."""
+
 _HEAD = 4096
 """Rows that are looked at first: most columns show more values there."""
 
@@ -34,6 +43,26 @@ def level_codes(column: Array) -> Indices | None:
         return None
     levels, codes = np.unique(column, return_inverse=True)
     return codes if 1 < len(levels) <= MOST_LEVELS else None
+
+
+def repeated_codes(column: Array) -> Indices | None:
+    """Return numbers of the different values of a column whose values repeat, such as ages.
+
+    Shapes: column (n_rows,); returns (n_rows,): as of `level_codes`; None for real numbers.
+    """
+    head = column[:_HEAD]
+    if 2 * len(np.unique(head)) > max(len(head), 2 * MOST_LEVELS):
+        return None
+    levels, codes = np.unique(column, return_inverse=True)
+    return codes if 1 < len(levels) <= MOST_WHOLE else None
+
+
+def counted_vectors(n_known: Indices, n_sets: Indices) -> Indices:
+    """Return as how many vectors those that the server knows count.
+
+    Shapes: n_known, n_sets (n_atoms,): how many they are, of how many sets; returns (n_atoms,).
+    """
+    return np.where(n_sets > 1, LATER_SETS, 1) * n_known
 
 
 @dataclass(frozen=True)

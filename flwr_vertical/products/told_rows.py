@@ -17,7 +17,7 @@ from flwr_vertical.node import Party
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.privacy_ledger.rules import Judged, LabelSet
 from flwr_vertical.products.columns import HeldColumns
-from flwr_vertical.products.rare_levels import LevelAtoms, level_codes
+from flwr_vertical.products.rare_levels import LevelAtoms, counted_vectors, repeated_codes
 
 _KEPT = "node.products."
 _ATTEMPTS, _COMMITTED = _KEPT + "attempts", _KEPT + "committed"
@@ -73,6 +73,7 @@ class ToldRows:
         commitment: bytes | None = b"",
         recognised: bytes = b"",
         private: bool = False,
+        n_others: int = 0,
     ) -> Flags:
         """Decide what may be told, and note it.
 
@@ -80,12 +81,18 @@ class ToldRows:
         (n_groups,): groups in which the party's rows are not to be told of; returns (n_groups,
         n_columns): true where nothing of a column may be told of a group: the party has none of
         its rows (or is to leave them out), or the column has a level that is too rare there.
+        Where the sums are `private`, by noise, levels may be rare; sets of rows may not be small.
         """
         group = np.asarray(group, dtype=np.int64)
         if group.shape != (held.n_samples,) or group.max(initial=-1) >= n_groups:
             raise ProtocolError(
                 f"party {self._name!r}: group has shape {group.shape} and numbers up to "
                 f"{group.max(initial=-1)}; expected ({held.n_samples},) and less than {n_groups}"
+            )
+        used = np.bincount(group[group >= 0], minlength=n_groups)
+        if not used.all():
+            raise ProtocolError(
+                f"party {self._name!r}: group {int(np.argmin(used))} of {n_groups} has no row"
             )
         n_columns = held.values.shape[1]
         absent = self._absent(held, group, n_groups, missing)
@@ -97,8 +104,9 @@ class ToldRows:
         fewest = max(self._at_least, min_rows(n_columns, n_vectors if commitment else 0))
         if len(held.rows) < (fewest if self.minimum is None else self.minimum):
             withheld[:] = True
-        elif not private:
-            withheld |= self._judged(held, own, n_groups, label, attempt)
+            self._party.privacy_ledger.note_nothing("rows")
+        else:
+            withheld |= self._judged(held, own, n_groups, label, attempt, private, n_others)
         if attempts is not None:
             self._state[_ATTEMPTS] = attempts
         return withheld
@@ -110,6 +118,8 @@ class ToldRows:
         n_groups: int,
         label: tuple[bytes, LabelSet] | None,
         attempt: bytes,
+        private: bool,
+        n_others: int,
     ) -> Flags:
         """Have the privacy ledger judge a request, and write it down.
 
@@ -117,13 +127,16 @@ class ToldRows:
         (n_groups, n_columns): true where a column is withheld; the same whenever the same is asked.
         """
         party, n_columns = self._party, held.values.shape[1]
-        codes, at, rows = self._codes(held), self.own_rows(held), party.rows_in_ledger()
+        # Noise hides which rows have a rare level, and does not hide that a set of rows is small.
+        codes = {} if private else self._codes(held)
+        at, rows = self.own_rows(held), party.rows_in_ledger()
         group = np.full(len(rows), -1, dtype=np.int64)
         group[at] = own
 
         def decide(judged: Judged, atom: Indices) -> Flags:
             refined = judged.refined
-            atoms = LevelAtoms(atom[at], refined.parent, refined.group, judged.n_known)
+            n_vectors = counted_vectors(judged.n_known, judged.n_sets)
+            atoms = LevelAtoms(atom[at], refined.parent, refined.group, n_vectors)
             return atoms.withheld(codes, n_groups, n_columns, party.policy.min_rows)
 
         def digest(codes: dict[int, Indices]) -> bytes:
@@ -145,7 +158,7 @@ class ToldRows:
             n_vectors=labels.n_vectors,
             known=labels.known,
             commitment=commitment,
-            n_columns=n_columns,
+            n_columns=n_columns + n_others,
             decide=decide,
             about=digest(codes),
             streams=streams,
@@ -160,7 +173,7 @@ class ToldRows:
         # By the columns themselves: others may have come in their place.
         cache, key, values = self._party.cache, f"{_KEPT}codes {self._purpose}", held.values
         if key not in cache or cache[key][0] is not values:
-            codes = {j: level_codes(values[:, j]) for j in range(values.shape[1])}
+            codes = {j: repeated_codes(values[:, j]) for j in range(values.shape[1])}
             cache[key] = values, {j: code for j, code in codes.items() if code is not None}
         of_column: dict[int, Indices] = cache[key][1]
         return of_column

@@ -43,7 +43,8 @@ RETURNED = tuple(f"returned.{what}" for what in ("names", "last", "identities", 
 
 # A node's own state has these prefixes; of it, the server sets the keys of the run and no more.
 _OWN = ("sum.", "identity.", "node.", "protocol.", "align.")
-_HANDED_ON = {
+HANDED_ON = {
+    "n-parties",
     private_sum.PEERS,
     private_sum.PUBLIC_KEYS,
     private_sum.NONCE,
@@ -199,10 +200,10 @@ def hand_on(greetings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def check_updates(updates: Mapping[str, Any]) -> bool:
     """Return whether the server hands on keys of the run."""
-    wrong = sorted(key for key in updates if key.startswith(_OWN) and key not in _HANDED_ON)
+    wrong = sorted(key for key in updates if key.startswith(_OWN) and key not in HANDED_ON)
     if wrong:
         raise ProtocolError(f"the server may not set {wrong} in a node's state; who sent this?")
-    return not _HANDED_ON.isdisjoint(updates)
+    return not (HANDED_ON - {"n-parties"}).isdisjoint(updates)
 
 
 def verify(node: NodeIdentity, handed_on: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ This module joins the arrays of a round with the crypto layer; it knows records 
 
 import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,8 +85,9 @@ def protect(
     cache: dict[str, Any],
     scales: Mapping[str, float] | None = None,
     modular: Collection[str] = (),
+    binding: Callable[[], bytes] = bytes,
 ) -> dict[str, Any]:
-    """Turn a party's summands into what travels."""
+    """Turn a party's summands into what travels; `binding` is what masks are bound to."""
     arrays = {name: np.asarray(value) for name, value in values.items()}
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
@@ -127,7 +128,7 @@ def protect(
         else:
             rings.append(encode_integers(array, n_parties, **where))
     if n_parties > 1:
-        _masker(party, state, cache).mask(rings, sequence)
+        _masker(party, state, cache).mask(rings, sequence, binding())
         state[MASK_SEQUENCE] = sequence
     # The names of floating summands tell the server which totals to decode as fixed point.
     return {**dict(zip(names, rings, strict=True)), _FLOATS: floats}

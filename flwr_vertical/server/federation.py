@@ -11,10 +11,12 @@ from flwr.app import RecordDict
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.protocol import private_sum
+from flwr_vertical.protocol.binding import announce_own
 from flwr_vertical.protocol.codec import Payload, decode, encode, override
 from flwr_vertical.protocol.messages import (
     ARBITER,
     ARGUMENTS,
+    ENVELOPE,
     SUMS,
     VALUES,
     make_request,
@@ -61,6 +63,8 @@ class Federation(Nodes):
     journal : Journal, optional
         Keeps what the parties answer; they keep checkpoints then. The rounds in a journal that
         is resumed are answered from it.
+    protocol : str, optional
+        `Protocol.of_strategy`, which nodes compare with their own.
     """
 
     def call(
@@ -345,20 +349,26 @@ class Federation(Nodes):
         self._record.course += 1
         if self._record.course != self._record.sequence:  # snapshots, or messages sent again
             envelope["course"] = self._record.course
-        requests = {}
+        requests: dict[str, RecordDict] = {}
         common = encode(arguments or {}, ARGUMENTS)  # once, however many parties get it
         for name in self.parties if parties is None else parties:
             if name not in self._nodes:
                 raise ConfigError(f"no party {name!r} in this run; its parties are {self.parties}")
-            own = (per_party or {}).get(name)
+            mine = (per_party or {}).get(name)
             requests[name] = make_request(
                 step,
                 self._record.sequence,
-                override(common, encode(own, ARGUMENTS), ARGUMENTS) if own else common,
+                override(common, encode(mine, ARGUMENTS), ARGUMENTS) if mine else common,
                 self._updates.pop(name, None),
                 scales,
                 after=self._record.answered[name],
                 **self._marks(),
                 **envelope,
             )
+        if per_party and len(requests) > 1:
+            names = {name for party in requests for name in per_party.get(party, {})}
+            own = announce_own(step, requests, names)
+            for content in requests.values():
+                envelope_of: Any = content[ENVELOPE]
+                envelope_of.update(own)
         return requests

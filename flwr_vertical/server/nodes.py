@@ -118,8 +118,10 @@ class Nodes:
         arbiter: type[Arbiter] = Arbiter,
         needs_arbiter: str | None = None,
         journal: Journal | None = None,
+        protocol: str = "",
         **options: Unpack[RunOptions],
     ) -> None:
+        self._protocol = protocol
         run = RunSettings.of(run, options)
         if run.checkpoint_every is not None and journal is None:
             raise ConfigError("checkpoint_every needs checkpoint: the folder of the run's journal")
@@ -190,6 +192,8 @@ class Nodes:
             )
             told = {"n-parties": self._n_greeted(node_ids)}
             envelope = {"mode": self.aggregation, "seed": self._seed, **told, **self._mark}
+            if self._protocol:
+                envelope |= {"protocol": self._protocol, "server-version": __version__}
             greetings = greeting.greet(wanted, envelope)
             roster = make_roster(greetings, self._expected, self._arbiter_for)
         except Exception:

@@ -16,7 +16,7 @@ from torch import Tensor
 from flwr_vertical.arrays import Array
 from simulations.fedpsg.data import is_level
 from strategies.fedpsg.gan.encoding import Encoding
-from strategies.fedpsg.gan.halves import GanNets, Shape, TopNets
+from strategies.fedpsg.gan.halves import GanNets, GanShape, TopNets
 from strategies.fedpsg.gan.networks import draw_shown
 
 _IMPUTED_AT_ONCE = 8192
@@ -46,7 +46,7 @@ def impute(
     at_party = torch.zeros(count, 0) if shown_labels is None else shown_labels
     at_top = torch.zeros(count, 1) if shown_labels is None else shown_labels
     rng = np.random.default_rng(seed)
-    shape = Shape(
+    shape = GanShape(
         settings.imputer, settings.generator == "joint" and len(data) > 1, n_labels,
         int(rng.integers(2**31)), settings.learning_rate, settings.alpha, settings.hidden,
     )  # fmt: skip

@@ -6,7 +6,7 @@ One round after greeting and alignment, two with fitted donors; each party uses 
 alone.
 """
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from flwr_vertical import Federation, Result, Strategy, Summands, step
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
+from flwr_vertical.protocol.arguments import Is, OneOf
+from flwr_vertical.protocol.declaration import FACTS, Maybe, Protocol, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from flwr_vertical.tables import is_numeric
@@ -24,7 +26,11 @@ class ConstantParty(ImputingParty):
     """Fills every missing cell of a column with the same value; nothing but counts leaves it."""
 
     @step
-    def fill(self, statistic: str, complete_blocks: bool) -> Summands:
+    def fill(
+        self,
+        statistic: Annotated[str, OneOf(("mean", "min", "max", "most-frequent"))],
+        complete_blocks: Annotated[bool, Is("complete_blocks")],
+    ) -> Summands:
         """Impute and write the table; tell how many cells were imputed.
 
         With fitted donors it first says, into a sum, which rows are donors here: a donor of which
@@ -69,6 +75,14 @@ class ConstantImputation(Strategy):
 
     statistic: ClassVar[str]
     party = ConstantParty
+    protocol = Protocol(
+        Round(
+            "fill",
+            "how many cells it imputed; with fitted donors, which rows are donors",
+            tells=FACTS,
+        ),
+        Maybe(Round("fill", "how many cells it imputed", tells=FACTS, writes=("donors",))),
+    )
     disclosure = (
         ("server", "how many cells each party imputed"),
         ("server", "with fitted donors: how many parties have each of them (a sum)"),

@@ -3,14 +3,14 @@
 import hashlib
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Party, step
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import allows, key_of, text_of
 from flwr_vertical.privacy import (
@@ -19,6 +19,7 @@ from flwr_vertical.privacy import (
     fresh_keystream,
     parse_bounds,
 )
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
 from strategies.copula.columns import (
@@ -30,9 +31,7 @@ from strategies.copula.columns import (
 )
 from strategies.copula.margins import Margin
 from strategies.copula.release import (
-    MIN_LEVEL,
     MOST_INDICATORS,
-    NOMINALS,
     ReleaseBudget,
     check_columns,
     make_release,
@@ -57,18 +56,18 @@ class CopulaParty(Party):
     @step
     def perturb(
         self,
-        epsilon: float,
-        budget: str,
-        rank_share: float,
-        margin_noise: str,
-        bounds: str,
-        impute: bool,
-        rows: npt.NDArray[np.int64] | None = None,
-        margin: str = "tree",
-        resolution: str = "",
-        min_level: int = MIN_LEVEL,
-        rearrange: bool = False,
-        nominal: str = NOMINALS[0],
+        epsilon: Annotated[float, Is("epsilon")],
+        budget: Annotated[str, Is("budget")],
+        rank_share: Annotated[float, Is("rank_share")],
+        margin_noise: Annotated[str, Is("margin_noise")],
+        bounds: Annotated[str, Is("bounds")],
+        impute: Annotated[bool, Is("missing == 'impute'")],
+        margin: Annotated[str, Is("margin")],
+        resolution: Annotated[str, Is("resolution")],
+        min_level: Annotated[int, Is("min_level")],
+        rearrange: Annotated[bool, Is("follows_rows")],
+        nominal: Annotated[str, Is("nominal")],
+        rows: Annotated[Indices | None, Shape(None), Within(0, "n_samples - 1"), DISTINCT] = None,
     ) -> dict[str, Any]:
         """Release the ranks of all columns, and make their margins.
 
@@ -177,7 +176,9 @@ class CopulaParty(Party):
         )
 
     @step
-    def synthesise(self, levels: Array) -> dict[str, Any]:
+    def synthesise(
+        self, levels: Annotated[Array, OWN, Shape("rows or n_samples", None), Within(0, 1)]
+    ) -> dict[str, Any]:
         """Make the synthetic table of the own columns and write it to the own storage.
 
         Message: levels (n_rows, n_columns): latent columns through the normal distribution
@@ -292,7 +293,9 @@ class Label:
         )
         self.reply = self.made.reply(columns.doubts(resolution)) | {"rare": 0}
 
-    def synthesise(self, levels: Array) -> "pd.Series[Any]":
+    def synthesise(
+        self, levels: Annotated[Array, OWN, Shape("rows or n_samples", None), Within(0, 1)]
+    ) -> "pd.Series[Any]":
         """Return synthetic labels, Series of shape (n_rows,)."""
         codes = synthetic_codes(self.made.margins, levels[:, None], self._table.kinds)
         index = synthetic_ids(len(levels))

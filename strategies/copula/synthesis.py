@@ -23,6 +23,7 @@ from flwr_vertical.privacy import (
     rank_error,
     read_bounds,
 )
+from flwr_vertical.protocol.declaration import EPSILON, Protocol, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.copula.columns import parse_resolution, read_resolution
@@ -120,6 +121,10 @@ class CopulaSynthesis(Strategy):
     )
 
     party = CopulaParty
+    protocol = Protocol(
+        Round("perturb", "perturbed ranks of all columns, noisy shares", tells=EPSILON),
+        Round("synthesise"),
+    )
     uses_labels = True
     demo = MappingProxyType(
         {
@@ -154,6 +159,13 @@ class CopulaSynthesis(Strategy):
         progress.step("synthesise")
         result.labels = None if label is None else label.synthesise(levels[:, 0])
         self._state_privacy(result, told, label, observed)
+
+    def protocol_of_run(self) -> Protocol | None:
+        """See `Strategy.protocol_of_run`; nodes also know whether rows follow real ones."""
+        declared = super().protocol_of_run()
+        if declared is None:
+            return None
+        return declared.given({**declared.settings, "follows_rows": self._follows_rows})
 
     def _rows(self, federation: Federation, alignment: Alignment) -> npt.NDArray[np.int64] | None:
         """Rows that take part, where these are not all."""

@@ -6,7 +6,7 @@ process, and is computed again where it is not there.
 """
 
 import secrets
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -15,15 +15,33 @@ from torch import Tensor
 from flwr_vertical import Party, StepGroup, Summands, Uses, step
 from flwr_vertical.arrays import AnyArray
 from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.protocol.arguments import Is, OneOf, Within
 from strategies.false_vfl.networks import FalseVFLPart, NetworkSettings, PartyNetworks, draw
 from strategies.false_vfl.posterior import draw_normals, shared_draws
 from strategies.false_vfl.rounds import GRADIENT_LIMIT, MEAN_LIMIT, TERM_LIMIT
 from strategies.neural.hardware import precision_on, to_numpy, to_tensor
 from strategies.neural.networks import draw_weights
-from strategies.neural.party import HeldRows, KeptPart, NetworkSteps, OwnColumns, scatter
+from strategies.neural.party import (
+    Batch,
+    Device,
+    Encoding,
+    HeldRows,
+    KeptPart,
+    ModelName,
+    NetworkSteps,
+    OwnColumns,
+    OwnRows,
+    Precision,
+    Seed,
+    Sizes,
+    scatter,
+)
 
 WEIGHTS, NOISE = "false-vfl weights", "false-vfl noise"
 """What a party draws its own random numbers for."""
+
+MOST_SEEDS, MOST_DRAWS = 2**16, 2**16
+"""Of a message at most: what a node has memory for."""
 
 
 class KeptNetworks(KeptPart):
@@ -41,15 +59,15 @@ class Networks(NetworkSteps):
     @step
     def prepare(
         self,
-        networks: str,
-        variant: str,
-        seed: int,
-        precision: str,
-        encoding: str,
-        learning_rate: float,
-        weight_decay: float,
-        n_draws: int,
-        device: str,
+        networks: Sizes,
+        variant: Annotated[str, Is("variant")],
+        seed: Seed,
+        precision: Precision,
+        encoding: Encoding,
+        learning_rate: Annotated[float, Is("pretrain_learning_rate")],
+        weight_decay: Annotated[float, Is("weight_decay")],
+        n_draws: Annotated[int, Is("importance_samples")],
+        device: Device,
     ) -> dict[str, Any]:
         """Agree to take part, and note the settings of the run.
 
@@ -68,7 +86,7 @@ class Networks(NetworkSteps):
         return agreed | self._means(seed)
 
     @step
-    def keep(self, model: str) -> dict[str, Any]:
+    def keep(self, model: ModelName) -> dict[str, Any]:
         """Keep this party's part of the model on its own disk, for later predictions.
 
         Message: model: name of the model.
@@ -80,7 +98,9 @@ class Networks(NetworkSteps):
         return {}
 
     @step
-    def open_networks(self, model: str, seed: int, device: str) -> dict[str, Any]:
+    def open_networks(
+        self, model: ModelName, seed: Seed, device: Annotated[str, OneOf(("auto",))]
+    ) -> dict[str, Any]:
         """Take up what an earlier run left here, to predict with it.
 
         Message: model: name of the model; seed, device: as in `prepare`; returns as of `prepare`.
@@ -191,9 +211,9 @@ class PretrainingSteps(StepGroup):
     @step
     def encode(
         self,
-        batch: AnyArray,
-        in_mean: AnyArray | None = None,
-        in_precision: AnyArray | None = None,
+        batch: Batch,
+        in_mean: OwnRows | None = None,
+        in_precision: OwnRows | None = None,
         remember: bool = False,
         recall: bool = False,
     ) -> Summands:
@@ -227,7 +247,7 @@ class PretrainingSteps(StepGroup):
         )
 
     @step
-    def log_terms(self, mean: AnyArray, log_sigma: AnyArray, seed: int) -> Summands:
+    def log_terms(self, mean: OwnRows, log_sigma: OwnRows, seed: Seed) -> Summands:
         """Tell how likely the own columns of the batch are under draws of h.
 
         Message: mean, log_sigma (n_given, h_dim): of the posterior of h, of the rows that the
@@ -242,7 +262,7 @@ class PretrainingSteps(StepGroup):
         return Summands({"terms": graph.sent()})
 
     @step
-    def go_backward(self, weights: AnyArray) -> Summands:
+    def go_backward(self, weights: OwnRows) -> Summands:
         """Train the decoder by the weights of the draws; tell the gradients in the posterior.
 
         Message: weights (n_given, n_draws): normalised importance weights, of the rows that
@@ -316,10 +336,10 @@ class ScoringSteps(StepGroup):
     @step
     def score(
         self,
-        seeds: list[int],
-        n_draws: int,
-        mean: AnyArray | None = None,
-        log_sigma: AnyArray | None = None,
+        seeds: Annotated[list[int], Within(1, MOST_SEEDS)],
+        n_draws: Annotated[int, Within(1, MOST_DRAWS)],
+        mean: OwnRows | None = None,
+        log_sigma: OwnRows | None = None,
     ) -> Summands:
         """Tell how likely the own columns of the batch are, for several seeds in one message.
 

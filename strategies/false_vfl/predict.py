@@ -12,6 +12,7 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.predictions import Predictions
+from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
 from strategies.false_vfl.networks import (
     FalseVFLModel,
@@ -36,6 +37,14 @@ class FalseVFLPredictions(Predictions):
     """
 
     party = FalseVFLParty
+    protocol: ClassVar[Protocol] = Protocol(
+        Round("open_networks", "whether rows that it alone holds take part", tells=(FACTS, BITS)),
+        Repeat(
+            Round("encode", "summed, embeddings of a block of rows", tells=BITS),
+            Round("score", "summed, likelihoods of its columns under draws", tells=BITS),
+            at_most="n_samples",
+        ),
+    )
     exchanges_asked: ClassVar[tuple[str, ...]] = (EMBEDDINGS,)
     disclosure = (
         (

@@ -7,6 +7,7 @@ import numpy as np
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Indices
+from flwr_vertical.protocol.declaration import BITS, FACTS, If, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
 from strategies.false_vfl.networks import FalseVFLModel, ServerNets
 from strategies.false_vfl.party import FalseVFLParty
@@ -18,11 +19,17 @@ from strategies.false_vfl.predict import (
 )
 from strategies.false_vfl.rounds import Rounds
 from strategies.false_vfl.settings import FalseVFLSettings
-from strategies.false_vfl.training import HeadTraining, Pretraining, fit_head
+from strategies.false_vfl.training import SCORING_ROUNDS, HeadTraining, Pretraining, fit_head
 from strategies.linear.problem import sample_index
 from strategies.neural.hardware import device_of
 from strategies.neural.networks import to_arrays
 from strategies.neural.training import LabelTargets
+
+_SCORED = Repeat(
+    Round("encode", "summed, embeddings of a block of rows", tells=BITS),
+    Round("score", "summed, likelihoods of its columns under draws", tells=BITS),
+    at_most="ceil(n_samples / prediction_rows)",
+)
 
 
 class FalseVFL(FalseVFLSettings):
@@ -63,6 +70,26 @@ class FalseVFL(FalseVFLSettings):
 
     name: ClassVar[str] = "false-vfl"
     party = FalseVFLParty
+    protocol = Protocol(
+        Round("prepare", "whether rows that it alone holds take part", tells=(FACTS, BITS)),
+        Repeat(
+            Repeat(
+                Round("encode", "summed, embeddings of a batch", tells=BITS),
+                Round("log_terms", "summed, likelihoods of its columns under draws", tells=BITS),
+                Round("go_backward", "summed, gradients in the posterior", tells=BITS),
+                at_most="ceil(n_samples / pretrain_batch_size)",
+            ),
+            If("validation_share", _SCORED),
+            at_most="pretrain_epochs",
+        ),
+        Round("encode", "summed, embeddings of rows with a label", tells=BITS),
+        Repeat(
+            Round("score", "summed, likelihoods under draws of several epochs", tells=BITS),
+            at_most=SCORING_ROUNDS,
+        ),
+        Round("keep"),
+        _SCORED,
+    )
     predictions = FalseVFLPredictions
 
     def run(

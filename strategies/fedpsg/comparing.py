@@ -25,10 +25,12 @@ from flwr_vertical.products import (
 )
 from flwr_vertical.products.columns import rank_scores
 from flwr_vertical.products.streams import stream
+from flwr_vertical.protocol.arguments import takes_as
 from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.association_rules import NONE, ValueGroups, group_values, indicators
-from strategies.fedpsg.run_plan import LABELS, Part, Plan
+from strategies.fedpsg.messages import Nonce
+from strategies.fedpsg.run_plan import Part, Plan
 
 _G = TypeVar("_G", PrivateProductSteps, EncryptedGroupSteps)
 
@@ -48,7 +50,7 @@ class ComparingParty(ImputingParty):
     ciphertexts = Uses(EncryptedGroupSteps, purpose="fedpsg rank scores")
 
     @step(repeatable=False)  # a key pair is drawn
-    def prepare(self, nonce: bytes) -> dict[str, Any]:
+    def prepare(self, nonce: Nonce) -> dict[str, Any]:
         """Tell the names of the attributes, and make the key pair of this run.
 
         Message: nonce: of this run; returns ``columns``; ``min_rows``, if the node's policy states
@@ -96,11 +98,13 @@ class ComparingParty(ImputingParty):
         return self._of_stage(EncryptedGroupSteps)
 
     @step
+    @takes_as(PrivateProductSteps.send_masked)
     def send_masked(self, **arguments: Any) -> dict[str, Any]:
         """See `PrivateProductSteps.send_masked`; of indicators also how many each pair has."""
         return self._products.send_masked(**arguments) | self._sizes()
 
     @step
+    @takes_as(EncryptedGroupSteps.count_columns)
     def count_columns(self, **arguments: Any) -> dict[str, Any]:
         """See `EncryptedGroupSteps.count_columns`; as `send_masked` of indicators."""
         return self._ciphertexts.count_columns(**arguments) | self._sizes()
@@ -113,6 +117,7 @@ class ComparingParty(ImputingParty):
         return {"groups": [len(self.groups_of_values(plan, part)) for part in plan.parts]}
 
     @step
+    @takes_as(PrivateProductSteps.open_products)
     def open_products(
         self,
         limbs: int,
@@ -134,7 +139,7 @@ class ComparingParty(ImputingParty):
         )  # fmt: skip
         if self._plan.regresses:
             return answer
-        labels = np.asarray(self.state[LABELS], dtype=np.int64)
+        labels = self._plan.labels
         owner = np.repeat(np.arange(len(widths)), widths)
         place = names.index(self.name)
         self._check_labels(labels[owner == place] if len(labels) == len(owner) else labels)
@@ -151,12 +156,14 @@ class ComparingParty(ImputingParty):
         return replace(answer, values=values, public=_without_own(answer.public))
 
     @step
+    @takes_as(EncryptedGroupSteps.encrypt_groups)
     def encrypt_groups(self, group: Indices, missing: Any = None, **rest: Any) -> dict[str, Any]:
         """See `EncryptedGroupSteps.encrypt_groups`; tells nothing of the own columns alone."""
         self._plan.check(group, missing)
         return _without_own(self._ciphertexts.encrypt_groups(group=group, missing=missing, **rest))
 
     @step
+    @takes_as(EncryptedGroupSteps.multiply_groups)
     def multiply_groups(self, **arguments: Any) -> dict[str, Any]:
         """See `EncryptedGroupSteps.multiply_groups`."""
         return self._ciphertexts.multiply_groups(**arguments)

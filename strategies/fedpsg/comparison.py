@@ -1,7 +1,7 @@
 """The server's products in a run of FedPSG-AR: rank correlations, then counts of value pairs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from math import isqrt
 from typing import Any, Self
@@ -17,7 +17,12 @@ from flwr_vertical.products.moments import largest_minimum
 from flwr_vertical.products.row_groups import RowGroups, group_rows
 from flwr_vertical.results import Progress
 from strategies.fedpsg.attribute_pairs import Pair
-from strategies.fedpsg.run_plan import LABELS, told_of_features, told_of_pairs, told_of_rows
+from strategies.fedpsg.run_plan import (
+    told_of_features,
+    told_of_labels,
+    told_of_pairs,
+    told_of_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,7 @@ class Comparison:
     minimum: int  # Fewest samples of anything that is told of, the largest over the parties
     by_rule: bool  # Whether a party holds to the default minimum, three rows a column
     progress: Progress  # Told of every round
+    _told: set[str] = field(default_factory=set)  # What was written into the parties' states
 
     @classmethod
     def of(
@@ -243,11 +249,12 @@ class Comparison:
         return moments
 
     def _tell(self, values: Mapping[str, Any]) -> None:
+        self._told.update(values)
         for name in self.names:
             self.federation.update(name, values)
 
     def _opened(self, products: Any, labels: Indices) -> Moments:
-        self._tell({LABELS: labels})
+        self._tell(told_of_labels(labels, self._told))
         rows = self.rows
         moments: Moments = products.moments(rows.group, len(rows.mask), missing=rows.mask)
         if isinstance(products, EncryptedProducts):

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from typing import Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.products.columns import rank_scores
+from flwr_vertical.protocol.arguments import OWN, Is, Within
 from flwr_vertical.tables import is_numeric
 from strategies.fedpsg.association_rules import (
     NONE,
@@ -27,6 +28,16 @@ from strategies.fedpsg.blinding import BlindingSteps
 from strategies.fedpsg.comparing import ComparingParty
 from strategies.fedpsg.gan.encoding import Encoding
 from strategies.fedpsg.gan.steps import GanSteps
+from strategies.fedpsg.messages import (
+    AloneFields,
+    FillFields,
+    NetworkFields,
+    Nonce,
+    Pad,
+    Rule,
+    RuleFields,
+    TakeUpFields,
+)
 from strategies.fedpsg.regression.steps import RegressionSteps
 from strategies.fedpsg.regression.targets import regress_alone
 from strategies.fedpsg.run_plan import Part, Plan
@@ -49,15 +60,16 @@ class FedPSGParty(ComparingParty):
     regression = Uses(RegressionSteps)
 
     @step(repeatable=False)  # what is sealed begins with fresh random bytes
-    def generate(self, rule: str, nonce: bytes, **given: Any) -> dict[str, Any]:
+    def generate(self, rule: Rule, nonce: Nonce, **message: Unpack[RuleFields]) -> dict[str, Any]:
         """Generate attributes of samples that other parties lack, sealed for these.
 
         Message: rule: with ``mean`` the group of the own attribute is told, and the target takes
-        the mean; nonce: of this run; **given: what `PairKeySteps.keep_pair_keys` takes; by number
+        the mean; nonce: of this run; **message: what `PairKeySteps.keep_pair_keys` takes; by number
         of the pair, ``rows:<number>``, samples that the target lacks, and ``weights:<number>``,
         see `rules.weights_of`; returns by target, a code of 16 bits for each sample of each pair,
         under the seed of the two.
         """
+        given: dict[str, Any] = {**message}
         self.check_exchange(GENERATED)
         self._keep_keys(nonce, given)
         plan = self._plan
@@ -121,11 +133,17 @@ class FedPSGParty(ComparingParty):
             )
 
     @step
-    def complete(self, rule: str, imputer: str, nonce: bytes, **given: Any) -> dict[str, Any]:
+    def complete(
+        self,
+        rule: Rule,
+        imputer: Annotated[str, Is("imputer")],
+        nonce: Nonce,
+        **message: Unpack[AloneFields],
+    ) -> dict[str, Any]:
         """Put generated attributes into the samples that this party lacks, and write the table.
 
         Message: rule, nonce: as of `generate`; imputer: what fills the cells that are still
-        missing, by the own table alone; **given: what `PairKeySteps.keep_pair_keys` takes;
+        missing, by the own table alone; **message: what `PairKeySteps.keep_pair_keys` takes;
         ``rows:<number>`` and, with ``mean``, ``weights:<number>`` of the pairs whose target this
         party is; ``sealed:<source>``, what their sources generated; ``locally``, attributes that
         are generated here, or ``within``, how many; of regressions ``trees``, of networks
@@ -133,6 +151,7 @@ class FedPSGParty(ComparingParty):
         samples were completed, and how many cells by rules, without a rule, and by the imputer;
         where the truth is known here, how well.
         """
+        given: dict[str, Any] = {**message}
         self._keep_keys(nonce, given)
         codes, counts = self._by_rules(rule, nonce, given)
         imputed = np.isnan(codes)
@@ -145,15 +164,17 @@ class FedPSGParty(ComparingParty):
     @step
     def receive(
         self,
-        rule: str,
-        nonce: bytes,
-        **given: Any,
+        rule: Rule,
+        nonce: Nonce,
+        **message: Unpack[NetworkFields],
     ) -> dict[str, Any]:
         """Put generated attributes into the samples that this party lacks, for networks to go on.
 
-        Message: rule, nonce, **given: as of `complete`; also ``owner`` and ``sealed`` of the group
-        seed, and the fields of `strategies.fedpsg.gan.halves.Shape`; returns see `GanSteps.start`.
+        Message: rule, nonce, **message: as of `complete`; also ``owner`` and ``sealed`` of the
+        group seed, and the fields of `strategies.fedpsg.gan.halves.GanShape`; returns see
+        `GanSteps.start`.
         """
+        given: dict[str, Any] = {**message}
         self._keep_keys(nonce, given)
         if "owner" in given:
             keys = {name: given[name] for name in _KEYS}
@@ -169,25 +190,31 @@ class FedPSGParty(ComparingParty):
 
     @step
     def take_up(
-        self, rule: str, nonce: bytes, trees: int, n_rows: int, **given: Any
+        self,
+        rule: Rule,
+        nonce: Nonce,
+        trees: Annotated[int, Is("ceil(trees / (n_parties - 1)) if imputer == 'forest' else 0")],
+        n_rows: Annotated[int, OWN, Within(0, "n_samples")],
+        **message: Unpack[TakeUpFields],
     ) -> dict[str, Any]:
         """Put generated attributes into the samples that this party lacks, for regressions.
 
-        Message: rule, nonce, **given: as of `complete`; trees: random trees, whose leaves are
+        Message: rule, nonce, **message: as of `complete`; trees: random trees, whose leaves are
         columns as well; n_rows: see `RegressionSteps.start`; returns see `RegressionSteps.start`.
         """
+        given: dict[str, Any] = {**message}
         self.check_exchange(GENERATED)
         self._keep_keys(nonce, given)
         codes = self._begun(rule, nonce, given)
         return self.regression.start(codes, n_rows, rule == "draw", trees, given["names"])
 
     @step
-    def fill(self, number: int, **given: Any) -> dict[str, Any]:
+    def fill(self, pad: Pad, **message: Unpack[FillFields]) -> dict[str, Any]:
         """Fill missing cells by what the regressions predict, and write the table.
 
-        Message: number, **given: see `RegressionSteps.fill`; returns see `complete`.
+        Message: pad, **message: see `RegressionSteps.fill`; returns see `complete`.
         """
-        imputed, codes = self.regression.fill(number, **given), self.regression.codes
+        imputed, codes = self.regression.fill(pad, {**message}), self.regression.codes
         # Samples that no regression reaches, for nobody shares enough of them.
         imputed += self._fill_rest(codes)
         return self._written(codes, self._counts, imputed)
@@ -297,10 +324,10 @@ class FedPSGParty(ComparingParty):
         if imputer in ("mice", "forest"):
             trees = int(given["trees"])
             return regress_alone(self.codes, codes, counts, drawn, trees, self.rng)
-        from strategies.fedpsg.gan.halves import Shape, impute_alone
+        from strategies.fedpsg.gan.halves import GanShape, impute_alone
 
         options: dict[str, Any] = {n: float(given[n]) for n in ("learning_rate", "alpha", "hidden")}
-        shape = Shape(imputer, seed=int(self.rng.integers(2**31)), **options)
+        shape = GanShape(imputer, seed=int(self.rng.integers(2**31)), **options)
         encoding = Encoding.fit(self.codes, counts)
         steps = int(given["iterations"]), int(given["batch"])
         return impute_alone(codes, encoding, shape, *steps, self.rng, self.name)

@@ -1,6 +1,6 @@
 """What a party is told of the course of a run, and checks before it multiplies columns."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,11 @@ _MINIMUM = "fedpsg.minimum"
 _PAIRS = "fedpsg.pairs"
 _MOST = "fedpsg.most"
 _FEATURES = "fedpsg.features told"
-LABELS = "fedpsg.labels"
+SCORE_LABELS, COUNT_LABELS = "fedpsg.labels of scores", "fedpsg.labels of counts"
+WRITTEN = (
+    _ROWS, _MASK, _NAMES, _MINIMUM, _PAIRS, _MOST, _FEATURES, SCORE_LABELS, COUNT_LABELS,
+)  # fmt: skip
+"""What the server writes into the state of parties, each once in a run."""
 
 
 def told_of_rows(group: Indices, mask: Flags, names: list[str], minimum: int) -> dict[str, Any]:
@@ -36,6 +40,11 @@ def told_of_pairs(pairs: list[Pair], most: list[int], names: list[str]) -> dict[
 def told_of_features() -> dict[str, Any]:
     """Return what every party keeps when products of the regressions' columns follow."""
     return {_FEATURES: True}
+
+
+def told_of_labels(labels: Indices, told: Collection[str]) -> dict[str, Any]:
+    """Return what every party keeps of which columns belong together, given what it was told."""
+    return {COUNT_LABELS if _PAIRS in told else SCORE_LABELS: labels}
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,8 @@ class Plan:
         self.regresses = bool(state.get(_FEATURES, False))
         self._pairs = np.asarray(state.get(_PAIRS, np.zeros((0, 4))), dtype=np.int64)
         self._most = list(state.get(_MOST, []))
+        told = state.get(COUNT_LABELS if self.counts_pairs else SCORE_LABELS)
+        self.labels: Indices = np.zeros(0, dtype=np.int64) if told is None else np.asarray(told)
 
     @property
     def others(self) -> list[str]:

@@ -5,9 +5,24 @@ import importlib.util
 from flwr_vertical import Strategy
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.optional import how_to_install
+from flwr_vertical.products import OPENED_PRODUCTS
+from flwr_vertical.protocol.declaration import (
+    BITS,
+    FACTS,
+    NOTHING,
+    ONE,
+    SOME,
+    If,
+    Maybe,
+    Protocol,
+    Repeat,
+    Round,
+)
 from flwr_vertical.settings import setting
 from strategies.fedpsg.association_rules import RULES
+from strategies.fedpsg.gan.training import IMPUTE_ROWS
 from strategies.fedpsg.party import GENERATED
+from strategies.fedpsg.run_plan import WRITTEN
 
 LOCAL = ("mean", "none")
 REGRESSIONS = ("mice", "forest")
@@ -89,6 +104,65 @@ DISCLOSURE = (
 )
 
 
+_GROUP_SEED = Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE)
+
+_NETWORKS = Protocol(
+    If("generator == 'joint'", _GROUP_SEED),
+    Round("receive", "which cells are missing, widths of encoded columns", tells=(FACTS, BITS)),
+    Repeat(
+        If("generator == 'joint'", Round("embed", "summed, embeddings under the group's streams")),
+        Round("forward", "summed, inputs of 128 neurons and losses of a batch", tells=BITS),
+        If(
+            "generator == 'joint'",
+            Round("by_others", "summed, gradients under the group's streams"),
+        ),
+        Round("update"),
+        at_most="iterations",
+    ),
+    Repeat(
+        If("generator == 'joint'", Round("embed", "summed, embeddings under the group's streams")),
+        Round("impute", "how many cells were filled", tells=FACTS),
+        at_most=f"ceil(n_samples / {IMPUTE_ROWS})",
+    ),
+    Round("finish", "how many cells were filled", tells=FACTS),
+)
+_REGRESSIONS = Protocol(
+    Round("take_up", "which cells are missing, levels and leaves of attributes", tells=FACTS),
+    OPENED_PRODUCTS,
+    Round("predict", "summed, terms under the group's streams", tells=(NOTHING, BITS)),
+    Round("fill", "how many cells were filled", tells=FACTS),
+)
+
+PROTOCOL = Protocol(
+    Round("prepare", "names of attributes, public keys", tells=FACTS),
+    If(
+        "n_associated and variant != 'cag'",
+        Maybe(
+            OPENED_PRODUCTS,  # of rank scores
+            If(
+                "variant == 'ar'",
+                Maybe(
+                    OPENED_PRODUCTS,  # of indicators of values
+                    Round(
+                        "generate",
+                        "codes of generated cells, sealed for their party",
+                        tells=(NOTHING, BITS),
+                        ask=SOME,
+                    ),
+                ),
+            ),
+        ),
+    ),
+    If(
+        f"not federated or imputer in {LOCAL}",
+        Round("complete", "how many cells were filled", tells=FACTS),
+        otherwise=(If(f"imputer in {REGRESSIONS}", _REGRESSIONS, otherwise=(_NETWORKS,)),),
+    ),
+    hands_over=WRITTEN,
+)
+"""What a run exchanges after the alignment."""
+
+
 class FedPSGSettings(Strategy):
     """What the strategy reads."""
 
@@ -168,6 +242,7 @@ class FedPSGSettings(Strategy):
     )
 
     disclosure = DISCLOSURE
+    protocol = PROTOCOL
 
     @property
     def exchanges_asked(self) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ from strategies.fedpsg.regression.steps import regress_and_impute
 from strategies.fedpsg.settings import LOCAL, NETWORKS, REGRESSIONS, FedPSGSettings
 
 if TYPE_CHECKING:
-    from strategies.fedpsg.gan.halves import Shape
+    from strategies.fedpsg.gan.halves import GanShape
 
 
 class FedPSGAR(FedPSGSettings):
@@ -306,10 +306,10 @@ class FedPSGAR(FedPSGSettings):
             return {name: getattr(self, name) for name in names}
         return {}
 
-    def _shape(self, federation: Federation, n_labels: int) -> "Shape":
-        from strategies.fedpsg.gan.halves import Shape
+    def _shape(self, federation: Federation, n_labels: int) -> "GanShape":
+        from strategies.fedpsg.gan.halves import GanShape
 
-        return Shape(
+        return GanShape(
             self.imputer,
             self.generator == "joint",
             n_labels,

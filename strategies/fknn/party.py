@@ -1,6 +1,6 @@
 """The party half of FKNN: blinded distances, local imputation from ranked donors."""
 
-from typing import Any
+from typing import Annotated, Any, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,8 @@ from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
+from flwr_vertical.products.pair_keys import PairKeyFields
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 from flwr_vertical.tables import Kind, is_numeric
 from flwr_vertical.tables.codes import fill_values
 from strategies.common.imputing_party import ImputingParty
@@ -24,6 +26,9 @@ from strategies.fknn.distances import (
     squared_distances,
 )
 from strategies.fknn.neighbours import impute_column, listed_donors
+
+Numbers: TypeAlias = npt.NDArray[np.int32]
+Weights: TypeAlias = npt.NDArray[Any]
 
 _MOST_COLUMNS = 2**16 - 1
 _SETTINGS, _PUBLIC = "fknn.settings", "fknn.public"
@@ -44,14 +49,14 @@ class FKNNParty(ImputingParty):
     @step
     def prepare(
         self,
-        n_neighbors: int,
-        weighting: str,
-        weights: str,
-        standardize: bool,
-        complete_blocks: bool,
+        n_neighbors: Annotated[int, Is("n_neighbors")],
+        weighting: Annotated[str, Is("weighting")],
+        weights: Annotated[str, Is("weights")],
+        standardize: Annotated[bool, Is("standardize")],
+        complete_blocks: Annotated[bool, Is("complete_blocks")],
         owner: str,
-        sealed: bytes,
-        **keys: Any,
+        sealed: Annotated[bytes, OWN],
+        **keys: Unpack[PairKeyFields],
     ) -> Summands:
         """Check the donors and say, into a sum, which rows this party needs and which it offers.
 
@@ -104,17 +109,17 @@ class FKNNParty(ImputingParty):
     @step
     def impute(
         self,
-        rows: Indices,
-        units: list[int],
-        donors: Indices | None = None,
+        rows: Annotated[Indices, DISTINCT, Within(0, "n_samples - 1")],
+        units: Annotated[list[int], Within(2, 3)],
+        donors: Annotated[Indices | None, DISTINCT, Within(0, "n_samples - 1")] = None,
         split: bool = False,
-        n_listed: int = 0,
-        done: Indices | None = None,
-        neighbours: npt.NDArray[np.int32] | None = None,
-        ranks: npt.NDArray[np.int32] | None = None,
-        counts: npt.NDArray[np.int32] | None = None,
-        weights: npt.NDArray[np.float64] | None = None,
-        width: int = 0,
+        n_listed: Annotated[int, Within(0, "n_samples")] = 0,
+        done: Annotated[Indices | None, DISTINCT, Within(0, "n_samples - 1")] = None,
+        neighbours: Annotated[Numbers | None, Within(0, "n_samples - 1")] = None,
+        ranks: Annotated[Numbers | None, Shape("neighbours"), Within(0, "n_samples - 1")] = None,
+        counts: Annotated[Numbers | None, Shape("done"), Within(0, "n_samples")] = None,
+        weights: Weights | None = None,
+        width: Annotated[int, Within(0, "n_samples")] = 0,
         exhausted: bool = False,
     ) -> Summands:
         """Impute the previous block from its ranked donors and send distances of the next one.
@@ -133,9 +138,10 @@ class FKNNParty(ImputingParty):
         agreed = self._keep_public(units, donors)
         summands: dict[str, Any] = {}
         if done is not None:
-            assert neighbours is not None
-            assert ranks is not None
-            assert counts is not None
+            if neighbours is None or ranks is None or counts is None or not width:
+                raise ProtocolError(
+                    f"party {self.name!r}: the rows of a block came without their ranked donors"
+                )
             more = np.asarray(counts) > int(self.state[_LISTED])
             if more.any():
                 longest = int(np.max(counts)) - int(self.state[_LISTED])
@@ -156,7 +162,11 @@ class FKNNParty(ImputingParty):
         return Summands(summands)
 
     @step
-    def finish(self, units: list[int], donors: Indices | None = None) -> dict[str, Any]:
+    def finish(
+        self,
+        units: Annotated[list[int], Within(2, 3)],
+        donors: Annotated[Indices | None, DISTINCT, Within(0, "n_samples - 1")] = None,
+    ) -> dict[str, Any]:
         """Write the imputed table, and forget what rows and distances were hidden by.
 
         Message: units, donors: as in `impute`; returns how many cells were imputed, how many of

@@ -37,6 +37,15 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import GroupKey
+from flwr_vertical.protocol.declaration import (
+    BITS,
+    FACTS,
+    NOTHING,
+    ONE,
+    Protocol,
+    Repeat,
+    Round,
+)
 from flwr_vertical.results import Progress
 from flwr_vertical.server import Total
 from flwr_vertical.settings import setting
@@ -137,6 +146,25 @@ class FKNN(Strategy):
         {"demo.dataset": "breast-cancer", "demo.missing-cells": 0.1, "demo.missing-blocks": 0.05}
     )
     party = FKNNParty
+    protocol = Protocol(
+        Round("pair_key", "a public key", tells=FACTS),
+        Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE),
+        Round(
+            "prepare",
+            "summed, which rows need donors, and which are donors, in a secret order",
+            tells=(FACTS, BITS),
+        ),
+        Repeat(
+            Round(
+                "impute",
+                "summed, blinded distances of a block of rows from all donors",
+                tells=(NOTHING, BITS),
+                release="rank",
+            ),
+            at_most="8 * n_samples + 8",
+        ),
+        Round("finish", "how many cells it imputed", tells=FACTS),
+    )
     arbiter = FKNNArbiter
     disclosure = (
         (

@@ -1,7 +1,7 @@
 """The party half of a forest: batches of trees, and the votes of their leaves."""
 
 import hashlib
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.streams import stream
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 from strategies.forest.arbiter import place, unpack_places
 from strategies.forest.batch import PARTY, TREE, WEIGHT, Batch, Comers, weights_of
 from strategies.forest.gain_messages import Sums, Used, factors_of, limits_of, marks, parcel
@@ -36,14 +37,14 @@ class GrowthSteps(StepGroup):
     def begin_batch(
         self,
         deal: bytes,
-        names: list[str],
-        seed: int,
-        draws: Indices,
-        trees: Indices,
-        n_classes: int,
-        bootstrap: bool,
+        names: Annotated[list[str], Within("n_parties", "n_parties")],
+        seed: Annotated[int, Within(0, 2**62)],
+        draws: Annotated[Indices, DISTINCT, Within(0, "n_trees - 1")],
+        trees: Annotated[Indices, DISTINCT, Shape("draws"), Within(0, "n_trees * n_classes - 1")],
+        n_classes: Annotated[int, Within(1, 1000)],
+        bootstrap: Annotated[bool, Is("bootstrap")],
         fit: npt.NDArray[np.uint8],
-        min_child: int,
+        min_child: Annotated[int, Is("min_child")],
     ) -> dict[str, Any]:
         """Draw the rows of some trees, which begin to grow.
 
@@ -71,11 +72,11 @@ class GrowthSteps(StepGroup):
     @step
     def offer(
         self,
-        names: list[str],
-        widths: list[int],
-        observed: Indices,
-        usable: npt.NDArray[np.uint8],
-        target_bits: int,
+        names: Annotated[list[str], Within("n_parties", "n_parties")],
+        widths: Annotated[list[int], Within("names", "names")],
+        observed: Annotated[Indices, Within(0, "observed - 1")],
+        usable: Annotated[npt.NDArray[np.uint8], Shape("observed"), Within(0, 1)],
+        target_bits: Annotated[int, Within(0, 62)],
         sides: list[bytes] | None = None,
     ) -> dict[str, Any]:
         """Seal, for the arbiter, what it compares the splits of a level by.
@@ -106,7 +107,7 @@ class GrowthSteps(StepGroup):
         return {"number": number, "shape": list(order.shape), "parcel": sealed}
 
     @step(repeatable=False)  # nonces of what is sealed are drawn
-    def split(self, won: bytes) -> dict[str, Any]:
+    def split(self, won: Annotated[bytes, OWN]) -> dict[str, Any]:
         """Split nodes by own columns, and tell the other parties the sides of rows.
 
         Message: won: what the arbiter sealed for this party; returns ``sides``, sealed under the

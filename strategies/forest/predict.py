@@ -21,6 +21,16 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.products import GroupKey, PairKeys
+from flwr_vertical.protocol.declaration import ARBITER as THE_ARBITER
+from flwr_vertical.protocol.declaration import (
+    BITS,
+    FACTS,
+    NOTHING,
+    ONE,
+    Protocol,
+    Repeat,
+    Round,
+)
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
 from strategies.forest.model import VotesModel
@@ -67,6 +77,20 @@ class ForestPredictions(Predictions):
     """
 
     party = VotesPredictParty
+    protocol: ClassVar[Protocol] = Protocol(
+        Round("open_forest", "bits that a prediction may tell; keys", tells=FACTS),
+        Round("prepare", "its public key", tells=FACTS, ask=THE_ARBITER),
+        Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE),
+        Round("enter"),
+        Repeat(
+            Round("descend", "sealed for the parties, sides of rows", tells=(NOTHING, BITS)),
+            at_most=255,
+        ),
+        Round("tally", "shares of votes", tells=(NOTHING, BITS)),
+        Round("round_votes", "summed votes, rounded, under a pad", ask=THE_ARBITER),
+        Round("finish_predictions"),
+        Round("finish", ask=THE_ARBITER),
+    )
     needs_arbiter: ClassVar[str | None] = "votes that are rounded"
     disclosure = DISCLOSURE
 

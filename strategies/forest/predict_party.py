@@ -1,7 +1,7 @@
 """The party half of predictions by a forest: rows go down all trees, and votes leave in halves."""
 
 import hashlib
-from typing import Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 
@@ -9,7 +9,9 @@ from flwr_vertical import Party, Uses, step
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
+from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.products.streams import stream
+from flwr_vertical.protocol.arguments import OWN
 from strategies.forest.batch import LEFT, MISSING_LEFT, NUMBER, PARTY, RIGHT, TREE, Comers, Lines
 from strategies.forest.model import VotesPart, coefficients_of
 from strategies.forest.vote_release import ReleaseSteps
@@ -59,7 +61,12 @@ class VotesPredictParty(Party):
 
     @step
     def enter(
-        self, model: str, owner: str, sealed: bytes, arbiter: list[bytes], **keys: Any
+        self,
+        model: str,
+        owner: str,
+        sealed: Annotated[bytes, OWN],
+        arbiter: list[bytes],
+        **keys: Unpack[PairKeyFields],
     ) -> None:
         """Take the group seed, and put all rows at the roots.
 

@@ -17,7 +17,7 @@ Z is hidden from the helper by P, W from it by P, y from the owner by rho; U fro
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from flwr_vertical.errors import StateLostError
 from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import KeyStream, stream
+from flwr_vertical.protocol.arguments import OWN, Shape, Within
 from strategies.forest.gain_messages import Used
 from strategies.trees.node_sums import BLOCK_BYTES, Blocks, Indices, Ring, dense_sums
 from strategies.trees.secret_shares import check_tag, stream_label
@@ -115,13 +116,13 @@ class DealtSteps(StepGroup):
     def take_shares(
         self,
         deal: bytes,
-        names: list[str],
-        widths: list[int],
-        tags: list[bytes],
-        pad: bytes,
-        masked_target: Ring,
-        rho: bytes = b"",
-        dealt: Ring | None = None,
+        names: Annotated[list[str], Within("n_parties", "n_parties")],
+        widths: Annotated[list[int], Within("names", "names")],
+        tags: Annotated[list[bytes], Within("names", "names")],
+        pad: Annotated[bytes, OWN],
+        masked_target: Annotated[Ring, OWN, Shape("n_samples")],
+        rho: Annotated[bytes, OWN] = b"",
+        dealt: Annotated[Ring | None, OWN, Shape("n_samples", None)] = None,
     ) -> None:
         """Make the own shares of the products of slots and targets (`share_arithmetic`).
 

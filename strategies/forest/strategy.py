@@ -7,6 +7,17 @@ import numpy as np
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.protocol.declaration import ARBITER as THE_ARBITER
+from flwr_vertical.protocol.declaration import (
+    BITS,
+    FACTS,
+    NOTHING,
+    ONE,
+    Maybe,
+    Protocol,
+    Repeat,
+    Round,
+)
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
@@ -115,6 +126,38 @@ class VerticalForest(Strategy):
         }
     )
     party = ForestParty
+    protocol = Protocol(
+        Round("prepare", "numbers of bins of its columns, without names; keys", tells=FACTS),
+        Round("prepare", "its public key", tells=FACTS, ask=THE_ARBITER),
+        Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE),
+        Repeat(
+            Repeat(
+                Repeat(
+                    Round("send_masked", "rows of its bins, under a key stream", again=True),
+                    at_most="n_samples",
+                ),
+                Maybe(Round("take_shares")),
+                Round("begin_batch", "bits that a prediction may tell", tells=FACTS),
+                at_most=3,
+            ),
+            Repeat(
+                Round("offer", "sealed for the arbiter, what gains are compared by"),
+                Round("judge", "sealed for the parties, which candidates win", ask=THE_ARBITER),
+                Maybe(
+                    Round("split", "sealed for the parties, sides of rows", tells=(NOTHING, BITS))
+                ),
+                at_most="max_depth",
+            ),
+            Round("end_batch"),
+            at_most="1000 * ceil(n_trees / batch)",
+        ),
+        Maybe(
+            Round("votes", "shares of votes of samples without a label", tells=(NOTHING, BITS)),
+            Round("round_votes", "summed votes, rounded, under a pad", ask=THE_ARBITER),
+        ),
+        Round("finish_votes", "how many splits it has", tells=FACTS),
+        Round("finish", ask=THE_ARBITER),
+    )
     arbiter = ForestArbiter
     predictions = ForestPredictions
     needs_labels: ClassVar[bool] = True

@@ -57,7 +57,13 @@ from strategies.glm.outcome import fill_selected
 from strategies.glm.penalties import SELECTING, parse_lambdas, stated
 from strategies.linear import settings as shared
 from strategies.linear.families import FAMILIES, family_named
-from strategies.linear.moment_party import PRIVATE, RECOGNISED, MeanParty, MomentArbiter
+from strategies.linear.moment_party import (
+    PRIVATE,
+    RECOGNISED,
+    MeanParty,
+    MomentArbiter,
+    moments_protocol,
+)
 from strategies.linear.moments.collect import open_moments
 from strategies.linear.moments.dp_moments import noisy_least_squares, state_privacy
 from strategies.linear.moments.dp_opening import FitBudget, check_budget
@@ -199,6 +205,7 @@ class VerticalGLM(Strategy):
     needs_labels = True
     demo = shared.demo(0.1, **{"glm.rows": "all"})
     party = GLMParty
+    protocol = moments_protocol("family != 'gaussian'")
     arbiter = MomentArbiter
     disclosure = (
         (

@@ -1,5 +1,7 @@
 """The party half of sharing ADMM: its coefficients stay here, sums of its fits go out."""
 
+from typing import Annotated
+
 import numpy as np
 import numpy.typing as npt
 
@@ -7,6 +9,7 @@ from flwr_vertical import Party, Summands, Uses, step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 from strategies.glm_admm.admm import BOUND, ColumnBlock, composed, largest_correlation
 from strategies.linear.data import RegressionData
 
@@ -30,7 +33,9 @@ class GLMADMMParty(Party):
     data = Uses(RegressionData, penalized=True)
 
     @step
-    def begin(self, residual: Array, used: npt.NDArray[np.uint8]) -> Summands:
+    def begin(
+        self, residual: Array, used: Annotated[npt.NDArray[np.uint8], OWN, Within(0, 1)]
+    ) -> Summands:
         """Learn which samples take part, and tell how strong a penalty must be.
 
         Message: residual (n_used,): label less its expectation without any column; used
@@ -51,15 +56,15 @@ class GLMADMMParty(Party):
     @step
     def admm(
         self,
-        fits: Indices,
-        slope: Array,
-        steep: float,
-        again: Indices,
-        strengths: Array | None = None,
-        penalty: str = "",
-        noise: float = 0.0,
-        delta: float = 0.0,
-        rounds: int = 0,
+        fits: Annotated[Indices, DISTINCT, Within(0, 2**20)],
+        slope: Annotated[Array, Shape(None, "fits")],
+        steep: Annotated[float, Within(1e-300, 1e300)],
+        again: Annotated[Indices, DISTINCT, Within(0, 2**20)],
+        strengths: Annotated[Array | None, Shape(None), Within(0.0, 1e300)] = None,
+        penalty: Annotated[str, Is("penalty")] = "",
+        noise: Annotated[float, Within(0.0, 1e300)] = 0.0,
+        delta: Annotated[float, Is("delta")] = 0.0,
+        rounds: Annotated[int, Is("max_iter")] = 0,
     ) -> Summands:
         """Take the step (4.4) of every fit that is asked for.
 
@@ -97,7 +102,7 @@ class GLMADMMParty(Party):
         return Summands({"selected": np.count_nonzero(self._final, axis=0).astype(np.uint32)})
 
     @step
-    def finish(self, chosen: int) -> Summands:
+    def finish(self, chosen: Annotated[int, Within(0, 2**20)]) -> Summands:
         """Hand over the coefficients of the chosen lambda, and fits of samples without a label.
 
         Message: chosen: number of the lambda; returns summed: ``fit`` of shape (n_unlabelled,), 0

@@ -30,6 +30,7 @@ from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.protocol.declaration import BITS, EPSILON, FACTS, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.glm.outcome import CONVERGED, GLMModel
@@ -116,6 +117,16 @@ class GLMADMM(Strategy):
     exchanges_asked = (EXCHANGE,)
     demo: ClassVar[Mapping[str, Any]] = shared.demo(0.1)
     party = GLMADMMParty
+    protocol = Protocol(
+        Round("prepare", "names of columns, number of rows", tells=FACTS),
+        Round("begin", "summed, a power of the largest correlation with the labels", tells=BITS),
+        Repeat(
+            Round("admm", "summed, a fit of each sample for each lambda", tells=(BITS, EPSILON)),
+            at_most="max_iter",
+        ),
+        Round("count", "summed, how many coefficients are not zero", tells=BITS),
+        Round("finish", "its coefficients; summed, fits of samples without a label", tells=BITS),
+    )
     disclosure = (
         (
             "server, and arbiter in ckks mode",

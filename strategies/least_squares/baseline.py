@@ -14,7 +14,7 @@ from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
-from strategies.linear.moment_party import MomentArbiter, MomentParty
+from strategies.linear.moment_party import MOMENTS, MomentArbiter, MomentParty
 from strategies.linear.moments.collect import Grouping, OpenedMoments, open_moments
 from strategies.linear.moments.dp_moments import noisy_least_squares, state_privacy
 from strategies.linear.moments.dp_opening import FitBudget, GroupNoise, check_budget
@@ -44,6 +44,7 @@ class Baseline(Strategy):
     needs_labels = True
     demo = shared.demo(0.3)
     party = MomentParty
+    protocol = MOMENTS
     arbiter = MomentArbiter
 
     def check(self) -> None:

@@ -1,6 +1,6 @@
 """What parties of regressions share: rows that take part, standardised, checked."""
 
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -8,10 +8,25 @@ import numpy.typing as npt
 from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.protocol.arguments import Is, Shape, Within
 from strategies.linear.design import Design, make_design
 
 # Under a prefix that the server may not write to.
 PUBLIC_RANGE = "node.regression.range"
+
+
+class RowSettings(TypedDict):
+    """What `RegressionRows.prepare_rows` is told beside the labels."""
+
+    encoding: Annotated[str, Is("encoding")]
+    missing_cells: Annotated[str, Is("missing_cells")]
+    standardize: bool
+    intercept: bool
+    n_unheld: NotRequired[Annotated[int, Within(0, 2**40)]]
+
+
+Labelled: TypeAlias = Annotated[npt.NDArray[np.uint8], Shape("n_samples"), Within(0, 1)]
+"""1 where a sample has a label."""
 
 
 class RegressionRows(StepGroup):
@@ -233,7 +248,9 @@ class RegressionData(RegressionRows):
     """The same where no other step prepares them."""
 
     @step
-    def prepare(self, **settings: Any) -> Summands:
+    def prepare(
+        self, labelled: Labelled | None = None, **settings: Unpack[RowSettings]
+    ) -> Summands:
         """Turn the own table into a matrix, check it, and say what the server must know of it.
 
         Message: encoding, missing_cells: see `make_design`; standardize: divide each column by its
@@ -244,7 +261,7 @@ class RegressionData(RegressionRows):
         aligned numbers of ``dropped`` rows and the names of ``collinear`` columns, of the whole
         table, and of columns ``left_out`` (`Design`).
         """
-        return self.prepare_rows(**settings)
+        return self.prepare_rows(labelled=labelled, **settings)
 
 
 RIDGE = 1e-6

@@ -4,12 +4,24 @@ from typing import Any
 
 from flwr_vertical import Arbiter, Party, Summands, Uses, step
 from flwr_vertical.products import (
+    OPENED_PRODUCTS,
     EncryptedGroupSteps,
     GroupKeySteps,
     HeldColumns,
     PairKeySteps,
     PrivateProductSteps,
     ProductKeySteps,
+)
+from flwr_vertical.protocol.arguments import takes_as
+from flwr_vertical.protocol.declaration import (
+    BITS,
+    EPSILON,
+    FACTS,
+    ROWS,
+    If,
+    Protocol,
+    Repeat,
+    Round,
 )
 from strategies.linear.masked_means.steps import MaskedMeanSteps
 from strategies.linear.moments.steps import MomentSteps
@@ -61,6 +73,38 @@ class MomentArbiter(Arbiter):
     products = Uses(ProductKeySteps)
 
 
+_MOST_EVALUATIONS = 48
+_EVALUATED = (
+    Round("send_digits", "its columns in digits, under a key stream", tells=ROWS, again=True),
+    Repeat(
+        Round("place_fits", "summed, an angle for each row under key streams; how far fits reach"),
+        Repeat(
+            Round("open_means", "sums of columns times a function of the fits", tells=ROWS),
+            at_most=2,
+        ),
+        at_most=_MOST_EVALUATIONS,
+    ),
+)
+
+
+def moments_protocol(*evaluated_if: str) -> Protocol:
+    """Return what a fit by moments exchanges, with evaluations of means under a condition."""
+    return Protocol(
+        Round("prepare_moments", "names of columns, number of rows, keys", tells=(FACTS, EPSILON)),
+        OPENED_PRODUCTS,
+        *(If(condition, *_EVALUATED) for condition in evaluated_if),
+        Round(
+            "finish_moments",
+            "summed, a rounded term of each sample without a label",
+            tells=(FACTS, BITS),
+        ),
+    )
+
+
+MOMENTS = moments_protocol()
+"""What a fit by moments exchanges."""
+
+
 class MomentParty(Party):
     """Sends its columns under the group's key stream, and keeps its coefficients in the end."""
 
@@ -76,6 +120,7 @@ class MomentParty(Party):
         return self.moments.columns()
 
     @step
+    @takes_as(KeptCoefficients.keep)
     def finish_moments(self, **model: Any) -> Summands:
         """Erase the group seed, keep the own coefficients, and send terms of unlabelled samples.
 

@@ -1,16 +1,17 @@
 """What a party has: its columns as its networks see them, its consent, what it keeps of a model."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from flwr_vertical import Party, StepGroup
-from flwr_vertical.arrays import AnyArray
+from flwr_vertical.arrays import AnyArray, Indices, Numbers
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.policy.record import allows
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 from strategies.neural.hardware import device_of, to_numpy
 from strategies.neural.model import ColumnScales, NeuralPart, fit_scales
 from strategies.neural.networks import NetworkSizes, dtype_of
@@ -18,6 +19,20 @@ from strategies.neural.networks import NetworkSizes, dtype_of
 EMBEDDINGS, LONE_EMBEDDINGS = "embeddings", "lone-embeddings"
 """Exchanges to which a node must agree: sums of embeddings by sample, and of samples that it alone
 holds, which such a sum does not hide."""
+
+Batch: TypeAlias = Annotated[Indices, Shape(None), Within(0, "n_samples - 1"), DISTINCT]
+"""Aligned rows, each once at most."""
+
+Seed: TypeAlias = Annotated[int, Within(0, 2**62 - 1)]
+ModelName: TypeAlias = Annotated[str, Within(32, 32)]
+OwnRows: TypeAlias = Annotated[Numbers, OWN, Shape(None, None)]
+"""Numbers of those rows of a batch that a party holds."""
+
+Sizes: TypeAlias = Annotated[str, Is("network_sizes")]
+Precision: TypeAlias = Annotated[str, Is("precision")]
+Encoding: TypeAlias = Annotated[str, Is("encoding")]
+Device: TypeAlias = Annotated[str, Is("device")]
+"""What repeats a setting, of which nodes and server have the same."""
 
 
 class HeldRows(NamedTuple):

@@ -8,6 +8,7 @@ from torch.nn import Module
 
 from flwr_vertical import Strategy
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.settings import setting
 from strategies.neural.hardware import DEVICES
 from strategies.neural.images import NETWORKS, parse_shapes
@@ -89,6 +90,16 @@ class NeuralStrategy(Strategy):
     def network_settings(self) -> NetworkSizes:
         """Sizes of all networks."""
         raise NotImplementedError
+
+    @property
+    def agreed(self) -> dict[str, Any]:
+        """What nodes work out of their settings, and hold the server's messages against."""
+        return {"network_sizes": self.network_settings.to_text()}
+
+    def protocol_of_run(self) -> Protocol | None:
+        """See `Strategy.protocol_of_run`; the settings have what follows from them as well."""
+        declared = super().protocol_of_run()
+        return None if declared is None else declared.given({**declared.settings, **self.agreed})
 
     def fitted(
         self, kind: type[_M], rounds: NeuralRounds, targets: LabelTargets, head: Module, **own: Any

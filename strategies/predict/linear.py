@@ -10,7 +10,7 @@ predict_kept   down: the digest, and with several regressions the number of each
 =============  =================================================================================
 """
 
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
 from flwr_vertical.predictions import Predictions
+from flwr_vertical.protocol.arguments import OWN, Within
+from flwr_vertical.protocol.declaration import BITS, FACTS, Maybe, Protocol, Round
 from flwr_vertical.results import Progress
 from strategies.linear.prediction.party_model import LinearPart
 from strategies.linear.prediction.regressions import MARGIN
@@ -35,7 +37,7 @@ class PredictParty(Party):
     """Has its own coefficients from the run named ``fitted``; no step takes any."""
 
     @step
-    def open_model(self, model: str) -> dict[str, Any]:
+    def open_model(self, model: Annotated[str, Within(1, 200)]) -> dict[str, Any]:
         """Look for what this party kept, and say which rows count as missing.
 
         Message: model: digest of the model; returns ``dropped``, the aligned numbers of rows with
@@ -44,7 +46,11 @@ class PredictParty(Party):
         return {"dropped": self._dropped(self._part(model))}
 
     @step
-    def predict_kept(self, model: str, pattern: npt.NDArray[Any] | None = None) -> Summands:
+    def predict_kept(
+        self,
+        model: Annotated[str, Within(1, 200)],
+        pattern: Annotated[npt.NDArray[np.integer[Any]] | None, OWN, Within(0, 2**31)] = None,
+    ) -> Summands:
         """Send the terms of the rows held into a sum; once a run.
 
         Message: model: digest of the model; pattern (n_held,): with several regressions, that of
@@ -101,6 +107,10 @@ class LinearPredictions(Predictions):
     """Each party multiplies by its coefficients, and terms are added up; one or two rounds."""
 
     party = PredictParty
+    protocol: ClassVar[Protocol] = Protocol(
+        Maybe(Round("open_model", "which rows it cannot use", tells=FACTS)),
+        Round("predict_kept", "summed, a rounded term of each sample", tells=(FACTS, BITS)),
+    )
     disclosure = (
         (
             "server",

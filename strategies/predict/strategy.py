@@ -13,6 +13,7 @@ from flwr_vertical import Federation, Model, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.predictions import Predictions
+from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.registry import predictions_of
 from flwr_vertical.results import Progress
 from flwr_vertical.results.model import UnknownModel
@@ -108,6 +109,7 @@ class Predict(Strategy):
     disclosure = _of_model()
     exchanges_asked = _of_model()
     predictions = LinearPredictions
+    protocol = LinearPredictions.protocol
     needs_common_samples: ClassVar[bool] = False  # each row is predicted by itself
     uses_labels: ClassVar[bool] = True
 
@@ -115,6 +117,13 @@ class Predict(Strategy):
     def needs_arbiter(self) -> str | None:
         """What needs an arbiter."""
         return self.chosen.needs_arbiter
+
+    def protocol_of_run(self) -> Protocol | None:
+        """See `Strategy.protocol_of_run`: it is the model's own, which an arbiter does not know."""
+        if self.earlier is None and "kept_here" not in vars(self):
+            return None
+        declared = self.chosen.protocol
+        return None if declared is None else declared.given({"contributions": self.contributions})
 
     @cached_property
     def chosen(self) -> type[Predictions]:
@@ -142,7 +151,7 @@ class Predict(Strategy):
             return self
         made = self.clone()
         kept = Model.from_bytes(part, "what this node saved in the run named as 'fitted'")
-        vars(made)["chosen"] = predictions_of(kept.strategy)
+        vars(made)["chosen"], vars(made)["kept_here"] = predictions_of(kept.strategy), True
         return made
 
     def run(

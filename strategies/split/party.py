@@ -1,23 +1,41 @@
 """The party half of the methods: consent, pretraining, and one message a step of training."""
 
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from flwr_vertical import Party, StepGroup, Summands, Uses, step
-from flwr_vertical.arrays import AnyArray
-from flwr_vertical.errors import DataError
+from flwr_vertical.arrays import AnyArray, Flags, Numbers
+from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.protocol.arguments import OWN, Is, OneOf, Shape, Within
 from strategies.neural.hardware import to_numpy, to_tensor
 from strategies.neural.networks import from_arrays, to_arrays
-from strategies.neural.party import LONE_EMBEDDINGS, KeptPart, NetworkSteps, OwnColumns, scatter
+from strategies.neural.party import (
+    LONE_EMBEDDINGS,
+    Batch,
+    Device,
+    Encoding,
+    KeptPart,
+    ModelName,
+    NetworkSteps,
+    OwnColumns,
+    OwnRows,
+    Precision,
+    Seed,
+    Sizes,
+    scatter,
+)
 from strategies.split.methods import SplitNetworks, TrainingSettings
 from strategies.split.networks import Extractor, SplitPart, TwoEncoders
 from strategies.split.pretraining import HybridPretraining, pretrain
 
 WEIGHTS, PRETRAINING = "split weights", "split pretraining"
 """What a party draws its own random numbers for."""
+
+Weights: TypeAlias = Annotated[Numbers, Shape(None)]
+"""Weights that parties average, one after the other."""
 
 
 class KeptExtractor(KeptPart):
@@ -35,14 +53,14 @@ class Extractors(NetworkSteps):
     @step
     def prepare(
         self,
-        networks: str,
-        training: str,
-        n_parties: int,
-        shared_seed: int,
-        precision: str,
-        encoding: str,
-        device: str,
-        subsets: bool,
+        networks: Sizes,
+        training: Annotated[str, Is("training")],
+        n_parties: Annotated[int, Is("n_parties")],
+        shared_seed: Seed,
+        precision: Precision,
+        encoding: Encoding,
+        device: Device,
+        subsets: Annotated[bool, Is("subsets")],
     ) -> dict[str, Any]:
         """Agree to take part, note the settings of the run, and pretrain if that needs nobody else.
 
@@ -66,7 +84,9 @@ class Extractors(NetworkSteps):
         return agreed
 
     @step
-    def open_networks(self, model: str, device: str) -> dict[str, Any]:
+    def open_networks(
+        self, model: ModelName, device: Annotated[str, OneOf(("auto",))]
+    ) -> dict[str, Any]:
         """Take up what an earlier run left here, to predict with it.
 
         Message: model: name of the model; device: where to compute; returns as of `prepare`.
@@ -141,10 +161,10 @@ class EmbeddingSteps(StepGroup):
     @step
     def embed(
         self,
-        batch: AnyArray,
-        takes: AnyArray | None = None,
-        gradient: AnyArray | None = None,
-        mean: AnyArray | None = None,
+        batch: Batch,
+        takes: Annotated[Flags | None, OWN, Shape(None, None)] = None,
+        gradient: OwnRows | None = None,
+        mean: Weights | None = None,
         remember: bool = False,
         recall: bool = False,
     ) -> Summands:
@@ -160,6 +180,11 @@ class EmbeddingSteps(StepGroup):
         if takes is not None:
             # The difference of two such sums is one party's own embedding.
             self.party.check_exchange(LONE_EMBEDDINGS)
+            if len(takes) > (n_parties := int(self.state.get("parties", 0))):
+                raise ProtocolError(
+                    f"party {self.name!r}: {len(takes)} sums of a sample are asked for, and the "
+                    f"method takes {n_parties} in a run that trains, as many as there are parties"
+                )
         self._catch_up(gradient, mean, remember=remember, recall=recall)
         extractors = self.other(Extractors)
         self.state["batch"] = np.asarray(batch)
@@ -175,9 +200,9 @@ class EmbeddingSteps(StepGroup):
     @step
     def keep(
         self,
-        model: str,
-        gradient: AnyArray | None = None,
-        mean: AnyArray | None = None,
+        model: ModelName,
+        gradient: OwnRows | None = None,
+        mean: Weights | None = None,
         remember: bool = False,
         recall: bool = False,
     ) -> dict[str, Any]:
@@ -231,10 +256,10 @@ class HybridSteps(StepGroup):
     @step
     def project(
         self,
-        batch: AnyArray | None = None,
-        epoch: int = 0,
-        total: AnyArray | None = None,
-        mean: AnyArray | None = None,
+        batch: Batch | None = None,
+        epoch: Annotated[int, Within(0, "pretrain_epochs - 1")] = 0,
+        total: Annotated[Numbers | None, Shape(None, None)] = None,
+        mean: Weights | None = None,
         ends: bool = False,
     ) -> Summands:
         """Learn from the last batch, go through the own rows if it ends an epoch, project a batch.

@@ -12,6 +12,7 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import AnyArray, Flags, Indices
 from flwr_vertical.predictions import Predictions
+from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
 from strategies.linear.problem import sample_index
 from strategies.neural.hardware import device_of, to_numpy, to_tensor
@@ -101,6 +102,13 @@ class SplitPredictions(Predictions):
     """
 
     party = SplitParty
+    protocol: ClassVar[Protocol] = Protocol(
+        Round("open_networks", "whether rows that it alone holds take part", tells=(FACTS, BITS)),
+        Repeat(
+            Round("embed", "summed, embeddings of a block of rows", tells=BITS),
+            at_most="n_samples",
+        ),
+    )
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
     disclosure = (
         (

@@ -12,6 +12,7 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import AnyArray, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.protocol.declaration import BITS, FACTS, If, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.results.evaluation import evaluate
 from flwr_vertical.settings import setting
@@ -32,6 +33,9 @@ from strategies.split.networks import SplitModel, make_head
 from strategies.split.party import SplitParty
 from strategies.split.rounds import SplitPredictions, SplitRounds, predict_rows, table_of
 
+_TRAINED = "(iterations if iterations else epochs * ceil(n_samples / batch_size))"
+_VALIDATED = "(((iterations or epochs) // validate_every) if validation_share else 0)"
+
 
 class SplitNetwork(NeuralStrategy):
     """Split learning with a private sum of embeddings: what all methods have, and their course.
@@ -44,6 +48,21 @@ class SplitNetwork(NeuralStrategy):
 
     kind: ClassVar[str]
     party = SplitParty
+    protocol = Protocol(
+        Round("prepare", "whether rows that it alone holds take part", tells=(FACTS, BITS)),
+        If(
+            "hybrid",
+            Repeat(
+                Round("project", "summed, projections of a batch, a loss, weights", tells=BITS),
+                at_most="pretrain_epochs * ceil(n_samples / pretrain_batch_size) + 1",
+            ),
+        ),
+        Repeat(
+            Round("embed", "summed, embeddings of a batch or a block of rows", tells=BITS),
+            at_most=f"{_TRAINED} + {_VALIDATED} + ceil(n_samples / prediction_rows)",
+        ),
+        Round("keep"),
+    )
     predictions = SplitPredictions
 
     def run(
@@ -79,6 +98,19 @@ class SplitNetwork(NeuralStrategy):
         rounds.keep(model.name)
 
     # -- settings ----------------------------------------------------------------------------
+
+    @property
+    def agreed(self) -> dict[str, Any]:
+        """See `NeuralStrategy.agreed`."""
+        training = self.training
+        return {
+            **super().agreed,
+            "training": training.to_text(),
+            "subsets": self.method.tasks != "observed",
+            "hybrid": self.training.pretrain != "none" and self.method.hybrid,
+            "epochs": training.epochs,
+            "iterations": training.iterations,
+        }
 
     @property
     def method(self) -> Method:

@@ -32,7 +32,14 @@ from strategies.glm.likelihoods import moments_of, usable_rows
 from strategies.glm.means import given_labels, shifted, with_labels
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
-from strategies.linear.moment_party import COLLUSION, RECOGNISED, WITHHELD, MeanParty, MomentArbiter
+from strategies.linear.moment_party import (
+    COLLUSION,
+    RECOGNISED,
+    WITHHELD,
+    MeanParty,
+    MomentArbiter,
+    moments_protocol,
+)
 from strategies.linear.moments.collect import OpenedMoments, open_moments
 from strategies.linear.moments.groups import by_pattern, complete_rows
 from strategies.linear.moments.patterns import Pattern
@@ -145,6 +152,7 @@ class VerticalSVM(Strategy):
     )
     needs_labels = True
     party = SVMParty
+    protocol = moments_protocol("loss == 'squared_hinge'")
     arbiter = MomentArbiter
     disclosure = (
         ("server", "names of the parties' columns, and rows left out"),

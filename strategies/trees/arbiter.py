@@ -5,7 +5,7 @@ it. It knows neither codes nor gradients, which party a candidate is of, nor whe
 same split as in another node.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
 from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol import pins
+from flwr_vertical.protocol.arguments import Shape, Within
 from flwr_vertical.protocol.messages import ARBITER
 from strategies.trees.gain import best_of, signed
 
@@ -138,9 +139,9 @@ class CompareSteps(ArbiterKeySteps):
     @step
     def compare(
         self,
-        number: int,
-        parcels: list[bytes],
-        shares: Ring,
+        number: Annotated[int, Within(0, 2**60)],
+        parcels: Annotated[list[bytes], Within(2, 2**20)],
+        shares: Annotated[Ring, Shape(3, None, None)],
         signs: npt.NDArray[np.uint8] | None = None,
         **keys: Any,
     ) -> dict[str, Any]:

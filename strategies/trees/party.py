@@ -1,13 +1,15 @@
 """The party half: codes, sums under pads, routing, and the splits that stay here."""
 
-from typing import Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 
 from flwr_vertical import Party, Uses, step
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
+from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.products.streams import KeyStream, tag_of_blocks
+from flwr_vertical.protocol.arguments import OWN, Is, OneOf, Within
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Bins, Codes, SlotLayout, fit_bins
 from strategies.trees.model import TreePart
@@ -30,7 +32,12 @@ class BinnedParty(Party):
     parcels = Uses(ParcelSteps)
 
     @step(repeatable=False)  # key pairs are drawn
-    def prepare(self, nonce: bytes, n_bins: int, n_sides: int) -> dict[str, Any]:
+    def prepare(
+        self,
+        nonce: bytes,
+        n_bins: Annotated[int, Is("n_bins")],
+        n_sides: Annotated[int, Within("n_trees * max_depth", 2**40)],
+    ) -> dict[str, Any]:
         """Cut the own columns into bins, and make the key pairs of this run.
 
         Message: nonce: of this run; n_bins: bins of a column at most; n_sides: to how many splits
@@ -63,12 +70,12 @@ class BinnedParty(Party):
     def send_masked(
         self,
         owner: str,
-        sealed: bytes,
-        dtype: str,
-        start: int,
-        stop: int,
+        sealed: Annotated[bytes, OWN],
+        dtype: Annotated[str, OneOf(("uint32", "uint64"))],
+        start: Annotated[int, Within(0, "n_samples")],
+        stop: Annotated[int, Within("start", "n_samples")],
         arbiter: list[bytes] | None = None,
-        **keys: Any,
+        **keys: Unpack[PairKeyFields],
     ) -> dict[str, Any]:
         """Hand over the rows of the own slots under the key stream of the group seed.
 
@@ -132,7 +139,9 @@ class TreeParty(BinnedParty):
     routing = Uses(RoutingSteps)
 
     @step
-    def finish(self, model: str, columns: bool = False) -> dict[str, Any]:
+    def finish(
+        self, model: Annotated[str, Within(1, 200)], columns: bool = False
+    ) -> dict[str, Any]:
         """Keep the own splits of the trees, on the own disk, and erase all keys.
 
         Message: model: names the model; columns: whether to tell the names of the columns that

@@ -10,7 +10,7 @@ sides          once a level; down: which own split each sample comes to in each 
 """
 
 import hashlib
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.predictions import Predictions
+from flwr_vertical.protocol.arguments import OWN, Shape, Within
+from flwr_vertical.protocol.declaration import BITS, SOME, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
 from strategies.linear.problem import sample_index
 from strategies.trees.binning import Codes, narrowest
@@ -34,7 +36,6 @@ from strategies.trees.contributions import (
 )
 from strategies.trees.model import LEAF, TreePart, TreesModel, figures, prediction_table
 from strategies.trees.monotone import NODE_KEY
-from strategies.trees.node_sums import Indices
 from strategies.trees.routing import check_openings, count_sides
 
 
@@ -44,7 +45,9 @@ class TreesPredictParty(Party):
     node_keys = (NODE_KEY,)  # of the fit: a node need not change its config
 
     @step
-    def open_trees(self, model: str, n_sides: int) -> None:
+    def open_trees(
+        self, model: Annotated[str, Within(1, 200)], n_sides: Annotated[int, Within(0, 2**40)]
+    ) -> None:
         """Look for what this party kept.
 
         Message: model: name of the model; n_sides: to how many splits a row comes at most, in all
@@ -54,7 +57,17 @@ class TreesPredictParty(Party):
         check_openings(self, TreePart.of_fit(self, model).bins.layout, n_sides)
 
     @step
-    def sides(self, model: str, names: Indices, split: Indices) -> dict[str, Any]:
+    def sides(
+        self,
+        model: Annotated[str, Within(1, 200)],
+        names: Annotated[npt.NDArray[np.int32], OWN, Shape(None, 2), Within(0, 2**31)],
+        split: Annotated[
+            npt.NDArray[np.signedinteger[Any]],
+            OWN,
+            Shape(None, "n_samples"),
+            Within(-1, "names - 1"),
+        ],
+    ) -> dict[str, Any]:
         """Tell on which side of own splits rows are.
 
         Message: model: name of the model; names (n_splits, 2): number of the tree and of the node;
@@ -100,6 +113,13 @@ class TreesPredictions(Predictions):
     """
 
     party = TreesPredictParty
+    protocol: ClassVar[Protocol] = Protocol(
+        Round("open_trees"),
+        Repeat(
+            Round("sides", "on which side of its splits rows are", tells=BITS, ask=SOME),
+            at_most=4096,
+        ),
+    )
     contributions_had = FORMS
     disclosure = (
         (

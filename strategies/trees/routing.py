@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from flwr_vertical import Party, StepGroup, step
 from flwr_vertical.errors import PolicyError
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy_ledger.budgets import ROUNDING
+from flwr_vertical.protocol.arguments import OWN, Shape, Within
 from strategies.trees.binning import SlotLayout
 from strategies.trees.monotone import check_told
 from strategies.trees.node_sums import Indices
@@ -30,10 +31,15 @@ class RoutingSteps(StepGroup):
     @step
     def route(
         self,
-        names: Indices,
-        slots: Indices,
-        missing_left: npt.NDArray[np.uint8],
-        split: Indices,
+        names: Annotated[npt.NDArray[np.int32], OWN, Shape(None, 2), Within(0, 2**31)],
+        slots: Annotated[npt.NDArray[np.int32], OWN, Shape("names"), Within(0, 2**31)],
+        missing_left: Annotated[npt.NDArray[np.uint8], OWN, Shape("names"), Within(0, 1)],
+        split: Annotated[
+            npt.NDArray[np.signedinteger[Any]],
+            OWN,
+            Shape(None, "n_samples"),
+            Within(-1, "names - 1"),
+        ],
         fit: npt.NDArray[np.uint8],
     ) -> dict[str, Any]:
         """Split nodes by own columns.
@@ -103,6 +109,7 @@ def count_sides(
     now = np.where(positions >= 0, number[np.maximum(positions, 0)], 0)
     told = np.asarray(party.state.get(_TOLD, np.zeros(len(now))), dtype=float)
     bits = np.minimum(now, bits_of_codes(layout) - told)
+    party.privacy_ledger.note_nothing("bits")  # unless some follow
     for count in np.unique(bits[bits > 0]):
         chosen = bits == count
         party.open_bits(

@@ -10,7 +10,7 @@ and sealed. Only where the nodes agreed to open histograms it goes to the server
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from flwr_vertical.policy.record import key_of
 from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import KeyStream, stream
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 from strategies.trees.arbiter import ParcelSteps, pack, place_of, under_cancelling_bits
 from strategies.trees.blinding import Factors, noise
 from strategies.trees.gain import candidates
@@ -36,6 +37,9 @@ from strategies.trees.node_sums import (
     legal_of,
     to_slots,
 )
+
+Numbers: TypeAlias = npt.NDArray[np.signedinteger[Any]]
+UnsignedRing: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
 HISTOGRAMS = "histograms"
 """The exchange in which the server sees sums of gradients over the slots of every node."""
@@ -56,21 +60,21 @@ class ShareSteps(StepGroup):
     @step
     def share(
         self,
-        names: list[str],
-        widths: list[int],
-        tags: list[bytes],
-        observed: Indices,
-        node: Indices,
-        direct: Indices,
-        parent: Indices,
-        active: Indices,
-        usable: npt.NDArray[np.uint8],
-        min_child: int,
-        masked_v: Ring,
-        rho_v: bytes = b"",
-        masked_h: Ring | None = None,
-        rho_h: bytes = b"",
-        limits: npt.NDArray[np.float64] | None = None,
+        names: Annotated[list[str], Within("n_parties", "n_parties")],
+        widths: Annotated[list[int], Within("names", "names")],
+        tags: Annotated[list[bytes], Within("names", "names")],
+        observed: Annotated[Indices, Within(0, "observed - 1")],
+        node: Annotated[Numbers, Shape(None, "n_samples"), Within(-1, "direct - 1")],
+        direct: Annotated[Indices, Within(-1, 2**31)],
+        parent: Annotated[Indices, Shape("direct"), Within(-1, 2**31)],
+        active: Annotated[Indices, DISTINCT, Within(0, "direct - 1")],
+        usable: Annotated[npt.NDArray[np.uint8], Shape(None, "observed"), Within(0, 1)],
+        min_child: Annotated[int, Is("min_child")],
+        masked_v: Annotated[UnsignedRing, OWN, Shape("node", "n_samples")],
+        rho_v: Annotated[bytes, OWN] = b"",
+        masked_h: Annotated[UnsignedRing | None, OWN, Shape("node", "n_samples")] = None,
+        rho_h: Annotated[bytes, OWN] = b"",
+        limits: Annotated[npt.NDArray[np.float64] | None, Shape(2, "active")] = None,
         order: bytes = b"",
     ) -> dict[str, Any]:
         """Make the shares of one level.
@@ -105,10 +109,11 @@ class ShareSteps(StepGroup):
         if masked_h is not None:
             self._check_rows(places, own)
         parcels, seed = self.other(ParcelSteps), self.other(GroupKeySteps).seed
-        number = parcels.number
+        number, asked = parcels.number, self.party.services.binding().hex()
 
         def pad(what: str, owner: str, shape: tuple[int, int]) -> Ring:
-            label = f"tree pad {what} {owner!r} {helper[owner]!r} {number}"
+            # An owner and a helper who are told different things draw pads that do not cancel.
+            label = f"tree pad {what} {owner!r} {helper[owner]!r} {number} {asked}"
             return stream(seed, label, shape).astype(masked_v.dtype, copy=False)
 
         told: dict[str, Any] = {"number": number}

@@ -26,6 +26,21 @@ import pandas as pd
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.protocol.declaration import (
+    ARBITER as THE_ARBITER,
+)
+from flwr_vertical.protocol.declaration import (
+    BITS,
+    FACTS,
+    NOTHING,
+    ONE,
+    SOME,
+    If,
+    Maybe,
+    Protocol,
+    Repeat,
+    Round,
+)
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
 from flwr_vertical.results.evaluation import evaluate
@@ -193,6 +208,30 @@ class VerticalGBDT(Strategy):
         {"products": "histograms='open', which tells the server the same sums by masked products"}
     )
     party = TreeParty
+    protocol = Protocol(
+        Round("prepare", "numbers of bins of its columns, without names; keys", tells=FACTS),
+        Round("prepare", "its public key", tells=FACTS, ask=THE_ARBITER),
+        Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE),
+        Repeat(
+            Round("send_masked", "rows of its bins, under the group's key stream", again=True),
+            at_most="n_samples",
+        ),
+        Repeat(
+            Round(
+                "share",
+                "shares of sums of gradients over bins, under pads; open, the sums",
+                tells=(NOTHING, BITS),
+            ),
+            If(
+                "histograms != 'open'",
+                Round("compare", "which candidate of each node gains most", ask=THE_ARBITER),
+            ),
+            Maybe(Round("route", "on which side of a split rows are", tells=BITS, ask=SOME)),
+            at_most="n_trees * max_depth",
+        ),
+        Round("finish", "by consent, names of the columns of splits", tells=FACTS),
+        Round("finish", ask=THE_ARBITER),
+    )
     arbiter = TreeArbiter
     predictions = TreesPredictions
     needs_labels: ClassVar[bool] = True

@@ -1,14 +1,14 @@
 """A party's half of VertiGAN. PyTorch is imported where it is used."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Party, Summands, step
-from flwr_vertical.arrays import Array, Floats32
+from flwr_vertical.arrays import Array, Floats32, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.policy.defaults import min_rows
+from flwr_vertical.protocol.arguments import DISTINCT, Is, Shape, Within
 from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
 from strategies.copula.party import check_rows, synthetic_ids
 from strategies.fedpsg.gan.encoding import Encoding
@@ -29,13 +29,17 @@ class VertiGANParty(Party):
     """Trains a branch of the generator against a critic that sees its own columns alone."""
 
     @step
-    def start(self, rows: npt.NDArray[np.int64], learning_rate: float) -> dict[str, Any]:
+    def start(
+        self,
+        rows: Annotated[Indices, Shape(None), Within(0, "n_samples - 1"), DISTINCT],
+        learning_rate: Annotated[float, Is("learning_rate")],
+    ) -> dict[str, Any]:
         """Make branch and critic.
 
         Message: rows: samples that all parties have; learning_rate: of Adam; returns ``rows``, how
         many of these have no missing cell.
         """
-        self.check_exchange(NETWORKS)
+        self.open_exchange(NETWORKS, "gradients of networks that learn from its rows")
         kept = check_rows(rows, self.n_samples, self.name)
         whole = kept[~np.isnan(self._codes[kept]).any(axis=1)]
         stated = self.policy.min_rows
@@ -53,7 +57,7 @@ class VertiGANParty(Party):
         return {"rows": len(whole)}
 
     @step
-    def train(self, hidden: Floats32) -> Summands:
+    def train(self, hidden: Annotated[Floats32, Shape(None, "batch", None)]) -> Summands:
         """Move critic and branch, and send the gradient by what the branch was given.
 
         Message: hidden (n_critic_steps + 1, n, TRUNK): of new synthetic samples; the last are the
@@ -71,7 +75,11 @@ class VertiGANParty(Party):
         return Summands({"gradient": gradient.numpy()})
 
     @step
-    def make(self, hidden: Floats32, start: int) -> dict[str, Any]:
+    def make(
+        self,
+        hidden: Annotated[Floats32, Shape(None, None)],
+        start: Annotated[int, Within(0, "(rows or n_samples) - 1")],
+    ) -> dict[str, Any]:
         """Make some synthetic samples.
 
         Message: hidden (n, TRUNK); start: number of the first of them.

@@ -31,6 +31,7 @@ import numpy as np
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import DataError
+from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.vertigan.party import NETWORKS, VertiGANParty
@@ -43,7 +44,8 @@ class VertiGAN(Strategy):
     """Synthetic samples of every party's columns, from a generator that all train together.
 
     Learns from samples that all parties have, without a missing cell. Each node must allow it: what
-    is learnt without noise can disclose samples.
+    is learnt without noise can disclose samples. So a node's privacy ledger counts its rows as told
+    whole.
 
     Notes
     -----
@@ -64,6 +66,15 @@ class VertiGAN(Strategy):
 
     name: ClassVar[str] = "vertigan"
     party = VertiGANParty
+    protocol = Protocol(
+        Round("start", "how many samples that all parties have are complete", tells=(FACTS, BITS)),
+        Repeat(
+            Round("train", "summed, gradients by synthetic samples", tells=BITS),
+            at_most="iterations",
+        ),
+        Repeat(Round("make"), at_most=f"ceil((rows or n_samples) / {MAKE_ROWS})"),
+        Round("finish"),
+    )
     requires = ("torch",)
     demo: ClassVar[Mapping[str, Any]] = MappingProxyType({"demo.missing-cells": 0.0})
     exchanges_asked: ClassVar[tuple[str, ...]] = (NETWORKS,)

@@ -33,6 +33,7 @@ from flwr_vertical.settings import setting
 from strategies.linear import settings as shared
 from strategies.linear.moment_party import (
     COLLUSION,
+    MOMENTS,
     RECOGNISED,
     WITHHELD,
     MomentArbiter,
@@ -133,6 +134,7 @@ class VFEM(Strategy):
         )
     )
     name: ClassVar[str] = "vfem"
+    protocol = MOMENTS
     needs_labels = True
     demo = shared.demo(0.3)
     party = MomentParty

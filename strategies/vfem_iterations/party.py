@@ -1,7 +1,7 @@
 """The party half of VFEM's iterations: its parameters, its fits, its own M-step."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +9,7 @@ import numpy.typing as npt
 from flwr_vertical import Party, Summands, Uses, step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.products import HeldColumns, PairKeySteps
+from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within
 from strategies.linear.data import RegressionData
 from strategies.linear.prediction.steps import PredictionSteps
 from strategies.vfem_iterations.equations import PartyParameters
@@ -33,7 +34,13 @@ class VFEMIterationsParty(Party):
         return super().take(name, arguments)
 
     @step
-    def gradient(self, r: Array, missing: Array, sigma2: float, learning_rate: float) -> Summands:
+    def gradient(
+        self,
+        r: Annotated[Array, OWN, Shape(None)],
+        missing: Annotated[Array, OWN, Shape(2)],
+        sigma2: Annotated[float, Within(0.0, 1e300)],
+        learning_rate: Annotated[float, Is("learning_rate")],
+    ) -> Summands:
         """Take the M-step, and send what the next E-step needs.
 
         Message: r (n_held,): ``r_i`` of the rows held; missing (2,): see `PartyParameters.m_step`;
@@ -51,7 +58,10 @@ class VFEMIterationsParty(Party):
 
     @step
     def finish(
-        self, group: Indices, weight: Array, absent: npt.NDArray[np.uint8]
+        self,
+        group: Annotated[Indices, OWN, Within(0, "weight - 1")],
+        weight: Annotated[Array, Within(0.0, 1e300)],
+        absent: Annotated[npt.NDArray[np.uint8], Shape("weight", "n_parties"), Within(0, 1)],
     ) -> dict[str, Any]:
         """Hand over the estimates, and what their standard errors need.
 

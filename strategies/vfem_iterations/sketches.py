@@ -11,7 +11,7 @@ Without S, a sketch tells the server the second moments ``X'X``, and little more
 the seed could solve for X, and must not see the sketch.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from flwr_vertical.arrays import Array
 from flwr_vertical.products import HeldColumns, PairKeys, PairKeySteps
 from flwr_vertical.products.columns import MultipliesColumns
 from flwr_vertical.products.streams import KeyStream
+from flwr_vertical.protocol.arguments import OWN, Is, Within
 
 PURPOSE = "vfem information"
 _BLOCK_SIGNS = 1 << 20
@@ -31,7 +32,12 @@ class SketchSteps(StepGroup):
     party: MultipliesColumns
 
     @step
-    def sketch_rows(self, nonce: bytes, weight: Array, size: int) -> dict[str, Any]:
+    def sketch_rows(
+        self,
+        nonce: bytes,
+        weight: Annotated[Array, OWN, Within(0.0, 1e300)],
+        size: Annotated[int, Is("sketch_size")],
+    ) -> dict[str, Any]:
         """Sketch the own columns for each other party, each row times the root of its weight.
 
         Message: nonce: of this run; weight (n_held,): of the rows held; size: rows of a sketch;

@@ -26,6 +26,15 @@ import numpy as np
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array
+from flwr_vertical.protocol.declaration import (
+    BITS,
+    FACTS,
+    If,
+    Maybe,
+    Protocol,
+    Repeat,
+    Round,
+)
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.linear import settings as shared
@@ -106,6 +115,29 @@ class VFEMIterations(Strategy):
     exchanges_asked: ClassVar[tuple[str, ...]] = ("sums",)
     demo = shared.demo(0.3)
     party = VFEMIterationsParty
+    protocol = Protocol(
+        Round("prepare", "names of columns, number of rows", tells=(FACTS, BITS)),
+        Repeat(
+            Round("gradient", "summed, a fit of each sample; the variance of its own", tells=BITS),
+            at_most="max_iter",
+        ),
+        Maybe(
+            Round("finish", "its coefficients, and moments of its columns", tells=BITS),
+            If(
+                "sketch_size > 0",
+                Maybe(
+                    Round("pair_key", "a public key", tells=FACTS),
+                    Round("keep_pair_keys"),
+                    Round("sketch_rows", "random projections of its columns", tells=BITS),
+                ),
+            ),
+            Round(
+                "keep_model",
+                "summed, a rounded term of each sample without a label",
+                tells=(FACTS, BITS),
+            ),
+        ),
+    )
     disclosure = (
         ("server", "names of the parties' columns, which are collinear, and rows left out"),
         (

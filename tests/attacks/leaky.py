@@ -1,11 +1,14 @@
 """A strategy that leaks in every way that the attacks look for, one at a time."""
 
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from flwr_vertical import Party, Strategy, Summands, setting, step
+from flwr_vertical.node.steps import steps_of
+from flwr_vertical.protocol.arguments import OWN
+from flwr_vertical.protocol.declaration import FACTS, Either, Protocol, Repeat, Round
 
 LEAKS = (
     "nothing",
@@ -22,7 +25,7 @@ _SCALE = 2.0**30
 
 class LeakyParty(Party):
     @step
-    def fit(self, turn, beta=None):
+    def fit(self, turn, beta: Annotated[Any, OWN] = None):
         """Sum the fits, opened by sample: what the first edition of the linear methods did."""
         if beta is None:  # the party's own
             beta = np.random.default_rng([turn, *self.name.encode()]).normal(size=2)
@@ -51,7 +54,7 @@ class LeakyParty(Party):
         return {"masked": mask + np.rint(value * _SCALE).astype(np.int64).view(np.uint64)}
 
     @step
-    def listen(self, **values):
+    def listen(self, **values: Annotated[Any, OWN]):
         return {}
 
     def _numbers(self):
@@ -66,6 +69,13 @@ class Leaky(Strategy):
 
     name: ClassVar[str] = "leaky"
     party = LeakyParty
+    # It says that all of it is public.
+    protocol = Protocol(
+        Repeat(
+            Either(*(Round(name, tells=FACTS) for name in sorted(steps_of(LeakyParty)))),
+            at_most=1000,
+        )
+    )
     disclosure = (("server", "too much"),)
 
     def run(self, federation, alignment, result, progress):

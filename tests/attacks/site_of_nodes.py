@@ -5,6 +5,7 @@ Flower but for the network. Where a test says so, the nodes pin each other's ide
 a secret against guessing.
 """
 
+import json
 import os
 import re
 from contextlib import contextmanager
@@ -104,6 +105,7 @@ class Site:
         """
         known = {"alignment", "aggregation"}
         config = {key: value for key, value in options.items() if key not in known}
+        config["settings"] = json.dumps(strategy.settings())
         settings = {key: options[key] for key in known & set(options)}
         if label_holder:
             config["label-holder"] = label_holder

@@ -14,6 +14,7 @@ from site_of_nodes import NOTHING, PARTIES, Site, ask, make_tables, refused, ste
 from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import PartyError, VerticalError
 from flwr_vertical.server.run_record import journaled
+from strategies.copula import VCDS
 from strategies.glm import VerticalGLM
 from strategies.vfem import VFEM, CompleteCase
 
@@ -140,11 +141,10 @@ def test_a_resumed_run_asks_for_no_more(site, tmp_path):
         assert "labels" not in steps_answered(grid)
 
 
-RELEASE = {
-    "epsilon": 0.1, "budget": "per-variable", "rank_share": 0.5, "margin_noise": "increments",
-    "bounds": "", "impute": False,
-}  # fmt: skip
-VARIABLES = {"strategy": "vcds", "vcds.epsilon": 0.1}
+RELEASE = VCDS(epsilon=0.1, rank_share=0.5)._arguments(None)
+VARIABLES = {"strategy": "vcds", "vcds.epsilon": 0.1, "vcds.rank-share": 0.5}
+
+OTHERS = {"strategy": "evcds", "evcds.epsilon": 0.1, "evcds.rank-share": 0.5}
 
 
 def release(federation, **changes):
@@ -163,7 +163,7 @@ def test_epsilon_is_counted_over_runs_methods_columns_and_rows(site):
     nodes = site(all={"policy.epsilon-total": 2.2 * each})
     with nodes.attacked(**VARIABLES) as federation:
         release(federation)
-    with nodes.attacked(run_id=2, strategy="evcds") as federation:
+    with nodes.attacked(run_id=2, **OTHERS) as federation:
         release(federation)
     with nodes.attacked(run_id=3, **VARIABLES) as federation, refused("policy.epsilon-total"):
         release(federation, rows=np.arange(N // 2))
@@ -240,7 +240,8 @@ def test_what_is_told_before_sums_does_not_depend_on_the_rows_that_are_chosen(tm
     few = np.isin(np.arange(N), range(10)).astype(np.uint8)
     told = []
     for run_id, labelled in enumerate([few, 1 - few], start=1):
-        with nodes.attacked(run_id=run_id) as federation:
+        encoded = '{"encoding": "one-hot", "missing_cells": "error"}'
+        with nodes.attacked(run_id=run_id, settings=encoded) as federation:
             federation.open()
             align(federation)
             chosen = asked | {"labelled": labelled}

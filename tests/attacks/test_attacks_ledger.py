@@ -79,7 +79,9 @@ def distinct():
 
 def recorded(strategy, tables, labels, folder):
     """Run it over files, each node with a ledger, and keep all that passes."""
-    app = party_app(strategy.party, arbiter=strategy.arbiter, storage=FileStorage())
+    protocol = strategy.protocol_of_run()
+    halves = {"arbiter": strategy.arbiter, "protocol": protocol}
+    app = party_app(strategy.party, **halves, storage=FileStorage())
     named = {name: table.rename_axis("id") for name, table in tables.items()}
     nodes = Site(folder, named, app=app, all=OPEN)
     if strategy.needs_arbiter:

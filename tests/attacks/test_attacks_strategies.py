@@ -157,7 +157,8 @@ def test_three_rows_of_neighbours_do_not_meet(n_parties, standardize):
     strategy = FKNN(standardize=standardize)
     assert not scales_found(strategy, tables, labels)
     told = FKNN(weights="distance", standardize=standardize)
-    assert scales_found(told, tables, labels, policy={"exchanges": "distances"})
+    # Sums of logarithms meet by chance as well, and may hide a pair: of eight triples, one will do.
+    assert scales_found(told, tables, labels, n_triples=8, policy={"exchanges": "distances"})
 
 
 def test_sums_are_of_enough_rows():

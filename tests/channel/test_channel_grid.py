@@ -195,7 +195,7 @@ def test_an_app_that_knows_no_channels_is_served_by_messages(log):
 
 def test_parties_of_another_version_are_refused_with_both_versions(monkeypatch, log):
     monkeypatch.setattr("flwr_vertical.channel.client.__version__", "0.0.9")
-    monkeypatch.setattr("flwr_vertical.node.service.__version__", "0.0.9")
+    monkeypatch.setattr("flwr_vertical.node.introduction.__version__", "0.0.9")
     with echo_grid(2) as inner:
         with ChannelGrid(inner) as grid:
             assert grid.channels == set()

@@ -139,19 +139,20 @@ def test_known_answer_from_the_standards():
     private, public = fixed_keys(*names)
     arrays = [np.arange(3, dtype=np.uint16), np.arange(40, dtype=np.uint64).reshape(5, 8)]
     expected = [array.copy() for array in arrays]
-    PairwiseMasker(private["shop"], "shop", public, NONCE).mask(arrays, 7)
+    PairwiseMasker(private["shop"], "shop", public, NONCE).mask(arrays, 7, b"asked")
 
     for peer, adds in (("bank", False), ("été", True)):
         info = b""
         low, high = sorted(("shop", peer))
         for part in (
-            b"flwr-vertical pairwise mask v2",
+            b"flwr-vertical pairwise mask v3",
             *(low.encode(), public[low], high.encode(), public[high]),
         ):
             info += len(part).to_bytes(4, "big") + part
         key = hkdf_sha256(x25519(private["shop"], public[peer]), NONCE, info, 32)
-        counter = (int.from_bytes(key[16:], "big") + 7 * 2**64) % 2**128
-        stream = aes_ctr_stream(key[:16], counter.to_bytes(16, "big"), 6 + 320)
+        number = (7).to_bytes(8, "big")
+        counter = hashlib.blake2b(number + b"asked", key=key[16:], digest_size=16).digest()
+        stream = aes_ctr_stream(key[:16], counter, 6 + 320)
         masks_of_arrays = [
             np.frombuffer(stream[:6], "<u2"),
             np.frombuffer(stream[6:], "<u8").reshape(5, 8),

@@ -38,7 +38,7 @@ from flwr_vertical.alignment import steps
 from flwr_vertical.crypto import generate_keypair
 from flwr_vertical.crypto.permutation import secret_order
 from flwr_vertical.errors import VerticalError
-from flwr_vertical.node import service
+from flwr_vertical.node import introduction
 from flwr_vertical.node.service import StepServer
 from flwr_vertical.products import pair_keys
 from flwr_vertical.server import journal
@@ -172,7 +172,7 @@ def steady(patch, keys=False):
 
     patch.setattr(Journal, "random_bytes", in_order)
     patch.setattr(journal, "secrets", SimpleNamespace(token_bytes=draw))
-    patch.setattr(service, "secrets", SimpleNamespace(token_bytes=bytes))
+    patch.setattr(introduction, "secrets", SimpleNamespace(token_bytes=bytes))
     patch.setattr(steps, "secret_order", lambda count, random=bytes: secret_order(count, bytes))
     if keys:
         pairs = defaultdict(generate_keypair)
@@ -180,7 +180,7 @@ def steady(patch, keys=False):
         def of_node():  # each node has a thread
             return pairs[threading.current_thread().name]
 
-        for module in (service, pair_keys):
+        for module in (introduction, pair_keys):
             patch.setattr(module, "generate_keypair", of_node)
 
 

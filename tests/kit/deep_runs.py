@@ -10,6 +10,7 @@ from training import TrainingPlace
 
 from flwr_vertical import simulate, step
 from flwr_vertical.protocol import decode
+from flwr_vertical.protocol.declaration import FACTS, Protocol, Round
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, VALUES, read_envelope
 from strategies.false_vfl.networks import NetworkSettings
 from strategies.false_vfl.party import FalseVFLParty, Networks
@@ -110,6 +111,9 @@ class OpenFalseVFL(FalseVFL):
     """Notes in `TOLD` what all networks are in the end."""
 
     party = OpenParty
+    protocol = Protocol(
+        *FalseVFL.protocol.parts[:-2], Round("tell", tells=FACTS), *FalseVFL.protocol.parts[-2:]
+    )
 
     def _keep(self, rounds, nets, head):
         own = list(nets.parameters())

@@ -116,7 +116,10 @@ class App:
     """A party app whose process can end."""
 
     def __init__(self, strategy, storage):
-        self.make = lambda: party_app(strategy.party, arbiter=strategy.arbiter, storage=storage)
+        protocol = strategy.protocol_of_run()
+        self.make = lambda: party_app(
+            strategy.party, arbiter=strategy.arbiter, storage=storage, protocol=protocol
+        )
         self.forget()
 
     def forget(self):

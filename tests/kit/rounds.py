@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical import Party, Strategy, Summands, setting, step
+from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Round
 
 EXCHANGE = "sums"
 
@@ -52,6 +53,11 @@ class Rounds(Strategy):
 
     name: ClassVar[str] = "rounds"
     party = RoundsParty
+    protocol = Protocol(
+        Round("prepare", tells=(FACTS, BITS)),
+        Repeat(Round("fit", "summed, a fit of each sample", tells=BITS), at_most="max_iter"),
+        Round("coefficients", "its coefficients", tells=FACTS),
+    )
     needs_labels: ClassVar[bool] = True
     exchanges_asked: ClassVar[tuple[str, ...]] = (EXCHANGE,)
     disclosure = (("server", "fits of each sample, summed over parties"),)

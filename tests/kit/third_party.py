@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from flwr_vertical import Party, Strategy, Summands, setting, step
+from flwr_vertical.protocol.declaration import FACTS, Protocol, Round
 
 
 class KnownCellsParty(Party):
@@ -31,6 +32,7 @@ class KnownCells(Strategy):
 
     name: ClassVar[str] = "known-cells"
     party = KnownCellsParty
+    protocol = Protocol(Round("known", "summed, how many cells are known", tells=FACTS))
     uses_labels = True
     disclosure = (("server", "how many cells are known, summed over parties"),)
 

@@ -78,8 +78,7 @@ def test_without_a_total_one_release_is_all(nodes):
     assert entry["what"].startswith("policy.epsilon-total: asked epsilon")
 
 
-ASKED = {"epsilon": 0.1, "budget": "per-variable", "rank_share": 0.5, "margin_noise": "increments",
-         "bounds": "", "impute": False}  # fmt: skip
+ASKED = VCDS(epsilon=0.1)._arguments(None)
 
 
 def test_many_greetings_release_once(nodes, monkeypatch):
@@ -110,12 +109,15 @@ def test_many_greetings_release_once(nodes, monkeypatch):
     ],
 )
 def test_a_server_cannot_ask_for_less_noise_by_other_arguments(nodes, monkeypatch, more, says):
+    """The protocol refuses them, and so does the release where no protocol is known."""
     monkeypatch.setattr(logging.getLogger("flwr_vertical"), "disabled", True)
     nodes.state(max_epsilon=0.1, policy_epsilon_total=1e6)
-    with nodes.grid(VCDS(epsilon=0.1)) as grid:
-        federation = nodes.greet(grid)
-        with pytest.raises(PartyError, match=says):
-            federation.call("perturb", ASKED | more)
+    for refusal in (r"refuses step 'perturb': its argument", says):
+        with nodes.grid(VCDS(epsilon=0.1)) as grid:
+            federation = nodes.greet(grid)
+            with pytest.raises(PartyError, match=refusal):
+                federation.call("perturb", ASKED | more)
+        nodes.know_no_protocol()
     assert nodes.entries("epsilon") == []
 
 
@@ -138,7 +140,7 @@ def test_noisy_fits_are_one_release_of_all_rounds(nodes, labels):
 
 def test_more_noisy_fits_than_were_announced_are_refused(nodes, labels, monkeypatch):
     monkeypatch.setattr(logging.getLogger("flwr_vertical"), "disabled", True)
-    nodes.state(exchanges="sums")
+    nodes.know_no_protocol()
     real = type(NOISY).party.admm
 
     def told_of_fewer(self, *args, rounds=0, **options):
@@ -159,6 +161,7 @@ def test_other_public_ranges_are_another_release(nodes, monkeypatch):
 
     count = itertools.count(5)
     of_a_lost_process.__dict__.update(perturb.__dict__)
+    nodes.know_no_protocol()
     monkeypatch.setattr(CopulaParty, "perturb", of_a_lost_process)
     nodes.refused("epsilon-total", VCDS(epsilon=0.1), forgetful=True)
     assert len(nodes.entries("epsilon")) == 1
@@ -177,15 +180,18 @@ def test_a_release_is_written_down_before_it_leaves_and_once(nodes, labels):
         assert nodes.ledger(name).state["epsilon"] == 0.5
 
 
-def test_noisy_sums_use_up_neither_rows_nor_label_vectors(nodes, labels):
-    """Epsilon counts them, so that exact sums may be told of other rows later."""
+@pytest.mark.parametrize("first", [PRIVATE, CompleteCase()], ids=["noisy", "exact"])
+def test_noise_is_no_licence_to_single_out_a_row(nodes, labels, first):
+    """A large epsilon is next to no noise: a difference of one row is refused all the same."""
     nodes.state(policy_epsilon_total=10)
-    for number in range(3):
-        missing = labels.copy()
-        missing.iloc[number] = np.nan  # row sets that differ by one row
-        nodes.run(PRIVATE, missing)
-    assert nodes.entries("rows") == []
-    assert nodes.ledger().state["epsilon"] == pytest.approx(1.5)
+    nodes.run(first, labels)
+    spent = nodes.ledger().state["epsilon"]
+    fewer = labels.copy()
+    fewer.iloc[0] = np.nan
+    said = nodes.refused("min-rows", PRIVATE, fewer)
+    assert "sums that tell of 1 of its rows alone" in said
+    assert nodes.ledger().state["epsilon"] == spent
+    assert nodes.ledger().state["smallest_set"] >= 20
 
 
 def test_another_run_is_another_release(nodes, labels):
@@ -216,6 +222,7 @@ OTHER = [
 
 @pytest.mark.parametrize(("change", "says"), OTHER)
 def test_a_second_release_in_a_run_is_refused(nodes, labels, monkeypatch, change, says):
+    nodes.know_no_protocol()
     nodes.state(policy_epsilon_total=100)
     once, refused = Federation.sum, []
 
@@ -233,3 +240,10 @@ def test_a_second_release_in_a_run_is_refused(nodes, labels, monkeypatch, change
     nodes.run(PRIVATE, labels)
     assert says in refused[0]
     assert nodes.ledger().state["epsilon"] == 0.5
+
+
+def test_without_a_policy_epsilon_is_bounded(nodes, labels):
+    """An epsilon of 1e9 would be no noise, by settings alone."""
+    said = nodes.refused("max-epsilon", VerticalGLM(epsilon=1e9, bounds=BOUNDS), labels)
+    assert "allowed: 10" in said
+    assert nodes.entries("epsilon") == []

@@ -53,7 +53,9 @@ class Nodes:
         ]  # fmt: skip
 
     def app(self, strategy):
-        return party_app(strategy.party, arbiter=strategy.arbiter, storage=FileStorage())
+        protocol = strategy.protocol_of_run()
+        halves = {"arbiter": strategy.arbiter, "protocol": protocol}
+        return party_app(strategy.party, **halves, storage=FileStorage())
 
     def run(
         self,

@@ -37,6 +37,7 @@ from flwr_vertical.crypto.identity import (
 from flwr_vertical.errors import PartyError
 from flwr_vertical.node.state import State
 from flwr_vertical.protocol import decode, encode
+from flwr_vertical.protocol.binding import binding_of, context_of_run
 from flwr_vertical.protocol.messages import ARBITER, SUMS, UPDATES, VALUES, read_envelope
 
 TERMS = {"bank": [1.5, -2.0, 1e3], "court": [0.25, 4.0, -7.0], "hospital": [2.0, 2.0, 2.0]}
@@ -189,7 +190,7 @@ class ManInTheMiddle(Relay):
     def __init__(self, grid):
         super().__init__(grid)
         self.pairs = {name: generate_keypair() for name in NAMES}
-        self.real, self.told, self.opened = {}, {}, None
+        self.real, self.told, self.asked, self.opened = {}, {}, {}, None
 
     def greet(self, name, values):
         self.real[name] = values["public-key"]
@@ -205,21 +206,28 @@ class ManInTheMiddle(Relay):
             else self.real[peer]
             for peer in peers
         }
-        self.told[name] = dict(false), updates["sum.nonce"]
-        return updates | {"sum.public-keys": [false[peer] for peer in peers]}
+        said = updates | {"sum.public-keys": [false[peer] for peer in peers]}
+        self.told[name] = context_of_run("", said), updates["sum.nonce"]
+        return said
+
+    def down(self, name, content):
+        super().down(name, content)
+        self.asked[name] = content
 
     def give(self, name, content):
         """Take the masks off every pair with the bank; the sum stays what it was."""
         sequence = 1
         ring = decode(content, SUMS)["x"].copy()
-        _, nonce = self.told[name]
+        context, nonce = self.told[name]
+        asked = self.asked[name]
+        binding = binding_of("give", asked, read_envelope(asked), name, context)
         for peer in NAMES:
             if peer == name or "bank" not in (name, peer):
                 continue
             mask = np.zeros_like(ring)  # what this node added because of the false peer
             PairwiseMasker(
                 self.pairs[peer][0], peer, {peer: self.pairs[peer][1], name: self.real[name]}, nonce
-            ).mask([mask], sequence)
+            ).mask([mask], sequence, binding)
             ring += mask
         if name == "bank":
             self.opened = FixedPoint(32).decode(ring)

@@ -344,7 +344,7 @@ def test_what_cannot_be_released_is_refused(small):
         (VCDS(1.0), {"a": frame[["x"]]}, ones, DataError, "the labels, column 'label' is constant"),
         (VCDS(1.0, missing="complete-case"), apart, None, DataError, "no sample"),
         (VCDS(1e-4, "total"), small[0], None, PartyError, "pure noise"),
-        (Greedy(1.0), small[0], None, PartyError, "released its ranks in this run already"),
+        (Greedy(1.0), small[0], None, PartyError, "refuses step 'perturb'"),
     ):
         with pytest.raises(error, match=said):
             run(strategy, parties, labels)

@@ -11,7 +11,7 @@ from oracles import fedpsg as oracle
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from simulations.attacks.recording import PRODUCTS, record
-from strategies.fedpsg import FedPSGAR, comparison, strategy
+from strategies.fedpsg import FedPSGAR, comparison, run_plan, strategy
 from strategies.fedpsg.association_rules import (
     NONE,
     STEPS,
@@ -459,10 +459,10 @@ def test_different_labels_open_noise(monkeypatch):
 
     def differently(self, values):
         tell(self, values)
-        if comparison.LABELS in values:
-            labels = values[comparison.LABELS].copy()
+        for key in {run_plan.SCORE_LABELS, run_plan.COUNT_LABELS} & set(values):
+            labels = values[key].copy()
             labels[-1] = 99  # of the last party's columns, as the first one is told
-            self.federation.update(self.names[0], {comparison.LABELS: labels})
+            self.federation.update(self.names[0], {key: labels})
 
     monkeypatch.setattr(comparison.Comparison, "_tell", differently)
     spoilt = record(TWO, tables())

@@ -17,7 +17,7 @@ from simulations.attacks.recording import record  # noqa: E402
 from strategies.fedpsg import FedPSGAR  # noqa: E402
 from strategies.fedpsg.gan import steps, training  # noqa: E402
 from strategies.fedpsg.gan.encoding import Encoding  # noqa: E402
-from strategies.fedpsg.gan.halves import GanNets, Shape, TopNets  # noqa: E402
+from strategies.fedpsg.gan.halves import GanNets, GanShape, TopNets  # noqa: E402
 from strategies.fedpsg.gan.networks import ALPHA, DIVERGENCE, draw_shown  # noqa: E402
 
 ITERATIONS = 12
@@ -74,12 +74,12 @@ def split_step(parties, top, data, seed):
 
 
 SHAPES = [
-    Shape("gain", seed=3),
-    Shape("gain", joint=True, seed=3),
-    Shape("cgain", n_labels=3, seed=3),
-    Shape("vgain", seed=3),
-    Shape("gain", joint=True, seed=3, hidden=0.4),
-    Shape("vgain", joint=True, n_labels=2, seed=3),
+    GanShape("gain", seed=3),
+    GanShape("gain", joint=True, seed=3),
+    GanShape("cgain", n_labels=3, seed=3),
+    GanShape("vgain", seed=3),
+    GanShape("gain", joint=True, seed=3, hidden=0.4),
+    GanShape("vgain", joint=True, n_labels=2, seed=3),
 ]
 
 
@@ -111,7 +111,7 @@ def test_both_players_learn_and_the_same_seeds_do_the_same():
     """The discriminator tells open entries better than the share of observed ones does."""
     data, runs = batch(n=120), []
     for count in (20, 100):
-        parties, top = made(Shape("gain", seed=1, learning_rate=1e-2), data)
+        parties, top = made(GanShape("gain", seed=1, learning_rate=1e-2), data)
         runs.append(pd.DataFrame([split_step(parties, top, data, seed) for seed in range(count)]))
     first, last = runs[1][:20].mean(), runs[1][-20:].mean()
     assert last["reconstruction"] < 0.5 * first["reconstruction"]

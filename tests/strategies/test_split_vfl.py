@@ -308,10 +308,16 @@ def test_new_rows_may_each_lie_at_one_party(method):
 # -- what parties are told, and consent --------------------------------------------------------
 
 
-def test_a_party_that_did_not_agree_answers_no_sum_over_some_parties(tmp_path):
+@pytest.mark.parametrize(
+    ("declared", "says"),
+    [(PlugVFL.protocol, "'subsets' is 'False'"), (None, "exchange 'lone-embeddings'")],
+)
+def test_a_party_that_did_not_agree_answers_no_sum_over_some_parties(tmp_path, declared, says):
     """Whatever the server asks: here it says that it will not ask for such sums, and does."""
 
     class Sly(PlugVFL):
+        protocol = declared
+
         def _prepare(self, rounds, seed, result):
             call = rounds.federation.call
 
@@ -326,5 +332,5 @@ def test_a_party_that_did_not_agree_answers_no_sum_over_some_parties(tmp_path):
 
     asked = dict.fromkeys(COLUMNS, "embeddings")
     here = place(tmp_path, asked, Sly(**SMALL_SPLIT | {"pretrain": "none", "epochs": 1}))
-    with pytest.raises(PartyError, match="exchange 'lone-embeddings'"):
+    with pytest.raises(PartyError, match=says):
         here.plain()

@@ -42,13 +42,11 @@ from strategies.fedpsg.gan.networks import (
     set_gradients,
     top_input,
 )
-
-EMBEDDING = 32
-"""Numbers that a party's sample is mapped to where generators are joint."""
+from strategies.fedpsg.messages import EMBEDDING
 
 
 @dataclass(frozen=True)
-class Shape:
+class GanShape:
     """What all nodes agree on before training."""
 
     kind: str = "gain"  # Of the generators
@@ -81,7 +79,7 @@ class GanNets(Packed):
     """
 
     def __init__(
-        self, shape: Shape, party: str, is_level: Tensor, hideable: Tensor | None = None
+        self, shape: GanShape, party: str, is_level: Tensor, hideable: Tensor | None = None
     ) -> None:
         self.shape, self.party, self.is_level = shape, party, is_level
         self.hideable = torch.ones(len(is_level)) if hideable is None else hideable
@@ -196,7 +194,7 @@ class Back:
 class TopNets(Packed):
     """The server's part of the top discriminator, and its optimiser."""
 
-    def __init__(self, shape: Shape, widths: dict[str, int]) -> None:
+    def __init__(self, shape: GanShape, widths: dict[str, int]) -> None:
         self.shape, self.widths = shape, widths
         self.top = make_top(sum(widths.values()), shape.n_labels, shape.seed)
         self.for_top = torch.optim.Adam(self.top.parameters(), lr=shape.learning_rate)
@@ -238,7 +236,7 @@ class TopNets(Packed):
 def impute_alone(
     codes: Array,
     encoding: Encoding,
-    shape: Shape,
+    shape: GanShape,
     iterations: int,
     batch: int,
     rng: np.random.Generator,

@@ -1,15 +1,26 @@
 """A party's half of the imputing networks, as steps. PyTorch is imported where it is used."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import StepGroup, Summands, step
-from flwr_vertical.arrays import Array, Floats32, Ring
+from flwr_vertical.arrays import Array, Floats32, Indices, Integers
+from flwr_vertical.protocol.arguments import Shape, Within
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.blinding import BlindingSteps
 from strategies.fedpsg.gan.encoding import Encoding
+from strategies.fedpsg.messages import (
+    EMBEDDING,
+    BackFields,
+    Batch,
+    Embedded,
+    Labels,
+    Pad,
+    Rows,
+    Seed,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,11 +66,11 @@ class GanSteps(StepGroup):
         }
 
     @step
-    def embed(self, batch: npt.NDArray[np.int64]) -> Summands:
+    def embed(self, batch: Annotated[Indices, Shape(None), Within(0, "n_samples - 1")]) -> Summands:
         """Send the embedding of a batch under a key stream that the server lacks.
 
         Message: returns ``embedded`` of shape (n, EMBEDDING), modulo 2^64; publicly the stream's
-        ``number``.
+        ``pad``.
         """
         import torch
 
@@ -70,18 +81,18 @@ class GanSteps(StepGroup):
     @step
     def forward(
         self,
-        batch: npt.NDArray[np.int64],
-        seed: int,
-        labels: Floats32 | None = None,
-        others: Ring | None = None,
-        number: int = 0,
+        batch: Batch,
+        seed: Seed,
+        labels: Labels | None = None,
+        others: Embedded | None = None,
+        pad: Pad = b"",
     ) -> Summands:
         """Send a party's term of the top discriminator's first layer, and its losses.
 
         Message: batch (n,): aligned samples; seed: of the step; labels (n, n_labels): for CGAIN;
-        others (n, EMBEDDING): the blinded sum of `embed`; number: of its stream.
+        others (n, EMBEDDING): the blinded sum of `embed`; pad: names its streams.
         """
-        made = self._forward(batch, seed, labels, others, number)
+        made = self._forward(batch, seed, labels, others, pad)
         self.cache[_PENDING] = seed, made
         forward, _ = made
         return Summands(
@@ -89,8 +100,11 @@ class GanSteps(StepGroup):
         )
 
     @step
-    def by_others(self, batch: npt.NDArray[np.int64], seed: int, **given: Any) -> Summands:
+    def by_others(
+        self, batch: Batch, seed: Seed, others: Embedded, pad: Pad, **message: Unpack[BackFields]
+    ) -> Summands:
         """Send the gradient by the others' embedding under a key stream that the server lacks."""
+        given = {"others": others, "pad": pad, **message}
         made, back = self._pending(batch, seed, given, keep=True)
         gradient = self._nets(changes=False).gradient_of_others(made[0], back)
         return self._blinding.blinded({"gradient": gradient.numpy() * len(gradient)})
@@ -98,28 +112,31 @@ class GanSteps(StepGroup):
     @step
     def update(
         self,
-        batch: npt.NDArray[np.int64],
-        seed: int,
-        by_embedding: Ring | None = None,
-        gradient_number: int = 0,
-        **given: Any,
+        batch: Batch,
+        seed: Seed,
+        others: Embedded | None = None,
+        pad: Pad = b"",
+        by_embedding: Embedded | None = None,
+        gradient_pad: Pad = b"",
+        **message: Unpack[BackFields],
     ) -> None:
         """Move generator and bottom discriminator.
 
-        Message: batch, seed: of `forward`; by_embedding (n, EMBEDDING): the blinded sum of
-        `by_others`; gradient_number: of its stream; **given: what `forward` was given, and the
-        fields of `halves.Back`.
+        Message: batch, seed, others, pad: of `forward`; by_embedding (n, EMBEDDING): the blinded
+        sum of `by_others`; gradient_pad: names its streams; **message: the labels that `forward`
+        was given, and the fields of `halves.Back`.
         """
         import torch
 
         nets = self._nets()
+        given = {"others": others, "pad": pad, **message}
         made, back = self._pending(batch, seed, given, keep=False)
         forward, own = made
         if by_embedding is None:
             nets.update(forward, back)
             return
         owners = self.state[_NAMES]
-        total = self._blinding.unblinded("gradient", by_embedding, gradient_number, owners)
+        total = self._blinding.unblinded("gradient", by_embedding, gradient_pad, owners)
         total /= len(batch)
         mine = nets.gradient_of_others(forward, back)
         nets.update(forward, back, own, torch.as_tensor(total).float() - mine)
@@ -127,11 +144,11 @@ class GanSteps(StepGroup):
     @step
     def impute(
         self,
-        batch: npt.NDArray[np.int64],
-        seed: int,
-        labels: Floats32 | None = None,
-        others: Ring | None = None,
-        number: int = 0,
+        batch: Rows,
+        seed: Seed,
+        labels: Annotated[Floats32 | None, Shape(None, None), Within(0, 1)] = None,
+        others: Annotated[Integers | None, Shape(None, EMBEDDING)] = None,
+        pad: Pad = b"",
     ) -> dict[str, Any]:
         """Fill what is missing in some samples by the generator; arguments as of `forward`."""
         import torch
@@ -140,7 +157,7 @@ class GanSteps(StepGroup):
         x, mask = self._batch(batch)
         with torch.no_grad():
             own = nets.embed(x, mask) if others is not None else None
-            given = self._others(own, others, number, len(batch))
+            given = self._others(own, others, pad, len(batch))
             made, _ = nets.generated(x, mask, seed, self._labels(labels, len(batch)), given)
         kept = self.party.live.get(_CODES, dict)["codes"]
         decoded = self._encoding.decode(made.numpy().astype(np.float64))
@@ -175,10 +192,10 @@ class GanSteps(StepGroup):
     def _new_nets(self) -> "GanNets":
         import torch
 
-        from strategies.fedpsg.gan.halves import GanNets, Shape
+        from strategies.fedpsg.gan.halves import GanNets, GanShape
 
-        names = Shape.__dataclass_fields__
-        shape = Shape(**{name: self.state[f"{_SHAPE}.{name}"] for name in names})
+        names = GanShape.__dataclass_fields__
+        shape = GanShape(**{name: self.state[f"{_SHAPE}.{name}"] for name in names})
         gone = np.asarray(self.state[_HIDEABLE], dtype=bool)
         hideable = torch.as_tensor(np.repeat(gone, self._encoding.widths)).float()
         return GanNets(shape, self.name, torch.as_tensor(self._encoding.is_level), hideable)
@@ -200,13 +217,13 @@ class GanSteps(StepGroup):
         return torch.zeros(count, 0) if labels is None else torch.as_tensor(np.array(labels))
 
     def _others(
-        self, own: "Tensor | None", others: Ring | None, number: int, count: int
+        self, own: "Tensor | None", others: Integers | None, pad: bytes, count: int
     ) -> "Tensor":
         import torch
 
         if own is None or others is None:
             return torch.zeros(count, 0)
-        whole = self._blinding.unblinded("embedded", others, number, self.state[_NAMES])
+        whole = self._blinding.unblinded("embedded", others, pad, self.state[_NAMES])
         total = torch.as_tensor(whole).float()
         return total - own.detach()
 
@@ -215,13 +232,13 @@ class GanSteps(StepGroup):
         batch: npt.NDArray[np.int64],
         seed: int,
         labels: Floats32 | None,
-        others: Ring | None,
-        number: int,
+        others: Integers | None,
+        pad: bytes,
     ) -> tuple[Any, Any]:
         nets = self._nets(changes=False)
         x, mask = self._batch(batch)
         own = None if others is None else nets.embed(x, mask)
-        given = None if others is None else self._others(own, others, number, len(batch))
+        given = None if others is None else self._others(own, others, pad, len(batch))
         return nets.forward(x, mask, seed, self._labels(labels, len(batch)), given), own
 
     def _pending(
@@ -235,6 +252,6 @@ class GanSteps(StepGroup):
         fields = {name: torch.as_tensor(np.array(given.pop(name))) for name in BACK}
         kept = self.cache.get(_PENDING) if keep else self.cache.pop(_PENDING, None)
         if kept is None or kept[0] != seed:
-            options = {"labels": None, "others": None, "number": 0, **given}
+            options = {"labels": None, "others": None, "pad": b"", **given}
             kept = seed, self._forward(batch, seed, **options)
         return kept[1], Back(**fields)

@@ -9,14 +9,16 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation
 from flwr_vertical.arrays import Floats32, Indices
-from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.errors import DataError
 from flwr_vertical.results import Progress
+from strategies.fedpsg.blinding import pad_of
 from strategies.fedpsg.gan.steps import BACK
+from strategies.fedpsg.messages import MOST_CLASSES
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from strategies.fedpsg.gan.halves import Shape, TopNets
+    from strategies.fedpsg.gan.halves import GanShape, TopNets
 
 
 IMPUTE_ROWS = 8192
@@ -30,7 +32,7 @@ class GanTraining:
     """Trains the networks of all parties."""
 
     federation: Federation
-    shape: "Shape"
+    shape: "GanShape"
     widths: dict[str, Indices]  # (n_columns,): by party, encoded columns of each attribute
     # (n_samples, n_columns): by party, which cells are to be imputed
     missing: dict[str, npt.NDArray[np.uint8]]
@@ -80,7 +82,7 @@ class GanTraining:
         given |= {name: getattr(back, name).numpy() for name in BACK}
         if self.shape.joint:
             found = self.federation.sum("by_others", given)
-            given |= {"by_embedding": found["gradient"], "gradient_number": _number(found)}
+            given |= {"by_embedding": found["gradient"], "gradient_pad": pad_of(found)}
         self.federation.call("update", given)
         return told
 
@@ -101,7 +103,7 @@ class GanTraining:
             given["labels"] = self.labels[rows]
         if self.shape.joint:
             embedded = self.federation.sum("embed", {"batch": rows})
-            given |= {"others": embedded["embedded"], "number": _number(embedded)}
+            given |= {"others": embedded["embedded"], "pad": pad_of(embedded)}
         return given
 
     def _shown(self, rows: Indices, seed: int) -> "Tensor":
@@ -119,14 +121,6 @@ class GanTraining:
         return torch.cat(parts, dim=1)
 
 
-def _number(total: Any) -> int:
-    """Return the number of the message that the parties blinded by."""
-    numbers = {int(told["number"]) for told in total.public.values()}
-    if len(numbers) != 1:
-        raise ProtocolError(f"the parties blinded by different numbers of messages: {numbers}")
-    return numbers.pop()
-
-
 def one_hot(labels: npt.NDArray[np.float64]) -> Floats32:
     """Return a column for each different label; zeros where there is none.
 
@@ -134,9 +128,6 @@ def one_hot(labels: npt.NDArray[np.float64]) -> Floats32:
     """
     classes = np.unique(labels[~np.isnan(labels)])
     return np.asarray((labels[:, None] == classes).astype(np.float32))
-
-
-MOST_CLASSES = 50
 
 
 def class_columns(federation: Federation) -> Floats32:
@@ -154,7 +145,7 @@ def class_columns(federation: Federation) -> Floats32:
 
 def train_and_impute(
     federation: Federation,
-    shape: "Shape",
+    shape: "GanShape",
     labels: Floats32 | None,
     steps: tuple[int, int],
     common: Mapping[str, Any],

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 
@@ -11,12 +11,14 @@ from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.products import HeldColumns
+from flwr_vertical.protocol.arguments import Within
 from flwr_vertical.results import Progress
 from strategies.common.imputing_party import ImputingParty
-from strategies.fedpsg.blinding import BlindingSteps
+from strategies.fedpsg.blinding import BlindingSteps, pad_of
 from strategies.fedpsg.comparison import Comparison
+from strategies.fedpsg.messages import TermFields
 from strategies.fedpsg.regression.features import RegressionColumns, draw_codes, n_trees_of
-from strategies.fedpsg.regression.targets import GroupSums, KnownColumns, jobs_of, solve
+from strategies.fedpsg.regression.targets import MOST_JOBS, GroupSums, KnownColumns, jobs_of, solve
 from strategies.fedpsg.run_plan import Plan
 
 TERM = "term"
@@ -81,13 +83,18 @@ class RegressionSteps(StepGroup):
         return HeldColumns(self.features.encode(self.party.codes[rows]), rows, self.party.n_samples)
 
     @step
-    def predict(self, targets: list[str], **given: Any) -> Summands:
+    def predict(
+        self,
+        targets: Annotated[list[str], Within(0, MOST_JOBS)],
+        **message: Unpack[TermFields],
+    ) -> Summands:
         """Send the own terms of all jobs under key streams that the server lacks.
 
-        Message: targets: of each job; **given: by number of the job, ``rows:<number>``, its
+        Message: targets: of each job; **message: by number of the job, ``rows:<number>``, its
         samples, and ``weights:<number>`` of shape (n_own_columns, n_target_columns); returns by
         job, ``term:<number>`` of shape (n_rows, n_target_columns), modulo 2^64.
         """
+        given: dict[str, Any] = {**message}
         codes, found = self.codes, {}
         for number in range(len(targets)):
             rows = np.asarray(given[f"rows:{number}"], dtype=np.int64)
@@ -118,15 +125,23 @@ class RegressionSteps(StepGroup):
                     receiver=receiver,
                 )
 
-    def fill(self, number: int, **given: Any) -> int:
-        """Put predictions into the missing cells; returns into how many."""
+    def fill(self, pad: bytes, given: Mapping[str, Any]) -> int:
+        """Put predictions into the missing cells; returns into how many.
+
+        Parameters
+        ----------
+        pad : bytes
+            Names the key streams that `predict` blinded by.
+        given : Mapping[str, Any]
+            See `FillFields`.
+        """
         codes, count, owners = self.codes.copy(), 0, list(self.state[_NAMES])
         for name in [name for name in given if name.startswith("rows:")]:
             job = name.removeprefix("rows:")
             rows = np.asarray(given[name], dtype=np.int64)
             columns = [int(j) for j in given[f"columns:{job}"]]
             term = f"{TERM}:{job}"
-            values = self.other(BlindingSteps).unblinded(term, given[term], number, owners)
+            values = self.other(BlindingSteps).unblinded(term, given[term], pad, owners)
             values += np.asarray(given[f"offset:{job}"])
             if bool(self.state[_DRAWN]):
                 root = np.asarray(given[f"root:{job}"], dtype=np.float64)
@@ -189,9 +204,6 @@ def regress_and_impute(
         "predict", {"targets": [job.target for job, _ in solved]}, per_party=asked
     )
     progress.step("predict")
-    numbers = {int(of["number"]) for of in total.public.values()}
-    if len(numbers) != 1:
-        raise ProtocolError(f"the parties blinded by different numbers of messages: {numbers}")
     for number, (job, _) in enumerate(solved):
         given[job.target][f"{TERM}:{number}"] = total[f"{TERM}:{number}"]
-    return federation.call("fill", {"number": numbers.pop()}, per_party=given)
+    return federation.call("fill", {"pad": pad_of(total)}, per_party=given)

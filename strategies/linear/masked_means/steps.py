@@ -16,7 +16,7 @@ are used once, sums are over rows that are enough, and each evaluation counts as
 columns are multiplied with (`PrivateProductSteps` has these rules).
 """
 
-from typing import Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,9 @@ from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Indices, Ring
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PrivateProductSteps
+from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.products.streams import KeyStream, content_tag, stream
+from flwr_vertical.protocol.arguments import OWN, Shape, Within
 from strategies.linear.masked_means.fixed_point import N_DIGITS, combine, to_digits
 from strategies.linear.masked_means.fourier import CIRCLE, to_circle
 from strategies.linear.masked_means.information import Answer, Roles
@@ -34,6 +36,9 @@ REACH_STEP = 0.25
 """Grid of what is told of the largest and the smallest fit."""
 _FARTHEST = 64.0
 """Own fits that reach farther are not evaluated: steeper means come near to flags of rows."""
+
+_MOST_PERIODS = 1 << 20
+"""Of a circle: by none, or by 2^63, key streams would not hide what features are multiplied by."""
 
 _ROWS, _WITHHELD = "means.rows", "means.withheld"
 
@@ -48,7 +53,13 @@ class MaskedMeanSteps(StepGroup):
     party: Party
 
     @step
-    def send_digits(self, group: Indices, owner: str, sealed: bytes, **keys: Any) -> dict[str, Any]:
+    def send_digits(
+        self,
+        group: Annotated[Indices, Within(-1, 0)],
+        owner: str,
+        sealed: Annotated[bytes, OWN],
+        **keys: Unpack[PairKeyFields],
+    ) -> dict[str, Any]:
         """Hand over the own columns in digits, under the key stream of the group seed.
 
         Message: group (n_samples,): 0 for samples of the fit, all of which the party holds, else
@@ -81,7 +92,7 @@ class MaskedMeanSteps(StepGroup):
         }
 
     @step
-    def place_fits(self, beta: Array) -> Summands:
+    def place_fits(self, beta: Annotated[Array, OWN]) -> Summands:
         """Put the own fits on the circle, under a key stream of the group.
 
         Message: beta (n_columns,): own coefficients, in the columns' units; returns summed:
@@ -110,18 +121,18 @@ class MaskedMeanSteps(StepGroup):
     def open_means(
         self,
         attempt: bytes,
-        names: list[str],
-        widths: list[int],
-        column_tags: list[bytes],
-        fit_tags: list[bytes],
-        times: int,
-        sine: Array,
-        cosine: Array,
-        constant: Ring,
-        weight_bits: list[int],
+        names: Annotated[list[str], Within("n_parties", "n_parties")],
+        widths: Annotated[list[int], Within("names", "names")],
+        column_tags: Annotated[list[bytes], Within("names", "names")],
+        fit_tags: Annotated[list[bytes], Within("names", "names")],
+        times: Annotated[int, Within(1, _MOST_PERIODS)],
+        sine: Annotated[Array, Shape(None, None)],
+        cosine: Annotated[Array, Shape("sine", None)],
+        constant: Annotated[Ring, Shape("sine")],
+        weight_bits: Annotated[list[int], Within("sine", "sine")],
         information: bool,
-        features: Ring,
-        rho_seed: bytes = b"",
+        features: Annotated[Ring, OWN, Shape(None, None)],
+        rho_seed: Annotated[bytes, OWN] = b"",
     ) -> Summands:
         """Send what lets the server open sums of the columns with functions of the fits.
 
@@ -149,13 +160,14 @@ class MaskedMeanSteps(StepGroup):
                 f"party {self.name!r}: a value of one of its columns is too rare in the samples of "
                 "the fit to be told of again; leave the column out or merge its levels"
             )
-        n, roles = len(digits), Roles(names)
+        n, roles, asked = len(digits), Roles(names), self.party.services.binding().hex()
         gamma = np.zeros(n, dtype=np.uint64)
         for name, tag in zip(names, fit_tags, strict=True):
             gamma += stream(seed, _fits_label(name), (n,), tag)
 
         def secret(what: str, shape: tuple[int, ...]) -> KeyStream:
-            return KeyStream(seed, f"means {what} {attempt.hex()}", shape)
+            # Who is told something else than the others draws other pads, which do not cancel.
+            return KeyStream(seed, f"means {what} {attempt.hex()} {asked}", shape)
 
         def added(helper: str) -> Ring:
             return secret(f"delta {helper!r}", (len(sine), n)).rows(0, len(sine))

@@ -1,7 +1,7 @@
 """The party half of moments: its columns in rough units, which enter private products."""
 
 import hashlib
-from typing import Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,8 @@ from flwr_vertical.products.noise import PrivateRows
 from flwr_vertical.products.noisy_sums import check_epsilon
 from flwr_vertical.products.rare_levels import level_codes
 from flwr_vertical.products.row_groups import min_rows
-from strategies.linear.data import PUBLIC_RANGE, RegressionRows
+from flwr_vertical.protocol.arguments import Is, Within
+from strategies.linear.data import PUBLIC_RANGE, Labelled, RegressionRows, RowSettings
 from strategies.linear.moments.dp_opening import brought_in, column_ranges, middle_and_half
 
 _STEPS = 4  # a centre is a multiple of the unit over this
@@ -59,12 +60,12 @@ class MomentSteps(RegressionRows):
         self,
         nonce: bytes,
         columns_of: str = "",
-        labelled: npt.NDArray[np.uint8] | None = None,
-        epsilon: float = 0.0,
-        delta: float = 0.0,
-        row_norm: float = 1.0,
+        labelled: Labelled | None = None,
+        epsilon: Annotated[float, Is("epsilon or 0.0")] = 0.0,
+        delta: Annotated[float, Within(0.0, 1.0)] = 0.0,
+        row_norm: Annotated[float, Is("row_norm")] = 1.0,
         bounds: str = "",
-        **settings: Any,
+        **settings: Unpack[RowSettings],
     ) -> Summands:
         """Prepare the table, and make the key pair of this run.
 
@@ -131,14 +132,16 @@ class MomentSteps(RegressionRows):
                 f"party {self.name!r}: other samples are to have labels than when its columns were "
                 "first offered in this run; start another run for other labels"
             )
-        noise = self._noise
+        noise, squares = self._noise, None
         if noise is not None and self.public_range is not None:
             values = brought_in(self.raw, *self.public_range, noise.row_norm, self.intercept)
         else:
             center, unit = self._units
             values = (self.raw - center) / unit
+            squares = (((self.table_rows - center) / unit) ** 2).sum(axis=0)
         names = tuple(self.design.columns)
-        return HeldColumns(values, self.rows, self.n_labelled, names, self.own_rows, noise)
+        rows, own, n_labelled = self.rows, self.own_rows, self.n_labelled
+        return HeldColumns(values, rows, n_labelled, names, own, noise, squares)
 
     @property
     def _noise(self) -> PrivateRows | None:

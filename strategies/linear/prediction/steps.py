@@ -1,7 +1,7 @@
 """The party half of predictions: keep the own coefficients, hand out terms on a grid."""
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +9,7 @@ import numpy.typing as npt
 from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.protocol.arguments import OWN, Shape, Within, takes_as
 from strategies.linear.data import RegressionRows
 from strategies.linear.prediction.party_model import LinearPart, column_sources
 
@@ -32,14 +33,15 @@ class KeptCoefficients(StepGroup):
         self,
         model: str,
         parties: list[str],
-        own: int,
-        present: npt.NDArray[np.uint8],
-        coefficients: Array,
-        offsets: Array,
-        grid: float,
-        n_unlabelled: int,
+        own: Annotated[int, OWN, Within(0, "parties - 1")],
+        present: Annotated[npt.NDArray[np.uint8], Shape(None, "parties"), Within(0, 1)],
+        coefficients: Annotated[Array, OWN, Shape("present", None)],
+        offsets: Annotated[Array, OWN, Shape("present")],
+        grid: Annotated[float, Within(1e-300, 1e300)],
+        n_unlabelled: Annotated[int, Within(0, "n_samples")],
         standardized: bool = False,
-        pattern: npt.NDArray[Any] | None = None,
+        pattern: Annotated[npt.NDArray[np.integer[Any]] | None, OWN, Within(0, "present - 1")]
+        | None = None,
     ) -> Summands:
         """Keep the coefficients, and return the terms of the samples without a label."""
         if _KEPT in self.state:
@@ -137,6 +139,7 @@ class PredictionSteps(KeptCoefficients):
     """The same where no other step keeps them."""
 
     @step
+    @takes_as(KeptCoefficients.keep)
     def keep_model(self, **model: Any) -> Summands:
         """Keep the coefficients, and send the terms of the samples without a label.
 

@@ -1,0 +1,395 @@
+"""A server that deviates in messages: every message of an honest run, and many others in its place.
+
+A run is carried out as it is. Before a node answers a message, it is asked many other ones: every
+other step that it has, each argument missing, added, of another type, not finite, of another shape
+or out of bounds, and every key of its state written; earlier messages under the new number, and the
+new one under old numbers; and what others are not told: another roster, another kind of sum, own
+arguments with digests that fit. Its state and what its process remembers are put back after each.
+So all places of a protocol are tried, in and out of order, in one run.
+
+An answer is looked at for cells of the node's table. Its masks must be its own: where two messages
+are masked alike, a server that sends one to some parties and one to others opens the difference.
+
+::
+
+    python -m simulations.attacks.deviating [STRATEGY ...]
+"""
+
+import logging
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pandas as pd
+from flwr.app import ConfigRecord, Context, RecordDict
+
+from flwr_vertical import Strategy, errors, simulate
+from flwr_vertical.crypto.masks import PairwiseMasker
+from flwr_vertical.errors import VerticalError
+from flwr_vertical.node.service import StepServer
+from flwr_vertical.node.steps import steps_of
+from flwr_vertical.protocol.binding import ASKED, DIGESTS, NAMES, own_digest
+from flwr_vertical.protocol.codec import decode, encode
+from flwr_vertical.protocol.disk import digest
+from flwr_vertical.protocol.messages import (
+    ARGUMENTS,
+    ENVELOPE,
+    FAREWELL,
+    HELLO,
+    RESTORE,
+    SNAPSHOT,
+    UPDATES,
+    VALUES,
+    WHO,
+    read_envelope,
+)
+
+_OWN_MESSAGES = (HELLO, WHO, FAREWELL, SNAPSHOT, RESTORE)
+
+STEP, STATE, ARGUMENT, VALUE = "another step", "a key of the state", "an argument", "a value"
+EARLIER, NUMBER, ALONE = "an earlier message", "an old number", "told to one party alone"
+KINDS = (STEP, STATE, ARGUMENT, VALUE, EARLIER, NUMBER, ALONE)
+"""What is changed; `VALUE` is one within the type of its argument."""
+
+BY_PROTOCOL, OTHERWISE, RAW, ANSWERED = "by protocol", "by another rule", "raw error", "answered"
+REPEATED = "answered as before"
+OUTCOMES = (BY_PROTOCOL, OTHERWISE, RAW, ANSWERED, REPEATED)
+"""How a try ends: refused in three ways, answered, or the answer comes that the number had."""
+
+_N_EARLIER = 3
+"""Messages of each node that are sent again: its last ones, of different steps."""
+
+
+@dataclass(frozen=True)
+class Try:
+    """A message that the server should not send, and what came of it."""
+
+    step: str  # Instead of whose message it was sent
+    kind: str
+    what: str
+    outcome: str
+    error: str
+    n_cells: int  # Cells of the node's table in the answer
+
+
+@dataclass
+class Tries:
+    """All tries of a run."""
+
+    made: list[Try] = field(default_factory=list)
+    # Two messages whose answers a node would mask alike
+    masked_alike: list[str] = field(default_factory=list)
+
+    def count(self) -> pd.DataFrame:
+        """Return how many tries of each kind ended how, and the cells that answers held."""
+        found = Counter((one.kind, one.outcome) for one in self.made)
+        table = pd.DataFrame(
+            [[found[kind, outcome] for outcome in OUTCOMES] for kind in KINDS],
+            index=list(KINDS),
+            columns=list(OUTCOMES),
+        )
+        table["cells found"] = [
+            sum(one.n_cells for one in self.made if one.kind == kind) for kind in table.index
+        ]
+        return table
+
+    def of(self, kind: str, *outcomes: str) -> list[Try]:
+        """Return the tries of a kind that ended in one of these ways."""
+        return [one for one in self.made if one.kind == kind and one.outcome in outcomes]
+
+
+def deviate(
+    strategy: Strategy,
+    tables: Mapping[str, pd.DataFrame],
+    labels: "pd.Series[Any] | None" = None,
+    mode: str = "masked",
+    **options: Any,
+) -> Tries:
+    """Carry out a run, and try at every message what else a server could send in its place."""
+    tries, answer, lock = Tries(), StepServer.answer, threading.Lock()
+    cells = {name: _cells(table) for name, table in tables.items()}
+    earlier: dict[int, list[tuple[RecordDict, RecordDict]]] = {}  # by node, as they came
+    asked: dict[str, tuple[bytes, str]] = {}  # by party, the message that it is at
+
+    def one_at_a_time(self: StepServer, request: RecordDict, context: Context) -> RecordDict:
+        with lock:  # nodes share what is put back
+            return watched(self, request, context)
+
+    def watched(self: StepServer, request: RecordDict, context: Context) -> RecordDict:
+        envelope: Any = read_envelope(request)
+        if envelope is None or envelope["step"] in _OWN_MESSAGES:
+            return answer(self, request, context)
+        state, caches = context.state, dict(self._caches)
+        party, past = str(context.node_config.get("party", "")), earlier.get(context.node_id, [])
+        known, values = _steps(self, context), decode(state, "flwr-vertical.state")
+        composed = [
+            *_others(request, values, known),
+            *_again(request, past),
+            *_alone(request, party),
+        ]
+        for kind, what, content in composed:
+            context.state = _copied(state)
+            self._caches = {k: (run, _without_masks(cache)) for k, (run, cache) in caches.items()}
+            asked[party] = _digest(content), f"{envelope['step']}: {kind}, {what}"
+            reply = answer(self, content, context)
+            is_before = any(reply is old for _, old in past)
+            one = _judged(envelope["step"], kind, what, reply, cells.get(party), is_before)
+            tries.made.append(one)
+        context.state, self._caches = state, caches
+        asked[party] = _digest(request), f"{envelope['step']}, as it is"
+        reply = answer(self, request, context)
+        earlier.setdefault(context.node_id, []).append((request, reply))
+        return reply
+
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            patch.object(StepServer, "answer", one_at_a_time),
+            patch.object(PairwiseMasker, "mask", _watched_mask(asked, tries.masked_alike)),
+        ):
+            simulate(strategy, tables, labels, mode, progress=False, **options)
+    finally:
+        logging.disable(logging.NOTSET)
+    return tries
+
+
+def _watched_mask(asked: Mapping[str, tuple[bytes, str]], masked_alike: list[str]) -> Any:
+    """Return a `mask` that notes two messages of one party whose answers get the same masks."""
+    mask, messages = PairwiseMasker.mask, dict[tuple[str, int, bytes], tuple[bytes, str]]()
+
+    def watched(self: PairwiseMasker, arrays: Any, sequence: int, binding: bytes = b"") -> None:
+        mask(self, arrays, sequence, binding)
+        message, what = asked.get(self.own_name, (b"", ""))
+        first, what_first = messages.setdefault((self.own_name, sequence, binding), (message, what))
+        if first != message:
+            masked_alike.append(f"{self.own_name}: {what_first}; {what}")
+
+    return watched
+
+
+def _without_masks(cache: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of what a process remembers; what counts in place is made anew from a state."""
+    return {key: value for key, value in cache.items() if key != "masker"}
+
+
+def _steps(server: StepServer, context: Context) -> list[str]:
+    """Return all steps that a node has, also those of other modes."""
+    types = server._types(context)
+    return sorted(steps_of(*types.of(server._storage.role(context))))
+
+
+def _others(
+    request: RecordDict, state: Mapping[str, Any], steps: list[str]
+) -> Iterator[tuple[str, str, RecordDict]]:
+    """Compose what a server could send in place of a message."""
+    envelope: Any = read_envelope(request)
+    for step in steps:
+        if step != envelope["step"]:
+            yield STEP, step, _with(request, step=step)
+    for key, value in state.items():
+        handed = encode({key: _other_value(value)}, UPDATES)
+        yield STATE, key, RecordDict({**request, **_joined(request, handed, UPDATES)})
+    arguments = decode(request, ARGUMENTS)
+    yield ARGUMENT, "one more", _asking(request, {**arguments, "one more": 1})
+    for name, value in arguments.items():
+        rest = {key: other for key, other in arguments.items() if key != name}
+        yield ARGUMENT, f"{name} missing", _asking(request, rest)
+        for what, other in _of_other_types(value):
+            yield ARGUMENT, f"{name} {what}", _asking(request, {**arguments, name: other})
+        for what, other in _of_same_type(value):
+            yield VALUE, f"{name} {what}", _asking(request, {**arguments, name: other})
+
+
+def _again(
+    request: RecordDict, past: list[tuple[RecordDict, RecordDict]]
+) -> Iterator[tuple[str, str, RecordDict]]:
+    """Compose earlier messages as if they were new, and the new one as if it were an earlier."""
+    envelope: Any = read_envelope(request)
+    last: dict[str, RecordDict] = {}
+    for old, _ in reversed(past):
+        if len(last) < _N_EARLIER:
+            of_old: Any = read_envelope(old)
+            last.setdefault(of_old["step"], old)
+    for step, old in last.items():
+        of_old = read_envelope(old)
+        numbers = {key: envelope[key] for key in ("sequence", "after") if key in envelope}
+        yield EARLIER, step, _with(old, **numbers)
+        yield NUMBER, f"of {step}", _with(request, sequence=of_old["sequence"])
+
+
+def _alone(request: RecordDict, party: str) -> Iterator[tuple[str, str, RecordDict]]:
+    """Compose what one party may be told otherwise than all others."""
+    envelope: Any = read_envelope(request)
+    for other in {"call", "plain", "masked", "ckks"} - {envelope["mode"]}:
+        yield ALONE, f"mode {other}", _with(request, mode=other)
+    for name, change in (("n-parties", -1), ("n-parties", 1), ("fraction-bits", 7)):
+        if name in envelope:
+            yield ALONE, f"{name} {change:+}", _with(request, **{name: envelope[name] + change})
+    told, digests = list(envelope.get(ASKED, [])), list(envelope.get(DIGESTS, []))
+    if party not in told or len(told) != len(digests):
+        return
+    if len(told) > 1:
+        fewer = [i for i, name in enumerate(told) if name == party or i != told.index(party) - 1]
+        lists = {ASKED: [told[i] for i in fewer], DIGESTS: [digests[i] for i in fewer]}
+        yield ALONE, "others asked", _with(request, **lists)
+    own = list(envelope.get(NAMES, []))
+    arguments = decode(request, ARGUMENTS)
+    for name, value in arguments.items():
+        for what, other in _of_same_type(value):
+            changed, names = _asking(request, {**arguments, name: other}), sorted({*own, name})
+            fitting = own_digest(envelope["step"], changed, names)
+            every = [
+                fitting if one == party else old for one, old in zip(told, digests, strict=True)
+            ]
+            lists = {NAMES: names, DIGESTS: every}
+            yield ALONE, f"{name} {what}, digest fits", _with(changed, **lists)
+
+
+def _of_other_types(value: Any) -> Iterator[tuple[str, Any]]:
+    """Change a value to something that is no such argument at all."""
+    yield "as text", 7 if isinstance(value, str) else "text"
+    yield "as an array", np.array([object]).astype(str)
+    if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype.kind == "f"):
+        yield "not finite", value * np.nan
+
+
+def _of_same_type(value: Any) -> Iterator[tuple[str, Any]]:
+    """Change a value within its type."""
+    if isinstance(value, bool):
+        yield "turned", not value
+    elif isinstance(value, int):
+        for other in (-1, 0, 1, 2**40):
+            yield f"{other}", other
+    elif isinstance(value, float):
+        yield "huge", 1e300
+        yield "negative", -1.0
+    elif isinstance(value, bytes) and value:
+        yield "one bit", bytes([value[0] ^ 1]) + value[1:]
+    elif isinstance(value, list) and value:
+        yield "shorter", value[:-1]
+        yield "repeated", [value[0]] * len(value)
+    elif isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "iuf":
+        yield "shorter", value[:-1]
+        yield "negative", np.zeros_like(value) - value.dtype.type(1)
+        yield (
+            "large",
+            np.full_like(value, np.iinfo(value.dtype).max if value.dtype.kind != "f" else 1e30),
+        )
+        if len(value) > 1:
+            one = np.full_like(value, value.flat[0])
+            one[0] = value[-1]
+            yield "one row apart", one
+
+
+def _other_value(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "iufb":
+        return np.roll(value, 1) if value.dtype.kind == "b" else value + value.dtype.type(1)
+    if isinstance(value, bool | np.bool_):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, bytes):
+        return value + b"1"
+    return f"{value}1" if isinstance(value, str) else "other"
+
+
+def _with(request: RecordDict, **changed: Any) -> RecordDict:
+    envelope: Any = read_envelope(request)
+    return RecordDict({**request, ENVELOPE: ConfigRecord({**envelope, **changed})})
+
+
+def _asking(request: RecordDict, arguments: Mapping[str, Any]) -> RecordDict:
+    return RecordDict({**request, **encode(arguments, ARGUMENTS)})
+
+
+def _joined(request: RecordDict, more: RecordDict, prefix: str) -> RecordDict:
+    """Return the records of a prefix with more in them."""
+    joined = {**decode(request, prefix), **decode(more, prefix)}
+    return encode(joined, prefix)
+
+
+def _digest(request: RecordDict) -> bytes:
+    """Return a digest of all that a message says."""
+    envelope: Any = read_envelope(request)
+    return digest(repr(sorted(envelope.items())), request)
+
+
+def _copied(state: RecordDict) -> RecordDict:
+    copied = RecordDict()
+    for name, record in state.items():
+        twin: Any = type(record)()
+        twin.update(record)
+        copied[name] = twin
+    return copied
+
+
+def _judged(
+    step: str,
+    kind: str,
+    what: str,
+    reply: RecordDict,
+    cells: "np.ndarray[Any, Any] | None",
+    is_before: bool,
+) -> Try:
+    envelope: Any = read_envelope(reply)
+    if is_before:
+        return Try(step, kind, what, REPEATED, "", 0)
+    if envelope["status"] != "error":
+        return Try(step, kind, what, ANSWERED, "", _found(reply, cells))
+    error = str(envelope["error"])
+    if error == "UnexpectedMessageError":
+        return Try(step, kind, what, BY_PROTOCOL, str(envelope["message"]), 0)
+    named = error.endswith("Error") and hasattr(errors, error)
+    outcome = OTHERWISE if named else RAW
+    return Try(step, kind, what, outcome, f"{error}: {envelope['message']}", 0)
+
+
+def _cells(table: pd.DataFrame) -> "np.ndarray[Any, Any]":
+    """Return the numbers of a table that nobody could guess: none that comes twice."""
+    numbers = table.select_dtypes("number").to_numpy(dtype=float, na_value=np.nan).ravel()
+    values, counts = np.unique(numbers[np.isfinite(numbers)], return_counts=True)
+    return np.asarray(values[(counts == 1) & (values != np.rint(values))])
+
+
+def _found(reply: RecordDict, cells: "np.ndarray[Any, Any] | None") -> int:
+    """Count cells that stand in an answer as they are."""
+    if cells is None or not len(cells):
+        return 0
+    found = 0
+    for value in decode(reply, VALUES).values():
+        numbers = np.asarray(value)
+        if numbers.dtype.kind == "f":
+            found += int(np.isin(np.round(cells, 9), np.round(numbers, 9)).sum())
+    return found
+
+
+def main(names: list[str]) -> None:
+    """Try built-in strategies, those that are named or all, and print what came of it."""
+    # Imported here: the suite's own cases, of which some need PyTorch.
+    from simulations.attacks.cases import cases, make_case_tables, make_strategy_of, routed_cases
+
+    total = cells = 0
+    for case in [*cases(), *cases(consented=True), *routed_cases()]:
+        if names and case.strategy not in names:
+            continue
+        tables, labels = make_case_tables(case, 400, 3)
+        strategy = make_strategy_of(case, tables, labels)
+        try:
+            tries = deviate(strategy, tables, labels, min_rows=20)
+        except VerticalError as error:  # the honest run itself, on so few rows
+            print(f"\n{case.name}: not tried: {str(error)[:200]}")
+            continue
+        total, found = total + len(tries.made), tries.count()
+        cells += int(found["cells found"].sum())
+        print(f"\n{case.name}: {len(tries.made):,} tries\n{found.to_string()}", flush=True)
+        print("\n".join(f"masked alike: {one}" for one in sorted({*tries.masked_alike})))
+    print(f"\n{total:,} tries in all, {cells} cells found")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,75 @@
+"""A server that sends other messages than the strategy does, at every place of a run."""
+
+import pytest
+
+from flwr_vertical.node import service
+from simulations.attacks.deviating import (
+    ALONE,
+    ANSWERED,
+    ARGUMENT,
+    EARLIER,
+    NUMBER,
+    OTHERWISE,
+    OUTCOMES,
+    RAW,
+    STATE,
+    STEP,
+    VALUE,
+    deviate,
+)
+from tests.kit import cases
+
+# Arguments that an honest server may leave out as well.
+OPTIONAL = {"commitment", "missing", "labels", "donors", "labels_attempt", "columns_of"} | {
+    "n_listed",
+    "split",
+    "standardized",
+    "exhausted",
+    "weights",
+    "sketched",
+}
+
+
+@pytest.mark.parametrize("case", ["mean", "fknn", "vfem"])
+def test_other_messages_are_refused_at_every_place_of_a_run(case):
+    tries = deviate(
+        cases.made(case),
+        cases.tables_of(case),
+        cases.labels_of(case),
+        seed=1,
+        min_rows=1,
+    )
+    count = tries.count()
+    print(f"{case}: {len(tries.made)} tries\n{count.to_string()}")
+    assert len(tries.made) > 50
+    assert set(tries.count().columns[:5]) == set(OUTCOMES)
+    assert count["cells found"].sum() == 0
+    # A step that is not next, and a key of the state, never come as far as the strategy's code.
+    assert tries.of(STEP, ANSWERED, OTHERWISE, RAW) == []
+    assert tries.of(STATE, ANSWERED, OTHERWISE, RAW) == []
+    assert tries.of(ARGUMENT, RAW) == []
+    # Two messages are never masked alike, whatever one party is told: their difference stays noise.
+    assert tries.masked_alike == []
+    assert tries.of(NUMBER, ANSWERED, RAW) == []
+    assert tries.of(EARLIER, RAW) == []
+    assert tries.of(ALONE, RAW) == []
+    answered = {one.what.partition(" missing")[0] for one in tries.of(ARGUMENT, ANSWERED)}
+    assert answered <= OPTIONAL
+    assert count.loc[VALUE].sum() > 0
+
+
+def test_a_node_without_a_protocol_answers_what_the_others_refuse(monkeypatch):
+    """What tries this could fail."""
+    strategy = type(cases.made("mean"))
+    monkeypatch.setattr(strategy, "protocol", None)
+    tries = deviate(strategy(), cases.tables_of("mean"), min_rows=1, seed=1)
+    assert tries.of(STATE, ANSWERED)
+
+
+def test_masks_that_are_not_bound_to_the_message_are_seen(monkeypatch):
+    """What looks for two messages that are masked alike could find them."""
+    monkeypatch.setattr(service, "binding_of", lambda *_: b"")
+    tries = deviate(
+        cases.made("vfem"), cases.tables_of("vfem"), cases.labels_of("vfem"), min_rows=1, seed=1
+    )
+    assert tries.masked_alike
