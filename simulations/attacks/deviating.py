@@ -15,6 +15,7 @@ are masked alike, a server that sends one to some parties and one to others open
     python -m simulations.attacks.deviating [STRATEGY ...]
 """
 
+import copy
 import logging
 import sys
 import threading
@@ -31,6 +32,7 @@ from flwr.app import ConfigRecord, Context, RecordDict
 from flwr_vertical import Strategy, errors, simulate
 from flwr_vertical.crypto.masks import PairwiseMasker
 from flwr_vertical.errors import VerticalError
+from flwr_vertical.node.live_objects import LiveObjects
 from flwr_vertical.node.service import StepServer
 from flwr_vertical.node.steps import steps_of
 from flwr_vertical.protocol.binding import ASKED, DIGESTS, NAMES, own_digest
@@ -134,7 +136,7 @@ def deviate(
         ]
         for kind, what, content in composed:
             context.state = _copied(state)
-            self._caches = {k: (run, _without_masks(cache)) for k, (run, cache) in caches.items()}
+            self._caches = {k: (run, _copied_cache(cache)) for k, (run, cache) in caches.items()}
             asked[party] = _digest(content), f"{envelope['step']}: {kind}, {what}"
             reply = answer(self, content, context)
             is_before = any(reply is old for _, old in past)
@@ -172,9 +174,20 @@ def _watched_mask(asked: Mapping[str, tuple[bytes, str]], masked_alike: list[str
     return watched
 
 
-def _without_masks(cache: Mapping[str, Any]) -> dict[str, Any]:
+def _copied_cache(cache: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of what a process remembers; what counts in place is made anew from a state."""
-    return {key: value for key, value in cache.items() if key != "masker"}
+    return {
+        key: _copied_objects(value) if isinstance(value, LiveObjects) else value
+        for key, value in cache.items()
+        if key != "masker"
+    }
+
+
+def _copied_objects(live: LiveObjects) -> LiveObjects:
+    copied = copy.copy(live)
+    copied._objects = copy.deepcopy(live._objects)
+    copied._packed = dict(live._packed)
+    return copied
 
 
 def _steps(server: StepServer, context: Context) -> list[str]:
