@@ -136,6 +136,9 @@ class Party(Node):
         PolicyError
             Names the key of the policy.
         """
+        if "bits-of-row" not in self.cache:
+            self.cache["bits-of-row"] = bits_of_row(self.table)
+        options.setdefault("whole", self.cache["bits-of-row"])
         rows = self.rows_in_ledger()
         self.privacy_ledger.open_bits(chosen, bits, rows=rows, **options)
 
@@ -157,7 +160,8 @@ class Party(Node):
         DataError
             See `check_exchange`.
         PolicyError
-            If the node states ``policy.openings``, and a row holds more bits.
+            If a row holds more bits than ``policy.openings``, or was told whole already and has
+            other cells now.
         """
         self.check_exchange(name)
         noted = f"node.opened.{name}"

@@ -77,8 +77,8 @@ class Policy(Settings):
     openings: float | None = setting(
         None,
         "Bits of one own row that others may be told beside predictions, over all runs (default: "
-        "what a method's default exchange opens, or one that ``exchanges`` names; all of it is "
-        "counted).",
+        "as many as a row holds, by a method's default exchange or one that ``exchanges`` names; "
+        "where cells change, what is told of them comes on top).",
         at_least=0,
     )
     grid: int = setting(

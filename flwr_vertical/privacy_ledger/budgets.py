@@ -3,7 +3,7 @@
 The ledger counts, over all runs or, where tables lie in memory, within one.
 """
 
-from math import ceil, inf, isfinite, log2
+from math import ceil, isfinite, log2
 
 from flwr_vertical.errors import PolicyError
 from flwr_vertical.policy.record import FEW_IDS, FOREIGN_IDS, Policy, key_of
@@ -35,13 +35,18 @@ def check_bits(
     policy: Policy,
     bits: float,
     n_rows: int,
-    most: float,
+    told: tuple[float, float],
     what: str,
     *,
     predictions: bool = False,
-    agreed: bool = False,
+    default: float = 0.0,
 ) -> None:
-    """Raise if so many bits of single rows may not be told."""
+    """Raise if so many bits of single rows may not be told.
+
+    `told`: the most of one of these rows, before and with this; `default`: what may be told where
+    the policy states no number.
+    """
+    before, in_all = told
     if not n_rows:
         return
     if predictions and bits > policy.grid:
@@ -53,15 +58,15 @@ def check_bits(
         )
     field = "predictions" if predictions else "openings"
     stated = policy.predictions if predictions else policy.openings
-    limit = (inf if agreed else 0.0) if stated is None else float(stated)
-    if most + bits > limit + ROUNDING:
+    limit = default if stated is None else float(stated)
+    if in_all > limit + ROUNDING:
         raise PolicyError(
             who,
             key_of(field),
-            f"{bits:g} bits of {n_rows:,} of its rows ({what}), of some of which {most:g} were "
+            f"{bits:g} bits of {n_rows:,} of its rows ({what}), of some of which {before:g} were "
             "told before",
             f"{limit:g} bits of a row over all runs",
-            f"its owner would have to set {key_of(field)}={most + bits:g}",
+            f"its owner would have to set {key_of(field)}={in_all:g}",
         )
 
 

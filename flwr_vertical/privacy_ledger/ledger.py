@@ -10,6 +10,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from flwr_vertical.privacy_ledger.entries import (
     put_meta,
 )
 from flwr_vertical.privacy_ledger.row_history import LedgerRows, OpenedRows, located
-from flwr_vertical.privacy_ledger.row_identities import OwnRows, places, secrets_of
+from flwr_vertical.privacy_ledger.row_identities import Contents, OwnRows, places, secrets_of
 from flwr_vertical.privacy_ledger.rules import Judged
 from flwr_vertical.privacy_ledger.stored_arrays import Arrays
 
@@ -222,13 +223,17 @@ class PrivacyLedger:
         content: bytes,
         predictions: bool = False,
         agreed: bool = False,
+        whole: float = inf,
         what: str,
         receiver: str = "server",
         colluding: str = "",
     ) -> None:
         """Tell something of single rows, or refuse.
 
-        Shapes: chosen (n_rows,): of which rows.
+        However much is told of a row, it is no more than the row holds, until its cells change.
+
+        Shapes: chosen (n_rows,): of which rows. `whole`: how many bits a row holds; where it is
+        `agreed` to, and the policy states no number, a row may be told whole.
         """
         mask = np.asarray(chosen, dtype=bool)
         if mask.shape != (len(rows),) or not (np.isfinite(bits) and bits >= 0):
@@ -245,25 +250,49 @@ class PrivacyLedger:
                 book.add(number, self._clock(), entry)
                 return
             people, at = located(arrays, rows)
-            spent = arrays.get(kind, np.float64, len(people))
-            most = float(spent[at[mask]].max(initial=0.0)) if mask.any() else 0.0
-            n_rows = int(mask.sum())
+            spent = arrays.get(kind, np.float64, len(people)).copy()
+            own, n_rows = at[mask], int(mask.sum())
+            before = spent[own]
+            contents = None if rows.contents is None else rows.contents[mask]
+            if predictions:
+                spent[own] += bits
+            else:
+                spent[own] += self._bits_of_cells(arrays, own, contents, bits, whole)
             check_bits(
                 self._who,
                 self.policy,
                 bits,
                 n_rows,
-                most,
+                (float(before.max(initial=0.0)), float(spent[own].max(initial=0.0))),
                 what,
                 predictions=predictions,
-                agreed=agreed,
+                default=whole if agreed else 0.0,
             )
-            spent = spent.copy()
-            spent[at[mask]] += bits
             arrays.put(kind, spent)
             note_known(connection, digest)
             entry = Entry(kind, receiver, what, n_rows, bits=bits, colluding=colluding)
             book.add(number, self._clock(), entry)
+
+    @staticmethod
+    def _bits_of_cells(
+        arrays: Arrays,
+        own: npt.NDArray[np.int64],
+        contents: Contents | None,
+        bits: float,
+        whole: float,
+    ) -> npt.NDArray[np.float64]:
+        """Return how many bits of each row are new: cells tell no more than they hold."""
+        n_people = int(own.max(initial=-1)) + 1
+        cells = arrays.get("bits: cells", np.uint32, n_people).copy()
+        of_cells = arrays.get("bits: of cells", np.float64, n_people).copy()
+        if contents is not None:
+            of_cells[own[cells[own] != contents]] = 0.0
+            cells[own] = contents
+        new = np.minimum(bits, np.maximum(whole - of_cells[own], 0.0))
+        of_cells[own] += new
+        arrays.put("bits: cells", cells)
+        arrays.put("bits: of cells", of_cells)
+        return np.asarray(new, dtype=np.float64)
 
     def spend_epsilon(
         self,

@@ -42,7 +42,7 @@ _LIMITS = {
 _UNSTATED = {
     "min_rows": "at least 100, or three times the columns and labels",
     "vectors": "one for ten rows of the set",
-    "openings": "what exchanges that it agreed to open",
+    "openings": "as many as a row holds",
     "epsilon_total": "one release",
 }
 
