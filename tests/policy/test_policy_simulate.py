@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical import Result, simulate
+from flwr_vertical import Party, Result, Strategy, Summands, register_strategy, simulate, step
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.policy.record import ROW_RULES, Policy
+from flwr_vertical.protocol.declaration import FACTS, Protocol, Round
 from flwr_vertical.settings import settings_of
 from flwr_vertical.simulation_inputs import policies_by_node
 from strategies.copula import VCDS
@@ -153,3 +154,41 @@ def test_who_is_not_named_has_the_safe_defaults():
     assert policies_by_node({"policy.grid": 8, "min-rows": 30}, ["bank"]) == {
         "bank": Policy(grid=8, min_rows=30)
     }
+
+
+class CountingParty(Party):
+    @step
+    def count(self):
+        return Summands({"cells": np.array([float(self.table.frame.size)])})
+
+
+class Undeclared(Strategy):
+    """A third party's strategy that declares no protocol."""
+
+    name = "undeclared-count"
+    party = CountingParty
+
+    def run(self, federation, alignment, result, progress):
+        result.metrics["cells"] = float(federation.sum("count")["cells"][0])
+
+
+class Declared(Undeclared):
+    """The same, with a protocol."""
+
+    name = "declared-count"
+    protocol = Protocol(Round("count", "summed, how many cells there are", tells=FACTS))
+
+
+def test_a_strategy_of_others_without_a_protocol_needs_a_consent_and_is_noted():
+    for kind in (Undeclared, Declared):
+        register_strategy(kind.name, f"{__name__}:{kind.__name__}")
+    needed = both(exchanges="undeclared")
+    with pytest.raises(PartyError, match=r"refuses by policy\.exchanges: asked: .*'undeclared'"):
+        run(Undeclared(), policy={})
+    result = run(Undeclared(), policy=needed)
+    assert result.needed_keys == needed
+    assert result.metrics["cells"] == 600
+    assert any("'undeclared-count' declares no protocol" in note for note in result.notes)
+    assert result.metrics == (declared := run(Declared(), policy={})).metrics
+    assert declared.needed_keys == {}
+    assert not any("protocol" in note for note in declared.notes)
