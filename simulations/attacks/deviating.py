@@ -21,7 +21,9 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -153,6 +155,7 @@ def deviate(
         with (
             patch.object(StepServer, "answer", one_at_a_time),
             patch.object(PairwiseMasker, "mask", _watched_mask(asked, tries.masked_alike)),
+            _graphs_kept(),
         ):
             simulate(strategy, tables, labels, mode, progress=False, **options)
     finally:
@@ -172,6 +175,19 @@ def _watched_mask(asked: Mapping[str, tuple[bytes, str]], masked_alike: list[str
             masked_alike.append(f"{self.own_name}: {what_first}; {what}")
 
     return watched
+
+
+@contextmanager
+def _graphs_kept() -> Iterator[None]:
+    """Have PyTorch keep graphs of gradients: tries of a step leave them for the step itself."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    autograd = torch.autograd
+    backward, grad = (partial(f, retain_graph=True) for f in (autograd.backward, autograd.grad))
+    with patch.object(autograd, "backward", backward), patch.object(autograd, "grad", grad):
+        yield
 
 
 def _copied_cache(cache: Mapping[str, Any]) -> dict[str, Any]:
