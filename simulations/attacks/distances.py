@@ -1,15 +1,24 @@
-"""Attacks on distances between samples: double centring, and one party's own distances."""
+"""Attacks on distances between samples: double centring, one party's own distances, and lists.
 
-from collections.abc import Iterator, Mapping
+``python -m simulations.attacks.distances`` prints what lists of donors tell a party of FKNN.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical import simulate
+from flwr_vertical.arrays import Array, Indices, Integers
 from simulations.attacks.score import Guess
 from simulations.attacks.span import two_valued
 from simulations.attacks.vectors import Family, least_rows, row_sets
 from simulations.attacks.views import SENT, View
+from strategies.fknn import FKNN
+from strategies.fknn.party import FKNNParty
 
 _TIED = 1e-6  # logarithms of equal distances
 _RANK = 0.3  # distances of few columns have a rank below this share of their number
@@ -157,3 +166,85 @@ def _on_a_line(rows: Indices, matrix: Array) -> Iterator[Guess]:
         if usable.sum() > 3:
             # |x - a|^2 - |x - b|^2 is linear in x.
             yield Guess(rows[usable], (start - other)[usable])
+
+
+def lists_of(tables: Mapping[str, pd.DataFrame], party: str, n_neighbors: int) -> list[Integers]:
+    """Run `FKNN`; return the longest list of donors that a party got of each aligned row.
+
+    Shapes: one array of sample numbers a row, nearest first; empty where it got none.
+    """
+    n_samples = len(next(iter(tables.values())))
+    lists: list[Integers] = [np.zeros(0, dtype=np.int64)] * n_samples
+
+    fill = FKNNParty._fill
+
+    def watch(self: FKNNParty, rows: Indices, neighbours: Integers, *rest: Any) -> Any:
+        if self.name == party:
+            held = self.positions >= 0
+            own = np.full(self.n_samples, -1)
+            own[self.positions[held]] = np.flatnonzero(held)
+            for row, listed in zip(own[rows].tolist(), neighbours, strict=True):
+                if (listed >= 0).sum() > len(lists[row]):
+                    lists[row] = own[listed[listed >= 0]]
+        return fill(self, rows, neighbours, *rest)
+
+    with patch.object(FKNNParty, "_fill", watch):
+        simulate(FKNN(n_neighbors=n_neighbors), dict(tables), progress=False)
+    return lists
+
+
+def r_squared_of_lists(lists: Sequence[Integers], columns: Array, n_known: int = 20) -> float:
+    """Place samples by who is near to whom; return how much of others' columns that explains.
+
+    Shapes: columns (n_samples, n_columns): standardised. `n_known` rows, which the attacker knows,
+    turn the map; the others are scored.
+    """
+    n_samples, n_columns = columns.shape
+    apart = np.full((n_samples, n_samples), np.nan)
+    for row, listed in enumerate(lists):
+        if len(listed):
+            apart[row] = (len(listed) + n_samples) / 2
+            apart[row, listed] = np.arange(1, len(listed) + 1)
+    with warnings.catch_warnings(action="ignore"):
+        apart = np.nanmean(np.stack([apart, apart.T]), axis=0)
+    apart = np.nan_to_num(apart, nan=n_samples / 2)
+    np.fill_diagonal(apart, 0.0)
+    centre = np.eye(n_samples) - 1 / n_samples
+    values, vectors = np.linalg.eigh(-centre @ apart @ centre)
+    scales = np.sqrt(np.abs(values[-n_columns:]))
+    places = np.c_[vectors[:, -n_columns:] * scales, np.ones(n_samples)]
+    order = np.random.default_rng(0).permutation(n_samples)
+    known, others = order[:n_known], order[n_known:]
+    turn = np.linalg.lstsq(places[known], columns[known], rcond=None)[0]
+    left = columns[others] - places[others] @ turn
+    return float(1 - left.var(axis=0).sum() / columns[others].var(axis=0).sum())
+
+
+def list_tables(
+    n_asked: int, n_samples: int = 400, seed: int = 0, n_columns: int = 4
+) -> dict[str, pd.DataFrame]:
+    """Return a victim's columns, and one column of another party that lacks `n_asked` cells."""
+    rng = np.random.default_rng(seed)
+    ids = [f"i{k}" for k in range(n_samples)]
+    names = [f"v{j}" for j in range(n_columns)]
+    victim = pd.DataFrame(rng.normal(size=(n_samples, n_columns)), index=ids, columns=names)
+    own = pd.DataFrame({"a": rng.normal(size=n_samples)}, index=ids)
+    own.iloc[rng.choice(n_samples, n_asked, replace=False)] = np.nan
+    return {"curious": own, "victim": victim}
+
+
+def main() -> None:
+    """Print what lists of donors tell a party, by how many of 400 cells of its column it lacks."""
+    for n_asked in (390, 200, 80, 40):
+        tables = list_tables(n_asked)
+        lists = lists_of(tables, "curious", 5)
+        lengths = [len(listed) for listed in lists if len(listed)]
+        found = r_squared_of_lists(lists, tables["victim"].to_numpy())
+        print(
+            f"{n_asked} of {len(lists)} rows: lists of {np.median(lengths):.0f} donors (median), "
+            f"{max(lengths)} at most; R2 of the other party's columns {found:.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

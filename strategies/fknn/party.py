@@ -120,6 +120,7 @@ class FKNNParty(ImputingParty):
         counts: Annotated[Numbers | None, Shape("done"), Within(0, "n_samples")] = None,
         weights: Weights | None = None,
         width: Annotated[int, Within(0, "n_samples")] = 0,
+        shown: Annotated[int, Within(0, "width")] = 0,
         exhausted: bool = False,
     ) -> Summands:
         """Impute the previous block from its ranked donors and send distances of the next one.
@@ -130,8 +131,9 @@ class FKNNParty(ImputingParty):
         how many donors will be listed, beside those at the same distance as the last; done
         (n_done,): places of the rows of the previous block; neighbours, ranks, weights (n_listed,):
         their ranked donors, by place in the row's own order, and relative weights; counts
-        (n_done,): how many donors are listed of each row; width: how many donors count; exhausted:
-        the lists name every donor there is; returns ``distance`` (or ``high`` and ``low``) and
+        (n_done,): how many donors are listed of each row; width: how many donors count; shown: how
+        many are listed of a row at least that has so many; exhausted: the lists name every donor
+        there is; returns ``distance`` (or ``high`` and ``low``) and
         ``weight`` of shape (n_rows, n_donors); ``short`` of shape (n_done,), 1 where the list was
         too short for some cell here.
         """
@@ -142,17 +144,14 @@ class FKNNParty(ImputingParty):
                 raise ProtocolError(
                     f"party {self.name!r}: the rows of a block came without their ranked donors"
                 )
-            more = np.asarray(counts) > int(self.state[_LISTED])
-            if more.any():
-                longest = int(np.max(counts)) - int(self.state[_LISTED])
-                self._admit_ranks(done[more], longest, "ties")
+            self._admit_ranks(np.asarray(done), np.asarray(counts))
             orders = self._orders(done, agreed)
             listed, entries = listed_donors(orders, self._donors, neighbours, ranks, counts, width)
             relative = None if weights is None else np.asarray(weights)[entries]
-            summands["short"] = self._fill(self._order[done], listed, relative, exhausted)
+            complete = (np.asarray(counts) < shown) | exhausted
+            summands["short"] = self._fill(self._order[done], listed, relative, complete)
         if len(rows):
-            self._admit_ranks(np.asarray(rows), n_listed, "lists")
-            self.state[_LISTED] = n_listed
+            self._admit_ranks(np.asarray(rows), np.full(len(rows), n_listed))
             distance, weight = self._blinded(np.asarray(rows), agreed)
             if split:
                 summands["high"], summands["low"] = halves(distance)
@@ -224,26 +223,36 @@ class FKNNParty(ImputingParty):
         self.cache["orders"] = rows, orders
         return terms, weights
 
-    def _admit_ranks(self, rows: Indices, listed: int, purpose: str) -> None:
+    def _admit_ranks(self, rows: Indices, counts: npt.NDArray[Any]) -> None:
         """Write down what the other parties are told of own rows; or refuse.
 
         A list of the nearest of n donors has at most log2(n) bits for each that it names. They are
-        counted for the row whose list it is, not once more for the donors.
+        counted for the row whose list it is, not once more for the donors. Of a list that grows,
+        the donors that are new are counted.
 
-        Shapes: rows (n_rows,): places of rows to impute.
+        Shapes: rows (n_rows,): places of rows to impute; counts (n_rows,): how many donors the
+        lists name.
         """
         if self.state[_ALONE] or not self.state["shifted"]:  # nobody else, or counted as a whole
             return
+        lengths = self.state.get(_LISTED, np.zeros(self.n_samples, dtype=np.int64)).copy()
+        longer = counts - lengths[rows]
+        for n_more in np.unique(longer[longer > 0]).tolist():
+            self._admit_more(rows[longer == n_more], n_more)
+        lengths[rows] = np.maximum(lengths[rows], counts)
+        self.state[_LISTED] = lengths
+
+    def _admit_more(self, rows: Indices, n_more: int) -> None:
         _, own = self.rows_of(self._order[rows])
         held = np.zeros(len(self.positions), dtype=bool)
         held[own] = True
-        bits = listed * np.log2(max(len(self._donors), 1))
+        bits = n_more * np.log2(max(len(self._donors), 1))
         self.open_bits(
             held,
             float(np.ceil(min(bits, bits_of_row(self.table)))),
-            content=self.secret_bytes(f"ranks {purpose}"),
+            content=self.secret_bytes(f"ranks {n_more}"),
             agreed=True,
-            what=f"which {listed} donors are nearest, in order",
+            what=f"which {n_more} donors are nearest, in order",
             receiver="the other parties",
             colluding=HELD_BY_ALL,
         )
@@ -272,13 +281,12 @@ class FKNNParty(ImputingParty):
         rows: Indices,
         neighbours: npt.NDArray[np.int32],
         weights: npt.NDArray[np.float64] | None,
-        exhausted: bool,
+        complete: npt.NDArray[np.bool_],
     ) -> npt.NDArray[np.uint8]:
         """Impute the open cells of some rows; return 1 where a row needs a longer list."""
         imputed, still_open = self._imputed.copy(), self._open.copy()
         short = np.zeros(len(rows), dtype=bool)
         kinds = list(self.table.kinds.values())
-        complete: npt.NDArray[np.bool_] = np.any(neighbours < 0, axis=1) | exhausted
         if "fallback" not in self.cache:
             donors = slice(None) if self._donor_rows is None else self._donor_rows
             self.cache["fallback"] = fill_values(self.codes[donors], self.table.kinds)

@@ -18,9 +18,15 @@ finish                                 up: how many cells each party imputed
 =====================================  ===========================================================
 
 So a run costs ``ceil(pairs / block_pairs) + 5`` rounds after greeting and alignment, and 4 where
-nothing is missing; in ``ckks`` mode each sum costs one more, to the arbiter. A donor list holds
-more donors than are needed, since a donor may lack the cell; rows for which it was still too short
-come again with a longer one.
+nothing is missing; in ``ckks`` mode each sum costs one more, to the arbiter.
+
+A donor may lack the cell, so a donor list holds more donors than are needed. But lists tell every
+party which samples are alike in columns of others, and the more, the longer they are. So the server
+ranks ``4 k + 20`` donors of a row and hands out ``2 k + 2`` of them. It hands out the others only
+of rows that some party finds too short. That costs one round, since no distances travel. Rows still
+short come again, with a list four times as long. The server learns of short rows by a sum over
+parties. Flags of the donors that lack a cell would make lists shorter still. But the same donors
+lack it for many rows, so flags could tie the secret orders of these rows together.
 
 The server ranks what it cannot read: see `blinding`.
 """
@@ -28,9 +34,10 @@ The server ranks what it cannot read: see `blinding`.
 from collections import deque
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
@@ -58,13 +65,19 @@ WEIGHTINGS = ("party-mean", "exact")
 WEIGHTS = ("uniform", "distance")
 
 
+Ranking: TypeAlias = dict[str, npt.NDArray[Any]]
+"""``neighbours``, ``ranks``, ``counts`` and perhaps ``weights``, as `FKNNArbiter.rank` returns."""
+
+
 @dataclass
 class _Block:
     """A block of rows under way: what was asked, and the ranked donors that came back."""
 
     rows: Indices
-    width: int
+    width: int  # How many donors are ranked
+    shown: int  # How many of them are listed to the parties
     arguments: dict[str, Any] = field(default_factory=dict)
+    ranked: Ranking = field(default_factory=dict)  # As released, of `width` donors
 
 
 @dataclass(frozen=True)
@@ -226,10 +239,12 @@ class FKNN(Strategy):
         plan, fitted = self._prepare(federation, alignment.n_samples)
         pairs = self.block_pairs or (500_000 if federation.aggregation == "ckks" else 4_000_000)
         size = max(1, pairs // max(1, len(plan.donors)))
+        n_donors, rows = len(plan.donors), plan.rows
         # Some donors lack the cell, so the list is longer than n_neighbors.
-        width = min(len(plan.donors), 4 * self.n_neighbors + 20)
-        rows = plan.rows
-        queue = deque(_Block(rows[i : i + size], width) for i in range(0, len(rows), size))
+        width = min(n_donors, 4 * self.n_neighbors + 20)
+        shown = min(n_donors, 2 * self.n_neighbors + 2)
+        queue = deque(_Block(rows[i : i + size], width, shown) for i in range(0, len(rows), size))
+        reserve: list[_Block] = []
         progress.total = len(queue) + 3
         progress.step("prepare")
         rounds = 1
@@ -238,13 +253,21 @@ class FKNN(Strategy):
             block = queue.popleft() if queue else None
             total = self._round(federation, plan, block, ranked)
             if ranked is not None and len(short := ranked.rows[total["short"] > 0]):
-                # These come again, with a longer list.
-                queue.append(_Block(short, min(len(plan.donors), 4 * ranked.width)))
+                if ranked.shown < ranked.width:
+                    reserve.append(_whole_lists(ranked, total["short"] > 0))
+                else:  # These come again, with a longer list.
+                    longer = min(n_donors, 4 * ranked.width)
+                    queue.append(_Block(short, longer, longer))
             if block is not None:
-                block.arguments = self._ranked(total.values, block, plan.donors)
+                names = ("neighbours", "ranks", "counts", "weights")
+                block.ranked = {name: total[name] for name in names if name in total.values}
+                block.arguments = _arguments(block, n_donors)
+            elif reserve:
+                # No distances travel: the donors that follow are ranked already.
+                block, reserve = _joined(reserve, size, n_donors)
             ranked = block
             rounds += 1
-            progress.total = rounds + len(queue) + (ranked is not None) + 1
+            progress.total = rounds + len(queue) + (ranked is not None) + bool(reserve) + 1
             progress.step("impute", detail=f"{len(queue)} blocks of up to {size} rows to go")
         told = federation.call("finish", plan.public)
         progress.step("finish")
@@ -309,7 +332,7 @@ class FKNN(Strategy):
             {
                 "rows": rows,
                 "split": split,
-                "n_listed": 0 if block is None else block.width,
+                "n_listed": 0 if block is None else block.shown,
                 **plan.public,
                 **(ranked.arguments if ranked is not None else {}),
             },
@@ -322,16 +345,6 @@ class FKNN(Strategy):
                 "weighted": self.weights == "distance",
             },
         )
-
-    def _ranked(self, released: dict[str, Any], block: _Block, donors: Indices) -> dict[str, Any]:
-        """Return what the parties are told of a block."""
-        names = ("neighbours", "ranks", "counts", "weights")
-        return {
-            "done": block.rows,
-            "width": block.width,
-            "exhausted": block.width >= len(donors),
-            **{name: released[name] for name in names if name in released},
-        }
 
     def _report(self, result: Result, public: dict[str, dict[str, Any]], plan: _Plan) -> None:
         result.party_metrics = {
@@ -353,3 +366,44 @@ class FKNN(Strategy):
                 f"{int(without)} cells had no comparable donor and got their column's mean or most "
                 "frequent level"
             )
+
+
+def _arguments(block: _Block, n_donors: int) -> dict[str, Any]:
+    """Return what the parties are told of a block: `shown` donors a row, and those as near."""
+    ranks, counts = block.ranked["ranks"], block.ranked["counts"]
+    first = np.cumsum(counts) - counts
+    last = (first + np.minimum(counts, block.shown) - 1)[counts > 0]
+    listed = ranks <= np.repeat(ranks[last], counts[counts > 0])
+    row = np.repeat(np.arange(len(counts)), counts)
+    told = {name: values[listed] for name, values in block.ranked.items() if name != "counts"}
+    told["counts"] = np.bincount(row[listed], minlength=len(counts)).astype(counts.dtype)
+    return {
+        "done": block.rows,
+        "width": block.width,
+        "shown": block.shown,
+        "exhausted": block.shown >= n_donors,
+        **told,
+    }
+
+
+def _whole_lists(block: _Block, short: npt.NDArray[np.bool_]) -> _Block:
+    """Return the rows of a block that are still short, with all donors that were ranked."""
+    counts = block.ranked["counts"]
+    kept = np.repeat(short, counts)
+    ranked = {name: values[kept] for name, values in block.ranked.items() if name != "counts"}
+    ranked["counts"] = counts[short]
+    return _Block(block.rows[short], block.width, block.width, ranked=ranked)
+
+
+def _joined(reserve: list[_Block], size: int, n_donors: int) -> tuple[_Block, list[_Block]]:
+    """Join short rows of several blocks to one of `size` rows at most; return it and the rest."""
+    ends = np.cumsum([len(block.rows) for block in reserve])
+    n_taken = max(1, int(np.searchsorted(ends, size, side="right")))
+    taken = reserve[:n_taken]
+    ranked = {
+        name: np.concatenate([block.ranked[name] for block in taken]) for name in taken[0].ranked
+    }
+    rows = np.concatenate([block.rows for block in taken])
+    joined = _Block(rows, taken[0].width, taken[0].shown, ranked=ranked)
+    joined.arguments = _arguments(joined, n_donors)
+    return joined, reserve[n_taken:]
