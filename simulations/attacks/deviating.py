@@ -417,6 +417,9 @@ def main(names: list[str]) -> None:
         cells += int(found["cells found"].sum())
         print(f"\n{case.name}: {len(tries.made):,} tries\n{found.to_string()}", flush=True)
         print("\n".join(f"masked alike: {one}" for one in sorted({*tries.masked_alike})))
+        raw = {f"raw error: {one.step}: {one.what}: {one.error}" for kind in KINDS
+               for one in tries.of(kind, RAW)}  # fmt: skip
+        print("\n".join(sorted(raw)))
     print(f"\n{total:,} tries in all, {cells} cells found")
 
 
