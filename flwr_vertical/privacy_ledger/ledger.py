@@ -285,12 +285,12 @@ class PrivacyLedger:
         n_people = int(own.max(initial=-1)) + 1
         cells = arrays.get("bits: cells", np.uint32, n_people).copy()
         of_cells = arrays.get("bits: of cells", np.float64, n_people).copy()
-        if contents is not None:
-            of_cells[own[cells[own] != contents]] = 0.0
+        if contents is not None and (other := cells[own] != contents).any():
+            of_cells[own[other]] = 0.0
             cells[own] = contents
+            arrays.put("bits: cells", cells)
         new = np.minimum(bits, np.maximum(whole - of_cells[own], 0.0))
         of_cells[own] += new
-        arrays.put("bits: cells", cells)
         arrays.put("bits: of cells", of_cells)
         return np.asarray(new, dtype=np.float64)
 
