@@ -37,6 +37,7 @@ from strategies.trees.node_sums import (
     legal_of,
     to_slots,
 )
+from strategies.trees.routing import count_winners
 
 Numbers: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 UnsignedRing: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
@@ -108,6 +109,8 @@ class ShareSteps(StepGroup):
         places = Places.of(np.asarray(node), direct, active, np.asarray(usable), widths)
         if masked_h is not None:
             self._check_rows(places, own)
+        if limits is not None:
+            count_winners(self.party, places.node, self.party.layout, sum(widths))
         parcels, seed = self.other(ParcelSteps), self.other(GroupKeySteps).seed
         number, asked = parcels.number, self.party.services.binding().hex()
 
