@@ -25,7 +25,12 @@ from flwr_vertical.errors import (
     UnexpectedMessageError,
 )
 from flwr_vertical.policy.record import Policy
-from flwr_vertical.privacy_ledger.budgets import check_bits, check_epsilon, check_foreign_ids
+from flwr_vertical.privacy_ledger.budgets import (
+    VERSIONS,
+    check_bits,
+    check_epsilon,
+    check_foreign_ids,
+)
 from flwr_vertical.privacy_ledger.database import check_whole, create, reading, transaction
 from flwr_vertical.privacy_ledger.entries import (
     Book,
@@ -233,7 +238,7 @@ class PrivacyLedger:
         However much is told of a row, it is no more than the row holds, until its cells change.
 
         Shapes: chosen (n_rows,): of which rows. `whole`: how many bits a row holds; where it is
-        `agreed` to, and the policy states no number, a row may be told whole.
+        `agreed` to, and the policy states no number, ten versions of a row may be told whole.
         """
         mask = np.asarray(chosen, dtype=bool)
         if mask.shape != (len(rows),) or not (np.isfinite(bits) and bits >= 0):
@@ -266,7 +271,7 @@ class PrivacyLedger:
                 (float(before.max(initial=0.0)), float(spent[own].max(initial=0.0))),
                 what,
                 predictions=predictions,
-                default=whole if agreed else 0.0,
+                default=VERSIONS * whole if agreed else 0.0,
             )
             arrays.put(kind, spent)
             note_known(connection, digest)
