@@ -413,3 +413,14 @@ def test_killed_within_any_tree_and_resumed_it_gives_the_same(at, small_run, dat
     for tree in range(FEW["n_trees"]):
         assert splits_of(result, tree) == splits_of(before, tree)
     assert not folder.exists() or not list(folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("direct", "parent"), [([0, -1], [1, 1]), ([-1, -1], [0, 0]), ([0, 1, -1], [0, 0, 0])]
+)
+def test_nodes_follow_from_parents_and_siblings_that_there_are(direct, parent):
+    made = np.zeros((sum(q >= 0 for q in direct), 3), dtype=np.uint64)
+    with pytest.raises(ProtocolError, match="do not follow from a level of 1 nodes"):
+        secret_shares.with_siblings(
+            made, np.array(direct), np.array(parent), np.zeros((1, 3), np.uint64)
+        )
