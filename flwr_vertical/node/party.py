@@ -160,8 +160,7 @@ class Party(Node):
         DataError
             See `check_exchange`.
         PolicyError
-            If a row holds more bits than ``policy.openings``, or was told whole already and has
-            other cells now.
+            If a row holds more bits than ``policy.openings``, or too many versions of it were told.
         """
         self.check_exchange(name)
         noted = f"node.opened.{name}"

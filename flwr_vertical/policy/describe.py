@@ -40,8 +40,8 @@ def in_words(policy: Policy) -> list[str]:
         + ", over all runs.",
         f"A prediction tells at most {p.grid} bits of a row, those of all models together "
         f"{p.predictions:g}.",
-        "Otherwise others are told of a single row at most as many bits as it holds, over all "
-        "runs, by a method's default exchange or one named above."
+        "Otherwise others are told of a single row at most as many bits as ten versions of it "
+        "hold, over all runs, by a method's default exchange or one named above."
         if p.openings is None
         else f"Otherwise others are told at most {p.openings:g} bits of a row."
         if p.openings

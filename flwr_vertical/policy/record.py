@@ -77,8 +77,9 @@ class Policy(Settings):
     openings: float | None = setting(
         None,
         "Bits of one own row that others may be told beside predictions, over all runs (default: "
-        "as many as a row holds, by a method's default exchange or one that ``exchanges`` names; "
-        "where cells change, what is told of them comes on top).",
+        "ten times as many as a row holds, by a method's default exchange or one that "
+        "``exchanges`` names; the same cells tell no more than they hold, changed ones come on "
+        "top).",
         at_least=0,
     )
     grid: int = setting(

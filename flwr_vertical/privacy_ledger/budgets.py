@@ -12,6 +12,9 @@ from flwr_vertical.tables import Table, is_numeric
 ROUNDING = 1e-9
 """Of sums of bits and of epsilon."""
 
+VERSIONS = 10
+"""Of a row, with other cells or columns, that may be told whole where a policy states no number."""
+
 _NUMBER_BITS = 64
 
 

@@ -25,7 +25,12 @@ from flwr_vertical.errors import (
     UnexpectedMessageError,
 )
 from flwr_vertical.policy.record import Policy
-from flwr_vertical.privacy_ledger.budgets import check_bits, check_epsilon, check_foreign_ids
+from flwr_vertical.privacy_ledger.budgets import (
+    VERSIONS,
+    check_bits,
+    check_epsilon,
+    check_foreign_ids,
+)
 from flwr_vertical.privacy_ledger.database import check_whole, create, reading, transaction
 from flwr_vertical.privacy_ledger.entries import (
     Book,
@@ -233,7 +238,7 @@ class PrivacyLedger:
         However much is told of a row, it is no more than the row holds, until its cells change.
 
         Shapes: chosen (n_rows,): of which rows. `whole`: how many bits a row holds; where it is
-        `agreed` to, and the policy states no number, a row may be told whole.
+        `agreed` to, and the policy states no number, ten versions of a row may be told whole.
         """
         mask = np.asarray(chosen, dtype=bool)
         if mask.shape != (len(rows),) or not (np.isfinite(bits) and bits >= 0):
@@ -266,7 +271,7 @@ class PrivacyLedger:
                 (float(before.max(initial=0.0)), float(spent[own].max(initial=0.0))),
                 what,
                 predictions=predictions,
-                default=whole if agreed else 0.0,
+                default=VERSIONS * whole if agreed else 0.0,
             )
             arrays.put(kind, spent)
             note_known(connection, digest)
@@ -285,12 +290,12 @@ class PrivacyLedger:
         n_people = int(own.max(initial=-1)) + 1
         cells = arrays.get("bits: cells", np.uint32, n_people).copy()
         of_cells = arrays.get("bits: of cells", np.float64, n_people).copy()
-        if contents is not None:
-            of_cells[own[cells[own] != contents]] = 0.0
+        if contents is not None and (other := cells[own] != contents).any():
+            of_cells[own[other]] = 0.0
             cells[own] = contents
+            arrays.put("bits: cells", cells)
         new = np.minimum(bits, np.maximum(whole - of_cells[own], 0.0))
         of_cells[own] += new
-        arrays.put("bits: cells", cells)
         arrays.put("bits: of cells", of_cells)
         return np.asarray(new, dtype=np.float64)
 

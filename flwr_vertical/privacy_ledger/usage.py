@@ -42,7 +42,7 @@ _LIMITS = {
 _UNSTATED = {
     "min_rows": "at least 100, or three times the columns and labels",
     "vectors": "one for ten rows of the set",
-    "openings": "as many as a row holds",
+    "openings": "as many as ten versions of a row hold",
     "epsilon_total": "one release",
 }
 

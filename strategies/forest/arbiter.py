@@ -1,6 +1,6 @@
 """The arbiter of a forest: it tells the parties alone who wins, and rounds votes for the server."""
 
-from typing import Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -8,8 +8,9 @@ import numpy.typing as npt
 from flwr_vertical import Arbiter, Uses, step
 from flwr_vertical.arrays import Flags
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
+from flwr_vertical.protocol.arguments import Within
 from strategies.forest.gain_messages import winners
-from strategies.trees.arbiter import ArbiterKeySteps, unpack
+from strategies.trees.arbiter import ArbiterKeySteps, PartyKeys, unpack
 
 _LAST = "node.trees.judged"
 
@@ -19,7 +20,11 @@ class RoundingSteps(ArbiterKeySteps):
 
     @step
     def round_votes(
-        self, number: int, shift: int, parcels: list[bytes], **keys: Any
+        self,
+        number: Annotated[int, Within(0, 2**60)],
+        shift: Annotated[int, Within(0, 63)],
+        parcels: Annotated[list[bytes], Within("names", "names")],
+        **keys: Unpack[PartyKeys],
     ) -> dict[str, Any]:
         """Add the shares of votes up, and drop their last digits.
 
@@ -43,7 +48,11 @@ class JudgeSteps(RoundingSteps):
 
     @step(repeatable=False)  # nonces of what is sealed are drawn
     def judge(
-        self, number: int, shape: list[int], parcels: list[bytes], **keys: Any
+        self,
+        number: Annotated[int, Within(0, 2**60)],
+        shape: Annotated[list[int], Within(2, 2)],
+        parcels: Annotated[list[bytes], Within("names", "names")],
+        **keys: Unpack[PartyKeys],
     ) -> dict[str, Any]:
         """Add parcels up, and say which places have the largest gain.
 

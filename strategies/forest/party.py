@@ -77,7 +77,7 @@ class GrowthSteps(StepGroup):
         observed: Annotated[Indices, Within(0, "observed - 1")],
         usable: Annotated[npt.NDArray[np.uint8], Shape("observed"), Within(0, 1)],
         target_bits: Annotated[int, Within(0, 62)],
-        sides: list[bytes] | None = None,
+        sides: Annotated[list[bytes] | None, Within("names", "names")] = None,
     ) -> dict[str, Any]:
         """Seal, for the arbiter, what it compares the splits of a level by.
 
@@ -154,11 +154,11 @@ class GrowthSteps(StepGroup):
     @step
     def end_batch(
         self,
-        names: list[str],
+        names: Annotated[list[str], Within("n_parties", "n_parties")],
         fit: npt.NDArray[np.uint8],
-        model_trees: int,
-        target_bits: int,
-        sides: list[bytes] | None = None,
+        model_trees: Annotated[int, Is("n_trees")],
+        target_bits: Annotated[int, Within(0, 62)],
+        sides: Annotated[list[bytes] | None, Within("names", "names")] = None,
     ) -> None:
         """Add the trees to the model, and their votes to those of rows without a label.
 
@@ -179,7 +179,12 @@ class GrowthSteps(StepGroup):
         self.party.live.drop(_BATCH)
 
     @step
-    def votes(self, model: str, fit: npt.NDArray[np.uint8], bits: int) -> dict[str, Any]:
+    def votes(
+        self,
+        model: Annotated[str, Within(1, 200)],
+        fit: npt.NDArray[np.uint8],
+        bits: Annotated[int, Within(1, 30)],
+    ) -> dict[str, Any]:
         """Seal the own share of the votes for samples without a label; see `ReleaseSteps.release`.
 
         Message: model: names the model; fit: as in `begin_batch`; bits: of each class.
@@ -190,7 +195,12 @@ class GrowthSteps(StepGroup):
         return release(forest.own, forest.votes, free, int(bits), model.encode())
 
     @step
-    def finish_votes(self, model: str, names: list[str], target_bits: int) -> dict[str, Any]:
+    def finish_votes(
+        self,
+        model: Annotated[str, Within(1, 200)],
+        names: Annotated[list[str], Within("n_parties", "n_parties")],
+        target_bits: Annotated[int, Within(0, 62)],
+    ) -> dict[str, Any]:
         """Keep the own part of the model, on the own disk, and erase all keys and shares.
 
         Message: model: names the model; names, target_bits: as in `offer`; returns ``splits`` and

@@ -1,7 +1,7 @@
 """The party half of predictions by a forest: rows go down all trees, and votes leave in halves."""
 
 import hashlib
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any, TypeAlias, Unpack
 
 import numpy as np
 
@@ -11,13 +11,18 @@ from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.products.streams import stream
-from flwr_vertical.protocol.arguments import OWN
+from flwr_vertical.protocol.arguments import OWN, Within
 from strategies.forest.batch import LEFT, MISSING_LEFT, NUMBER, PARTY, RIGHT, TREE, Comers, Lines
 from strategies.forest.model import VotesPart, coefficients_of
 from strategies.forest.vote_release import ReleaseSteps
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Codes
 from strategies.trees.routing import count_sides
+
+ForestName: TypeAlias = Annotated[str, Within(1, 200)]
+TakingPart: TypeAlias = Annotated[list[str], Within(1, "n_parties")]
+Level: TypeAlias = Annotated[int, Within(0, 2**20)]
+Sides: TypeAlias = Annotated[list[bytes] | None, Within("names", "names")]
 
 _AT = "votes.descent"
 
@@ -46,7 +51,7 @@ class VotesPredictParty(Party):
     releasing = Uses(ReleaseSteps)
 
     @step(repeatable=False)  # key pairs are drawn
-    def open_forest(self, model: str, nonce: bytes) -> dict[str, Any]:
+    def open_forest(self, model: ForestName, nonce: bytes) -> dict[str, Any]:
         """Look for what this party kept, and make the key pairs of this run.
 
         Message: returns ``grid``: how many bits of a row a prediction may tell; keys as in
@@ -62,10 +67,10 @@ class VotesPredictParty(Party):
     @step
     def enter(
         self,
-        model: str,
+        model: ForestName,
         owner: str,
         sealed: Annotated[bytes, OWN],
-        arbiter: list[bytes],
+        arbiter: Annotated[list[bytes], Within(3, 3)],
         **keys: Unpack[PairKeyFields],
     ) -> None:
         """Take the group seed, and put all rows at the roots.
@@ -83,7 +88,11 @@ class VotesPredictParty(Party):
 
     @step(repeatable=False)  # nonces of what is sealed are drawn
     def descend(
-        self, model: str, names: list[str], level: int, sides: list[bytes] | None = None
+        self,
+        model: ForestName,
+        names: TakingPart,
+        level: Level,
+        sides: Sides = None,
     ) -> dict[str, Any]:
         """Follow the splits of the level above, and tell the sides of own ones.
 
@@ -110,7 +119,12 @@ class VotesPredictParty(Party):
 
     @step
     def tally(
-        self, model: str, names: list[str], level: int, bits: int, sides: list[bytes] | None = None
+        self,
+        model: ForestName,
+        names: TakingPart,
+        level: Level,
+        bits: Annotated[int, Within(1, 30)],
+        sides: Sides = None,
     ) -> dict[str, Any]:
         """Seal the own share of the votes for the arbiter, and erase all keys.
 

@@ -5,7 +5,7 @@ it. It knows neither codes nor gradients, which party a candidate is of, nor whe
 same split as in another node.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,16 @@ class ParcelSteps(StepGroup):
             self.state.pop(key, None)
 
 
+class PartyKeys(TypedDict):
+    """What the arbiter is told of the parties' keys, see `parcel_keys`; lists are by party."""
+
+    nonce: bytes
+    names: Annotated[list[str], Within(1, 2**20)]
+    publics: Annotated[list[bytes], Within("names", "names")]
+    identities: Annotated[list[bytes], Within("names", "names")]
+    signatures: Annotated[list[bytes], Within("names", "names")]
+
+
 class ArbiterKeySteps(StepGroup):
     """The arbiter's end: its keys, by which parties seal for it."""
 
@@ -140,10 +150,10 @@ class CompareSteps(ArbiterKeySteps):
     def compare(
         self,
         number: Annotated[int, Within(0, 2**60)],
-        parcels: Annotated[list[bytes], Within(2, 2**20)],
+        parcels: Annotated[list[bytes], Within("names", "names")],
         shares: Annotated[Ring, Shape(3, None, None)],
         signs: npt.NDArray[np.uint8] | None = None,
-        **keys: Any,
+        **keys: Unpack[PartyKeys],
     ) -> dict[str, Any]:
         """Add the shares up, and say which places have the largest gain.
 

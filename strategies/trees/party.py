@@ -1,6 +1,6 @@
 """The party half: codes, sums under pads, routing, and the splits that stay here."""
 
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Bins, Codes, SlotLayout, fit_bins
 from strategies.trees.model import TreePart
 from strategies.trees.monotone import NODE_KEY, TOLD, directions_of
-from strategies.trees.routing import RoutingSteps, check_openings
+from strategies.trees.routing import SIDES, RoutingSteps, check_openings
 from strategies.trees.secret_shares import ShareSteps, stream_label
 
 COLUMN_NAMES = "column-names"
@@ -27,6 +27,8 @@ class BinnedParty(Party):
     """A party whose columns trees split: their bins, and their rows under a key stream."""
 
     node_keys = (NODE_KEY,)
+    winners_are_told: ClassVar[bool] = False
+    """Whether the server learns the best split of each node."""
     pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
     parcels = Uses(ParcelSteps)
@@ -55,7 +57,8 @@ class BinnedParty(Party):
         for key in ("trees.bins", "trees.codes", "trees.tag"):
             self.cache.pop(key, None)
         layout = self.layout
-        check_openings(self, layout, n_sides)
+        check_openings(self, layout, n_sides, growing=self.winners_are_told)
+        self.state[SIDES] = int(n_sides)
         directions = directions_of(self.services.node_config, self.bins, self.name)
         self.state[TOLD] = 1
         return {
@@ -135,6 +138,7 @@ class BinnedParty(Party):
 class TreeParty(BinnedParty):
     """A party of boosting: sums under pads, routing, and the splits that stay here."""
 
+    winners_are_told = True
     shares = Uses(ShareSteps)
     routing = Uses(RoutingSteps)
 

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, step
-from flwr_vertical.errors import PolicyError
+from flwr_vertical.arrays import Numbers
+from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy_ledger.budgets import ROUNDING
 from flwr_vertical.protocol.arguments import OWN, Shape, Within
@@ -20,7 +21,12 @@ Splits = npt.NDArray[np.int32]
 
 # Under a prefix that the server may not write to.
 _SPLITS, _TOLD = "node.trees.splits", "node.trees.told"
+_LEVELS = "node.trees.levels"
+SIDES = "node.trees.sides"
 _WHAT = "which side of splits of trees rows are on"
+_WINNERS = "which splits of trees gain most, by gradients that the server chose"
+_MOST_OF_SPLIT = 32.0
+"""Bits of a row that a split tells at most: which one it is, and on which side the row is."""
 
 
 class RoutingSteps(StepGroup):
@@ -96,8 +102,38 @@ def check_sizes(party: Party, n_left: int, n_rows: int) -> None:
         )
 
 
+def bits_of_winner(n_slots: int) -> float:
+    """Return how many bits of a row the best split of its node can tell at most.
+
+    Where one row's gradient is far above all others', the winner follows its codes: so a server
+    could choose gradients (no node sees them), and each winner would name a code of that row.
+    """
+    return float(np.log2(2 * n_slots + 1))
+
+
+def count_winners(party: Party, node: Indices, layout: SlotLayout, n_slots: int) -> None:
+    """Write down, before it is told, what the best splits of a level may tell of own rows.
+
+    Shapes: node (n_trees, n_samples): the node of each row in each tree, -1 for none.
+    """
+    levels = int(party.state.get(_LEVELS, 0)) + len(node)
+    if levels > int(party.state[SIDES]):
+        raise ProtocolError(
+            f"party {party.name!r}: it is asked for {levels} levels of trees, and the run agreed "
+            f"to {party.state[SIDES]} in all ('n_sides'); who runs the server?"
+        )
+    party.state[_LEVELS] = levels
+    bits = (node >= 0).sum(axis=0) * bits_of_winner(n_slots)
+    count_sides(party, bits, layout, party.services.binding(), what=_WINNERS)
+
+
 def count_sides(
-    party: Party, number: Indices, layout: SlotLayout, content: bytes, receiver: str = "server"
+    party: Party,
+    number: Indices | Numbers,
+    layout: SlotLayout,
+    content: bytes,
+    receiver: str = "server",
+    what: str = _WHAT,
 ) -> None:
     """Write down, before it is told, on which side of splits own rows are: a bit for each.
 
@@ -113,7 +149,7 @@ def count_sides(
     for count in np.unique(bits[bits > 0]):
         chosen = bits == count
         party.open_bits(
-            chosen, float(count), content=content, agreed=True, what=_WHAT, receiver=receiver
+            chosen, float(count), content=content, agreed=True, what=what, receiver=receiver
         )
     party.state[_TOLD] = told + bits
 
@@ -123,13 +159,16 @@ def bits_of_codes(layout: SlotLayout) -> float:
     return float(np.log2(np.array(layout.n_bins) + 1.0).sum())
 
 
-def check_openings(party: Party, layout: SlotLayout, n_sides: int) -> None:
+def check_openings(
+    party: Party, layout: SlotLayout, n_sides: int, *, growing: bool = False
+) -> None:
     """Refuse a run that could tell more bits of a row than the node allows, before it begins.
 
     A node that states ``policy.openings`` would else stop it half-way: bits told, and no model.
+    `growing`: whether the best splits of nodes are told as well, which may be of any party.
     """
     limit = party.policy.openings
-    most = min(float(n_sides), bits_of_codes(layout))
+    most = min(n_sides * (_MOST_OF_SPLIT if growing else 1.0), bits_of_codes(layout))
     if limit is not None and most > limit + ROUNDING:
         raise PolicyError(
             f"party {party.name!r}",

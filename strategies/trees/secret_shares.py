@@ -37,6 +37,7 @@ from strategies.trees.node_sums import (
     legal_of,
     to_slots,
 )
+from strategies.trees.routing import count_winners
 
 Numbers: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 UnsignedRing: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
@@ -65,7 +66,7 @@ class ShareSteps(StepGroup):
         tags: Annotated[list[bytes], Within("names", "names")],
         observed: Annotated[Indices, Within(0, "observed - 1")],
         node: Annotated[Numbers, Shape(None, "n_samples"), Within(-1, "direct - 1")],
-        direct: Annotated[Indices, Within(-1, 2**31)],
+        direct: Annotated[Indices, Within(-1, "direct - 1")],
         parent: Annotated[Indices, Shape("direct"), Within(-1, 2**31)],
         active: Annotated[Indices, DISTINCT, Within(0, "direct - 1")],
         usable: Annotated[npt.NDArray[np.uint8], Shape(None, "observed"), Within(0, 1)],
@@ -108,6 +109,8 @@ class ShareSteps(StepGroup):
         places = Places.of(np.asarray(node), direct, active, np.asarray(usable), widths)
         if masked_h is not None:
             self._check_rows(places, own)
+        if limits is not None:
+            count_winners(self.party, places.node, self.party.layout, sum(widths))
         parcels, seed = self.other(ParcelSteps), self.other(GroupKeySteps).seed
         number, asked = parcels.number, self.party.services.binding().hex()
 
@@ -277,6 +280,14 @@ def with_siblings(direct_sums: Ring, direct: Indices, parent: Indices, above: Ri
     out[known] = direct_sums
     rest = np.flatnonzero(direct < 0)
     if len(rest):
+        of_rest = parent[rest]
+        fits = of_rest.min() >= 0 and of_rest.max() < len(above)
+        if not (fits and rest.max() ^ 1 < len(parent) and (direct[rest ^ 1] >= 0).all()):
+            raise ProtocolError(
+                f"sums of nodes {rest.tolist()[:5]} do not follow from a level of {len(above)} "
+                f"nodes: their parents are {of_rest.tolist()[:5]}, and each needs a sibling whose "
+                "sums are made"
+            )
         out[rest] = above[parent[rest]] - out[rest ^ 1]
     return out
 

@@ -3,20 +3,8 @@
 import pytest
 
 from flwr_vertical.node import service
-from simulations.attacks.deviating import (
-    ALONE,
-    ANSWERED,
-    ARGUMENT,
-    EARLIER,
-    NUMBER,
-    OTHERWISE,
-    OUTCOMES,
-    RAW,
-    STATE,
-    STEP,
-    VALUE,
-    deviate,
-)
+from simulations.attacks.deviating import ANSWERED, OTHERWISE, OUTCOMES, RAW, deviate
+from simulations.attacks.mutations import ALONE, ARGUMENT, EARLIER, NUMBER, STATE, STEP, VALUE
 from tests.kit import cases
 
 # Arguments that an honest server may leave out as well.

@@ -74,7 +74,7 @@ def test_stated_openings_bound_what_a_consent_allows(tmp_path):
     nodes.run(SUMS, labels)
 
 
-def test_without_a_stated_number_a_row_is_told_whole_and_no_other_version_of_it(tmp_path):
+def test_without_a_stated_number_ten_versions_of_a_row_are_told(tmp_path):
     parties, strategy = incomplete(), FKNN(n_neighbors=2)
     nodes = Nodes(tmp_path, parties)
     for _ in range(2):  # every run ranks donors anew; a row holds no more for that
@@ -83,15 +83,18 @@ def test_without_a_stated_number_a_row_is_told_whole_and_no_other_version_of_it(
     parties["court"].loc[IDS[1]] += 1.0  # not one of the rows that were told
     nodes.write(parties)
     nodes.run(strategy)
-    parties["court"].loc[IDS[0]] += 1.0  # one of them
-    nodes.write(parties)
+    for number in range(2, 12):
+        parties["court"].loc[IDS[0]] += 1.0  # one of them
+        nodes.write(parties)
+        if number < 11:
+            nodes.run(strategy)
+            assert nodes.ledger("court").state["other_bits"] == number * WHOLE["court"]
     said = nodes.refused("openings", strategy)
-    assert "of some of which 64 were told before" in said
-    assert "allowed: 64 bits of a row over all runs" in said
-    assert "policy.openings=128" in said
-    nodes.state(policy_openings=128)
+    assert "of some of which 640 were told before" in said
+    assert "allowed: 640 bits of a row over all runs" in said
+    assert "policy.openings=704" in said
+    nodes.state(policy_openings=704)
     nodes.run(strategy)
-    assert nodes.ledger("court").state["other_bits"] == 2 * WHOLE["court"]
 
 
 def test_ranks_of_donors_are_told_to_the_other_parties_and_counted(tmp_path):
@@ -122,7 +125,7 @@ def test_one_party_tells_nobody_else(tmp_path):
 
 def test_words_say_what_bounds_openings():
     said = [" ".join(in_words(Policy(openings=bits))) for bits in (None, 0.0, 3.0)]
-    assert "at most as many bits as it holds, over all runs" in said[0]
+    assert "at most as many bits as ten versions of it hold, over all runs" in said[0]
     assert "Otherwise nothing of a single row is told." in said[1]
     assert "Otherwise others are told at most 3 bits of a row." in said[2]
 

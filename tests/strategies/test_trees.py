@@ -1,6 +1,7 @@
 """What boosting costs in rounds, what it writes into privacy ledgers, what policies refuse."""
 
 import itertools
+import logging
 import math
 from types import SimpleNamespace
 
@@ -18,8 +19,10 @@ from flwr_vertical.protocol.messages import ARGUMENTS, VALUES
 from strategies.trees import VerticalGBDT, masked_store, node_sums, secret_shares
 from strategies.trees.arbiter import CompareSteps
 from strategies.trees.blinding import Factors, noise
-from strategies.trees.gain import TIE, best_of, signed
+from strategies.trees.gain import TIE, Curvature, best_of, combined, level_of, signed
+from strategies.trees.grower import Grower
 from strategies.trees.model import TreePart
+from strategies.trees.rounds import LevelNodes
 
 
 @pytest.fixture(scope="module")
@@ -77,30 +80,72 @@ def test_nodes_count_bits_of_rows_and_can_cap_them(data, tmp_path):
     tables, labels = data
     nodes = with_arbiter(tmp_path, tables)
     strategy = VerticalGBDT(**{**SMALL, "n_trees": 1})
-    result = nodes.run(strategy, labels)
-    model = result.predictor
-    own = int((model.party == 0).sum())
+    nodes.run(strategy, labels)
     entries = nodes.entries("bits")
-    assert all("which side of splits" in entry["what"] for entry in entries)
-    assert 1 <= len(entries) <= own
+    # Each level tells which split is best, which may be of any row, and some rows their sides.
+    said = [entry["what"] for entry in entries]
+    assert sum("which splits of trees gain most" in what for what in said) >= 1
+    assert all("which side of splits" in what or "gain most" in what for what in said)
     for name in tables:
         assert not nodes.entries("rows", name)  # no sum is opened
     # Twice as many trees could tell more than the node allows: nothing leaves at all.
     two = VerticalGBDT(**{**SMALL, "n_trees": 2})
-    told = max(entry["bits"] for entry in entries) * SMALL["max_depth"]
-    nodes.state(policy_openings=told)
+    told = nodes.ledger().state["other_bits"]
+    nodes.state(policy_openings=told / 2)
     said = nodes.refused("openings", two, labels)
     assert "failed in step 'prepare'" in said
-    assert "up to 8.0 bits of a row" in said
+    assert f"up to {told:.1f} bits of a row" in said  # all of its codes
     assert "grow fewer trees" in said
-    assert "policy.openings=8" in said
+    assert f"policy.openings={math.ceil(told)}" in said
     assert nodes.entries("bits") == entries
     assert not [r for r in nodes.transcript if "masked" in decode(r.content, VALUES)]
-    nodes.state(policy_openings=3 * told)
+    nodes.state(policy_openings=2 * told)
     nodes.run(two, labels)
     # More runs than that add up in the ledger, and the last one stops at the split that exceeds.
     said = nodes.refused("openings", VerticalGBDT(**SMALL), labels.shift(1))
-    assert "failed in step 'route'" in said
+    assert "failed in step 'share'" in said
+
+
+class EnoughError(Exception):
+    """The deviating server has what it wanted."""
+
+
+@pytest.mark.parametrize("n_rows", [1, 3])
+def test_winners_of_gradients_of_one_row_are_counted_and_few(data, tmp_path, monkeypatch, n_rows):
+    """No node sees gradients, so each winner may name a code of the one row that has any."""
+    tables, labels = data
+    nodes, won = with_arbiter(tmp_path, tables), []
+
+    def grow(self, g, h, inside, usable, first, routed):
+        n, roots = g.shape[1], np.arange(n_rows)
+        gradients = np.full((n_rows, n), 1.0 / n)
+        gradients[roots, roots] -= 1.0
+        curvature = [Curvature.of(np.ones(n), np.ones(n, bool), 0.0) for _ in roots]
+        node = np.tile(roots[:, None], (1, n))
+        known = combined(level_of(node, n_rows, gradients, curvature, roots))
+        every = np.ones((n_rows, len(self.slots.columns)), np.uint8)
+        level = LevelNodes(node, np.full(n_rows, -1), roots, roots)
+        won.extend(self._rounds.winners(level, known, curvature, every, SMALL["min_child"]))
+        raise EnoughError
+
+    monkeypatch.setattr(Grower, "grow", grow)
+    strategy = VerticalGBDT(**{**SMALL, "n_trees": 1, "max_depth": 2})
+    logging.disable(logging.CRITICAL)
+    try:
+        with pytest.raises((EnoughError, PartyError)) as caught:
+            nodes.run(strategy, labels)
+    finally:
+        logging.disable(logging.NOTSET)
+    if n_rows == 3:  # the run agreed to one tree of two levels
+        assert "asked for 3 levels of trees, and the run agreed to 2 in all" in str(caught.value)
+        assert not won
+        return
+    assert len(won) == 1
+    for name in tables:
+        (entry,) = nodes.entries("bits", name)
+        assert "by gradients that the server chose" in entry["what"]
+        assert entry["n_rows"] == len(tables[name])
+        assert entry["bits"] > 3
 
 
 def test_bits_of_a_row_end_with_those_of_its_codes(tmp_path):
@@ -368,3 +413,14 @@ def test_killed_within_any_tree_and_resumed_it_gives_the_same(at, small_run, dat
     for tree in range(FEW["n_trees"]):
         assert splits_of(result, tree) == splits_of(before, tree)
     assert not folder.exists() or not list(folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("direct", "parent"), [([0, -1], [1, 1]), ([-1, -1], [0, 0]), ([0, 1, -1], [0, 0, 0])]
+)
+def test_nodes_follow_from_parents_and_siblings_that_there_are(direct, parent):
+    made = np.zeros((sum(q >= 0 for q in direct), 3), dtype=np.uint64)
+    with pytest.raises(ProtocolError, match="do not follow from a level of 1 nodes"):
+        secret_shares.with_siblings(
+            made, np.array(direct), np.array(parent), np.zeros((1, 3), np.uint64)
+        )
