@@ -154,6 +154,21 @@ def test_every_function_that_a_method_names_exists():
     assert lost == []
 
 
+def test_every_test_that_a_page_names_exists():
+    named = {
+        pair
+        for page in PAGES
+        for pair in re.findall(r"(tests/[\w/]+\.py)::(test_\w+)", page.read_text())
+    }
+    assert len(named) > 30
+    lost = [
+        f"{path}::{test}"
+        for path, test in sorted(named)
+        if not (ROOT / path).exists() or f"def {test}(" not in (ROOT / path).read_text()
+    ]
+    assert lost == []
+
+
 def test_a_method_has_what_every_method_has():
     for path in METHODS:
         text = path.read_text()

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import simulate
@@ -178,7 +179,7 @@ def lists_of(tables: Mapping[str, pd.DataFrame], party: str, n_neighbors: int) -
 
     fill = FKNNParty._fill
 
-    def watch(self: FKNNParty, rows: Indices, neighbours: Integers, *rest: Any) -> Any:
+    def watch(self: FKNNParty, rows: Indices, neighbours: npt.NDArray[np.int32], *rest: Any) -> Any:
         if self.name == party:
             held = self.positions >= 0
             own = np.full(self.n_samples, -1)
@@ -193,7 +194,7 @@ def lists_of(tables: Mapping[str, pd.DataFrame], party: str, n_neighbors: int) -
     return lists
 
 
-def r_squared_of_lists(lists: Sequence[Integers], columns: Array, n_known: int = 20) -> float:
+def r_squared_of_lists(lists: Sequence[Integers], columns: Array, n_known: int = 100) -> float:
     """Place samples by who is near to whom; return how much of others' columns that explains.
 
     Shapes: columns (n_samples, n_columns): standardised. `n_known` rows, which the attacker knows,
@@ -235,7 +236,7 @@ def list_tables(
 
 def main() -> None:
     """Print what lists of donors tell a party, by how many of 400 cells of its column it lacks."""
-    for n_asked in (390, 200, 80, 40):
+    for n_asked in (390, 320, 200, 80, 40):
         tables = list_tables(n_asked)
         lists = lists_of(tables, "curious", 5)
         lengths = [len(listed) for listed in lists if len(listed)]

@@ -11,6 +11,7 @@ from simulations.attacks.cases import (
     make_strategy_of,
     routed_cases,
 )
+from simulations.attacks.distances import list_tables, lists_of, r_squared_of_lists
 from simulations.attacks.recording import record
 from simulations.attacks.rough import columns_from
 from simulations.attacks.routing import (
@@ -252,3 +253,15 @@ def test_no_pad_is_used_twice_and_the_arbiter_has_no_cell(grown):
     for finding in found:
         if finding.attack == "pads used twice" or finding.view == "arbiter":
             assert finding.cells == 0.0, finding
+
+
+def test_lists_of_donors_tell_less_where_fewer_cells_are_missing():
+    found, longest = {}, {}
+    for n_asked in (40, 390):
+        tables = list_tables(n_asked)
+        lists = lists_of(tables, "curious", 5)
+        longest[n_asked] = max(map(len, lists))
+        found[n_asked] = r_squared_of_lists(lists, tables["victim"].to_numpy())
+    assert longest == {40: 12, 390: 399}  # 2 k + 2; all others, since 10 have the cell
+    assert found[40] < 0.25
+    assert found[390] > 0.8  # the attack finds what is there
