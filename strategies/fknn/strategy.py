@@ -25,8 +25,7 @@ party which samples are alike in columns of others, and the more, the longer the
 ranks ``4 k + 20`` donors of a row and hands out ``2 k + 2`` of them. It hands out the others only
 of rows that some party finds too short. That costs one round, since no distances travel. Rows still
 short come again, with a list four times as long. The server learns of short rows by a sum over
-parties. Flags of the donors that lack a cell would make lists shorter still. But the same donors
-lack it for many rows, so flags could tie the secret orders of these rows together.
+parties.
 
 The server ranks what it cannot read: see `blinding`.
 """
@@ -34,7 +33,7 @@ The server ranks what it cannot read: see `blinding`.
 from collections import deque
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -65,10 +64,6 @@ WEIGHTINGS = ("party-mean", "exact")
 WEIGHTS = ("uniform", "distance")
 
 
-Ranking: TypeAlias = dict[str, npt.NDArray[Any]]
-"""``neighbours``, ``ranks``, ``counts`` and perhaps ``weights``, as `FKNNArbiter.rank` returns."""
-
-
 @dataclass
 class _Block:
     """A block of rows under way: what was asked, and the ranked donors that came back."""
@@ -77,7 +72,7 @@ class _Block:
     width: int  # How many donors are ranked
     shown: int  # How many of them are listed to the parties
     arguments: dict[str, Any] = field(default_factory=dict)
-    ranked: Ranking = field(default_factory=dict)  # As released, of `width` donors
+    ranked: dict[str, npt.NDArray[Any]] = field(default_factory=dict)  # `width` donors, as released
 
 
 @dataclass(frozen=True)
@@ -264,7 +259,7 @@ class FKNN(Strategy):
                 block.arguments = _arguments(block, n_donors)
             elif reserve:
                 # No distances travel: the donors that follow are ranked already.
-                block, reserve = _joined(reserve, size, n_donors)
+                block, reserve = _joined(reserve, n_donors), []
             ranked = block
             rounds += 1
             progress.total = rounds + len(queue) + (ranked is not None) + bool(reserve) + 1
@@ -395,15 +390,10 @@ def _whole_lists(block: _Block, short: npt.NDArray[np.bool_]) -> _Block:
     return _Block(block.rows[short], block.width, block.width, ranked=ranked)
 
 
-def _joined(reserve: list[_Block], size: int, n_donors: int) -> tuple[_Block, list[_Block]]:
-    """Join short rows of several blocks to one of `size` rows at most; return it and the rest."""
-    ends = np.cumsum([len(block.rows) for block in reserve])
-    n_taken = max(1, int(np.searchsorted(ends, size, side="right")))
-    taken = reserve[:n_taken]
-    ranked = {
-        name: np.concatenate([block.ranked[name] for block in taken]) for name in taken[0].ranked
-    }
-    rows = np.concatenate([block.rows for block in taken])
-    joined = _Block(rows, taken[0].width, taken[0].shown, ranked=ranked)
+def _joined(reserve: list[_Block], n_donors: int) -> _Block:
+    """Join the short rows of several blocks to one."""
+    ranked = {name: np.concatenate([b.ranked[name] for b in reserve]) for name in reserve[0].ranked}
+    rows = np.concatenate([block.rows for block in reserve])
+    joined = _Block(rows, reserve[0].width, reserve[0].shown, ranked=ranked)
     joined.arguments = _arguments(joined, n_donors)
-    return joined, reserve[n_taken:]
+    return joined
