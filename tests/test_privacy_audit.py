@@ -317,7 +317,8 @@ def test_under_ckks_terms_are_ciphertexts_and_the_arbiter_has_no_table(runs):
 def test_the_arbiter_releases_ranks_and_no_distance(runs, weights):
     run = runs("ckks", weights=weights)
     released = [m for m in run.messages if m.up and m.node == "arbiter" and m.step == "rank"]
-    assert len(released) == 2  # distances of the one block; then how short its lists were
+    # Distances of the one block; how short its lists were; the same of the whole lists.
+    assert len(released) == 3
     names = set()
     for m in released:
         assert not m.sums
@@ -359,7 +360,7 @@ def test_parties_get_what_the_disclosure_table_says(runs, mode, weights):
             got.setdefault(m.step, set()).update(m.arguments)
             got.setdefault(f"{m.step} updates", set()).update(m.updates)
             assert not m.sums
-    ranked = {"done", "neighbours", "ranks", "counts", "width", "exhausted"}
+    ranked = {"done", "neighbours", "ranks", "counts", "width", "shown"}
     ranked |= {"weights"} if weights == "distance" else set()
     assert {name: told for name, told in got.items() if told} == {
         "share_ids": {"normalise"},
@@ -397,5 +398,5 @@ def test_what_parties_say_openly_is_in_the_disclosure_table(runs, mode):
         "seal_group_seed": {"court", "shop"},
         "prepare": {"fitted"},
         "impute": set(),
-        "finish": {"cells-imputed", "cells-without-neighbour"},
+        "finish": {"cells-imputed", "cells-with-fewer-donors", "cells-without-neighbour"},
     }

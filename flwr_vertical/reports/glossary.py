@@ -20,6 +20,7 @@ _MEANINGS = {
     "bound": "Lower bound of the mean log-likelihood of a sample; higher is better.",
     "brier": "Mean squared error of the predicted probability; 0 is perfect.",
     "cells_imputed": "Cells that were missing and have been filled in.",
+    "cells_with_fewer_donors": "Cells filled in from fewer donors than `n_neighbors`.",
     "cells_without_neighbour": "Cells without a donor; filled in with the column's mean or mode.",
     "columns": "Columns of all parties together.",
     "columns_withheld": "Columns that a party withheld somewhere, as its rules on rows ask.",

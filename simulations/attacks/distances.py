@@ -234,16 +234,27 @@ def list_tables(
     return {"curious": own, "victim": victim}
 
 
+def nearest_holders(tables: Mapping[str, pd.DataFrame], n_neighbors: int) -> list[Integers]:
+    """Return the donors from which `curious` imputes its column: what imputed numbers can tell."""
+    own, others = tables["curious"]["a"].to_numpy(), tables["victim"].to_numpy()
+    apart = ((others[:, None] - others[None]) ** 2).sum(axis=2)
+    apart[:, np.isnan(own)] = np.inf
+    nearest = np.argsort(apart, axis=1)[:, :n_neighbors]
+    return [
+        found if np.isnan(value) else found[:0] for value, found in zip(own, nearest, strict=True)
+    ]
+
+
 def main() -> None:
     """Print what lists of donors tell a party, by how many of 400 cells of its column it lacks."""
     for n_asked in (390, 320, 200, 80, 40):
         tables = list_tables(n_asked)
-        lists = lists_of(tables, "curious", 5)
+        columns = tables["victim"].to_numpy()
+        lists, used = lists_of(tables, "curious", 5), nearest_holders(tables, 5)
         lengths = [len(listed) for listed in lists if len(listed)]
-        found = r_squared_of_lists(lists, tables["victim"].to_numpy())
+        told, output = (r_squared_of_lists(found, columns) for found in (lists, used))
         print(
-            f"{n_asked} of {len(lists)} rows: lists of {np.median(lengths):.0f} donors (median), "
-            f"{max(lengths)} at most; R2 of the other party's columns {found:.2f}"
+            f"| {n_asked} | {np.median(lengths):.0f} | {max(lengths)} | {told:.2f} | {output:.2f} |"
         )
 
 

@@ -113,15 +113,14 @@ class FKNNParty(ImputingParty):
         units: Annotated[list[int], Within(2, 3)],
         donors: Annotated[Indices | None, DISTINCT, Within(0, "n_samples - 1")] = None,
         split: bool = False,
-        n_listed: Annotated[int, Within(0, "n_samples")] = 0,
+        n_listed: Annotated[int, Within(0, "2 * n_neighbors + 2")] = 0,
         done: Annotated[Indices | None, DISTINCT, Within(0, "n_samples - 1")] = None,
         neighbours: Annotated[Numbers | None, Within(0, "n_samples - 1")] = None,
         ranks: Annotated[Numbers | None, Shape("neighbours"), Within(0, "n_samples - 1")] = None,
         counts: Annotated[Numbers | None, Shape("done"), Within(0, "n_samples")] = None,
         weights: Weights | None = None,
-        width: Annotated[int, Within(0, "n_samples")] = 0,
+        width: Annotated[int, Within(0, "4 * n_neighbors + 20")] = 0,
         shown: Annotated[int, Within(0, "width")] = 0,
-        exhausted: bool = False,
     ) -> Summands:
         """Impute the previous block from its ranked donors and send distances of the next one.
 
@@ -132,10 +131,9 @@ class FKNNParty(ImputingParty):
         (n_done,): places of the rows of the previous block; neighbours, ranks, weights (n_listed,):
         their ranked donors, by place in the row's own order, and relative weights; counts
         (n_done,): how many donors are listed of each row; width: how many donors count; shown: how
-        many are listed of a row at least that has so many; exhausted: the lists name every donor
-        there is; returns ``distance`` (or ``high`` and ``low``) and
-        ``weight`` of shape (n_rows, n_donors); ``short`` of shape (n_done,), 1 where the list was
-        too short for some cell here.
+        many are listed of a row at least that has so many; returns ``distance`` (or ``high`` and
+        ``low``) and ``weight`` of shape (n_rows, n_donors); ``short`` of shape (n_done,), 1 where
+        the list was too short for some cell here.
         """
         agreed = self._keep_public(units, donors)
         summands: dict[str, Any] = {}
@@ -148,7 +146,7 @@ class FKNNParty(ImputingParty):
             orders = self._orders(done, agreed)
             listed, entries = listed_donors(orders, self._donors, neighbours, ranks, counts, width)
             relative = None if weights is None else np.asarray(weights)[entries]
-            complete = (np.asarray(counts) < shown) | exhausted
+            complete = (np.asarray(counts) < shown) | (shown >= width)
             summands["short"] = self._fill(self._order[done], listed, relative, complete)
         if len(rows):
             self._admit_ranks(np.asarray(rows), np.full(len(rows), n_listed))
@@ -169,7 +167,7 @@ class FKNNParty(ImputingParty):
         """Write the imputed table, and forget what rows and distances were hidden by.
 
         Message: units, donors: as in `impute`; returns how many cells were imputed, how many of
-        them without a comparable donor.
+        them from fewer than `n_neighbors` donors, and how many from none.
         """
         self._keep_public(units, donors)
         self.group_key.erase_group_seed()
@@ -177,6 +175,7 @@ class FKNNParty(ImputingParty):
         self.cache.pop("order", None)
         told = {
             "cells-imputed": int(self._needed.sum()),
+            "cells-with-fewer-donors": int(self.state.get("n_fewer", 0)),
             "cells-without-neighbour": int(self.state.get("n_fallback", 0)),
         }
         filled = np.where(np.isnan(self.codes), self._imputed, self.codes)
@@ -308,7 +307,9 @@ class FKNNParty(ImputingParty):
             imputed[rows[here[settled]], j] = values[settled]
             still_open[rows[here[settled]], j] = False
             short[here[~settled]] = True
-            self.state["n_fallback"] = int(self.state.get("n_fallback", 0)) + int(unknown.sum())
+            fewer = settled & ~unknown & (used < self.state["n_neighbors"])
+            for name, cells in (("n_fallback", unknown), ("n_fewer", fewer)):
+                self.state[name] = int(self.state.get(name, 0)) + int(cells.sum())
         self.state["imputed"], self.state["open"] = imputed, still_open
         return short.view(np.uint8)
 

@@ -23,9 +23,9 @@ nothing is missing; in ``ckks`` mode each sum costs one more, to the arbiter.
 A donor may lack the cell, so a donor list holds more donors than are needed. But lists tell every
 party which samples are alike in columns of others, and the more, the longer they are. So the server
 ranks ``4 k + 20`` donors of a row and hands out ``2 k + 2`` of them. It hands out the others only
-of rows that some party finds too short. That costs one round, since no distances travel. Rows still
-short come again, with a list four times as long. The server learns of short rows by a sum over
-parties.
+of rows that some party finds too short. That costs one round, since no distances travel. The server
+learns of short rows by a sum over parties. No list is longer: a cell with a value at fewer than
+``k`` of these donors is imputed from those that there are.
 
 The server ranks what it cannot read: see `blinding`.
 """
@@ -43,15 +43,7 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import GroupKey
-from flwr_vertical.protocol.declaration import (
-    BITS,
-    FACTS,
-    NOTHING,
-    ONE,
-    Protocol,
-    Repeat,
-    Round,
-)
+from flwr_vertical.protocol.declaration import BITS, FACTS, NOTHING, ONE, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.server import Total
 from flwr_vertical.settings import setting
@@ -69,10 +61,9 @@ class _Block:
     """A block of rows under way: what was asked, and the ranked donors that came back."""
 
     rows: Indices
-    width: int  # How many donors are ranked
-    shown: int  # How many of them are listed to the parties
+    shown: int  # How many donors are listed to the parties
     arguments: dict[str, Any] = field(default_factory=dict)
-    ranked: dict[str, npt.NDArray[Any]] = field(default_factory=dict)  # `width` donors, as released
+    ranked: dict[str, npt.NDArray[Any]] = field(default_factory=dict)  # as released
 
 
 @dataclass(frozen=True)
@@ -83,6 +74,8 @@ class _Plan:
     donors: Indices
     all_donate: bool
     units: Units
+    n_ranked: int  # How many donors the server ranks of a row: the longest list
+    n_shown: int  # How many of them are listed at first, since some lack the cell
 
     @property
     def public(self) -> dict[str, Any]:
@@ -169,7 +162,7 @@ class FKNN(Strategy):
                 tells=(NOTHING, BITS),
                 release="rank",
             ),
-            at_most="8 * n_samples + 8",
+            at_most="n_samples + 3",
         ),
         Round("finish", "how many cells it imputed", tells=FACTS),
     )
@@ -213,7 +206,8 @@ class FKNN(Strategy):
         ),
         (
             "server",
-            "how many cells each party imputed, and for how many of them no donor was comparable",
+            "how many cells each party imputed, for how many of them fewer than n_neighbors of the "
+            "listed donors had a value, and for how many none",
         ),
         (
             "server (or arbiter in ckks mode) together with any one party",
@@ -234,11 +228,8 @@ class FKNN(Strategy):
         plan, fitted = self._prepare(federation, alignment.n_samples)
         pairs = self.block_pairs or (500_000 if federation.aggregation == "ckks" else 4_000_000)
         size = max(1, pairs // max(1, len(plan.donors)))
-        n_donors, rows = len(plan.donors), plan.rows
-        # Some donors lack the cell, so the list is longer than n_neighbors.
-        width = min(n_donors, 4 * self.n_neighbors + 20)
-        shown = min(n_donors, 2 * self.n_neighbors + 2)
-        queue = deque(_Block(rows[i : i + size], width, shown) for i in range(0, len(rows), size))
+        rows = plan.rows
+        queue = deque(_Block(rows[i : i + size], plan.n_shown) for i in range(0, len(rows), size))
         reserve: list[_Block] = []
         progress.total = len(queue) + 3
         progress.step("prepare")
@@ -247,19 +238,15 @@ class FKNN(Strategy):
         while queue or ranked is not None:
             block = queue.popleft() if queue else None
             total = self._round(federation, plan, block, ranked)
-            if ranked is not None and len(short := ranked.rows[total["short"] > 0]):
-                if ranked.shown < ranked.width:
-                    reserve.append(_whole_lists(ranked, total["short"] > 0))
-                else:  # These come again, with a longer list.
-                    longer = min(n_donors, 4 * ranked.width)
-                    queue.append(_Block(short, longer, longer))
+            if ranked is not None and (short := total["short"] > 0).any():
+                reserve.append(_whole_lists(ranked, short, plan.n_ranked))
             if block is not None:
                 names = ("neighbours", "ranks", "counts", "weights")
                 block.ranked = {name: total[name] for name in names if name in total.values}
-                block.arguments = _arguments(block, n_donors)
+                block.arguments = _arguments(block, plan.n_ranked)
             elif reserve:
                 # No distances travel: the donors that follow are ranked already.
-                block, reserve = _joined(reserve, n_donors), []
+                block, reserve = _joined(reserve, plan.n_ranked), []
             ranked = block
             rounds += 1
             progress.total = rounds + len(queue) + (ranked is not None) + bool(reserve) + 1
@@ -297,7 +284,15 @@ class FKNN(Strategy):
             )
         if any(fitted.values()):
             needs &= ~donor
-        plan = _Plan(np.flatnonzero(needs), np.flatnonzero(donor), not any(fitted.values()), units)
+        n_donors = int(donor.sum())
+        plan = _Plan(
+            np.flatnonzero(needs),
+            np.flatnonzero(donor),
+            not any(fitted.values()),
+            units,
+            n_ranked=min(n_donors, 4 * self.n_neighbors + 20),
+            n_shown=min(n_donors, 2 * self.n_neighbors + 2),
+        )
         return plan, dict(flags.public)
 
     def _round(
@@ -335,7 +330,7 @@ class FKNN(Strategy):
             scale=scale,
             release="rank",
             release_arguments={
-                "width": 0 if block is None else block.width,
+                "width": 0 if block is None else plan.n_ranked,
                 "errors": errors,
                 "weighted": self.weights == "distance",
             },
@@ -346,24 +341,25 @@ class FKNN(Strategy):
             name: {key: float(value) for key, value in values.items()}
             for name, values in public.items()
         }
-        imputed = sum(values.get("cells-imputed", 0) for values in public.values())
-        without = sum(values.get("cells-without-neighbour", 0) for values in public.values())
-        result.metrics.update(
-            {
-                "cells-imputed": float(imputed),
-                "cells-without-neighbour": float(without),
-                "rows-imputed": float(len(plan.rows)),
-                "donors": float(len(plan.donors)),
-            }
-        )
-        if without:
+        cells = {
+            name: float(sum(values.get(name, 0) for values in public.values()))
+            for name in ("cells-imputed", "cells-with-fewer-donors", "cells-without-neighbour")
+        }
+        of = {"rows-imputed": float(len(plan.rows)), "donors": float(len(plan.donors))}
+        result.metrics.update(cells | of)
+        if fewer := int(cells["cells-with-fewer-donors"]):
             result.notes.append(
-                f"{int(without)} cells had no comparable donor and got their column's mean or most "
-                "frequent level"
+                f"{fewer} cells were imputed from fewer than {self.n_neighbors} donors: of the "
+                f"{plan.n_ranked} nearest, no more had a value"
+            )
+        if without := int(cells["cells-without-neighbour"]):
+            result.notes.append(
+                f"{without} cells got their column's mean or most frequent level: no donor was "
+                f"comparable, or none of the {plan.n_ranked} nearest had a value"
             )
 
 
-def _arguments(block: _Block, n_donors: int) -> dict[str, Any]:
+def _arguments(block: _Block, n_ranked: int) -> dict[str, Any]:
     """Return what the parties are told of a block: `shown` donors a row, and those as near."""
     ranks, counts = block.ranked["ranks"], block.ranked["counts"]
     first = np.cumsum(counts) - counts
@@ -374,26 +370,25 @@ def _arguments(block: _Block, n_donors: int) -> dict[str, Any]:
     told["counts"] = np.bincount(row[listed], minlength=len(counts)).astype(counts.dtype)
     return {
         "done": block.rows,
-        "width": block.width,
+        "width": n_ranked,
         "shown": block.shown,
-        "exhausted": block.shown >= n_donors,
         **told,
     }
 
 
-def _whole_lists(block: _Block, short: npt.NDArray[np.bool_]) -> _Block:
+def _whole_lists(block: _Block, short: npt.NDArray[np.bool_], n_ranked: int) -> _Block:
     """Return the rows of a block that are still short, with all donors that were ranked."""
     counts = block.ranked["counts"]
     kept = np.repeat(short, counts)
     ranked = {name: values[kept] for name, values in block.ranked.items() if name != "counts"}
     ranked["counts"] = counts[short]
-    return _Block(block.rows[short], block.width, block.width, ranked=ranked)
+    return _Block(block.rows[short], n_ranked, ranked=ranked)
 
 
-def _joined(reserve: list[_Block], n_donors: int) -> _Block:
+def _joined(reserve: list[_Block], n_ranked: int) -> _Block:
     """Join the short rows of several blocks to one."""
     ranked = {name: np.concatenate([b.ranked[name] for b in reserve]) for name in reserve[0].ranked}
     rows = np.concatenate([block.rows for block in reserve])
-    joined = _Block(rows, reserve[0].width, reserve[0].shown, ranked=ranked)
-    joined.arguments = _arguments(joined, n_donors)
+    joined = _Block(rows, n_ranked, ranked=ranked)
+    joined.arguments = _arguments(joined, n_ranked)
     return joined

@@ -12,7 +12,7 @@ OPTIONAL = {"commitment", "missing", "labels", "donors", "labels_attempt", "colu
     "n_listed",
     "split",
     "standardized",
-    "exhausted",
+    "shown",
     "weights",
     "sketched",
 }

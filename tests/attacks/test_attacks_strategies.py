@@ -262,6 +262,7 @@ def test_lists_of_donors_tell_less_where_fewer_cells_are_missing():
         lists = lists_of(tables, "curious", 5)
         longest[n_asked] = max(map(len, lists))
         found[n_asked] = r_squared_of_lists(lists, tables["victim"].to_numpy())
-    assert longest == {40: 12, 390: 399}  # 2 k + 2; all others, since 10 have the cell
+    # 2 k + 2; and 4 k + 20, although only 10 of 400 donors have the cell.
+    assert longest == {40: 12, 390: 40}
     assert found[40] < 0.25
-    assert found[390] > 0.8  # the attack finds what is there
+    assert 0.5 < found[390] < 0.75  # the attack finds what is there

@@ -38,8 +38,8 @@ def ranking(parties, p):
     return [q for d, q in sorted((d, q) for d, q in others if d is not None)]
 
 
-def impute(parties, n_neighbors):
-    """Eq. (13): the mean of the K nearest samples that have the feature.
+def impute(parties, n_neighbors, n_ranked=None):
+    """Eq. (13): the mean of the K nearest samples that have the feature, of the `n_ranked` nearest.
 
     Shapes: parties (n_samples, n_features of the party): NaN = missing; a sample of which a party
     has no row is a row of NaN.
@@ -48,7 +48,7 @@ def impute(parties, n_neighbors):
     for p in range(len(parties[0])):
         if not any(np.isnan(block[p]).any() for block in parties):
             continue
-        order = ranking(parties, p)
+        order = ranking(parties, p)[:n_ranked]
         for block, out in zip(parties, imputed, strict=True):
             for o in range(block.shape[1]):
                 if math.isnan(block[p, o]):
@@ -58,12 +58,12 @@ def impute(parties, n_neighbors):
     return imputed
 
 
-def impute_tables(tables, n_neighbors):
+def impute_tables(tables, n_neighbors, n_ranked=None):
     """The same for DataFrames: outer join, impute, and each party's rows of the union back."""
     names = sorted(tables)
     union = pd.Index(pd.unique(np.concatenate([tables[name].index for name in names])))
     blocks = [tables[name].reindex(union).to_numpy(dtype=float) for name in names]
     return {
         name: pd.DataFrame(block, index=union, columns=tables[name].columns)
-        for name, block in zip(names, impute(blocks, n_neighbors), strict=True)
+        for name, block in zip(names, impute(blocks, n_neighbors, n_ranked), strict=True)
     }

@@ -75,7 +75,7 @@ def test_stated_openings_bound_what_a_consent_allows(tmp_path):
 
 
 def test_without_a_stated_number_ten_versions_of_a_row_are_told(tmp_path):
-    parties, strategy = incomplete(), FKNN(n_neighbors=2)
+    parties, strategy = incomplete(), FKNN()  # lists of as many bits as a row holds
     nodes = Nodes(tmp_path, parties)
     for _ in range(2):  # every run ranks donors anew; a row holds no more for that
         nodes.run(strategy)
@@ -101,16 +101,16 @@ def test_ranks_of_donors_are_told_to_the_other_parties_and_counted(tmp_path):
     nodes = Nodes(tmp_path, incomplete())
     nodes.state(policy_openings=0)
     said = nodes.refused("openings", FKNN(n_neighbors=2))
-    assert "of 30 of its rows (which 28 donors are nearest, in order)" in said
+    assert "of 30 of its rows (which 6 donors are nearest, in order)" in said
     assert nodes.ledger().state["other_bits"] == 0
     nodes.state(policy_openings=None)
     result = nodes.run(FKNN(n_neighbors=2))
     rows = int(result.metrics["rows-imputed"])
-    width = 4 * 2 + 20
+    listed = 2 * 2 + 2
     for name, whole in WHOLE.items():
         (entry,) = nodes.entries("bits", name)
         assert entry["n_rows"] == rows == 30
-        assert entry["bits"] == min(np.ceil(width * np.log2(N)), whole)
+        assert entry["bits"] == min(np.ceil(listed * np.log2(N)), whole)
         assert entry["receiver"] == "the other parties"
         assert "group seed" in entry["colluding"]
     assert "are nearest, in order" in entry["what"]

@@ -142,30 +142,27 @@ def test_blocks_do_not_change_the_result(mode, sizes):
             pd.testing.assert_frame_equal(parts.tables[name], whole.tables[name], check_exact=True)
 
 
-@pytest.mark.parametrize(
-    ("mode", "block_pairs", "weights"),
-    [("plain", 0, "uniform"), ("masked", 140 * 40, "distance"), ("ckks", 0, "uniform")],
-)
-def test_donor_lists_are_extended_until_a_rare_column_is_filled(mode, block_pairs, weights):
-    """Only three of 140 samples have column ``rare``: lists of 8, 32, 128 and 140 donors."""
+@pytest.mark.parametrize(("mode", "block_pairs"), [("plain", 0), ("masked", 140 * 40), ("ckks", 0)])
+def test_lists_end_with_the_donors_that_were_ranked(mode, block_pairs):
+    """Only 20 of 140 samples have column ``rare``: lists of 8 donors, then of 32, and no more."""
     rng = np.random.default_rng(6)
     x = rng.normal(size=(140, 4))
     tables = {
         "a": pd.DataFrame({"x": x[:, 0], "rare": x[:, 1]}),
         "b": pd.DataFrame({"y": x[:, 2], "z": x[:, 3]}),
     }
-    tables["a"].loc[~np.isin(np.arange(140), [5, 100, 128]), "rare"] = np.nan
+    tables["a"].loc[20:, "rare"] = np.nan
     tables["b"].iloc[::7, 0] = np.nan
-    settings = {"n_neighbors": 3, "weighting": "exact", "weights": weights}
-    result = run(tables, mode, block_pairs=block_pairs, **settings)
-    expected = knn_imputer(tables, 3, weights)
-    tolerance = WEIGHTED if weights == "distance" else TOLERANCE[mode]
-    assert_tables(result, tables, by_party(expected, tables), tolerance)
+    result = run(tables, mode, block_pairs=block_pairs, n_neighbors=3)
+    assert_tables(result, tables, impute_tables(tables, 3, 32), TOLERANCE[mode])
+    without = np.isclose(result.tables["a"]["rare"].iloc[20:], x[:20, 1].mean(), rtol=1e-6)
+    assert result.metrics["cells-without-neighbour"] == without.sum()
+    told = result.metrics["cells-with-fewer-donors"]
+    assert 0 < told < 120 - without.sum()
+    assert any(f"{told:.0f} cells were imputed from fewer than 3" in note for note in result.notes)
     if block_pairs == 0 and mode == "plain":
-        # hello, share_ids, keys, prepare, finish; distances for lists of three lengths; the last
-        # list goes out when nothing else is asked, so before each longer one there is a round.
-        # The rest of the first donors ranked goes out without distances, in a round of its own.
-        assert result.ledger.rounds == 6 + 2 * 3 + 1
+        # hello, share_ids, keys (2), prepare, distances, finish; lists of 8, then of 32.
+        assert result.ledger.rounds == 7 + 2
 
 
 def test_one_party_alone_is_knn_imputer():
@@ -272,7 +269,7 @@ def test_cells_without_comparable_donor_get_the_column_mean(mode):
         assert_tables(result, tables, expected, TOLERANCE[mode])
         assert result.metrics["cells-without-neighbour"] == 8 * 2 + 12
         assert result.party_metrics["a"]["cells-without-neighbour"] == 12
-        assert any("28 cells had no comparable donor" in note for note in result.notes)
+        assert any("28 cells got their column's mean" in note for note in result.notes)
 
 
 def test_fewer_comparable_donors_than_asked_for_are_used():
