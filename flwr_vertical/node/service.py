@@ -12,6 +12,7 @@ from flwr_vertical.errors import (
     PolicyError,
     ProtocolError,
     StateLostError,
+    StorageError,
     UnexpectedMessageError,
     VerticalError,
 )
@@ -58,6 +59,9 @@ from flwr_vertical.version import __version__
 logger = logging.getLogger("flwr_vertical")
 
 _ADMITTED = "node.admitted"
+
+_MENDABLE = (StateLostError, StorageError, LedgerError, OSError, MemoryError, ImportError)
+"""What a node lacks, not what a message asked for: the step may be asked for again."""
 
 
 class StepServer:
@@ -158,7 +162,13 @@ class StepServer:
             held.settle()  # a damaged file is found now, not in the middle of the next step
             reply = make_reply({}, self._introduction.new_keys(context, state))
         else:
-            reply = self._take(step, request, envelope, context, admitted, state, cache, course)
+            try:
+                reply = self._take(step, request, envelope, context, admitted, state, cache, course)
+            except Exception as error:
+                # Whether a step fails may depend on the table: it tells that once a run.
+                if course is not None and not isinstance(error, _MENDABLE):
+                    self._end(step, f"it failed: {type(error).__name__}", error, context, cache)
+                raise
             if course is not None:
                 course.note_taken(step, request)
         changed = held.end()
@@ -200,14 +210,21 @@ class StepServer:
         try:
             course.admit(step, request, function)
         except UnexpectedMessageError as error:
-            state = State(context)
-            state[REFUSED] = 1
-            state.save()
-            if self._storage.role(context) == "party":
-                ledger = NodeData(self._storage, context, state, cache).ledger()
-                if ledger is not None:
-                    ledger.note_unexpected(error)
+            self._end(step, error.why, error, context, cache)
             raise
+
+    def _end(
+        self, step: str, why: str, error: Exception, context: Context, cache: dict[str, Any]
+    ) -> None:
+        """Answer no further step of this run, and write into the ledger why."""
+        state = State(context)
+        state[REFUSED] = 1
+        state.save()
+        if self._storage.role(context) == "arbiter" or isinstance(error, PolicyError):
+            return  # what its policy refuses is in the ledger already
+        ledger = NodeData(self._storage, context, state, cache).ledger()
+        if ledger is not None:
+            ledger.note_ended(step, why)
 
     def _begin(
         self,

@@ -22,7 +22,6 @@ from flwr_vertical.errors import (
     LedgerError,
     PolicyError,
     ProtocolError,
-    UnexpectedMessageError,
 )
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.budgets import (
@@ -154,9 +153,9 @@ class PrivacyLedger:
                 add_run(connection, run, name, strategy, settings, self._clock(), greetings=0)
         self._note_refusal(run, error)
 
-    def note_unexpected(self, run: str, error: UnexpectedMessageError) -> None:
-        """Write down that a message was refused which the protocol does not have."""
-        self._write_refusal(run, f"step {error.step!r}: {error.why}")
+    def note_ended(self, run: str, step: str, why: str) -> None:
+        """Write down at which step this node left a run: it was refused, or failed."""
+        self._write_refusal(run, f"step {step!r}: {why}")
 
     def check_and_note_rows(
         self,

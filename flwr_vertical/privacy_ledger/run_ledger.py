@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.errors import PolicyError, UnexpectedMessageError
+from flwr_vertical.errors import PolicyError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.entries import add_run
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
@@ -70,9 +70,9 @@ class RunLedger:
         """Say that an answer has nothing of the own rows, although its step tells of rows."""
         self.kinds.add(kind)
 
-    def note_unexpected(self, error: UnexpectedMessageError) -> None:
-        """Write down that the server asked for something that the protocol does not have."""
-        self.ledger.note_unexpected(self.token, error)
+    def note_ended(self, step: str, why: str) -> None:
+        """Write down at which step this node left the run: it was refused, or failed."""
+        self.ledger.note_ended(self.token, step, why)
 
     def check_and_note_rows(
         self, group: npt.ArrayLike, at_least: int, *, rows: OwnRows | None = None, **options: Any

@@ -1,11 +1,19 @@
 """A server that sends other messages than the strategy does, at every place of a run."""
 
+import logging
+
+import numpy as np
+import pandas as pd
 import pytest
 
+from flwr_vertical import Party, Strategy, Summands, step
+from flwr_vertical.errors import PartyError
 from flwr_vertical.node import service
+from flwr_vertical.protocol.declaration import FACTS, Protocol, Repeat, Round
 from simulations.attacks.deviating import ANSWERED, OTHERWISE, OUTCOMES, RAW, deviate
 from simulations.attacks.mutations import ALONE, ARGUMENT, EARLIER, NUMBER, STATE, STEP, VALUE
 from tests.kit import cases
+from tests.kit.ledgered import Nodes
 
 # Arguments that an honest server may leave out as well.
 OPTIONAL = {"commitment", "missing", "labels", "donors", "labels_attempt", "columns_of"} | {
@@ -61,3 +69,37 @@ def test_masks_that_are_not_bound_to_the_message_are_seen(monkeypatch):
         cases.made("vfem"), cases.tables_of("vfem"), cases.labels_of("vfem"), min_rows=1, seed=1
     )
     assert tries.masked_alike
+
+
+class ReachParty(Party):
+    @step
+    def reach(self):
+        return Summands({"reach": np.abs(self.table.frame.to_numpy()).max(axis=0)})
+
+
+class Reach(Strategy):
+    """A sum that fails where a column reaches farther than the server's scale."""
+
+    name = "reach"
+    party = ReachParty
+    protocol = Protocol(Repeat(Round("reach", "how far columns reach", tells=FACTS), at_most=40))
+    disclosure = (("server", "how far columns reach"),)
+
+    def run(self, federation, alignment, result, progress):
+        federation.sum("reach", scale={"reach": 1e-6})
+
+
+def test_a_step_that_fails_is_the_last_of_its_run(tmp_path, monkeypatch):
+    """Else each scale that the server tries would tell whether numbers exceed it."""
+    monkeypatch.setattr(logging.getLogger("flwr_vertical"), "disabled", True)
+    ids = [f"i{k}" for k in range(40)]
+    x = np.random.default_rng(0).normal(size=40)
+    nodes = Nodes(tmp_path, {name: pd.DataFrame({"x": x}, index=ids) for name in ("bank", "court")})
+    with nodes.grid(Reach()) as grid:
+        federation = nodes.greet(grid)
+        with pytest.raises(PartyError, match="FixedPointOverflowError|too large"):
+            federation.sum("reach", scale={"reach": 1e-6})
+        with pytest.raises(PartyError, match="it refused an earlier message of this run"):
+            federation.sum("reach", scale={"reach": 8.0})
+    said = [entry["what"] for entry in nodes.entries("refused")]
+    assert said[0] == "step 'reach': it failed: FixedPointOverflowError"
