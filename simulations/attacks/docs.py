@@ -7,6 +7,7 @@ TITLES = {
     "rough": "The same, roughly: R squared of others' columns, half of the samples known",
     "labels": "Labels at a party: R squared or AUC from its own columns, and what messages add",
     "routed": "Trees: what sides of splits and gains tell",
+    "deviating": "A server that deviates: other messages, and how they end",
     "by_attack": "The most that each attack finds (labels: R squared or AUC gained)",
     "several": "Several runs, and outputs alone",
     "smallest_sets": "Rows of the smallest set whose sums a run opens",
@@ -50,6 +51,14 @@ NOTES = {
     "regression on all numbers of a sample, by who knows half of the samples, on average over "
     "others' columns. `python -m simulations.false_vfl.attacks` has `false-vfl` trained for "
     "longer, by how many parties hold a sample.",
+    "deviating": "At each message of a run the server sends every other one that it could: each "
+    "step that the node has, also of other modes; each argument missing, of another type, shape or "
+    "value; each key of the node's state; earlier messages, old numbers, and what one party alone "
+    "is told (`simulations/attacks/deviating.py`). By protocol: refused before anything is "
+    "computed. By another rule: refused by the step, the ledger or the policy. Raw error: the step "
+    "failed. Each of these ends the run at that node and is in its ledger. Answered: mostly values "
+    "within their bounds and optional arguments; other messages are masked by other masks. Cells: "
+    "of the node's table, in an answer as they are.",
     "by_attack": "",
     "labels": "A gain counts where predictions out of the sample are nearer by three standard "
     "errors. Of 6,000 samples that finds a message that explains 1 % of what a party's own "

@@ -21,6 +21,7 @@ from simulations.attacks.cases import (
     make_strategy_of,
     routed_cases,
 )
+from simulations.attacks.deviating import OUTCOMES, deviate
 from simulations.attacks.labels import labels_from
 from simulations.attacks.recording import record
 from simulations.attacks.rough import columns_from
@@ -125,6 +126,27 @@ def _routed(settings: dict[str, Any]) -> Metrics:
     return found
 
 
+def _deviating(settings: dict[str, Any]) -> Metrics:
+    """Try at every message of a run what else a server could send in its place."""
+    case = case_named(settings["case"])
+    rows = max(settings["rows"], ROWS.get(case.strategy, 0))
+    tables, labels = make_case_tables(case, rows, settings["parties"], settings["seed"])
+    strategy = make_strategy_of(case, tables, labels)
+    try:
+        tries = deviate(strategy, tables, labels, settings["mode"], min_rows=20)
+    except VerticalError:
+        if settings["mode"] == "ckks":
+            return {REFUSED: 1.0}
+        raise
+    found = tries.count()
+    return {
+        "tries": float(len(tries.made)),
+        **{outcome: float(found[outcome].sum()) for outcome in OUTCOMES},
+        "cells": float(found["cells found"].sum()),
+        "masked alike": float(len({*tries.masked_alike})),
+    }
+
+
 def _other_labels(settings: dict[str, Any]) -> Metrics:
     """Repeat honest runs with invented labels."""
     tables, _ = _complete_tables(settings)
@@ -217,6 +239,7 @@ def _complete_tables(settings: dict[str, Any]) -> tuple[dict[str, pd.DataFrame],
 
 PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
     "grid": _grid, "consented": _grid, "labels": _labels, "routed": _routed, "rough": _rough,
+    "deviating": _deviating,
     "other labels": _other_labels, "one label less": _one_label_less, "chosen model": _chosen_model,
     "flags from predictions": _flag_predictions, "scales": _scales, "synthetic": _synthetic,
 }  # fmt: skip

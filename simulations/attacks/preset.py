@@ -6,7 +6,7 @@ from simulations.attacks.cases import cases, routed_cases
 from simulations.preset import StudyPreset
 from simulations.replications import Job
 
-REPEATED = ("grid", "consented", "rough", "labels", "routed", "several")
+REPEATED = ("grid", "consented", "rough", "labels", "routed", "deviating", "several")
 SYNTHESES = ("vcds", "evcds", "ievcds")
 
 
@@ -18,7 +18,8 @@ class Preset(StudyPreset):
     def jobs(self) -> list[Job]:
         """Return all jobs."""
         found = [*self._grid(), *self._consented(), *self._rough()]
-        return [*found, *self._labels(), *self._routed(), *self._several()]
+        found += [*self._labels(), *self._routed(), *self._deviating()]
+        return [*found, *self._several()]
 
     def _grid(self) -> list[Job]:
         part = self["grid"]
@@ -64,6 +65,17 @@ class Preset(StudyPreset):
             for case in routed_cases()
         ]
         return _jobs("routed", part, settings)
+
+    def _deviating(self) -> list[Job]:
+        part = self["deviating"]
+        every = [*cases(), *cases(consented=True), *routed_cases()]
+        settings = [
+            {"case": case.name, "mode": mode, "parties": part["parties"]}
+            for mode in part["modes"]
+            for case in every
+            if case.name in (part["cases"] or [case.name])
+        ]
+        return _jobs("deviating", part, settings)
 
     def _several(self) -> list[Job]:
         part = self["several"]

@@ -22,8 +22,8 @@ class AttackStudy(Study):
     writes = "docs/attacks.md"
     goals: ClassVar[Mapping[str, str]] = {
         "targets": "No view gives a cell or a column beyond what the outputs allow, no party "
-        "learns labels beyond what its own columns tell, and synthetic tables gain an attacker "
-        "at most five points."
+        "learns labels beyond what its own columns tell, a server that deviates is told no cell, "
+        "and synthetic tables gain an attacker at most five points."
     }
     preset_class = Preset
     preset: Preset
@@ -43,6 +43,7 @@ class AttackStudy(Study):
             "rough": tables.rough(frame),
             "labels": tables.labels(frame),
             "routed": tables.routed(frame),
+            "deviating": tables.deviating(frame),
             "by_attack": tables.by_attack(found, consented),
             "several": tables.several(frame),
             "smallest_sets": tables.smallest_sets(frame),

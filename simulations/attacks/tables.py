@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from simulations.attacks.deviating import OUTCOMES
 from simulations.attacks.experiments import REFUSED, SEPARATOR
 from simulations.attacks.suite import ATTACKS, LABELS
 from simulations.attacks.views import SERVER
@@ -117,6 +118,17 @@ def routed(frame: pd.DataFrame) -> pd.DataFrame:
     return wide.rename_axis(["strategy", "parties"])
 
 
+def deviating(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return how many other messages a server tried, and how these ended, by strategy."""
+    columns = ["tries", *OUTCOMES, "cells", "masked alike"]
+    rows = frame[(frame["part"] == "deviating") & (frame["metric"] != REFUSED)]
+    if rows.empty:
+        return pd.DataFrame(columns=columns)
+    wide = rows.pivot_table(index=["mode", "case"], columns="metric", values="value", sort=False)
+    wide.columns.name = None
+    return wide[columns].astype(int).rename_axis(["mode", "strategy"])
+
+
 def rough(frame: pd.DataFrame) -> pd.DataFrame:
     """Return how much of others' columns follows, roughly, where nodes agreed to an exchange."""
     names = {"server": "server", "own": "a party: own columns", "party": "a party: and messages"}
@@ -131,7 +143,7 @@ def rough(frame: pd.DataFrame) -> pd.DataFrame:
 
 def refused(frame: pd.DataFrame) -> list[str]:
     """Return the strategies that do not offer ckks."""
-    rows = frame[frame["metric"] == REFUSED]
+    rows = frame[(frame["part"] == "grid") & (frame["metric"] == REFUSED)]
     return sorted(rows["case"].unique()) if len(rows) else []
 
 
@@ -151,11 +163,13 @@ def targets(frame: pd.DataFrame, goals: dict[str, float]) -> pd.DataFrame:
     cells = safe[safe["attack"] != LABELS]["beyond"].max()
     columns = safe[(safe["attack"] != LABELS) & (safe["beyond"] > 0)]["columns"].sum()
     gain = max([safe[safe["attack"] == LABELS]["cells"].max(), *labels(frame)["gain"]])
+    server = deviating(frame)[["cells", "masked alike"]].to_numpy().sum()
     points = frame[frame["part"] == "synthetic"].groupby(["case", "metric"])["value"].mean().max()
     rows = {
         "cells beyond the outputs, any view": (cells, 0.0),
         "whole columns beyond the outputs": (columns, 0.0),
         "labels at a party: R squared or AUC beyond its own columns": (gain, goals["labels"]),
+        "a deviating server: cells told, messages masked alike": (server, 0.0),
         "synthetic tables: points above chance": (points, goals["points"]),
     }
     return pd.DataFrame(
