@@ -97,7 +97,7 @@ def test_a_step_that_fails_is_the_last_of_its_run(tmp_path, monkeypatch):
     nodes = Nodes(tmp_path, {name: pd.DataFrame({"x": x}, index=ids) for name in ("bank", "court")})
     with nodes.grid(Reach()) as grid:
         federation = nodes.greet(grid)
-        with pytest.raises(PartyError, match="FixedPointOverflowError|too large"):
+        with pytest.raises(PartyError, match="FixedPointOverflowError"):
             federation.sum("reach", scale={"reach": 1e-6})
         with pytest.raises(PartyError, match="it refused an earlier message of this run"):
             federation.sum("reach", scale={"reach": 8.0})
