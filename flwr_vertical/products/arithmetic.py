@@ -44,7 +44,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.arrays import Array, Indices, Ring
-from flwr_vertical.errors import ConfigError, FixedPointOverflowError
+from flwr_vertical.errors import ConfigError, FixedPointOverflowError, ProtocolError
 
 _ROWS = 4096
 """Rows per pass of a product: what is transposed stays in the cache."""
@@ -296,6 +296,17 @@ def limb_shares(columns: Ring, vectors: Ring, limbs: int) -> Ring:
     over blocks of rows, then less or plus the pad.
     """
     return product_of_limbs(limbs_of(columns, limbs), limbs_of(vectors, limbs))
+
+
+def own_place(party: str, names: list[str], widths: list[int], width: int) -> int:
+    """Return where a party stands among all; refuse lists in which it has other columns."""
+    place = names.index(party) if party in names else -1
+    if place < 0 or len(set(names)) < len(names) or widths[place] != width:
+        raise ProtocolError(
+            f"party {party!r}: products are of different parties, and it is one of them, with "
+            f"{width} columns; got {names} with {widths} columns"
+        )
+    return place
 
 
 def helpers(parties: Sequence[str]) -> dict[str, str]:

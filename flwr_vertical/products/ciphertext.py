@@ -32,22 +32,17 @@ from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import ConfigError, ProtocolError
 from flwr_vertical.node import Party, StepGroup, step
 from flwr_vertical.products.arbiter import SIGNED_FOR
-from flwr_vertical.products.arithmetic import Layout, blocks_by_group, rows_by_group
+from flwr_vertical.products.arithmetic import Layout, blocks_by_group, own_place, rows_by_group
 from flwr_vertical.products.columns import EncodedColumns, HeldColumns, own_moments
 from flwr_vertical.products.labels import Commitment, checked_vectors
 from flwr_vertical.products.moments import Moments, assemble, checked_groups, largest_minimum
 from flwr_vertical.products.noise import MOST_ROOM
-from flwr_vertical.products.noisy_sums import (
-    ROOM,
-    NoisySums,
-    fix_room,
-    noise_on_products,
-)
-from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
+from flwr_vertical.products.noisy_sums import ROOM, NoisySums, fix_room, noise_on_products
+from flwr_vertical.products.pair_keys import MODE, Widths, check_key, key_payload
 from flwr_vertical.products.streams import SEED_BYTES, stream
 from flwr_vertical.products.told_rows import COMMITMENT_BYTES, ToldRows
 from flwr_vertical.protocol import private_sum
-from flwr_vertical.protocol.arguments import OWN, Shape, Within
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, Shape, Within
 from flwr_vertical.protocol.declaration import ARBITER as THE_ARBITER
 from flwr_vertical.protocol.declaration import EPSILON, FACTS, ROWS, SOME, If, Protocol, Round
 from flwr_vertical.protocol.messages import ARBITER
@@ -121,8 +116,8 @@ class EncryptedGroupSteps(StepGroup):
         nonce: Annotated[bytes, OWN] = b"",
         identity: Annotated[bytes, OWN] = b"",
         signature: Annotated[bytes, OWN] = b"",
-        names: Annotated[list[str] | None, Within(1, "n_parties")] = None,
-        widths: Annotated[list[int] | None, Within("names", "names")] = None,
+        names: Annotated[list[str] | None, Within(1, "n_parties"), DISTINCT] = None,
+        widths: Widths | None = None,
         absent: Annotated[Flags | None, Shape("n_groups", "n_parties")] = None,
     ) -> dict[str, Any]:
         """Tell the own moments by group, and encrypt the own columns for the other parties.
@@ -148,6 +143,8 @@ class EncryptedGroupSteps(StepGroup):
             )
         encoded = EncodedColumns(held, 1, self.name, int(self.state.get(ROOM, 0)))
         scale = encoded.scale
+        names, widths = names or [self.name], widths or [len(scale)]
+        own_place(self.name, names, widths, len(scale))
         group = np.asarray(group, dtype=np.int64)
         said = b"said " + recognised if recognised else b""
         if public:
@@ -167,7 +164,7 @@ class EncryptedGroupSteps(StepGroup):
         self.state[_ADMITTED], self.state[_WITHHELD] = _digest(group), withheld
         self.state[_N_GIVEN] = n_others + n_vectors
         self.state.pop(_MULTIPLIED, None)
-        layout = Layout(dict(zip(names or [self.name], widths or [len(scale)], strict=True)))
+        layout = Layout(dict(zip(names, widths, strict=True)))
         noisy = NoisySums.of(self.party, encoded, layout, group, n_groups, absent, n_vectors)
         if noisy is None:
             own_sums = own_moments(held, group, withheld)

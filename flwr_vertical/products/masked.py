@@ -34,6 +34,7 @@ from flwr_vertical.products.arithmetic import (
     encode,
     fraction_bits,
     limb_shares,
+    own_place,
     products_of_masked,
 )
 from flwr_vertical.products.columns import EncodedColumns, HeldColumns, own_moments
@@ -50,7 +51,7 @@ from flwr_vertical.products.labels import (
 from flwr_vertical.products.moments import Moments, assemble, checked_groups, largest_minimum
 from flwr_vertical.products.noise import MOST_ROOM
 from flwr_vertical.products.noisy_sums import ROOM, NoisySums, fix_room
-from flwr_vertical.products.pair_keys import PairKeyFields
+from flwr_vertical.products.pair_keys import PairKeyFields, Widths
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream, tag_of_blocks
 from flwr_vertical.products.told_rows import COMMITMENT_BYTES, ToldRows
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Shape, Within
@@ -147,7 +148,7 @@ class PrivateProductSteps(StepGroup):
         self,
         limbs: Annotated[int, Within(1, 2)],
         names: Annotated[list[str], Within(2, "n_parties"), DISTINCT],
-        widths: Annotated[list[int], Within("names", "names")],
+        widths: Widths,
         tags: Annotated[list[bytes], Within("names", "names")],
         group: Annotated[Indices, Within(-1, "n_groups - 1")],
         n_groups: Annotated[int, Within(1, "n_samples")],
@@ -187,12 +188,7 @@ class PrivateProductSteps(StepGroup):
         """
         seed = self.other(GroupKeySteps).seed
         encoded, tag = self._encoded(limbs)
-        if len(set(names)) < len(names) or self.name not in names:
-            raise ProtocolError(
-                f"party {self.name!r}: products are of different parties, and it is one of them; "
-                f"got {names}"
-            )
-        place = names.index(self.name)
+        place = own_place(self.name, names, widths, len(encoded.scale))
         if tags[place] != tag:
             raise ProtocolError(
                 f"party {self.name!r}: its columns are no longer those that it sent for "

@@ -27,6 +27,10 @@ MODE = "products"
 NONCE_BYTES = 32
 Nonce: TypeAlias = Annotated[bytes, Within(NONCE_BYTES, NONCE_BYTES)]
 """Of a run."""
+Names: TypeAlias = Annotated[list[str], Within("n_parties", "n_parties"), DISTINCT]
+"""Of all parties."""
+Widths: TypeAlias = Annotated[list[Annotated[int, Within(0, 2**31)]], Within("names", "names")]
+"""By party, its number of columns."""
 _ByParty: TypeAlias = Annotated[list[bytes], Within("names", "names")]
 
 
@@ -34,7 +38,7 @@ class PairKeyFields(TypedDict):
     """What `PairKeySteps.keep_pair_keys` takes: every party's key, and who vouches for it."""
 
     nonce: Nonce
-    names: Annotated[list[str], Within("n_parties", "n_parties"), DISTINCT]
+    names: Names
     publics: _ByParty
     identities: _ByParty
     signatures: _ByParty
@@ -114,7 +118,7 @@ class PairKeySteps(StepGroup):
     def keep_pair_keys(
         self,
         nonce: Nonce,
-        names: Annotated[list[str], Within("n_parties", "n_parties"), DISTINCT],
+        names: Names,
         publics: _ByParty,
         identities: _ByParty,
         signatures: _ByParty,

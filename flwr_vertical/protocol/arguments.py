@@ -7,8 +7,11 @@
         self,
         n_groups: Annotated[int, Within(1, "n_samples")],
         group: Annotated[Indices, Shape("n_samples"), Within(-1, "n_groups - 1")],
+        widths: Annotated[list[Annotated[int, Within(0, 999)]], AddsUpTo("observed")],
         helper: Annotated[str, OWN] = "",
     ) -> Summands: ...
+
+What is said of ``int`` within the list is said of each of its numbers.
 
 ``**arguments: Unpack[SomeTypedDict]`` takes what the `TypedDict` lists, with its annotations. A
 node checks a message against this before the step sees it. A key of it such as ``"rows:*"`` stands
@@ -26,7 +29,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.errors import ConfigError, ProtocolError
 from flwr_vertical.protocol.declaration import evaluate
 
 Bound: TypeAlias = int | float | str
@@ -89,14 +92,21 @@ class Is:
 
 
 class _Distinct:
-    """Marks an array of which no number comes twice."""
+    """Marks an array or a list of which nothing comes twice."""
 
     def __repr__(self) -> str:
         return "DISTINCT"
 
 
 DISTINCT: Final = _Distinct()
-"""Marks an array of which no number comes twice."""
+"""Marks an array of which no number comes twice, or a list of which no item does."""
+
+
+@dataclass(frozen=True)
+class AddsUpTo:
+    """What the numbers of a list add up to, as an expression."""
+
+    total: str
 
 
 @dataclass(frozen=True)
@@ -105,6 +115,7 @@ class Argument:
 
     type: Any
     marks: tuple[Any, ...] = ()
+    item: "Argument | None" = None  # What each item of a list may be
 
     @property
     def is_own(self) -> bool:
@@ -127,8 +138,12 @@ class Argument:
             if isinstance(mark, Is) and (found := mark.problem(value, names)):
                 return found
             if mark is DISTINCT and len(np.unique(value)) < np.size(value):
-                return "has a number twice"
-        return ""
+                return f"has {'an item' if isinstance(value, list) else 'a number'} twice"
+            if isinstance(mark, AddsUpTo) and sum(value) != (total := evaluate(mark.total, names)):
+                return f"adds up to {sum(value)}, expected {total}"
+        if self.item is None or not self.item.marks:
+            return ""
+        return next((found for one in value if (found := self.item.problem(one, names))), "")
 
 
 @dataclass(frozen=True)
@@ -187,6 +202,15 @@ def takes_as(other: Callable[..., Any]) -> Callable[[_F], _F]:
     return mark
 
 
+def check_fits(party: str, argument: str, value: Any, *marks: Any) -> None:
+    """Refuse an argument by marks that no signature has: they follow from what the party has."""
+    if found := Argument(Any, marks).problem(value, {}):
+        raise ProtocolError(
+            f"party {party!r}: argument {argument!r} {found}, by what the party has; do server and "
+            "nodes run the same version of the strategy?"
+        )
+
+
 @functools.lru_cache(maxsize=512)
 def arguments_of(step: Callable[..., Any]) -> Arguments:
     """Return what a step takes, from its signature."""
@@ -223,7 +247,10 @@ def _argument(hint: Any) -> Argument:
     if typing.get_origin(hint) is Annotated:
         inner, *marks = typing.get_args(hint)
         base = _argument(inner)
-        return Argument(base.type, (*base.marks, *marks))
+        return Argument(base.type, (*base.marks, *marks), base.item)
+    if typing.get_origin(hint) is list:
+        item = _argument(typing.get_args(hint)[0])
+        return Argument(types.GenericAlias(list, (item.type,)), (), item)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         # None does not travel: it stands for an argument that is absent.
         kinds = [one for one in typing.get_args(hint) if one is not type(None)]
