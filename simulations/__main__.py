@@ -7,6 +7,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,8 @@ def make_parser() -> argparse.ArgumentParser:
             "user can mend, such as absent data, 130 stopped by Ctrl-C.",
         )
         _add_options(command, name)
-        if study.choices:
-            _add_choices(command, study.choices)
+        for choice, text in study.choices.items():
+            command.add_argument(f"--{choice}", nargs="+", metavar="NAME", default=[], help=text)
         if study.own_files:
             _add_own(command)
         if study.keeps:
@@ -74,13 +75,16 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
         help="where index.md, figures and CSV files go (default: %(default)s)",
     )
     command.add_argument(
-        "--seeds", type=_positive, metavar="N", help="replications of every part (default: preset)"
+        "--seeds",
+        type=partial(_integer, 1),
+        metavar="N",
+        help="replications of every part (default: preset)",
     )
     if any(name in of.studies for of in DATA_SETS.values()):
         _add_data(command)
     command.add_argument(
         "--workers",
-        type=_natural,
+        type=partial(_integer, 0),
         metavar="N",
         help="processes that Ray may use (default: all cores); 0 runs without Ray, one by one",
     )
@@ -109,11 +113,6 @@ def _add_data(command: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help=f"folder of the data sets (default: ${DATA_VARIABLE}, then data/ of the repository)",
     )
-
-
-def _add_choices(command: argparse.ArgumentParser, choices: dict[str, str]) -> None:
-    for name, text in choices.items():
-        command.add_argument(f"--{name}", nargs="+", metavar="NAME", default=[], help=text)
 
 
 def _add_own(command: argparse.ArgumentParser) -> None:
@@ -164,35 +163,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(describe(Sources.find(parsed.data)))
         return 0
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    study = STUDIES[parsed.study]
     try:
-        own = _own_of(parsed)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return USER_ERROR
-    options = Options(
-        output=parsed.output,
-        data=getattr(parsed, "data", None),
-        workers=parsed.workers,
-        seeds=parsed.seeds,
-        quick=parsed.quick,
-        write=getattr(parsed, "write", None),
-        changes=tuple(parsed.changes),
-        chosen={
-            name: tuple(getattr(parsed, name.replace("-", "_")))
-            for name in STUDIES[parsed.study].choices
-        },
-        report=parsed.report,
-        fresh=getattr(parsed, "fresh", False),
-        own=own,
-    )
-    try:
-        outcome = STUDIES[parsed.study].run(options)
+        options = Options(
+            output=parsed.output,
+            data=getattr(parsed, "data", None),
+            workers=parsed.workers,
+            seeds=parsed.seeds,
+            quick=parsed.quick,
+            write=getattr(parsed, "write", None),
+            changes=tuple(parsed.changes),
+            chosen={n: tuple(getattr(parsed, n.replace("-", "_"))) for n in study.choices},
+            report=parsed.report,
+            fresh=getattr(parsed, "fresh", False),
+            own=_own_of(parsed),
+        )
+        outcome = study.run(options)
     except VerticalError as error:
         print(f"error: {error}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
         print(
-            f"stopped; finished replications are kept in {options.output}, and the same command "
+            f"stopped; finished replications are kept in {parsed.output}, and the same command "
             "goes on from there",
             file=sys.stderr,
         )
@@ -200,15 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return OTHERWISE if parsed.check and not outcome.reached else 0
 
 
-def _positive(text: str) -> int:
-    return _integer(text, 1)
-
-
-def _natural(text: str) -> int:
-    return _integer(text, 0)
-
-
-def _integer(text: str, least: int) -> int:
+def _integer(least: int, text: str) -> int:
     try:
         number = int(text)
     except ValueError:

@@ -9,10 +9,7 @@ from simulations.data import DATA_SETS, DATA_VARIABLE, DataSet, Sources
 
 
 def describe(sources: Sources) -> str:
-    """Return a text: of each data set origin, licence, use, and which files are here.
-
-    A file that is here is compared with the content that documented results are of.
-    """
+    """Return a text: of each data set origin, licence, use, and which files are here, unchanged."""
     lines = [
         f"Data sets are looked for in {sources.data}.",
         f"{DATA_VARIABLE} or --data names another folder. Files may be compressed (.gz).",

@@ -8,7 +8,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -102,6 +102,28 @@ def verdict(good: bool, text: str = "") -> str:
     return f"{PASS if good else FAIL} {text}".strip()
 
 
+def verdicts(good: "pd.Series[bool]") -> "pd.Series[str]":
+    """Return the words alone."""
+    return good.map({True: PASS, False: FAIL})
+
+
+_F = TypeVar("_F", pd.DataFrame, "pd.Series[float]")
+
+
+def select(table: _F, **levels: Any) -> _F:
+    """Return the rows whose index has these values."""
+    for name, value in levels.items():
+        table = table[table.index.get_level_values(name) == value]
+    return table
+
+
+def matching(frame: pd.DataFrame, **columns: Any) -> pd.DataFrame:
+    """Return the rows that have these values in columns."""
+    for name, value in columns.items():
+        frame = frame[frame[name] == value]
+    return frame
+
+
 def indexed(rows: Mapping[Any, Mapping[str, Any]], names: list[str]) -> pd.DataFrame:
     """Return a table of rows by tuples of keys; without rows, one that is empty and says so."""
     if not rows:
@@ -110,17 +132,13 @@ def indexed(rows: Mapping[Any, Mapping[str, Any]], names: list[str]) -> pd.DataF
     return pd.DataFrame(list(rows.values()), index=index)
 
 
-def paragraph(text: str) -> str:
-    """Return text in lines of at most 100 characters, with a line end."""
-    return _wrapped(text, "")
-
-
 def items(texts: Iterable[str]) -> str:
     """Return a list, an item for each text."""
-    return "".join(_wrapped(f"- {text}", "  ") for text in texts)
+    return "".join(paragraph(f"- {text}", "  ") for text in texts)
 
 
-def _wrapped(text: str, indent: str) -> str:
+def paragraph(text: str, indent: str = "") -> str:
+    """Return text in lines of at most 100 characters, with a line end."""
     lines = textwrap.wrap(
         text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

@@ -56,7 +56,23 @@ class StudyPreset:
     def load(cls, options: Options) -> Self:
         """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
         path = Path(inspect.getfile(cls)).with_name("preset.toml")
-        return cls(load_preset(path, options, cls.repeated))
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        quick = values.pop("quick")
+        if options.quick:
+            _change(values, quick, path.name)
+        if options.seeds is not None:
+            for part in cls.repeated:
+                values[part]["runs"] = options.seeds
+        for line in options.changes:
+            try:
+                changed = tomllib.loads(line)
+            except tomllib.TOMLDecodeError as error:
+                raise ConfigError(
+                    f"--set {line!r} is no TOML ({error}); expected SECTION.NAME=VALUE, text in "
+                    "quotes"
+                ) from error
+            _change(values, changed, f"--set {line!r}")
+        return cls(values)
 
     def __getitem__(self, section: str) -> dict[str, Any]:
         """Return one section."""
@@ -84,26 +100,6 @@ class StudyPreset:
 
 def _setting(job: Job, name: str) -> str:
     return job.part if name == "part" else str(job.settings.get(name, ""))
-
-
-def load_preset(path: Path, options: Options, repeated: Sequence[str]) -> dict[str, Any]:
-    """Read a preset."""
-    values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    quick = values.pop("quick")
-    if options.quick:
-        _change(values, quick, path.name)
-    if options.seeds is not None:
-        for part in repeated:
-            values[part]["runs"] = options.seeds
-    for line in options.changes:
-        try:
-            changed = tomllib.loads(line)
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(
-                f"--set {line!r} is no TOML ({error}); expected SECTION.NAME=VALUE, text in quotes"
-            ) from error
-        _change(values, changed, f"--set {line!r}")
-    return values
 
 
 def _change(values: dict[str, Any], changed: dict[str, Any], where: str) -> None:

@@ -34,10 +34,7 @@ class Job:
 
 
 def grid(part: str, axes: Mapping[Any, Iterable[Any]], **fixed: Any) -> list[Job]:
-    """Return a job for each combination of settings, the last one changing fastest.
-
-    A tuple of names has tuples of values, which go together.
-    """
+    """Return a job for each combination; a tuple of names has tuples of values, for all at once."""
     jobs = []
     for values in itertools.product(*axes.values()):
         settings: dict[str, Any] = {}
@@ -51,10 +48,7 @@ Replicate = Callable[[Job, Any], Metrics]
 
 
 class Store:
-    """Finished replications: a line of JSON each, added as they finish.
-
-    Several commands can add to one file at the same time, each its own choice of replications.
-    """
+    """Finished replications: a line of JSON each, added as they finish, by several commands too."""
 
     def __init__(self, path: Path, kept: Mapping[str, dict[str, Any]] | None = None) -> None:
         self.path = path

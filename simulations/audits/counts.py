@@ -15,7 +15,7 @@ from flwr_vertical.privacy import (
     laplace_integers,
     rational,
 )
-from simulations.audits.mechanism import Mechanism, laplace_loss
+from simulations.audits.mechanism import Mechanism, each_run, laplace_loss
 from strategies.copula.margins import (
     Domain,
     Margin,
@@ -80,45 +80,34 @@ def _discrete_margin(codes: npt.NDArray[np.int64], stream: Keystream) -> Margin:
     return discrete_margin(codes, 0, 3, EPSILON, stream)
 
 
+@each_run
 def _levels(
-    estimate: Callable[[npt.NDArray[np.int64], Keystream], Margin],
-    table: int,
-    n_runs: int,
-    stream: Keystream,
-) -> Array:
+    estimate: Callable[[npt.NDArray[np.int64], Keystream], Margin], table: int, stream: Keystream
+) -> float:
     """Read the two small noisy counts from the shares, whose total noise hardly moves."""
     codes = np.repeat(np.arange(3), _LEVELS[table])
-    found = []
-    for _ in range(n_runs):
-        shares = np.diff(estimate(codes, stream).cumulative, prepend=0.0)
-        noisy = np.rint(shares[:2] * len(codes))
-        found.append(laplace_loss(noisy, *(counts[:2] for counts in _LEVELS)))
-    return np.array(found)
+    shares = np.diff(estimate(codes, stream).cumulative, prepend=0.0)
+    noisy = np.rint(shares[:2] * len(codes))
+    return laplace_loss(noisy, *(counts[:2] for counts in _LEVELS))
 
 
-def _rare(table: int, n_runs: int, stream: Keystream) -> Array:
+@each_run
+def _rare(table: int, stream: Keystream) -> float:
     """Count which names of levels are told: one row has the rare level, or none."""
     codes = np.repeat(np.arange(3), [30, 1 - table, 30 + table])
-    found = []
-    for _ in range(n_runs):
-        made = level_margin(codes, 3, EPSILON, stream, least=4, other=None)
-        found.append(float(1.0 in made.margin.values) + made.margin.cumulative[0])
-    return np.array(found)
+    made = level_margin(codes, 3, EPSILON, stream, least=4, other=None)
+    return float(1.0 in made.margin.values) + float(made.margin.cumulative[0])
 
 
-def _bernstein(noise: str, table: int, n_runs: int, stream: Keystream) -> Array:
+@each_run
+def _bernstein(noise: str, table: int, stream: Keystream) -> float:
     """Compare noisy counts below knots; all that follows is made of them."""
     exact = [np.arange(1, _KNOTS + 2) * 10, np.arange(1, _KNOTS + 2) * 10]
     exact[1][:-1] -= 1
-    counts = exact[table].astype(np.int64)
-    found = []
-    for _ in range(n_runs):
-        noisy = noisy_counts(counts, EPSILON, stream, noise)
-        parts = [noisy, *exact]
-        if noise == "increments":
-            parts = [np.diff(part, prepend=0) for part in parts]
-        found.append(laplace_loss(*parts))
-    return np.array(found)
+    parts = [noisy_counts(exact[table].astype(np.int64), EPSILON, stream, noise), *exact]
+    if noise == "increments":
+        parts = [np.diff(part, prepend=0) for part in parts]
+    return laplace_loss(*parts)
 
 
 def _tree(domain: Domain, values: Array, stream: Keystream) -> Margin:
@@ -138,17 +127,11 @@ MARGINS: list[tuple[str, Callable[[Array, Keystream], Margin], float]] = [
 """Margins of numbers from 0 to 3: name, estimate, and the value whose share tells tables apart."""
 
 
+@each_run
 def _margin(
-    estimate: Callable[[Array, Keystream], Margin],
-    at: float,
-    table: int,
-    n_runs: int,
-    stream: Keystream,
-) -> Array:
+    estimate: Callable[[Array, Keystream], Margin], at: float, table: int, stream: Keystream
+) -> float:
     """Compare the share below a value."""
     values = np.array([0.0] * 3 + [3.0] * 3 + [0.0 if table == 0 else 3.0])
-    found = []
-    for _ in range(n_runs):
-        margin = estimate(values, stream)
-        found.append(float(np.interp(at, margin.values, margin.cumulative)))
-    return np.array(found)
+    margin = estimate(values, stream)
+    return float(np.interp(at, margin.values, margin.cumulative))

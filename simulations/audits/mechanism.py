@@ -2,18 +2,30 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.grading.audit import Audit, audit_epsilon
-from flwr_vertical.privacy import Keystream, gaussian_delta, seeded_noise
+from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.privacy.keystream import fresh_keystream
 
 Scores = Callable[[int, int, Keystream], Array]
 """From which of two tables (0 or 1), number of runs and key stream to one number for each run."""
+
+
+def each_run(score: Callable[..., float]) -> Callable[..., Array]:
+    """Return scores of many runs, `score` (of anything, a table and a key stream) being one's."""
+
+    @wraps(score)
+    def scores(*given: Any) -> Array:
+        *first, n_runs, stream = given
+        return np.array([score(*first, stream) for _ in range(n_runs)], dtype=float)
+
+    return scores
 
 
 @dataclass(frozen=True)
@@ -33,10 +45,7 @@ class Mechanism:
 
 
 def audit(mechanism: Mechanism, n_runs: int, seed: int, confidence: float = 0.99) -> Audit:
-    """Return the lower bound of epsilon from so many runs on each of the two tables.
-
-    The seed of the noise makes the bound repeatable; nothing that is drawn here is private.
-    """
+    """Return the lower bound of epsilon from so many seeded runs on each of the two tables."""
     n_runs = max(int(n_runs / mechanism.cost), 100)
     with seeded_noise(seed):
         one, two = (
@@ -50,12 +59,3 @@ def laplace_loss(noisy: npt.ArrayLike, one: npt.ArrayLike, two: npt.ArrayLike) -
     """Return by how much noisy counts are nearer to the counts of one table than of another."""
     noisy, one, two = (np.asarray(counts, dtype=float) for counts in (noisy, one, two))
     return float(np.sum(np.abs(noisy - two) - np.abs(noisy - one)))
-
-
-def gaussian_epsilon(distance: float, delta: float) -> float:
-    """Return epsilon of telling two normal distributions apart that are so many sigmas away."""
-
-    def excess(epsilon: float) -> float:
-        return gaussian_delta(distance, epsilon) - delta
-
-    return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, 1e3))

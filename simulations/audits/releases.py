@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.tables import Kind
-from simulations.audits.mechanism import Mechanism
+from simulations.audits.mechanism import Mechanism, each_run
 from strategies.copula.party import Label
 from strategies.copula.ranks import Flip, column_ranks, perturbed_ranks
 from strategies.copula.release import ReleaseBudget, make_release
@@ -37,56 +36,46 @@ def mechanisms() -> list[Mechanism]:
     ]  # fmt: skip
 
 
-def _comparison(table: int, n_runs: int, stream: Keystream) -> Array:
-    return _first_rank(np.array([table, 1 - table]), _COMPARISON, n_runs, stream)
+@each_run
+def _comparison(table: int, stream: Keystream) -> float:
+    return float(perturbed_ranks(np.array([table, 1 - table]), _COMPARISON, stream)[0])
 
 
-def _ranks(table: int, n_runs: int, stream: Keystream) -> Array:
-    return _first_rank(np.array([5 * table, 1, 2, 3]), _OF_FOUR, n_runs, stream)
+@each_run
+def _ranks(table: int, stream: Keystream) -> float:
+    return float(perturbed_ranks(np.array([5 * table, 1, 2, 3]), _OF_FOUR, stream)[0])
 
 
-def _first_rank(values: Array, flip: Flip, n_runs: int, stream: Keystream) -> Array:
-    return np.array([perturbed_ranks(values, flip, stream)[0] for _ in range(n_runs)], dtype=float)
+@each_run
+def _level_ranks(table: int, stream: Keystream) -> float:
+    ranks = column_ranks(np.array([table, 1]), 3, _OF_LEVELS, stream)
+    return float(ranks[0, 1] - ranks[0, 0])
 
 
-def _level_ranks(table: int, n_runs: int, stream: Keystream) -> Array:
-    found = []
-    for _ in range(n_runs):
-        ranks = column_ranks(np.array([table, 1]), 3, _OF_LEVELS, stream)
-        found.append(float(ranks[0, 1] - ranks[0, 0]))
-    return np.array(found)
-
-
-def _release(table: int, n_runs: int, stream: Keystream) -> Array:
+@each_run
+def _release(table: int, stream: Keystream) -> float:
     codes = np.array([[3.0 * table, float(table)], [1.0, 1.0 - table]])
     kinds = {"amount": Kind.CONTINUOUS, "level": Kind.BINARY}
-    found = []
-    for _ in range(n_runs):
-        made = make_release(
-            codes, kinds, [0, 2], {"amount": (0.0, 3.0)}, {"amount": 1.0}, [None, None], _BUDGET,
-            stream, "a party",
-        )  # fmt: skip
-        found.append(float(made.ranks[0].sum()))
-    return np.array(found)
+    made = make_release(
+        codes, kinds, [0, 2], {"amount": (0.0, 3.0)}, {"amount": 1.0}, [None, None], _BUDGET,
+        stream, "a party",
+    )  # fmt: skip
+    return float(made.ranks[0].sum())
 
 
-def _filled(table: int, n_runs: int, stream: Keystream) -> Array:
+@each_run
+def _filled(table: int, stream: Keystream) -> float:
     codes = np.array([100.0 * table, 1.0] + [np.nan] * _GAPS)[:, None]
-    found = []
-    for _ in range(n_runs):
-        made = make_release(
-            codes, {"x": Kind.CONTINUOUS}, [0], {"x": (0.0, 100.0)}, {"x": 1.0}, [None], _FILLED,
-            stream, "a party", fill=True,
-        )  # fmt: skip
-        found.append(float(made.ranks[0, 0]) - float(made.ranks[1, 0]))
-    return np.array(found)
+    made = make_release(
+        codes, {"x": Kind.CONTINUOUS}, [0], {"x": (0.0, 100.0)}, {"x": 1.0}, [None], _FILLED,
+        stream, "a party", fill=True,
+    )  # fmt: skip
+    return float(made.ranks[0, 0]) - float(made.ranks[1, 0])
 
 
-def _labels(table: int, n_runs: int, stream: Keystream) -> Array:
+@each_run
+def _labels(table: int, stream: Keystream) -> float:
     values = np.array([3.0 * table, 1.0])
-    found = []
-    for _ in range(n_runs):
-        with seeded_noise(stream.below(2**62)):  # another release each time
-            label = Label("y", values, None, False, {"y": (0, 3)}, {"y": 1.0}, _BUDGET, bytes(16))
-        found.append(float(label.made.ranks[0, 0]))
-    return np.array(found)
+    with seeded_noise(stream.below(2**62)):  # another release each time
+        label = Label("y", values, None, False, {"y": (0, 3)}, {"y": 1.0}, _BUDGET, bytes(16))
+    return float(label.made.ranks[0, 0])

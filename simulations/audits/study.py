@@ -27,15 +27,11 @@ class Preset(StudyPreset):
         return [Job("audit", {"mechanism": name, **self["audit"]}) for name in all_by_name()]
 
 
-def all_mechanisms() -> list[Mechanism]:
-    """Return every mechanism there is."""
-    return [*counts.mechanisms(), *releases.mechanisms(), *sums.mechanisms()]
-
-
 @functools.cache
 def all_by_name() -> dict[str, Mechanism]:
-    """Return the mechanisms by name; made once a process."""
-    return {mechanism.name: mechanism for mechanism in all_mechanisms()}
+    """Return every mechanism there is by name; made once a process."""
+    every = [*counts.mechanisms(), *releases.mechanisms(), *sums.mechanisms()]
+    return {mechanism.name: mechanism for mechanism in every}
 
 
 class AuditsStudy(Study):

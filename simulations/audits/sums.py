@@ -6,7 +6,7 @@ from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.products.arithmetic import Layout
 from flwr_vertical.products.noise import SUMS, PrivateRows, draw
-from simulations.audits.mechanism import Mechanism
+from simulations.audits.mechanism import Mechanism, each_run
 from strategies.glm_admm.admm import BOUND, ColumnBlock, composed, noise_scale
 from strategies.linear.moments.dp_opening import noisy_label_sums
 
@@ -37,42 +37,35 @@ def mechanisms() -> list[Mechanism]:
     ]  # fmt: skip
 
 
-def _own_sums(table: int, n_runs: int, stream: Keystream) -> Array:
+@each_run
+def _own_sums(table: int, stream: Keystream) -> float:
     """Draw noise of a party with one column, whose sum moves by the width of the bounds."""
-    layout = Layout({"a": 1})
     levels = _RULE.levels([1], np.ones((1, 1), dtype=bool), 0)
-    found = []
-    for _ in range(n_runs):
-        drawn = draw(levels, _BITS, "a", layout, 0, [stream])
-        found.append(_ROWS[table, 0] + float(_float(drawn.sums[0], _BITS)[0]))
-    return np.array(found)
+    drawn = draw(levels, _BITS, "a", Layout({"a": 1}), 0, [stream])
+    return float(_ROWS[table, 0] + _float(drawn.sums[0], _BITS)[0])
 
 
-def _seen_by_a_party(table: int, n_runs: int, stream: Keystream) -> Array:
+@each_run
+def _seen_by_a_party(table: int, stream: Keystream) -> float:
     """Two parties with a column each, and labels: b sees all sums, and knows its own noise.
 
-    Its own noise is off the product of both columns, so a's is all there is; products with labels
-    have the server's as well as a's, and those of b's column the server's.
+    So a's noise is on the product of both columns, the server's as well on that of a's and labels.
     """
     layout = Layout({"a": 1, "b": 1})
     present = np.ones((1, 2), dtype=bool)
     levels = _RULE.levels([1, 1], present, 1)
     of_total, _ = _RULE.of_vectors([1, 1], present, 1)
     (a, b), y = _ROWS[table], (1.0, -1.0)[table]
-    found = []
-    for _ in range(n_runs):
-        drawn = draw(levels, _BITS, "a", layout, 1, [stream])
-        sums = a + _float(drawn.sums[0], _BITS)[0]
-        with_a = a * y + _float(drawn.vectors[0], 2 * _BITS)[0, 0]
-        key = stream.below(2**128).to_bytes(16, "little")
-        with seeded_noise(stream.below(2**62)):
-            (labels,) = noisy_label_sums(
-                _RULE, [1, 1], present, np.array([[with_a, b * y]]), np.array([y]),
-                np.array([y * y]), key,
-            )  # fmt: skip
-        score = sums / levels[0, SUMS] ** 2 + labels.total / of_total[0] ** 2
-        found.append(float(score))
-    return np.array(found)
+    drawn = draw(levels, _BITS, "a", layout, 1, [stream])
+    sums = a + _float(drawn.sums[0], _BITS)[0]
+    with_a = a * y + _float(drawn.vectors[0], 2 * _BITS)[0, 0]
+    key = stream.below(2**128).to_bytes(16, "little")
+    with seeded_noise(stream.below(2**62)):
+        (labels,) = noisy_label_sums(
+            _RULE, [1, 1], present, np.array([[with_a, b * y]]), np.array([y]), np.array([y * y]),
+            key,
+        )  # fmt: skip
+    return float(sums / levels[0, SUMS] ** 2 + labels.total / of_total[0] ** 2)
 
 
 def _float(ring: Array, bits: int) -> Array:

@@ -8,10 +8,7 @@ MEASURES = ("rmse", "g_means", "fdr")
 
 
 def selection_criteria(estimate: Array, truth: Array) -> dict[str, float]:
-    """Return RMSE of all coefficients, G-means and FDR of the selection.
-
-    Shapes: estimate, truth (n_columns,).
-    """
+    """Return RMSE of all coefficients, shape (n_columns,), G-means and FDR of the selection."""
     chosen, real = estimate != 0, truth != 0
     sensitivity = float((chosen & real).sum() / real.sum())
     specificity = float((~chosen & ~real).sum() / (~real).sum())
@@ -24,10 +21,7 @@ def selection_criteria(estimate: Array, truth: Array) -> dict[str, float]:
 
 
 def least_rmse(g_means: float, fdr: float, n_real: int, n_columns: int, effect: float) -> float:
-    """Return the RMSE that missed columns alone make, where G-means and FDR are as given.
-
-    Every column that is missed has an error of its whole effect.
-    """
+    """Return the RMSE that missed columns alone make, by their whole effect, at G-means and FDR."""
     n_null = n_columns - n_real
     # fdr = n_null (1 - spe) / (n_null (1 - spe) + n_real sen) and spe = g^2 / sen: spe falls with
     # sen, so that one of them meets both.

@@ -51,11 +51,7 @@ def component_covariances(owner: npt.NDArray[np.int64]) -> list[Array]:
 
 
 def column_order(design: dict[str, Any], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Shuffle the columns until the expected predictor is within ``level`` of 0.
-
-    Shapes: returns (n_columns,): for each place, party by party, the number of the column that
-    comes there.
-    """
+    """Shuffle the columns until the expected predictor is within ``level`` of 0."""
     weights = np.asarray(design["level_weights"], dtype=np.float64)
     # The mixture is symmetric around 0 and so are the weights: every mean is that at 0.
     means = np.array([0.0, 1.0 + softmax(weights) @ np.arange(len(weights)), 2.0, 0.5])
@@ -83,10 +79,8 @@ def draw_copula(
         chosen = component == number
         latent[chosen] = _MEANS[number] + latent[chosen] @ np.linalg.cholesky(matrix).T
     kind = np.repeat(np.arange(len(KINDS)), design["kinds"])
-    X = _observed(latent, kind, np.asarray(design["level_weights"], dtype=np.float64), rng)[
-        :, order
-    ]
-
+    weights = np.asarray(design["level_weights"], dtype=np.float64)
+    X = _observed(latent, kind, weights, rng)[:, order]
     beta = effects(design)
     eta = X @ beta
     if model == LINEAR:

@@ -8,9 +8,9 @@ import pandas as pd
 
 from flwr_vertical.grading.risks import inference, membership
 from flwr_vertical.incomplete import drop_blocks
-from simulations.copula.design import draw_copula
+from simulations.copula.design import CopulaSample, draw_copula
 from simulations.copula.mechanisms import draw_mask
-from simulations.copula.methods import measure, synthesise
+from simulations.copula.methods import Tables, measure, synthesise
 from simulations.copula.sme import measure_sme
 from simulations.replications import Job, Metrics
 
@@ -21,22 +21,25 @@ def replicate(job: Job, shared: None) -> Metrics:
 
 
 def _complete(settings: dict[str, Any]) -> Metrics:
-    model, seed = settings["model"], settings["seed"]
-    sample = draw_copula(settings["design"], model=model, rows=settings["rows"], seed=seed)
-    return measure(
-        settings["method"], sample, sample.tables, model, settings["epsilon"], settings["glm"], seed
-    )
+    sample = _drawn(settings)
+    return _measured(settings, sample, sample.tables)
 
 
 def _missing(settings: dict[str, Any]) -> Metrics:
-    model, seed = settings["model"], settings["seed"]
-    sample = draw_copula(settings["design"], model=model, rows=settings["rows"], seed=seed)
-    mask = draw_mask(sample, settings["mechanism"], settings["share"], seed)
-    held = drop_blocks(sample.tables, mask)
-    found = measure(
-        settings["method"], sample, held, model, settings["epsilon"], settings["glm"], seed
-    )
+    sample = _drawn(settings)
+    mask = draw_mask(sample, settings["mechanism"], settings["share"], settings["seed"])
+    found = _measured(settings, sample, drop_blocks(sample.tables, mask))
     return {**found, "complete": float((~mask.any(axis=1)).mean())}
+
+
+def _drawn(settings: dict[str, Any]) -> CopulaSample:
+    wanted = {name: settings[name] for name in ("model", "rows", "seed")}
+    return draw_copula(settings["design"], **wanted)
+
+
+def _measured(settings: dict[str, Any], sample: CopulaSample, held: Tables) -> Metrics:
+    how = (settings[name] for name in ("model", "epsilon", "glm", "seed"))
+    return measure(settings["method"], sample, held, *how)
 
 
 def _attacks(settings: dict[str, Any]) -> Metrics:
@@ -68,10 +71,6 @@ def _joined(tables: dict[str, pd.DataFrame], labels: "pd.Series[float]") -> pd.D
     return pd.DataFrame(np.concatenate([*values, label], axis=1), columns=columns)
 
 
-def _sme(settings: dict[str, Any]) -> Metrics:
-    return measure_sme(settings)
-
-
 PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
-    "complete": _complete, "missing": _missing, "attacks": _attacks, "sme": _sme,
+    "complete": _complete, "missing": _missing, "attacks": _attacks, "sme": measure_sme,
 }  # fmt: skip

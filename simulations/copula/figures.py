@@ -2,13 +2,13 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flwr_vertical.pages.figures import INK, LINE, colour, label, legend, new_figure
 from simulations.copula.mechanisms import MECHANISMS
 from simulations.copula.methods import FEDERATED, FRESH, UNPROTECTED
-from simulations.copula.tables import TITLES, by_mechanism, order, select
+from simulations.copula.tables import TITLES, by_mechanism, order
+from simulations.page import matching, select
 
 _LINES = ("VFL-ADMM-DP", "VCDS", "EVCDS", "EVCDS" + FRESH)
 
@@ -23,35 +23,19 @@ def complete_figure(ours: pd.DataFrame, paper: pd.DataFrame) -> Figure:
             ax = axes[i * len(TITLES) + j]
             for number, name in enumerate([FEDERATED, *_LINES]):
                 epsilon = 0.0 if name in UNPROTECTED else smallest
-                _line(ax, ours[measure], (model, epsilon, name), number, name)
-                printed = paper[
-                    (paper["metric"] == measure)
-                    & (paper["model"] == model)
-                    & (paper["epsilon"] == smallest)
-                    & (paper["method"] == name)
-                ].set_index("rows")["value"]
+                own = select(ours[measure], model=model, epsilon=epsilon, method=name)
+                ax.plot(
+                    own.index.get_level_values("rows"), own, "o-", color=colour(number), label=name,
+                    markersize=4, linewidth=1.5,
+                )  # fmt: skip
+                where = {"metric": measure, "model": model, "epsilon": smallest, "method": name}
+                printed = matching(paper, **where).set_index("rows")["value"]
                 ax.plot(printed.index, printed, "--", color=colour(number), linewidth=1)
             last = i == len(models) - 1
             label(ax, f"{title}, {model}", "rows" if last else "")
             ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
     legend(axes[0], loc="best")
     return figure
-
-
-def _line(
-    ax: Axes, series: "pd.Series[float]", key: tuple[str, float, str], number: int, name: str
-) -> None:
-    model, epsilon, method = key
-    index = series.index
-    chosen = series[
-        (index.get_level_values("model") == model)
-        & (index.get_level_values("epsilon") == epsilon)
-        & (index.get_level_values("method") == method)
-    ]
-    ax.plot(
-        chosen.index.get_level_values("rows"), chosen, "o-", color=colour(number), label=name,
-        markersize=4, linewidth=1.5,
-    )  # fmt: skip
 
 
 def missing_figure(ours: pd.DataFrame, paper: pd.DataFrame) -> Figure:
@@ -68,13 +52,9 @@ def missing_figure(ours: pd.DataFrame, paper: pd.DataFrame) -> Figure:
             values = select(table, model=model).droplevel("model")[name].reindex(mechanisms)
             places = np.arange(len(mechanisms)) + 0.09 * (number - (len(names) - 1) / 2)
             ax.plot(places, values, "o", color=colour(number), label=name, markersize=5)
-            printed = paper[
-                (paper["metric"] == "g_means")
-                & (paper["model"] == model)
-                & (paper["rows"] == rows)
-                & (paper["method"] == name)
-            ].groupby("mechanism")["value"].first()  # fmt: skip
-            ax.plot(places, printed.reindex(mechanisms), "_", color=INK, markersize=8)
+            printed = matching(paper, metric="g_means", model=model, rows=rows, method=name)
+            bars = printed.groupby("mechanism")["value"].first().reindex(mechanisms)
+            ax.plot(places, bars, "_", color=INK, markersize=8)
         ax.set_xticks(np.arange(len(mechanisms)), mechanisms)
         label(ax, f"G-means, {model}, {rows:,} rows (bars: the paper's)")
         ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)

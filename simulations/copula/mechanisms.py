@@ -25,10 +25,7 @@ _REACH = 60.0
 
 
 def draw_mask(sample: CopulaSample, mechanism: str, share: float, seed: int) -> Mask:
-    """Draw which blocks are missing.
-
-    Shapes: returns (n_samples, n_parties): true where a block is missing.
-    """
+    """Draw which blocks are missing, shape (n_samples, n_parties)."""
     n_parties = len(sample.tables)
     if mechanism == MCAR:
         rate = 1.0 - share ** (1.0 / n_parties)

@@ -27,10 +27,7 @@ SINGLE = "Single-"
 def draw_firms(
     sme: dict[str, Any], rows: int, seed: int
 ) -> tuple[dict[str, pd.DataFrame], "pd.Series[float]", npt.NDArray[np.bool_]]:
-    """Draw complete tables, labels and the mask of missing blocks.
-
-    Shapes: returns (rows, n_parties).
-    """
+    """Draw complete tables, labels and the mask of missing blocks, shape (rows, n_parties)."""
     rng = np.random.default_rng([seed, rows])
     sizes = [party["variables"] for party in sme["parties"].values()]
     p = sum(sizes)

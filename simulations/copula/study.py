@@ -45,18 +45,18 @@ class CopulaStudy(Study):
 
     def prepare(self) -> None:
         """Read the paper's tables."""
-        self._papers = {
-            part: [read_paper("copula", f"table{number}") for number in numbers]
+        papers = {
+            part: pd.concat([read_paper("copula", f"table{number}") for number in numbers])
             for part, numbers in PAPERS.items()
         }
+        self._papers = {part: paper.rename(columns={"n": "rows"}) for part, paper in papers.items()}
+        self._papers["complete"] = self._papers["complete"].astype({"epsilon": float})
 
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return Tables 1 to 7 and 9, and what they are compared with."""
-        preset, papers = self.preset, self._papers
+        preset, paper, gaps = self.preset, self._papers["complete"], self._papers["missing"]
         complete = tables.means(frame, "complete", tables.COMPLETE)
         missing = tables.means(frame, "missing", tables.MISSING)
-        paper = tables.paper_complete(papers["complete"])
-        gaps = tables.paper_missing(papers["missing"])
         spread = tables.spread_over_epsilon(complete, preset["complete"]["epsilons"])
         attacks = tables.attacks(frame)
         found = {
@@ -65,7 +65,7 @@ class CopulaStudy(Study):
             "target_ranking": targets.ranking(missing, gaps, preset["missing"]),
             "target_attacks": targets.attacked(attacks, preset["attacks"]),
             "effort": tables.effort(complete),
-            "table9": tables.sme(frame, papers["sme"][0]),
+            "table9": tables.sme(frame, self._papers["sme"]),
             "attacks": attacks,
             "paper_implies": tables.what_the_paper_implies(paper, preset["design"]),
             "complete_means": complete,
@@ -80,11 +80,10 @@ class CopulaStudy(Study):
 
     def figures(self, frame: pd.DataFrame, found: Tables) -> dict[str, Figure]:
         """Return a figure for each part, the paper's numbers dashed."""
-        paper = tables.paper_complete(self._papers["complete"])
-        gaps = tables.paper_missing(self._papers["missing"])
+        papers = self._papers
         return {
-            "complete": figures.complete_figure(found["complete_means"], paper),
-            "missing": figures.missing_figure(found["missing_means"], gaps),
+            "complete": figures.complete_figure(found["complete_means"], papers["complete"]),
+            "missing": figures.missing_figure(found["missing_means"], papers["missing"]),
             "sme": figures.sme_figure(found["table9"]),
         }
 

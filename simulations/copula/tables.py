@@ -9,6 +9,7 @@ from simulations.copula.criteria import least_rmse
 from simulations.copula.design import effects
 from simulations.copula.mechanisms import MECHANISMS
 from simulations.copula.methods import FEDERATED, FRESH, SYNTHESES, UNPROTECTED
+from simulations.page import matching, select
 
 TITLES = {"rmse": "RMSE", "g_means": "G-means", "fdr": "FDR"}
 COMPLETE = ["model", "rows", "epsilon", "method"]
@@ -17,21 +18,12 @@ MISSING = ["model", "mechanism", "rows", "method"]
 
 def means(frame: pd.DataFrame, part: str, keys: Sequence[str]) -> pd.DataFrame:
     """Means over runs: index `keys`, a column for each number and ``se <number>``, and ``runs``."""
-    chosen = frame[frame["part"] == part]
-    groups = chosen.pivot_table(index=[*keys, "seed"], columns="metric", values="value").groupby(
-        level=list(keys)
-    )
+    chosen = matching(frame, part=part)
+    runs = chosen.pivot_table(index=[*keys, "seed"], columns="metric", values="value")
+    groups = runs.groupby(level=list(keys))
     counts = groups.count().astype(float)
     errors = groups.std() / counts**0.5
     return groups.mean().join(errors.add_prefix("se ")).assign(runs=groups.size())
-
-
-def select(table: pd.DataFrame, **levels: Any) -> pd.DataFrame:
-    """Return the rows whose index has these values."""
-    chosen = table
-    for name, value in levels.items():
-        chosen = chosen[chosen.index.get_level_values(name) == value]
-    return chosen
 
 
 def order(methods: Sequence[str]) -> list[str]:
@@ -82,17 +74,6 @@ def by_mechanism(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table[names == name] for name in found]) if found else table
 
 
-def paper_complete(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Tables 1 to 3 with this study's names of columns."""
-    whole = pd.concat(tables).rename(columns={"n": "rows"})
-    return whole.astype({"epsilon": float})
-
-
-def paper_missing(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Tables 4 to 7 with this study's names of columns."""
-    return pd.concat(tables).rename(columns={"n": "rows"})
-
-
 def what_the_paper_implies(paper: pd.DataFrame, design: dict[str, Any]) -> pd.DataFrame:
     """Compare each printed RMSE with the one that the printed misses alone would make."""
     beta = effects(design)
@@ -129,15 +110,12 @@ def sme(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     columns = {"recall": "Recall", "auc": "AUC", "ns": "NS"}
     table = ours.reindex(columns=list(columns)).rename(columns=columns)
     table["runs"] = ours["runs"]
-    names = paper.apply(lambda row: _sme_name(row["privatisation"], row["method"]), axis=1)
+    plain, how = paper["method"], paper["privatisation"]
+    names = plain.where(plain == how, plain + "-" + how)
     printed = paper.assign(name=names).pivot_table(index="name", columns="metric", values="value")
     for metric, title in columns.items():
         table[f"{title}, paper"] = printed[metric].reindex(table.index)
     return table.loc[order([str(name) for name in table.index])].rename_axis(columns=None)
-
-
-def _sme_name(privatisation: str, method: str) -> str:
-    return method if method == privatisation else f"{method}-{privatisation}"
 
 
 def attacks(frame: pd.DataFrame) -> pd.DataFrame:

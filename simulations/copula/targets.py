@@ -7,8 +7,8 @@ import pandas as pd
 
 from simulations.copula.mechanisms import MAR_COMPLEX
 from simulations.copula.methods import FEDERATED, FRESH, ORACLE
-from simulations.copula.tables import select
-from simulations.page import indexed, verdict
+from simulations.copula.tables import TITLES
+from simulations.page import indexed, matching, select, verdict
 
 SYNTHETIC = ("VCDS", "EVCDS", "EVCDS" + FRESH)
 _ERRORS = 2.0  # "no worse": by no more than so many standard errors of our mean
@@ -28,9 +28,8 @@ def synthetic(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> 
         if name not in SYNTHETIC:
             continue
         values = ours.loc[key]
-        printed = _printed(
-            paper, model=model, rows=n, epsilon=epsilon, method=name.removesuffix(FRESH)
-        )
+        where = {"model": model, "rows": n, "epsilon": epsilon}
+        printed = _printed(paper, **where, method=name.removesuffix(FRESH))
         if printed is None:
             continue
         most = part["rmse_within"] * printed["rmse"]
@@ -54,21 +53,16 @@ def unprotected(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -
         oracle = select(ours, model=model, rows=n, method=ORACLE)["rmse"]
         printed = _printed(paper, model=model, rows=n, method=name)
         if printed is not None and n >= part["targets_from"]:
-            for measure, title, sign in (
-                ("rmse", "RMSE", 1.0),
-                ("g_means", "G-means", -1.0),
-                ("fdr", "FDR", 1.0),
-            ):
+            for measure, title in TITLES.items():
                 error = np.nan_to_num(values[f"se {measure}"])
+                sign = -1.0 if measure == "g_means" else 1.0
                 worse = sign * (values[measure] - printed[measure])
                 good = bool(worse <= _ERRORS * error)
                 row[f"{title} (paper's)"] = judged(good, values[measure], printed[measure])
         if len(oracle):
             row["RMSE on the true support"] = f"{oracle.iloc[0]:.3f}"
-        good = bool(values["iterations"] <= ROUNDS)
-        row[f"rounds to tolerance (at most {ROUNDS})"] = verdict(
-            good, f"{values['iterations']:.0f}"
-        )
+        took = values["iterations"]
+        row[f"rounds to tolerance (at most {ROUNDS})"] = verdict(took <= ROUNDS, f"{took:.0f}")
         rows[model, n] = row
     return indexed(rows, ["model", "rows"]).fillna("–")
 
@@ -102,24 +96,19 @@ def ranking(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> pd
 
 def attacked(table: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
     """Attacks gain no more than the points stated, for methods that are meant to protect rows."""
-    rows = {}
-    for name in part["targets"]:
-        if name in table.index:
-            rows[name] = {
-                kind: judged(table.loc[name, kind] <= part["points"], table.loc[name, kind],
-                              part["points"])
-                for kind in ("membership", "attribute")
-            }  # fmt: skip
+    most = part["points"]
+    rows = {
+        name: {
+            kind: judged(value <= most, value, most)
+            for kind, value in table.loc[name, ["membership", "attribute"]].items()
+        }
+        for name in part["targets"]
+        if name in table.index
+    }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
 
 
 def _printed(paper: pd.DataFrame, **setting: Any) -> "pd.Series[float] | None":
     """Return the paper's numbers of one setting by measure, None where it has none."""
-    if paper.empty:
-        return None
-    chosen = paper
-    for name, value in setting.items():
-        chosen = chosen[chosen[name] == value]
-    if chosen.empty:
-        return None
-    return chosen.groupby("metric")["value"].first()
+    chosen = paper if paper.empty else matching(paper, **setting)
+    return None if chosen.empty else chosen.groupby("metric")["value"].first()

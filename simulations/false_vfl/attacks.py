@@ -35,6 +35,8 @@ from strategies.false_vfl.strategy import FalseVFL
 from strategies.predict import Predict
 
 NAMES, COLUMNS, LATENT = ("bank", "court", "shop"), 6, 4
+_OF_COLUMNS = RidgeCV(np.logspace(-3, 4, 15)), r2_score
+_OF_LABELS = LogisticRegression(C=0.1, max_iter=500), roc_auc_score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,15 +119,15 @@ def attack(seen: Seen, known: int, seed: int) -> pd.DataFrame:
 
     for count in range(1, len(NAMES) + 1):
         rows = np.flatnonzero(seen.held["bank"] & (holders == count))
-        learn = _columns_of(seen.x["bank"][rows], known, rng)
+        learn = _scorer(seen.x["bank"][rows], known, rng, *_OF_COLUMNS)
         what = f"server: columns of 'bank', of {len(rows)} samples that {count} parties hold"
         add(what, "R2", learn, seen.server[rows])
     mine = np.flatnonzero(seen.held["bank"])
     view, columns = seen.posterior["bank"], seen.x["bank"][mine]
-    infer = _labels_of(seen.labels[mine], known, rng)
+    infer = _scorer(seen.labels[mine], known, rng, *_OF_LABELS)
     add("party 'bank': labels", "AUC", infer, np.hstack([view, columns]), columns)
     both = seen.held["court"][mine]
-    learn = _columns_of(seen.x["court"][mine][both], known, rng)
+    learn = _scorer(seen.x["court"][mine][both], known, rng, *_OF_COLUMNS)
     seen_of_both = np.hstack([view, columns])[both]
     add("party 'bank': columns of 'court'", "R2", learn, seen_of_both, columns[both])
     return pd.DataFrame(lines).set_index("attack")
@@ -147,14 +149,6 @@ def _scorer(
         return float(measure(target[order[known:]], guessed))
 
     return score
-
-
-def _columns_of(target: AnyArray, known: int, rng: np.random.Generator) -> Any:
-    return _scorer(target, known, rng, RidgeCV(np.logspace(-3, 4, 15)), r2_score)
-
-
-def _labels_of(labels: AnyArray, known: int, rng: np.random.Generator) -> Any:
-    return _scorer(labels, known, rng, LogisticRegression(C=0.1, max_iter=500), roc_auc_score)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

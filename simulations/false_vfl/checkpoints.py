@@ -39,7 +39,3 @@ class Checkpoint:
             logger.warning("the checkpoint %s cannot be read, from the start: %s", self.path, error)
             return None
         return state
-
-    def remove(self) -> None:
-        """Delete the file, once the replication is finished."""
-        self.path.unlink(missing_ok=True)

@@ -42,10 +42,12 @@ class Split:
     def draw_mask(self, part: str, regime: str, seed: int, aligned: Labels) -> Mask:
         """Draw which blocks of ``"train"`` or ``"test"`` are missing, none of the aligned ones."""
         tables = self.train if part == "train" else self.test
-        as_they_are = self.image_shape is not None
-        return draw_mask(
-            tables, regime, seed, aligned, budget=self.budget, standardize=not as_they_are
-        )
+        settings: dict[str, float] = {"budget": self.budget} if regime == "MAR 2" else {}
+        if not regime.startswith("MCAR"):
+            settings["standardize"] = self.image_shape is None
+        mask = draw_blocks(regime, tables, seed=seed, **settings)
+        mask[aligned] = False
+        return mask
 
     def part(self, n_train: int, n_test: int, seed: int = 0) -> "Split":
         """Return so many samples drawn at random; 0 keeps all."""
@@ -67,10 +69,7 @@ class Split:
 
 
 def load_isolet(sources: Sources) -> Split:
-    """Load Isolet's five subsets; each has 30 speakers of its own.
-
-    The test samples are the data set's own, subset 5; the one column dropped is the last.
-    """
+    """Load Isolet; subset 5 (other speakers) is the test, and the last column is dropped."""
     path = sources.path("isolet/isolet.csv")
     frame = pd.read_csv(path)
     names = [f"f{i}" for i in range(1, N_PARTIES * COLUMNS_EACH + 1)]
@@ -95,31 +94,10 @@ def standardised(
 def draw_labelled(
     n_samples: int, seed: int, n_labels: int = N_LABELS, n_aligned: int = N_ALIGNED
 ) -> tuple[Labels, Labels]:
-    """Draw which samples have a label, and which of those are aligned.
-
-    Shapes: returns (n_labels,); returns (n_aligned,): among `labelled`.
-    """
+    """Draw which samples have a label, and which of those are aligned."""
     rng = np.random.default_rng([seed, 7])
     labelled = rng.choice(n_samples, n_labels, replace=False)
     return labelled, labelled[:n_aligned]
-
-
-def draw_mask(
-    tables: dict[str, pd.DataFrame],
-    regime: str,
-    seed: int,
-    aligned: Labels,
-    *,
-    budget: float = 0.7,
-    standardize: bool = True,
-) -> Mask:
-    """Draw which blocks are missing, none of the aligned samples'; shape (n_samples, n_parties)."""
-    settings: dict[str, float] = {"budget": budget} if regime == "MAR 2" else {}
-    if not regime.startswith("MCAR"):
-        settings["standardize"] = standardize
-    mask = draw_blocks(regime, tables, seed=seed, **settings)
-    mask[aligned] = False
-    return mask
 
 
 def to_blocks(

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flwr_vertical.pages.figures import LINE, colour, label, legend, small_multiples
@@ -10,13 +11,20 @@ from simulations.false_vfl.methods import METHODS
 _NUMBERS = {name: number for number, name in enumerate(METHODS)}
 
 
-def tests_figure(found: pd.DataFrame, dataset: str) -> Figure:
-    """Accuracy against the test mechanism by training: mean and deviation, the paper's dotted."""
+def _panels(
+    found: pd.DataFrame, dataset: str, height: float
+) -> tuple[Figure, list[tuple[Axes, str, pd.DataFrame]]]:
     own = found.xs(dataset, level="dataset")
     trains = list(dict.fromkeys(own.index.get_level_values("train")))
-    figure, axes = small_multiples(len(trains), columns=3, height=3.0)
-    for ax, train in zip(axes, trains, strict=True):
-        here = own.xs(train, level="train")
+    figure, axes = small_multiples(len(trains), columns=3, height=height)
+    numbers = (pd.DataFrame(own.xs(train, level="train")) for train in trains)
+    return figure, list(zip(axes, trains, numbers, strict=True))
+
+
+def tests_figure(found: pd.DataFrame, dataset: str) -> Figure:
+    """Accuracy against the test mechanism by training: mean and deviation, the paper's dotted."""
+    figure, panels = _panels(found, dataset, height=3.0)
+    for ax, train, here in panels:
         tests = list(dict.fromkeys(here.index.get_level_values("test")))
         for method in dict.fromkeys(here.index.get_level_values("method")):
             line = here.xs(method, level="method").reindex(tests)
@@ -28,25 +36,22 @@ def tests_figure(found: pd.DataFrame, dataset: str) -> Figure:
         ax.set_xticks(range(len(tests)), tests, rotation=35, ha="right")
         ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
         label(ax, f"{dataset}, trained under {train}", "", "accuracy, %")
-    legend(axes[0], loc="best", ncols=2)
+    legend(panels[0][0], loc="best", ncols=2)
     return figure
 
 
 def parties_figure(shares: pd.DataFrame, dataset: str) -> Figure:
     """Accuracy against the number of parties that hold a test sample, by training."""
-    own = shares.xs(dataset, level="dataset")
-    trains = list(dict.fromkeys(own.index.get_level_values("train")))
-    figure, axes = small_multiples(len(trains), columns=3, height=2.8)
-    for ax, train in zip(axes, trains, strict=True):
-        here = own.xs(train, level="train")
+    figure, panels = _panels(shares, dataset, height=2.8)
+    for ax, train, here in panels:
         for method in (name for name in METHODS if name in here.index):
             line = here.loc[method].dropna()
             ax.plot(
                 line.index, line, "o-", color=colour(_NUMBERS[method]), label=method,
                 markersize=3, linewidth=1.4,
             )  # fmt: skip
-        ax.set_xticks([int(number) for number in own.columns])
+        ax.set_xticks([int(number) for number in shares.columns])
         ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
         label(ax, f"{dataset}, trained under {train}", "parties that hold a sample", "accuracy, %")
-    legend(axes[0], loc="best", ncols=2)
+    legend(panels[0][0], loc="best", ncols=2)
     return figure

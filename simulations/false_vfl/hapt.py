@@ -18,9 +18,7 @@ N_COLUMNS, N_CLASSES, COLUMNS_EACH = 561, 12, 70
 
 def load_hapt(sources: Sources) -> Split:
     """Load HAPT."""
-    (train, train_labels), (test, test_labels) = (
-        _part(sources, name) for name in ("Train", "Test")
-    )
+    (train, train_labels), (test, test_labels) = (_part(sources, n) for n in ("Train", "Test"))
     kept = [f"f{i}" for i in range(1, N_PARTIES * COLUMNS_EACH + 1)]
     return standardised(train[kept], test[kept], train_labels, test_labels, N_CLASSES)
 

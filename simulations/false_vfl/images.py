@@ -26,7 +26,7 @@ from simulations.false_vfl.data import Labels, Split
 
 Pixels = npt.NDArray[np.uint8]
 
-SIDE, TILE = 28, (14, 7)
+SIDE, TILE, N_CLASSES = 28, (14, 7), 10
 VIEWS, PAIRS, VIEW = 12, 6, (32, 32)
 DRAWS = {"train": 6, "test": 2}
 _VIEW_NAME = re.compile(r"(?P<model>.+?)[._-]v?(?P<view>\d+)$")
@@ -45,8 +45,7 @@ def load_fashion_mnist(sources: Sources) -> Split:
                 "label an image"
             )
         parts[name] = _tiles(images), labels.astype(np.int64)
-    (train, train_labels), (test, test_labels) = parts["train"], parts["test"]
-    return _split(train, test, train_labels, test_labels, TILE, 10, 0.7)
+    return _split(parts, TILE, 0.7)
 
 
 def _tiles(images: Pixels) -> Pixels:
@@ -84,8 +83,7 @@ def load_modelnet10(sources: Sources) -> Split:
         which = rng.integers(2, size=(times, len(labels), PAIRS, 1, 1))
         chosen = [np.take_along_axis(pairs, one, axis=2)[:, :, 0] for one in which]
         drawn[part] = np.concatenate(chosen), np.tile(np.array(labels, dtype=np.int64), times)
-    (train, train_labels), (test, test_labels) = drawn["train"], drawn["test"]
-    return _split(train, test, train_labels, test_labels, VIEW, 10, 0.5)
+    return _split(drawn, VIEW, 0.5)
 
 
 def _models(folder: Path) -> list[list[Path]]:
@@ -104,24 +102,16 @@ def _models(folder: Path) -> list[list[Path]]:
     return list(models.values())
 
 
-def _split(
-    train: Pixels,
-    test: Pixels,
-    train_labels: Labels,
-    test_labels: Labels,
-    shape: tuple[int, int],
-    n_classes: int,
-    budget: float,
-) -> Split:
+def _split(parts: dict[str, tuple[Pixels, Labels]], shape: tuple[int, int], budget: float) -> Split:
     """Standardise pixels, shape (n_samples, n_parties, n_pixels), by those of training images."""
-    mean, deviation = float(train.mean()), float(train.std())
+    train = parts["train"][0]
+    mean, deviation = np.float32(train.mean()), np.float32(train.std())
     tables = []
-    for pixels in (train, test):
-        x = ((pixels - np.float32(mean)) / np.float32(deviation)).astype(np.float32)
+    for pixels, _ in (parts["train"], parts["test"]):
+        x = ((pixels - mean) / deviation).astype(np.float32)
         tables.append({f"party-{k}": pd.DataFrame(x[:, k]) for k in range(x.shape[1])})
-    return Split(
-        tables[0], tables[1], train_labels, test_labels, n_classes, image_shape=shape, budget=budget
-    )
+    labels = parts["train"][1], parts["test"][1]
+    return Split(tables[0], tables[1], *labels, N_CLASSES, image_shape=shape, budget=budget)
 
 
 def _idx(path: Path, n_axes: int) -> Pixels:

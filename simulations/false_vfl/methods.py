@@ -20,7 +20,7 @@ import torch
 
 from flwr_vertical.pages import human_seconds
 from simulations.false_vfl.checkpoints import Checkpoint
-from simulations.false_vfl.training import Pretraining, Stages, fit_head
+from simulations.false_vfl.training import Pretraining, fit_head
 from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.networks import NetworkSettings
 from strategies.neural.party import PartyBlock
@@ -39,26 +39,18 @@ class Task:
 
     blocks: Blocks  # By party, training samples
     n_samples: int
-    # (n_labelled,): samples that have a label; the first `n_aligned` of them all parties hold
-    labelled: torch.Tensor
-    n_aligned: int
+    labelled: torch.Tensor  # (n_labelled,): samples that have a label
     y: torch.Tensor  # (n_labelled,)
     n_classes: int
-    image_shape: tuple[int, int] | None
     seed: int
     checkpoint: Checkpoint
     name: str  # Tells tasks apart: what blocks, labels and weights follow from
     title: str  # What the log calls it
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A fitted method."""
-
-    # ``predict(blocks, n_samples)`` returns the class of each sample
-    predict: Callable[[Blocks, int], npt.NDArray[np.int64]]
-    numbers: dict[str, float]  # Of the training, such as ``seconds pretraining``
-
+Predict = Callable[[Blocks, int], npt.NDArray[np.int64]]
+Fitted = tuple[Predict, dict[str, float]]
+"""What predicts the classes of samples; numbers of the training: ``seconds pretraining``, ..."""
 
 Method = Callable[[Task, dict[str, Any]], Fitted]
 
@@ -66,16 +58,8 @@ Method = Callable[[Task, dict[str, Any]], Fitted]
 def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
     """Fit a variant of FALSE-VFL: both stages; the first one writes checkpoints."""
     networks = NetworkSettings.from_text(json.dumps(fit["networks"]))
-    stages = Stages(
-        n_draws=fit["draws"],
-        pretrain_rate=fit["pretrain_learning_rate"],
-        rate=fit["learning_rate"],
-        pretrain_batch=fit["pretrain_batch_size"],
-        batch=fit["batch_size"],
-        weight_decay=fit["weight_decay"],
-    )
     model = CentralModel(task.blocks, networks, variant, task.n_classes, task.seed)
-    pretraining = Pretraining(model, task.blocks, task.n_samples, stages, task.seed)
+    pretraining = Pretraining(model, task.blocks, task.n_samples, fit, task.seed)
     if (state := task.checkpoint.load()) is not None:
         pretraining.restore(state)
         logger.info("%s: goes on after epoch %d", task.title, pretraining.epochs_done)
@@ -91,7 +75,7 @@ def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
                 task.title, done, epochs, loss, human_seconds(left),
             )  # fmt: skip
     started = time.perf_counter()
-    fitted = fit_head(model, task.blocks, task.labelled, task.y, fit["epochs"], stages, task.seed)
+    fitted = fit_head(model, task.blocks, task.labelled, task.y, fit, task.seed)
     numbers = {
         "loss": pretraining.loss,
         "seconds pretraining": pretraining.seconds,
@@ -103,7 +87,7 @@ def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
         found = fitted.predict(blocks, rows, fit["prediction_draws"], task.seed)
         return np.asarray(found.value.numpy(), dtype=np.int64)
 
-    return Fitted(predict, numbers)
+    return predict, numbers
 
 
 def fit_baseline(kind: str, task: Task, fit: dict[str, Any]) -> Fitted:
@@ -126,14 +110,11 @@ def fit_baseline(kind: str, task: Task, fit: dict[str, Any]) -> Fitted:
         found = model.predict(blocks, torch.arange(n_samples))
         return np.asarray(found.value.numpy(), dtype=np.int64)
 
-    return Fitted(predict, numbers)
+    return predict, numbers
 
 
 def _pretrain(model: CentralSplit, kind: str, task: Task, fit: dict[str, Any]) -> float:
-    """Pretrain a baseline, or take up what another one came to; return the seconds it took.
-
-    Vanilla VFL, LASER-VFL and PlugVFL pretrain alike, each party for itself: one of them does it.
-    """
+    """Pretrain, or take up what another did that pretrains alike; return the seconds it took."""
     encoders = {**fit["simsiam"], **fit["networks"], "task": task.name}
     name = hashlib.sha256(json.dumps(encoders, sort_keys=True).encode()).hexdigest()[:20]
     kept = Checkpoint(task.checkpoint.path.with_name(f"simsiam-{name}.pt"), 1)

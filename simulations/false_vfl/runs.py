@@ -49,9 +49,8 @@ def load(dataset: str, sources: Sources) -> Split:
 
 def replicate(job: Job, shared: Shared) -> Metrics:
     """Train and test once; see `simulations.replications.run_all`."""
-    torch.set_num_threads(
-        1
-    )  # runs are spread over the cores; and more threads add in another order
+    # Runs are spread over the cores; and more threads add in another order.
+    torch.set_num_threads(1)
     own = job.settings
     data, seed = own["data"], own["seed"]
     split = load(own["dataset"], shared.sources).part(data["train_rows"], data["test_rows"])
@@ -62,21 +61,18 @@ def replicate(job: Job, shared: Shared) -> Metrics:
         blocks=to_blocks(split.train, split.draw_mask("train", own["train"], seed, aligned)),
         n_samples=n,
         labelled=torch.from_numpy(labelled),
-        n_aligned=len(aligned),
         y=torch.from_numpy(split.train_labels[labelled]),
         n_classes=split.n_classes,
-        image_shape=split.image_shape,
         seed=seed,
         checkpoint=checkpoint,
         name=json.dumps([own["dataset"], own["train"], seed, data], sort_keys=True),
         title=f"{own['dataset']}, {own['method']}, {own['train']}, seed {seed}",
     )
-    fitted = METHODS[own["method"]](task, own["fit"])
-    numbers = dict(fitted.numbers)
+    predict, numbers = METHODS[own["method"]](task, own["fit"])
     started = time.perf_counter()
     for test in own["tests"]:
         mask = split.draw_mask("test", test, seed + TEST_SEEDS, aligned[:0])
-        found = fitted.predict(to_blocks(split.test, mask), len(mask))
+        found = predict(to_blocks(split.test, mask), len(mask))
         right = found == split.test_labels
         numbers[f"accuracy {test}"] = 100.0 * float(right.mean())
         held = (~mask).sum(axis=1)

@@ -19,12 +19,7 @@ _ACCURACY = "accuracy "
 
 def cells(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     """Return the reported accuracy of each cell and method, beside the paper's."""
-    own = frame[frame["metric"].str.startswith(_ACCURACY)] if len(frame) else frame
-    if own.empty:
-        return pd.DataFrame()
-    own = own.assign(
-        test=own["metric"].str.removeprefix(_ACCURACY), dataset=own["dataset"].map(NAMES)
-    )
+    own = _accuracies(frame)
     groups = own.groupby([*CELL, "method", "simsiam"], sort=False)["value"]
     numbers = {"accuracy": groups.mean(), "sd": groups.std(), "runs": groups.count()}
     by_form = pd.DataFrame(numbers).reset_index("simsiam")
@@ -41,6 +36,12 @@ def cells(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     best = best.join(printed.set_axis(["paper", "paper sd", "paper labelled_only"], axis=1))
     best["difference"] = best["accuracy"] - best["paper"]
     return _ordered(best, own)
+
+
+def _accuracies(frame: pd.DataFrame) -> pd.DataFrame:
+    own = frame[frame["metric"].str.startswith(_ACCURACY)]
+    test = own["metric"].str.removeprefix(_ACCURACY)
+    return own.assign(test=test, dataset=own["dataset"].map(NAMES))
 
 
 def _ordered(table: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
@@ -69,7 +70,7 @@ def as_text(row: "pd.Series[float]") -> str:
 
 def by_training(found: pd.DataFrame, train: str) -> pd.DataFrame:
     """Return one of Tables 12 to 17: methods by test mechanism."""
-    if found.empty or train not in found.index.get_level_values("train"):
+    if train not in found.index.get_level_values("train"):
         return pd.DataFrame()
     own = found.xs(train, level="train")
     text = own.apply(as_text, axis=1).unstack("test", sort=False)
@@ -99,12 +100,7 @@ def gaps(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
 
 
 def rivals(found: pd.DataFrame, proposed: Sequence[str] = tuple(PROPOSED)) -> pd.DataFrame:
-    """Return the best of `proposed` and the best baseline, of each cell where all were run.
-
-    Cells that lack one of the baselines are left out: the best of the others says little.
-    """
-    if found.empty:
-        return pd.DataFrame()
+    """Return the best of `proposed` and the best baseline, of each cell where all were run."""
     parts = {}
     for side, names in (("proposed", proposed), ("baseline", tuple(BASELINES))):
         own = found[found.index.get_level_values("method").isin(list(names))]
@@ -135,7 +131,7 @@ def wins(found: pd.DataFrame) -> pd.DataFrame:
 
 def ratios(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     """Return Table 18: accuracy trained under MCAR 5 in percent of that trained under MCAR 2."""
-    if found.empty or not {"MCAR 2", "MCAR 5"} <= set(found.index.get_level_values("train")):
+    if not {"MCAR 2", "MCAR 5"} <= set(found.index.get_level_values("train")):
         return pd.DataFrame()
     accuracy = found["accuracy"].unstack("train", sort=False)
     ratio = (100.0 * accuracy["MCAR 5"] / accuracy["MCAR 2"]).dropna().rename("ratio")
@@ -150,13 +146,8 @@ def ratios(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
 
 
 def minutes(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
-    """Return Table 11: minutes of a run's phases on one core, means over all trainings and seeds.
-
-    The paper's are of FALSE-VFL (which variant is not said) on one graphics card.
-    """
-    own = frame[frame["metric"].str.startswith("seconds ")] if len(frame) else frame
-    if own.empty:
-        return pd.DataFrame()
+    """Return Table 11: minutes of a run's phases on one core; the paper's on a graphics card."""
+    own = frame[frame["metric"].str.startswith("seconds ")]
     own = own.assign(
         phase=own["metric"].str.removeprefix("seconds "),
         dataset=own["dataset"].map(NAMES),
@@ -177,9 +168,7 @@ def minutes(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
 
 def by_parties(frame: pd.DataFrame, better: pd.DataFrame) -> pd.DataFrame:
     """Return accuracy in percent by how many parties hold a test sample, all tests together."""
-    own = frame[frame["metric"].str.match(r"(samples|correct) ")] if len(frame) else frame
-    if own.empty:
-        return pd.DataFrame()
+    own = frame[frame["metric"].str.match(r"(samples|correct) ")]
     own = own.assign(dataset=own["dataset"].map(NAMES))
     keys = ["dataset", "train", "method"]
     own = own.join(better, on=keys)
@@ -194,10 +183,7 @@ def by_parties(frame: pd.DataFrame, better: pd.DataFrame) -> pd.DataFrame:
 
 def better_forms(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the form of each method that is better on average over tests: column ``form``."""
-    own = frame[frame["metric"].str.startswith(_ACCURACY)] if len(frame) else frame
-    if own.empty:
-        return pd.DataFrame()
-    own = own.assign(dataset=own["dataset"].map(NAMES))
-    mean = own.groupby(["dataset", "train", "method", "simsiam"])["value"].mean()
+    keys = ["dataset", "train", "method", "simsiam"]
+    mean = _accuracies(frame).groupby(keys)["value"].mean()
     best = mean.unstack("simsiam").idxmax(axis=1)
     return best.rename("form").to_frame()

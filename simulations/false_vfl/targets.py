@@ -6,7 +6,7 @@ import pandas as pd
 
 from simulations.false_vfl.methods import BASELINES, PROPOSED
 from simulations.false_vfl.tables import rivals
-from simulations.page import FAIL, PASS, indexed, verdict
+from simulations.page import indexed, select, verdict
 
 _DATASET = "Isolet"
 
@@ -32,10 +32,8 @@ def baselines(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
         for method in BASELINES:
             own = _differences(found, method, train)
             if len(own):
-                row = {
-                    str(test): _verdict(value, -part["baselines_within"])
-                    for test, value in own.items()
-                }
+                least = -part["baselines_within"]
+                row = {str(test): _verdict(value, least) for test, value in own.items()}
                 rows[method, train] = {**row, "seeds": _runs(found, method, train)}
     return indexed(rows, ["method", "train"])
 
@@ -46,13 +44,7 @@ def ahead(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
     counted = won = planned = 0
     for wanted in part["cells"]:
         method, train = split_cell(wanted)
-        pairs = rivals(found, [method])
-        if len(pairs):
-            index = pairs.index
-            pairs = pairs[
-                (index.get_level_values("dataset") == _DATASET)
-                & (index.get_level_values("train") == train)
-            ]
+        pairs = select(rivals(found, [method]), dataset=_DATASET, train=train)
         if pairs.empty:
             continue
         better = pairs["proposed"] > pairs["baseline"]
@@ -65,10 +57,8 @@ def ahead(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
         }
         rows[method, train]["above in"] = f"{int(better.sum())} of {len(pairs)}"
     if rows:
-        if planned == len(part["cells"]):
-            word = PASS if won >= part["best_in"] else FAIL
-        else:
-            word = "open"
+        whole = planned == len(part["cells"])
+        word = verdict(won >= part["best_in"]) if whole else "open"
         rows["all", ""] = {"above in": f"{word} {won} of {counted} (at least {part['best_in']})"}
     return indexed(rows, ["method", "train"]).fillna("")
 
@@ -83,23 +73,13 @@ def split_cell(wanted: str) -> tuple[str, str]:
 
 def _differences(found: pd.DataFrame, method: str, train: str) -> "pd.Series[float]":
     """Return ours minus the paper's by test mechanism; empty where one is lacking."""
-    if "difference" not in found:
-        return pd.Series(dtype=float)
-    own = _own(found, method, train)
+    own = select(found, dataset=_DATASET, method=method, train=train)
     return own["difference"].dropna().droplevel(["dataset", "train", "method"])
 
 
 def _runs(found: pd.DataFrame, method: str, train: str) -> str:
-    return str(int(_own(found, method, train)["runs"].min()))
-
-
-def _own(found: pd.DataFrame, method: str, train: str) -> pd.DataFrame:
-    index = found.index
-    return found[
-        (index.get_level_values("dataset") == _DATASET)
-        & (index.get_level_values("method") == method)
-        & (index.get_level_values("train") == train)
-    ]
+    own = select(found, dataset=_DATASET, method=method, train=train)
+    return str(int(own["runs"].min()))
 
 
 def _verdict(value: float, least: float) -> str:

@@ -5,7 +5,6 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,52 +13,38 @@ from torch import Tensor
 
 from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.posterior import log_bound
+from strategies.neural.networks import descend
 from strategies.neural.party import PartyBlock
 
 
-@dataclass(frozen=True)
-class Stages:
-    """Settings of both stages; the defaults are those of Table 10 for Isolet."""
-
-    n_draws: int = 10  # kappa
-    pretrain_rate: float = 5e-4  # Adam's, of the first and of the second stage
-    rate: float = 2e-4  # Adam's, of the first and of the second stage
-    pretrain_batch: int = 512
-    batch: int = 128
-    weight_decay: float = 1e-4
-
-
 class Pretraining:
-    """The first stage, epoch by epoch."""
+    """The first stage, epoch by epoch; `fit` has the preset's settings of the method."""
 
     def __init__(
         self,
         model: CentralModel,
         blocks: Mapping[str, PartyBlock],
         n_samples: int,
-        stages: Stages,
+        fit: Mapping[str, Any],
         seed: int,
     ) -> None:
         self.epochs_done, self.seconds, self.loss = 0, 0.0, math.nan
         self._model, self._blocks, self._n = model, blocks, n_samples
-        self._stages = stages
+        self._batch, self._n_draws = fit["pretrain_batch_size"], fit["draws"]
         self._rng = np.random.default_rng([seed, 1])
         trained = [*model.parties.parameters(), *model.server.parameters()]
-        self._optimiser = torch.optim.Adam(
-            trained, lr=stages.pretrain_rate, weight_decay=stages.weight_decay
-        )
+        rate, decay = fit["pretrain_learning_rate"], fit["weight_decay"]
+        self._optimiser = torch.optim.Adam(trained, lr=rate, weight_decay=decay)
 
     def epoch(self) -> float:
         """Go through all samples once; return the mean loss."""
         started = time.perf_counter()
         losses = []
         order = torch.from_numpy(self._rng.permutation(self._n))
-        for batch in torch.split(order, self._stages.pretrain_batch):
-            self._optimiser.zero_grad(set_to_none=True)
+        for batch in torch.split(order, self._batch):
             seed = int(self._rng.integers(2**62))
-            loss = self._model.loss(self._blocks, batch, self._stages.n_draws, seed)
-            torch.autograd.backward([loss])
-            self._optimiser.step()
+            loss = self._model.loss(self._blocks, batch, self._n_draws, seed)
+            descend(self._optimiser, [loss])
             losses.append(float(loss.detach()) * len(batch))
         mean = math.fsum(losses) / self._n
         if not math.isfinite(mean):
@@ -94,27 +79,19 @@ def fit_head(
     blocks: Mapping[str, PartyBlock],
     rows: Tensor,
     y: Tensor,
-    epochs: int,
-    stages: Stages,
+    fit: Mapping[str, Any],
     seed: int,
 ) -> CentralModel:
-    """Train the discriminator of a copy of the model: the second stage.
-
-    Shapes: rows (n_labelled,); y (n_labelled,).
-    """
+    """Train the discriminator of a copy of the model, on labels y of rows: the second stage."""
     model = copy.deepcopy(model)
     rng = np.random.default_rng([seed, 2])
-    optimiser = torch.optim.Adam(
-        model.head.parameters(), lr=stages.rate, weight_decay=stages.weight_decay
-    )
-    for _ in range(epochs):
+    rate, decay = fit["learning_rate"], fit["weight_decay"]
+    optimiser = torch.optim.Adam(model.head.parameters(), lr=rate, weight_decay=decay)
+    for _ in range(fit["epochs"]):
         with torch.no_grad():  # everything but the discriminator is fixed
             seed = int(rng.integers(2**62))
-            h, logs = model.log_weights(blocks, rows, stages.n_draws, seed)
-        for batch in torch.split(torch.from_numpy(rng.permutation(len(rows))), stages.batch):
-            optimiser.zero_grad(set_to_none=True)
+            h, logs = model.log_weights(blocks, rows, fit["draws"], seed)
+        for batch in torch.split(torch.from_numpy(rng.permutation(len(rows))), fit["batch_size"]):
             given = logs[batch] + model.head.log_density(h[batch], y[batch])
-            loss = -log_bound(given).mean()
-            torch.autograd.backward([loss])
-            optimiser.step()
+            descend(optimiser, [-log_bound(given).mean()])
     return model

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from flwr_vertical.arrays import Array
 from simulations.replications import Metrics
+from strategies.neural.networks import descend
 
 _BATCH, _ITERATIONS = 64, 1000
 _HIDDEN, _PENALTY = 128, 1e-4
@@ -22,11 +23,9 @@ CLASSIFIERS = ("LR", "SVM", "GBDT", "RF", "FinalNet")
 
 
 class FinalNet(nn.Module):
-    """One block of factorised interactions, and a linear layer.
+    """One block of factorised interactions, ``u + u * v`` with u and v linear in x.
 
-    Zhu, Jia, Cai et al., "FINAL: factorized interaction layer for CTR prediction" (SIGIR 2023):
-    a layer maps x to ``u + u * v`` with u and v linear in x, so that two layers give interactions
-    of up to four attributes.
+    Zhu, Jia, Cai et al., "FINAL: factorized interaction layer for CTR prediction" (SIGIR 2023).
     """
 
     def __init__(self, width: int) -> None:
@@ -44,35 +43,25 @@ class FinalNet(nn.Module):
         return found
 
 
-def _by_batches(net: nn.Module, rate: float, penalty: float, x: Array, y: Array, seed: int) -> None:
-    inputs, targets = torch.tensor(x).float(), torch.tensor(y).float()[:, None]
-    optimiser = torch.optim.Adam(net.parameters(), lr=rate, weight_decay=penalty)
-    rng = np.random.default_rng(seed)
-    for _ in range(_ITERATIONS):
-        rows = torch.as_tensor(rng.integers(len(x), size=_BATCH))
-        loss = nn.functional.binary_cross_entropy_with_logits(net(inputs[rows]), targets[rows])
-        optimiser.zero_grad()
-        torch.autograd.backward(loss)
-        optimiser.step()
-
-
 def _net_scores(name: str, x: Array, y: Array, test: Array, seed: int) -> Array:
+    inputs, targets = torch.tensor(x).float(), torch.tensor(y).float()[:, None]
+    rate, penalty = (1e-3, _PENALTY) if name == "FinalNet" else (0.01, 0.0)
+    rng = np.random.default_rng(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = FinalNet(x.shape[1]) if name == "FinalNet" else nn.Linear(x.shape[1], 1)
-        rate, penalty = (1e-3, _PENALTY) if name == "FinalNet" else (0.01, 0.0)
-        _by_batches(net, rate, penalty, x, y, seed)
+        optimiser = torch.optim.Adam(net.parameters(), lr=rate, weight_decay=penalty)
+        for _ in range(_ITERATIONS):
+            rows = torch.as_tensor(rng.integers(len(x), size=_BATCH))
+            loss = nn.functional.binary_cross_entropy_with_logits(net(inputs[rows]), targets[rows])
+            descend(optimiser, [loss])
         with torch.no_grad():
             found: Array = net(torch.as_tensor(test).float())[:, 0].numpy().astype(np.float64)
     return found
 
 
 def scores(name: str, x: Array, y: Array, test: Array, seed: int) -> Array:
-    """Train a classifier and return its scores of test rows: positive = the second class.
-
-    Shapes: x, y (n, n_columns): training rows and labels 0 or 1, both of them there; test (m,
-    n_columns).
-    """
+    """Train a classifier on labels 0 and 1; return scores of test rows, positive for class 1."""
     if name in ("LR", "FinalNet"):
         return _net_scores(name, x, y, test, seed)
     if name == "SVM":

@@ -13,11 +13,7 @@ _ATTACKED = 2000  # rows of each group in the membership attack; nearest neighbo
 
 
 def attribute_errors(made: pd.DataFrame, task: Task) -> "pd.Series[float]":
-    """Return each attribute's RMSE: integer codes, divided by the attribute's range.
-
-    Liu, He, Tan et al. do not say how levels enter their RMSE; this is the reading of
-    ``benchmarks/fedpsg.py``.
-    """
+    """Return each attribute's RMSE in integer codes, divided by its range: our reading."""
     found, truth = coded(made, task.whole), coded(task.truth, task.whole)
     difference = (found.to_numpy() - truth.loc[found.index].to_numpy()) / spans(task.whole)
     each: Array = np.sqrt(np.mean(difference**2, axis=0))
@@ -54,14 +50,8 @@ def level_accuracy(made: pd.DataFrame, task: Task) -> float:
     return float(np.mean(right)) if right else float("nan")
 
 
-def dependence(made: pd.DataFrame, task: Task) -> tuple[float, float]:
-    """Return how far correlations and margins of B's rows are from the true ones."""
-    real = {"a": task.a.loc[made.index], "b": task.truth.loc[made.index]}
-    return compare(real, {"a": real["a"], "b": as_valid(made, task)})
-
-
 def compare(real: dict[str, pd.DataFrame], made: dict[str, pd.DataFrame]) -> tuple[float, float]:
-    """Compare tables of both parties; see `dependence`."""
+    """Return how far correlations and margins of B's rows are from the true ones."""
     # The quality report takes tables for synthetic whose samples are none of the real ones.
     fresh = {}
     for name, frame in made.items():
@@ -74,9 +64,11 @@ def compare(real: dict[str, pd.DataFrame], made: dict[str, pd.DataFrame]) -> tup
     return float(gaps.mean()), float(margins.mean())
 
 
-def quality(correlation: float, margin: float) -> float:
-    """Return one number of the quality report: 1 less the mean of both distances."""
-    return 1.0 - (correlation + margin) / 2.0
+def distances(real: dict[str, pd.DataFrame], made: dict[str, pd.DataFrame]) -> Metrics:
+    """Return what `compare` does, and the number of the quality report: 1 less their mean."""
+    correlation, margin = compare(real, made)
+    quality = 1.0 - (correlation + margin) / 2.0
+    return {"correlation": correlation, "margin": margin, "quality": quality}
 
 
 def copies(made: pd.DataFrame, task: Task) -> tuple[float, float]:
@@ -104,14 +96,12 @@ def membership(made: pd.DataFrame, task: Task, seed: int) -> float:
 def judge(made: pd.DataFrame, task: Task, seed: int) -> Metrics:
     """Return all numbers of one table of generated rows."""
     errors = attribute_errors(made, task)
-    correlation, margin = dependence(made, task)
+    real = {"a": task.a.loc[made.index], "b": task.truth.loc[made.index]}
     copied, chance = copies(made, task)
     return {
         "rmse": float(np.sqrt(np.mean(errors**2))),
         "accuracy": level_accuracy(made, task),
-        "correlation": correlation,
-        "margin": margin,
-        "quality": quality(correlation, margin),
+        **distances(real, {"a": real["a"], "b": as_valid(made, task)}),
         "copies": copied,
         "copies by chance": chance,
         "membership": membership(made, task, seed),

@@ -17,6 +17,7 @@ from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete import sample_missing
 from simulations.data import Sources, fingerprint
 from simulations.replications import Job
+from simulations.study import Study
 
 CODES, LEVELS = "codes", "levels"
 """How tables are handed over: every attribute as an integer code, which is a number (the paper's),
@@ -60,6 +61,20 @@ def with_data(jobs: Sequence[Job], data: Mapping[str, Joint]) -> list[Job]:
         for job in jobs
         if job.settings["dataset"] in data
     ]
+
+
+class JointStudy(Study):
+    """A study of data sets of two parties."""
+
+    shared: dict[str, Joint]
+
+    def jobs(self) -> list[Job]:
+        """Return all replications of data sets that are here."""
+        return with_data(self.preset.jobs(), self.shared)
+
+    def chosen(self) -> list[Job]:
+        """Return the replications that the options choose."""
+        return with_data(self.preset.chosen(self.options), self.shared)
 
 
 def load(name: str, sources: Sources) -> Joint:

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 
 from simulations.fedpsg.classifiers import evaluate
-from simulations.fedpsg.criteria import compare, judge, quality
+from simulations.fedpsg.criteria import distances, judge
 from simulations.fedpsg.data import Joint, Task, coded, draw_task, task_of
 from simulations.fedpsg.generation import copula_tables, generate, joint_tables
 from simulations.replications import Job, Metrics
@@ -38,18 +38,13 @@ def _rows(settings: dict[str, Any], data: Data) -> Metrics:
         else:
             made = joint_tables(task, len(task.truth), settings["networks"]["iterations"], seed)
             del made["a"]["label"]
-        correlation, margin = compare(real, made)
-        found = {"correlation": correlation, "margin": margin}
-        return {**found, "quality": quality(correlation, margin)}
+        return distances(real, made)
     rows = generate(task, joint, method, settings["cnum"], settings["networks"], seed)
     return judge(rows, task, seed)
 
 
 def other_true_rows(task: Task, seed: int) -> dict[str, pd.DataFrame]:
-    """Return aligned rows of both parties, as many as B lacks, or all of them if they are fewer.
-
-    What true rows are from other true rows is due to few rows alone.
-    """
+    """Return aligned rows of both parties, at most as many as B lacks: what few rows alone make."""
     rows = task.seen.sample(min(len(task.seen), len(task.truth)), random_state=seed)
     return {"a": task.a.loc[rows.index], "b": rows}
 
@@ -87,19 +82,14 @@ def _trained(task: Task, joint: Joint, test: pd.Index, settings: dict[str, Any])
         b = pd.concat([b, coded(made, joint.b)])
     a = coded(joint.a, joint.a)
     truth = coded(joint.b.loc[test], joint.b)
-    x, y = np.hstack([a.loc[b.index], b]), joint.labels.loc[b.index].to_numpy(dtype=float)
+    x, y = np.hstack([a.loc[b.index], b]), np.asarray(joint.labels.loc[b.index], dtype=np.float64)
     if how["kind"] == "joint":
         new = joint_tables(task, len(task.truth), settings["networks"]["iterations"], seed)
         columns = [coded(new["a"], joint.a), coded(new["b"], joint.b)]
         x = np.vstack([x, np.hstack(columns)])
         y = np.concatenate([y, new["a"]["label"]])
-    return evaluate(
-        x,
-        np.asarray(y, dtype=np.float64),
-        np.hstack([a.loc[test], truth]),
-        np.asarray(joint.labels.loc[test], dtype=np.float64),
-        seed,
-    )
+    right = np.asarray(joint.labels.loc[test], dtype=np.float64)
+    return evaluate(x, y, np.hstack([a.loc[test], truth]), right, seed)
 
 
 PARTS: dict[str, Callable[[dict[str, Any], Data], Metrics]] = {

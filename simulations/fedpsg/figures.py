@@ -6,15 +6,14 @@ from matplotlib.figure import Figure
 from flwr_vertical.pages.figures import INK, LINE, colour, label, legend, new_figure
 from simulations.fedpsg.classifiers import CLASSIFIERS
 from simulations.fedpsg.floors import BEST, DRAW, MEAN
-from simulations.fedpsg.tables import KEYS, means
+from simulations.fedpsg.tables import KEYS, means, whole
 
 _STYLES = {DRAW: ":", MEAN: "--", BEST: "-"}
 
 
 def errors_figure(frame: pd.DataFrame) -> Figure:
     """RMSE of all methods by ratio, one panel for each data set; floors as black lines."""
-    whole = frame[frame["rows"] == 0] if len(frame) else frame
-    found = means(whole, "rows", KEYS[:3], "rmse")
+    found = means(whole(frame), "rows", KEYS[:3], "rmse")
     datasets = list(dict.fromkeys(key[0] for key in found.index)) or ["–"]
     figure, axes = new_figure(2.6 * len(datasets), len(datasets), 1)
     for ax, dataset in zip(axes, datasets, strict=True):

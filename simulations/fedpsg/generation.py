@@ -79,29 +79,27 @@ def _fedpsg(
         a = a.assign(label=joint.labels)
         task = replace(task, a=a.loc[task.a.index])
     work = task.encoded(encoding, a)
-    networks = {name: given.pop(name) for name in ("generator", "hidden", "alpha") if name in given}
-    if imputer not in NETWORKS and first == "ar":
-        return run_fedpsg(work, cnum, seed, imputer=imputer, **given).loc[task.missing]
-    iterations = settings["iterations"]
-    if by_messages:
-        return run_fedpsg(
-            work, cnum, seed, imputer=imputer, iterations=iterations, **networks, **given
-        ).loc[task.missing]
-    if first == "ar":
-        begun = work.seen.reindex(work.a.index)
-        if cnum:
-            begun = run_fedpsg(work, cnum, seed, imputer="none", **given)
-            begun = begun.reindex(work.a.index)
-    else:
+    networks: dict[str, Any] = {
+        name: given.pop(name) for name in ("generator", "hidden", "alpha") if name in given
+    }
+    without = imputer not in NETWORKS and first == "ar"
+    if without or by_messages:
+        more: dict[str, Any] = {} if without else {"iterations": settings["iterations"], **networks}
+        found = run_fedpsg(work, cnum, seed, imputer=imputer, **more, **given)
+        return found.loc[task.missing]
+    begun = work.seen
+    if first == "ar" and cnum:
+        begun = run_fedpsg(work, cnum, seed, imputer="none", **given)
+    begun = begun.reindex(work.a.index)
+    if first != "ar":
         rows = local_rows(task, "TabDDPM", settings["local_iterations"], seed)
         names = first_attributes(work, first, cnum)
-        begun = work.seen.reindex(work.a.index)
         part = coded(rows, task.whole) if encoding == CODES else rows
         begun.loc[task.missing, names] = part[names]
     if not begun.isna().to_numpy().any():
         return begun.loc[task.missing]
     tables = {"a": work.a, "b": begun} if imputes == "A and B" else {"b": begun}
-    chosen = Imputation(imputer=imputer, iterations=iterations, **networks)
+    chosen = Imputation(imputer=imputer, iterations=settings["iterations"], **networks)
     return impute(tables, work.labels, chosen, seed)["b"].loc[task.missing]
 
 

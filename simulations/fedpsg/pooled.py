@@ -18,6 +18,7 @@ from simulations.fedpsg.data import is_level
 from strategies.fedpsg.gan.encoding import Encoding
 from strategies.fedpsg.gan.halves import GanNets, GanShape, TopNets
 from strategies.fedpsg.gan.networks import draw_shown
+from strategies.fedpsg.gan.training import one_hot
 
 _IMPUTED_AT_ONCE = 8192
 
@@ -40,11 +41,11 @@ def impute(
 ) -> dict[str, pd.DataFrame]:
     """Fill missing cells of all parties' tables by networks trained together."""
     data = {name: _Encoded(frame) for name, frame in tables.items()}
-    shown_labels = _class_columns(labels) if settings.imputer == "cgain" else None
-    n_labels = 0 if shown_labels is None else shown_labels.shape[1]
-    count = len(labels)
-    at_party = torch.zeros(count, 0) if shown_labels is None else shown_labels
-    at_top = torch.zeros(count, 1) if shown_labels is None else shown_labels
+    count, n_labels = len(labels), 0
+    at_party, at_top = torch.zeros(count, 0), torch.zeros(count, 1)
+    if settings.imputer == "cgain":
+        at_party = at_top = torch.as_tensor(one_hot(np.asarray(labels, dtype=np.float64)))
+        n_labels = at_top.shape[1]
     rng = np.random.default_rng(seed)
     shape = GanShape(
         settings.imputer, settings.generator == "joint" and len(data) > 1, n_labels,
@@ -155,9 +156,3 @@ def _fill(
         decoded = data[name].encoding.decode(values.numpy().astype(np.float64))
         kept = data[name].codes[rows.numpy()]
         data[name].codes[rows.numpy()] = np.where(np.isnan(kept), decoded, kept)
-
-
-def _class_columns(labels: "pd.Series[float]") -> Tensor:
-    from strategies.fedpsg.gan.training import one_hot
-
-    return torch.as_tensor(one_hot(np.asarray(labels, dtype=np.float64)))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from simulations.fedpsg.generation import NETWORKS
 from simulations.preset import Options, StudyPreset
 from simulations.replications import Job
 
@@ -53,7 +54,7 @@ class Preset(StudyPreset):
 
     def _effort(self, job: Job) -> tuple[int, int, float]:
         how = job.settings["how"]
-        trained = how.get("imputer") in ("gain", "cgain", "vgain")
+        trained = how.get("imputer") in NETWORKS
         # A study that is stopped has seed by seed, and what is quick first.
         middle = abs(job.settings.get("ratio", 0.5) - 0.5)
         return job.settings["seed"], _QUICK_ORDER[how["kind"]] + 2 * trained, middle
@@ -62,28 +63,23 @@ class Preset(StudyPreset):
         how = dict(self["methods"][name])
         cnum = int(how.pop("cnum", cnum)) if how["kind"] == "fedpsg" else 0
         settings = {"dataset": dataset, "method": name, "cnum": cnum, "how": how, **more}
-        if how["kind"] in ("local", "joint") or how.get("imputer") in ("gain", "cgain", "vgain"):
-            settings["networks"] = self["networks"]
-        else:
-            settings["networks"] = {}
-        return Job(part, settings)
+        trains = how["kind"] in ("local", "joint") or how.get("imputer") in NETWORKS
+        return Job(part, {**settings, "networks": self["networks"] if trains else {}})
 
     def generating(self, part: str) -> list[Job]:
         """Return the jobs of one of the parts `GENERATING`; parts may have some in common."""
         section = self[part]
-        jobs = []
-        for dataset in section["datasets"]:
-            for ratio in section["ratios"]:
-                for seed in range(section["runs"]):
-                    where = {
-                        "ratio": ratio, "seed": seed, "rows": section["rows"].get(dataset, 0)
-                    }  # fmt: skip
-                    for name in (*section["floors"], *section["methods"]):
-                        jobs += [
-                            self._job("rows", name, dataset, cnum, **where)
-                            for cnum in self._cnums(part, name, dataset)
-                        ]
-        return jobs
+        return [
+            self._job(
+                "rows", name, dataset, cnum, ratio=ratio, seed=seed,
+                rows=section["rows"].get(dataset, 0),
+            )
+            for dataset in section["datasets"]
+            for ratio in section["ratios"]
+            for seed in range(section["runs"])
+            for name in (*section["floors"], *section["methods"])
+            for cnum in self._cnums(part, name, dataset)
+        ]  # fmt: skip
 
     def _cnums(self, part: str, name: str, dataset: str) -> list[int]:
         section = self[part]

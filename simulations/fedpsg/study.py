@@ -10,19 +10,15 @@ from matplotlib.figure import Figure
 from flwr_vertical.errors import DataError
 from simulations.data import Sources, read_paper
 from simulations.fedpsg import figures, page, tables, targets
-from simulations.fedpsg.data import NEWS_NAME, Joint, load, with_data
+from simulations.fedpsg.data import NEWS_NAME, Joint, JointStudy, load
 from simulations.fedpsg.experiments import replicate
 from simulations.fedpsg.preset import Preset
 from simulations.page import Part, Tables
-from simulations.replications import Job
-from simulations.study import Study
 
 logger = logging.getLogger("flwr_vertical")
 
-_OPTIONAL = (NEWS_NAME,)
 
-
-class FedPSGStudy(Study):
+class FedPSGStudy(JointStudy):
     """Bank Marketing, German Credit, Letter Recognition and, where it is, News."""
 
     name = "fedpsg"
@@ -48,7 +44,6 @@ class FedPSGStudy(Study):
     keeps = True
     preset_class = Preset
     preset: Preset
-    shared: dict[str, Joint]
     replicate = staticmethod(replicate)
 
     def prepare(self) -> dict[str, Joint]:
@@ -59,19 +54,11 @@ class FedPSGStudy(Study):
             try:
                 data[name] = load(name, sources)
             except DataError as error:
-                if name not in _OPTIONAL:
+                if name != NEWS_NAME:
                     raise
                 logger.warning("%s is left out: %s", name, error)
                 self._absent.append(name)
         return data
-
-    def jobs(self) -> list[Job]:
-        """Return all replications of data sets that are here."""
-        return with_data(self.preset.jobs(), self.shared)
-
-    def chosen(self) -> list[Job]:
-        """Return the replications that the options choose."""
-        return with_data(self.preset.chosen(self.options), self.shared)
 
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return the paper's tables, and what they are compared with."""
@@ -88,17 +75,20 @@ class FedPSGStudy(Study):
             "target_dependence": targets.dependence(frame, goals),
             "target_training": targets.training(frame, goals),
             "tables12": tables.table12(parts["cnum"], paper, most),
-            "table3": tables.table3(parts["imputers"], paper),
-            "table4": tables.table4(parts["imputers"], paper),
-            "table5": tables.table5(parts["imputers"], paper),
+            **{
+                name: tables.laid_out(parts["imputers"], paper, columns)
+                for name, columns in tables.COLUMNS.items()
+            },
             "tables67": tables.table67(whole, paper, preset["methods_compared"]["methods"]),
             "quality": tables.quality_table(frame),
             "attributes": tables.attribute_table(frame, 0.5),
             **{
-                f"experiment3_{measure}": tables.downstream_table(frame, measure)
+                f"experiment3_{measure}": tables.by_classifier(
+                    frame, "downstream", ["dataset", "ratio", "method"], measure
+                )
                 for measure in ("auc", "acc", "f1")
             },
-            "aligned": tables.aligned_table(frame),
+            "aligned": tables.by_classifier(frame, "aligned", ["aligned", "method"], "auc"),
             "paired": tables.paired(frame),
             "rmse": every,
         }

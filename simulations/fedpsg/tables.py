@@ -8,7 +8,7 @@ import pandas as pd
 
 from simulations.fedpsg.classifiers import CLASSIFIERS
 from simulations.fedpsg.floors import BEST, DRAW, MEAN, VALID
-from simulations.page import indexed
+from simulations.page import indexed, matching
 
 FLOORS = (DRAW, MEAN, BEST, VALID)
 SEEDS = "seeds"
@@ -22,14 +22,11 @@ _TABLE3 = {"Mean": "mean", "VF-MissFI": "VF-MissFI", "VF-MICE": "VF-MICE"}
 def means(frame: pd.DataFrame, part: str, keys: Sequence[str], metric: str) -> pd.DataFrame:
     """Return mean, standard deviation and number of seeds of one metric."""
     names = ["mean", "sd", SEEDS]
-    if frame.empty:
-        return pd.DataFrame(columns=[*keys, *names]).set_index(list(keys))
-    chosen = frame[(frame["part"] == part) & (frame["metric"] == metric)]
+    chosen = matching(frame, part=part, metric=metric)
     if chosen.empty:  # Settings of parts that were not run are no columns.
-        return means(chosen, part, keys, metric)
+        return pd.DataFrame(columns=[*keys, *names]).set_index(list(keys))
     groups = chosen.groupby(list(keys), sort=False)["value"]
-    found = groups.agg(["mean", "std", "count"])
-    return found.set_axis(names, axis=1)
+    return groups.agg(["mean", "std", "count"]).set_axis(names, axis=1)
 
 
 def paper_errors(papers: Sequence[pd.DataFrame]) -> "pd.Series[float]":
@@ -69,33 +66,23 @@ def each(found: pd.DataFrame) -> list[tuple[tuple[Any, ...], dict[str, float]]]:
 def seeds_text(counts: "pd.Series[int]") -> str:
     """Return how many seeds stand behind the numbers of a row."""
     counts = counts[counts > 0]
-    if counts.empty:
-        return "0"
-    least, most = int(counts.min()), int(counts.max())
-    return str(least) if least == most else f"{least} to {most}"
+    ends = (int(counts.min()), int(counts.max())) if len(counts) else (0,)
+    return " to ".join(map(str, dict.fromkeys(ends)))
 
 
 def laid_out(
-    found: pd.DataFrame,
-    paper: "pd.Series[float]",
-    rows: Sequence[str],
-    columns: Sequence[tuple[str, str, int]],
+    found: pd.DataFrame, paper: "pd.Series[float]", columns: Sequence[tuple[str, str, int]]
 ) -> pd.DataFrame:
-    """Return a table of text, and the floors and numbers of seeds beside it.
-
-    Shapes: columns (title, method, cnum).
-    """
+    """Return a table of text by data set and ratio; columns are (title, method, cnum)."""
     out: dict[tuple[Any, ...], dict[str, str]] = {}
-    for dataset, ratio in sorted(set(zip(*_levels(found, rows), strict=True))):
+    for dataset, ratio in sorted({key[:2] for key in found.index}):
         row: dict[str, str] = {}
         counts = []
         for title, method, cnum in columns:
             key = (dataset, ratio, method, cnum)
-            if key in found.index:
-                row[title] = cell(float(found.loc[key, "mean"]), paper, key)
-                counts.append(int(found.loc[key, SEEDS]))
-            else:
-                row[title] = cell(float("nan"), paper, key)
+            there = key in found.index
+            row[title] = cell(float(found.loc[key, "mean"]) if there else np.nan, paper, key)
+            counts += [int(found.loc[key, SEEDS])] if there else []
         if not counts:
             continue
         for floor in FLOORS:
@@ -103,11 +90,7 @@ def laid_out(
                 row[f"floor: {floor}"] = f"{found.loc[(dataset, ratio, floor, 0), 'mean']:.3f}"
         row[SEEDS] = seeds_text(pd.Series(counts))
         out[dataset, ratio] = row
-    return indexed(out, list(rows)).fillna("–")
-
-
-def _levels(found: pd.DataFrame, names: Sequence[str]) -> list[list[Any]]:
-    return [list(found.index.get_level_values(name)) for name in names]
+    return indexed(out, KEYS[:2]).fillna("–")
 
 
 def table12(found: pd.DataFrame, paper: "pd.Series[float]", most: int) -> pd.DataFrame:
@@ -118,34 +101,26 @@ def table12(found: pd.DataFrame, paper: "pd.Series[float]", most: int) -> pd.Dat
         for cnum in range(1, most + 1)
         for name, method in short.items()
     ]
-    return laid_out(found, paper, ["dataset", "ratio"], columns)
+    return laid_out(found, paper, columns)
 
 
-def table3(found: pd.DataFrame, paper: "pd.Series[float]") -> pd.DataFrame:
-    """Table 3: errors by imputer at Cnum 5."""
-    names = ("mean", "VF-MissFI", "VF-MICE", "VF-GAIN", "VF-VGAIN", "VF-CGAIN")
-    columns = [(name, f"FedPSG-AR ({name})", 5) for name in names]
-    return laid_out(found, paper, ["dataset", "ratio"], columns)
-
-
-def table4(found: pd.DataFrame, paper: "pd.Series[float]") -> pd.DataFrame:
-    """Table 4: federated and local imputation by Cnum."""
-    columns = [
+COLUMNS = {
+    "table3": [
+        (name, f"FedPSG-AR ({name})", 5)
+        for name in ("mean", "VF-MissFI", "VF-MICE", "VF-GAIN", "VF-VGAIN", "VF-CGAIN")
+    ],
+    "table4": [
         (f"{name}, {cnum}", f"FedPSG-AR ({name})", cnum)
         for cnum in (1, 5, 8)
         for name in ("VF-GAIN", "GAIN of B")
-    ]
-    return laid_out(found, paper, ["dataset", "ratio"], columns)
-
-
-def table5(found: pd.DataFrame, paper: "pd.Series[float]") -> pd.DataFrame:
-    """Table 5: federated and local imputation by network."""
-    columns = [
+    ],
+    "table5": [
         (name, f"FedPSG-AR ({name})", 5)
         for kind in ("GAIN", "VGAIN", "CGAIN")
         for name in (f"VF-{kind}", f"{kind} of B")
-    ]
-    return laid_out(found, paper, ["dataset", "ratio"], columns)
+    ],
+}
+"""Of Tables 3 (imputers), 4 and 5 (federated and local, by Cnum and by network): see `laid_out`."""
 
 
 def table67(found: pd.DataFrame, paper: "pd.Series[float]", names: Sequence[str]) -> pd.DataFrame:
@@ -172,8 +147,6 @@ def table67(found: pd.DataFrame, paper: "pd.Series[float]", names: Sequence[str]
 
 def attribute_table(frame: pd.DataFrame, ratio: float) -> pd.DataFrame:
     """RMSE of each of B's attributes at one ratio, by data set and method."""
-    if frame.empty:
-        return indexed({}, []).fillna("–")
     chosen = frame[
         (frame["part"] == "rows") & (frame["ratio"] == ratio) & (frame["rows"] == 0)
         & frame["metric"].str.startswith("of ")
@@ -195,56 +168,36 @@ def quality_table(frame: pd.DataFrame) -> pd.DataFrame:
     }  # fmt: skip
     out: dict[tuple[Any, ...], dict[str, Any]] = {}
     for metric, title in titles.items():
-        found = means(_whole(frame), "rows", KEYS, metric)
-        for key, row in each(found):
-            place = key[:3]
-            digits = 1 if metric == "membership" else 3
-            value = "–" if np.isnan(row["mean"]) else f"{row['mean']:.{digits}f}"
-            out.setdefault(place, {})[title] = value
-            out[place][SEEDS] = str(int(row[SEEDS]))
-    rows = {key: {**{t: row.get(t, "–") for t in titles.values()}, SEEDS: row[SEEDS]}
-            for key, row in out.items()}  # fmt: skip
-    return indexed(rows, KEYS[:3]).fillna("–")
+        digits = 1 if metric == "membership" else 3
+        for key, row in each(means(whole(frame), "rows", KEYS, metric)):
+            own = out.setdefault(key[:3], dict.fromkeys([*titles.values(), SEEDS], "–"))
+            own[title] = "–" if np.isnan(row["mean"]) else f"{row['mean']:.{digits}f}"
+            own[SEEDS] = str(int(row[SEEDS]))
+    return indexed(out, KEYS[:3]).fillna("–")
 
 
-def _whole(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of `frame` on all rows of a data set."""
-    return frame if frame.empty or "rows" not in frame else frame[frame["rows"] == 0]
+def whole(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the numbers of replications on all rows of a data set."""
+    return matching(frame, rows=0) if "rows" in frame else frame
 
 
-def downstream_table(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Experiment 3: one measure of every classifier by approach."""
-    keys = ["dataset", "ratio", "method"]
-    return _by_classifier(frame, "downstream", keys, measure)
-
-
-def aligned_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """AUC by the number of aligned samples and by approach."""
-    return _by_classifier(frame, "aligned", ["aligned", "method"], "auc")
-
-
-def _by_classifier(frame: pd.DataFrame, part: str, keys: list[str], measure: str) -> pd.DataFrame:
+def by_classifier(frame: pd.DataFrame, part: str, keys: list[str], measure: str) -> pd.DataFrame:
+    """Return one measure of every classifier by approach."""
     out: dict[tuple[Any, ...], dict[str, Any]] = {}
     for name in CLASSIFIERS:
-        found = means(frame, part, keys, f"{name} {measure}")
-        for key, row in each(found):
-            place = tuple(
-                int(k) if name == "aligned" else k for name, k in zip(keys, key, strict=True)
-            )
-            out.setdefault(place, {})[name] = f"{row['mean']:.3f}"
-            out[place][SEEDS] = str(int(row[SEEDS]))
-    ordered = {
-        key: {**{k: v for k, v in row.items() if k != SEEDS}, SEEDS: row[SEEDS]}
-        for key, row in sorted(out.items(), key=lambda item: item[0][:-1])  # methods as they come
-    }
-    return indexed(ordered, keys).fillna("–")
+        for key, row in each(means(frame, part, keys, f"{name} {measure}")):
+            place = (int(key[0]), *key[1:]) if keys[0] == "aligned" else key
+            own = out.setdefault(place, dict.fromkeys([*CLASSIFIERS, SEEDS], "–"))
+            own |= {name: f"{row['mean']:.3f}", SEEDS: str(int(row[SEEDS]))}
+    ordered = sorted(out.items(), key=lambda item: item[0][:-1])  # methods as they come
+    return indexed(dict(ordered), keys).fillna("–")
 
 
 def paired(frame: pd.DataFrame) -> pd.DataFrame:
     """AUC of completed tables less that of the aligned rows alone, seed by seed."""
     names = ["aligned", "method", "classifier"]
     rows: dict[tuple[Any, ...], dict[str, float]] = {}
-    chosen = frame[frame["part"] == "aligned"] if not frame.empty else frame
+    chosen = matching(frame, part="aligned")
     for name in CLASSIFIERS if len(chosen) else ():
         auc = chosen[chosen["metric"] == f"{name} auc"]
         table = auc.pivot_table(index=["aligned", "seed"], columns="method", values="value")
@@ -255,11 +208,6 @@ def paired(frame: pd.DataFrame) -> pd.DataFrame:
             for aligned, values in gain.groupby("aligned"):
                 count = len(values)
                 error = float(values.std() / np.sqrt(count)) if count > 1 else float("nan")
-                rows[aligned, method, name] = {
-                    "gain": float(values.mean()), "se": error, SEEDS: count
-                }  # fmt: skip
-    if not rows:
-        return pd.DataFrame(columns=["gain", "se", SEEDS])
-    return pd.DataFrame(
-        list(rows.values()), index=pd.MultiIndex.from_tuples(list(rows), names=names)
-    )
+                own = {"gain": float(values.mean()), "se": error, SEEDS: count}
+                rows[aligned, method, name] = own
+    return indexed(rows, names) if rows else pd.DataFrame(columns=["gain", "se", SEEDS])

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from simulations.fedpsg.floors import BEST, TRUE
-from simulations.fedpsg.tables import KEYS, SEEDS, each, means, paired
+from simulations.fedpsg.tables import KEYS, SEEDS, each, means, paired, whole
 from simulations.page import indexed, verdict
 
 NOT_RUN = "not run"
@@ -93,14 +93,11 @@ def by_place(
 ) -> dict[tuple[Any, ...], tuple[Values, Values]]:
     """Return means and numbers of seeds by method, for each data set and ratio, on all rows.
 
-    Where a method was run at several Cnum, the last one in the order of the preset counts: five,
-    or all attributes.
+    Of several Cnum the last one in the order of the preset counts: five, or all attributes.
     """
-    whole = frame if frame.empty else frame[frame["rows"] == 0]
     found: dict[tuple[Any, ...], tuple[Values, Values]] = {}
-    at_five = [key for key in each(means(whole, "rows", KEYS, metric)) if key[0][3] in (0, 5, 99)]
-    for (dataset, ratio, method, _), row in at_five:
-        if dataset in datasets:
+    for (dataset, ratio, method, cnum), row in each(means(whole(frame), "rows", KEYS, metric)):
+        if dataset in datasets and cnum in (0, 5, 99):
             values, seeds = found.setdefault((dataset, ratio), ({}, {}))
             values[method], seeds[method] = row["mean"], row[SEEDS]
     return dict(sorted(found.items()))

@@ -14,9 +14,8 @@ from flwr_vertical.incomplete import blank_cells, mcar_cells
 from simulations.data import VerticalData
 from simulations.fknn.local import READINGS, local_imputations
 from simulations.fknn.oracle import distances, impute
-from simulations.fknn.regression import replicate_regression
+from simulations.fknn.regression import compared, replicate_regression
 from simulations.replications import Job, Metrics
-from strategies.baselines import Max, Mean, Min
 from strategies.fknn import FKNN
 
 Mask = npt.NDArray[np.bool_]
@@ -61,39 +60,29 @@ def impute_guest(
 
 def _table3(settings: dict[str, Any], data: VerticalData) -> Metrics:
     mask, guest = removed_cells(settings, data), data.parties["guest"]
-    strategies = {"FKNN": FKNN(**settings["fknn"]), "MAX": Max(), "MIN": Min(), "MEAN": Mean()}
     return {
         name: rmse(impute_guest(data, mask, strategy, seed=settings["seed"]), guest, mask)
-        for name, strategy in strategies.items()
+        for name, strategy in compared(settings["fknn"]).items()
     }
 
 
 def _against_local(
-    mask: Mask, readings: tuple[str, ...], settings: dict[str, Any], data: VerticalData
+    settings: dict[str, Any], data: VerticalData, mask: Mask | None = None
 ) -> Metrics:
-    guest, seed = data.parties["guest"], settings["seed"]
-    imputed = impute_guest(data, mask, FKNN(**settings["fknn"]), seed=seed)
-    metrics = {"FKNN": rmse(imputed, guest, mask)}
+    mask = removed_cells(settings, data) if mask is None else mask
+    metrics, incomplete = _alone(settings, data, mask), blank_cells(data.parties["guest"], mask)
+    how = {"n_neighbors": settings["fknn"]["n_neighbors"], **settings["local"]}
     for name, values in local_imputations(
-        blank_cells(guest, mask),
-        data.labels,
-        readings,
-        n_neighbors=settings["fknn"]["n_neighbors"],
-        seed=seed,
-        **settings["local"],
+        incomplete, data.labels, READINGS, seed=settings["seed"], **how
     ):
-        metrics[name] = rmse(values, guest, mask)
+        metrics[name] = rmse(values, data.parties["guest"], mask)
     return metrics
 
 
-def _table4(settings: dict[str, Any], data: VerticalData) -> Metrics:
-    return _against_local(removed_cells(settings, data), READINGS, settings, data)
-
-
-def _stability(settings: dict[str, Any], data: VerticalData) -> Metrics:
-    mask, guest = removed_cells(settings, data), data.parties["guest"]
+def _alone(settings: dict[str, Any], data: VerticalData, mask: Mask | None = None) -> Metrics:
+    mask = removed_cells(settings, data) if mask is None else mask
     imputed = impute_guest(data, mask, FKNN(**settings["fknn"]), seed=settings["seed"])
-    return {"FKNN": rmse(imputed, guest, mask)}
+    return {"FKNN": rmse(imputed, data.parties["guest"], mask)}
 
 
 def _rows(settings: dict[str, Any], data: VerticalData) -> Metrics:
@@ -101,7 +90,7 @@ def _rows(settings: dict[str, Any], data: VerticalData) -> Metrics:
     chosen = np.random.default_rng(settings["seed"]).permutation(len(guest))
     mask = np.zeros(guest.shape, dtype=np.bool_)
     mask[chosen[: round(settings["rate"] * len(guest))]] = True
-    return _against_local(mask, READINGS, settings, data)
+    return _against_local(settings, data, mask)
 
 
 def _settings(settings: dict[str, Any], data: VerticalData) -> Metrics:
@@ -145,6 +134,6 @@ def _lossless(settings: dict[str, Any], data: VerticalData) -> Metrics:
 
 
 PARTS: dict[str, Callable[[dict[str, Any], VerticalData], Metrics]] = {
-    "table3": _table3, "table4": _table4, "stability": _stability, "rows": _rows,
+    "table3": _table3, "table4": _against_local, "stability": _alone, "rows": _rows,
     "settings": _settings, "lossless": _lossless, "regression": replicate_regression,
 }  # fmt: skip

@@ -10,10 +10,8 @@ from flwr_vertical.pages.figures import INK, LINE, SOFT, colour, label, legend, 
 from simulations.data import VerticalData
 from simulations.fknn.experiments import impute_guest
 from simulations.fknn.preset import Preset
-from simulations.fknn.regression import COMPLETE, MEASURES, METHODS
+from simulations.fknn.regression import COMPLETE, MEASURES, compared
 from simulations.fknn.tables import TABLE3, TABLE4
-from strategies.baselines import Max, Mean, Min
-from strategies.fknn import FKNN
 
 MEASURE_LABELS = {"explained variance": "explained variance", "RMSE": "RMSE of motor_speed"}
 
@@ -21,12 +19,12 @@ MEASURE_LABELS = {"explained variance": "explained variance", "RMSE": "RMSE of m
 def imputed_figure(data: VerticalData, preset: Preset) -> Figure:
     """Figure 4: original against imputed values of one run, by missing rate and method."""
     rates, guest = preset.rates("table3"), data.parties["guest"]
-    strategies = (FKNN(**preset.method), Max(), Min(), Mean())
+    strategies = compared(preset.method)
     figure, axes = new_figure(2.35 * len(rates), len(rates), len(strategies))
     low, high = float(guest.min().min()), float(guest.max().max())
     for i, rate in enumerate(rates):
         mask = mcar_cells(guest, rate, seed=0)
-        for j, (name, strategy) in enumerate(zip(TABLE3, strategies, strict=True)):
+        for j, (name, strategy) in enumerate(strategies.items()):
             ax = axes[i * len(strategies) + j]
             values = impute_guest(data, mask, strategy).to_numpy()[mask]
             ax.plot([low, high], [low, high], color=LINE, linewidth=1, zorder=0)
@@ -88,7 +86,7 @@ def bars_figure(table: pd.DataFrame) -> Figure:
     for ax, (measure, hint) in zip(axes, MEASURES.items(), strict=True):
         values = table.loc[measure]
         places = np.arange(len(values))
-        for j, name in enumerate(METHODS):
+        for j, name in enumerate(TABLE3):
             bars = ax.bar(places + 0.2 * (j - 1.5), values[name], 0.18, color=colour(j), label=name)
             ax.bar_label(bars, fmt="%.3f", fontsize=6.5, color="white", padding=-11)
         ax.axhline(values[COMPLETE].mean(), color=INK, linestyle="--", linewidth=1, zorder=0)
@@ -104,17 +102,15 @@ def box_figure(frame: pd.DataFrame, scope: str) -> Figure:
     """Figures 12 to 14 or 16 to 18: the runs behind the bars of one scope."""
     chosen = frame[(frame["part"] == "regression") & (frame["scope"] == scope)]
     rates = sorted(chosen["rate"].unique())
-    figure, axes = new_figure(5.0, len(MEASURES), max(len(rates), 2))
     columns = max(len(rates), 2)
+    figure, axes = new_figure(5.0, len(MEASURES), columns)
     for i, measure in enumerate(MEASURES):
-        for j in range(columns):
-            ax = axes[i * columns + j]
-            if j >= len(rates):
-                ax.set_visible(False)
-                continue
-            at = chosen[chosen["rate"] == rates[j]]
-            _boxes(ax, [at[at["metric"] == f"{name}/{measure}"]["value"] for name in METHODS])
-            label(ax, f"{rates[j]:.0%} missing" if i == 0 else "", "", MEASURE_LABELS[measure])
+        for ax in axes[i * columns + len(rates) : (i + 1) * columns]:
+            ax.set_visible(False)
+        for ax, rate in zip(axes[i * columns :], rates, strict=False):
+            at = chosen[chosen["rate"] == rate]
+            _boxes(ax, [at[at["metric"] == f"{name}/{measure}"]["value"] for name in TABLE3])
+            label(ax, f"{rate:.0%} missing" if i == 0 else "", "", MEASURE_LABELS[measure])
     return figure
 
 
@@ -127,6 +123,6 @@ def _boxes(ax: Axes, samples: list["pd.Series[float]"]) -> None:
         ax.hlines(float(values.mean()), j - 0.25, j + 0.25, color=colour(j), linewidth=2)
         spread = np.linspace(-0.14, 0.14, len(values)) if len(values) > 1 else np.zeros(1)
         ax.scatter(j + spread, values, s=9, color=colour(j), linewidth=0)
-    ax.set_xticks(places, METHODS)
+    ax.set_xticks(places, TABLE3)
     ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
     ax.set_axisbelow(True)

@@ -10,8 +10,6 @@ import numpy as np
 
 from flwr_vertical.arrays import Array
 
-COMBINATIONS = ("party-mean", "roots")
-
 
 def distances(tables: Sequence[Array], combination: str) -> Array:
     """Return the distance of all pairs of samples.
@@ -36,11 +34,7 @@ def distances(tables: Sequence[Array], combination: str) -> Array:
 
 
 def impute(table: Array, distance: Array, n_neighbors: int) -> Array:
-    """Fill each missing cell with the mean of its nearest donors that have it (Eq. 13).
-
-    Shapes: table (n_samples, n_columns); distance (n_samples, n_samples); returns (n_samples,
-    n_columns).
-    """
+    """Fill each missing cell with the mean of its nearest donors that have it (Eq. 13)."""
     values = table.copy()
     for i, j in np.argwhere(np.isnan(table)):
         donors = np.argsort(distance[i], kind="stable")

@@ -19,16 +19,6 @@ class Preset(StudyPreset):
         """Arguments of `FKNN`."""
         return dict(self.values["method"])
 
-    @property
-    def target(self) -> float:
-        """Largest ratio of our RMSE to the paper's in Table 4."""
-        return float(self.values["table4"]["target"])
-
-    @property
-    def alpha(self) -> float:
-        """Significance level of the paired t-tests."""
-        return float(self.values["lossless"]["alpha"])
-
     def rates(self, part: str) -> list[float]:
         """Missing rates of a part."""
         return [float(rate) for rate in self.values[part]["rates"]]

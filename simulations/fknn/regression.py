@@ -8,24 +8,27 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import explained_variance_score
 from sklearn.model_selection import KFold, cross_val_score
 
-from flwr_vertical import simulate
+from flwr_vertical import Strategy, simulate
 from flwr_vertical.incomplete import blank_cells, mcar_cells
 from simulations.data import VerticalData
+from simulations.fknn.tables import TABLE3
 from simulations.replications import Metrics
 from strategies.baselines import Max, Mean, Min
 from strategies.fknn import FKNN
 
-METHODS = ("FKNN", "MAX", "MIN", "MEAN")
 COMPLETE = "complete data"
 MEASURES = {"explained variance": "largest is best", "RMSE": "smallest is best"}
+
+
+def compared(fknn: dict[str, Any]) -> dict[str, Strategy]:
+    """Return the method with these settings, and the constants beside it, by name."""
+    return {"FKNN": FKNN(**fknn), "MAX": Max(), "MIN": Min(), "MEAN": Mean()}
 
 
 def replicate_regression(settings: dict[str, Any], data: VerticalData) -> Metrics:
     """Split, remove cells, impute, fit and score, once for each method.
 
-    Training rows are imputed among themselves; test rows with the imputed training rows as
-    donors, the paper's second way. The regression is least squares on the pooled columns, which
-    is what a vertical linear regression computes.
+    Test rows are imputed with the imputed training rows as donors, the paper's second way.
     """
     seed = settings["seed"]
     order = np.random.default_rng(seed).permutation(len(data.labels))
@@ -38,9 +41,8 @@ def replicate_regression(settings: dict[str, Any], data: VerticalData) -> Metric
         name: blank_cells(frame, masks[name]) if name in masks else frame
         for name, frame in data.parties.items()
     }
-    strategies = {"FKNN": FKNN(**settings["fknn"]), "MAX": Max(), "MIN": Min(), "MEAN": Mean()}
     metrics = _scores(COMPLETE, data.parties, data.parties, train, test, data.labels)
-    for name, strategy in strategies.items():
+    for name, strategy in compared(settings["fknn"]).items():
         fitted = simulate(strategy, _select(incomplete, train), seed=seed, progress=False)
         new = simulate(
             strategy, _select(incomplete, test), seed=seed, fitted=fitted, progress=False
@@ -59,13 +61,8 @@ def cross_validation(data: VerticalData) -> pd.DataFrame:
         ("guest's 4 features", guest, 0.709),
         ("all 11 features", everything, 0.097),
     ):
-        scores = cross_val_score(
-            LinearRegression(),
-            X,
-            data.labels.to_numpy(),
-            cv=folds,
-            scoring="neg_root_mean_squared_error",
-        )
+        rmse = "neg_root_mean_squared_error"
+        scores = cross_val_score(LinearRegression(), X, data.labels, cv=folds, scoring=rmse)
         error = -float(scores.mean())
         rows[name] = {"RMSE": error, "its square": error**2, "paper": paper}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("predictors")
@@ -77,7 +74,7 @@ def regression_table(frame: pd.DataFrame, scope: str) -> pd.DataFrame:
     parts = chosen["metric"].str.split("/", expand=True)
     chosen = chosen.assign(method=parts[0], measure=parts[1])
     table = chosen.pivot_table(index=["measure", "rate"], columns="method", values="value")
-    return table[[*METHODS, COMPLETE]].rename_axis(columns=None)
+    return table[[*TABLE3, COMPLETE]].rename_axis(columns=None)
 
 
 def _select(tables: dict[str, pd.DataFrame], ids: "pd.Index[Any]") -> dict[str, pd.DataFrame]:

@@ -58,7 +58,7 @@ class FKNNStudy(Study):
             table = tables.table4(frame, reading)
             found[f"table4_{reading}"] = table
             found[f"table4_{reading}_beside"] = beside_paper(table, paper4)
-        found["targets"] = tables.targets(frame, paper4, self.preset.target)
+        found["targets"] = tables.targets(frame, paper4, self.preset["table4"]["target"])
         found["table4_stability"] = tables.stability(frame, paper4)
         found["table4_settings"] = tables.variants(frame, paper4)
         found["table4_closeness"] = tables.closeness(frame, paper4)

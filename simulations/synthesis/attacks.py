@@ -9,7 +9,7 @@ from flwr_vertical import simulate
 from flwr_vertical.grading import risks
 from flwr_vertical.grading.proportions import CONFIDENCE, Estimate, Rate, Risk
 from flwr_vertical.privacy import seeded_noise
-from simulations.page import verdict
+from simulations.page import indexed, verdict
 from simulations.replications import Job, Metrics
 from simulations.synthesis.data import draw, split
 from strategies.copula import EVCDS, VCDS
@@ -122,8 +122,7 @@ def attack_table(frame: pd.DataFrame, most: float) -> pd.DataFrame:
         cells = {title: _cell(gain, limit) for title, gain in gains.items()}
         of = worst.attack.removeprefix("inference: ")
         found[key] = {**cells, "of": of, "seeds": seeds[key]}
-    index = pd.MultiIndex.from_tuples(list(found), names=keys)
-    return pd.DataFrame(list(found.values()), index=index)
+    return indexed(found, keys)
 
 
 def _pooled(attack: str, counts: "pd.Series[float]") -> Risk:
@@ -133,9 +132,7 @@ def _pooled(attack: str, counts: "pd.Series[float]") -> Risk:
 
 def _cell(gain: Estimate, most: float | None) -> str:
     text = f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
-    if most is None:
-        return text
-    return verdict(gain.value <= most, text)
+    return text if most is None else verdict(gain.value <= most, text)
 
 
 def attack_notes(part: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from flwr_vertical import simulate
 from flwr_vertical.grading import quality_score
 from flwr_vertical.privacy import seeded_noise
 from simulations.data import Sources, fingerprint
-from simulations.page import Part, Tables, verdict
+from simulations.page import Part, Tables, indexed, verdict
 from simulations.preset import StudyPreset
 from simulations.replications import Job, Metrics, grid
 from simulations.study import Study
@@ -25,19 +25,6 @@ class Preset(StudyPreset):
     """The settings of one run of the study."""
 
     repeated = ("tables",)
-
-    def jobs_of(self, data: dict[str, pd.DataFrame]) -> list[Job]:
-        """Return all jobs, seed by seed, with the fingerprints of their data."""
-        part = self["tables"]
-        fingerprints = {name: fingerprint([of]) for name, of in data.items()}
-        axes = {
-            "seed": range(part["runs"]),
-            ("dataset", "data"): [(name, fingerprints[name]) for name in part["datasets"]],
-            "epsilon": part["epsilons"],
-            "method": part["methods"],
-        }
-        tables = grid("tables", axes, rows=part["rows"])
-        return tables + attack_jobs(self["attacks"], fingerprints)
 
 
 class SynthesisStudy(Study):
@@ -79,12 +66,60 @@ class SynthesisStudy(Study):
         return {name: load(name, sources) for name in names}
 
     def jobs(self) -> list[Job]:
-        """Return all replications."""
-        return self.preset.jobs_of(self.shared)
+        """Return all jobs, seed by seed, with the fingerprints of their data."""
+        part = self.preset["tables"]
+        fingerprints = {name: fingerprint([of]) for name, of in self.shared.items()}
+        axes = {
+            "seed": range(part["runs"]),
+            ("dataset", "data"): [(name, fingerprints[name]) for name in part["datasets"]],
+            "epsilon": part["epsilons"],
+            "method": part["methods"],
+        }
+        tables = grid("tables", axes, rows=part["rows"])
+        return tables + attack_jobs(self.preset["attacks"], fingerprints)
 
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return quality, distances and gains of attacks."""
-        return make_tables(frame, self.preset["targets"])
+        targets = self.preset["targets"]
+        keys = ["dataset", "epsilon", "method"]
+        tables = frame[frame["part"] == "tables"]
+        values = tables.pivot_table(index=[*keys, "seed"], columns="metric", values="value")
+        means, counts = values.groupby(level=keys).mean(), values.groupby(level=keys).size()
+        names = ["quality", "column shapes", "pair trends", "CPU seconds"]
+        quality = means[names].round(3).astype(object).assign(seeds=counts)
+        for key in quality.index:
+            dataset, epsilon, method = key
+            if dataset in targets["quality_of"] and epsilon == 1 and method == "tree":
+                own = means.loc[key, "quality"]
+                quality.loc[key, "quality"] = _judged(own, targets["quality"], least=True)
+        rows: dict[Any, dict[str, Any]] = {}
+        sizes = means["rows"].to_dict()
+        of_columns = [str(name) for name in values if str(name).startswith("KS ")]
+        for key, own in values[of_columns].groupby(level=keys):
+            dataset, epsilon, method = key
+            own = own.dropna(axis=1, how="all")
+            limit = targets["distance"].get(f"{epsilon:g}")
+            largest = float(own.mean().max())
+            judged = limit is not None and method == "tree"
+            rows[key] = {
+                "rows": int(sizes[key]),
+                "columns": own.shape[1],
+                "largest mean over seeds": _judged(largest, limit) if judged else round(largest, 3),
+                "of": str(own.mean().idxmax()).removeprefix("KS "),
+                "largest of any seed": round(float(own.max().max()), 3),
+                "mean": round(float(own.mean().mean()), 3),
+            }
+        trees = values[of_columns].xs("tree", level="method").groupby(level=["dataset", "epsilon"])
+        of_trees: Any = trees.mean()
+        stacked = of_trees.rename(columns=lambda name: str(name).removeprefix("KS ")).stack()
+        stacked = stacked.rename_axis(["dataset", "epsilon", "column"]).dropna()
+        columns = stacked.unstack("epsilon").rename(columns=lambda e: f"epsilon {e:g}")
+        return {
+            "quality": quality,
+            "distances": indexed(rows, keys),
+            "columns": columns.round(3),
+            "attacks": attack_table(frame, targets["gain"]),
+        }
 
     def notes(self) -> list[str]:
         """Return what a reader must know."""
@@ -123,12 +158,8 @@ def measure(job: Job, data: dict[str, pd.DataFrame]) -> Metrics:
     started = time.process_time()
     # The data are public, so the noise may be repeated: the study's numbers can be, too.
     with seeded_noise(settings["seed"]):
-        result = simulate(
-            VCDS(settings["epsilon"], margin=settings["method"]),
-            real,
-            seed=settings["seed"],
-            progress=False,
-        )
+        strategy = VCDS(settings["epsilon"], margin=settings["method"])
+        result = simulate(strategy, real, seed=settings["seed"], progress=False)
     seconds = time.process_time() - started
     score = quality_score(real, result.tables)
     made = pd.concat([result.tables[name] for name in real], axis=1)
@@ -150,50 +181,6 @@ def distances(real: pd.DataFrame, made: pd.DataFrame) -> dict[str, float]:
         both = (np.asarray(table[name], dtype=float) for table in (real, made))
         found[str(name)] = float(ks_2samp(*both, method="asymp").statistic)
     return found
-
-
-def make_tables(frame: pd.DataFrame, targets: dict[str, Any]) -> dict[str, pd.DataFrame]:
-    """Return the study's tables by the name of their CSV file."""
-    keys = ["dataset", "epsilon", "method"]
-    tables = frame[frame["part"] == "tables"]
-    values = tables.pivot_table(index=[*keys, "seed"], columns="metric", values="value")
-    means, counts = values.groupby(level=keys).mean(), values.groupby(level=keys).size()
-    names = ["quality", "column shapes", "pair trends", "CPU seconds"]
-    quality = means[names].round(3).astype(object).assign(seeds=counts)
-    for key in quality.index:
-        dataset, epsilon, method = key
-        if dataset in targets["quality_of"] and epsilon == 1 and method == "tree":
-            quality.loc[key, "quality"] = _judged(
-                means.loc[key, "quality"], targets["quality"], least=True
-            )
-    rows: dict[Any, dict[str, Any]] = {}
-    sizes = means["rows"].to_dict()
-    of_columns = [str(name) for name in values if str(name).startswith("KS ")]
-    for key, own in values[of_columns].groupby(level=keys):
-        dataset, epsilon, method = key
-        own = own.dropna(axis=1, how="all")
-        limit = targets["distance"].get(f"{epsilon:g}")
-        largest = float(own.mean().max())
-        judged = limit is not None and method == "tree"
-        rows[key] = {
-            "rows": int(sizes[key]),
-            "columns": own.shape[1],
-            "largest mean over seeds": _judged(largest, limit) if judged else round(largest, 3),
-            "of": str(own.mean().idxmax()).removeprefix("KS "),
-            "largest of any seed": round(float(own.max().max()), 3),
-            "mean": round(float(own.mean().mean()), 3),
-        }
-    index = pd.MultiIndex.from_tuples(list(rows), names=keys)
-    trees = values[of_columns].xs("tree", level="method").groupby(level=["dataset", "epsilon"])
-    stacked: Any = trees.mean().stack()
-    columns = stacked.rename_axis(["dataset", "epsilon", "column"])
-    table = columns.dropna().unstack("epsilon").rename(columns=lambda e: f"epsilon {e:g}").round(3)
-    return {
-        "quality": quality,
-        "distances": pd.DataFrame(list(rows.values()), index=index),
-        "columns": table.rename(index=lambda name: str(name).removeprefix("KS "), level="column"),
-        "attacks": attack_table(frame, targets["gain"]),
-    }
 
 
 def _judged(value: float, limit: float, least: bool = False) -> str:

@@ -13,8 +13,6 @@ from simulations.fedpsg.data import Joint, coded
 from simulations.fedpsg.data import load as load_classes
 from strategies.trees.binning import fit_bins
 
-CLASSES = ("Bank", "Credit", "Letter")
-
 
 def load(name: str, sources: Sources) -> Joint:
     """Load ``Bank``, ``Credit`` or ``Letter``, levels as numbers, or ``motor``."""

@@ -41,10 +41,7 @@ def _pooled(settings: dict[str, Any], joint: Joint) -> Metrics:
 
 
 def judged(y: Array, found: Array, spread: float) -> Metrics:
-    """Return figures of merit.
-
-    Shapes: y (n_test,); found (n_test,): predicted numbers, or probabilities.
-    """
+    """Return figures of merit of predicted numbers, shape (n_test,), or probabilities."""
     if found.ndim == 1:
         return {"RMSE": float(np.sqrt(np.mean((found - y) ** 2)) / spread)}
     if found.shape[1] == 2:

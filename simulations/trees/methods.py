@@ -1,27 +1,27 @@
 """The methods that are compared: from a task to predictions of its samples without a label."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.neighbors import NearestNeighbors
 
 from flwr_vertical import simulate
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Flags
 from simulations.trees.data import Task, binned
 from strategies.trees import VerticalGBDT
 
 _DONORS = 5
 
+Completed = Callable[[Task], tuple[pd.DataFrame, Flags | bool]]
+"""A table of all samples, and which of them may be fitted."""
+
 
 def federated(task: Task, objective: str, booster: dict[str, Any], histograms: str) -> Array:
-    """Predict by `VerticalGBDT`: probabilities of classes, or numbers.
-
-    Shapes: returns (n_test, n_classes).
-    """
+    """Predict by `VerticalGBDT`: probabilities, shape (n_test, n_classes), or numbers."""
     strategy = VerticalGBDT(objective=objective, histograms=histograms, **booster)
     result = simulate(strategy, task.tables, task.hidden_labels, progress=False)
     assert result.predictions is not None
@@ -33,7 +33,7 @@ def federated(task: Task, objective: str, booster: dict[str, Any], histograms: s
 def central(
     x: pd.DataFrame,
     y: "pd.Series[float]",
-    fit: npt.NDArray[np.bool_],
+    fit: Flags,
     booster: dict[str, Any],
     classes: bool = True,
 ) -> Any:
@@ -63,51 +63,24 @@ def _patterns(task: Task, settings: dict[str, Any]) -> Array:
     return federated(task, "binary", {**settings["booster"], "patterns": 3}, "open")[:, 1]
 
 
-def _shared(task: Task, settings: dict[str, Any]) -> Array:
-    return _scores(task, task.pooled, np.ones_like(task.lacks), settings)
-
-
-def _scores(
-    task: Task, x: pd.DataFrame, fit: npt.NDArray[np.bool_], settings: dict[str, Any]
-) -> Array:
-    booster = settings["booster"]
+def _booster(made_of: Completed, task: Task, settings: dict[str, Any]) -> Array:
+    """Predict by the central booster on a table, fitted to some of its samples."""
+    booster, (x, fit) = settings["booster"], made_of(task)
     codes = binned(x, booster["n_bins"])
     model = central(codes, task.labels, fit & ~task.test, booster)
     return np.asarray(model.predict_proba(codes[task.test])[:, 1])
 
 
-def _intersection(task: Task, settings: dict[str, Any]) -> Array:
-    return _scores(task, task.pooled, ~task.lacks, settings)
-
-
 def _two_models(task: Task, settings: dict[str, Any]) -> Array:
-    both = _intersection(task, settings)
-    return np.where(task.lacks[task.test], _party_a(task, settings), both)
-
-
-def _zeros(task: Task, settings: dict[str, Any]) -> Array:
-    return _scores(task, task.pooled.fillna(0.0), np.ones_like(task.lacks), settings)
-
-
-def _party_a(task: Task, settings: dict[str, Any]) -> Array:
-    return _scores(task, task.a, np.ones_like(task.lacks), settings)
-
-
-def _party_b(task: Task, settings: dict[str, Any]) -> Array:
-    return _scores(task, task.b, ~task.lacks, settings)
-
-
-def _donors(task: Task, settings: dict[str, Any]) -> Array:
-    completed = pd.concat([task.a, from_donors(task)], axis=1)
-    return _scores(task, completed, np.ones_like(task.lacks), settings)
+    both = METHODS["intersection only"](task, settings)
+    return np.where(task.lacks[task.test], METHODS["party a alone"](task, settings), both)
 
 
 def from_donors(task: Task) -> pd.DataFrame:
-    """Return party b's table, samples that it lacks filled with the mean of their nearest donors.
+    """Return party b's table, what it lacks filled with the mean of the nearest donors.
 
-    That is what FKNN imputes where all of b's columns are missing and a's are complete: distances
-    are over a's columns, each divided by its standard deviation. The whole table would take FKNN
-    500 million pairs; a test compares the two on a small one.
+    That is what FKNN imputes where a's columns are complete and all of b's missing (a test compares
+    the two), and the whole table would take it 500 million pairs.
     """
     a = (task.a / task.a.std(ddof=0)).to_numpy()
     search = NearestNeighbors(n_neighbors=_DONORS).fit(a[~task.lacks])
@@ -132,11 +105,18 @@ def _laser(task: Task, settings: dict[str, Any]) -> Array:
 
 
 METHODS: dict[str, Callable[[Task, dict[str, Any]], Array]] = {
-    "federated, trees by pattern": _patterns, "one model of all samples": _shared,
-    "two models": _two_models, "intersection only": _intersection,
-    "zeros for missing blocks": _zeros, "party a alone": _party_a, "party b alone": _party_b,
-    "donors, then boosting": _donors, "LASER-VFL": _laser,
-}  # fmt: skip
+    "federated, trees by pattern": _patterns,
+    "one model of all samples": partial(_booster, lambda task: (task.pooled, True)),
+    "two models": _two_models,
+    "intersection only": partial(_booster, lambda task: (task.pooled, ~task.lacks)),
+    "zeros for missing blocks": partial(_booster, lambda task: (task.pooled.fillna(0.0), True)),
+    "party a alone": partial(_booster, lambda task: (task.a, True)),
+    "party b alone": partial(_booster, lambda task: (task.b, ~task.lacks)),
+    "donors, then boosting": partial(
+        _booster, lambda task: (pd.concat([task.a, from_donors(task)], axis=1), True)
+    ),
+    "LASER-VFL": _laser,
+}
 """All but the federated one are central boosters in the same bins, or networks."""
 
 OURS = "federated, trees by pattern"

@@ -6,7 +6,7 @@ table as it is, in bins of their own (255), text as categories.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,6 +35,7 @@ Tables = dict[str, pd.DataFrame]
 MECHANISMS = ("cells", "blocks")
 _MOST_CATEGORIES = 254  # of a column, as scikit-learn takes them
 _OURS, _LIGHTGBM = "flwr-vertical", "LightGBM"
+METHODS = (_OURS, _LIGHTGBM, "HistGradientBoosting")
 
 
 class OwnPreset(StudyPreset):
@@ -103,7 +104,7 @@ class OwnStudy(Study):
                 f"{(~test).sum():,} have one class only; give more rows, or change own.test"
             )
         started = time.process_time()
-        p = METHODS[settings["method"]](held, labels, test, settings)
+        p = predicted(settings["method"], held, labels, test, settings["trees"])
         seconds = time.process_time() - started
         return {
             "AUC": float(roc_auc_score(y, p)),
@@ -130,9 +131,8 @@ class OwnStudy(Study):
 
     def parts(self, found: Mapping[str, pd.DataFrame]) -> list[Part]:
         """Return the one section."""
-        return [
-            Part("Held-out samples, means over seeds (standard deviations)", tables={"own": ""})
-        ]
+        title = "Held-out samples, means over seeds (standard deviations)"
+        return [Part(title, tables={"own": ""})]
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:
@@ -229,36 +229,23 @@ def drawn(tables: Tables, settings: Mapping[str, Any]) -> tuple[Tables, npt.NDAr
     return {name: own[~lacks[:, k]] for k, (name, own) in enumerate(tables.items())}, test
 
 
-def _ours(
-    tables: Tables, labels: "pd.Series[float]", test: Flags, settings: Mapping[str, Any]
+def predicted(
+    method: str, tables: Tables, labels: "pd.Series[float]", test: Flags, trees: int
 ) -> Array:
-    # The trees of hidden histograms, without the arbiter's computing.
-    strategy = VerticalGBDT(n_trees=settings["trees"], histograms="open")
-    result = simulate(strategy, tables, labels.mask(test), progress=False)
-    assert result.predictions is not None
-    return result.predictions["probability_1"].loc[labels.index[test]].to_numpy()
-
-
-def _sklearn(
-    tables: Tables, labels: "pd.Series[float]", test: Flags, settings: Mapping[str, Any]
-) -> Array:
-    model = HistGradientBoostingClassifier(
-        max_iter=settings["trees"], early_stopping=False, categorical_features="from_dtype"
+    """Return probabilities of the held-out samples."""
+    if method == _OURS:
+        # The trees of hidden histograms, without the arbiter's computing.
+        strategy = VerticalGBDT(n_trees=trees, histograms="open")
+        result = simulate(strategy, tables, labels.mask(test), progress=False)
+        assert result.predictions is not None
+        return result.predictions["probability_1"].loc[labels.index[test]].to_numpy()
+    model: Any = HistGradientBoostingClassifier(
+        max_iter=trees, early_stopping=False, categorical_features="from_dtype"
     )
-    return _central(model, tables, labels, test)
+    if method == _LIGHTGBM:
+        from lightgbm import LGBMClassifier
 
-
-def _lightgbm(
-    tables: Tables, labels: "pd.Series[float]", test: Flags, settings: Mapping[str, Any]
-) -> Array:
-    from lightgbm import LGBMClassifier
-
-    model = LGBMClassifier(n_estimators=settings["trees"], n_jobs=1, verbose=-1)
-    return _central(model, tables, labels, test)
-
-
-def _central(model: Any, tables: Tables, labels: "pd.Series[float]", test: Flags) -> Array:
-    """Return probabilities of held-out samples; the model has the pooled table."""
+        model = LGBMClassifier(n_estimators=trees, n_jobs=1, verbose=-1)
     x = pd.concat([own.reindex(labels.index) for own in tables.values()], axis=1)
     x.columns = pd.RangeIndex(x.shape[1]).astype(str)  # LightGBM refuses some names
     for name in x:
@@ -268,11 +255,6 @@ def _central(model: Any, tables: Tables, labels: "pd.Series[float]", test: Flags
             x[name] = levels if few else levels.cat.codes.where(levels.notna())
     model.fit(x[~test], labels[~test])
     return np.asarray(model.predict_proba(x[test])[:, 1])
-
-
-METHODS: dict[str, Callable[[Tables, "pd.Series[float]", Flags, Mapping[str, Any]], Array]] = {
-    _OURS: _ours, _LIGHTGBM: _lightgbm, "HistGradientBoosting": _sklearn,
-}  # fmt: skip
 
 
 def summary(wide: pd.DataFrame, within: float) -> pd.DataFrame:

@@ -36,12 +36,10 @@ class Preset(StudyPreset):
         for dataset in section["datasets"]:
             for share in section["missing"]:
                 for seed in range(section["runs"][dataset]):
-                    modes = (
-                        ("open", "hidden") if seed < section["hidden_runs"][dataset] else ("open",)
-                    )
+                    hidden = seed < section["hidden_runs"][dataset]
                     jobs += [
                         self._job("pooled", dataset, share, mode, seed, section["trees"][dataset])
-                        for mode in modes
+                        for mode in ("open", "hidden")[: 1 + hidden]
                     ]
         return jobs
 

@@ -6,10 +6,9 @@ from typing import ClassVar
 import pandas as pd
 
 from simulations.data import Sources
-from simulations.fedpsg.data import Joint, with_data
+from simulations.fedpsg.data import Joint, JointStudy
 from simulations.page import Part, Tables
 from simulations.preset import Options
-from simulations.replications import Job
 from simulations.study import Study
 from simulations.trees import tables
 from simulations.trees.data import load
@@ -18,7 +17,7 @@ from simulations.trees.own import OwnStudy
 from simulations.trees.preset import Preset
 
 
-class TreesStudy(Study):
+class TreesStudy(JointStudy):
     """Bank Marketing, German Credit, Letter Recognition and the motor data."""
 
     name = "trees"
@@ -38,7 +37,6 @@ class TreesStudy(Study):
     keeps = True
     preset_class = Preset
     preset: Preset
-    shared: dict[str, Joint]
     replicate = staticmethod(replicate)
 
     def prepare(self) -> dict[str, Joint]:
@@ -46,14 +44,6 @@ class TreesStudy(Study):
         sources = Sources.find(self.options.data)
         names = dict.fromkeys(job.settings["dataset"] for job in self.preset.jobs())
         return {name: load(name, sources) for name in names}
-
-    def jobs(self) -> list[Job]:
-        """Return all replications."""
-        return with_data(self.preset.jobs(), self.shared)
-
-    def chosen(self) -> list[Job]:
-        """Return the replications that the options choose."""
-        return with_data(self.preset.chosen(self.options), self.shared)
 
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return both comparisons, and what fits cost."""

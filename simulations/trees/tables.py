@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simulations.page import FAIL, PASS
+from simulations.page import FAIL, PASS, verdict
 from simulations.trees.methods import METHODS, OURS
 
 SEEDS = "seeds"
@@ -15,16 +15,15 @@ _SIGNS = {"AUC": 1.0, "accuracy": 1.0, "log loss": -1.0, "RMSE": -1.0}
 def wide(frame: pd.DataFrame, part: str) -> pd.DataFrame:
     """Return the numbers of a part, a line for each replication."""
     keys = ["dataset", "share", "method", "seed"]
-    if frame.empty or not (frame["part"] == part).any():
+    if not (frame["part"] == part).any():
         return pd.DataFrame(columns=keys).set_index(keys)
     return frame[frame["part"] == part].pivot_table("value", keys, "metric", sort=False)
 
 
 def pooled(frame: pd.DataFrame, within: float) -> pd.DataFrame:
-    """Compare with the central booster: mean, and the paired difference with its standard error.
+    """Compare with the central booster: mean, and the paired difference, in favour of ours.
 
-    A positive difference is in favour of the federated booster. Hidden histograms, which are run
-    for few seeds, are judged by what open ones predict with the same seeds.
+    Hidden histograms, run for few seeds, are judged by what open ones predict with the same seeds.
     """
     found = wide(frame, "pooled")
     rows: dict[Any, dict[str, Any]] = {}
@@ -70,31 +69,24 @@ def margins(frame: pd.DataFrame) -> pd.DataFrame:
     rows: dict[Any, dict[str, Any]] = {}
     for (_, share), part in found.groupby(level=[0, 1], sort=True):
         by_seed = part["AUC"].droplevel(["dataset", "share"]).unstack("method")
-        if OURS not in by_seed:
-            continue
-        for method in METHODS:
-            if method == OURS or method not in by_seed:
-                continue
-            gap = (by_seed[OURS] - by_seed[method]).dropna()
-            if not len(gap):
+        for method in METHODS if OURS in by_seed else ():
+            gap = (by_seed[OURS] - by_seed.get(method, np.nan)).dropna()
+            if method == OURS or gap.empty:
                 continue
             least = f"{gap.mean():+.4f} (least {gap.min():+.4f}, {len(gap)} seeds)"
-            verdict = PASS if gap.mean() > 0 else FAIL
-            rows.setdefault((method,), {})[f"{share:.0%} of b's missing"] = f"{verdict} {least}"
+            said = verdict(gap.mean() > 0, least)
+            rows.setdefault((method,), {})[f"{share:.0%} of b's missing"] = said
     return _table(rows, ["above"])
 
 
 def seconds(frame: pd.DataFrame) -> pd.DataFrame:
     """Return mean processor seconds of the federated fits and predictions."""
-    rows: dict[Any, dict[str, Any]] = {}
+    spent: dict[Any, list[float]] = {}
     for part in ("pooled", "blocks"):
-        found = wide(frame, part)
-        for (dataset, _, method), own in found.groupby(level=[0, 1, 2], sort=False):
+        for (dataset, _, method), own in wide(frame, part).groupby(level=[0, 1, 2], sort=False):
             if part == "pooled" or str(method).startswith("federated"):
-                rows.setdefault((dataset, method), {}).setdefault("all", []).append(
-                    own["CPU seconds"].mean()
-                )
-    means = {key: {"processor seconds": f"{np.mean(of['all']):.0f}"} for key, of in rows.items()}
+                spent.setdefault((dataset, method), []).append(own["CPU seconds"].mean())
+    means = {key: {"processor seconds": f"{np.mean(of):.0f}"} for key, of in spent.items()}
     return _table(means, ["dataset", "histograms or method"])
 
 

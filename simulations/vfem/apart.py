@@ -11,7 +11,7 @@ import pandas as pd
 from flwr_vertical import Strategy, simulate
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
-from simulations.page import FAIL, PASS
+from simulations.page import PASS, verdicts
 from simulations.replications import Metrics
 from strategies.vfem import VFEM, CompleteCase
 
@@ -100,14 +100,10 @@ def apart_target(table: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
     none = table["intervals given"] == 0.0
     limit = settings["above_complete"]
     ours, complete = table[f"RMSE {OURS}, these"], table[f"RMSE {COMPLETE}, these"]
-    fair = (ours <= (1.0 + limit) * complete) | complete.isna()
+    fair = verdicts((ours <= (1.0 + limit) * complete) | complete.isna())
     return pd.DataFrame(
         {
-            f"coverage {low:g} to {high:g}": covers.map({True: PASS, False: FAIL}).mask(
-                none, f"{PASS} none given"
-            ),
-            f"at most {limit:.0%} above CC": fair.map({True: PASS, False: FAIL}).mask(
-                complete.isna(), f"{PASS} CC impossible"
-            ),
+            f"coverage {low:g} to {high:g}": verdicts(covers).mask(none, f"{PASS} none given"),
+            f"at most {limit:.0%} above CC": fair.mask(complete.isna(), f"{PASS} CC impossible"),
         }
     )

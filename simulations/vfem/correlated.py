@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.arrays import Array
-from simulations.page import FAIL, PASS
+from simulations.page import verdicts
 from simulations.replications import Metrics
+from simulations.vfem.tables import part
 from strategies.linear.moments.covariances import BlockCovariance, FullCovariance
 from strategies.linear.moments.fit import fit_normal
 from strategies.linear.moments.linear import least_squares
@@ -22,11 +23,7 @@ _Z = 1.959964
 
 
 def draw(settings: dict[str, Any]) -> tuple[Array, Array]:
-    """Draw a table with blocks missing completely at random, and its coefficients.
-
-    Shapes: returns (n_rows, n_columns + 1): NaN where a block is missing, the label last; returns
-    (n_columns,).
-    """
+    """Draw a table with blocks missing (the label last), and coefficients; shape (n_columns,)."""
     rng = np.random.default_rng([settings["seed"], round(1000 * settings["correlation"])])
     widths, n = settings["widths"], settings["rows"]
     p = sum(widths)
@@ -66,29 +63,23 @@ def replicate_correlated(settings: dict[str, Any]) -> Metrics:
 
 def correlated_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Return RMSE and coverage by correlation and rate, a column for each method."""
-    chosen = frame[frame["part"] == "correlated"]
-    split = chosen["metric"].str.partition("/")
-    chosen = chosen.assign(method=split[0], number=split[2])
-    index = ["correlation", "rate"]
-    squares = chosen[chosen["number"] == "squared error"]
-    rmse = squares.pivot_table(index=index, columns="method", values="value") ** 0.5
-    covered = chosen[chosen["number"] == "coverage"]
-    coverage = covered.pivot_table(index=index, columns="method", values="value")
-    order = [FULL, BLOCK, COMPLETE, IMPUTE]
-    found = pd.concat([rmse[order], coverage[order]], axis=1, keys=["RMSE", "coverage"])
-    return pd.DataFrame(found)
+    chosen = part(frame, "correlated")
+    keys = ["number", "correlation", "rate"]
+    table = chosen.pivot_table(index=keys, columns="method", values="value")
+    table = table[[FULL, BLOCK, COMPLETE, IMPUTE]]
+    rmse, coverage = table.loc["squared error"] ** 0.5, table.loc["coverage"]
+    return pd.DataFrame(pd.concat([rmse, coverage], axis=1, keys=["RMSE", "coverage"]))
 
 
 def correlated_target(table: pd.DataFrame, settings: dict[str, Any]) -> pd.DataFrame:
     """Whether intervals cover, and errors are below the baselines', in every cell."""
     low, high = settings["coverage"]
     rmse, coverage = table["RMSE"], table["coverage"][FULL]
-    verdict = {True: PASS, False: FAIL}
     return pd.DataFrame(
         {
             "coverage": coverage,
-            f"coverage {low:g} to {high:g}": coverage.between(low, high).map(verdict),
-            "below CC": (rmse[FULL] < rmse[COMPLETE]).map(verdict),
-            "below Impute": (rmse[FULL] < rmse[IMPUTE]).map(verdict),
+            f"coverage {low:g} to {high:g}": verdicts(coverage.between(low, high)),
+            "below CC": verdicts(rmse[FULL] < rmse[COMPLETE]),
+            "below Impute": verdicts(rmse[FULL] < rmse[IMPUTE]),
         }
     )

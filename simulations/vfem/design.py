@@ -20,10 +20,7 @@ def column_names(design: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def covariance(design: dict[str, Any], cross: float) -> Array:
-    """Covariance of all columns: AR(1) within a party, and `cross` from a common factor.
-
-    Variances are 1. Columns of different parties correlate by `cross`.
-    """
+    """Covariance of all columns: AR(1) within a party, and `cross` from a common factor."""
     sizes = [len(values) for values in design["coefficients"]]
     blocks = np.zeros((sum(sizes), sum(sizes)))
     start = 0

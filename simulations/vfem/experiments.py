@@ -1,6 +1,6 @@
 """One replication of each part of the study: from settings to numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flwr_vertical.errors import VerticalError
@@ -10,6 +10,7 @@ from simulations.vfem.correlated import replicate_correlated
 from simulations.vfem.design import draw_design
 from simulations.vfem.fresh import measure_fresh
 from simulations.vfem.methods import flatten, make_method, measure, run_method, slopes
+from simulations.vfem.sample import Sample
 from simulations.vfem.sme import draw_sme
 
 
@@ -19,18 +20,19 @@ def replicate(job: Job, shared: None) -> Metrics:
 
 
 def _finite(settings: dict[str, Any]) -> Metrics:
-    design, seed = settings["design"], settings["seed"]
-    sample = draw_design(
-        design,
-        rows=settings["rows"],
-        rates=settings["rates"],
-        mechanism=settings["mechanism"],
-        held_out=settings["held_out"],
-        seed=seed,
-    )
-    metrics = {"complete cases": float(sample.complete_cases)}
-    for name in settings["methods"]:
-        metrics |= measure(name, sample, design["parties"][0], settings["aggregation"], seed)
+    design = settings["design"]
+    wanted = ("rows", "rates", "mechanism", "held_out", "seed")
+    sample = draw_design(design, **{name: settings[name] for name in wanted})
+    measured = _measured(sample, settings["methods"], design["parties"][0], settings)
+    return {"complete cases": float(sample.complete_cases), **measured}
+
+
+def _measured(
+    sample: Sample, methods: Sequence[str], holder: str, settings: dict[str, Any]
+) -> Metrics:
+    metrics: Metrics = {}
+    for name in methods:
+        metrics |= measure(name, sample, holder, settings["aggregation"], settings["seed"])
     return metrics
 
 
@@ -54,10 +56,6 @@ def _inference(settings: dict[str, Any]) -> Metrics:
     }
 
 
-def _sme(settings: dict[str, Any]) -> Metrics:
-    return measure_fresh(settings)
-
-
 def _splits(settings: dict[str, Any]) -> Metrics:
     sme = settings["sme"]
     sample = draw_sme(
@@ -67,29 +65,18 @@ def _splits(settings: dict[str, Any]) -> Metrics:
         test_share=settings["test_share"],
         split=settings["seed"],
     )
-    metrics = {"complete cases": float(sample.complete_cases)}
-    for name in sme["methods"]:
-        metrics |= measure(name, sample, sme["holder"], settings["aggregation"], settings["seed"])
-    return metrics
+    measured = _measured(sample, sme["methods"], sme["holder"], settings)
+    return {"complete cases": float(sample.complete_cases), **measured}
 
 
 def _repeats(settings: dict[str, Any]) -> Metrics:
-    sme, seed = settings["sme"], settings["seed"]
-    sample = draw_sme(
-        sme,
-        rows=settings["rows"],
-        seed=seed,
-        shape=settings["shape"],
-        by_label=settings["by label"],
-    )
-    metrics: Metrics = {}
-    for name in sme["methods"]:
-        metrics |= measure(name, sample, sme["holder"], settings["aggregation"], seed)
-    return metrics
+    sme, changed = settings["sme"], {"shape": settings["shape"], "by_label": settings["by label"]}
+    sample = draw_sme(sme, rows=settings["rows"], seed=settings["seed"], **changed)
+    return _measured(sample, sme["methods"], sme["holder"], settings)
 
 
 PARTS: dict[str, Callable[[dict[str, Any]], Metrics]] = {
-    "finite": _finite, "inference": _inference, "parting": _inference, "sme": _sme,
+    "finite": _finite, "inference": _inference, "parting": _inference, "sme": measure_fresh,
     "splits": _splits, "repeats": _repeats, "correlated": replicate_correlated,
     "apart": replicate_apart,
 }  # fmt: skip

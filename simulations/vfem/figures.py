@@ -20,12 +20,10 @@ def rates_figure(tables: dict[str, pd.DataFrame]) -> Figure:
     columns = max(len(settings), 2)
     figure, axes = new_figure(2.8 * len(tables), len(tables), columns)
     for i, (title, table) in enumerate(tables.items()):
-        for j in range(columns):
+        for ax in axes[i * columns + len(settings) : (i + 1) * columns]:
+            ax.set_visible(False)
+        for j, (mechanism, rows) in enumerate(settings):
             ax = axes[i * columns + j]
-            if j >= len(settings):
-                ax.set_visible(False)
-                continue
-            mechanism, rows = settings[j]
             values = table.xs(mechanism).xs(rows).xs(MISSING_AT[False])
             for number, name in enumerate(FINITE_METHODS):
                 if name in values:

@@ -10,7 +10,7 @@ from typing import Any
 from flwr_vertical.errors import VerticalError
 from simulations.data import ROOT
 from simulations.replications import Metrics
-from simulations.vfem.methods import coefficient_rmse, flatten, make_method, run_method, slopes
+from simulations.vfem.methods import flatten, make_method, measured, run_method, slopes
 from simulations.vfem.sme import draw_sme
 
 KIB = 1024
@@ -41,23 +41,14 @@ def measure_here(settings: dict[str, Any]) -> Metrics:
     metrics["seconds"] = time.perf_counter() - started
     metrics["cpu seconds"] = time.process_time() - busy
     metrics["GiB"] = peak_bytes() / 2**30
-    metrics["failed"] = 0.0
-    metrics["rounds"] = float(result.ledger.rounds)
-    metrics["coefficients"] = coefficient_rmse(result, sample)
-    metrics["raw coefficients"] = coefficient_rmse(result, sample, standard=False)
-    for key in ("r2", "adjusted_r2", "n_samples"):
-        if key in result.metrics:
-            metrics[key] = float(result.metrics[key])
+    metrics |= measured(result, sample, ("r2", "adjusted_r2", "n_samples"))
     for column in ("estimate", "std_error", "p_value"):
         metrics |= flatten(column, slopes(result, sample, column))
     return metrics
 
 
 def peak_bytes() -> int:
-    """Return the largest memory this process has held.
-
-    Linux counts ``ru_maxrss`` from the parent's process on; ``VmHWM`` is the process's own.
-    """
+    """Return the most memory that this process held; Linux's ``ru_maxrss`` is its parent's too."""
     status = Path("/proc/self/status")
     if status.is_file():
         for line in status.read_text(encoding="ascii").splitlines():

@@ -1,5 +1,7 @@
 """The methods that are compared, by the paper's names, and what is measured of a fit."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -51,18 +53,21 @@ def measure(name: str, sample: Sample, holder: str, aggregation: str, seed: int)
     except VerticalError:
         # Such as complete cases fewer than columns; tables show a dash.
         return {f"{name}/failed": 1.0}
-    found = {
+    found = measured(result, sample, ("converged", "r2", "adjusted_r2", "sigma2", "n_samples"))
+    if sample.held_out.any():
+        found["prediction"] = prediction_rmse(result, sample)
+    return {f"{name}/{key}": value for key, value in found.items()}
+
+
+def measured(result: Result, sample: Sample, names: Sequence[str]) -> Metrics:
+    """Return errors and rounds of a fit, and those of its metrics that it has."""
+    return {
         "failed": 0.0,
         "coefficients": coefficient_rmse(result, sample),
         "raw coefficients": coefficient_rmse(result, sample, standard=False),
         "rounds": float(result.ledger.rounds),
+        **{name: float(result.metrics[name]) for name in names if name in result.metrics},
     }
-    if sample.held_out.any():
-        found["prediction"] = prediction_rmse(result, sample)
-    for key in ("converged", "r2", "adjusted_r2", "sigma2", "n_samples"):
-        if key in result.metrics:
-            found[key] = float(result.metrics[key])
-    return {f"{name}/{key}": value for key, value in found.items()}
 
 
 def slopes(result: Result, sample: Sample, column: str = "estimate") -> "pd.Series[float]":
@@ -81,11 +86,7 @@ def flatten(name: str, values: "pd.Series[float]") -> Metrics:
 
 
 def coefficient_rmse(result: Result, sample: Sample, *, standard: bool = True) -> float:
-    """Root mean squared error of all slopes; one that is not estimated counts as 0.
-
-    `standard` multiplies each error by its column's standard deviation, so that the result does
-    not depend on units.
-    """
+    """RMSE of slopes, 0 where not estimated; `standard`: in units of the columns' deviations."""
     error = slopes(result, sample).fillna(0.0) - sample.truth
     if standard:
         error = error * sample.scale

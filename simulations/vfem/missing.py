@@ -18,10 +18,7 @@ NODES = 200  # of the Gauss-Hermite rule; the integrand is smooth
 
 
 def logistic_mask(scores: Array, rates: Sequence[float], rng: np.random.Generator) -> Mask:
-    """Drop blocks with log-odds `scores` plus an offset that meets each party's rate.
-
-    Shapes: scores (n_samples,).
-    """
+    """Drop blocks with log-odds `scores`, plus an offset that meets each party's rate."""
     mask = np.zeros((len(scores), len(rates)), dtype=np.bool_)
     for k, rate in enumerate(rates):
         if rate > 0:
@@ -53,12 +50,7 @@ def standardised(values: npt.NDArray[Any]) -> Array:
 def factor_mask(
     common: Array, rates: Sequence[float], shared: float, rng: np.random.Generator
 ) -> Mask:
-    """Drop blocks by normal variables that correlate by `shared` between parties.
-
-    Each party misses its rate; a sample that one party lacks is likelier to be lacking at another.
-
-    Shapes: common (n_samples,): the factor behind the correlation, standard normal.
-    """
+    """Drop blocks by normal variables that share a factor, `common`, of shape (n_samples,)."""
     own = rng.standard_normal((len(common), len(rates)))
     latent = np.sqrt(shared) * common[:, None] + np.sqrt(1 - shared) * own
     return np.asarray(latent > norm.ppf(1 - np.asarray(rates)))

@@ -18,12 +18,9 @@ class Preset(StudyPreset):
 
     def measured_jobs(self) -> list[Job]:
         """Return the jobs whose time and memory count, which run alone, one by one."""
-        sme, jobs = self["sme"], []
-        for seed in sme["seeds"]:
-            for name in sme["methods"]:
-                settings = {"rows": sme["rows"], "seed": seed, "method_name": name}
-                jobs.append(Job("sme", {**settings, "sme": _generator(sme), **self["fit"]}))
-        return jobs
+        sme = self["sme"]
+        axes = {"rows": [sme["rows"]], "seed": sme["seeds"], "method_name": sme["methods"]}
+        return grid("sme", axes, sme=_generator(sme), **self["fit"])
 
     def jobs(self) -> list[Job]:
         """Return all jobs."""

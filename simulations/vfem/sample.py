@@ -43,13 +43,11 @@ def make_frames(
     X: Array, names: dict[str, list[str]], index: "pd.Index[int]"
 ) -> dict[str, pd.DataFrame]:
     """Split the columns of `X` by party."""
-    frames, start = {}, 0
-    for party, columns in names.items():
-        frames[party] = pd.DataFrame(
-            X[:, start : start + len(columns)], index=index, columns=pd.Index(columns)
-        )
-        start += len(columns)
-    return frames
+    parts = np.split(X, np.cumsum([len(columns) for columns in names.values()])[:-1], axis=1)
+    return {
+        party: pd.DataFrame(own, index=index, columns=pd.Index(columns))
+        for (party, columns), own in zip(names.items(), parts, strict=True)
+    }
 
 
 def by_variable(values: npt.ArrayLike, names: dict[str, list[str]]) -> "pd.Series[float]":

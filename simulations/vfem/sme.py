@@ -23,11 +23,7 @@ def scales(sme: dict[str, Any]) -> Array:
 
 
 def correlation(sme: dict[str, Any]) -> Array:
-    """Return the correlation of the columns: a factor in each party, nothing between parties.
-
-    Loadings are drawn, with signs, and scaled so that the mean absolute correlation of two columns
-    of a party is ``within``.
-    """
+    """Return the correlation of the columns: a drawn factor in each party, nothing between them."""
     rng = np.random.default_rng(sme["structure_seed"])
     sizes = [len(party["variables"]) for party in sme["parties"].values()]
     loadings = rng.uniform(0.35, 0.7, sum(sizes)) * rng.choice([-1.0, 1.0], sum(sizes))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from simulations.vfem.sme import correlation, scales
@@ -29,10 +30,7 @@ def estimates(frame: pd.DataFrame) -> pd.DataFrame:
 def like_table3(
     found: pd.DataFrame, truth: "pd.Series[float]", paper: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return estimates (standard errors), * where significant at 5 %, the paper's beside ours.
-
-    Parties are numbered as in the paper's Table 1.
-    """
+    """Return estimates (standard errors), * where significant at 5 %, beside the paper's."""
     text = pd.DataFrame({"truth": [f"{value:.4f}" for value in truth]}, index=truth.index)
     for method in dict.fromkeys((*METHODS, *PRINTED)):
         if ("estimate", method) in found:
@@ -56,13 +54,8 @@ def paper_cells(*papers: pd.DataFrame) -> pd.DataFrame:
     known = pd.concat(papers).dropna(subset=["source"])
     known = known.drop_duplicates(["source", "variable", "method"])
     star = known["significant"].astype(str).str.lower().map({"true": "*"}).fillna("")
-    text = (
-        known["estimate"].map("{:.4f}".format)
-        + " ("
-        + known["std_error"].map("{:.4f}".format)
-        + ")"
-        + star
-    )
+    estimate, error = (known[name].map("{:.4f}".format) for name in ("estimate", "std_error"))
+    text = estimate + " (" + error + ")" + star
     cells = known.assign(text=text).set_index(["source", "variable", "method"])["text"]
     return cells.unstack("method").rename_axis(index=["party", "variable"], columns=None)
 
@@ -81,44 +74,32 @@ def summary(frame: pd.DataFrame, papers: list[pd.DataFrame]) -> pd.DataFrame:
     rows = pd.concat(papers)
     printed = rows[rows["variable"] == "adjusted_r2"].drop_duplicates("method")
     place = list(table.columns).index("adjusted R2") + 1 if "adjusted R2" in table else 0
-    values = (
-        printed.set_index("method")["estimate"].rename({"CC-VFEM": "VFEM"}).reindex(table.index)
-    )
-    table.insert(place, "adjusted R2, paper", values)
+    values = printed.set_index("method")["estimate"].rename({"CC-VFEM": "VFEM"})
+    table.insert(place, "adjusted R2, paper", values.reindex(table.index))
     return table.rename_axis(index="method", columns=None)
 
 
 def data_check(sme: dict[str, Any], counts: dict[str, float]) -> pd.DataFrame:
     """Return what the paper says of its data and what the generator gives."""
-    matrix = correlation(sme)
-    sizes = [len(p["variables"]) for p in sme["parties"].values()]
-    owner = [k for k, size in enumerate(sizes) for _ in range(size)]
-    pairs = [
-        (abs(matrix[i, j]), owner[i] == owner[j])
-        for i in range(len(owner))
-        for j in range(i + 1, len(owner))
-    ]
-    within = pd.Series([value for value, same in pairs if same])
-    between = pd.Series([value for value, same in pairs if not same])
+    sizes = [len(party["variables"]) for party in sme["parties"].values()]
+    owner, above = np.repeat(np.arange(len(sizes)), sizes), np.triu_indices(sum(sizes), 1)
+    size, same = np.abs(correlation(sme))[above], np.equal.outer(owner, owner)[above]
+    scale = scales(sme)
     rows = {
         "rows": (166207, counts["rows"]),
         "complete cases": (96, counts["complete cases"]),
         INDEPENDENT: (None, counts["independent"]),
         "correlation of what is missing": (None, counts["shared"]),
-        "mean absolute correlation within": (0.28, float(within.mean())),
-        "mean absolute correlation between": (0.03, float(between.mean())),
-        "smallest and largest scale of a column": (
-            None,
-            f"{scales(sme).min():.2f}, {scales(sme).max():.1f}",
-        ),
+        "mean absolute correlation within": (0.28, float(size[same].mean())),
+        "mean absolute correlation between": (0.03, float(size[~same].mean())),
+        "smallest and largest scale of a column": (None, f"{scale.min():.2f}, {scale.max():.1f}"),
     }
     return pd.DataFrame.from_dict(rows, orient="index", columns=["paper", "here"])
 
 
 def runs(frame: pd.DataFrame, name: str, number: str) -> pd.DataFrame:
     """Values of all runs of a part: index ``seed``, a column for each method."""
-    chosen = part(frame, name)
-    chosen = chosen[chosen["number"] == number]
+    chosen = part(frame, name, number)
     table = chosen.pivot_table(index="seed", columns="method", values="value")
     return table[[m for m in METHODS if m in table]].rename_axis(columns=None)
 
@@ -133,10 +114,7 @@ def splits(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def repeats(frame: pd.DataFrame) -> pd.DataFrame:
-    """Mean coefficient RMSE over data sets: a row for each variant, a column for each method.
-
-    ``ahead of Impute``: in how many of the data sets VFEM is.
-    """
+    """Mean coefficient RMSE by variant and method, and in how many data sets VFEM beats Impute."""
     rows = {}
     for variant in dict.fromkeys(frame.loc[frame["part"] == "repeats", "variant"]):
         values = runs(frame[frame["variant"] == variant], "repeats", "coefficients")

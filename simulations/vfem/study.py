@@ -20,6 +20,11 @@ from simulations.vfem.preset import Preset
 from simulations.vfem.sample import by_variable
 from simulations.vfem.sme import scales
 
+_BOXES = {
+    "prediction error on complete cases": "prediction",
+    "coefficient RMSE, standard units": "coefficients",
+}
+
 
 class VFEMStudy(Study):
     """The paper's model on generated data, and the default where parties are correlated."""
@@ -104,10 +109,7 @@ class VFEMStudy(Study):
         goals = preset["inference"]
         return {
             "finite": figures.rates_figure(
-                {
-                    "coefficient RMSE": found["finite_coefficients"],
-                    "prediction error": found["finite_prediction"],
-                }
+                {text: found[f"finite_{name}"] for name, text in targets.MEASURES.items()}
             ),
             "coverage": figures.coverage_figure(
                 found["inference"], goals["coverage"], goals["se_within"]
@@ -115,14 +117,7 @@ class VFEMStudy(Study):
             "parting": figures.parting_figure(found["parting"]),
             "sme_forest": sme_figures.forest_figure(sme_tables.estimates(frame), truth, scale),
             "figure4_boxes": sme_figures.boxes_figure(
-                {
-                    "prediction error on complete cases": sme_tables.runs(
-                        frame, "splits", "prediction"
-                    ),
-                    "coefficient RMSE, standard units": sme_tables.runs(
-                        frame, "splits", "coefficients"
-                    ),
-                }
+                {title: sme_tables.runs(frame, "splits", name) for title, name in _BOXES.items()}
             ),
         }
 

@@ -9,22 +9,17 @@ SETTING = ["mechanism", "rows", "A too", "rate"]
 MISSING_AT = {False: "B to E", True: "A to E"}
 
 
-def part(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+def part(frame: pd.DataFrame, name: str, number: str = "") -> pd.DataFrame:
     """Return one part's numbers, the metric split into ``method`` and ``number``."""
-    chosen = frame[frame["part"] == name].copy()
+    chosen = frame[frame["part"] == name]
     split = chosen["metric"].str.partition("/")
-    chosen["method"] = split[0]
-    chosen["number"] = split[2]
-    return chosen
+    chosen = chosen.assign(method=split[0], number=split[2])
+    return chosen[chosen["number"] == number] if number else chosen
 
 
 def finite(frame: pd.DataFrame, number: str) -> pd.DataFrame:
-    """Mean of a number over runs: a row for each setting, a column for each method.
-
-    NaN where a method could fit no run. Where it could fit some, the mean is over these.
-    """
-    chosen = part(frame, "finite")
-    chosen = chosen[chosen["number"] == number]
+    """Mean over the runs that a method could fit, NaN without any: settings by methods."""
+    chosen = part(frame, "finite", number)
     table = chosen.pivot_table(index=SETTING, columns="method", values="value", aggfunc="mean")
     return _named(table.reindex(columns=[*BASELINES, "VFEM", STEADIED]))
 
@@ -39,8 +34,7 @@ def _named(table: pd.DataFrame) -> pd.DataFrame:
 
 def paired(frame: pd.DataFrame, number: str, method: str = "VFEM") -> pd.DataFrame:
     """Mean difference of each baseline to a method over the runs that both could fit."""
-    chosen = part(frame, "finite")
-    chosen = chosen[chosen["number"] == number]
+    chosen = part(frame, "finite", number)
     runs = chosen.pivot_table(index=[*SETTING, "seed"], columns="method", values="value")
     runs = runs.reindex(columns=[*BASELINES, method])
     gaps = runs[[*BASELINES]].sub(runs[method], axis=0)
@@ -70,9 +64,8 @@ def inference(frame: pd.DataFrame, name: str) -> pd.DataFrame:
     chosen = part(frame, name)
     chosen = chosen[chosen["number"] != ""]
     keys = ["rows", "cross", "kind", "number"]
-    groups = chosen.pivot_table(index=[*keys, "seed"], columns="method", values="value").groupby(
-        level=keys
-    )
+    runs = chosen.pivot_table(index=[*keys, "seed"], columns="method", values="value")
+    groups = runs.groupby(level=keys)
     mean, deviation = groups.mean(), groups.std()["error"]
     columns = pd.DataFrame(
         {

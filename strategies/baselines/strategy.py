@@ -56,10 +56,7 @@ class ConstantParty(ImputingParty):
 
 
 def constant(observed: Array, statistic: str) -> float:
-    """Return the constant that a statistic gives.
-
-    Shapes: observed (n_observed,): at least one value.
-    """
+    """Return the constant that a statistic gives of at least one value."""
     if statistic == "most-frequent":
         values, counts = np.unique(observed, return_counts=True)
         return float(values[counts.argmax()])

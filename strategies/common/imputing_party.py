@@ -16,8 +16,8 @@ from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
 class ImputingParty(Party):
     """A party that fills missing cells of its own table and blocks it lacks altogether.
 
-    Rows are those of the aligned index. Where an earlier run left a fitted table here, its rows
-    are the donors and the own table's rows are new; otherwise every row is both.
+    Where an earlier run left a fitted table here, its rows are the donors and those of the own
+    table are new; otherwise every row of the aligned index is both.
     """
 
     @property
@@ -80,10 +80,7 @@ class ImputingParty(Party):
         return flags
 
     def write(self, codes: npt.NDArray[np.float64], complete_blocks: bool) -> pd.DataFrame:
-        """Write the imputed table to the party's own storage.
-
-        Shapes: codes (n_samples, n_columns): with imputed cells filled in.
-        """
+        """Write the imputed table, by its codes, to the party's own storage."""
         first = 0 if self.fitted is None else self.fitted.n_samples
         positions = self.positions[first:]
         own_codes = to_codes(self.table, self.levels, self.name)

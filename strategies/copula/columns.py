@@ -47,10 +47,7 @@ class DateForm:
     step: float  # Days of which values are multiples; 0 for none
 
     def written(self, days: "pd.Series[Any]") -> "pd.Series[Any]":
-        """Return days since 1970-01-01 in this form, Series of shape (n_rows,).
-
-        Years before 1679 and after 2260, which noise may bring about, become these.
-        """
+        """Return days since 1970-01-01 in this form; years that pandas lacks become its ends."""
         known = days.clip(_EARLIEST, _LATEST)
         seconds = (known * 86_400).round(0 if self.step else 6)
         times = pd.to_datetime(seconds, unit="s")
@@ -64,10 +61,7 @@ class DateForm:
 
 
 def read_dates(column: "pd.Series[Any]", kind: Kind, most_levels: int) -> DateForm | None:
-    """Return the form of a column of dates; None if it is none.
-
-    Shapes: column (n_rows,): with missing cells.
-    """
+    """Return the form of a column of dates, with missing cells; None if it is none."""
     if kind is Kind.DATE:
         return DateForm(column.dtype, "", _step(days_of(column)))
     if kind is not Kind.CATEGORICAL or isinstance(column.dtype, pd.CategoricalDtype):
@@ -88,10 +82,7 @@ def read_dates(column: "pd.Series[Any]", kind: Kind, most_levels: int) -> DateFo
 
 
 def days_of(column: "pd.Series[Any]", form: DateForm | None = None) -> "pd.Series[Any]":
-    """Return dates as days since 1970-01-01, NaN where there is none, Series of shape (n_rows,).
-
-    Shapes: column (n_rows,): points in time, or text.
-    """
+    """Return points in time, or text, as days since 1970-01-01, NaN where there is none."""
     if form is not None and form.pattern:
         column = pd.to_datetime(column, format=form.pattern)
     if column.dt.tz is not None:

@@ -187,10 +187,7 @@ class Observed:
 
     @property
     def signal(self) -> Array:
-        """Variance of what ranks without noise are expected to be, array of shape (d,).
-
-        As a share of n^2 / 12, which is that of n values without ties.
-        """
+        """Variance of ranks without noise, as a share of n^2 / 12, (d,)."""
         found = np.ones(len(self.indicators))
         for column, place in enumerate(self.places):
             if self.widths[column] > 1:

@@ -165,10 +165,7 @@ def margin_of_cells(low: Array, high: Array, mass: Array, domain: Domain, error:
 def _shorter_tails(
     low: Array, high: Array, shares: Array, single: npt.NDArray[np.bool_]
 ) -> tuple[Array, Array]:
-    """Return ends of cells, the outermost moved inwards to where their neighbours' slope leads.
-
-    A cell that holds few values is wide: nothing says that they lie as far out as it reaches.
-    """
+    """Return ends of cells, the outermost moved inwards to where their neighbours' slope leads."""
     n_inner = min(_INNER, len(low) - 1)
     if n_inner < 1:
         return low, high
@@ -186,10 +183,7 @@ def _shorter_tails(
 
 
 def _reach(far: Array, near: Array, beyond: float, further: float) -> float:
-    """Return where the last of samples lies, by the slope of asinh(10 x) over normal scores.
-
-    Shapes: far, near (n_cells,): ends of cells, from the outermost on; values rise outwards.
-    """
+    """Return where the last of samples lies, by the slope of asinh(10 x); outermost cells first."""
     start, end = np.arcsinh(np.array([near[-1], far[0]]) / UNIT)
     scores = -ndtri(np.array([further, beyond]))
     rise = (end - start) / max(scores[1] - scores[0], 1e-9)
@@ -223,11 +217,7 @@ def _smooth(low: Array, high: Array, shares: Array, error: float, domain: Domain
 
 
 def _spread(low: float, high: float, share: Array, n: int) -> Array:
-    """Return points of the distribution function in a cell, array of shape (n_points, 2).
-
-    In the cell, asinh(10 x) is a linear function of a normal score: values crowd towards the middle
-    of all, as they do in tails.
-    """
+    """Return points in a cell, (n_points, 2), where asinh(10 x) is linear in a normal score."""
     ends = np.arcsinh(np.array([low, high]) / UNIT)
     start, end = share
     scores = ndtri(np.clip(share, 0.5 / n, 1 - 0.5 / n))

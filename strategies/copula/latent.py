@@ -61,10 +61,7 @@ def _solve(
 
 
 def score_matrix(correlations: RankCorrelations) -> Array:
-    """Return the correlation matrix of the perturbed ranks' normal scores, shape (p, p).
-
-    Nearer to the identity than that of the latents: noise, and levels' random order, are in it.
-    """
+    """Return the correlations of perturbed ranks' normal scores, (p, p): noise is in them."""
     return nearest_correlation(from_spearman(correlations.raw))
 
 
@@ -132,10 +129,7 @@ def fresh_levels(
     rng: np.random.Generator,
     scores: Scores | None = None,
 ) -> Array:
-    """Draw synthetic rows as shares of each column's *observed* values.
-
-    Shapes: omega (d, d): covariance matrix of latents; returns (rows, p).
-    """
+    """Draw rows as shares of each column's observed values, given latents' covariance, (d, d)."""
     latents = draw_latents(omega, rows, rng)
     return _by_column(latents, spread_evenly(latents, rng), observed, rng, scores)
 
@@ -143,10 +137,7 @@ def fresh_levels(
 def following_levels(
     scores: Scores, matrix: Array, observed: Observed, rows: int, rng: np.random.Generator
 ) -> Array:
-    """Make synthetic rows that follow the ranks of real ones, in a random order.
-
-    Shapes: matrix (d, d): their correlations; returns (rows, p).
-    """
+    """Make synthetic rows that follow the ranks of real ones, in a random order; (rows, p)."""
     copies = -(-rows // len(scores.z))
     drawn = np.vstack([draw_scores(scores, matrix, rng) for _ in range(copies)])
     drawn = drawn[rng.permutation(len(drawn))[:rows]]

@@ -89,23 +89,13 @@ class Margin:
         return round_to(np.interp(levels, self.cumulative, self.values), self.step)
 
     @property
-    def ties(self) -> Array | None:
-        """What the correction of correlations needs: `cuts`, or `atoms`, or None without any."""
-        if self.discrete:
-            return self.cuts
-        return self.atoms if len(self.atoms) else None
-
-    @property
     def cuts(self) -> Array:
         """Shares up to each value but the last, where only these values occur; else empty."""
         return self.cumulative[:-1] if self.discrete else self.cumulative[:0]
 
 
 def degree(n: int, epsilon: float) -> int:
-    """Choose the degree of the Bernstein polynomial: twice the cube root of n epsilon.
-
-    Between 4 and 100: low degrees smooth the column, high ones follow the noise.
-    """
+    """Choose the degree of the polynomial: twice the cube root of n epsilon, in [4, 100]."""
     return int(np.clip(round(2 * min(n * epsilon, 1e6) ** (1 / 3)), 4, 100))
 
 
@@ -119,10 +109,7 @@ def continuous_margin(
     noise: str = "increments",
     l: int = 0,  # noqa: E741 (the paper's symbol)
 ) -> Margin:
-    """Estimate a continuous margin with ``epsilon``-differential privacy, given its range.
-
-    Shapes: values (n,): observed values; those outside of the range count as its ends.
-    """
+    """Estimate a margin within a range, with ``epsilon``-differential privacy."""
     values = np.sort(np.clip(np.asarray(values, dtype=np.float64), low, high))
     n = len(values)
     l = l or degree(n, epsilon)  # noqa: E741
@@ -192,10 +179,7 @@ def level_margin(
     least: int,
     other: int | None,
 ) -> LevelMargin:
-    """Estimate the margin of a column of levels; those with a small noisy count are put together.
-
-    Shapes: codes (n,): observed level numbers.
-    """
+    """Estimate the margin of level numbers; those with a small noisy count are put together."""
     codes = np.asarray(codes, dtype=np.int64)
     counts = _noisy_levels(np.bincount(codes, minlength=n_levels), epsilon, stream)
     kept = np.flatnonzero(counts >= least) if least else np.arange(n_levels)

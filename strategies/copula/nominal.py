@@ -54,10 +54,7 @@ class Nominal:
 
     @classmethod
     def of(cls, shares: npt.ArrayLike) -> "Nominal":
-        """Find the offsets for independent latents, by Newton's method.
-
-        Shapes: shares (k,): not negative; they are divided by their sum.
-        """
+        """Find the offsets for independent latents, by Newton's method; shares (k,)."""
         given = np.maximum(np.asarray(shares, dtype=np.float64), 0.0)
         given = given / given.sum()
         held = np.flatnonzero(given)

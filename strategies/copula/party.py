@@ -231,10 +231,7 @@ class CopulaParty(Party):
 
 
 def check_rows(rows: npt.ArrayLike, n_samples: int, party: str) -> npt.NDArray[np.int64]:
-    """Return the aligned rows that take part, if each is there once.
-
-    A row that came twice would be ranked twice, under fresh noise each time.
-    """
+    """Return the aligned rows that take part, each once: noise must not be fresh twice."""
     given = np.asarray(rows)
     numbers = given.astype(np.int64)
     if (
@@ -258,10 +255,7 @@ def synthetic_ids(count: int, name: Any = None) -> "pd.Index[Any]":
 
 
 class Label:
-    """The labels, which the server holds, as a table of one column, released like any party's.
-
-    Shapes: values (n_samples,): NaN where a sample has none.
-    """
+    """The server's labels, NaN where there is none: a table of one column, released as others."""
 
     def __init__(
         self,

@@ -51,10 +51,7 @@ def rank_coefficients(cuts: npt.ArrayLike | None) -> Array:
 
 
 def score_coefficients(cuts: npt.ArrayLike | None, error: float = 0.0) -> Array:
-    """Return the coefficients of one column's normal scores of noisy ranks, array of shape (40,).
-
-    Shapes: cuts (n_levels - 1,): as in `rank_coefficients`.
-    """
+    """Return coefficients of normal scores of noisy ranks, (40,); cuts: `rank_coefficients`."""
     if cuts is None and error == 0:  # the score is the latent itself
         found = np.zeros(N_TERMS)
         found[0] = 1.0
@@ -79,10 +76,7 @@ def score_coefficients(cuts: npt.ArrayLike | None, error: float = 0.0) -> Array:
 
 
 def noisy_scores(error: float) -> tuple[Array, Array]:
-    """Return shares and the mean normal scores that ranks there have after noise.
-
-    Shapes: returns (2000,): the scores have variance 1 over shares *and* noise.
-    """
+    """Return shares, (2000,), and mean normal scores there after noise, of variance 1 with it."""
     middles = (np.arange(2000) + 0.5) / 2000
     if error == 0:
         return middles, ndtri(middles)
@@ -118,11 +112,10 @@ def step_coefficients(steps: Array, cuts: npt.ArrayLike) -> Array:
 
 
 def latent_correlations(observed: Array, coefficients: Array) -> Array:
-    """Solve for the latents' correlations, pair by pair.
+    """Solve for the latents' correlations, pair by pair: 1 on the diagonal, else at most 0.995.
 
     Shapes: observed (p, p): correlations of ranks (or of normal scores); coefficients (p, 40): of
-    each column; returns (p, p): 1 on the diagonal; at most 0.995 elsewhere, which is also the
-    answer where the observed correlation is larger than any latent correlation gives.
+    each column; returns (p, p).
     """
     one, other = np.triu_indices(len(observed), k=1)
     target = observed[one, other]

@@ -85,10 +85,7 @@ class Flip:
         return Flip(numerator)
 
     def debias(self, ranks: npt.ArrayLike, n: int) -> Array:
-        """Return unbiased estimates of the ranks (Eq. 2.3), less their mean (n + 1) / 2.
-
-        Shapes: ranks (n,): perturbed ranks.
-        """
+        """Return unbiased estimates of ranks, (n,), less their mean (n + 1) / 2 (Eq. 2.3)."""
         centred: Array = np.asarray(ranks, dtype=np.float64) - (n + 1) / 2
         return centred / (1 - 2 * self.theta)
 
@@ -98,10 +95,7 @@ class Flip:
         return float((n - 1) * theta * (1 - theta) / (1 - 2 * theta) ** 2)
 
     def indicator_noise(self, n: int, share: float) -> float:
-        """Mean variance of a debiased rank of an indicator that a share of the rows has.
-
-        Comparisons of equal values are fair coins, of variance 1/4.
-        """
+        """Mean variance of a debiased rank of an indicator that a share of the rows has."""
         unequal = 2 * share * (1 - share)
         each = unequal * self.theta * (1 - self.theta) + (1 - unequal) / 4
         return float((n - 1) * each / (1 - 2 * self.theta) ** 2)
@@ -130,10 +124,7 @@ def perturbed_ranks(values: npt.ArrayLike, flip: Flip, stream: Keystream) -> Int
 
 
 def column_ranks(values: npt.ArrayLike, width: int, flip: Flip, stream: Keystream) -> Integers:
-    """Rank a column in its order, or each of its levels against all others.
-
-    Shapes: values (n,): without missing ones; returns (n, width).
-    """
+    """Rank a column in its order, or each of its levels against all others; (n, width)."""
     if width == 1:
         return perturbed_ranks(values, flip, stream)[:, None]
     values, each = np.asarray(values), flip.of_indicators
@@ -165,10 +156,7 @@ def indicator_ranks(held: npt.ArrayLike, flip: Flip, stream: Keystream) -> Integ
 def rectangle_sums(
     n_rows: int, n_columns: int, flip: Flip, stream: Keystream
 ) -> tuple[Integers, Integers]:
-    """Return row and column sums of a rectangle of random bits.
-
-    Shapes: returns (n_rows,), (n_columns,).
-    """
+    """Return row and column sums of a rectangle of random bits."""
     rows = np.zeros(n_rows + _ROWS, dtype=np.int64)
     columns = np.zeros(n_columns + _WIDTH, dtype=np.int64)
     buffer = np.empty((2, _ROWS * _WORDS), dtype=np.uint64)
@@ -188,10 +176,7 @@ def rectangle_sums(
 
 
 def flip_sums(n: int, flip: Flip, stream: Keystream) -> tuple[Integers, Integers]:
-    """Return row and column sums of a strictly lower triangular matrix of random bits.
-
-    Shapes: returns (n,): ``sum_{j < i} f_ij`` and ``sum_{j > i} f_ji``.
-    """
+    """Return the sums ``f_ij`` over j < i, and ``f_ji`` over j > i, (n,) each, of random bits."""
     rows = np.zeros(n + _ROWS, dtype=np.int64)
     columns = np.zeros(n + _ROWS, dtype=np.int64)
     for first, left, bits in flip_tiles(n, flip, stream):

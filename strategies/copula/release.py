@@ -141,10 +141,7 @@ class ReleaseBudget:
             raise ConfigError(f"{who}: min_level must be at least 0, got {self.min_level!r}")
 
     def spent(self, observed: Sequence[int]) -> float:
-        """Return the epsilon of replacing one record, by basic composition.
-
-        A value takes part in a comparison with each other value of its column, and in the margin.
-        """
+        """Return the epsilon of replacing a record, by basic composition: ranks and margin."""
         ranks, margin = split_budget(self.epsilon, self.budget, len(observed), self.rank_share)
         each = Flip.of(ranks).epsilon
         return float(sum(ColumnSpending("", int(n), each, margin).record for n in observed))
@@ -305,10 +302,7 @@ def check_columns(codes: Array, kinds: Mapping[str, Kind], who: str) -> None:
 
 
 def synthetic_codes(margins: Sequence[Margin], levels: Array, kinds: Mapping[str, Kind]) -> Array:
-    """Turn probabilities into values or level numbers, column by column.
-
-    Shapes: levels (n_rows, n_columns): in [0, 1].
-    """
+    """Turn probabilities, (n_rows, n_columns), into values or level numbers."""
     codes = np.empty(levels.shape)
     for j, (margin, kind) in enumerate(zip(margins, kinds.values(), strict=True)):
         codes[:, j] = margin.quantile(levels[:, j])

@@ -68,10 +68,7 @@ def middles(n: int) -> Array:
 
 
 def start_scores(ranks: npt.NDArray[np.int32], rng: np.random.Generator) -> Scores:
-    """Give every rank its normal score, array of shape (n_samples, p).
-
-    Shapes: ranks (n_samples, p): perturbed ranks, 0 = missing.
-    """
+    """Give perturbed ranks, (n_samples, p), 0 = missing, their normal scores."""
     z = np.full(ranks.shape, np.nan)
     order = []
     for j in range(ranks.shape[1]):
@@ -88,10 +85,7 @@ def start_scores(ranks: npt.NDArray[np.int32], rng: np.random.Generator) -> Scor
 
 
 def fit_maps(scores: Scores, omega: Array) -> None:
-    """Solve for each column's function h, one after the other; in place.
-
-    Shapes: omega (p, p): correlation matrix of the scores.
-    """
+    """Solve for each column's function h in place, given the scores' correlations, (p, p)."""
     chain = _Chain(scores, omega)
     for j in chain.columns:
         rows = scores.order[j]
@@ -177,11 +171,7 @@ def fill_missing(scores: Scores, omega: Array, rng: np.random.Generator | None) 
 
 
 def second_moments(scores: Scores, omega: Array) -> Array:
-    """Return expected second moments of complete scores as a correlation matrix (an EM step).
-
-    Iterating it to a fixed point is what Algorithm 3 does by drawing missing values and ranking
-    again; expectations spare the randomness.
-    """
+    """Return expected second moments of complete scores as correlations (an EM step)."""
     z = fill_missing(scores, omega, None)
     total = z.T @ z
     for columns, rows in scores.patterns:

@@ -37,7 +37,7 @@ from strategies.copula.latent import (
     score_matrix,
 )
 from strategies.copula.party import REARRANGED
-from strategies.copula.scores import Scores, fit_maps, second_moments, start_scores
+from strategies.copula.scores import fit_maps, second_moments, start_scores
 from strategies.copula.synthesis import CopulaSynthesis
 
 _SHARED = (
@@ -145,18 +145,30 @@ class _Rearrangeable(CopulaSynthesis):
     def _follows_rows(self) -> bool:
         return self.rearrange
 
-    def _draw(
-        self,
-        scores: Scores,
-        matrix: Array,
-        omega: Array,
-        observed: Observed,
-        rows: int,
-        rng: np.random.Generator,
+    def _levels(
+        self, observed: Observed, rows: int, rng: np.random.Generator, result: Result
     ) -> Array:
+        correlations = self._correlate(observed, result)
+        scores = start_scores(observed.ranks, rng)
+        matrix = score_matrix(correlations)
+        fit_maps(scores, matrix)
+        for iteration in range(self._updates):
+            before, matrix = matrix, second_moments(scores, matrix)
+            fit_maps(scores, matrix)
+            change = float(np.abs(matrix - before).max())
+            result.history.append({"iteration": iteration + 1, "largest-change": change})
+        if self._updates:
+            result.model = latent_from_scores(matrix, observed, scores, correlations.n_joint)
+        else:
+            result.model = latent_matrix(correlations, observed)
         if self.rearrange:
             return following_levels(scores, matrix, observed, rows, rng)
-        return fresh_levels(omega, observed, rows, rng, scores)
+        return fresh_levels(result.model, observed, rows, rng, scores)
+
+    @property
+    def _updates(self) -> int:
+        """How often the correlation matrix of the scores is estimated again."""
+        return 0
 
     @property
     def _warnings(self) -> list[str]:
@@ -178,16 +190,6 @@ class EVCDS(_Rearrangeable):
 
     name: ClassVar[str] = "evcds"
 
-    def _levels(
-        self, observed: Observed, rows: int, rng: np.random.Generator, result: Result
-    ) -> Array:
-        correlations = self._correlate(observed, result)
-        matrix = score_matrix(correlations)
-        scores = start_scores(observed.ranks, rng)
-        fit_maps(scores, matrix)
-        result.model = latent_matrix(correlations, observed)
-        return self._draw(scores, matrix, result.model, observed, rows, rng)
-
 
 class IEVCDS(_Rearrangeable):
     """EVCDS whose correlation matrix, too, holds if blocks are missing at random (Algorithm 3).
@@ -201,17 +203,6 @@ class IEVCDS(_Rearrangeable):
 
     name: ClassVar[str] = "ievcds"
 
-    def _levels(
-        self, observed: Observed, rows: int, rng: np.random.Generator, result: Result
-    ) -> Array:
-        correlations = self._correlate(observed, result)
-        matrix = score_matrix(correlations)
-        scores = start_scores(observed.ranks, rng)
-        fit_maps(scores, matrix)
-        for iteration in range(self.iterations):
-            before, matrix = matrix, second_moments(scores, matrix)
-            fit_maps(scores, matrix)
-            change = float(np.abs(matrix - before).max())
-            result.history.append({"iteration": iteration + 1, "largest-change": change})
-        result.model = latent_from_scores(matrix, observed, scores, correlations.n_joint)
-        return self._draw(scores, matrix, result.model, observed, rows, rng)
+    @property
+    def _updates(self) -> int:
+        return self.iterations

@@ -37,10 +37,7 @@ _NOTHING = 1e-6  # values: less is rounding
 
 
 def tree_margin(values: npt.ArrayLike, domain: Domain, epsilon: float, stream: Keystream) -> Margin:
-    """Estimate the margin of a numeric column with ``epsilon``-differential privacy.
-
-    Shapes: values (n,): observed values.
-    """
+    """Estimate the margin of a column of numbers with ``epsilon``-differential privacy."""
     ordered = np.sort(domain.snap(values))
     if epsilon == inf:
         cutting = counting = inf
@@ -58,10 +55,7 @@ def tree_margin(values: npt.ArrayLike, domain: Domain, epsilon: float, stream: K
 
 
 def roots(domain: Domain) -> tuple[Array, Array]:
-    """Return the ends of the cells that are there from the start: below 0, 0 itself, and above.
-
-    Shapes: returns (at most 3,): A cell includes its lower end only.
-    """
+    """Return the cells at the start, lower ends included: below 0, 0 itself, and above."""
     half = domain.step / 2
     bottom = domain.low - half
     top = domain.high + half if domain.step else float(np.nextafter(domain.high, inf))

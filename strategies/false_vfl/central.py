@@ -42,11 +42,7 @@ class CentralModel(nn.Module):
     def log_weights(
         self, blocks: Mapping[str, PartyBlock], batch: Tensor, n_draws: int, seed: int
     ) -> tuple[Tensor, Tensor]:
-        """Return draws of h and their log weights.
-
-        Shapes: batch (n_rows,): which samples; returns (n_rows, n_draws, h_dim); returns (n_rows,
-        n_draws).
-        """
+        """Return draws of h, (n_rows, n_draws, h_dim), and their log weights."""
         n_rows, settings = len(batch), self.settings
         means = precisions = torch.zeros(n_rows, settings.h_dim, dtype=self.dtype)
         counts = torch.zeros(n_rows, dtype=self.dtype)

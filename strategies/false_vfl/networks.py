@@ -37,9 +37,8 @@ from strategies.neural.networks import (
 class NetworkSettings(NetworkSizes):
     """Sizes and bounds of all networks.
 
-    The paper says "simple multilayer perceptrons" for tables and names no width, depth, activation
-    or bound of a variance. ``simulations/false_vfl/search.md`` compares others on a validation
-    split.
+    For tables the paper names no width, depth, activation or bound of a variance:
+    ``simulations/false_vfl/search.md`` compares others on a validation split.
     """
 
     # h_dim, z_dim: Dimensions of the latent variables (Table 10: 128 and 64 for Isolet and HAPT)
@@ -98,6 +97,7 @@ class PartyNetworks(nn.Module):
         self, n_columns: int, settings: NetworkSettings, variant: str, seed: int, name: str
     ) -> None:
         super().__init__()
+        self.h_dim = settings.h_dim
         generator = new_generator(seed, f"weights of {name}")
         width, layers = settings.party_width, settings.party_layers
         how = settings.activation, generator
@@ -121,11 +121,7 @@ class PartyNetworks(nn.Module):
         )
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the party's mean and precision of h for rows that it holds.
-
-        Shapes: x (n_held, n_columns): standardised columns, 0 where a cell is missing; returns
-        (n_held, h_dim).
-        """
+        """Return the party's mean and precision of h, (n_held, h_dim), of standardised rows."""
         mean, log_sigma = self.encoder(x)
         return mean, torch.exp(-2.0 * log_sigma)
 
@@ -298,10 +294,7 @@ class FalseVFLModel(NeuralModel):
 def prediction_table(
     net: Discriminator, h: Tensor, logs: Tensor, classes: list[float], centre: float, unit: float
 ) -> pd.DataFrame:
-    """Return predictions of samples, a line each.
-
-    Shapes: h (n_rows, n_draws, h_dim); logs (n_rows, n_draws): log weights of the draws.
-    """
+    """Return predictions of samples, a line each, by draws of h and their log weights."""
     with torch.no_grad():
         found = net.predict(h, normalised_weights(logs))
     if found.probabilities is None:

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from flwr_vertical import Party, StepGroup, Summands, Uses, step
 from flwr_vertical.arrays import AnyArray
-from flwr_vertical.errors import DataError, ProtocolError
-from flwr_vertical.protocol.arguments import Is, OneOf, Within
+from flwr_vertical.errors import DataError
+from flwr_vertical.protocol.arguments import Is, OneOf, Shape, Within, check_fits
 from strategies.false_vfl.networks import FalseVFLPart, NetworkSettings, PartyNetworks, draw
 from strategies.false_vfl.posterior import draw_normals, shared_draws
 from strategies.false_vfl.rounds import GRADIENT_LIMIT, MEAN_LIMIT, TERM_LIMIT
 from strategies.neural.hardware import precision_on, to_numpy, to_tensor
-from strategies.neural.networks import draw_weights
+from strategies.neural.networks import descend, draw_weights
 from strategies.neural.party import (
     Batch,
     Device,
@@ -166,24 +166,21 @@ class Networks(NetworkSteps):
 class Graph:
     """The log likelihood of a batch, with the posterior's parameters as leaves.
 
-    Shapes: mean, log_sigma (n_given, h_dim).
+    Shapes: posterior: ``mean`` and ``log_sigma`` (n_given, h_dim).
     """
 
     terms: Tensor
 
     def __init__(
-        self, nets: PartyNetworks, held: HeldRows, n_rows: int, mean: AnyArray, log_sigma: AnyArray
+        self, party: str, nets: PartyNetworks, held: HeldRows, n_rows: int, posterior: Any
     ) -> None:
         self._nets, self._held, self._n_rows = nets, held, n_rows
-        self.mean, self.log_sigma = (
-            to_tensor(values, held.x).requires_grad_() for values in (mean, log_sigma)
-        )
         everywhere = torch.arange(n_rows, device=held.x.device)
         self.rows = held.places if nets.indicator is None else everywhere
-        if len(self.mean) != len(self.rows):
-            raise ProtocolError(
-                f"expected the posterior of {len(self.rows)} rows, got that of {len(self.mean)}"
-            )
+        given = [posterior.get(name, ()) for name in ("mean", "log_sigma")]
+        for name, values in zip(("mean", "log_sigma"), given, strict=True):
+            check_fits(party, name, values, Shape(len(self.rows), nets.h_dim))
+        self.mean, self.log_sigma = (to_tensor(values, held.x).requires_grad_() for values in given)
 
     def forward(self, seed: int, n_draws: int, noise_seed: int, dtype: torch.dtype) -> None:
         """Compute `terms`, shape (n_given, n_draws)."""
@@ -272,13 +269,10 @@ class PretrainingSteps(StepGroup):
         mark, graph = self.cache.pop("graph", (None, None))
         if graph is None or mark != self.state["graph"]:
             graph = self._build()
-        optimiser = self.other(Networks).optimiser("decoder")
-        optimiser.zero_grad(set_to_none=True)
+        check_fits(self.name, "weights", weights, Shape(*graph.terms.shape))
         n_rows = len(self.state["batch"])
-        given = to_tensor(weights, graph.terms)
-        loss = -(given * graph.terms).sum() / n_rows
-        torch.autograd.backward([loss])
-        optimiser.step()
+        loss = -(to_tensor(weights, graph.terms) * graph.terms).sum() / n_rows
+        descend(self.other(Networks).optimiser("decoder"), [loss])
         told = {}
         for name, leaf in (("in_mean", graph.mean), ("in_log_sigma", graph.log_sigma)):
             gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad * n_rows
@@ -292,25 +286,18 @@ class PretrainingSteps(StepGroup):
         """Train the encoder on the last batch, by computing its forward pass again."""
         networks = self.other(Networks)
         held = self.other(OwnColumns).held(self.state["batch"])
-        optimiser = networks.optimiser("encoder")
-        optimiser.zero_grad(set_to_none=True)
         mean, precision = networks.get(changes=True).encode(held.x)
-        torch.autograd.backward(
-            [mean, precision], [to_tensor(g, mean) for g in (in_mean, in_precision)]
-        )
-        optimiser.step()
+        for name, values in (("in_mean", in_mean), ("in_precision", in_precision)):
+            check_fits(self.name, name, values, Shape(*mean.shape))
+        told = [to_tensor(g, mean) for g in (in_mean, in_precision)]
+        descend(networks.optimiser("encoder"), [mean, precision], told)
 
     def _build(self) -> Graph:
         posterior = self.party.live.get("posterior", dict, changes=False)
         batch = self.state["batch"]
         networks, own = self.other(Networks), self.other(OwnColumns)
-        graph = Graph(
-            networks.get(changes=True),
-            own.held(batch),
-            len(batch),
-            posterior["mean"],
-            posterior["log_sigma"],
-        )
+        nets = networks.get(changes=True)
+        graph = Graph(self.name, nets, own.held(batch), len(batch), posterior)
         seed = int(posterior["seed"])
         graph.forward(seed, networks.n_draws, networks.noise_seed(seed), own.dtype)
         self._check({"terms": to_numpy(graph.terms)}, "log likelihood")
@@ -357,7 +344,7 @@ class ScoringSteps(StepGroup):
         nets = networks.get(changes=False)
         held, told = own.held(batch), []
         with torch.no_grad():
-            graph = Graph(nets, held, len(batch), posterior["mean"], posterior["log_sigma"])
+            graph = Graph(self.name, nets, held, len(batch), posterior)
             for seed in seeds:
                 graph.forward(int(seed), n_draws, networks.noise_seed(int(seed)), own.dtype)
                 told.append(graph.sent())

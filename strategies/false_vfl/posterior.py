@@ -32,10 +32,7 @@ def log_density(x: Tensor, mean: Tensor, log_sigma: Tensor) -> Tensor:
 
 
 def log_density_of_draw(noise: Tensor, log_sigma: Tensor) -> Tensor:
-    """Return the log density of ``mean + exp(log_sigma) * noise`` at itself, number by number.
-
-    In this form the mean drops out, as it does from the value: its gradient is exactly zero.
-    """
+    """Return the log density of ``mean + exp(log_sigma) * noise`` at itself; the mean drops out."""
     return -0.5 * noise.square() - log_sigma - HALF_LOG_TWO_PI
 
 
@@ -64,10 +61,7 @@ def posterior_gradients(
 def draw_normals(
     seed: int, purpose: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Draw standard normal numbers that follow from a seed, the same at every node.
-
-    NumPy's generator draws them, on the CPU: PyTorch's numbers depend on the device.
-    """
+    """Draw normal numbers from a seed, by NumPy: PyTorch's are not the same on every device."""
     kind: Any = np.float64 if dtype == torch.float64 else np.float32
     generator = np.random.Generator(np.random.PCG64(draw_seed(seed, purpose)))
     drawn: npt.NDArray[Any] = generator.standard_normal(shape, dtype=kind)
@@ -75,10 +69,7 @@ def draw_normals(
 
 
 def log_bound(log_weights: Tensor) -> Tensor:
-    """Return the logarithm of the mean weight of each row: log R_kappa, shape (n_rows,).
-
-    Shapes: log_weights (n_rows, kappa): for the second stage, with log p(y | h) added (R'_kappa).
-    """
+    """Return the logarithm of the mean weight of each row: log R_kappa, or log R'_kappa."""
     return torch.logsumexp(log_weights, dim=-1) - math.log(log_weights.shape[-1])
 
 

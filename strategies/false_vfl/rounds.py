@@ -64,11 +64,7 @@ class ServerStep:
         return self._terms.detach() + to_tensor(party_terms, self._terms)
 
     def weigh(self, party_terms: AnyArray) -> tuple[float, Tensor]:
-        """Return the mean loss of the rows and the weights of their draws.
-
-        Shapes: party_terms (n_rows, n_draws): sum over the parties of their terms of the log
-        weights.
-        """
+        """Return the mean loss of rows and the weights of draws, by the parties' summed terms."""
         logs = self.log_weights(party_terms)
         self._weights = normalised_weights(logs)
         return -float(log_bound(logs).mean()), self._weights

@@ -18,6 +18,7 @@ from strategies.false_vfl.predict import drawn_step
 from strategies.false_vfl.rounds import Rounds, ServerStep
 from strategies.false_vfl.settings import FalseVFLSettings
 from strategies.neural.hardware import device_of
+from strategies.neural.networks import descend
 from strategies.neural.training import EarlyStop, LabelTargets, split_off
 
 SCORING_ROUNDS = 58
@@ -25,10 +26,7 @@ SCORING_ROUNDS = 58
 
 
 class Pretraining:
-    """Both sides' generative parameters, trained by the bound of the marginal likelihood.
-
-    Shapes: rows (n_usable,): samples that take part.
-    """
+    """Both sides' generative parameters, trained by the bound of the marginal likelihood."""
 
     def __init__(
         self,
@@ -176,10 +174,8 @@ class HeadTraining:
         total = 0.0
         order = torch.from_numpy(rng.permutation(len(rows)))
         for batch in torch.split(order, self._batch_size):
-            self._optimiser.zero_grad(set_to_none=True)
             loss = -log_bound(logs[batch] + self.net.log_density(h[batch], y[batch])).mean()
-            torch.autograd.backward([loss])
-            self._optimiser.step()
+            descend(self._optimiser, [loss])
             total += float(loss.detach()) * len(batch)
         return total / len(rows)
 

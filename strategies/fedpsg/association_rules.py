@@ -40,10 +40,7 @@ class ValueGroups:
         return np.array([values.mean() for values in self.members])
 
     def numbers(self, values: Array) -> Indices:
-        """Return the group of each value.
-
-        Shapes: values (n,): NaN = missing; returns (n,): `NONE` where there is no group.
-        """
+        """Return the group of each value; `NONE` of NaN, and where there is no group."""
         out = np.full(len(values), NONE, dtype=np.int64)
         known = ~np.isnan(values)
         if not self.members:
@@ -57,10 +54,7 @@ class ValueGroups:
 
 
 def group_values(values: Array, numeric: bool, most: int, minimum: int) -> ValueGroups:
-    """Put an attribute's values into groups.
-
-    Shapes: values (n,): numbers, or numbers of levels; NaN = missing.
-    """
+    """Put an attribute's values (numbers, or those of levels; NaN = missing) into groups."""
     seen = np.sort(values[~np.isnan(values)])
     distinct, starts, counts = np.unique(seen, return_index=True, return_counts=True)
     if not numeric:
@@ -116,11 +110,7 @@ def shares(counts: Indices) -> Array:
 
 
 def weights_of(counts: Indices, rule: str) -> Weights:
-    """Return what a party is given of the rules.
-
-    Shapes: counts (n_source, n_target): of `kept_counts`; returns (n_source, n_target): A row of
-    zeros where there is no rule.
-    """
+    """Return what a party is given of the rules, by `kept_counts`: a row of zeros: no rule."""
     if rule == "argmax":
         largest = counts.max(axis=1, keepdims=True, initial=0)
         weights: Weights = ((counts == largest) & (counts > 0)).astype(np.uint16)
@@ -130,11 +120,7 @@ def weights_of(counts: Indices, rule: str) -> Weights:
 
 
 def draw_groups(weights: Weights, sources: Indices, rng: np.random.Generator) -> Indices:
-    """Draw a group of the target for each sample.
-
-    Shapes: weights (n_source, n_target): of `weights_of`; sources (n,): the source's group of each
-    sample; `NONE` where it is in none; returns (n,): `NONE` where there is no rule.
-    """
+    """Draw a group of the target by each sample's source; `NONE` where there is no rule."""
     u = rng.random(len(sources))
     out = np.full(len(sources), NONE, dtype=np.int64)
     for group, row in enumerate(weights):
@@ -154,10 +140,7 @@ def with_rule(weights: Weights, sources: Indices) -> Indices:
 def values_of_groups(
     groups: ValueGroups, numbers: Indices, drawn: bool, rng: np.random.Generator
 ) -> Array:
-    """Return a value for each group number.
-
-    Shapes: numbers (n,): `NONE` gives NaN.
-    """
+    """Return a value for each group number; `NONE` gives NaN."""
     out = np.full(len(numbers), np.nan)
     for number, members in enumerate(groups.members):
         here = numbers == number
@@ -168,11 +151,7 @@ def values_of_groups(
 def values_of_sources(
     groups: ValueGroups, weights: Weights, sources: Indices, kind: Kind | str
 ) -> Array:
-    """Return the expected value of the attribute, given the source's group.
-
-    Shapes: weights (n_source, n_target): shares of its groups, up to a factor; sources (n,):
-    `NONE` gives NaN.
-    """
+    """Return the expected value of the attribute, by weights, (n_source, n_target), and group."""
     expected = np.full(len(weights) + 1, np.nan)  # the last stands for NONE
     for source, row in enumerate(weights.astype(np.float64)):
         if not row.any():
@@ -191,10 +170,7 @@ def values_of_sources(
 def rest_values(
     seen: Array, count: int, numeric: bool, drawn: bool, rng: np.random.Generator
 ) -> Array:
-    """Return values of an attribute where nothing is known of a sample.
-
-    Shapes: seen (n_seen,): what the party observed of the attribute; at least one value.
-    """
+    """Return values of an attribute, from those seen, where nothing is known of a sample."""
     if drawn:
         return np.asarray(rng.choice(seen, count))
     if numeric:

@@ -66,12 +66,7 @@ def choose_pairs(
 
 
 def choose_within(correlations: Array, count: int) -> list[int]:
-    """Choose attributes of one party by their correlation with each other (FedPSG-CAG).
-
-    The two attributes that correlate most, then those of the next pair, until there are enough.
-
-    Shapes: correlations (p, p): between its attributes.
-    """
+    """Choose the attributes of a party that correlate most with each other (FedPSG-CAG)."""
     if len(correlations) == 1:
         return [0][:count]
     pairs = np.argwhere(np.triu(np.ones(correlations.shape, dtype=bool), 1))
@@ -83,10 +78,7 @@ def choose_within(correlations: Array, count: int) -> list[int]:
 
 
 def rows_of_pairs(pairs: Sequence[Pair], parties: Sequence[str], mask: Flags) -> list[Indices]:
-    """Return for each pair the samples whose attribute it generates.
-
-    Shapes: mask (n_samples, n_parties): true where a party lacks a sample.
-    """
+    """Return for each pair the samples that get its attribute, which the party lacks."""
     place = {name: k for k, name in enumerate(parties)}
     open_rows: dict[tuple[str, int], Flags] = {}
     found = []

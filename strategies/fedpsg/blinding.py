@@ -19,9 +19,8 @@ FRACTION_BITS = 24
 class BlindingSteps(StepGroup):
     """Adds key streams that the server lacks to what a party sends, and takes them off a sum.
 
-    Every party adds a stream of its own: whatever the server says, none goes without. Streams
-    follow from the number of the message and from all that the parties were asked for, so each
-    covers one content; parties that were asked for different things add streams that stay.
+    Every party adds one of its own. Streams follow from the number of the message and from all that
+    was asked for: each covers one content, and those of parties that were asked otherwise stay.
     """
 
     party: Party

@@ -59,11 +59,7 @@ class SharedRows:
 
 
 def score_labels(parties: Sequence[str], widths: Mapping[str, int]) -> Indices:
-    """Return for each column of rank scores of which two parties' rows it is.
-
-    Each party offers its columns once for each other party, ranked among the rows that the two
-    share. Columns that have a number in common are multiplied, no others.
-    """
+    """Return of which two parties each column of rank scores is: equal ones are multiplied."""
     number = {frozenset(two): i for i, two in enumerate(combinations(parties, 2))}
     return np.array(
         [
@@ -80,10 +76,7 @@ def score_labels(parties: Sequence[str], widths: Mapping[str, int]) -> Indices:
 def rank_correlations(
     moments: Moments, rows: SharedRows, widths: Mapping[str, int]
 ) -> dict[tuple[str, str], Array]:
-    """Return Spearman's rank correlations between the attributes of every two parties.
-
-    Shapes: returns (p_a, p_b): by two parties, the earlier first.
-    """
+    """Return Spearman's correlations, (p_a, p_b), by two parties, the earlier first."""
     labels = score_labels(rows.parties, widths)
     owner = np.concatenate(
         [np.full(widths[n] * (len(rows.parties) - 1), k) for k, n in enumerate(rows.parties)]
@@ -102,10 +95,7 @@ def rank_correlations(
 
 
 def bins_of(pair: Pair, rows: SharedRows, minimum: int, most: int) -> int:
-    """Return how many groups of values each attribute of a pair has at most.
-
-    So many that a cell of the table of counts holds the minimum of rows on average.
-    """
+    """Return the most groups of a pair's values with which cells hold the minimum on average."""
     cells = rows.count(pair.target, pair.source) // max(minimum, 1)
     return min(most, max(2, isqrt(cells)))
 
@@ -177,10 +167,7 @@ class Comparison:
         return self.federation.parties
 
     def rows_to_learn_from(self) -> dict[str, int]:
-        """Return, by party, how many rows there are for its columns of regressions.
-
-        Where nodes hold to three rows a column, each group of rows needs as many.
-        """
+        """Return, by party, how many rows its regressions have: some for each column and group."""
         sizes, held = self.rows.sizes, ~self.rows.mask
         whole = int(sizes.sum())
         if not self.by_rule:

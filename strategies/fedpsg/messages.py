@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.arrays import Array, Floats32, Indices, Integers
+from flwr_vertical.products.pair_keys import Names
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 
 MOST_CLASSES = 50
@@ -47,7 +48,7 @@ class BackFields(_LabelFields):
 class KeyFields(TypedDict):
     """Every party's public key, and who vouches for it."""
 
-    names: Annotated[list[str], Within("n_parties", "n_parties")]
+    names: Names
     publics: Annotated[list[bytes], Within("n_parties", "n_parties")]
     identities: Annotated[list[bytes], Within("n_parties", "n_parties")]
     signatures: Annotated[list[bytes], Within("n_parties", "n_parties")]

@@ -13,7 +13,7 @@ from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.products.columns import rank_scores
-from flwr_vertical.protocol.arguments import OWN, Is, Within
+from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within, check_fits
 from flwr_vertical.tables import is_numeric
 from strategies.fedpsg.association_rules import (
     NONE,
@@ -79,15 +79,10 @@ class FedPSGParty(ComparingParty):
             if part.is_target or f"rows:{part.number}" not in given:
                 continue
             rows = np.asarray(given[f"rows:{part.number}"], dtype=np.int64)
-            weights = np.asarray(given[f"weights:{part.number}"], dtype=np.uint16)
             self._check_rows(plan, part, rows)
             groups = self.groups_of_values(plan, part)
             own = groups.numbers(self.codes[rows, part.column])
-            if len(weights) != len(groups):
-                raise ProtocolError(
-                    f"party {self.name!r}: {len(weights)} rules came for {len(groups)} groups of "
-                    "values"
-                )
+            weights = self._weights(given, part, len(groups), None)
             out = with_rule(weights, own) if rule == "mean" else draw_groups(weights, own, self.rng)
             codes.setdefault(part.other, []).append(
                 np.where(out == NONE, _NO_CODE, out).astype("<u2")
@@ -105,6 +100,15 @@ class FedPSGParty(ComparingParty):
     def _keep_keys(self, nonce: bytes, given: dict[str, Any]) -> None:
         keys = {name: given[name] for name in _KEYS}
         self.pair_keys.keep_pair_keys(nonce, **keys)
+
+    def _weights(
+        self, given: dict[str, Any], part: Part, *shape: int | None
+    ) -> npt.NDArray[np.uint16]:
+        """Return the rules of a pair: by groups of values of its source, and of its target."""
+        name = f"weights:{part.number}"
+        weights = np.asarray(given.get(name, np.zeros((0, 0))), dtype=np.uint16)
+        check_fits(self.name, name, weights, Shape(*shape))
+        return weights
 
     def _check_rows(self, plan: Plan, part: Part, rows: Indices) -> None:
         """Refuse to tell of a sample that the other party has."""
@@ -178,7 +182,7 @@ class FedPSGParty(ComparingParty):
         self._keep_keys(nonce, given)
         if "owner" in given:
             keys = {name: given[name] for name in _KEYS}
-            self.group_key.take(given["owner"], given["sealed"], {"nonce": nonce, **keys})
+            self.group_key.take(given["owner"], given.get("sealed", b""), {"nonce": nonce, **keys})
         codes = self._begun(rule, nonce, given)
         self.state["fedpsg.open"] = int(np.isnan(codes).sum())
         return self.gan.start(codes, {name: given[name] for name in SHAPE}, given["names"])
@@ -252,7 +256,12 @@ class FedPSGParty(ComparingParty):
             groups = self.groups_of_values(self._plan, part)
             if rule == "mean":
                 kind = self.table.kinds[self.table.columns[part.column]]
-                weights = np.asarray(given[f"weights:{part.number}"], dtype=np.uint16)
+                weights = self._weights(given, part, None, len(groups))
+                if numbers.max(initial=NONE) >= len(weights):  # by how many, the server is not told
+                    raise ProtocolError(
+                        f"party {self.name!r}: of pair {part.number} {len(weights)} rules came, "
+                        "fewer than its source has groups of values"
+                    )
                 values = values_of_sources(groups, weights, numbers, kind)
             else:
                 values = values_of_groups(groups, numbers, drawn, self.rng)
@@ -303,18 +312,18 @@ class FedPSGParty(ComparingParty):
         """Return pairs, samples and codes as the sources generated them."""
         seeds = self.pair_keys.seeds(nonce, _PURPOSE)
         opened = {}
-        for name, sealed in given.items():
-            if name.startswith("sealed:"):
-                source = name.removeprefix("sealed:")
-                secret = open_sealed(seeds[source], sealed, _place(source, self.name), source)
+        for source, seed in seeds.items():
+            if sealed := given.get(f"sealed:{source}", b""):
+                secret = open_sealed(seed, sealed, _place(source, self.name), source)
                 opened[source] = np.frombuffer(secret, dtype="<u2").astype(np.int64)
         found = []
         for part in self._plan.parts:
             if not part.is_target or f"rows:{part.number}" not in given:
                 continue
             rows = np.asarray(given[f"rows:{part.number}"], dtype=np.int64)
-            numbers = opened[part.other][: len(rows)]
-            opened[part.other] = opened[part.other][len(rows) :]
+            told = opened.get(part.other, np.zeros(0, dtype=np.int64))
+            numbers, opened[part.other] = told[: len(rows)], told[len(rows) :]
+            check_fits(self.name, f"sealed:{part.other}", numbers, Shape(len(rows)))
             found.append((part, rows, np.where(numbers == _NO_CODE, NONE, numbers)))
         return found
 

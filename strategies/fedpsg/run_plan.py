@@ -109,10 +109,7 @@ class Plan:
         return np.flatnonzero(np.append(groups, False)[self.group])
 
     def check(self, group: Any, missing: Any) -> None:
-        """Refuse to multiply columns over other rows than those they were made of.
-
-        Ranks among two rows, told of as a sum over all, would compare these two.
-        """
+        """Refuse other rows than columns were made of: ranks among two would compare them."""
         same = np.array_equal(np.asarray(group), self.group) and missing is not None
         wanted = self.mask if np.ndim(missing) == 2 else self.mask[:, self.place]
         if not same or not np.array_equal(np.asarray(missing, dtype=bool), wanted):

@@ -347,10 +347,7 @@ def correlation_table(
 def rule_tables(
     pairs: Sequence[Pair], counts: Sequence[Indices], columns: Mapping[str, Sequence[str]]
 ) -> pd.DataFrame:
-    """Return counts of pairs of values, a row for each cell that is not 0.
-
-    Values have numbers: their names stay with the parties.
-    """
+    """Return counts of pairs of values by number, a row for each cell that is not 0."""
     rows: list[tuple[Any, ...]] = []
     for p, table in zip(pairs, counts, strict=True):
         attribute, source = columns[p.target][p.column], columns[p.source][p.source_column]

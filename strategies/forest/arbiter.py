@@ -50,7 +50,7 @@ class JudgeSteps(RoundingSteps):
     def judge(
         self,
         number: Annotated[int, Within(0, 2**60)],
-        shape: Annotated[list[int], Within(2, 2)],
+        shape: Annotated[list[Annotated[int, Within(0, 2**31)]], Within(2, 2)],
         parcels: Annotated[list[bytes], Within("names", "names")],
         **keys: Unpack[PartyKeys],
     ) -> dict[str, Any]:

@@ -56,10 +56,7 @@ class Batch:
 
     @classmethod
     def start(cls, weight: npt.NDArray[np.integer], trees: list[int], min_child: int) -> "Batch":
-        """Return the roots.
-
-        Shapes: weight (n_trees, n_samples).
-        """
+        """Return the roots; weight (n_trees, n_samples)."""
         n_trees = len(trees)
         table = np.full((n_trees, N_FIELDS), _LEAF, dtype=np.int32)
         table[:, TREE], table[:, NUMBER] = trees, 0
@@ -79,10 +76,7 @@ class Batch:
         return len(self.node)
 
     def places(self, chosen: Indices, fit_only: bool = True) -> tuple[Indices, list[int]]:
-        """Return each row's place among chosen nodes of its tree, -1 for none, and their number.
-
-        Shapes: returns (n_trees, n_samples).
-        """
+        """Return rows' places among their trees' chosen nodes, -1 for none; and nodes per tree."""
         first = int(self.table[0, TREE]) if len(self.table) else 0
         step = self._step
         of = (self.table[chosen, TREE] - first) // step
@@ -217,13 +211,7 @@ class Comers:
         return np.asarray(np.where(self.missing, missing_left[self.split], self.left))
 
     def settled(self, missing_left: Flags, fitted: Flags) -> Flags:
-        """Return where rows that lack the cell go in the end, shape (n_splits,).
-
-        Where none that is fitted lacks it, they go with the majority.
-
-        Shapes: missing_left (n_splits,): as the arbiter chose; fitted (n_comers,): which of them
-        are fitted.
-        """
+        """Return where rows without the cell go, (n_splits,): with most, if no fitted one is."""
         n_splits = len(missing_left)
         lacking = np.bincount(self.split, fitted & self.missing, n_splits)
         here = np.bincount(self.split, fitted, n_splits)

@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.arrays import Array, Flags, Ring
-from flwr_vertical.products.arithmetic import helpers
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.products.arithmetic import helpers, own_place
 from flwr_vertical.products.streams import stream
 from strategies.trees.arbiter import under_cancelling_bits
 from strategies.trees.binning import SlotLayout
@@ -58,10 +59,7 @@ class Sums:
 
 
 def limits_of(total: Ring, target_bits: int) -> Array:
-    """Return what is above every ``|N|`` and every ``H_L``, shape (2, n_nodes).
-
-    Shapes: total (n_nodes,): rows of each node.
-    """
+    """Return what is above ``|N|`` and ``H_L``, (2, n_nodes), given the rows of each node."""
     rows = total.astype(np.float64)
     return np.stack([rows * rows * 2.0 ** (target_bits - 2) + 1.0, rows + 1.0])
 
@@ -105,10 +103,7 @@ def parcel(
 
 
 def marks(legal: Flags, place: Place, seed: bytes, number: int, order: Indices) -> Flags:
-    """Return a share of all parties' marks of legal candidates: the own, under bits that cancel.
-
-    Shapes: legal (n_nodes, n_own, 2); order (n_nodes, n_candidates): see `Factors`.
-    """
+    """Return a share of all parties' marks of legal candidates: the own, under bits that cancel."""
     every = np.zeros(order.shape, dtype=bool)
     every[:, _of_slots(place.own)] = legal.reshape(len(legal), -1)
     placed = np.take_along_axis(every, order, axis=1)
@@ -183,12 +178,20 @@ class Used:
         Shapes: observed (n_slots,): of each slot of all parties, that of its column's observed
         rows; usable (n_slots,): whether the trees may use it; all slots of a column alike.
         """
+        own = own_place(name, names, widths, layout.n_slots)
         starts = np.concatenate([[0], np.cumsum(widths)])
+        last = np.repeat(np.cumsum(layout.widths) - 1, layout.widths)
+        if (observed[starts[own] : starts[own + 1]] != starts[own] + last).any() or (
+            usable != usable[observed]
+        ).any():
+            raise ProtocolError(
+                f"party {name!r}: arguments 'observed' and 'usable' take the slots of a column "
+                "apart; expected all or none of a column, and its last one as that of its rows"
+            )
         slots = np.flatnonzero(usable)
         place = np.full(len(usable), -1, dtype=np.int64)
         place[slots] = np.arange(len(slots))
         party = np.searchsorted(starts, slots, side="right") - 1
-        own = names.index(name)
         helper = helpers(names)
         helped = [k for k, other in enumerate(names) if helper[other] == name]
         before = np.cumsum([0, *(widths[k] for k in helped)])

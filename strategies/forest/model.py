@@ -53,10 +53,7 @@ class VotesModel(Model):
         return Objective(self.objective, self.n_classes)
 
     def raw(self, votes: npt.NDArray[np.integer], bits: int) -> Array:
-        """Return raw predictions, shape of the votes.
-
-        Shapes: votes (n_classes, n_samples): between 0 and 2^bits.
-        """
+        """Return raw predictions, shape of the votes, (n_classes, n_samples): up to 2^bits."""
         return np.asarray(self.low + self.span * votes.astype(np.float64) * 2.0**-bits)
 
 
@@ -134,10 +131,7 @@ class GrowingForest:
 
 
 def coefficients_of(table: Lines, n_trees: int, target_bits: int) -> Ring:
-    """Return what leaves' sums are multiplied by, so that votes are means of trees' means.
-
-    Shapes: table (n_nodes, 7); returns (n_nodes,): 0 of nodes that are no leaves.
-    """
+    """Return what leaves' sums are multiplied by, (n_nodes,): votes are means of trees' means."""
     rows = np.maximum(table[:, WEIGHT], 1).astype(np.float64)
     found = np.rint(2.0 ** (VOTE_BITS - target_bits) / (rows * n_trees)).astype(np.uint64)
     found[table[:, PARTY] >= 0] = 0

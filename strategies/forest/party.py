@@ -1,7 +1,7 @@
 """The party half of a forest: batches of trees, and the votes of their leaves."""
 
 import hashlib
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,9 @@ from flwr_vertical.arrays import Flags
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import GroupKeySteps
+from flwr_vertical.products.pair_keys import Names, Widths
 from flwr_vertical.products.streams import stream
-from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, AddsUpTo, Is, Shape, Within, check_fits
 from strategies.forest.arbiter import place, unpack_places
 from strategies.forest.batch import PARTY, TREE, WEIGHT, Batch, Comers, weights_of
 from strategies.forest.gain_messages import Sums, Used, factors_of, limits_of, marks, parcel
@@ -27,6 +28,9 @@ from strategies.trees.secret_shares import with_siblings
 
 _BATCH, _KEPT = "votes.batch", "votes.kept"  # live objects
 
+FitBits: TypeAlias = Annotated[npt.NDArray[np.uint8], Shape("ceil(n_samples / 8)")]
+"""Packed bits of shape (n_samples,): which rows have a label."""
+
 
 class GrowthSteps(StepGroup):
     """Grows trees; the party has `codes`, `layout` and `tag`."""
@@ -37,13 +41,13 @@ class GrowthSteps(StepGroup):
     def begin_batch(
         self,
         deal: bytes,
-        names: Annotated[list[str], Within("n_parties", "n_parties")],
+        names: Names,
         seed: Annotated[int, Within(0, 2**62)],
         draws: Annotated[Indices, DISTINCT, Within(0, "n_trees - 1")],
         trees: Annotated[Indices, DISTINCT, Shape("draws"), Within(0, "n_trees * n_classes - 1")],
         n_classes: Annotated[int, Within(1, 1000)],
         bootstrap: Annotated[bool, Is("bootstrap")],
-        fit: npt.NDArray[np.uint8],
+        fit: FitBits,
         min_child: Annotated[int, Is("min_child")],
     ) -> dict[str, Any]:
         """Draw the rows of some trees, which begin to grow.
@@ -58,6 +62,8 @@ class GrowthSteps(StepGroup):
         grid = self.party.policy.grid
         if not self.other(DealtSteps).holds(deal):
             return {"holds": False, "grid": grid}
+        # Of one class, one after the other.
+        check_fits(self.name, "trees", np.diff(trees), Within(n_classes, n_classes))
         n_rows = self.party.n_samples
         labelled = np.unpackbits(np.asarray(fit), count=n_rows)
         fitted = np.flatnonzero(labelled)
@@ -72,8 +78,8 @@ class GrowthSteps(StepGroup):
     @step
     def offer(
         self,
-        names: Annotated[list[str], Within("n_parties", "n_parties")],
-        widths: Annotated[list[int], Within("names", "names")],
+        names: Names,
+        widths: Annotated[Widths, AddsUpTo("observed")],
         observed: Annotated[Indices, Within(0, "observed - 1")],
         usable: Annotated[npt.NDArray[np.uint8], Shape("observed"), Within(0, 1)],
         target_bits: Annotated[int, Within(0, 62)],
@@ -154,8 +160,8 @@ class GrowthSteps(StepGroup):
     @step
     def end_batch(
         self,
-        names: Annotated[list[str], Within("n_parties", "n_parties")],
-        fit: npt.NDArray[np.uint8],
+        names: Names,
+        fit: FitBits,
         model_trees: Annotated[int, Is("n_trees")],
         target_bits: Annotated[int, Within(0, 62)],
         sides: Annotated[list[bytes] | None, Within("names", "names")] = None,
@@ -174,15 +180,15 @@ class GrowthSteps(StepGroup):
             lines = lines[np.argsort(batch.table[lines, TREE], kind="stable")]
             at, counts = batch.places(lines)
             leaf[lines] = node_sums(InMemory(half).rows, 1, at, batch.weight, counts)[:, 0]
-        free = np.flatnonzero(np.unpackbits(np.asarray(fit), count=self.party.n_samples) == 0)
-        forest.end_batch(batch, leaf, coefficients_of(batch.table, model_trees, target_bits), free)
+        coefficients = coefficients_of(batch.table, model_trees, target_bits)
+        forest.end_batch(batch, leaf, coefficients, self._unlabelled(fit))
         self.party.live.drop(_BATCH)
 
     @step
     def votes(
         self,
         model: Annotated[str, Within(1, 200)],
-        fit: npt.NDArray[np.uint8],
+        fit: FitBits,
         bits: Annotated[int, Within(1, 30)],
     ) -> dict[str, Any]:
         """Seal the own share of the votes for samples without a label; see `ReleaseSteps.release`.
@@ -190,15 +196,14 @@ class GrowthSteps(StepGroup):
         Message: model: names the model; fit: as in `begin_batch`; bits: of each class.
         """
         forest = self.forest
-        free = np.flatnonzero(np.unpackbits(np.asarray(fit), count=self.party.n_samples) == 0)
-        release = self.other(ReleaseSteps).release
+        release, free = self.other(ReleaseSteps).release, self._unlabelled(fit)
         return release(forest.own, forest.votes, free, int(bits), model.encode())
 
     @step
     def finish_votes(
         self,
         model: Annotated[str, Within(1, 200)],
-        names: Annotated[list[str], Within("n_parties", "n_parties")],
+        names: Names,
         target_bits: Annotated[int, Within(0, 62)],
     ) -> dict[str, Any]:
         """Keep the own part of the model, on the own disk, and erase all keys and shares.
@@ -239,6 +244,12 @@ class GrowthSteps(StepGroup):
         """What there is of the forest."""
         found: GrowingForest = self.party.live.get(_KEPT, GrowingForest)
         return found
+
+    def _unlabelled(self, fit: npt.NDArray[np.uint8]) -> Indices:
+        """Return the rows without a label, as many as votes were begun for."""
+        free = np.flatnonzero(np.unpackbits(np.asarray(fit), count=self.party.n_samples) == 0)
+        check_fits(self.name, "fit", free, Shape(self.forest.votes.shape[1]))
+        return free
 
     # -- sums --------------------------------------------------------------------------------------
 
@@ -289,6 +300,10 @@ class GrowthSteps(StepGroup):
         if sides is None:
             return
         batch, level = self.batch(), self.forest.level
+        if "won" not in level:
+            raise ProtocolError(
+                f"party {self.name!r}: argument 'sides' comes after step 'split' of this level"
+            )
         left = np.zeros(batch.node.shape, dtype=bool)
         missing_left = np.zeros(len(batch.active), dtype=np.int64)
         for k, (name, sealed) in enumerate(zip(names, sides, strict=True)):

@@ -122,7 +122,7 @@ class ForestPredictions(Predictions):
         bits = grid // model.n_classes
         asked = {**common, "level": level, "bits": bits, **sides}
         replies = federation.call("tally", asked)
-        raw = model.raw(opened_votes(federation, replies, keys, bits, model.n_classes), bits)
+        raw = model.raw(opened_votes(federation, replies, keys, bits), bits)
         federation.call("finish_predictions", parties=names)
         federation.call("finish", parties=[ARBITER])
         found = prediction_table(model.loss, raw)

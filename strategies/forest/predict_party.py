@@ -11,7 +11,7 @@ from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.products.streams import stream
-from flwr_vertical.protocol.arguments import OWN, Within
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, Within, check_fits
 from strategies.forest.batch import LEFT, MISSING_LEFT, NUMBER, PARTY, RIGHT, TREE, Comers, Lines
 from strategies.forest.model import VotesPart, coefficients_of
 from strategies.forest.vote_release import ReleaseSteps
@@ -20,7 +20,7 @@ from strategies.trees.binning import Codes
 from strategies.trees.routing import count_sides
 
 ForestName: TypeAlias = Annotated[str, Within(1, 200)]
-TakingPart: TypeAlias = Annotated[list[str], Within(1, "n_parties")]
+TakingPart: TypeAlias = Annotated[list[str], Within(1, "n_parties"), DISTINCT]
 Level: TypeAlias = Annotated[int, Within(0, 2**20)]
 Sides: TypeAlias = Annotated[list[bytes] | None, Within("names", "names")]
 
@@ -165,6 +165,7 @@ class VotesPredictParty(Party):
         descent: Descent = self.live.get(_AT, Descent)
         at, table = descent.at, part.table
         if sides is not None:
+            check_fits(self.name, "level", level, Within(1, level))
             owner, left = table[at, PARTY], np.zeros(at.shape, dtype=bool)
             for name, sealed in zip(names, sides, strict=True):
                 told = open_sealed(self._key, sealed, _place(name, level - 1), name)

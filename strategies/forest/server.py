@@ -63,10 +63,7 @@ class WholeTargets:
 
 
 class VoteRounds:
-    """Takes the rounds of one forest.
-
-    Shapes: labels (n_samples,): NaN where a sample has none.
-    """
+    """Takes the rounds of one forest; labels are NaN where a sample has none."""
 
     def __init__(
         self,

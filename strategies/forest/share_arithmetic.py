@@ -23,21 +23,19 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import StepGroup, step
-from flwr_vertical.errors import StateLostError
+from flwr_vertical.errors import ProtocolError, StateLostError
 from flwr_vertical.products import GroupKeySteps
-from flwr_vertical.products.arithmetic import helpers
+from flwr_vertical.products.arithmetic import helpers, own_place
+from flwr_vertical.products.pair_keys import Names, Widths
 from flwr_vertical.products.streams import KeyStream, stream
-from flwr_vertical.protocol.arguments import OWN, Shape, Within
+from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits
 from strategies.forest.gain_messages import Used
 from strategies.trees.node_sums import BLOCK_BYTES, Blocks, Indices, Ring, dense_sums
 from strategies.trees.secret_shares import check_tag, stream_label
 
 
 def dealt(masked: Blocks, width: int, target: Ring, pad: Blocks) -> Ring:
-    """Return ``W = U y + P``; the server's part.
-
-    Shapes: target (n_rows,): ``y``, 0 where a row has no label.
-    """
+    """Return ``W = U y + P``, y being 0 where a row has no label; the server's part."""
     out = np.empty((len(target), width), dtype=np.uint64)
     for start, stop in _blocks(out.shape):
         np.multiply(masked(start, stop), target[start:stop, None], out=out[start:stop])
@@ -46,10 +44,7 @@ def dealt(masked: Blocks, width: int, target: Ring, pad: Blocks) -> Ring:
 
 
 def owner_matrix(width: int, stream: Blocks, pad: Blocks, masked_target: Ring) -> Ring:
-    """Return ``Z``, and ``y + rho`` as its last column.
-
-    Shapes: masked_target (n_rows,): ``y + rho``; returns (n_rows, width + 1).
-    """
+    """Return ``Z``, and ``y + rho`` as its last column, (n_rows, width + 1)."""
     out = np.empty((len(masked_target), width + 1), dtype=np.uint64)
     for start, stop in _blocks(out.shape):
         own = out[start:stop, :width]
@@ -106,8 +101,8 @@ _SHARES, _IN_USE = "votes.shares", "votes.shares in use"  # in the cache: dealt 
 class DealtSteps(StepGroup):
     """The party has `tag`, of its codes.
 
-    Who has which share of the targets follows from `helpers`: the second party has ``y + rho`` and
-    the first ``-rho`` of the same rho. These two so have the shares of leaves and votes.
+    Of the first two parties, see `helpers`, the second has ``y + rho`` and the first ``-rho``:
+    shares of the targets, and so of leaves and votes.
     """
 
     party: Any
@@ -116,8 +111,8 @@ class DealtSteps(StepGroup):
     def take_shares(
         self,
         deal: bytes,
-        names: Annotated[list[str], Within("n_parties", "n_parties")],
-        widths: Annotated[list[int], Within("names", "names")],
+        names: Names,
+        widths: Widths,
         tags: Annotated[list[bytes], Within("names", "names")],
         pad: Annotated[bytes, OWN],
         masked_target: Annotated[Ring, OWN, Shape("n_samples")],
@@ -132,7 +127,8 @@ class DealtSteps(StepGroup):
         the seed of the other rho; dealt (n_samples, n_helped): at a helper, ``W`` of the parties
         that it helps, side by side, in the order of names.
         """
-        own, seed = names.index(self.name), self.other(GroupKeySteps).seed
+        own = own_place(self.name, names, widths, self.party.layout.n_slots)
+        seed = self.other(GroupKeySteps).seed
         check_tag(self.party, tags[own])
         n_rows = len(masked_target)
 
@@ -142,10 +138,11 @@ class DealtSteps(StepGroup):
         pads = KeyStream(pad, "P", (n_rows, widths[own]))
         matrix = owner_matrix(widths[own], key_stream(own).rows, pads.rows, masked_target)
         helped = [k for k, name in enumerate(names) if helpers(names)[name] == self.name]
-        other = np.zeros((n_rows, 0), dtype=np.uint64)
-        if dealt is not None:
-            streams, of = [key_stream(k).rows for k in helped], [widths[k] for k in helped]
-            other = helper_matrix(np.asarray(dealt), of, streams, stream(rho, "rho", (n_rows,)))
+        streams, of = [key_stream(k).rows for k in helped], [widths[k] for k in helped]
+        other = np.zeros((n_rows, 0), dtype=np.uint64) if dealt is None else np.asarray(dealt)
+        check_fits(self.name, "dealt", other, Shape(n_rows, sum(of)))
+        if helped:
+            other = helper_matrix(other, of, streams, stream(rho, "rho", (n_rows,)))
         self.cache[_SHARES] = {"deal": deal, "own": matrix, "helped": other}
 
     def holds(self, deal: bytes) -> bool:
@@ -162,9 +159,16 @@ class DealtSteps(StepGroup):
             found = []
             for part, columns in (("own", used.own), ("helped", used.helped)):
                 whole = self._share(part)
+                check_fits(self.name, "widths", columns, Within(0, whole.shape[1] - 1))
                 found.append(whole if len(columns) == whole.shape[1] else whole[:, columns])
-            self.cache[_IN_USE] = [np.ascontiguousarray(part) for part in found]
-        own, helped = self.cache[_IN_USE]
+            self.cache[_IN_USE] = used, [np.ascontiguousarray(part) for part in found]
+        first, (own, helped) = self.cache[_IN_USE]
+        same = zip((first.own, first.helped), (used.own, used.helped), strict=True)
+        if not all(np.array_equal(before, now) for before, now in same):
+            raise ProtocolError(
+                f"party {self.name!r}: argument 'usable' names other columns than on the "
+                "first level of these trees; expected the same ones on all levels"
+            )
         return own, helped
 
     def half(self, own: int) -> Ring | None:

@@ -76,6 +76,20 @@ DISCLOSURE = (
     ("nobody else", "a label; a value within a bin; what a leaf predicts"),
 )
 
+_BEGUN = (
+    Repeat(
+        Round("send_masked", "rows of its bins, under a key stream", again=True),
+        at_most="n_samples",
+    ),
+    Maybe(Round("take_shares")),
+    Round("begin_batch", "bits that a prediction may tell", tells=FACTS),
+)
+_COMPARED = (
+    Round("offer", "sealed for the arbiter, what gains are compared by"),
+    Round("judge", "sealed for the parties, which candidates win", ask=THE_ARBITER),
+)
+_SPLIT = Round("split", "sealed for the parties, sides of rows", tells=(NOTHING, BITS))
+
 
 class VerticalForest(Strategy):
     """Average trees that are each fitted to samples drawn anew (Breiman, 2001).
@@ -131,23 +145,11 @@ class VerticalForest(Strategy):
         Round("prepare", "its public key", tells=FACTS, ask=THE_ARBITER),
         Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE),
         Repeat(
-            Repeat(
-                Repeat(
-                    Round("send_masked", "rows of its bins, under a key stream", again=True),
-                    at_most="n_samples",
-                ),
-                Maybe(Round("take_shares")),
-                Round("begin_batch", "bits that a prediction may tell", tells=FACTS),
-                at_most=3,
-            ),
-            Repeat(
-                Round("offer", "sealed for the arbiter, what gains are compared by"),
-                Round("judge", "sealed for the parties, which candidates win", ask=THE_ARBITER),
-                Maybe(
-                    Round("split", "sealed for the parties, sides of rows", tells=(NOTHING, BITS))
-                ),
-                at_most="max_depth",
-            ),
+            *_BEGUN,
+            Repeat(*_BEGUN, at_most=2),
+            *_COMPARED,
+            Repeat(_SPLIT, *_COMPARED, at_most="max_depth - 1"),
+            Maybe(_SPLIT),
             Round("end_batch"),
             at_most="1000 * ceil(n_trees / batch)",
         ),
@@ -200,9 +202,7 @@ class VerticalForest(Strategy):
         if len(free):
             bits = int(rounds.state["grid"]) // objective.width
             shares = federation.call("votes", {"model": name, "fit": rounds.fit, "bits": bits})
-            raw = model.raw(
-                opened_votes(federation, shares, rounds.keys, bits, objective.width), bits
-            )
+            raw = model.raw(opened_votes(federation, shares, rounds.keys, bits), bits)
         arguments = {"model": name, "names": names, "target_bits": targets.bits}
         splits = federation.call("finish_votes", arguments, parties=names)
         federation.call("finish", parties=[ARBITER])

@@ -35,11 +35,7 @@ class ReleaseSteps(StepGroup):
     def release(
         self, own: int, votes: Ring, rows: npt.NDArray[np.intp], bits: int, content: bytes
     ) -> dict[str, Any]:
-        """Seal the own share of votes for the arbiter, once they are written down.
-
-        Shapes: votes (n_classes, n_rows): the own share; rows (n_rows,): aligned numbers of the
-        rows.
-        """
+        """Seal the own share of votes, (n_classes, n_rows), once the rows are written down."""
         chosen = np.isin(self.party.positions, rows)
         digest = hashlib.blake2b(content + np.asarray(rows).tobytes(), digest_size=16).digest()
         self.party.open_bits(
@@ -77,11 +73,7 @@ def check_bits_of(grid: int, n_classes: int) -> None:
 
 
 def opened_votes(
-    federation: Federation,
-    replies: dict[str, dict[str, Any]],
-    keys: dict[str, Any],
-    bits: int,
-    n_classes: int,
+    federation: Federation, replies: dict[str, dict[str, Any]], keys: dict[str, Any], bits: int
 ) -> npt.NDArray[np.int64]:
     """Have the arbiter round votes, and return them, shape (n_classes, n_rows); one round."""
     first, second = keys["names"][:2]

@@ -51,10 +51,7 @@ class Approximation:
         return replace(self, scale=scale)
 
     def on_all_columns(self, kept: npt.NDArray[np.int64], n_columns: int) -> "Approximation":
-        """Return the same likelihood with columns that have no effect beside those here.
-
-        Shapes: kept (n_kept,): numbers of the columns here among all.
-        """
+        """Return the same likelihood with columns without effect beside those that are `kept`."""
         at = np.concatenate([[0], 1 + kept])
         information = np.zeros((1 + n_columns, 1 + n_columns))
         information[np.ix_(at, at)] = self.information
@@ -63,11 +60,7 @@ class Approximation:
         return replace(self, center=center, scale=scale, information=information, estimate=estimate)
 
     def with_ridge(self, ridge: Array) -> "Approximation":
-        """Return the likelihood less a ridge, at the maximum of that.
-
-        Shapes: ridge (n_columns,): what the square of each coefficient, in units of `scale`, is
-        multiplied by beside the sum of the rows' losses.
-        """
+        """Return the likelihood less `ridge` times squared coefficients in units of `scale`."""
         information = self.information + np.diag(np.append(0.0, 2.0 * ridge * self.scale**2))
         less = replace(self, information=information)
         right = self.loss.hessian @ (self.estimate[1:] * self.scale)
@@ -102,11 +95,7 @@ class Approximation:
     def in_units(
         self, center: Array, unit: Array, y_center: float = 0.0, y_unit: float = 1.0
     ) -> "Approximation":
-        """Return the same likelihood in other units.
-
-        Shapes: center, unit (n_columns,): each column is ``center + unit * z`` with z the one
-        here; without an intercept `center` is 0.
-        """
+        """Return the same likelihood in units ``center + unit * z``, z being those here."""
         size = np.concatenate([[1.0], unit])
         estimate = y_unit * self.estimate / size
         estimate[0] += y_center
@@ -193,6 +182,8 @@ def select(
         worse = at.n_rows * np.log1p(lost / (at.n_rows * max(at.noise, 1e-300)))
     bic = worse + selected * np.log(at.n_rows)
     chosen = int(np.argmin(bic)) if last is None else last.chosen
+    best, strength = scaled[:, chosen], lambdas[chosen]
+    tangent = lla_weights(best[:, None], np.array([strength]), penalty)[:, 0]
     return Selection(
         lambdas=lambdas,
         bic=bic,
@@ -201,15 +192,8 @@ def select(
         selected=selected,
         lost=lost,
         chosen=chosen,
-        violation=_violation(loss, scaled[:, chosen], lambdas[chosen], penalty, penalised),
+        violation=loss.violation(best, strength * tangent * penalised),
     )
-
-
-def _violation(
-    loss: Quadratic, beta: Array, strength: float, penalty: str, penalised: Flags
-) -> float:
-    tangent = lla_weights(beta[:, None], np.array([strength]), penalty)[:, 0]
-    return loss.violation(beta, strength * tangent * penalised)
 
 
 def _inverse(information: Array, dispersion: float, intercept: bool) -> Array | None:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import Federation, Result
+from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from strategies.glm.approximation import Approximation, Selection, select
-from strategies.glm.means import MaximumLikelihood, maximum_likelihood
+from strategies.glm.means import MaximumLikelihood
 from strategies.glm.penalties import grid
 from strategies.linear.families import Family
 from strategies.linear.moments.collect import OpenedMoments
@@ -26,10 +26,7 @@ _CHOICES = 4
 def rows_in_common(
     mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows, *, advice: str, few: str
 ) -> RowGroups:
-    """Take the rows that all parties have; see `complete_rows`.
-
-    `advice` says what uses the rows that some party lacks, `few` what fits few rows.
-    """
+    """Take rows that all parties have; `advice`: what uses others, `few`: what fits few rows."""
     try:
         return complete_rows(mask, widths, minimum)
     except DataError as error:
@@ -61,45 +58,16 @@ class Path:
         return found.beta[:, found.chosen]
 
 
-def maximum_on_path(
-    federation: Federation,
-    opened: OpenedMoments,
-    rows: Pattern,
-    family: Family,
-    path: Path | None,
-    ridge: Array,
-    *,
-    intercept: bool,
-    standardize: bool,
-) -> MaximumLikelihood:
-    """Find the maximum of the likelihood less a ridge, and what a path of penalties makes of it.
-
-    Shapes: ridge (n_columns,): what squared coefficients are multiplied by.
-    """
-    if path is not None and path.lambdas is None:
-        largest = _largest_lambda(opened, rows, family, path.penalised, intercept, standardize)
-        path.lambdas = grid(max(largest, 1e-300))
-    return maximum_likelihood(
-        federation,
-        opened,
-        family.name,
-        intercept=intercept,
-        standardize=standardize,
-        ridge=ridge,
-        choose=None if path is None else path.choose,
-        cure="raise l2" if ridge.any() else "set a penalty",
-    )
-
-
-def _largest_lambda(
+def grid_of(
     opened: OpenedMoments,
     rows: Pattern,
     family: Family,
     penalised: Flags,
+    *,
     intercept: bool,
     standardize: bool,
-) -> float:
-    """Return the lambda from which on no column is selected, from the score at none."""
+) -> Array:
+    """Return lambdas from that on from which no column is selected, by the score at none."""
     n, problem, unit = rows.n_rows, opened.problem, opened.unit
     mean = rows.sums / n
     second = rows.about(mean)[1] / n
@@ -110,7 +78,7 @@ def _largest_lambda(
         of_labels = problem.y_center + problem.y_scale * mean[-1] - at_none
         score = score + (opened.center / unit + mean[:-1]) * of_labels
     per = 1.0 / np.where(spread > 0.0, spread, np.inf) if standardize else unit
-    return float(np.abs(score * per)[penalised].max(initial=0.0))
+    return grid(max(float(np.abs(score * per)[penalised].max(initial=0.0)), 1e-300))
 
 
 def noise_covariance(
@@ -188,10 +156,7 @@ def fill_means(
     intercept: bool,
     result: Result,
 ) -> None:
-    """Fill in how well the chosen coefficients fit labels of other families.
-
-    Shapes: y (n_used,): labels of the fit.
-    """
+    """Fill in how well the chosen coefficients fit labels of other families."""
     level = family.link(float(y.mean())) if intercept else 0.0
     null = float(family.deviance(y[:, None], np.full((len(y), 1), level))[0])
     lost = float(found.lost[found.chosen])

@@ -65,11 +65,7 @@ def shifted(rows: Pattern, by: Array) -> Pattern:
 
 
 def on_all_columns(rows: Pattern, kept: npt.NDArray[np.int64], n_columns: int) -> Pattern:
-    """Return the moments with zeros for columns that are left out.
-
-    Shapes: kept (n_kept,): columns that stay, ascending, by their numbers among all; all are
-    observed.
-    """
+    """Return the moments with zeros for columns that are not `kept`, in order."""
     at = np.searchsorted(rows.observed, kept)
     sums, products = np.zeros(n_columns), np.zeros((n_columns, n_columns))
     sums[kept] = rows.sums[at]
@@ -177,10 +173,7 @@ def of_complete_rows(
 def of_all_rows(
     opened: OpenedMoments, result: Result, standardize: bool
 ) -> tuple[Approximation, Array, Array, Flags]:
-    """Return the likelihood of all rows, and mean and covariance of the columns.
-
-    The last says which of intercept and coefficients no rows tell, see `note_fit`.
-    """
+    """Return the likelihood of all rows, and what `note_fit` takes: means and covariance."""
     maximum = maximise(opened, "full")
     fit, kept, d = maximum.fit, maximum.kept, opened.n_columns
     unknown = note_fit(result, opened, maximum)

@@ -58,9 +58,8 @@ def maximum_likelihood(
 ) -> MaximumLikelihood:
     """Find the maximum of the likelihood; two rounds for each evaluation of the means, and more.
 
-    With a ridge, of shape (n_columns,) or one for all, it is that of the likelihood less `ridge`
-    times squared coefficients.
-    With `choose` the likelihood is then expanded about what this returns, until that stays.
+    Less `ridge`, one or of shape (n_columns,), times squared coefficients; with `choose` expanded
+    about what that returns, until it stays.
     """
     problem, offered = opened.problem, opened.offered
     assert isinstance(opened.products, PrivateProducts)  # see `check_federation`
@@ -136,10 +135,7 @@ def with_labels(
 
 
 def shifted(moments: Moments, by: Array, n_rows: float, labels: float) -> Moments:
-    """Return the moments of one group with a vector added to its rows.
-
-    Shapes: by (n_columns,).
-    """
+    """Return the moments of one group with a vector added to its rows."""
     by = np.where(moments.withheld[0], 0.0, by)
     sums = moments.sums[0]
     across = np.outer(sums, by)

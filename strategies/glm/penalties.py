@@ -21,11 +21,7 @@ BIC = "bic"
 
 
 def lla_weights(beta: Array, strengths: Array, penalty: str) -> Array:
-    """Return ``alpha = P'(|beta|) / lambda``.
-
-    Shapes: beta (n_columns, n_fits): last estimates; strengths (n_fits,): ``lambda`` of each fit;
-    returns (n_columns, n_fits): between 0 and 1; 1 at zero.
-    """
+    """Return ``alpha = P'(|beta|) / lambda``, (n_columns, n_fits): 1 at zero."""
     if penalty == "lasso":
         return np.ones_like(beta)
     if penalty not in CONCAVE:

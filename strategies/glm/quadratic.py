@@ -106,10 +106,7 @@ def penalised_path(
 def concave_fit(
     loss: Quadratic, beta: Array, strength: float, penalty: str, penalised: Flags
 ) -> Array:
-    """Minimise the loss under a concave penalty, by tangents from coefficients on.
-
-    Shapes: beta (n_columns,): where the first tangents are drawn.
-    """
+    """Minimise the loss under a concave penalty, by tangents from coefficients on."""
     for _ in range(_TANGENTS):
         tangent = lla_weights(beta[:, None], np.array([strength]), penalty)[:, 0]
         last, beta = beta, _weighted_lasso(loss, strength * tangent * penalised, beta)

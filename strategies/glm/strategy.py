@@ -46,13 +46,18 @@ from strategies.glm.fit import (
     Path,
     fill_means,
     fill_normal,
-    maximum_on_path,
+    grid_of,
     noise_covariance,
     penalised_columns,
     rows_in_common,
 )
 from strategies.glm.likelihoods import moments_of, of_all_rows, of_complete_rows, usable_rows
-from strategies.glm.means import MaximumLikelihood, check_federation, given_labels
+from strategies.glm.means import (
+    MaximumLikelihood,
+    check_federation,
+    given_labels,
+    maximum_likelihood,
+)
 from strategies.glm.outcome import fill_selected
 from strategies.glm.penalties import SELECTING, parse_lambdas, stated
 from strategies.linear import settings as shared
@@ -300,16 +305,10 @@ class VerticalGLM(Strategy):
         if penalty in SELECTING and budget is None:
             few = ". Strategy 'glm-admm' fits few rows with a penalty, if every node agrees to it"
         opened = open_moments(
-            federation,
-            alignment,
-            result,
-            encoding=self.encoding,
-            missing_cells=self.missing_cells,
-            missing_labels=self.missing_labels,
-            intercept=self.intercept,
+            federation, alignment, result, **shared.reading_of(self), intercept=self.intercept,
             grouping=partial(rows_in_common, advice=advice, few=few) if whole else by_pattern,
             budget=budget,
-        )
+        )  # fmt: skip
         progress.step("moments")
         problem = opened.problem
         penalised = penalised_columns(str(self.unpenalized), problem)
@@ -336,16 +335,15 @@ class VerticalGLM(Strategy):
             if self.family == "gaussian":
                 at = of_complete_rows(opened, rows, self.standardize, self.intercept)
             else:
-                maximum = maximum_on_path(
-                    federation,
-                    opened,
-                    rows,
-                    family,
-                    path if penalty in SELECTING else None,
-                    ridge,
-                    intercept=self.intercept,
-                    standardize=self.standardize,
-                )
+                how = {"intercept": self.intercept, "standardize": self.standardize}
+                selects = penalty in SELECTING
+                if selects and path.lambdas is None:
+                    path.lambdas = grid_of(opened, rows, family, penalised, **how)
+                maximum = maximum_likelihood(
+                    federation, opened, self.family, **how, ridge=ridge,
+                    choose=path.choose if selects else None,
+                    cure="raise l2" if ridge.any() else "set a penalty",
+                )  # fmt: skip
                 at = maximum.at
         if ridge.any() and maximum is None:
             at = at.with_ridge(ridge)
@@ -377,13 +375,6 @@ class VerticalGLM(Strategy):
             [len(problem.columns[name]) for name in federation.parties],
             self.family,
         )
-        keep_and_predict(
-            federation,
-            alignment,
-            result,
-            regressions,
-            free,
-            problem.free_mask[: len(free)],
-            step="finish_moments",
-        )
+        rest = free, problem.free_mask[: len(free)]
+        keep_and_predict(federation, alignment, result, regressions, *rest, step="finish_moments")
         progress.step("keep")

@@ -54,11 +54,7 @@ class ColumnBlock:
         return lla_weights(beta, self.strengths[fits], self.penalty)
 
     def step(self, beta: Array, weights: Array, fits: Indices, slope: Array, steep: float) -> Array:
-        """Take the step (4.4) of some fits by coordinate descent.
-
-        Shapes: beta, weights (n_columns, n_fits): of these fits; slope (n_samples, n_fits): ``gamma
-        + phi h``; returns (n_columns, n_fits).
-        """
+        """Take the step (4.4) of some fits by coordinate descent; slope: ``gamma + phi h``."""
         pull = self.z.T @ slope / len(self.z) / steep
         threshold = self.strengths[fits] * weights / steep
         if not threshold.any():
@@ -99,10 +95,7 @@ def composed(sigma: float, delta: float, n_releases: int) -> float:
 
 
 def largest_correlation(z: Array, residual: Array) -> float:
-    """Return the lambda from which on all coefficients are zero.
-
-    Shapes: residual (n_samples,): label less its expectation without columns.
-    """
+    """Return the lambda from which on all coefficients are zero, by residuals without columns."""
     return float(np.abs(z.T @ residual).max(initial=0.0) / len(z))
 
 

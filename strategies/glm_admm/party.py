@@ -9,7 +9,7 @@ from flwr_vertical import Party, Summands, Uses, step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
-from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within, check_fits
 from strategies.glm_admm.admm import BOUND, ColumnBlock, composed, largest_correlation
 from strategies.linear.data import RegressionData
 
@@ -43,9 +43,11 @@ class GLMADMMParty(Party):
         ``reach``, a power of the largest correlation of a column with `residual`.
         """
         self._agree()
+        check_fits(self.name, "used", used, Shape(len(self.data.raw)))
         self.state["glm.used"] = used
         self.cache.pop("fit-z", None)
         z, _, _ = self._standardised
+        check_fits(self.name, "residual", residual, Shape(len(z)))
         names = self.data.design.columns
         constant = [
             name for name, flat in zip(names, np.ptp(z, axis=0) == 0.0, strict=True) if flat
@@ -85,7 +87,10 @@ class GLMADMMParty(Party):
             beta = np.zeros((len(self.data.design.columns), len(strengths)))
             self.state["glm.beta"] = beta
             self.state["glm.weights"] = self._block.weights(beta, np.arange(len(strengths)))
-        block = self._block
+        block, known = self._block, Within(0, len(self._strengths) - 1)
+        check_fits(self.name, "slope", slope, Shape(len(block.z), None))
+        for name, chosen in (("fits", fits), ("again", again)):
+            check_fits(self.name, name, chosen, known)
         beta, weights = np.array(self.state["glm.beta"]), np.array(self.state["glm.weights"])
         weights[:, again] = block.weights(beta[:, again], again)
         beta[:, fits] = block.step(beta[:, fits], weights[:, fits], fits, slope, steep)
@@ -110,6 +115,7 @@ class GLMADMMParty(Party):
         """
         self._agree()
         _, center, scale = self._standardised
+        check_fits(self.name, "chosen", chosen, Within(0, len(self._strengths) - 1))
         beta = self._final[:, chosen] / scale
         public = {"beta": beta, "offset": float(center @ beta)}
         raw, rows, n_unlabelled = self.data.raw_unlabelled
@@ -162,10 +168,14 @@ class GLMADMMParty(Party):
     @property
     def _final(self) -> Array:
         """Coefficients of the standardised columns; noisy ones below lambda count as zero."""
-        beta: Array = np.asarray(self.state["glm.beta"])
-        if self._noise > 0:
-            beta = np.where(np.abs(beta) < np.asarray(self.state["glm.strengths"]), 0.0, beta)
-        return beta
+        strengths, beta = self._strengths, np.asarray(self.state["glm.beta"])
+        return np.where((self._noise > 0) & (np.abs(beta) < strengths), 0.0, beta)
+
+    @property
+    def _strengths(self) -> Array:
+        if "glm.strengths" not in self.state:
+            raise ProtocolError(f"party {self.name!r}: 'strengths' come with the first step 'admm'")
+        return np.asarray(self.state["glm.strengths"])
 
     @property
     def _standardised(self) -> tuple[Array, Array, Array]:
@@ -184,7 +194,7 @@ class GLMADMMParty(Party):
     @property
     def _block(self) -> ColumnBlock:
         if "fit-block" not in self.cache:
-            strengths, penalty = np.asarray(self.state["glm.strengths"]), self.state["glm.penalty"]
-            self.cache["fit-block"] = ColumnBlock(self._standardised[0], strengths, str(penalty))
+            strengths, penalty = self._strengths, str(self.state["glm.penalty"])
+            self.cache["fit-block"] = ColumnBlock(self._standardised[0], strengths, penalty)
         block: ColumnBlock = self.cache["fit-block"]
         return block

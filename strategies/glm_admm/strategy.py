@@ -154,15 +154,9 @@ class GLMADMM(Strategy):
     ) -> None:
         """Iterate all values of lambda with the parties, and let BIC choose."""
         problem = open_problem(
-            federation,
-            alignment,
-            result,
-            encoding=self.encoding,
-            missing_cells=self.missing_cells,
-            missing_labels=self.missing_labels,
-            standardize=self.standardize,
-            intercept=True,
-        )
+            federation, alignment, result, **shared.reading_of(self),
+            standardize=self.standardize, intercept=True,
+        )  # fmt: skip
         used: Flags = np.asarray(~problem.mask.any(axis=1))
         n, lacking = int(used.sum()), int((~used).sum())
         needed = 3 if self.penalty in SELECTING else problem.n_columns + 2

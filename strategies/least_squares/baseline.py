@@ -62,20 +62,12 @@ class Baseline(Strategy):
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Open moments, solve, and hand each party its coefficients."""
-        columns_of = self._fitted_party(federation, result)
+        grouping, columns_of = self._grouping(federation, result)
         progress.total = 2
         opened = open_moments(
-            federation,
-            alignment,
-            result,
-            encoding=self.encoding,
-            missing_cells=self.missing_cells,
-            missing_labels=self.missing_labels,
-            intercept=self.intercept,
-            grouping=self._grouping(federation),
-            columns_of=columns_of,
-            budget=self._budget,
-        )
+            federation, alignment, result, **shared.reading_of(self), intercept=self.intercept,
+            grouping=grouping, columns_of=columns_of, budget=self._budget,
+        )  # fmt: skip
         progress.step("moments")
         rows = self._rows(opened)
         needed = opened.n_columns + 1 + self.intercept
@@ -101,24 +93,16 @@ class Baseline(Strategy):
         if self._budget is not None:
             state_privacy(result, self._budget, opened, found)
             free = free[:0]
+        found_rows = free, problem.free_mask[: len(free)]
+        regressions = self._regressions(opened, fit)
         keep_and_predict(
-            federation,
-            alignment,
-            result,
-            self._regressions(opened, fit),
-            free,
-            problem.free_mask[: len(free)],
-            step="finish_moments",
+            federation, alignment, result, regressions, *found_rows, step="finish_moments"
         )
         progress.step("finish")
 
-    def _fitted_party(self, federation: Federation, result: Result) -> str:
-        """Return the only party whose columns are used; empty for all."""
-        return ""
-
     @abstractmethod
-    def _grouping(self, federation: Federation) -> Grouping:
-        """Return which rows' sums are opened together."""
+    def _grouping(self, federation: Federation, result: Result) -> tuple[Grouping, str]:
+        """Return which rows' sums are opened together, and of which party alone; empty for all."""
 
     def _rows(self, opened: OpenedMoments) -> Pattern:
         """Return the sums over the rows of the fit; columns that nothing was told of are zero."""

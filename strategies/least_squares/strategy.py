@@ -73,8 +73,8 @@ class CompleteCase(Baseline):
         *COLLUSION,
     )
 
-    def _grouping(self, federation: Federation) -> Grouping:
-        return complete_rows
+    def _grouping(self, federation: Federation, result: Result) -> tuple[Grouping, str]:
+        return complete_rows, ""
 
 
 class MeanImpute(Baseline):
@@ -104,8 +104,8 @@ class MeanImpute(Baseline):
         *COLLUSION,
     )
 
-    def _grouping(self, federation: Federation) -> Grouping:
-        return by_pattern
+    def _grouping(self, federation: Federation, result: Result) -> tuple[Grouping, str]:
+        return by_pattern, ""
 
     def _noise(self, opened: OpenedMoments) -> list[GroupNoise] | None:
         rest = len(opened.patterns.patterns) > len(opened.held)
@@ -158,7 +158,7 @@ class Single(Baseline, _OneParty):
         *COLLUSION,
     )
 
-    def _fitted_party(self, federation: Federation, result: Result) -> str:
+    def _grouping(self, federation: Federation, result: Result) -> tuple[Grouping, str]:
         name = self.party_name or federation.parties[0]
         if name not in federation.parties:
             raise ConfigError(
@@ -166,13 +166,10 @@ class Single(Baseline, _OneParty):
             )
         if not self.party_name and len(federation.parties) > 1:
             note(result, f"party_name is not set: the first party, {name!r}, was fitted")
-        return name
-
-    def _grouping(self, federation: Federation) -> Grouping:
-        k = federation.parties.index(self.party_name or federation.parties[0])
+        k = federation.parties.index(name)
 
         def rows_of_one(mask: Flags, widths: Indices, minimum: MinimumRows) -> RowGroups:
             found = complete_rows(mask[:, [k]], widths[[k]], minimum)
             return replace(found, mask=np.zeros((1, mask.shape[1]), dtype=bool))
 
-        return rows_of_one
+        return rows_of_one, name

@@ -10,7 +10,6 @@ from flwr_vertical.arrays import Array
 
 SERVER = "server"
 INTERCEPT = "intercept"
-INFERENCE = ["std_error", "z", "p_value", "ci_low", "ci_high"]
 
 
 def coefficient_table(
@@ -21,11 +20,7 @@ def coefficient_table(
     intercept_std_error: float | None = None,
     level: float = 0.95,
 ) -> pd.DataFrame:
-    """Make the table of coefficients.
-
-    Shapes: estimates, std_errors (n_columns,): by party, in label units per unit of the variable;
-    NaN where a coefficient cannot be told.
-    """
+    """Make the table of coefficients, in label units; NaN where one cannot be told."""
     index: list[tuple[str, str]] = []
     values: list[float] = []
     errors: list[float] = []

@@ -32,8 +32,7 @@ Labelled: TypeAlias = Annotated[npt.NDArray[np.uint8], Shape("n_samples"), Withi
 class RegressionRows(StepGroup):
     """A party's columns as a regression needs them; the labels are the server's.
 
-    After `prepare_rows`, the rows that the party holds of labelled samples are in `x`, and their
-    numbers among the labelled samples in `rows`.
+    After `prepare_rows`, `x` has the own rows of labelled samples, `rows` their numbers among them.
     """
 
     party: Party
@@ -227,10 +226,7 @@ class RegressionRows(StepGroup):
 
     @property
     def collinear(self) -> npt.NDArray[np.bool_]:
-        """Which columns are constant, or follow from those before them; shape (n_columns,).
-
-        None where the fit is penalised.
-        """
+        """Which columns follow from those before, (n_columns,); none where the fit is penalised."""
         if self._penalized:
             return np.zeros(len(self.design.columns), dtype=bool)
         if "collinear" not in self.cache:
@@ -270,10 +266,7 @@ RIDGE = 1e-6
 def constant_or_collinear(
     x: Array, intercept: bool = True, tolerance: float = 1e-9
 ) -> npt.NDArray[np.bool_]:
-    """Tell which columns follow from the intercept and the columns before them.
-
-    Shapes: x (n_rows, n_columns): finite values; returns (n_columns,).
-    """
+    """Tell which columns, (n_columns,), follow from 1 and the columns before them."""
     found = np.zeros(x.shape[1], dtype=bool)
     if _clearly_independent(x, intercept):
         return found

@@ -98,10 +98,7 @@ def make_design(
     missing_cells: str,
     min_rows: int | None = None,
 ) -> Design:
-    """Turn a party's table into a matrix, in aligned order.
-
-    Shapes: positions (n_rows,): aligned row number of each row of the table, -1 if it is left out.
-    """
+    """Turn a party's table into a matrix, in aligned order; -1 in `positions`: left out."""
     columns, x, origins = numeric_matrix(table, party, encoding, min_rows)
     order = np.argsort(positions, kind="stable")
     order = order[positions[order] >= 0]
@@ -132,10 +129,7 @@ def numeric_matrix(
     encoding: str,
     min_rows: int | None = None,
 ) -> tuple[list[str], Array, dict[str, tuple[str, list[Any]]]]:
-    """Turn a table into a matrix of numbers.
-
-    Shapes: returns (n_rows, n_columns): NaN where a cell is missing.
-    """
+    """Turn a table into numbers, (n_rows, n_columns): NaN where a cell is missing."""
     names: list[str] = []
     parts: list[Array] = []
     origins: dict[str, tuple[str, list[Any]]] = {}

@@ -75,10 +75,7 @@ def open_problem(
     step: str = "prepare",
     label_range: tuple[float, float] | None = None,
 ) -> Problem:
-    """Check the labels, have the parties prepare their tables, and collect what they tell.
-
-    One round, ``prepare``. Notes about dropped rows and collinear columns go into the result.
-    """
+    """Check labels, have the parties prepare tables, and note what is dropped; one round."""
     y = federation.labels
     if y is None:
         raise DataError(

@@ -39,6 +39,12 @@ def missing_labels() -> Any:
     )
 
 
+def reading_of(strategy: Any) -> dict[str, Any]:
+    """Return the three settings above, as `open_moments` and `open_problem` take them."""
+    names = ("encoding", "missing_cells", "missing_labels")
+    return {name: getattr(strategy, name) for name in names}
+
+
 def epsilon() -> Any:
     """Return the field of the privacy budget of a fit."""
     return setting(

@@ -8,7 +8,7 @@ weights come from a cryptographic key stream (`draw_weights`), of bytes that onl
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -118,6 +118,17 @@ def apply(net: nn.Module, x: Tensor, mixed: bool) -> Tensor:
     with torch.autocast(x.device.type, dtype=torch.bfloat16):
         given = net(x)
     return given.to(x.dtype)
+
+
+def descend(
+    optimiser: torch.optim.Optimizer,
+    outputs: Sequence[Tensor],
+    gradients: Sequence[Tensor] | None = None,
+) -> None:
+    """Take a step down losses, or against the gradients of a loss in some outputs."""
+    optimiser.zero_grad(set_to_none=True)
+    torch.autograd.backward(outputs, gradients)
+    optimiser.step()
 
 
 def draw_seed(seed: int, purpose: str) -> int:

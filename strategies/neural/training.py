@@ -93,10 +93,7 @@ class EarlyStop:
 
 
 def split_off(rows: Indices, share: float, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """Draw which rows train and which validate.
-
-    Shapes: rows (n_rows,).
-    """
+    """Draw which rows train and which validate."""
     if not share:
         return rows, rows[:0]
     count = min(max(1, round(share * len(rows))), len(rows) - 1)
@@ -126,10 +123,7 @@ def compare(labels: Array, result: Result, classes: Collection[float]) -> None:
 
 
 class NeuralRounds:
-    """What the rounds of all methods share.
-
-    Shapes: mask (n_samples, n_parties): true where a party lacks the sample.
-    """
+    """What the rounds of all methods share; mask (n_samples, n_parties): what parties lack."""
 
     def __init__(self, federation: Federation, mask: Flags) -> None:
         self.federation = federation
@@ -143,10 +137,7 @@ class NeuralRounds:
         return len(self.held)
 
     def usable(self, agree: Flags) -> Indices:
-        """Return the samples that take part.
-
-        Shapes: agree (n_parties,): whether samples that this party alone holds may.
-        """
+        """Return the samples that take part; `agree`: whether those of one party alone may."""
         lone = (self.counts == 1)[:, None] & self.held & ~agree
         return np.flatnonzero((self.counts > 0) & ~lone.any(axis=1))
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from strategies.neural.networks import Prediction, draw_seed
+from strategies.neural.networks import Prediction, descend, draw_seed
 from strategies.neural.party import PartyBlock
 from strategies.split.methods import DEFAULTS, METHODS, SplitNetworks, TrainingSettings, draw_tasks
 from strategies.split.networks import Extractor, TwoEncoders, make_head
@@ -93,19 +93,13 @@ class CentralSplit(nn.Module):
                 batch = torch.from_numpy(part)
                 tasks = draw_tasks(self.method.tasks, held[part], training.drop, self._rng)
                 loss = self._loss(rows[batch], y[batch], tasks.takes, tasks.weights)
-                optimiser.zero_grad(set_to_none=True)
-                torch.autograd.backward([loss])
-                optimiser.step()
+                descend(optimiser, [loss])
                 total, seen = total + float(loss.detach()) * len(batch), seen + len(batch)
             self.losses.append(total / seen)
             left -= steps
 
     def pretrain(self) -> Weights:
-        """Train the encoders without labels; return their weights, by party.
-
-        Vanilla VFL, LASER-VFL and PlugVFL come to the same weights from the same seed, blocks and
-        settings: `take_up` spares the other two the time.
-        """
+        """Train the encoders without labels; return their weights, by party: see `take_up`."""
         if self.method.hybrid:
             self._pretrain_hybrid()
         else:
@@ -125,10 +119,7 @@ class CentralSplit(nn.Module):
         self._pretrained = True
 
     def predict(self, blocks: Mapping[str, PartyBlock], rows: Tensor) -> Prediction:
-        """Predict samples, whichever parties hold them; a party without one counts as zeros.
-
-        Shapes: rows (n_rows,).
-        """
+        """Predict samples, whichever parties hold them; a party without one counts as zeros."""
         held = self._held(blocks, rows)
         with torch.no_grad():
             takes = np.zeros((1, len(rows), len(self.parties)), dtype=bool)

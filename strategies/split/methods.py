@@ -97,11 +97,7 @@ DEFAULTS = ISOLET | {"final": FINAL_NET}
 
 @dataclass(frozen=True)
 class SplitNetworks(NetworkSizes):
-    """Sizes of all networks of a method.
-
-    The paper names no widths or depths for tables; Table 3 has a discriminator of two layers, and
-    of images ResNet-18. The choice for tables here is that of FALSE-VFL's encoders.
-    """
+    """Sizes of all networks; of tables, which the paper does not name, those of FALSE-VFL."""
 
     fusion: str = "concat"  # See `Method`
     hybrid: bool = False  # Whether an extractor has two encoders (FedHSSL)
@@ -132,10 +128,7 @@ class Tasks(NamedTuple):
 
 
 def draw_tasks(kind: str, held: Flags, drop: float, rng: np.random.Generator) -> Tasks:
-    """Draw the tasks of a batch.
-
-    Shapes: held (n_rows, n_parties): who holds what; one party at least in each row.
-    """
+    """Draw the tasks of a batch, by who holds what, (n_rows, n_parties): one party at least."""
     if kind == "observed":
         return Tasks(held[None], np.ones((1, len(held))))
     if kind == "dropped":

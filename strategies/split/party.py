@@ -9,9 +9,9 @@ from torch import Tensor
 from flwr_vertical import Party, StepGroup, Summands, Uses, step
 from flwr_vertical.arrays import AnyArray, Flags, Numbers
 from flwr_vertical.errors import DataError, ProtocolError
-from flwr_vertical.protocol.arguments import OWN, Is, OneOf, Shape, Within
+from flwr_vertical.protocol.arguments import OWN, Is, OneOf, Shape, Within, check_fits
 from strategies.neural.hardware import to_numpy, to_tensor
-from strategies.neural.networks import from_arrays, to_arrays
+from strategies.neural.networks import descend, from_arrays, to_arrays
 from strategies.neural.party import (
     LONE_EMBEDDINGS,
     Batch,
@@ -193,6 +193,7 @@ class EmbeddingSteps(StepGroup):
             own = extractors.get(changes=False)(held.x)
         if takes is None:
             return Summands({"embeddings": scatter(own, held.places, len(batch))[None]})
+        check_fits(self.name, "takes", takes, Shape(None, len(own)))
         flags = to_tensor(takes, own)
         told = [scatter(flag[:, None] * own, held.places, len(batch)) for flag in flags]
         return Summands({"embeddings": np.stack(told)})
@@ -236,11 +237,9 @@ class EmbeddingSteps(StepGroup):
         """Train the extractor on the last batch, by computing its forward pass again."""
         extractors = self.other(Extractors)
         held = self.other(OwnColumns).held(self.state["batch"])
-        optimiser = extractors.optimiser()
-        optimiser.zero_grad(set_to_none=True)
         own: Tensor = extractors.get(changes=True)(held.x)
-        torch.autograd.backward([own], [to_tensor(gradient, own)])
-        optimiser.step()
+        check_fits(self.name, "gradient", gradient, Shape(*own.shape))
+        descend(extractors.optimiser(), [own], [to_tensor(gradient, own)])
         if not all(torch.isfinite(p).all() for p in extractors.get(changes=True).parameters()):
             raise DataError(
                 f"party {self.name!r}: its weights are not finite: the training has diverged. "

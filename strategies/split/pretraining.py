@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from flwr_vertical.errors import DataError
+from flwr_vertical.protocol.arguments import Shape, check_fits
 from strategies.neural.images import ImageShape
 from strategies.neural.networks import (
     ACTIVATIONS,
     apply,
+    descend,
     draw_seed,
     new_generator,
     perceptron,
@@ -32,10 +34,7 @@ MOMENTUM = 0.9
 
 
 class TableViews:
-    """The row itself, and one with some columns replaced, between their least and largest value.
-
-    Shapes: x (n_rows, n_columns): all rows, which give those values.
-    """
+    """The row itself, and one with some columns replaced, between least and largest value of x."""
 
     def __init__(self, x: Tensor, share: float) -> None:
         self._least, self._range = x.amin(0), x.amax(0) - x.amin(0)
@@ -153,9 +152,7 @@ class FallingRates:
 
     def step(self, loss: Tensor) -> float:
         """Take a step down a loss; return it."""
-        self.optimiser.zero_grad(set_to_none=True)
-        torch.autograd.backward([loss])
-        self.optimiser.step()
+        descend(self.optimiser, [loss])
         return float(loss.detach())
 
 
@@ -173,10 +170,7 @@ def pretrain(
     seed: int,
     name: str,
 ) -> list[float]:
-    """Train an encoder on a party's own rows.
-
-    Shapes: x (n_rows, n_columns): standardised columns, of all rows that take part.
-    """
+    """Train an encoder on a party's own standardised rows that take part."""
     check_rows(len(x), name)
     heads = SimSiamHeads(networks, new_generator(seed, "projector")).to(x.device, x.dtype)
     rng = np.random.default_rng(draw_seed(seed, "views"))
@@ -220,17 +214,11 @@ class HybridPretraining:
     He, Kang, Luo, Fan and Yang, *A Hybrid Self-Supervised Learning Framework for Vertical Federated
     Learning* (2022). An epoch has three parts:
 
-    1. *Across parties*, on aligned samples: a party's prediction of its cross-party encoder shall
-       agree with the projections z_j of the other parties. Minus the mean cosine with each of them
-       is linear in ``z_j / |z_j|``, so a party needs their sum only, and the server opens no
-       party's own. (In the paper one party exchanges projections with each other one; here all are
-       alike.)
-    2. *At each party*, on all its rows: SimSiam of its local encoder, guided by the cross-party
-       one.
-    3. *Of what they share*: the upper layers of local encoders, projectors and predictors become
-       their mean over parties.
-
-    Shapes: x (n_rows, n_columns): all rows that take part.
+    1. *Across parties*, on aligned samples: a cross-party encoder's prediction shall agree with the
+       projections z_j of the others. Minus the mean cosine with each is linear in ``z_j / |z_j|``,
+       so a party needs their sum only (in the paper one party exchanges with each other one).
+    2. *At each party*, on all its rows, x: SimSiam of its local encoder, guided by the other one.
+    3. *Of what they share*: upper layers of local encoders, projectors, predictors become means.
     """
 
     def __init__(
@@ -272,6 +260,7 @@ class HybridPretraining:
         """
         self._across.at(epoch)
         z = apply(self._cross_net, x, self._mixed)
+        check_fits(self._name, "total", total, Shape(*z.shape))
         others = (total - unit(z.detach())) / (n_parties - 1)
         loss = -(unit(self.cross.predictor(z)) * others).sum(-1).mean()
         told = self._across.step(loss)
@@ -301,6 +290,7 @@ class HybridPretraining:
 
     @shared.setter
     def shared(self, weights: Tensor) -> None:
+        check_fits(self._name, "mean", weights, Shape(*self.shared.shape))
         # A copy: else the parties of one process would share the memory of what they average.
         vector_to_parameters(weights.clone(), self._shared())
 

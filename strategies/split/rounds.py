@@ -149,10 +149,7 @@ def predict_rows(
 
 
 def table_of(given: torch.Tensor, model: SplitModel) -> pd.DataFrame:
-    """Return ``prediction``, and ``probability_<class>`` for each class.
-
-    Shapes: given (n_rows, n_classes): what the discriminator says.
-    """
+    """Return ``prediction``, and ``probability_<class>``, of what the discriminator says."""
     if not model.classes:
         return pd.DataFrame({"prediction": given.double().numpy() * model.unit + model.centre})
     columns = {"prediction": np.asarray(model.classes)[given.argmax(-1).numpy()]}

@@ -18,7 +18,7 @@ from flwr_vertical.results.evaluation import evaluate
 from flwr_vertical.settings import setting
 from strategies.linear.problem import sample_index
 from strategies.neural.hardware import device_of, to_tensor
-from strategies.neural.networks import from_arrays, to_arrays
+from strategies.neural.networks import descend, from_arrays, to_arrays
 from strategies.neural.strategy import NeuralStrategy
 from strategies.neural.training import EarlyStop, LabelTargets, split_off
 from strategies.split.methods import (
@@ -38,10 +38,7 @@ _VALIDATED = "(((iterations or epochs) // validate_every) if validation_share el
 
 
 class SplitNetwork(NeuralStrategy):
-    """Split learning with a private sum of embeddings: what all methods have, and their course.
-
-    A step takes one round: the gradient in a party's embeddings rides with the next batch.
-    """
+    """What all methods have: a step is one round, the last gradient riding with the next batch."""
 
     latent_dim: int = setting(128, "Numbers of an embedding.", at_least=1)
     layers: int = setting(2, "Layers with weights of an extractor.", at_least=1)
@@ -169,10 +166,7 @@ class SplitNetwork(NeuralStrategy):
 
 
 class LabelTraining:
-    """Discriminator and extractors learn from labelled samples.
-
-    Shapes: rows (n_labelled,): samples that are trained on, or validate.
-    """
+    """Discriminator and extractors learn from labelled samples, `rows`, or validate by them."""
 
     def __init__(
         self,
@@ -260,18 +254,13 @@ class LabelTraining:
                 f"step {i + 1} of training with labels: the loss is {told}; lower learning_rate, "
                 "and look for extreme values in the parties' columns"
             )
-        self._optimiser.zero_grad(set_to_none=True)
-        torch.autograd.backward([loss])
-        self._optimiser.step()
+        descend(self._optimiser, [loss])
         assert sums.grad is not None
         self._rounds.carry(batch, tasks.takes, sums.grad)
         return told
 
     def _validate(self) -> tuple[float, AnyArray]:
-        """Return the mean loss of the samples that validate, and what the head says of them.
-
-        One round, with the last gradient.
-        """
+        """Return the mean loss of samples that validate, and what the head says; one round."""
         sums, counts, _ = self._asked(self._validated, None)
         with torch.no_grad():
             losses = self.head.losses(sums, counts, self._labels(self._validated))
@@ -299,10 +288,7 @@ def pretrain_across(
     result: Result,
     progress: Progress,
 ) -> None:
-    """Run FedHSSL's pretraining: one round for each batch of aligned samples, and a last one.
-
-    Shapes: aligned (n_aligned,): samples that take part and that all parties hold.
-    """
+    """Run FedHSSL's pretraining: a round for each batch of rows that all hold, and a last one."""
     n_parties, training = len(rounds.parties), strategy.training
     if n_parties < 2 or len(aligned) < 2:
         raise DataError(

@@ -10,10 +10,7 @@ from flwr_vertical.errors import DataError
 
 
 def check_two_classes(labels: "npt.NDArray[Any] | None", name: str) -> None:
-    """Raise unless labels are 0 and 1, and both occur.
-
-    Shapes: labels (n_samples,): NaN where there is none.
-    """
+    """Raise unless labels, NaN where there is none, are 0 and 1, and both occur."""
     if labels is None:
         raise DataError(
             f"{name} needs labels 0 and 1: give them to simulate(..., labels=...), or in an app "

@@ -74,12 +74,9 @@ def fit_margins(
 ) -> MarginFit:
     """Fit a linear machine with the smooth squared hinge; two rounds for each evaluation, and one.
 
-    The parties use `MaskedMeanSteps`, `PrivateProductSteps`, `GroupKeySteps` and `PairKeySteps`.
-
     Shapes: second_class (n_labelled,): which labelled samples are of the second class; group
-    (n_labelled,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,):
-    units of the columns in which the ridge treats coefficients; by default each column's standard
-    deviation.
+    (n_labelled,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,): in
+    which the ridge treats coefficients; by default each column's standard deviation.
     """
     group = np.asarray(group, dtype=np.int64)
     means = MaskedMeans(federation, products.group_key)
@@ -107,10 +104,7 @@ def fit_margins(
 def _within_reach(
     evaluated: "_Evaluated", most: int, start: Array | None = None, below: float = 2.0
 ) -> Minimum | None:
-    """Find the minimum, the corner's width doubled while decision values reach too far for it.
-
-    Shapes: start (1 + n_columns,): level and slopes to begin at.
-    """
+    """Find the minimum, the corner's width doubled while decision values reach too far for it."""
     while evaluated.width < below:
         left = most - evaluated.evaluations
         if left < 1:

@@ -89,10 +89,7 @@ class Minimum:
 
 
 def least_squares(moments: LabelledMoments, ridge: Array) -> tuple[float, Array]:
-    """Return level and slopes of the least squares SVM: a ridge regression of the labels.
-
-    Shapes: ridge (n_columns,): what the square of each slope is multiplied by.
-    """
+    """Return level and slopes of the least squares SVM: `ridge` times squares of slopes."""
     n = moments.n_rows
     level = moments.labels / n if moments.intercept else 0.0
     inner = n * moments.second + np.diag(ridge)

@@ -15,7 +15,7 @@ finish_moments   coefficients to the parties; the sum of terms of samples withou
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -60,13 +60,8 @@ _CONVERGED = 1e-2
 """Of decision values: what the last step may change them by, after which it ends."""
 
 
-@dataclass(frozen=True)
-class _Fit:
-    """Coefficients in the units of the columns, and what the result says of how they came."""
-
-    intercept: float
-    beta: Array
-    metrics: dict[str, float]
+_Fit = tuple[float, Array, dict[str, float]]
+"""Intercept and coefficients in the units of the columns; what the result says of how they came."""
 
 
 class SVMParty(MeanParty):
@@ -208,15 +203,9 @@ class VerticalSVM(Strategy):
         progress.total = 3
         whole = self.rows == "complete"
         opened = open_moments(
-            federation,
-            alignment,
-            result,
-            encoding=self.encoding,
-            missing_cells=self.missing_cells,
-            missing_labels=self.missing_labels,
-            intercept=self.intercept,
+            federation, alignment, result, **shared.reading_of(self), intercept=self.intercept,
             grouping=complete_rows if whole else by_pattern,
-        )
+        )  # fmt: skip
         progress.step("moments")
         y = given_labels(federation, opened.problem)
         two_classes_in(y[opened.groups.group >= 0], type(self).__name__)
@@ -232,47 +221,22 @@ class VerticalSVM(Strategy):
             rows = opened.patterns.total()
         result.metrics["n_samples"] = rows.n_rows
         fit = self._by_hinges(federation, opened, y) if by_hinge else self._by_squares(opened, rows)
+        intercept, beta, metrics = fit
         progress.step("fit")
-        result.metrics |= fit.metrics
-        if fit.metrics.get("corner", self.corner) > self.corner:
+        result.metrics |= metrics
+        if metrics.get("corner", self.corner) > self.corner:
             note(
                 result,
                 f"decision values reach too far for a corner of {self.corner:g}; that of this fit "
-                f"is {fit.metrics['corner']:g}. A larger l2 keeps them nearer",
+                f"is {metrics['corner']:g}. A larger l2 keeps them nearer",
             )
-        if fit.metrics.get("converged") == 0.0:
+        if metrics.get("converged") == 0.0:
             note(
                 result,
-                f"not converged after {fit.metrics['iterations']:.0f} evaluations of the hinge's "
+                f"not converged after {metrics['iterations']:.0f} evaluations of the hinge's "
                 "derivative; raise l2, and look for columns that have values far out",
             )
-        self._fill_in(opened, rows, fit.intercept, fit.beta, result)
-        if whole:
-            mean, covariance = moments_of(rows, opened)
-            widths = [own.stop - own.start for own in opened.parties.values()]
-            regressions = conditional_regressions(
-                mean, covariance, fit.intercept, fit.beta, None, 1.0, widths, MARGIN
-            )
-        else:
-            regressions = _with_means(opened, rows, fit.intercept, fit.beta)
-        keep_and_predict(
-            federation,
-            alignment,
-            result,
-            regressions,
-            opened.problem.free,
-            opened.problem.free_mask,
-            step="finish_moments",
-        )
-        progress.step("keep")
-
-    def _fill_in(
-        self, opened: OpenedMoments, rows: Pattern, intercept: float, beta: Array, result: Result
-    ) -> None:
-        """Fill in the table of coefficients, in the units of the columns.
-
-        Columns that are withheld or constant in the rows of the fit have none.
-        """
+        # Columns that are withheld or constant in the rows of the fit have no coefficient.
         absent = (beta == 0.0) & (np.diag(rows.products)[:-1] <= FLAT * rows.n_rows)
         estimates = np.where(absent, np.nan, beta)
         result.coefficients = coefficient_table(
@@ -280,6 +244,17 @@ class VerticalSVM(Strategy):
             {name: estimates[own] for name, own in opened.parties.items()},
             intercept=intercept if self.intercept else None,
         )
+        if whole:
+            mean, covariance = moments_of(rows, opened)
+            widths = [own.stop - own.start for own in opened.parties.values()]
+            regressions = conditional_regressions(
+                mean, covariance, intercept, beta, None, 1.0, widths, MARGIN
+            )
+        else:
+            regressions = _with_means(opened, rows, intercept, beta)
+        free = opened.problem.free, opened.problem.free_mask
+        keep_and_predict(federation, alignment, result, regressions, *free, step="finish_moments")
+        progress.step("keep")
 
     def _by_squares(self, opened: OpenedMoments, rows: Pattern) -> _Fit:
         """Solve the least squares machine from moments."""
@@ -305,7 +280,7 @@ class VerticalSVM(Strategy):
         level, slopes = least_squares(moments, self.l2 * unit**2)
         beta = slopes / opened.unit
         intercept = level - float((opened.center / opened.unit + mean) @ slopes)
-        return _Fit(intercept * self.intercept, beta, {})
+        return intercept * self.intercept, beta, {}
 
     def _by_hinges(self, federation: Federation, opened: OpenedMoments, y: Array) -> _Fit:
         """Minimise the sum of smooth squared hinges with the parties."""
@@ -336,7 +311,7 @@ class VerticalSVM(Strategy):
             "converged": float(fit.distance < _CONVERGED),
             "corner": fit.width,
         }
-        return _Fit(intercept, beta, metrics)
+        return intercept, beta, metrics
 
 
 def _check_federation(federation: Federation) -> None:

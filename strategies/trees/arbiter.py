@@ -19,7 +19,7 @@ from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
 from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol import pins
-from flwr_vertical.protocol.arguments import Shape, Within
+from flwr_vertical.protocol.arguments import DISTINCT, Shape, Within
 from flwr_vertical.protocol.messages import ARBITER
 from strategies.trees.gain import best_of, signed
 
@@ -83,7 +83,7 @@ class PartyKeys(TypedDict):
     """What the arbiter is told of the parties' keys, see `parcel_keys`; lists are by party."""
 
     nonce: bytes
-    names: Annotated[list[str], Within(1, 2**20)]
+    names: Annotated[list[str], Within(1, 2**20), DISTINCT]
     publics: Annotated[list[bytes], Within("names", "names")]
     identities: Annotated[list[bytes], Within("names", "names")]
     signatures: Annotated[list[bytes], Within("names", "names")]
@@ -214,10 +214,7 @@ def under_cancelling_bits(
 
 
 def pack(marks: Flags, values: Ring | None) -> bytes:
-    """Write a parcel: a share of the marks of legal candidates, and numbers of the party's.
-
-    Shapes: marks (n_nodes, n_candidates): all parties' add up modulo 2.
-    """
+    """Write a parcel: a share of marks, (n_nodes, n_candidates), and numbers of the party's."""
     head = np.packbits(marks).tobytes()
     return head if values is None else head + np.ascontiguousarray(values, dtype="<u8").tobytes()
 

@@ -58,10 +58,7 @@ class SlotLayout:
         return column, slot - self.starts[column]
 
     def goes_left(self, codes: Codes, column: int, at: int, missing_left: bool) -> Flags:
-        """Return which rows a split sends to the left.
-
-        Shapes: codes (n_rows,): of that column.
-        """
+        """Return which rows, by their codes in a column, a split sends to the left."""
         missing = codes == self.n_bins[column]
         if self.nominal[column] and at < self.n_bins[column]:
             left = codes == at
@@ -70,10 +67,7 @@ class SlotLayout:
         return np.asarray(left | missing if missing_left else left)
 
     def indicators(self, codes: Codes) -> npt.NDArray[np.uint64]:
-        """Return which rows are in each slot, 0 or 1.
-
-        Shapes: codes (n_rows, n_columns); returns (n_rows, n_slots).
-        """
+        """Return which rows are in each slot, 0 or 1; shape (n_rows, n_slots)."""
         out = np.empty((len(codes), self.n_slots), dtype=np.uint64)
         places = zip(self.starts, self.widths, self.n_bins, self.nominal, strict=True)
         for j, (start, width, bins, nominal) in enumerate(places):

@@ -82,11 +82,7 @@ class Factors:
         )
 
     def blinded(self, numerator: Ring, left: Ring, right: Ring) -> Ring:
-        """Return shares times their factors, in the order of places.
-
-        Shapes: numerator, left, right (n_nodes, n_candidates): shares of N, H'_L and H'_R; returns
-        (3, n_nodes, n_candidates).
-        """
+        """Return shares of N, H'_L and H'_R times factors, placed: (3, n_nodes, n_candidates)."""
         scaled = self.numerator * numerator, self.left * left, self.right * right
         return np.stack([self.placed(values) for values in scaled])
 

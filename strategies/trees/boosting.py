@@ -19,11 +19,7 @@ _FIELDS = ("tree", "number", "party", "left", "right", "missing_left", "value", 
 
 
 class Boosting:
-    """What boosting has come to.
-
-    Shapes: labels (n_samples,): NaN where a sample has none; held (n_samples, n_parties): which
-    parties hold each sample.
-    """
+    """What boosting has come to; labels are NaN where unknown, held (n_samples, n_parties)."""
 
     def __init__(
         self,
@@ -167,10 +163,7 @@ class Boosting:
         )
 
     def leaves(self, model: TreesModel) -> npt.NDArray[np.int32]:
-        """Return the leaf of each sample in each tree of the ensemble that predicts it.
-
-        Shapes: returns (n_trees, n_samples): lines; -1 in trees of other ensembles.
-        """
+        """Return samples' leaves, (n_trees, n_samples): lines; -1 in trees of other ensembles."""
         leaves = np.asarray(self.state["leaves"])[: len(model.roots)]
         return np.where(model.starts(self._held) >= 0, leaves, LEAF).astype(np.int32)
 

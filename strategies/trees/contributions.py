@@ -93,10 +93,7 @@ def shapley_contributions(values: Array, n_parties: int) -> Array:
 
 
 def contributions_table(model: TreesModel, parts: Array, index: "pd.Index[Any]") -> pd.DataFrame:
-    """Return contributions as a table.
-
-    Shapes: parts (width, n_samples, 1 + n_parties); index (n_samples,).
-    """
+    """Return contributions, (width, n_samples, 1 + n_parties), as a table."""
     names = ["base", *model.parties]
     tables = [pd.DataFrame(part, index, names) for part in parts]
     if len(tables) == 1:

@@ -163,12 +163,11 @@ def combined(levels: list[LevelGradients]) -> LevelGradients:
 
 
 def candidates(slots: Ring, observed: Indices, total: Ring | None = None) -> Ring:
-    """Return a share of the sums over the left side of every candidate.
+    """Return a share of the sums over the left side of every candidate, (n_nodes, 2 * n_slots).
 
-    Shapes: slots (n_nodes, n_slots): A share of the sums over slots; observed (n_slots,): of each
-    slot, that of its column's observed rows; total (n_nodes,): sums over all rows; they are in one
-    of the shares; returns (n_nodes, 2 * n_slots): slot by slot: missing cells to the right, then
-    to the left (all rows that are not observed).
+    Slot by slot: missing cells to the right, then to the left (all rows that are not observed).
+    Shapes: slots (n_nodes, n_slots): a share; observed (n_slots,): of each slot, that of its
+    column's observed rows; total (n_nodes,): sums over all rows; they are in one of the shares.
     """
     with_missing = slots - slots[:, observed]
     if total is not None:
@@ -179,9 +178,7 @@ def candidates(slots: Ring, observed: Indices, total: Ring | None = None) -> Rin
 def best_of(
     numerator: Array, left: Array, right: Array, legal: Flags, least: float | None = None
 ) -> Flags:
-    """Return which candidates of each node are the best, or equal to it; shape of all arguments.
-
-    Gains below `least` count as none.
+    """Return which candidates of each node are the best; gains below `least` are none.
 
     Shapes: numerator, left, right (n_nodes, n_candidates): ``N``, ``H'_L`` and ``H'_R``, each with
     factors that cancel in ``N^2 / (H'_L H'_R)``.

@@ -20,11 +20,10 @@ from strategies.trees.routing import Splits
 class Ensembles:
     """Ensembles by which parties hold a sample: whose columns the trees of each may use.
 
-    One ensemble for all samples must let every split say where samples without the block go, and
-    what it learns of a party's columns from samples that miss the others is diluted. So the first
-    uses all columns and is fitted to all samples; each other one belongs to a frequent pattern of
-    held parties, uses their columns alone and is fitted to all samples that hold a block of theirs.
-    A sample is predicted by the ensemble of its own pattern, else by the first.
+    What one ensemble for all learns of a party's columns from samples that miss the others is
+    diluted. So beside the first, of all columns and samples, each frequent pattern of held parties
+    has one of their columns, fitted to all samples with a block of theirs. A sample is predicted by
+    the ensemble of its own pattern, else by the first.
     """
 
     parties: Flags  # (n_ensembles, n_parties): the first has all parties
@@ -52,10 +51,7 @@ class Ensembles:
         return len(self.parties)
 
     def fitted(self, held: Flags) -> Flags:
-        """Return to which samples each ensemble is fitted: those with a block of its parties.
-
-        Shapes: held (n_samples, n_parties); returns (n_ensembles, n_samples).
-        """
+        """Return which samples have a block of its parties, (n_ensembles, n_samples)."""
         found: Flags = np.any(self.parties[:, None] & held, axis=2)
         found[:1] = True
         return found
@@ -126,10 +122,7 @@ class TreePart(BinnedPart):
 
 @dataclass
 class TreesModel(Model):
-    """The server's part: which party splits each node, what comes after, what leaves say.
-
-    A node is a line of the arrays. Of columns and thresholds the server knows nothing.
-    """
+    """The server's part, a node a line: who splits it, what comes after, what leaves say."""
 
     strategy = "gbdt"
 
@@ -205,15 +198,10 @@ class TreesModel(Model):
         rows = []
         for k, name in enumerate(self.parties):
             own = self.party == k
-            rows.append(
-                {
-                    "party": name,
-                    "splits": int(own.sum()),
-                    "gain": float(self.gain[own].sum()),
-                    "cover": float(self.cover[own].sum()),
-                }
-            )
-        return pd.DataFrame(rows).set_index("party")
+            sums = float(self.gain[own].sum()), float(self.cover[own].sum())
+            rows.append((name, int(own.sum()), *sums))
+        names = ["party", "splits", "gain", "cover"]
+        return pd.DataFrame(rows, columns=names).set_index("party")
 
     def importance_by_column(self, told: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
         """Return gain, cover and number of splits by column; index (party, column)."""

@@ -42,10 +42,7 @@ NODE_KEY = NodeKey(
 
 
 def directions_of(config: Mapping[str, Any], bins: Bins, party: str) -> Directions:
-    """Read the directions of a party's columns from its node config.
-
-    Shapes: returns (n_columns,): 1, -1, or 0 of columns without one.
-    """
+    """Read directions from a node config, (n_columns,): 1, -1, or 0 of columns without one."""
     out = np.zeros(len(bins.columns), dtype=np.int8)
     for key, value in config.items():
         if not key.startswith(KEY):
@@ -80,20 +77,14 @@ def check_told(config: Mapping[str, Any], state: Mapping[str, Any], party: str) 
 
 
 def of_slots(directions: Directions, layout: SlotLayout) -> Directions:
-    """Return the direction of each slot of a party, shape (n_slots,).
-
-    The last slot of a column splits known cells from missing ones, and has none.
-    """
+    """Return the direction of each slot, (n_slots,); a column's last one has none: known cells."""
     out = np.repeat(directions, layout.widths).astype(np.int8)
     out[np.cumsum(layout.widths) - 1] = 0
     return out
 
 
 def right_way(numerator: npt.NDArray[np.number], directions: Directions) -> Flags:
-    """Return which candidates go the right way.
-
-    Shapes: numerator (n_nodes, 2 * n_slots): ``N``, with its sign; directions (n_slots,).
-    """
+    """Return which candidates go the right way, (n_nodes, 2 * n_slots), by ``N`` with its sign."""
     wanted = np.repeat(directions, 2)
     return np.asarray((wanted == 0) | (np.sign(numerator) * wanted >= 0))
 
@@ -102,8 +93,7 @@ def allowed_signs(factors: npt.NDArray[np.int64], directions: Directions) -> Fla
     """Return which signs may win after candidates were multiplied by factors of random sign.
 
     Shapes: factors (n_nodes, 2 * n_slots): ``a``, with its sign; directions (n_slots,); returns
-    (2, n_nodes, 2 * n_slots): whether the candidate may win if the product is 0 or above, and if
-    it is below.
+    (2, n_nodes, 2 * n_slots): whether one may win if the product is 0 or above, and if below.
     """
     wanted = np.sign(factors) * np.repeat(directions, 2)
     return np.stack([wanted >= 0, wanted <= 0])

@@ -46,10 +46,7 @@ def code_sums(layout: SlotLayout, codes: Codes, node: Indices, vectors: Ring, n_
 
 
 def to_slots(layout: SlotLayout, sums: Ring) -> Ring:
-    """Return sums over slots from those over codes.
-
-    Shapes: sums (n_nodes, n_codes); returns (n_nodes, n_slots).
-    """
+    """Return sums over slots, (n_nodes, n_slots), from those over codes, (n_nodes, n_codes)."""
     out = np.empty((len(sums), layout.n_slots), dtype=sums.dtype)
     for j, (start, width) in enumerate(zip(layout.starts, layout.widths, strict=True)):
         observed = sums[:, _codes_of(layout, j)][:, :-1]
@@ -62,10 +59,7 @@ def to_slots(layout: SlotLayout, sums: Ring) -> Ring:
 
 
 def slot_sums(layout: SlotLayout, codes: Codes, node: Indices, vector: Ring, n_nodes: int) -> Ring:
-    """Return sums of one vector over the rows of each slot and node, shape (n_nodes, n_slots).
-
-    Shapes: vector (n_rows,).
-    """
+    """Return sums of a vector, (n_rows,), over the rows of slots and nodes, (n_nodes, n_slots)."""
     return to_slots(layout, code_sums(layout, codes, node, vector[:, None], n_nodes)[..., 0])
 
 
@@ -86,10 +80,7 @@ def dense_sums(blocks: Blocks, width: int, parts: list[tuple[Indices, Ring, int]
 
 
 def _weights(parts: list[tuple[Indices, Ring, int]], start: int, stop: int) -> csc_array:
-    """Return the vectors by node and row, shape (nodes of all parts, stop - start).
-
-    Column by column, so that its product with a matrix reads the matrix once, in order.
-    """
+    """Return the vectors by node and row, column by column, as its product reads a matrix once."""
     nodes, values, first = [], [], 0
     for node, vector, count in parts:
         own = node[:, start:stop].astype(np.int32)

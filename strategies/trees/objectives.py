@@ -72,10 +72,7 @@ class Objective:
         return np.asarray(logs - logs.mean())
 
     def mean(self, raw: Array) -> Array:
-        """Return expectations, or probabilities of the classes; shape of `raw`.
-
-        Shapes: raw (width, n_samples).
-        """
+        """Return expectations, or probabilities of classes; shape of `raw`, (width, n_samples)."""
         if self.name in ("regression", "mean"):
             return raw
         if self.name == "share":
@@ -91,10 +88,7 @@ class Objective:
         return np.asarray(shares / shares.sum(axis=0))
 
     def gradients(self, labels: Array, raw: Array) -> tuple[Array, Array]:
-        """Return first and second derivatives of the loss, shape (width, n_samples) each.
-
-        Shapes: labels (n_samples,); raw (width, n_samples).
-        """
+        """Return first and second derivatives of the loss, shape (width, n_samples) each."""
         mean = self.mean(raw)
         if self.name == "multiclass":
             return mean - (labels == np.arange(self.width)[:, None]), mean * (1.0 - mean)
@@ -103,10 +97,7 @@ class Objective:
         return mean - labels, np.ones_like(mean) if self.name == "regression" else mean
 
     def loss(self, labels: Array, raw: Array) -> float:
-        """Return the mean loss of samples: log loss, half the squared error, or deviance.
-
-        Of a forest: half the squared error, of shares summed over classes (half the Brier score).
-        """
+        """Return the mean loss: log loss, half the squared error (or Brier score), or deviance."""
         if self.name == "shares":
             wrong = raw - (labels == np.arange(self.width)[:, None])
             return float(np.mean((wrong**2).sum(axis=0)) / 2.0)

@@ -76,10 +76,7 @@ class LevelRounds:
         usable: npt.NDArray[np.uint8],
         min_child: int,
     ) -> list[int]:
-        """Return the best candidate of each active node, -1 where none is legal; two rounds.
-
-        Shapes: usable (n_trees or 1, n_slots): slots of the columns that each tree may use.
-        """
+        """Return the best candidate of each active node, -1 where none is legal; two rounds."""
         with_h, node, active = curvature is not None, nodes.node, nodes.active
         direct, parent = nodes.direct, nodes.parent
         if curvature is not None:

@@ -112,10 +112,7 @@ def bits_of_winner(n_slots: int) -> float:
 
 
 def count_winners(party: Party, node: Indices, layout: SlotLayout, n_slots: int) -> None:
-    """Write down, before it is told, what the best splits of a level may tell of own rows.
-
-    Shapes: node (n_trees, n_samples): the node of each row in each tree, -1 for none.
-    """
+    """Write down first what best splits tell of rows; node (n_trees, n_samples): -1 for none."""
     levels = int(party.state.get(_LEVELS, 0)) + len(node)
     if levels > int(party.state[SIDES]):
         raise ProtocolError(
@@ -135,9 +132,7 @@ def count_sides(
     receiver: str = "server",
     what: str = _WHAT,
 ) -> None:
-    """Write down, before it is told, on which side of splits own rows are: a bit for each.
-
-    A row's bits end where its codes are all told.
+    """Write down, before it is told, a bit of a row for each split, until its codes are all told.
 
     Shapes: number (n_samples,): how many splits each row comes to now.
     """

@@ -20,9 +20,10 @@ from flwr_vertical.crypto.sealed_box import seal
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.products import GroupKeySteps
-from flwr_vertical.products.arithmetic import helpers
+from flwr_vertical.products.arithmetic import helpers, own_place
+from flwr_vertical.products.pair_keys import Names, Widths
 from flwr_vertical.products.streams import KeyStream, stream
-from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, AddsUpTo, Is, Shape, Within, check_fits
 from strategies.trees.arbiter import ParcelSteps, pack, place_of, under_cancelling_bits
 from strategies.trees.blinding import Factors, noise
 from strategies.trees.gain import candidates
@@ -61,8 +62,8 @@ class ShareSteps(StepGroup):
     @step
     def share(
         self,
-        names: Annotated[list[str], Within("n_parties", "n_parties")],
-        widths: Annotated[list[int], Within("names", "names")],
+        names: Names,
+        widths: Annotated[Widths, AddsUpTo("observed")],
         tags: Annotated[list[bytes], Within("names", "names")],
         observed: Annotated[Indices, Within(0, "observed - 1")],
         node: Annotated[Numbers, Shape(None, "n_samples"), Within(-1, "direct - 1")],
@@ -99,8 +100,9 @@ class ShareSteps(StepGroup):
             self.party.open_exchange(
                 HISTOGRAMS, "sums of gradients over the bins of its columns, in every node"
             )
-        own = names.index(self.name)
+        own = own_place(self.name, names, widths, self.party.layout.n_slots)
         check_tag(self.party, tags[own])
+        check_fits(self.name, "usable", usable, Shape(len(node) if len(usable) > 1 else 1, None))
         helper = helpers(names)
         if masked_h is not None:
             self.state[_MASKED_H] = np.asarray(masked_h)

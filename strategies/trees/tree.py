@@ -56,9 +56,8 @@ def divide(
 ) -> None:
     """Make the two nodes below, and note by how much the split lowers the loss.
 
-    A side of which the loss is as good as flat gets no value of its own, as it could be of any
-    size: the node then stays a leaf. So does one whose sides, brought into the range of the node,
-    do not lower the loss.
+    A node stays a leaf where a side's loss is as good as flat (its value could be of any size), or
+    where sides that are brought into the node's range do not lower the loss.
 
     Shapes: left (n_rows of the node,); inside (n_samples,): rows of the fit; g, h (n_samples,).
     """
@@ -91,10 +90,7 @@ def divide(
 
 
 def leaf_values(tree: Tree, g: Array, h: Array, inside: Flags, l2: float) -> Array:
-    """Return the Newton step of each leaf, 0 of other nodes; shape (n_nodes,).
-
-    Shapes: g, h (n_samples,); inside (n_samples,): rows of the fit.
-    """
+    """Return the Newton step of each leaf, 0 of other nodes; shape (n_nodes,)."""
     out = np.zeros(len(tree))
     for i, node in enumerate(tree):
         if node.left < 0:

@@ -8,7 +8,7 @@ from flwr_vertical import Party, Summands, step
 from flwr_vertical.arrays import Array, Floats32, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.policy.defaults import min_rows
-from flwr_vertical.protocol.arguments import DISTINCT, Is, Shape, Within
+from flwr_vertical.protocol.arguments import DISTINCT, Is, Shape, Within, check_fits
 from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
 from strategies.copula.party import check_rows, synthetic_ids
 from strategies.fedpsg.gan.encoding import Encoding
@@ -90,8 +90,9 @@ class VertiGANParty(Party):
         with torch.no_grad():
             values = branch.made(torch.as_tensor(np.array(hidden))).numpy().astype(np.float64)
         codes = self._drawn(values)
-        before = np.asarray(self.state[_MADE])[:start] if start else codes[:0]
-        self.state[_MADE] = np.vstack([before, codes])
+        made = np.asarray(self.state.get(_MADE, codes[:0]))
+        check_fits(self.name, "start", start, Within(0, len(made)))
+        self.state[_MADE] = np.vstack([made[:start], codes])
         return {}
 
     @step

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from flwr_vertical import Party, Summands, Uses, step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.products import HeldColumns, PairKeySteps
-from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within
+from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within, check_fits
 from strategies.linear.data import RegressionData
 from strategies.linear.prediction.steps import PredictionSteps
 from strategies.vfem_iterations.equations import PartyParameters
@@ -48,6 +48,7 @@ class VFEMIterationsParty(Party):
         publicly ``explained``, the variance of the fit.
         """
         data = self.data
+        check_fits(self.name, "r", r, Shape(len(data.x)))
         sums = float(missing[0]), float(missing[1])
         theta = self._theta.m_step(data.x, data.n_labelled, r, sums, sigma2, learning_rate)
         self.state["beta"], self.state["mean"] = theta.beta, theta.mean
@@ -69,7 +70,9 @@ class VFEMIterationsParty(Party):
         pattern; absent (n_groups, n_parties): 1 where a party lacks the samples of a pattern;
         returns the fields of `PartyMoments`.
         """
-        theta, data, per_row = self._theta, self.data, weight[group]
+        theta, data = self._theta, self.data
+        check_fits(self.name, "group", group, Shape(len(data.rows)))
+        per_row = weight[group]
         centred = self.columns_to_multiply().values
         gram = (centred * per_row[:, None]).T @ centred
         gram[np.diag_indices_from(gram)] += data.ridge * data.scale**2 * per_row.sum()

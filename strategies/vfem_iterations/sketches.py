@@ -65,10 +65,7 @@ def sketch(columns: HeldColumns, seed: bytes, size: int) -> Array:
 def sketched_products(
     federation: Federation, weight: dict[str, Array], size: int
 ) -> dict[tuple[int, int], Array]:
-    """Estimate weighted products of two parties' columns, by their places j < k; three rounds.
-
-    Shapes: weight (n_held,) by party; returns (n_columns_j, n_columns_k); none if `size` is 0.
-    """
+    """Estimate weighted products of two parties' columns, j < k; three rounds, if there are any."""
     names = federation.parties
     if len(names) < 2 or not size:
         return {}

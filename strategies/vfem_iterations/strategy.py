@@ -166,16 +166,9 @@ class VFEMIterations(Strategy):
     ) -> None:
         """Iterate to the estimates, work out their standard errors, and predict."""
         problem = open_problem(
-            federation,
-            alignment,
-            result,
-            encoding=self.encoding,
-            missing_cells=self.missing_cells,
-            missing_labels=self.missing_labels,
-            standardize=self.standardize,
-            intercept=True,
-            with_unheld=True,
-        )
+            federation, alignment, result, **shared.reading_of(self),
+            standardize=self.standardize, intercept=True, with_unheld=True,
+        )  # fmt: skip
         outcome, estep = self._iterate(federation, problem, result, progress)
         result.metrics["iterations"] = float(len(result.history))
         result.metrics["converged"] = float(outcome == "converged")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_vertical.arrays import Array
+from simulations.fedpsg.generators.encodings import Encoding
 
 _DRAWN_AT_ONCE = 8192
 
@@ -18,6 +19,7 @@ class LocalGenerator(ABC):
     """Learns the distribution of one table and draws rows of it, given nothing."""
 
     learning_rate = 1e-3
+    encoding: Encoding
 
     def __init__(self, iterations: int, seed: int = 0, batch: int = 256) -> None:
         self.iterations, self.seed, self.batch = iterations, seed, batch
@@ -26,9 +28,9 @@ class LocalGenerator(ABC):
     def encode(self, frame: pd.DataFrame) -> Tensor:
         """Fit the encoding to a table and return it; shape (n, width)."""
 
-    @abstractmethod
     def decode(self, values: Array) -> pd.DataFrame:
         """Return encoded rows as a table of valid values."""
+        return self.encoding.decode(values)
 
     @abstractmethod
     def build(self, width: int) -> None:

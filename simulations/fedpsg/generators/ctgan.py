@@ -7,14 +7,13 @@ gradient penalty; the generator pays for rows that miss their condition. Hidden 
 there, one step of the critic for each of the generator. A table without levels has no condition.
 """
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from simulations.fedpsg.generators.base import LocalGenerator, multilayer
 from simulations.fedpsg.generators.encodings import Modes
+from strategies.neural.networks import descend
 
 _HIDDEN, _NOISE, _PAC, _PENALTY, _TAU = 256, 128, 10, 10.0, 0.2
 
@@ -34,6 +33,7 @@ class CTGAN(LocalGenerator):
     """See the module; `LocalGenerator` has the parameters."""
 
     learning_rate = 2e-4
+    encoding: Modes
 
     def encode(self, frame: pd.DataFrame) -> Tensor:
         """Fit the encoding and return the table encoded."""
@@ -52,10 +52,6 @@ class CTGAN(LocalGenerator):
         self.table = x
         return x
 
-    def decode(self, values: npt.NDArray[np.float64]) -> pd.DataFrame:
-        """Return encoded rows as a table."""
-        return self.encoding.decode(values)
-
     def build(self, width: int) -> None:
         """Make generator and critic."""
         given = _NOISE + self.n_conditions
@@ -72,11 +68,7 @@ class CTGAN(LocalGenerator):
         )
 
     def _conditions(self, count: int, by_log: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw conditions.
-
-        Shapes: returns (count, n_conditions); returns (count,): which attribute each is about, and
-        which condition it is.
-        """
+        """Draw conditions; return them, one-hot, the attribute each is about, and which it is."""
         if not self.places:
             nothing = torch.zeros(0, dtype=torch.long)
             return torch.zeros(count, 0), nothing, nothing
@@ -119,9 +111,7 @@ class CTGAN(LocalGenerator):
         slope = slope.reshape(len(slope) // _PAC, -1).norm(dim=1)
         penalty = _PENALTY * ((slope - 1.0) ** 2).mean()
         against = self._score(made, conditions).mean() - self._score(x, conditions).mean()
-        self.for_critic.zero_grad()
-        torch.autograd.backward(against + penalty)
-        self.for_critic.step()
+        descend(self.for_critic, [against + penalty])
         conditions, attribute, column = self._conditions(len(x), by_log=True)
         raw, made = self._generate(conditions)
         loss = -self._score(made, conditions).mean()
@@ -134,9 +124,7 @@ class CTGAN(LocalGenerator):
                 )
                 loss = loss + missed / len(x)
             start += place.stop - place.start
-        self.for_generator.zero_grad()
-        torch.autograd.backward(loss)
-        self.for_generator.step()
+        descend(self.for_generator, [loss])
         return float(loss.detach())
 
     def draw(self, count: int) -> Tensor:

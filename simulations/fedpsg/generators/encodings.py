@@ -1,6 +1,7 @@
 """Rows as numbers for a network, and back to valid values."""
 
 import warnings
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,31 +56,25 @@ def block_of(name: str, column: "pd.Series[Any]", start: int, width: int) -> Blo
 
 
 @dataclass
-class Quantiles:
-    """Numbers as normal scores of their ranks, levels one-hot: TabDDPM's encoding."""
+class Encoding(ABC):
+    """Attributes side by side, levels one-hot."""
 
-    seed: int = 0  # Of the noise that spreads equal values over their ranks
+    seed: int = 0
     blocks: list[Block] = field(default_factory=list)
-    scores: dict[str, QuantileTransformer] = field(default_factory=dict)
     ends: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def fit(self, frame: pd.DataFrame) -> Array:
         """Learn the encoding of a table and return it encoded."""
         parts, start = [], 0
+        rng = np.random.default_rng(self.seed)
         for name in frame:
-            block = block_of(str(name), frame[name], start, 1)
-            if block.levels is not None:
-                parts.append(block.one_hot(frame[name]))
-            else:
-                values = frame[name].to_numpy(dtype=float)[:, None]
-                scores = QuantileTransformer(
-                    n_quantiles=min(1000, len(values)), output_distribution="normal",
-                    random_state=self.seed,
-                )  # fmt: skip
-                # Extremes are at 5.2 otherwise, far from all other scores.
-                parts.append(np.clip(scores.fit_transform(values), -3.5, 3.5))
-                self.scores[block.name] = scores
-                self.ends[block.name] = float(values.min()), float(values.max())
+            column, own = frame[name], np.zeros((len(frame), 0))
+            if pd.api.types.is_numeric_dtype(column):
+                values = column.to_numpy(dtype=float)
+                own = self.encode(str(name), values, rng)
+                self.ends[str(name)] = float(values.min()), float(values.max())
+            block = block_of(str(name), column, start, own.shape[1])
+            parts.append(own if block.levels is None else block.one_hot(column))
             self.blocks.append(block)
             start += block.width
         return np.hstack(parts)
@@ -92,45 +87,53 @@ class Quantiles:
             if block.levels is not None:
                 out[block.name] = block.levels[part.argmax(axis=1)]
             else:
-                back = self.scores[block.name].inverse_transform(part)[:, 0]
-                out[block.name] = block.numbers(back, *self.ends[block.name])
+                values = self.values(block.name, part)
+                out[block.name] = block.numbers(values, *self.ends[block.name])
         return pd.DataFrame(out)
+
+    @abstractmethod
+    def encode(self, name: str, values: Array, rng: np.random.Generator) -> Array:
+        """Learn how numbers of an attribute are encoded, and encode them; shape (n, width)."""
+
+    @abstractmethod
+    def values(self, name: str, part: Array) -> Array:
+        """Return the numbers that `encode` made this of."""
 
 
 @dataclass
-class Modes:
-    """Numbers as a mode and the distance from it, levels one-hot: CTGAN's encoding.
+class Quantiles(Encoding):
+    """Numbers as normal scores of their ranks: TabDDPM's encoding."""
+
+    scores: dict[str, QuantileTransformer] = field(default_factory=dict)
+
+    def encode(self, name: str, values: Array, rng: np.random.Generator) -> Array:
+        """Return scores; equal values are spread over their ranks."""
+        self.scores[name] = QuantileTransformer(
+            n_quantiles=min(1000, len(values)), output_distribution="normal",
+            random_state=self.seed,
+        )  # fmt: skip
+        # Extremes are at 5.2 otherwise, far from all other scores.
+        return np.asarray(self.scores[name].fit_transform(values[:, None])).clip(-3.5, 3.5)
+
+    def values(self, name: str, part: Array) -> Array:
+        """Return the numbers of scores."""
+        return np.asarray(self.scores[name].inverse_transform(part)[:, 0])
+
+
+@dataclass
+class Modes(Encoding):
+    """Numbers as a mode and the distance from it: CTGAN's encoding.
 
     Xu, Skoularidou, Cuesta-Infante and Veeramachaneni (2019), Section 4.2: a number is
     (value - mean of its mode) / (4 standard deviations), and which mode it is of; modes are those
     of a Bayesian Gaussian mixture, and each value's is drawn.
     """
 
-    seed: int = 0
-    blocks: list[Block] = field(default_factory=list)
     means: dict[str, Array] = field(default_factory=dict)
     widths: dict[str, Array] = field(default_factory=dict)
-    ends: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def fit(self, frame: pd.DataFrame) -> Array:
-        """Learn the encoding of a table and return it encoded."""
-        parts, start = [], 0
-        rng = np.random.default_rng(self.seed)
-        for name in frame:
-            column = frame[name]
-            if not pd.api.types.is_numeric_dtype(column):
-                block = block_of(str(name), column, start, 0)
-                parts.append(block.one_hot(column))
-            else:
-                values = column.to_numpy(dtype=float)
-                encoded = self._number(str(name), values, rng)
-                block = block_of(str(name), column, start, encoded.shape[1])
-                parts.append(encoded)
-            self.blocks.append(block)
-            start += block.width
-        return np.hstack(parts)
-
-    def _number(self, name: str, values: Array, rng: np.random.Generator) -> Array:
+    def encode(self, name: str, values: Array, rng: np.random.Generator) -> Array:
+        """Return distances from modes, and which mode each is of."""
         chosen = rng.permutation(len(values))[:_FITTED]
         scale = max(float(values.std()), 1e-12)
         count = min(_MODES, len(np.unique(values[chosen])), len(chosen))
@@ -150,7 +153,6 @@ class Modes:
         mode = (rng.random((len(values), 1)) > ends).sum(axis=1).clip(0, len(means) - 1)
         distance = np.clip((values - means[mode]) / widths[mode], -1.0, 1.0)
         self.means[name], self.widths[name] = means, widths
-        self.ends[name] = float(values.min()), float(values.max())
         return np.column_stack([distance, mode[:, None] == np.arange(len(means))])
 
     @property
@@ -166,16 +168,8 @@ class Modes:
         """Encoded columns of distances from modes."""
         return [block.start for block in self.blocks if block.levels is None]
 
-    def decode(self, x: Array) -> pd.DataFrame:
-        """Return encoded rows as a table."""
-        out: dict[str, object] = {}
-        for block in self.blocks:
-            part = x[:, block.place]
-            if block.levels is not None:
-                out[block.name] = block.levels[part.argmax(axis=1)]
-                continue
-            mode = part[:, 1:].argmax(axis=1)
-            distance = np.clip(part[:, 0], -1.0, 1.0)
-            values = self.means[block.name][mode] + distance * self.widths[block.name][mode]
-            out[block.name] = block.numbers(values, *self.ends[block.name])
-        return pd.DataFrame(out)
+    def values(self, name: str, part: Array) -> Array:
+        """Return the numbers of distances and modes."""
+        mode = part[:, 1:].argmax(axis=1)
+        distance = np.clip(part[:, 0], -1.0, 1.0)
+        return np.asarray(self.means[name][mode] + distance * self.widths[name][mode])

@@ -9,14 +9,13 @@ diffusion instead of 1,000, hidden layers of 256.
 
 import math
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from simulations.fedpsg.generators.base import LocalGenerator, multilayer
 from simulations.fedpsg.generators.encodings import Quantiles
+from strategies.neural.networks import descend
 
 _HIDDEN, _TIME, _STEPS = 256, 64, 100
 _SMALLEST = 1e-30
@@ -32,10 +31,6 @@ class TabDDPM(LocalGenerator):
         self.numbers = [b.start for b in self.encoding.blocks if b.levels is None]
         self.levels = [b.place for b in self.encoding.blocks if b.levels is not None]
         return x
-
-    def decode(self, values: npt.NDArray[np.float64]) -> pd.DataFrame:
-        """Return encoded rows as a table."""
-        return self.encoding.decode(values)
 
     def build(self, width: int) -> None:
         """Make the network and the schedule (Nichol and Dhariwal's cosine)."""
@@ -73,9 +68,7 @@ class TabDDPM(LocalGenerator):
             # At the first time there is nothing before: the likelihood of the level itself.
             first = -(x[:, place] * _log(guess)).sum(dim=1)
             loss = loss + torch.where(t == 0, first, gap).mean() / len(self.levels)
-        self.optimiser.zero_grad()
-        torch.autograd.backward(loss)
-        self.optimiser.step()
+        descend(self.optimiser, [loss])
         return float(loss.detach())
 
     def _posterior(self, noisy: Tensor, origin: Tensor, t: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from simulations.fedpsg.generators.base import LocalGenerator
 from simulations.fedpsg.generators.encodings import Block, block_of
+from strategies.neural.networks import descend
 
 _NOISE, _CHANNELS = 100, 32
 
@@ -102,17 +103,13 @@ class TableGAN(LocalGenerator):
             softplus(-self.verdict(of_real)).mean()
             + softplus(self.verdict(self.features(made))).mean()
         )
-        self.for_critic.zero_grad()
-        torch.autograd.backward(against)
-        self.for_critic.step()
+        descend(self.for_critic, [against])
         of_made = self.features(self._images(len(x)))
         of_real = of_real.detach()
         loss = softplus(-self.verdict(of_made)).mean()
         loss = loss + (of_made.mean(dim=0) - of_real.mean(dim=0)).norm()
         loss = loss + (of_made.std(dim=0) - of_real.std(dim=0)).norm()
-        self.for_generator.zero_grad()
-        torch.autograd.backward(loss)
-        self.for_generator.step()
+        descend(self.for_generator, [loss])
         return float(loss.detach())
 
     def draw(self, count: int) -> Tensor:

@@ -5,14 +5,13 @@ Xu, Skoularidou, Cuesta-Infante and Veeramachaneni, "Modeling tabular data using
 variance for each distance from a mode, reconstruction weighted by 2 as in the authors' code.
 """
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from simulations.fedpsg.generators.base import LocalGenerator, multilayer
 from simulations.fedpsg.generators.encodings import Modes
+from strategies.neural.networks import descend
 
 _HIDDEN, _CODE, _WEIGHT = 128, 128, 2.0
 
@@ -20,14 +19,12 @@ _HIDDEN, _CODE, _WEIGHT = 128, 128, 2.0
 class TVAE(LocalGenerator):
     """See the module; `LocalGenerator` has the parameters."""
 
+    encoding: Modes
+
     def encode(self, frame: pd.DataFrame) -> Tensor:
         """Fit the encoding and return the table encoded."""
         self.encoding = Modes(self.seed)
         return torch.as_tensor(self.encoding.fit(frame)).float()
-
-    def decode(self, values: npt.NDArray[np.float64]) -> pd.DataFrame:
-        """Return encoded rows as a table."""
-        return self.encoding.decode(values)
 
     def build(self, width: int) -> None:
         """Make both networks."""
@@ -54,9 +51,7 @@ class TVAE(LocalGenerator):
             loss = loss + (error**2 / 2 * torch.exp(-2 * log_sigma) + log_sigma).sum()
         divergence = 0.5 * (mean**2 + log_variance.exp() - 1.0 - log_variance).sum()
         total = (_WEIGHT * loss + divergence) / len(x)
-        self.optimiser.zero_grad()
-        torch.autograd.backward(total)
-        self.optimiser.step()
+        descend(self.optimiser, [total])
         return float(total.detach())
 
     def draw(self, count: int) -> Tensor:

@@ -22,10 +22,7 @@ class Encoding:
 
     @classmethod
     def fit(cls, codes: Array, n_levels: Sequence[int]) -> "Encoding":
-        """Take the ranges of a table.
-
-        Shapes: codes (n_samples, n_columns): NaN = missing; every column has a value.
-        """
+        """Take the ranges of codes, NaN = missing; every column has a value."""
         numeric = np.array(n_levels) == 0
         low = np.where(numeric, np.nanmin(codes, axis=0), 0.0)
         high = np.where(numeric, np.nanmax(codes, axis=0), 1.0)
@@ -47,11 +44,7 @@ class Encoding:
         return np.repeat(np.array(self.n_levels) > 0, self.widths)
 
     def encode(self, codes: Array) -> tuple[Array, Array]:
-        """Return encoded values, 0 where missing, and the mask.
-
-        Shapes: codes (n, n_columns): NaN = missing; returns (n, width): the mask is 1 where a
-        value is there, 0 where it is missing, as in the paper.
-        """
+        """Return encoded values, 0 where missing, and the mask, 1 where it is there: (n, width)."""
         blocks = []
         for j, levels in enumerate(self.n_levels):
             column = codes[:, j]
@@ -65,10 +58,7 @@ class Encoding:
         return values * mask, mask
 
     def decode(self, values: Array) -> Array:
-        """Return codes: numbers within their range, the likeliest level.
-
-        Shapes: values (n, width).
-        """
+        """Return codes: numbers within their range, the likeliest level."""
         ends = np.cumsum(self.widths)
         out = np.empty((len(values), len(self.n_levels)))
         for j, (end, width) in enumerate(zip(ends, self.widths, strict=True)):

@@ -242,10 +242,7 @@ def impute_alone(
     rng: np.random.Generator,
     name: str = "alone",
 ) -> Array:
-    """Train a generator and a discriminator on one party's table, and fill what is missing in it.
-
-    Shapes: codes (n_samples, n_columns): NaN = missing; returns (n_samples, n_columns).
-    """
+    """Train both networks on one party's table, and fill what is missing (NaN) in its codes."""
     values, known = encoding.encode(codes)
     x, mask = torch.as_tensor(values).float(), torch.as_tensor(known).float()
     gone = np.repeat(np.isnan(codes).any(axis=0), encoding.widths)

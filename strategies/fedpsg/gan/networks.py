@@ -187,10 +187,7 @@ def make_bottom(width: int, seed: int, party: str) -> nn.ModuleDict:
 
 
 def top_input(net: nn.ModuleDict, x: Tensor, hint: Tensor, seed: int, party: str) -> Tensor:
-    """Return a party's term of the top discriminator's first layer; shape (n, 128).
-
-    Shapes: x, hint (n, width): imputed values and the hint: the paper's (14).
-    """
+    """Return a party's term, (n, 128), of the top discriminator's first layer: (14)."""
     dropped = generator_for(seed, "bottom", party)
     h = _hidden(layers_of(net, "bottom"), torch.cat([x, hint], dim=1), dropped)
     term: Tensor = layers_of(net, "top")[0](torch.cat([h, hint], dim=1))
@@ -205,10 +202,7 @@ def make_top(width: int, n_labels: int, seed: int) -> nn.ModuleDict:
 
 
 def discriminate(net: nn.ModuleDict, total: Tensor, labels: Tensor, seed: int) -> Tensor:
-    """Return for each encoded entry the log-odds of being observed: the paper's (15).
-
-    Shapes: total (n, 128): sum of `top_input` over the parties.
-    """
+    """Return each entry's log-odds of being observed, by the sum of terms, (n, 128): (15)."""
     dropped = generator_for(seed, "top")
     first = nn.functional.leaky_relu(total + layers_of(net, "first")[0](labels), LEAK)
     first = first * (torch.rand(first.shape, generator=dropped) >= DROPOUT) / (1.0 - DROPOUT)
@@ -245,8 +239,5 @@ def adversarial_loss(log_odds: Tensor, mask: Tensor, is_open: Tensor) -> Tensor:
 
 
 def joint_reconstruction(total: Tensor, alpha: float = ALPHA) -> Tensor:
-    """Return ``alpha / 2`` times the mean square of the samples' total losses: (24).
-
-    Shapes: total (n,): `reconstruction` summed over the parties.
-    """
+    """Return ``alpha / 2`` times the mean square of samples' losses over parties: (24)."""
     return alpha / 2.0 * (total**2).sum() / len(total)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from flwr_vertical import StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Floats32, Indices, Integers
-from flwr_vertical.protocol.arguments import Shape, Within
+from flwr_vertical.protocol.arguments import Shape, Within, check_fits
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.blinding import BlindingSteps
 from strategies.fedpsg.gan.encoding import Encoding
@@ -93,7 +93,7 @@ class GanSteps(StepGroup):
         others (n, EMBEDDING): the blinded sum of `embed`; pad: names its streams.
         """
         made = self._forward(batch, seed, labels, others, pad)
-        self.cache[_PENDING] = seed, made
+        self.cache[_PENDING] = (seed, self._nets(changes=False)), made
         forward, _ = made
         return Summands(
             {"top": forward.top.detach().numpy(), "loss": forward.loss.detach().numpy()}
@@ -155,6 +155,7 @@ class GanSteps(StepGroup):
 
         nets = self._nets(changes=False)
         x, mask = self._batch(batch)
+        self._check(nets, len(batch), labels, others)
         with torch.no_grad():
             own = nets.embed(x, mask) if others is not None else None
             given = self._others(own, others, pad, len(batch))
@@ -211,6 +212,14 @@ class GanSteps(StepGroup):
         rows = torch.as_tensor(np.array(batch, dtype=np.int64))
         return x[rows], mask[rows]
 
+    def _check(
+        self, nets: "GanNets", count: int, labels: Floats32 | None, others: Integers | None
+    ) -> None:
+        """Refuse labels and embeddings other than the networks take; `None` has no axes."""
+        n_labels, joint = nets.shape.n_labels, nets.shape.joint
+        check_fits(self.name, "labels", labels, Shape(*([count, n_labels] if n_labels else [])))
+        check_fits(self.name, "others", others, Shape(*([count, EMBEDDING] if joint else [])))
+
     def _labels(self, labels: Floats32 | None, count: int) -> "Tensor":
         import torch
 
@@ -237,6 +246,7 @@ class GanSteps(StepGroup):
     ) -> tuple[Any, Any]:
         nets = self._nets(changes=False)
         x, mask = self._batch(batch)
+        self._check(nets, len(batch), labels, others)
         own = None if others is None else nets.embed(x, mask)
         given = None if others is None else self._others(own, others, pad, len(batch))
         return nets.forward(x, mask, seed, self._labels(labels, len(batch)), given), own
@@ -251,7 +261,8 @@ class GanSteps(StepGroup):
 
         fields = {name: torch.as_tensor(np.array(given.pop(name))) for name in BACK}
         kept = self.cache.get(_PENDING) if keep else self.cache.pop(_PENDING, None)
-        if kept is None or kept[0] != seed:
+        pending = seed, self._nets(changes=False)
+        if kept is None or kept[0] != pending:
             options = {"labels": None, "others": None, "pad": b"", **given}
-            kept = seed, self._forward(batch, seed, **options)
+            kept = pending, self._forward(batch, seed, **options)
         return kept[1], Back(**fields)

@@ -122,10 +122,7 @@ class GanTraining:
 
 
 def one_hot(labels: npt.NDArray[np.float64]) -> Floats32:
-    """Return a column for each different label; zeros where there is none.
-
-    Shapes: labels (n_samples,): NaN = unlabelled.
-    """
+    """Return a column for each different label; zeros where there is none (NaN)."""
     classes = np.unique(labels[~np.isnan(labels)])
     return np.asarray((labels[:, None] == classes).astype(np.float32))
 
@@ -153,10 +150,7 @@ def train_and_impute(
     history: list[dict[str, Any]],
     progress: Progress,
 ) -> dict[str, dict[str, Any]]:
-    """Train the networks, and have them fill what rules did not.
-
-    Shapes: labels (n_samples, n_labels): for CGAIN.
-    """
+    """Train the networks, and have them fill what rules did not; labels are for CGAN."""
     told = federation.call("receive", {**common, **asdict(shape)}, per_party=targets)
     widths = {name: np.asarray(of["widths"], dtype=np.int64) for name, of in told.items()}
     missing = {name: np.asarray(of["missing"], dtype=np.uint8) for name, of in told.items()}

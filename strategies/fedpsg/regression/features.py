@@ -17,7 +17,7 @@ normal noise do not give each level as often as is predicted, so each column has
 which they do (as thresholds of a probit model are).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,10 +57,7 @@ class RegressionColumns:
         n_trees: int = 0,
         seed: int = 0,
     ) -> "RegressionColumns":
-        """Take centres, spreads and trees of a table.
-
-        Shapes: codes (n_samples, n_columns): NaN = missing; every column has a value.
-        """
+        """Take centres, spreads and trees of codes, NaN = missing; every column has a value."""
         numeric = np.array(n_levels) == 0
         spread = np.nanstd(codes, axis=0)
         at = np.linspace(0.0, 1.0, _GRID)
@@ -101,27 +98,14 @@ class RegressionColumns:
         return np.append(own, np.full(n_leaves, WHOLE))
 
     def encode(self, codes: Array) -> Array:
-        """Return the columns, those of a missing attribute at its mean or 0.
-
-        Shapes: codes (n, n_columns): NaN = missing.
-        """
-        blocks = []
-        for j, levels in enumerate(self.n_levels):
-            column = codes[:, j]
-            if levels:
-                blocks.append((column[:, None] == np.arange(levels)).astype(np.float64))
-            else:
-                blocks.append(self._scaled(column, j)[:, None])
-        if self.trees is not None:
-            blocks.append(np.asarray(self.trees.transform(self._inputs(codes))))
-        return np.hstack(blocks)
+        """Return the columns, those of a missing attribute at its mean or 0."""
+        columns = self._columns(codes, self._scaled)
+        if self.trees is None:
+            return columns
+        return np.hstack([columns, self.trees.transform(self._inputs(codes))])
 
     def decode(self, values: Array, attributes: Sequence[int]) -> Array:
-        """Return codes of some attributes: numbers within their range, the likeliest level.
-
-        Shapes: values (n, n_target_columns): of these attributes, in order; returns (n,
-        n_attributes).
-        """
+        """Return codes of some attributes: numbers within their range, the likeliest level."""
         out, at = np.empty((len(values), len(attributes))), 0
         for i, j in enumerate(attributes):
             width = max(self.n_levels[j], 1)
@@ -149,15 +133,23 @@ class RegressionColumns:
 
     def _inputs(self, codes: Array) -> Array:
         """Return what trees split: numbers at their place among those observed, and levels."""
-        blocks = []
-        for j, levels in enumerate(self.n_levels):
-            column = codes[:, j]
-            if levels:
-                blocks.append((column[:, None] == np.arange(levels)).astype(np.float64))
-            else:
-                place = np.searchsorted(self.seen[j], column, side="left") / len(self.seen[j])
-                blocks.append(np.where(np.isnan(column), 0.5, place)[:, None])
-        return np.hstack(blocks)
+
+        def place(column: Array, j: int) -> Array:
+            found = np.searchsorted(self.seen[j], column, side="left") / len(self.seen[j])
+            return np.where(np.isnan(column), 0.5, found)
+
+        return self._columns(codes, place)
+
+    def _columns(self, codes: Array, scaled: Callable[[Array, int], Array]) -> Array:
+        """Return 0 and 1 for each level, and what `scaled` makes of the column of a number."""
+        return np.hstack(
+            [
+                (column[:, None] == np.arange(levels)).astype(np.float64)
+                if levels
+                else scaled(column, j)[:, None]
+                for j, (column, levels) in enumerate(zip(codes.T, self.n_levels, strict=True))
+            ]
+        )
 
 
 def n_trees_of(wanted: int, n_rows: int, n_columns: int) -> int:

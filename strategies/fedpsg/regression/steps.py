@@ -32,9 +32,8 @@ _CODES, _DRAWN, _TREES, _SEED, _NAMES = (
 class RegressionSteps(StepGroup):
     """Gives the columns that regressions are learnt from, and terms of what they predict.
 
-    A job is a set of samples of which one party, its target, misses the same attributes, and all
-    know the same others. The target gets the sum of all terms; the server adds up what it cannot
-    read.
+    A job is a set of samples of which its target misses the same attributes, and all know the same
+    others. The target gets the sum of all terms, under streams that the server lacks.
     """
 
     party: ImputingParty
@@ -128,12 +127,7 @@ class RegressionSteps(StepGroup):
     def fill(self, pad: bytes, given: Mapping[str, Any]) -> int:
         """Put predictions into the missing cells; returns into how many.
 
-        Parameters
-        ----------
-        pad : bytes
-            Names the key streams that `predict` blinded by.
-        given : Mapping[str, Any]
-            See `FillFields`.
+        Message: pad: names the key streams that `predict` blinded by; given: see `FillFields`.
         """
         codes, count, owners = self.codes.copy(), 0, list(self.state[_NAMES])
         for name in [name for name in given if name.startswith("rows:")]:

@@ -40,11 +40,6 @@ class RowMoments:
         mean = sums / n_rows
         return cls(n_rows, mean, products / n_rows - np.outer(mean, mean))
 
-    @classmethod
-    def of_rows(cls, columns: Array) -> "RowMoments":
-        """Make them of rows, shape (n_rows, n_columns)."""
-        return cls.of_sums(len(columns), columns.sum(axis=0), columns.T @ columns)
-
 
 @dataclass(frozen=True)
 class Regression:
@@ -154,10 +149,7 @@ class GroupSums:
     withheld: Flags  # (n_groups, n_columns)
 
     def over(self, parties: Sequence[str]) -> tuple[RowMoments, Flags] | None:
-        """Return moments of the rows that some parties share, and of which columns all is told.
-
-        None if there are no such rows.
-        """
+        """Return moments of rows that some parties share, and what is whole; None without rows."""
         at = [list(self.parties).index(name) for name in parties]
         groups = np.flatnonzero(~self.mask[:, at].any(axis=1))
         if not len(groups):

@@ -98,10 +98,7 @@ class MaskedMeans:
             )
 
     def send(self, group: Indices) -> None:
-        """Have every party hand over its columns in digits; one round.
-
-        Shapes: group (n_samples,): 0 for samples of the fit, which all parties hold, else -1.
-        """
+        """Have parties hand over columns in digits, by group: 0 in the fit, else -1; one round."""
         self._asked_at = self.federation.course
         replies = self.federation.call(
             "send_digits",
@@ -125,10 +122,7 @@ class MaskedMeans:
             self._masked[name] = reply["masked"]
 
     def place(self, beta: Array) -> Placed:
-        """Put linear predictors on the circle; one round.
-
-        Shapes: beta (n_columns,): coefficients of all parties' columns, in the columns' units.
-        """
+        """Put linear predictors on the circle, by coefficients in columns' units; one round."""
         names = self._names()
         widths = [len(self._scale[name]) for name in names]
         parts = np.split(np.asarray(beta, dtype=float), np.cumsum(widths)[:-1])
@@ -144,11 +138,7 @@ class MaskedMeans:
     def open_mean(
         self, placed: Placed, shift: float, mean: Expansion, bound: Bound
     ) -> tuple[float, Array]:
-        """Open sums with the mean; one round.
-
-        Shapes: returns (n_columns,): sums of each column, centred over the samples of the fit,
-        times the mean.
-        """
+        """Open sums of each centred column, (n_columns,), times the mean; one round."""
         sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
         found = self._ask(placed, shift, [mean], sizes, information=False)
         return float(found["total"]), np.asarray(found["columns"])
@@ -171,11 +161,7 @@ class MaskedMeans:
     def open_information(
         self, placed: Placed, shift: float, expansions: list[Expansion], bounds: list[Bound]
     ) -> tuple[Array, float | None]:
-        """Open products of columns with the variance, and the sum of the cumulant; one round.
-
-        Shapes: returns (1 + n_columns, 1 + n_columns): products of 1 and the columns, centred over
-        the samples of the fit.
-        """
+        """Open products of 1 and centred columns with the variance, and the cumulant; one round."""
         n = len(placed.alpha)
         sizes = [b.of_sum(n, self._largest, d) for b, d in zip(bounds, (2, 0), strict=False)]
         found = self._ask(placed, shift, expansions, sizes, information=True)

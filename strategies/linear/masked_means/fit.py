@@ -64,12 +64,9 @@ def fit_mean_model(
 ) -> MeanFit:
     """Fit a binomial or Poisson model to columns of several parties.
 
-    The parties use `MaskedMeanSteps`, `PrivateProductSteps`, `GroupKeySteps` and `PairKeySteps`.
-
     Shapes: y (n_samples,): labels; those of samples that are not in the fit do not matter; group
-    (n_samples,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,):
-    units of the columns in which a ridge treats the coefficients; by default each column's
-    standard deviation.
+    (n_samples,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,): in
+    which a ridge treats the coefficients; by default each column's standard deviation.
     """
     if family.name not in REACH:
         raise ConfigError(f"family {family.name!r} needs no masked means, its moments suffice")

@@ -49,10 +49,7 @@ def to_digits(x: Array) -> Ring:
 
 
 def from_digits(encoded: Ring, n_digits: int) -> Array:
-    """Put sums over digits together again, along the first axis.
-
-    Shapes: encoded (n_digits * n_columns, ...); returns (n_columns, ...).
-    """
+    """Put sums over digits together, (n_digits * n_columns, ...) to (n_columns, ...)."""
     return _weighted(encoded.view(np.int64).astype(np.float64), n_digits)
 
 
@@ -103,10 +100,7 @@ def choose_precision(expansions: list[Expansion], bounds: list[float]) -> Precis
 
 
 def server_features(alpha: Ring, times: int, n_terms: int, bits: int) -> Ring:
-    """Return sines and cosines of the multiples of the server's angle.
-
-    Shapes: alpha (n,); returns (2 * n_terms, n): sines and cosines by turns.
-    """
+    """Return sines and cosines, by turns, of multiples of the server's angle: (2 * n_terms, n)."""
     out = np.empty((2 * n_terms, len(alpha)), dtype=np.uint64)
     for start in range(0, len(alpha), _BLOCK):
         here = slice(start, start + _BLOCK)
@@ -177,11 +171,7 @@ class ByClass:
         return (self.second.constant - self.first.constant) / 2.0
 
     def features(self, alpha: Ring, bits: int) -> Ring:
-        """Return what takes the place of the server's sines and cosines.
-
-        Shapes: alpha (n,); returns (2 * n_terms, n): as of `server_features`; none is larger than
-        1.
-        """
+        """Return what takes the place of the server's sines and cosines, at most 1."""
         size = self.common.cosine
         per = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0.0)
         sine = np.stack([self.first.sine * per, self.second.sine * per])

@@ -196,11 +196,7 @@ class Answer:
         return [name for name, helper in self.roles.helper.items() if helper == self.party]
 
     def shares(self, label: str, function: int, n_digits: int) -> dict[str, Ring]:
-        """Return shares of the sums of a function with the columns and with 1.
-
-        Shapes: returns (n_digits * n_columns + 1, 1): ``owner:<label>``, and
-        ``helper:<label>:<name>`` for each that the party helps.
-        """
+        """Return shares of sums of a function with columns and 1, (n_digits * n_columns + 1, 1)."""
 
         def pad(name: str) -> Ring:
             shape = n_digits * self.widths[name] + 1, 1
@@ -220,10 +216,7 @@ class Answer:
         }
 
     def information(self) -> tuple[dict[str, Ring], Ring]:
-        """Return what is handed over and the term of the private sum, of the first function.
-
-        See the module.
-        """
+        """Return what is handed over and the term of the private sum, of the first function."""
         roles, n = self.roles, len(self.digits)
         width = {name: N_LEADING * w + 1 for name, w in self.widths.items()}
         layout = Layout(width)

@@ -81,17 +81,9 @@ class MeanFit:
         )
         return np.asarray(turn @ covariance @ turn.T)
 
-    @property
-    def std_error(self) -> Array:
-        """Standard errors of (intercept, beta)."""
-        return np.asarray(np.sqrt(np.maximum(np.diag(self.vcov), 0.0)))
-
 
 class MeanProblem(EvaluatedColumns):
-    """The fit in units of the columns' standard deviations, without constant columns.
-
-    Shapes: y (n,): labels of the samples of the fit.
-    """
+    """The fit to labels y in units of columns' standard deviations, without constant columns."""
 
     def __init__(
         self,

@@ -39,10 +39,7 @@ class SeparatingLevel:
     count: int  # How many rows have it
 
     def rises(self, step: npt.NDArray[np.float64]) -> float:
-        """Return by how much a step moves the predictors of these rows towards their label.
-
-        Shapes: step (1 + n_slopes,): of level and slopes.
-        """
+        """Return by how much a step, of level and slopes, moves these rows towards their label."""
         moved = float(step[1 + self.slope]) * (self.value - self.other)
         return moved if self.kind else -moved
 
@@ -107,11 +104,7 @@ class Watch:
 
 
 def without_maximum(problem: MeanProblem, found: MeanMaximum) -> Indices:
-    """Return which slopes grow without end though all predictors are within reach.
-
-    What information is left falls faster than the estimate grows, so that its error is larger than
-    itself (Hauck and Donner, 1977), and far larger than at no effect.
-    """
+    """Return which slopes grow without end within reach (Hauck and Donner, 1977)."""
     if problem.ridge.all():  # keeps all slopes finite
         return np.zeros(0, dtype=np.int64)
     moments, family = problem.moments, problem.family
@@ -136,10 +129,7 @@ def all_apart(problem: MeanProblem, found: MeanMaximum) -> bool:
 
 
 def refusal(problem: MeanProblem, slopes: npt.NDArray[np.float64], cure: str) -> str:
-    """Say why there is no maximum within reach.
-
-    Shapes: slopes (n_slopes,): the last that were tried.
-    """
+    """Say why there is no maximum within reach; `slopes`: the last that were tried."""
     shown = _largest(problem, slopes)
     if problem.family.name == "binomial":
         return (

@@ -162,12 +162,7 @@ def maximise(
 def expanded(
     family: Family, moments: MeanMoments, source: Source, here: Array, ridge: Array | None = None
 ) -> MeanMaximum | None:
-    """Return the maximum of the likelihood's quadratic about coefficients of one's choice.
-
-    Takes one evaluation, and the information there.
-
-    Shapes: here (1 + n_columns,): level and slopes.
-    """
+    """Return the maximum of the quadratic about chosen coefficients, at one more evaluation."""
     target, free, weight = _terms(moments, ridge)
     found = source.evaluate(float(here[0]), here[1:])
     if found is None:
@@ -210,10 +205,7 @@ def _quadratic(
 
 
 class _Curvature:
-    """The information: predicted or exact, corrected by the scores' differences.
-
-    What the penalty adds to both is known.
-    """
+    """The information without the penalty, corrected by the differences of scores."""
 
     def __init__(self, family: Family, moments: MeanMoments, ridge: Array) -> None:
         self._family, self._moments, self.ridge = family, moments, np.diag(ridge)

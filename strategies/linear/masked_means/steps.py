@@ -25,9 +25,10 @@ from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Indices, Ring
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PrivateProductSteps
-from flwr_vertical.products.pair_keys import PairKeyFields
+from flwr_vertical.products.arithmetic import own_place
+from flwr_vertical.products.pair_keys import Names, PairKeyFields, Widths
 from flwr_vertical.products.streams import KeyStream, content_tag, stream
-from flwr_vertical.protocol.arguments import OWN, Shape, Within
+from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits
 from strategies.linear.masked_means.fixed_point import N_DIGITS, combine, to_digits
 from strategies.linear.masked_means.fourier import CIRCLE, to_circle
 from strategies.linear.masked_means.information import Answer, Roles
@@ -44,10 +45,9 @@ _ROWS, _WITHHELD = "means.rows", "means.withheld"
 
 
 class MaskedMeanSteps(StepGroup):
-    """A party's half of masked means over what its `columns_to_multiply` returns.
+    """A party's half of masked means over what its `columns_to_multiply` returns, centred.
 
-    Columns are centred over the samples of the fit. The party uses `GroupKeySteps` and
-    `PrivateProductSteps`, too.
+    The party uses `GroupKeySteps` and `PrivateProductSteps`, too.
     """
 
     party: Party
@@ -99,6 +99,7 @@ class MaskedMeanSteps(StepGroup):
         ``angles`` of shape (n,), uint64; ``low`` and ``high``, the smallest and the largest fit in
         steps of `REACH_STEP`, outwards.
         """
+        check_fits(self.name, "beta", beta, Shape(self._centred.shape[1]))
         fits = self._centred @ np.asarray(beta)
         low = np.floor(fits.min(initial=0.0) / REACH_STEP)
         high = np.ceil(fits.max(initial=0.0) / REACH_STEP)
@@ -121,8 +122,8 @@ class MaskedMeanSteps(StepGroup):
     def open_means(
         self,
         attempt: bytes,
-        names: Annotated[list[str], Within("n_parties", "n_parties")],
-        widths: Annotated[list[int], Within("names", "names")],
+        names: Names,
+        widths: Widths,
         column_tags: Annotated[list[bytes], Within("names", "names")],
         fit_tags: Annotated[list[bytes], Within("names", "names")],
         times: Annotated[int, Within(1, _MOST_PERIODS)],
@@ -147,8 +148,11 @@ class MaskedMeanSteps(StepGroup):
         `party_term`.
         """
         seed = self.other(GroupKeySteps).seed
-        digits, _ = self._digits
-        if column_tags[names.index(self.name)] != content_tag(seed, digits):
+        digits, scale = self._digits
+        check_fits(self.name, "features", features, Shape(2 * sine.shape[1], len(digits)))
+        check_fits(self.name, "cosine", cosine, Shape(*sine.shape))
+        own = own_place(self.name, names, widths, len(scale))
+        if column_tags[own] != content_tag(seed, digits):
             raise ProtocolError(
                 f"party {self.name!r}: its columns are no longer those that it sent; a key stream "
                 "hides one content only"

@@ -36,10 +36,7 @@ def joint_regressions(
     widths: Sequence[int],
     occurring: Flags | None = None,
 ) -> Regressions:
-    """Return the label's regression on the columns of each set of parties.
-
-    Shapes: occurring (n, n_parties): see `pattern_list`.
-    """
+    """Return the label's regression on the columns of each set of parties; see `pattern_list`."""
     present = pattern_list(len(widths), occurring)
     by_information = None if fit.by_em else _Leverage(patterns, model, fit)
     owner = np.repeat(np.arange(len(widths)), widths)

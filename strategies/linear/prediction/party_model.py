@@ -48,10 +48,7 @@ class LinearPart(Model):
         return {**fields, "other": {}} if version == 1 else super().upgrade(version, fields)
 
     def features(self, table: Table, party: str) -> Array:
-        """Return the columns of the fit from a new table, shape (n_rows, n_own_columns).
-
-        NaN where a cell is missing, or holds a level that the fit did not know.
-        """
+        """Return the columns of the fit from a new table, NaN where a cell is missing or new."""
         of = self.sources, self.levels, self.known_levels, self.other
         return fitted_features(table, *of, party)
 
@@ -77,10 +74,7 @@ def fitted_features(
     other: dict[str, list[str]],
     party: str,
 ) -> Array:
-    """Return the columns of a fit from a new table, shape (n_rows, n_columns).
-
-    NaN where a cell is missing, or holds a level that the fit did not know.
-    """
+    """Return the columns of a fit from a new table, NaN where a cell is missing or unknown."""
     found = np.empty((len(table.frame), len(sources)))
     texts: dict[str, npt.NDArray[np.object_]] = {}
     for j, (source, level) in enumerate(zip(sources, levels, strict=True)):

@@ -87,8 +87,7 @@ MANY_PARTIES = 6
 class Regressions:
     """Regressions of the label (or of its linear predictor) on the columns of several parties.
 
-    A row whose parties are those of pattern p is predicted as ``level[p] + sum over parties of
-    (x_k' coefficients[p, k] - offsets[p, k])``.
+    Of pattern p: ``level[p] + sum over parties k of (x_k' coefficients[p, k] - offsets[p, k])``.
     """
 
     present: Flags  # (n_patterns, n_parties): parties whose columns a regression uses
@@ -189,10 +188,7 @@ class Regressions:
         )
 
     def of_columns(self, center: Array, unit: Array) -> "Regressions":
-        """Return them for columns in other units: ``center + unit * column``.
-
-        Shapes: center, unit (n_columns,).
-        """
+        """Return them for columns in other units: ``center + unit * column``, of all columns."""
         coefficients = self.coefficients / unit
         owner = np.repeat(np.arange(len(self.widths)), self.widths)
         by_party = owner[:, None] == np.arange(len(self.widths))
@@ -203,11 +199,7 @@ class Regressions:
         )
 
     def compact(self, tolerance: float = 1e-9) -> "Regressions":
-        """Return a single regression where coefficients do not depend on the pattern.
-
-        Columns of different parties are then uncorrelated, and no party need be told which
-        pattern a row has. `joint_regressions` has the pattern of all parties first.
-        """
+        """Return a single regression if the pattern does not matter, and so need not be told."""
         k = len(self.widths)
         if len(self.present) == 1 or not self.present[0].all():
             return self
@@ -256,12 +248,11 @@ def pattern_list(n_parties: int, occurring: Flags | None = None) -> Flags:
 
 
 def find_patterns(present: Flags, unseen: Array, held: Flags) -> Indices:
-    """Choose the regression of each row.
+    """Return the regression of each row, (n_rows,): of just its parties, else the best on fewer.
 
     Shapes: present (n_patterns, n_parties): parties that each regression uses; unseen
     (n_patterns,): what the absent ones would explain; held (n_rows, n_parties): parties that have
-    each row; returns (n_rows,): the regression of just these parties, else the one on fewer of
-    them that leaves least unexplained; 0 where there is a single regression.
+    each row.
     """
     if len(present) == 1:
         return np.zeros(len(held), dtype=np.int64)

@@ -89,10 +89,7 @@ class Predictor(Model):
         return {name: (self.grid * 2.0**c) ** 2 / 12.0 for name, c in self.coarser.items()}
 
     def bits_of_sum(self, parties: list[str]) -> int:
-        """Return what the sum of these parties' terms of one row tells at most.
-
-        It is the binary logarithm of the number of values that the sum can take, rounded up.
-        """
+        """Return how many bits the sum of these parties' terms of one row can tell at most."""
         finest = min(self.coarser[name] for name in parties)
         values = sum(2.0 ** (self.bits[name] + self.coarser[name] - finest) for name in parties)
         return math.ceil(math.log2(values))

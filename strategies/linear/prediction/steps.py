@@ -9,7 +9,7 @@ import numpy.typing as npt
 from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
-from flwr_vertical.protocol.arguments import OWN, Shape, Within, takes_as
+from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits, takes_as
 from strategies.linear.data import RegressionRows
 from strategies.linear.prediction.party_model import LinearPart, column_sources
 
@@ -21,10 +21,9 @@ _LONGEST = 2.0**50  # whole numbers that float64 and sums of them hold exactly
 class KeptCoefficients(StepGroup):
     """Takes the own coefficients at the end of a fit; the party also uses `RegressionRows`.
 
-    The coefficients come from the server, which has the labels. The party cannot know whether they
-    are those of the fit, so it bounds what they can tell: one model a run, and of each row one
-    term, rounded to a grid that has at most ``2**prediction-bits`` steps over twice the range of
-    the own rows' terms.
+    They come from the server, which has the labels and may send others. So what they can tell is
+    bounded: one model a run, and of each row one term, rounded to a grid that has at most
+    ``2**prediction-bits`` steps over twice the range of the own rows' terms.
     """
 
     party: Party
@@ -56,7 +55,8 @@ class KeptCoefficients(StepGroup):
             term = np.zeros(n_unlabelled, dtype=np.int64)
             if part.columns:
                 data = self.other(RegressionRows)
-                rows, numbers, _ = data.raw_unlabelled
+                rows, numbers, count = data.raw_unlabelled
+                check_fits(self.name, "n_unlabelled", n_unlabelled, Within(count, count))
                 chosen = check_pattern(pattern, len(rows), len(part.present), self.name)
                 term[numbers], public["outside"] = part.terms(rows, chosen)
                 admit_terms(self.party, part, data.aligned_unlabelled, term[numbers])
@@ -111,7 +111,8 @@ class KeptCoefficients(StepGroup):
         terms = x @ beta.T - shift if columns else np.zeros((1, len(beta)))
         if columns and data.public_range is not None:
             # What terms there are would tell of the rows: public ranges say what there can be.
-            low, high = (np.where(beta > 0.0, *ends) for ends in _ends(*data.public_range))
+            low, high = data.public_range
+            low, high = np.where(beta > 0.0, low, high), np.where(beta > 0.0, high, low)
             terms = np.stack([(low * beta).sum(axis=1), (high * beta).sum(axis=1)]) - shift
         coarser, lowest, highest, bits = bounds(
             terms,
@@ -154,11 +155,6 @@ class PredictionSteps(KeptCoefficients):
         the row is missing.
         """
         return self.keep(**model)
-
-
-def _ends(low: Array, high: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Return the values at which a term is lowest, and highest: where it rises, and where not."""
-    return (low, high), (high, low)
 
 
 def admit_terms(party: Party, part: LinearPart, aligned: Indices, terms: Indices) -> None:
