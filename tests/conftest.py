@@ -1,3 +1,4 @@
+import gc
 import os
 import pathlib
 import sys
@@ -22,6 +23,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "sources_with" in getattr(item, "fixturenames", ()):
             item.add_marker("data")
+
+
+def pytest_collection_finish():
+    """Spare what was imported and collected, a million objects, all later garbage collections."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +60,15 @@ def ray_cluster():
     start_ray(address="local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """For what a page says: its figures take most of a second, and are tested with the reports."""
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig",
+        lambda figure, file, **options: file.write("<svg></svg>"),
+    )
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ def test_every_test_that_a_page_names_exists():
     lost = [
         f"{path}::{test}"
         for path, test in sorted(named)
-        if not (ROOT / path).exists() or f"def {test}(" not in (ROOT / path).read_text()
+        if not (ROOT / path).exists() or f"\ndef {test}(" not in (ROOT / path).read_text()
     ]
     assert lost == []
 

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord
+from transcripts import decoded
 
 from flwr_vertical import LocalGrid, MemoryStorage, RecordingGrid, Table, party_app
 from flwr_vertical.crypto import FixedPoint
 from flwr_vertical.node.state import State
-from flwr_vertical.protocol import decode, encode
-from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, UPDATES, VALUES, read_envelope
+from flwr_vertical.protocol import encode
 from strategies.fknn import FKNN
 from strategies.fknn.blinding import Blinding, Units, secret_order
 from strategies.fknn.distances import make_features, party_terms, squared_distances
@@ -70,22 +70,7 @@ def record_run(mode, tables=None, **settings):
         )
         states = {node_id: dict(State(context)) for node_id, context in grid.contexts.items()}
     who = {node_id: state["node.name"] for node_id, state in states.items()}
-    messages, asked = [], {}
-    for record in recorder.transcript:
-        if record.direction == "down":
-            asked[record.node_id] = str(read_envelope(record.content)["step"])
-        messages.append(
-            SimpleNamespace(
-                up=record.direction == "up",
-                node=who[record.node_id],
-                step=asked[record.node_id],
-                content=record.content,
-                arguments=decode(record.content, ARGUMENTS),
-                updates=decode(record.content, UPDATES),
-                values=decode(record.content, VALUES),
-                sums=decode(record.content, SUMS),
-            )
-        )
+    messages = decoded(recorder.transcript, who)
     assert sum(m.up for m in messages) * 2 == len(messages)
     return SimpleNamespace(
         messages=messages,

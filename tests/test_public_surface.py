@@ -7,9 +7,13 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
+import pandas as pd
+
 import flwr_vertical
-from flwr_vertical import load_strategy
+from flwr_vertical import load_strategy, simulate
 from strategies import BUILTIN, register_all
+from strategies.glm import VerticalGLM
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDERS = ["flwr_vertical", "strategies", "apps", "simulations"]  # none may import a later one
@@ -262,9 +266,9 @@ def test_optional_packages_are_imported_where_they_are_used():
         assert not top & OPTIONAL - ({"torch"} if deep else set()), path
 
 
-def printed(code):
+def printed(code, *arguments):
     """Run code in a process of its own."""
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -295,14 +299,28 @@ def test_importing_the_core_needs_no_optional_package():
     assert set(lines.replace("needs torch: ", "").split()) <= set(deep)
 
 
-def test_the_facade_of_strategies_with_the_apps_imports_none_even_if_it_is_there():
+def test_a_process_imports_no_more_than_it_needs_even_if_it_is_there(tmp_path):
     """Nor slow packages of which most messages have no need: a process may serve one only."""
-    printed(
+    table = pd.DataFrame({"x": np.arange(200.0) % 10})
+    labels = (table["x"] + np.arange(200.0) % 7).rename("y")
+    glm = simulate(VerticalGLM(), {"a": table, "b": table**2}, labels, progress=False)
+    lines = printed(
         "import sys, apps.client_app, apps.server_app, flwr_vertical, strategies.fknn\n"
+        "import flwr_vertical.results\n"
         "strategies.register_all(); flwr_vertical.available_strategies()\n"
         f"found = set(sys.modules) & {OPTIONAL | SLOW}\n"
-        "sys.exit(repr(found) if found else 0)"
+        "if found: sys.exit(repr(found))\n"
+        "import numpy as np, pandas as pd\n"
+        "tables = {n: pd.DataFrame({n: np.arange(9.0)}) for n in 'ab'}\n"
+        "tables['a'].iloc[3] = np.nan\n"
+        "flwr_vertical.simulate(strategies.fknn.FKNN(n_neighbors=2), tables, progress=False)\n"
+        "assert 'torch' not in sys.modules\n"
+        # A model is read where its strategy has not been imported.
+        "assert not any(name.startswith('strategies.linear') for name in sys.modules)\n"
+        "print(type(flwr_vertical.Result.load(sys.argv[1]).model).__name__)",
+        glm.save(tmp_path / "run"),
     )
+    assert lines.strip() == "GLMModel"
 
 
 def test_every_strategy_states_what_it_discloses_beside_its_code():

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tomllib
 
@@ -18,6 +17,7 @@ from flwr.app import Context, RecordDict
 from third_party import install_known_cells
 
 from apps.client_app import pick
+from apps.lock import taken
 from flwr_vertical import RecordingGrid, Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.incomplete.demo import demo_labels, demo_names, demo_tables
@@ -59,6 +59,7 @@ def test_demonstration_runs_and_keeps_tables_at_the_parties(home, aggregation):
 def test_a_demonstration_agrees_to_exchanges_that_tell_more(home):
     """Its data are public, and a simulated node has no owner to ask; own files have one."""
     given = preset("vfem", "demo.") | {"strategy": "vfem-iterations", "labels": "demo"}
+    given["vfem-iterations.max-iter"] = 20
     run_app(simulated(2), **given)
     result = Result.load(home / "results" / "server" / "test")
     assert result.coefficients is not None
@@ -498,14 +499,10 @@ def test_a_result_that_came_meanwhile_is_not_replaced(home, bank, court):
 
 def test_a_run_that_was_killed_leaves_no_lock(home, bank, court):
     folder = home / "results" / "server" / "test"
-    program = (
-        "import os, pathlib, signal\n"
-        "from apps.lock import taken\n"
-        f"with taken(pathlib.Path({str(folder)!r}), 1):\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
-    assert done.returncode == -signal.SIGKILL
+    if (child := os.fork()) == 0:
+        with taken(folder, 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert [path.name for path in folder.parent.iterdir()] == [".flwr-vertical-test.lock"]
     run_app(own_files(home, bank=bank, court=court))
     assert Result.load(folder).strategy == "fknn"

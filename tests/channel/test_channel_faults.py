@@ -23,7 +23,7 @@ def asked(endpoint, *messages, timeout=30):
     return endpoint.mailbox.wait([endpoint.send(m) for m in messages], timeout)
 
 
-def test_a_killed_process_is_noticed_at_once(endpoint, party_processes):
+def test_a_killed_process_is_noticed_at_once_and_closing_leaves_none(endpoint, party_processes):
     parties = [party_processes(endpoint, k) for k in (1, 2)]
     assert [p.said() for p in parties] == ["open", "open"]
     assert [r.has_content() for r in asked(endpoint, request(1), request(2))] == [True, True]
@@ -40,8 +40,19 @@ def test_a_killed_process_is_noticed_at_once(endpoint, party_processes):
     again, fine = asked(endpoint, request(1), request(2))
     assert again.error.reason == lost.error.reason
     assert fine.has_content()
-    assert party_processes(endpoint, 1).said() == "open"
+    parties[0] = party_processes(endpoint, 1)
+    assert parties[0].said() == "open"
     assert asked(endpoint, request(1))[0].has_content()
+    # Closing leaves no port and no process.
+    host, port = endpoint.address.rsplit(":", 1)
+    started = time.monotonic()
+    endpoint.close()
+    assert time.monotonic() - started < 5
+    assert {p.said() for p in parties} == {"closed"}
+    assert [p.process.wait(10) for p in parties] == [0, 0]
+    with socket.socket() as s, pytest.raises(ConnectionRefusedError):
+        s.connect((host, int(port)))
+    endpoint.close()  # twice is once
 
 
 def test_a_stopped_process_is_noticed_by_its_silence(party_processes):
@@ -82,21 +93,6 @@ def test_server_gone_ends_the_party(party_threads):
     endpoint._server.stop(None).wait()
     assert party.said().startswith("error: the channel broke")
     endpoint.close(patience=0.1)
-
-
-def test_closing_leaves_no_port_and_no_process(party_processes):
-    endpoint = Endpoint()
-    parties = [party_processes(endpoint, k) for k in (1, 2)]
-    assert {p.said() for p in parties} == {"open"}
-    host, port = endpoint.address.rsplit(":", 1)
-    started = time.monotonic()
-    endpoint.close()
-    assert time.monotonic() - started < 5
-    assert {p.said() for p in parties} == {"closed"}
-    assert [p.process.wait(10) for p in parties] == [0, 0]
-    with socket.socket() as s, pytest.raises(ConnectionRefusedError):
-        s.connect((host, int(port)))
-    endpoint.close()  # twice is once
 
 
 def test_closing_does_not_wait_for_a_party_that_is_busy(party_threads):

@@ -1,8 +1,5 @@
 """How many parties of a `LocalGrid` run at once, and how many threads each may use."""
 
-import subprocess
-import sys
-import textwrap
 import threading
 
 import numpy as np
@@ -201,21 +198,3 @@ def test_torch_has_its_share_in_the_parties_and_the_server_its_own(monkeypatch):
         assert threads == [4]
     finally:
         torch.set_num_threads(before)
-
-
-def test_the_core_does_not_import_torch():
-    code = """
-        import sys
-        import numpy as np, pandas as pd
-        from flwr_vertical import simulate
-        from strategies.fknn import FKNN
-        tables = {n: pd.DataFrame({n: np.arange(9.0)}) for n in "ab"}
-        tables["a"].iloc[3] = np.nan
-        simulate(FKNN(n_neighbors=2), tables, progress=False)
-        assert "torch" not in sys.modules
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from oracles.vfem import Pooled, Theta, generate
+from transcripts import decoded
 
 from flwr_vertical import LocalGrid, MemoryStorage, RecordingGrid, Table, party_app, simulate
 from flwr_vertical.node.state import State
-from flwr_vertical.protocol import decode
-from flwr_vertical.protocol.messages import ARBITER, ARGUMENTS, SUMS, UPDATES, VALUES, read_envelope
+from flwr_vertical.protocol.messages import ARBITER
 from strategies.vfem_iterations import VFEMIterations
 
 
@@ -88,22 +88,7 @@ def recorded(
         )
         states = {node_id: dict(State(context)) for node_id, context in grid.contexts.items()}
     who = {node_id: state["node.name"] for node_id, state in states.items()}
-    messages, asked = [], {}
-    for record in carrier.transcript:
-        if record.direction == "down":
-            asked[record.node_id] = str(read_envelope(record.content)["step"])
-        messages.append(
-            SimpleNamespace(
-                up=record.direction == "up",
-                node=who[record.node_id],
-                step=asked[record.node_id],
-                content=record.content,
-                arguments=decode(record.content, ARGUMENTS),
-                updates=decode(record.content, UPDATES),
-                values=decode(record.content, VALUES),
-                sums=decode(record.content, SUMS),
-            )
-        )
+    messages = decoded(carrier.transcript, who)
     return SimpleNamespace(
         result=result,
         messages=messages,

@@ -7,10 +7,18 @@ import pytest
 from flwr.app import RecordDict
 
 from flwr_vertical.arrays import Array, Indices
-from flwr_vertical.errors import UnexpectedMessageError
+from flwr_vertical.errors import ProtocolError, UnexpectedMessageError
 from flwr_vertical.node.automaton import Course
 from flwr_vertical.protocol import private_sum
-from flwr_vertical.protocol.arguments import DISTINCT, Is, Shape, Within, arguments_of
+from flwr_vertical.protocol.arguments import (
+    DISTINCT,
+    AddsUpTo,
+    Is,
+    Shape,
+    Within,
+    arguments_of,
+    check_fits,
+)
 from flwr_vertical.protocol.declaration import ARBITER, Either, Maybe, Protocol, Repeat, Round
 from flwr_vertical.protocol.messages import make_request
 
@@ -80,6 +88,8 @@ def _marked(
     trees: Annotated[int, Is("trees if forest else 0")],
     batch: Annotated[Indices, Within(0, "n_samples - 1"), DISTINCT],
     labels: Annotated[Array, Shape("batch", None)],
+    names: Annotated[list[str], DISTINCT],
+    widths: Annotated[list[Annotated[int, Within(0, 9)]] | None, AddsUpTo("batch")],
 ) -> None: ...
 
 
@@ -92,12 +102,23 @@ def _marked(
         ({"batch": np.array([0, 1, 5])}, "from 0 to 5"),
         ({"labels": np.zeros((2, 1))}, "shape"),
         ({"labels": np.full((3, 1), np.inf)}, "finite"),
+        ({"names": ["a", "a"]}, "an item twice"),
+        ({"widths": [4, -1]}, "is -1, expected 0 to 9"),
+        ({"widths": [2, 2]}, "adds up to 4, expected 3"),
+        ({"widths": [2, 1.0]}, "is float, expected int"),
     ],
 )
 def test_arguments_are_checked_against_settings_and_each_other(
     changed: dict[str, Any], problem: str
 ) -> None:
     values = {"trees": 4, "batch": np.arange(3), "labels": np.zeros((3, 1)), **changed}
+    values = {"names": ["a", "b"], "widths": [2, 1], **values}
     facts = {"trees": 4, "forest": True, "n_samples": 5}
     assert problem in arguments_of(_marked).problem(values, facts)
     assert bool(problem) == bool(arguments_of(_marked).problem(values, facts))
+
+
+def test_what_a_party_has_bounds_an_argument_too() -> None:
+    check_fits("bank", "rows", np.zeros((2, 3)), Shape(2, None), Within(0, 1))
+    with pytest.raises(ProtocolError, match=r"'bank': argument 'rows' has shape \(2,\), expected"):
+        check_fits("bank", "rows", np.zeros(2), Shape(3))

@@ -222,19 +222,18 @@ def guesses(count):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=["private-id", "blind-rsa"])
 def test_listed_guesses_are_refused_and_honest_labels_are_not(tmp_path, protocol):
-    nodes = Nodes(tmp_path, tables())
-    nodes.run(
-        AlignOnly(), labels_of(tables()), alignment=protocol, forgetful=protocol == "private-id"
-    )
-    # The court's 150 IDs and the server's 150; the answer that was lost counts once.
-    assert sum(entry["n_rows"] for entry in nodes.entries("ids")) == 2 * N
-    count = 10 * N + 1
+    nodes = Nodes(tmp_path, {name: table.iloc[:50] for name, table in tables().items()})
+    honest = labels_of(tables()).iloc[:50]
+    nodes.run(AlignOnly(), honest, alignment=protocol, forgetful=protocol == "private-id")
+    # The court's 50 IDs and the server's 50; the answer that was lost counts once.
+    assert sum(entry["n_rows"] for entry in nodes.entries("ids")) == 2 * 50
+    count = 10 * 50 + 1
     said = nodes.refused("foreign-ids", AlignOnly(), guesses(count), alignment=protocol)
-    assert "allowed: 1,500 in a run, for 150 rows of its own" in said
+    assert "allowed: 500 in a run, for 50 rows of its own" in said
     nodes.state(policy_foreign_ids=11.1)
     nodes.run(AlignOnly(), guesses(count), alignment=protocol)
     nodes.state(policy_foreign_ids=0.5)
-    nodes.refused("foreign-ids", AlignOnly(), labels_of(tables()), alignment=protocol)
+    nodes.refused("foreign-ids", AlignOnly(), honest, alignment=protocol)
 
 
 def test_a_second_greeting_gives_no_further_guesses(tmp_path, monkeypatch):

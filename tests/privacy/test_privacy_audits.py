@@ -21,7 +21,7 @@ from flwr_vertical.products import noise as noise_module
 from flwr_vertical.tables import Kind
 from simulations.audits import counts, releases
 from simulations.audits.mechanism import audit
-from simulations.audits.study import all_mechanisms
+from simulations.audits.study import all_by_name
 from strategies.copula import margins, ranks, tree
 from strategies.copula.margins import Domain
 from strategies.copula.ranks import Flip
@@ -30,7 +30,7 @@ from strategies.copula.release import ReleaseBudget, make_release
 pytestmark = pytest.mark.slow
 
 RUNS = 4000
-MECHANISMS = {mechanism.name: mechanism for mechanism in all_mechanisms()}
+MECHANISMS = all_by_name()
 # Replayed below, which says more and costs less; `python -m simulations audits` runs all.
 REPLAYED_ONLY = {*(name for name, *_ in counts.MARGINS)} | {
     name for name in MECHANISMS if name.startswith("make_release")

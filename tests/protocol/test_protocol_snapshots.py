@@ -36,9 +36,9 @@ def _no_waiting_for_the_disk(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-@pytest.fixture
-def expected(tmp_path):
-    return TrainingPlace(tmp_path / "unbroken").plain()
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    return TrainingPlace(tmp_path_factory.mktemp("unbroken")).plain()
 
 
 @pytest.mark.parametrize(

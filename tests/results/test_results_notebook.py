@@ -39,7 +39,9 @@ def test_the_figure_is_the_one_that_says_most():
 
 
 def test_a_report_is_a_path_that_shows_the_page(tmp_path):
-    path = full_result().report(tmp_path)
+    path = Result("X", history=[{"iteration": i, "loss": 0.5**i} for i in range(9)]).report(
+        tmp_path
+    )
     assert path == tmp_path / "report.html"
     assert path.is_file()
     assert isinstance(path, ReportPath)

@@ -1,7 +1,5 @@
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -183,12 +181,6 @@ def test_names_other_than_text_survive(tmp_path):
     again.report(tmp_path / "r")
     assert {"report.html", "result.json"} <= set(names(tmp_path / "r"))
     np.testing.assert_array_equal(again.tables["a"].to_numpy(), table.to_numpy())
-
-
-def test_importing_results_draws_nothing_yet():
-    # Parties import this package with every message; matplotlib would cost each half a second.
-    code = "import flwr_vertical.results, sys; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_safe_name_of_plain_names_is_the_name():

@@ -14,7 +14,7 @@ from simulations.__main__ import main
 from simulations.data import Sources, read_paper
 from simulations.false_vfl import attacks, images, tables, targets
 from simulations.false_vfl.checkpoints import Checkpoint
-from simulations.false_vfl.data import Split, draw_labelled, draw_mask, load_isolet, to_blocks
+from simulations.false_vfl.data import Split, draw_labelled, load_isolet, to_blocks
 from simulations.false_vfl.hapt import load_hapt
 from simulations.false_vfl.images import load_fashion_mnist, load_modelnet10
 from simulations.false_vfl.methods import BASELINES, METHODS, PROPOSED, section
@@ -448,8 +448,8 @@ def test_modelnet_has_one_view_of_a_pair_a_party(sources, monkeypatch):
     assert [len(split.train_labels), len(split.test_labels)] == [60, 20]
     assert [table.shape for table in split.train.values()] == [(60, 1024)] * 6
     # Before they are standardised, shades name class and view.
-    monkeypatch.setattr(images, "_split", lambda *parts: parts)
-    train, _, labels, *_ = load_modelnet10(sources)
+    monkeypatch.setattr(images, "_split", lambda parts, *_: parts)
+    train, labels = load_modelnet10(sources)["train"]
     views = train[:, :, 0] - 20 * labels[:, None].astype(int)
     np.testing.assert_array_equal(views // 2, np.broadcast_to(np.arange(6), (60, 6)))
     assert set(np.unique(views)) == set(range(12))
@@ -511,7 +511,7 @@ def test_isolet_is_split_as_the_paper_has_it(sources):
     labelled, aligned = draw_labelled(800, seed=1)
     assert (len(set(labelled)), len(set(aligned))) == (500, 100)
     assert set(aligned) < set(labelled)
-    mask = draw_mask(data.train, "MCAR 5", 0, aligned)
+    mask = data.draw_mask("train", "MCAR 5", 0, aligned)
     assert not mask[aligned].any()
     assert not mask.all(axis=1).any()
     assert mask.mean() == pytest.approx(0.5 * 700 / 800, abs=0.02)

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from apps.cli.rounds import protocols_of, round_rows
 from flwr_vertical import (
     Arbiter,
     Party,
@@ -24,14 +25,17 @@ from flwr_vertical import (
     simulate,
     step,
 )
+from flwr_vertical.alignment.registry import aligner_class
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.node.service import HELLO
 from flwr_vertical.node.steps import steps_of
 from flwr_vertical.policy.requirements import exchanges_of
+from flwr_vertical.protocol.declaration import ALL, Round
 from simulations.attacks.suite import ATTACKS, LABELS, RULED, attack_run
 from simulations.attacks.views import SERVER
 from strategies import BUILTIN
 from tests.kit import cases
-from tests.kit.cases import CASES, made, recorded, result_of, tables
+from tests.kit.cases import CASES, class_of, made, recorded, result_of, tables
 from tests.kit.repeating import SecondAnswerError, every_sum_twice
 
 every_case = pytest.mark.parametrize("case", CASES)
@@ -100,6 +104,23 @@ def test_the_result_is_filled_in_and_the_strategy_left_as_it_was(case):
     assert all(np.isfinite(value) for value in result.metrics.values())
     assert set(result.party_metrics) <= {"bank", "court"}
     assert set(strategy.disclosure) <= {tuple(row) for row in result.disclosure}
+
+
+@every_case
+def test_a_recorded_run_took_the_steps_that_its_protocol_declares(case):
+    run = recorded(case)
+    protocol = run.strategy.protocol_of_run().chosen({"aggregation": run.mode, "n_parties": 2})
+    aligner = aligner_class(run.result.settings["alignment"])
+    before = {HELLO, "labels", *aligner.steps.protocol.steps}
+    taken = set(run.result.ledger.to_frame()["step"]) - before
+    assert taken, case
+    assert taken <= set(protocol.steps)
+    # What stands outside repetitions and choices comes in every run.
+    always = {one.step for one in protocol.parts if isinstance(one, Round) and one.ask == ALL}
+    assert always <= taken
+    described = {row.step for _, declared in protocols_of(class_of(case))
+                 for row in round_rows(declared)}  # fmt: skip
+    assert case.startswith("predict") or taken <= described
 
 
 @every_case

@@ -93,7 +93,7 @@ def central_ranks(values, epsilon, stream):
 
 
 def test_parties_together_get_what_one_place_would_with_the_same_noise():
-    n, epsilon, seed = 90, 4.0, 3
+    n, epsilon, seed = 60, 4.0, 3
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 4)) @ np.linalg.cholesky(0.6 * np.eye(4) + 0.4).T
     parties = {"a": pd.DataFrame(x[:, :1]), "b": pd.DataFrame(x[:, 1:3])}
@@ -127,7 +127,7 @@ def test_parties_together_get_what_one_place_would_with_the_same_noise():
 def test_without_noise_margins_and_rank_correlations_converge(method):
     parties, labels = mixed()
     real = pd.concat([labels, *parties.values()], axis=1)
-    made = pooled(run(method(HUGE, rows=20_000), parties, labels))
+    made = pooled(run(method(HUGE, rows=10_000), parties, labels))
     made, real = (
         frame.assign(
             size=frame["size"].cat.codes, town=frame["town"].map(lambda t: "DGU".index(t[0]))

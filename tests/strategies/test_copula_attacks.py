@@ -51,4 +51,6 @@ def test_rows_that_follow_real_ones_do_not():
     """The attacks work where there is something to find; the privacy statement warns of it."""
     assert attacked(EVCDS(20.0, rearrange=True), runs=2).min() > 20
     # At epsilon 1 trees of 400 rows are too noisy for guesses to hit.
-    assert attacked(EVCDS(1.0, rearrange=True, margin="bernstein", rank_share=0.5)).max() > 15
+    assert (
+        attacked(EVCDS(1.0, rearrange=True, margin="bernstein", rank_share=0.5), runs=3).max() > 15
+    )

@@ -1,4 +1,4 @@
-"""A server that deviates: methods with networks, copulas and FedPSG-AR answer their protocol alone.
+"""A server that deviates: networks, copulas, FedPSG-AR, linear methods answer their protocol alone.
 
 Nodes are unchanged; the server sends other arguments, other keys of the state, or more messages.
 """
@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 from flwr_vertical.errors import PartyError
 from flwr_vertical.server.federation import Federation
 from strategies.fedpsg.blinding import BlindingSteps
+from strategies.linear.masked_means.evaluate import MaskedMeans
 from tests.kit import cases
 
 
@@ -62,7 +63,7 @@ def finite_no_more(federation, arguments, own):
             given[key] = np.full_like(given[key], np.nan)
 
 
-OTHER_ROWS = np.array([0, 10**6])
+OTHER_ROWS, ROWS = np.array([0, 10**6]), np.array([1, 1], np.uint8)
 
 CHEATS = [
     ("false-vfl", "prepare", put(networks='{"party_layers": 1}'), "'networks' is"),
@@ -94,6 +95,12 @@ CHEATS = [
     ("fedpsg-ar joint", "receive", put(n_labels=3), "'n_labels' is 3"),
     ("fedpsg-ar joint", "forward", at_one("seed", lambda seed: seed + 1), "same for all"),
     ("fedpsg-ar joint", "update", put(by_loss=np.full(8, np.inf, np.float32)), "not finite"),
+    ("glm ridge", "open_means", put(times=0), "'times'"),
+    ("glm ridge", "open_means", put(times=2**62), "'times'"),
+    ("glm ridge", "open_means", at_one("times", lambda _: 3), "same for all"),
+    ("glm ridge", "place_fits", written(**{"means.rows": ROWS}), "'means.rows'"),
+    ("glm ridge", "open_means", written(**{"means.rows": ROWS}), "'means.rows'"),
+    ("glm ridge", "send_digits", put(group=np.array([7, -5])), "'group'"),
 ]
 
 
@@ -131,6 +138,21 @@ def test_a_step_more_than_the_protocol_has_is_refused(monkeypatch, case, step):
     monkeypatch.setattr(Federation, "sum", again(1))
     with pytest.raises(PartyError, match=f"refuses step '{step}'"):
         cases.run(case)
+
+
+def test_coefficients_are_asked_for_as_often_as_the_protocol_has_it(monkeypatch):
+    """Each tells how far fits reach, of which many would be corners of the cloud of rows."""
+    real, asked = MaskedMeans.place, []
+
+    def place(self, beta):
+        while True:
+            asked.append(1)
+            real(self, np.zeros_like(beta))
+
+    monkeypatch.setattr(MaskedMeans, "place", place)
+    with pytest.raises(PartyError, match="refuses step 'place_fits'"):
+        cases.run("glm ridge")
+    assert len(asked) == 48 + 1
 
 
 class _Blinding(BlindingSteps):

@@ -16,7 +16,6 @@ from deep_runs import (
     make_data,
     settings_of,
     small,
-    trained,
 )
 from ledgered import Nodes
 from oracles import false_vfl as oracle
@@ -128,11 +127,11 @@ def test_one_party_and_batches_without_a_row_of_a_party(variant):
 
 def test_rounds_and_bytes():
     """Three rounds a pretraining step, one for all the second stage's likelihoods of two epochs."""
-    run = trained(FalseVFL)
-    result, strategy = run.result, run.strategy
-    ledger = result.ledger.to_frame()
+    tables, labels, _ = make_data(n=160, seed=2)
+    strategy = small(FalseVFL, pretrain_epochs=10, epochs=60, pretrain_batch_size=54)
+    ledger = simulate(strategy, tables, labels, progress=False).ledger.to_frame()
     rounds = ledger.groupby("step")["round"].nunique()
-    steps = 30 * 3
+    steps = 10 * 3
     assert rounds["log_terms"] == rounds["go_backward"] == steps
     assert rounds["encode"] == steps + 2  # the second stage's, and one block of predictions
     assert rounds["score"] == -(-60 // 2) + 1

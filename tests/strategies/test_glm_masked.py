@@ -44,7 +44,7 @@ def test_estimates_and_errors_are_those_of_the_pooled_table(fitted):
     found, truth = np.r_[fitted.fit.intercept, fitted.fit.beta], fitted.truth
     assert np.abs((found - truth.params) / truth.bse).max() < 1e-3
     assert np.abs(found - truth.params).max() < (1e-5 if fitted.family == "binomial" else 1e-4)
-    np.testing.assert_allclose(fitted.fit.std_error, truth.bse, rtol=3e-4)
+    np.testing.assert_allclose(np.sqrt(np.diag(fitted.fit.vcov)), truth.bse, rtol=3e-4)
     np.testing.assert_allclose(
         fitted.fit.vcov, truth.cov_params(), atol=1e-3 * np.outer(truth.bse, truth.bse).max()
     )
@@ -191,7 +191,7 @@ def test_five_parties_without_intercept_and_with_samples_left_out():
     truth = statsmodels_fit("binomial", x[:1200], y[:1200], intercept=False)
     assert fit.intercept == 0.0
     np.testing.assert_allclose(fit.beta, truth.params, atol=1e-5)
-    np.testing.assert_allclose(fit.std_error[1:], truth.bse, rtol=3e-4)
+    np.testing.assert_allclose(np.sqrt(np.diag(fit.vcov))[1:], truth.bse, rtol=3e-4)
 
 
 def test_the_sums_are_those_of_the_pooled_table_at_any_coefficients():
@@ -232,7 +232,7 @@ def test_a_constant_column_has_no_coefficient():
         fit = run.fit("binomial", y)
     truth = statsmodels_fit("binomial", x[:, :3], y)
     np.testing.assert_allclose(np.r_[fit.intercept, fit.beta[:3]], truth.params, atol=1e-5)
-    assert fit.beta[3] == fit.std_error[4] == 0.0
+    assert fit.beta[3] == fit.vcov[4, 4] == 0.0
 
 
 def test_columns_that_follow_from_each_other_are_named():
@@ -271,7 +271,7 @@ def test_a_level_with_one_kind_of_labels_alone_has_a_ridge_and_the_rest_is_stats
     others = [0, 2, 3]
     truth = statsmodels_fit(family, x[~flag][:, others], y[~flag])
     assert np.abs((fit.beta[others] - truth.params[1:]) / truth.bse[1:]).max() < 0.05
-    np.testing.assert_allclose(fit.std_error[1:][others], truth.bse[1:], rtol=0.02)
+    np.testing.assert_allclose(np.sqrt(np.diag(fit.vcov))[1:][others], truth.bse[1:], rtol=0.02)
     # The ridge is on the square of the coefficient in standard deviations.
     wide = np.column_stack([np.ones(1000), x])
     mean = family_named(family).mean(fit.intercept + x @ fit.beta)
@@ -430,7 +430,7 @@ class MaskedLogistic(Strategy):
         fit = fit_mean_model(federation, products, family, federation.labels, everything, columns)
         products.close()
         result.metrics = {"evaluations": float(fit.evaluations)}
-        result.model = np.concatenate([[fit.intercept], fit.beta, fit.std_error])
+        result.model = np.concatenate([[fit.intercept], fit.beta, np.sqrt(np.diag(fit.vcov))])
 
 
 def given():

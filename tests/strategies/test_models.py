@@ -3,8 +3,6 @@
 import dataclasses
 import pathlib
 import stat
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -101,20 +99,6 @@ def test_strategies_without_a_model_save_none(strategy, tmp_path):
     folder = result.save(tmp_path / "r")
     assert Result.load(folder).model is None
     assert not (folder / "model.npz").exists()
-
-
-def test_a_process_that_has_not_imported_the_strategy_reads_its_model(tmp_path):
-    folder = fit(VerticalGLM(encoding="one-hot")).save(tmp_path / "r")
-    code = (
-        "import sys; from strategies import register_all; register_all()\n"
-        "from flwr_vertical import Result\n"
-        "assert not any(name.startswith('strategies.linear') for name in sys.modules)\n"
-        "print(type(Result.load(sys.argv[1]).model).__name__)"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], cwd=ROOT, capture_output=True, text=True
-    )
-    assert run.stdout.strip() == "GLMModel", run.stderr
 
 
 def test_a_fit_that_diverged_has_a_model_and_no_part():

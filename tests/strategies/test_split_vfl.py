@@ -4,19 +4,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from deep_runs import COLUMNS, LEARNING, SMALL_SPLIT, SPLIT, asked, make_data, place, small, trained
+from deep_runs import COLUMNS, LEARNING, SMALL_SPLIT, SPLIT, asked, make_data, place, small
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.steps import bytes_in_memory
-from flwr_vertical.policy.requirements import asked_by
 from strategies.neural.party import PartyBlock
-from strategies.predict import Predict
 from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, VanillaVFL
 from strategies.split.central import CentralSplit
 from strategies.split.methods import draw_tasks
 from strategies.split.networks import SplitPart
-from strategies.split.party import PRETRAINING, WEIGHTS, SplitParty
+from strategies.split.party import PRETRAINING, WEIGHTS
 
 F64 = torch.float64
 
@@ -166,34 +164,6 @@ def test_gradients_that_parties_get_are_those_of_one_central_graph(method):
 # -- learning ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", SPLIT, ids=lambda m: m.name)
-def test_rounds_and_bytes(method):
-    """One round a step, and nothing for SimSiam; one for predictions, one before, one after."""
-    run = trained(method)
-    tables, labels, ledger = run.tables, run.labels, run.result.ledger.to_frame()
-    rounds = ledger.groupby("step")["round"].nunique().drop(["hello", "share_ids"]).to_dict()
-    aligned = set.intersection(*(set(table.index) for table in tables.values()))
-    known = set(labels.dropna().index)
-    n = len(known & aligned) if method in (VanillaVFL, FedHSSL) else len(known)
-    steps = 15 * -(-n // 24)
-    expected = {"prepare": 1, "embed": steps + 1, "keep": 1}
-    if method is FedHSSL:
-        batches = -(-len(aligned) // 20)
-        expected["project"] = 2 * batches + 1
-        assert batches > 1
-    assert rounds == expected
-    # Up: float32 in a ring of 4 bytes, for all rows of a batch, from three parties.
-    embed = ledger[ledger["step"] == "embed"].groupby("round")[["bytes_up", "bytes_down"]].sum()
-    size = max(len(part) for part in np.array_split(range(n), -(-n // 24)))
-    tasks, sent = (3, 6) if method is LaserVFL else (1, 8)
-    values = 3 * tasks * size * sent * 4
-    assert embed["bytes_up"].iloc[:steps].max() <= values + 3 * 200
-    assert embed["bytes_up"].iloc[:steps].max() >= values
-    # Down: the gradients of rows that a party holds, and which sums these enter. (The first message
-    # has none, and the last mean of FedHSSL's layers.)
-    assert embed["bytes_down"].iloc[1:steps].max() <= 3 * (size * (sent * 4 + 8 + tasks) + 900)
-
-
 def test_validation_ends_training_and_both_sides_keep_the_best_networks():
     """What is kept is what a run has that ends with the best epoch."""
     tables, labels, _ = make_data(n=80, seed=2, held=0.8)
@@ -273,36 +243,6 @@ def test_a_training_that_diverges_stops_and_says_so():
     }  # fmt: skip
     with pytest.raises((PartyError, DataError), match=r"learning_rate|largest|limit"):
         simulate(PlugVFL(**wild), tables, labels, progress=False)
-
-
-# -- predicting with a kept model --------------------------------------------------------------
-
-
-def test_a_node_is_asked_what_the_model_that_it_kept_needs():
-    part = trained(PlugVFL).result._party_models["bank"]
-    strategy = Predict().at_node(lambda: part)
-    assert strategy.party is SplitParty
-    assert asked_by(strategy).exchanges == ("embeddings",)
-    assert asked_by(Predict().at_node(lambda: None)).exchanges == ()
-
-
-@pytest.mark.parametrize("method", [LaserVFL, PlugVFL], ids=lambda m: m.name)
-def test_new_rows_may_each_lie_at_one_party(method):
-    """Rows are predicted one by one: which others come with them changes nothing."""
-    result, tables = trained(method).result, trained(method).tables
-    common = [i for i in tables["bank"].index if all(i in t.index for t in tables.values())]
-    alone = {name: common[5 * k : 5 * k + 5] for k, name in enumerate(tables)}
-    new = {name: tables[name].loc[ids] for name, ids in alone.items()}
-    found = result.predict(new, progress=False)
-    assert found.notes[0].startswith("parties ['bank', 'court', 'shop'] share no sample")
-    beside = {name: tables[name].loc[[*ids, *common[15:20]]] for name, ids in alone.items()}
-    expected = result.predict(beside, progress=False)
-    assert not any("share no sample" in note for note in expected.notes)
-    rows = [i for ids in alone.values() for i in ids]
-    assert len(found.predictions) == 15
-    pd.testing.assert_frame_equal(
-        found.predictions.loc[rows], expected.predictions.loc[rows], atol=1e-5
-    )
 
 
 # -- what parties are told, and consent --------------------------------------------------------

@@ -327,9 +327,9 @@ def test_mar_complex_knows_all_earlier_parties(tables, labels):
 
 @pytest.mark.parametrize("mechanism", ["mar-simple", "mar-complex"])
 def test_each_party_may_miss_with_probability_one_half(mechanism):
-    small = {name: pd.DataFrame({name: np.zeros(60)}) for name in "abcd"}
-    drawn = [draw_blocks(mechanism, small, labels=np.zeros(60), seed=s) for s in range(1500)]
-    # At zero covariates a block of Δ_mis is missing with probability above 1/4: one in 60 is.
+    small = {name: pd.DataFrame({name: np.zeros(40)}) for name in "abcd"}
+    drawn = [draw_blocks(mechanism, small, labels=np.zeros(40), seed=s) for s in range(1500)]
+    # At zero covariates a block of Δ_mis is missing with probability above 1/4: one in 40 is.
     touched = np.array([mask.any(axis=0) for mask in drawn])
     for k in range(4):
         assert_same_count(touched[:, k].sum(), 1500, 0.5)
