@@ -1,0 +1,199 @@
+"""The joint normal model: covariance from pairwise moments, and conditional means of any columns.
+
+Columns of all parties are ``x ~ N(mu, Sigma)``. Of a row that holds the columns o, the others m are
+
+    E[x_m | x_o] = mu_m + F (x_o - mu_o),  F = Sigma_mo Sigma_oo^-1,
+    Cov[x_m | x_o] = C = Sigma_mm - F Sigma_om
+
+(Anderson, 2003, section 2.5). With ``P = Sigma^-1``, ``F = -P_mm^-1 P_mo`` and ``C = P_mm^-1``:
+where few parties lack a row, m is short.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.products.pairs import PairMoments
+from strategies.linear.moments.covariances import FullCovariance
+
+_FLOOR = 1e-3
+"""Least eigenvalue of a correlation matrix: those of pairs need not be positive definite."""
+
+STEPS = 4
+"""A mean is told to a unit of a quarter of what is left of its column's standard deviation."""
+
+_RANGE = 8.0
+"""A unit is a quarter of an eighth of the column's standard deviation at least."""
+
+
+@dataclass(frozen=True)
+class JointModel:
+    """A normal distribution of all parties' columns."""
+
+    mean: Array  # (n_columns,)
+    covariance: Array  # (n_columns, n_columns): positive definite
+    shrinkage: float  # Weight of the diagonal in it
+
+
+def fit_model(moments: PairMoments, slices: Sequence[slice]) -> JointModel:
+    """Estimate the model from sums over own rows and over shared rows.
+
+    Covariances of two parties are over the rows that both hold, about the means of each one's own
+    rows. Where nothing is told of a pair, its element of the inverse is zero (Dempster, 1972).
+    Eigenvalues of the correlation matrix are brought up to 0.001; then it is shrunk towards the
+    identity with the weight of Chen, Wiesel, Eldar and Hero (2010, Eq. 23).
+    """
+    party = np.repeat(np.arange(len(slices)), [s.stop - s.start for s in slices])
+    n_own = np.maximum(np.diag(moments.n_rows), 1)[party]
+    n_both = moments.n_rows[np.ix_(party, party)]
+    mean = np.where(moments.withheld, 0.0, moments.sums / n_own)
+    covariance = moments.products / np.maximum(n_both, 1) - np.outer(mean, mean)
+    unknown = moments.apart[np.ix_(party, party)] | moments.withheld | moments.withheld[:, None]
+    unknown &= ~np.eye(len(mean), dtype=bool)
+    covariance[unknown] = 0.0
+    variance = np.diag(covariance)
+    usable = (variance > 0) & ~moments.withheld
+    size = np.sqrt(np.where(usable, variance, 1.0))
+    correlation = covariance / np.outer(size, size)
+    correlation[~usable], correlation[:, ~usable] = 0.0, 0.0
+    np.fill_diagonal(correlation, 1.0)
+    values, vectors = np.linalg.eigh(correlation)
+    correlation = (vectors * np.maximum(values, _FLOOR)) @ vectors.T
+    scale = np.sqrt(np.diag(correlation))
+    correlation /= np.outer(scale, scale)
+    known = n_both[~unknown & ~np.eye(len(mean), dtype=bool)]
+    n_rows = float(1.0 / np.mean(1.0 / np.maximum(known, 1)) if known.size else n_own.mean())
+    weight = shrinkage_weight(correlation, n_rows)
+    correlation = (1.0 - weight) * correlation + weight * np.eye(len(mean))
+    if unknown.any():
+        free = FullCovariance(~unknown)
+        correlation = free.covariance(free.nearest(correlation))
+    return JointModel(mean, correlation * np.outer(size, size), weight)
+
+
+def shrinkage_weight(correlation: Array, n_rows: float) -> float:
+    """Return the weight of the identity that approximates the best (Chen et al., 2010, Eq. 23)."""
+    p = len(correlation)
+    of_square, square = float((correlation**2).sum()), float(p**2)  # tr(S^2), tr(S)^2
+    above = (1.0 - 2.0 / p) * of_square + square
+    below = (n_rows + 1.0 - 2.0 / p) * (of_square - square / p)
+    return float(min(1.0, above / below)) if below > 0.0 else 1.0
+
+
+@dataclass(frozen=True)
+class Conditionals:
+    """Of rows of one pattern: the mean of a party's columns given the others', and what is left."""
+
+    # By helping party, (n_helper, n_recipient): what its columns are multiplied with
+    coefficients: Mapping[int, Array]
+    offset: Array  # (n_recipient,): what is added
+    unit: Array  # (n_recipient,): to which means are told
+    residual: Array  # (n_recipient, n_recipient): covariance given the others' columns
+
+
+def conditionals(
+    model: JointModel, precision: Array, slices: Sequence[slice], holders: Flags, recipient: int
+) -> Conditionals:
+    """Return what gives a party's columns from those of the parties that hold a row.
+
+    A party that helps alone is not asked for more numbers than half of its columns, since as many
+    numbers as columns would tell them. Then coefficients are those of the directions that tell
+    most of the recipient's columns: the largest singular values of ``F`` in units of what is told.
+
+    Shapes: precision (n_columns, n_columns): inverse of the covariance; holders (n_parties,): who
+    holds the rows, the recipient aside.
+    """
+    helpers = [k for k in np.flatnonzero(holders).tolist() if k != recipient]
+    here = slices[recipient]
+    absent = [k for k in range(len(slices)) if k not in helpers]
+    missing, given = _columns(absent, slices), _columns(helpers, slices)
+    at = np.searchsorted(missing, np.arange(here.start, here.stop))
+    inner = precision[np.ix_(missing, missing)]
+    covariance = np.asarray(np.linalg.inv(inner), dtype=np.float64)
+    residual = covariance[np.ix_(at, at)]
+    matrix = -covariance[at] @ precision[np.ix_(missing, given)]
+    if len(helpers) == 1:
+        matrix, lost = _of_low_rank(matrix, model.covariance[np.ix_(given, given)], len(given) // 2)
+        residual = residual + lost
+    size = np.sqrt(np.diag(model.covariance))[here]
+    unit = np.maximum(np.sqrt(np.diag(residual)), size / _RANGE) / STEPS
+    offset = model.mean[here] - matrix @ model.mean[given]
+    starts = np.cumsum([0, *(slices[k].stop - slices[k].start for k in helpers)])
+    parts = {k: matrix[:, a:b].T for k, a, b in zip(helpers, starts[:-1], starts[1:], strict=True)}
+    return Conditionals(parts, offset, np.where(unit > 0, unit, 1.0), residual)
+
+
+def _of_low_rank(matrix: Array, covariance: Array, rank: int) -> tuple[Array, Array]:
+    """Keep the directions of most explained variance; return the covariance of what is lost, too.
+
+    Shapes: matrix (n_recipient, n_given); covariance (n_given, n_given): of the given columns.
+    """
+    root = np.linalg.cholesky(covariance)
+    left, values, right = np.linalg.svd(matrix @ root, full_matrices=False)
+    if rank >= len(values):
+        return matrix, np.zeros((len(matrix), len(matrix)))
+    kept = (left[:, :rank] * values[:rank]) @ right[:rank]
+    lost = (left[:, rank:] * values[rank:] ** 2) @ left[:, rank:].T
+    return np.linalg.solve(root.T, kept.T).T, lost
+
+
+def _columns(parties: Sequence[int], slices: Sequence[slice]) -> Indices:
+    found = [np.arange(slices[k].start, slices[k].stop) for k in sorted(parties)]
+    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+
+def complete_rows(given: Array, mean: Array, residual: Array) -> Array:
+    """Fill rows from their own cells and from what the other parties' columns say.
+
+    Shapes: given (n_rows, n_columns): NaN where a cell is missing; mean (n_rows, n_columns): given
+    the others' columns; residual (n_columns, n_columns): covariance about it; returns (n_rows,
+    n_columns).
+    """
+    filled = np.where(np.isnan(given), mean, given)
+    patterns, which = np.unique(np.isnan(given), axis=0, return_inverse=True)
+    for number, missing in enumerate(patterns):
+        rows = np.flatnonzero(which.ravel() == number)
+        m, o = np.flatnonzero(missing), np.flatnonzero(~missing)
+        if len(m) and len(o):
+            ridge = 1e-9 * np.trace(residual) / len(residual) * np.eye(len(o))
+            slope = np.linalg.solve(residual[np.ix_(o, o)] + ridge, residual[np.ix_(o, m)])
+            filled[np.ix_(rows, m)] += (given[np.ix_(rows, o)] - mean[np.ix_(rows, o)]) @ slope
+    return filled
+
+
+_ROUNDS = 10
+
+
+def fill_own_cells(values: Array) -> Array:
+    """Fill the missing cells of one party's columns by its own columns alone.
+
+    Ten steps of expectation and maximisation of a normal model (Little and Rubin, 2019, section
+    11.2) with a ridge of a thousandth; then conditional means.
+
+    Shapes: values (n_rows, n_columns): NaN where a cell is missing, some value in each column;
+    returns (n_rows, n_columns).
+    """
+    missing = np.isnan(values)
+    if not missing.any():
+        return values
+    mean = np.nanmean(values, axis=0)
+    variance = np.nanvar(values, axis=0)
+    covariance = np.diag(variance)
+    patterns, which = np.unique(missing, axis=0, return_inverse=True)
+    counts = np.bincount(which.ravel(), minlength=len(patterns))
+    filled = values
+    for _ in range(_ROUNDS):
+        ridged = covariance + np.diag(1e-3 * variance + 1e-12)
+        filled = complete_rows(values, np.broadcast_to(mean, values.shape), ridged)
+        mean = filled.mean(axis=0)
+        covariance = (filled - mean).T @ (filled - mean) / len(values)
+        for gone, count in zip(patterns, counts, strict=True):
+            m, o = np.flatnonzero(gone), np.flatnonzero(~gone)
+            left = ridged[np.ix_(m, m)]
+            if len(m) and len(o):
+                explained = np.linalg.solve(ridged[np.ix_(o, o)], ridged[np.ix_(o, m)])
+                left = left - ridged[np.ix_(m, o)] @ explained
+            covariance[np.ix_(m, m)] += count / len(values) * left
+    return filled
