@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.products.pairs import PairMoments
 from strategies.linear.moments.covariances import FullCovariance
 
@@ -94,35 +94,52 @@ class Conditionals:
 
 
 def conditionals(
-    model: JointModel, precision: Array, slices: Sequence[slice], holders: Flags, recipient: int
-) -> Conditionals:
-    """Return what gives a party's columns from those of the parties that hold a row.
+    model: JointModel,
+    precision: Array,
+    slices: Sequence[slice],
+    helpers: Sequence[int],
+    recipients: Sequence[int],
+) -> dict[int, Conditionals]:
+    """Return what gives some parties' columns from those of the parties that help.
 
     A party that helps alone is not asked for more numbers than half of its columns, since as many
     numbers as columns would tell them. Then coefficients are those of the directions that tell
     most of the recipient's columns: the largest singular values of ``F`` in units of what is told.
 
-    Shapes: precision (n_columns, n_columns): inverse of the covariance; holders (n_parties,): who
-    holds the rows, the recipient aside.
+    Shapes: precision (n_columns, n_columns): inverse of the covariance; helpers, recipients:
+    numbers of parties, of which none is both.
     """
-    helpers = [k for k in np.flatnonzero(holders).tolist() if k != recipient]
-    here = slices[recipient]
-    absent = [k for k in range(len(slices)) if k not in helpers]
-    missing, given = _columns(absent, slices), _columns(helpers, slices)
-    at = np.searchsorted(missing, np.arange(here.start, here.stop))
-    inner = precision[np.ix_(missing, missing)]
-    covariance = np.asarray(np.linalg.inv(inner), dtype=np.float64)
-    residual = covariance[np.ix_(at, at)]
-    matrix = -covariance[at] @ precision[np.ix_(missing, given)]
-    if len(helpers) == 1:
-        matrix, lost = _of_low_rank(matrix, model.covariance[np.ix_(given, given)], len(given) // 2)
-        residual = residual + lost
-    size = np.sqrt(np.diag(model.covariance))[here]
-    unit = np.maximum(np.sqrt(np.diag(residual)), size / _RANGE) / STEPS
-    offset = model.mean[here] - matrix @ model.mean[given]
-    starts = np.cumsum([0, *(slices[k].stop - slices[k].start for k in helpers)])
-    parts = {k: matrix[:, a:b].T for k, a, b in zip(helpers, starts[:-1], starts[1:], strict=True)}
-    return Conditionals(parts, offset, np.where(unit > 0, unit, 1.0), residual)
+    given, wanted = _columns(helpers, slices), _columns(recipients, slices)
+    covariance = model.covariance
+    if 2 * len(given) <= len(covariance):
+        across = covariance[np.ix_(given, wanted)]
+        matrix = np.linalg.solve(covariance[np.ix_(given, given)], across).T
+        residual = covariance[np.ix_(wanted, wanted)] - matrix @ across
+    else:
+        missing = np.setdiff1d(np.arange(len(covariance)), given)
+        at = np.searchsorted(missing, wanted)
+        inverse = np.linalg.inv(precision[np.ix_(missing, missing)])
+        matrix = -inverse[at] @ precision[np.ix_(missing, given)]
+        residual = inverse[np.ix_(at, at)]
+    size = np.sqrt(np.diag(covariance))
+    starts = np.cumsum([0, *(slices[k].stop - slices[k].start for k in helpers)]).tolist()
+    found = {}
+    for k in recipients:
+        here = slices[k]
+        own = np.searchsorted(wanted, np.arange(here.start, here.stop))
+        slope, left = matrix[own], residual[np.ix_(own, own)]
+        if len(helpers) == 1:
+            slope, lost = _of_low_rank(slope, covariance[np.ix_(given, given)], len(given) // 2)
+            left = left + lost
+        spread = np.sqrt(np.maximum(np.diag(left), 0.0))
+        unit = np.maximum(spread, size[here] / _RANGE) / STEPS
+        parts = {
+            helper: slope[:, a:b].T
+            for helper, a, b in zip(helpers, starts[:-1], starts[1:], strict=True)
+        }
+        offset = model.mean[here] - slope @ model.mean[given]
+        found[k] = Conditionals(parts, offset, np.where(unit > 0, unit, 1.0), left)
+    return found
 
 
 def _of_low_rank(matrix: Array, covariance: Array, rank: int) -> tuple[Array, Array]:

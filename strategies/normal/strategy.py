@@ -21,13 +21,13 @@ So a run costs six rounds after greeting and alignment.
 """
 
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products import GroupKey
 from flwr_vertical.products.pairs import PAIRS_OPENING, PairProducts
@@ -194,7 +194,7 @@ class JointNormal(Strategy):
             )
 
 
-Parts = dict[tuple[int, int], Conditionals]
+Parts: TypeAlias = dict[tuple[int, int], Conditionals]
 """By pattern and recipient."""
 
 
@@ -203,12 +203,17 @@ def _by_pattern(
 ) -> Parts:
     """Work out, for each pattern of holders, the conditionals of each party that may want them."""
     precision = np.asarray(np.linalg.inv(model.covariance), dtype=np.float64)
-    return {
-        (g, k): conditionals(model, precision, slices, own, k)
-        for g, own in enumerate(holders)
-        for k in range(len(slices))
-        if not own[k] or lacks_cells[k]
-    }
+    every: range = range(len(slices))
+    found: Parts = {}
+    for g, own in enumerate(holders.tolist()):
+        helping = [k for k in every if own[k]]
+        sets = [(helping, [k for k in every if not own[k]])]
+        # Of rows that a party holds with an open cell, the others alone help.
+        sets += [([j for j in helping if j != k], [k]) for k in helping if lacks_cells[k]]
+        for helpers, recipients in sets:
+            told = conditionals(model, precision, slices, helpers, recipients)
+            found.update({(g, k): part for k, part in told.items()})
+    return found
 
 
 def _coefficients(

@@ -151,9 +151,7 @@ def test_a_party_that_helps_alone_is_asked_for_half_of_its_columns(monkeypatch):
     covariance = root @ root.T + np.eye(6)
     model = JointModel(np.zeros(6), covariance, 0.0)
     slices = [slice(0, 3), slice(3, 6)]
-    part = conditionals(
-        model, np.linalg.inv(covariance), slices, np.array([False, True]), recipient=0
-    )
+    part = conditionals(model, np.linalg.inv(covariance), slices, [1], [0])[0]
     full = covariance[:3, 3:] @ np.linalg.inv(covariance[3:, 3:])
     found = part.coefficients[1].T
     assert np.linalg.matrix_rank(found, tol=1e-8) == 1
