@@ -46,7 +46,6 @@ def taken(folder: Path, run_id: int, patience: float = 0.0) -> Iterator[RunFolde
     path = folder.with_name(f"{TEMPORARY_PREFIX}{folder.name}.lock")
     made = not folder.parent.exists()
     with writing("the lock of the run", path):
-        folder.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _locked(path, time.monotonic() + patience)
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         who = f"Flower's run {run_id}, process {os.getpid()} on {platform.node()}, since {now}"
@@ -66,6 +65,7 @@ def taken(folder: Path, run_id: int, patience: float = 0.0) -> Iterator[RunFolde
 def _locked(path: Path, until: float) -> int:
     """Open the file and lock it; refuse if another process has done so, and does not end."""
     while True:
+        path.parent.mkdir(parents=True, exist_ok=True)  # the holder before may have removed it
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         if not lock_file(descriptor):
             who = os.read(descriptor, 1000).decode(errors="replace")
