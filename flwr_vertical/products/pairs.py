@@ -165,7 +165,7 @@ class PairProducts(PrivateProducts):
         both = np.maximum(own[:, None], own)
         for a, b in np.ndindex(both.shape):
             needed = (self._fewest(names[k], int(widths[a] + widths[b])) for k in (a, b))
-            both[a, b] = max(needed)
+            both[a, b] = max(*needed, 10 * int(widths[a]), 10 * int(widths[b]))
         plan = plan_pairs(held, own, both)
         taken, alone = plan.taken, np.eye(len(names), dtype=bool)
         counts = held[taken].T.astype(np.int64) @ held[taken].astype(np.int64)

@@ -9,6 +9,7 @@ answers; where tables lie in memory, over the run, whose state the server cannot
 
 import hashlib
 import itertools
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -121,6 +122,8 @@ class ToldRows:
 
         A column of another party may be constant, or a copy of an own one. So rows that the party
         shares with one other and not with a second, or with no other, are none or enough as well.
+        What becomes of products may reach the other party, rounded to their errors: for it they
+        are as many vectors that it knows, so there are ten rows for each, and levels are rarer.
 
         Shapes: widths: by party, its number of columns; taken (n_samples,): rows that take part;
         who (n_samples, n_parties): which parties hold each row; wanted (n_parties,): with whose
@@ -138,7 +141,10 @@ class ToldRows:
             )
         own = np.asarray(taken, dtype=bool)[held.rows]
         shared = who[held.rows] & own[:, None]
-        needed = np.array([self._fewest(n_columns + width) for width in widths.values()])
+        needed = [
+            max(self._fewest(n_columns + width), *(10 * n for n in (n_columns, width)))
+            for width in widths.values()
+        ]
         apart: Flags = ~np.asarray(wanted, dtype=bool) | (shared.sum(axis=0) < needed)
         apart[place] = False
         if own.sum() < self._fewest(sum(widths.values())):
@@ -160,9 +166,11 @@ class ToldRows:
         withheld = self._judged(held, np.where(own, 0, -1), 1, None, b"", False, n_others)
         for k in others:
             group = np.where(shared[:, k], 0, np.where(own, 1, -1))
+            # The other party knows its own columns: rounded products are equations of these.
+            bits = widths[names[k]] * (1.0 + 0.5 * math.log2(shared[:, k].sum()))
             found = self._judged(
                 held, group, int(group.max()) + 1, None, b"", False, widths[names[k]],
-                scope=f"with {names[k]}",
+                scope=f"with {names[k]}", bits=bits,
             )  # fmt: skip
             withheld = withheld | found.any(axis=0)
         return withheld, apart
@@ -181,6 +189,7 @@ class ToldRows:
         private: bool,
         n_others: int,
         scope: str = "",
+        bits: float = 0.0,
     ) -> Flags:
         """Have the privacy ledger judge a request, and write it down.
 
@@ -196,7 +205,7 @@ class ToldRows:
 
         def decide(judged: Judged, atom: Indices) -> Flags:
             refined = judged.refined
-            n_vectors = counted_vectors(judged.n_known, judged.n_sets)
+            n_vectors = counted_vectors(judged.n_known, judged.n_sets) + math.ceil(bits / 64.0)
             atoms = LevelAtoms(atom[at], refined.parent, refined.group, n_vectors)
             return atoms.withheld(codes, n_groups, n_columns, party.policy.min_rows)
 

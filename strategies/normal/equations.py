@@ -19,7 +19,7 @@ from flwr_vertical.products.pairs import PairMoments
 from strategies.linear.moments.covariances import FullCovariance
 
 _FLOOR = 1e-3
-"""Least eigenvalue of a correlation matrix: those of pairs need not be positive definite."""
+"""Least eigenvalue of a correlation matrix, at least: those of pairs may be negative."""
 
 STEPS = 4
 """A mean is told to a unit of a quarter of what is left of its column's standard deviation."""
@@ -41,9 +41,12 @@ def fit_model(moments: PairMoments, slices: Sequence[slice]) -> JointModel:
     """Estimate the model from sums over own rows and over shared rows.
 
     Covariances of two parties are over the rows that both hold, about the means of each one's own
-    rows. Where nothing is told of a pair, its element of the inverse is zero (Dempster, 1972).
-    Eigenvalues of the correlation matrix are brought up to 0.001; then it is shrunk towards the
-    identity with the weight of Chen, Wiesel, Eldar and Hero (2010, Eq. 23).
+    rows. Correlations of different parties are rounded to ``n^-1/2`` of the rows they are over, the
+    size of their errors: exact ones, which coefficients tell, would be equations of another party's
+    columns for whoever knows its own. Where nothing is told of a pair, its element of the inverse
+    is zero (Dempster, 1972). Eigenvalues of the correlation matrix are brought up to what rounding
+    adds, ``(p / 12 n)^1/2``; then it is shrunk towards the identity with the weight of Chen,
+    Wiesel, Eldar and Hero (2010, Eq. 23).
     """
     party = np.repeat(np.arange(len(slices)), [s.stop - s.start for s in slices])
     n_own = np.maximum(np.diag(moments.n_rows), 1)[party]
@@ -59,8 +62,12 @@ def fit_model(moments: PairMoments, slices: Sequence[slice]) -> JointModel:
     correlation = covariance / np.outer(size, size)
     correlation[~usable], correlation[:, ~usable] = 0.0, 0.0
     np.fill_diagonal(correlation, 1.0)
+    grid = 1.0 / np.sqrt(np.maximum(n_both, 1))
+    rounded = np.rint(correlation / grid) * grid
+    correlation = np.where(party[:, None] == party, correlation, rounded)
     values, vectors = np.linalg.eigh(correlation)
-    correlation = (vectors * np.maximum(values, _FLOOR)) @ vectors.T
+    floor = max(_FLOOR, float(np.sqrt(len(mean) / (12.0 * np.maximum(n_both, 1).mean()))))
+    correlation = (vectors * np.maximum(values, floor)) @ vectors.T
     scale = np.sqrt(np.diag(correlation))
     correlation /= np.outer(scale, scale)
     known = n_both[~unknown & ~np.eye(len(mean), dtype=bool)]

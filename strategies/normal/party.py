@@ -114,8 +114,9 @@ class JointNormalParty(ImputingParty):
         answer: dict[str, Ring] = {}
         for name, width, tag in zip(names, widths, tags, strict=True):
             if name == self.name:
-                shape = (self.n_samples, width)
-                answer[name] = self._pad(shape)
+                # Another request has another pad, else two sums would open their difference.
+                self.state[_PAD] = self.secret_bytes(_PAD)
+                answer[name] = self._pad((self.n_samples, width))
                 continue
             if f"for:{name}" not in arguments:
                 continue
@@ -200,8 +201,6 @@ class JointNormalParty(ImputingParty):
                 )
 
     def _pad(self, shape: tuple[int, ...]) -> Ring:
-        if _PAD not in self.state:
-            self.state[_PAD] = self.secret_bytes(_PAD)
         return KeyStream(bytes(self.state[_PAD]), _PAD, shape).rows(0, shape[0])
 
     def _flag_stream(self, owner: str, tag: bytes) -> Ring:

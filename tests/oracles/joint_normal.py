@@ -5,8 +5,6 @@ Plain loops over parties, rows and cells; no blocks, precision matrices or round
 
 import numpy as np
 
-FLOOR = 1e-3
-
 
 def centre(column):
     """A multiple of a quarter of a power of two at or above the standard deviation."""
@@ -35,12 +33,20 @@ def covariance_of_pairs(parties):
     return c + gap, found, n_rows
 
 
-def repaired(covariance, n_rows):
-    """Eigenvalues of correlations up to the floor, then shrunk by Chen et al. (2010), Eq. 23."""
+def repaired(covariance, n_rows, party):
+    """Correlations across parties rounded, eigenvalues up to what that adds, then shrunk.
+
+    The weight of the identity is that of Chen et al. (2010), Eq. 23.
+    """
     size = np.sqrt(np.diag(covariance))
     correlation = covariance / np.outer(size, size)
+    for i, j in np.ndindex(correlation.shape):
+        if party[i] != party[j]:
+            root = np.sqrt(n_rows[i, j])
+            correlation[i, j] = np.rint(correlation[i, j] * root) / root
     values, vectors = np.linalg.eigh(correlation)
-    correlation = vectors @ np.diag(np.maximum(values, FLOOR)) @ vectors.T
+    floor = max(1e-3, np.sqrt(len(correlation) / (12 * n_rows.mean())))
+    correlation = vectors @ np.diag(np.maximum(values, floor)) @ vectors.T
     scale = np.sqrt(np.diag(correlation))
     correlation = correlation / np.outer(scale, scale)
     p = len(correlation)
@@ -57,7 +63,8 @@ def repaired(covariance, n_rows):
 def complete(parties):
     """Every party's rows, missing cells replaced by conditional means given all that is held."""
     mean, covariance, n_rows = covariance_of_pairs(parties)
-    covariance, _ = repaired(covariance, n_rows)
+    party = np.repeat(np.arange(len(parties)), [block.shape[1] for block in parties])
+    covariance, weight = repaired(covariance, n_rows, party)
     x = np.concatenate(parties, axis=1)
     filled = x.copy()
     for i, row in enumerate(x):
@@ -68,4 +75,4 @@ def complete(parties):
         elif len(m):
             filled[i, m] = mean[m]
     ends = np.cumsum([block.shape[1] for block in parties])[:-1]
-    return np.split(filled, ends, axis=1), covariance
+    return np.split(filled, ends, axis=1), covariance, weight

@@ -92,6 +92,20 @@ def test_what_is_left_has_no_small_difference(k, missing, seed):
                 assert not 0 < (one & ~other).sum() < 40
 
 
+def test_a_rare_flag_is_withheld_from_who_knows_its_own_columns():
+    """Six of 400: 2^42 sets of people could be these. The other party has an equation for each."""
+    rng = np.random.default_rng(0)
+    own = {name: frame.copy() for name, frame in tables(2).items()}
+    own["bank"]["flag"] = 0.0
+    shared = own["bank"].index.intersection(own["court"].index)
+    own["bank"].loc[rng.choice(shared, 6, replace=False), "flag"] = 1.0
+    own["bank"]["half"] = (rng.random(len(own["bank"])) < 0.5).astype(float)
+    with Opened(own, party=PairParty) as opened:
+        found = opened_pairs(opened).pairs(~opened.alignment.mask)
+    assert found.withheld.tolist() == [False, True, False, *[False] * own["court"].shape[1]]
+    assert (found.products[1] == 0.0).all()
+
+
 def asked_for(monkeypatch, change):
     """Have the server ask for other rows; `change` gets what it was about to say."""
     once = Federation.sum

@@ -60,11 +60,8 @@ def test_completed_rows_are_those_of_one_place_to_their_grid(mode, k, width):
     result = simulate(JointNormal(), given, aggregation=mode, progress=False)
     assert result.metrics["rows-left-out"] == 0
     parts, union = blocks_of(given)
-    filled, covariance = joint_normal.complete(parts)
-    _, pairs, n_rows = joint_normal.covariance_of_pairs(parts)
-    assert result.metrics["shrinkage"] == pytest.approx(
-        joint_normal.repaired(pairs, n_rows)[1], rel=1e-6
-    )
+    filled, covariance, weight = joint_normal.complete(parts)
+    assert result.metrics["shrinkage"] == pytest.approx(weight, rel=1e-6)
     size = np.sqrt(np.diag(covariance))
     held = np.stack([~np.isnan(part).all(axis=1) for part in parts], axis=1)
     many = held.sum(axis=1) >= 2  # one party alone tells fewer numbers
@@ -83,7 +80,7 @@ def test_own_cells_and_others_columns_are_used_together():
     given = incomplete(whole, cells=0.15, blocks=0.1)
     result = simulate(JointNormal(), given, progress=False)
     parts, union = blocks_of(given)
-    filled, _ = joint_normal.complete(parts)
+    filled, _, _ = joint_normal.complete(parts)
     by_mean = simulate(Mean(), given, progress=False)
     for j, (name, table) in enumerate(whole.items()):
         own = imputation_accuracy(given[name], result.tables[name], table)["rmse-in-sd"]
