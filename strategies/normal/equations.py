@@ -127,14 +127,15 @@ def conditionals(
         at = np.searchsorted(missing, wanted)
         inverse = np.linalg.inv(precision[np.ix_(missing, missing)])
         matrix = -inverse[at] @ precision[np.ix_(missing, given)]
-        residual = inverse[np.ix_(at, at)]
+        residual = np.asarray(inverse[np.ix_(at, at)], dtype=np.float64)
     size = np.sqrt(np.diag(covariance))
     starts = np.cumsum([0, *(slices[k].stop - slices[k].start for k in helpers)]).tolist()
     found = {}
     for k in recipients:
         here = slices[k]
         own = np.searchsorted(wanted, np.arange(here.start, here.stop))
-        slope, left = matrix[own], residual[np.ix_(own, own)]
+        slope = np.asarray(matrix[own], dtype=np.float64)
+        left = residual[np.ix_(own, own)]
         if len(helpers) == 1:
             slope, lost = _of_low_rank(slope, covariance[np.ix_(given, given)], len(given) // 2)
             left = left + lost
