@@ -2,6 +2,7 @@
 
 import os
 import platform
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -30,17 +31,22 @@ class RunFolder:
             )
 
 
+_RETRY = 0.2
+"""Seconds between two looks at a lock that another process holds."""
+
+
 @contextmanager
-def taken(folder: Path, run_id: int) -> Iterator[RunFolder]:
+def taken(folder: Path, run_id: int, patience: float = 0.0) -> Iterator[RunFolder]:
     """Lock the server's folder of a run while it lasts.
 
-    The file lies beside the folder. It may stay there after a crash, but its lock does not.
+    The file lies beside the folder. It may stay there after a crash, but its lock does not. A
+    process that was told to stop takes a while to end, so a run that is resumed waits for as long
+    as `patience` (seconds).
     """
     path = folder.with_name(f"{TEMPORARY_PREFIX}{folder.name}.lock")
     made = not folder.parent.exists()
     with writing("the lock of the run", path):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _locked(path)
+        descriptor = _locked(path, time.monotonic() + patience)
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         who = f"Flower's run {run_id}, process {os.getpid()} on {platform.node()}, since {now}"
         os.ftruncate(descriptor, 0)
@@ -56,13 +62,17 @@ def taken(folder: Path, run_id: int) -> Iterator[RunFolder]:
                 folder.parent.rmdir()
 
 
-def _locked(path: Path) -> int:
-    """Open the file and lock it; refuse if another process has done so."""
+def _locked(path: Path, until: float) -> int:
+    """Open the file and lock it; refuse if another process has done so, and does not end."""
     while True:
+        path.parent.mkdir(parents=True, exist_ok=True)  # the holder before may have removed it
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         if not lock_file(descriptor):
             who = os.read(descriptor, 1000).decode(errors="replace")
             os.close(descriptor)
+            if time.monotonic() < until:
+                time.sleep(_RETRY)
+                continue
             name = path.name.removeprefix(TEMPORARY_PREFIX).removesuffix(".lock")
             raise ConfigError(
                 f"another run of the name {name!r} is under way ({who or 'it began just now'}), "

@@ -38,12 +38,17 @@ _LEAST_DIALLING = 5.0  # seconds for nodes that connected when the patience was 
 app = ServerApp()
 
 
+_PATIENCE = 60.0
+"""Seconds that a run which is resumed waits for the process of the one that was stopped."""
+
+
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the strategy and leave result and report in the server's own folder."""
     _log_to_flower()
     folder = _folder(context)
-    with taken(folder, context.run_id) as own:
+    patience = _PATIENCE if context.run_config.get("resume") else 0.0
+    with taken(folder, context.run_id, patience) as own:
         _run(grid, context, own)
 
 

@@ -14,6 +14,7 @@ BUILTIN = {
     "glm": "strategies.glm:VerticalGLM",
     "glm-admm": "strategies.glm_admm:GLMADMM",
     "ievcds": "strategies.copula:IEVCDS",
+    "joint-normal": "strategies.normal:JointNormal",
     "laser-vfl": "strategies.split:LaserVFL",
     "max": "strategies.baselines:Max",
     "mean": "strategies.baselines:Mean",

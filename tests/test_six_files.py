@@ -38,6 +38,7 @@ ROUNDS = {
     "vfem": ("vfem", "open_products", {
         "linear/settings": "settings", "linear/prediction/server": "afterwards",
         "linear/prediction/steps": "afterwards", "vfem/outcome": "after it: tables",
+        "vfem/missingness": "after it: a check",
         "linear/masked_means/steps": "rounds of other models",
     }),
     "fknn": ("fknn", "distances to donors", {}),

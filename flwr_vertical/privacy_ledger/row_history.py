@@ -16,6 +16,8 @@ from flwr_vertical.privacy_ledger.rules import Judged, LabelSet, RowHistory, jud
 from flwr_vertical.privacy_ledger.seals import write
 from flwr_vertical.privacy_ledger.stored_arrays import Arrays
 
+_ATOMS = "atoms "
+
 
 @dataclass(frozen=True)
 class OpenedRows:
@@ -84,11 +86,32 @@ class LedgerRows:
     ) -> tuple[Judged, Integers, int]:
         """Refine the atoms by a request, and keep them; or refuse.
 
+        What is told without a scope is told in all scopes: a scope begins with what was told so
+        far, and is refined with it.
+
         Shapes: own (n_rows,): group of each, -1 for none; returns (n_rows,): where the own rows
         are among all.
         """
-        arrays = self._arrays
-        people, at = located(arrays, rows)
+        people, at = located(self._arrays, rows)
+        found, n_new = self._admit(rows, own, scope, label, people, at, **limits)
+        for other in [] if scope else self._arrays.names(_ATOMS):
+            if other != _ATOMS:
+                self._admit(rows, own, other.removeprefix(_ATOMS), label, people, at, **limits)
+        return found, at, n_new
+
+    def _admit(
+        self,
+        rows: OwnRows,
+        own: Integers,
+        scope: str,
+        label: int | None,
+        people: npt.NDArray[np.uint64],
+        at: Integers,
+        **limits: int,
+    ) -> tuple[Judged, int]:
+        arrays, known = self._arrays, scope
+        if scope and not len(arrays.get(f"{_ATOMS}{scope}", np.int64)):
+            known = ""
         labels = {
             number: LabelSet(n_vectors, bool(known))
             for number, n_vectors, known in self._connection.execute(
@@ -96,25 +119,25 @@ class LedgerRows:
             )
         }
         before = RowHistory.unpack(
-            arrays.get(f"atoms {scope}", np.int64, len(people)),
-            arrays.get(f"vectors {scope}", np.int64),
+            arrays.get(f"{_ATOMS}{known}", np.int64, len(people)),
+            arrays.get(f"vectors {known}", np.int64),
             labels,
         )
         group = np.full(len(people), -1, dtype=np.int64)
         group[at] = own
         changed, contents = None, None
         if rows.contents is not None:
-            contents = arrays.get(f"contents {scope}", np.uint32, len(people))
+            contents = arrays.get(f"contents {known}", np.uint32, len(people))
             now = contents.copy()
             now[at] = rows.contents
             changed = now != contents
         found = judge(self._who, self._policy, before, group, label, changed=changed, **limits)
-        if found.refined.is_new.any() or found.is_multiplied:
-            arrays.put(f"atoms {scope}", found.refined.atom)
+        if found.refined.is_new.any() or found.is_multiplied or known != scope:
+            arrays.put(f"{_ATOMS}{scope}", found.refined.atom)
             arrays.put(f"vectors {scope}", found.vectors.pack())
         if contents is not None:
             kept = np.where(group >= 0, now, contents)
-            if not np.array_equal(kept, contents):
+            if known != scope or not np.array_equal(kept, contents):
                 arrays.put(f"contents {scope}", kept, hashes=True)
         n_new = labels[label].n_vectors if label is not None and found.is_multiplied else 0
-        return found, at, n_new
+        return found, n_new

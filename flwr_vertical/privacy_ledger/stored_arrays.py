@@ -34,6 +34,11 @@ class Arrays:
             return found
         return np.concatenate([found, np.zeros(length - len(found), dtype=dtype)])
 
+    def names(self, prefix: str) -> list[str]:
+        """Return the names that begin so, sorted."""
+        rows = self._connection.execute("SELECT name FROM arrays ORDER BY name").fetchall()
+        return [name for (name,) in rows if name.startswith(prefix)]
+
     def put(self, name: str, values: npt.NDArray[Any], hashes: bool = False) -> None:
         """Write an array in the place of the one of that name.
 

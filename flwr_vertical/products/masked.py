@@ -18,6 +18,7 @@ those that it committed to; all parties were asked the same.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Unpack
 
@@ -275,7 +276,13 @@ class PrivateProductSteps(StepGroup):
         return self._told.admit(self._columns(), group, n_groups, None, n_vectors, attempt, None)
 
     def _blind(
-        self, total: Ring, layout: Layout, withheld: Flags, seed: bytes, asked: bytes
+        self,
+        total: Ring,
+        layout: Layout,
+        withheld: Flags,
+        seed: bytes,
+        asked: bytes,
+        apart: Sequence[str] = (),
     ) -> None:
         """Make what is withheld random, and all of it unless every party was asked the same."""
         here = layout.slices[self.name]
@@ -285,6 +292,9 @@ class PrivateProductSteps(StepGroup):
             mine = np.arange(here.start, here.stop)[columns]
             total[g][:, mine] = hidden[g][:, mine]
             total[g][:, :, mine] = hidden[g][:, :, mine]
+        for there in (layout.slices[name] for name in apart):
+            total[..., here, there] = hidden[..., here, there]
+            total[..., there, here] = hidden[..., there, here]
         # These cancel in the sum over the parties if all of them were asked the same.
         names = list(layout.widths)
         place = names.index(self.name)
@@ -518,14 +528,17 @@ class PrivateProducts:
         total = self.federation.sum("open_products", common, per_party=own)
         helping = {name: arguments.get("helper", "") for name, arguments in own.items()}
         del common, own
-        # A resumed run has the sums, but not what they are opened with.
-        while not self._masked and self.federation.next_step() in (None, "send_masked"):
-            with self.federation.asking_again(self._asked_at):
-                self._ask()
+        self._ask_again_if_resumed()
         found = self.federation.keep(
             "moments", lambda: self._open(total, group, n_groups, layout, bits, helping, rho, unit)
         )
         return Moments(**found)
+
+    def _ask_again_if_resumed(self) -> None:
+        # A resumed run has the sums, but not what they are opened with.
+        while not self._masked and self.federation.next_step() in (None, "send_masked"):
+            with self.federation.asking_again(self._asked_at):
+                self._ask()
 
     def close(self) -> None:
         """Have the parties erase the group seed, and drop what it could be read with; one round."""

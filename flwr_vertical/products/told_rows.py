@@ -8,13 +8,17 @@ answers; where tables lie in memory, over the run, whose state the server cannot
 """
 
 import hashlib
+import itertools
+import math
+from collections.abc import Mapping
 
 import numpy as np
 
 from flwr_vertical.arrays import Flags, Indices
-from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.errors import DataError, PolicyError, ProtocolError
 from flwr_vertical.node import Party
 from flwr_vertical.policy.defaults import min_rows
+from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy_ledger.rules import Judged, LabelSet
 from flwr_vertical.products.columns import HeldColumns
 from flwr_vertical.products.rare_levels import LevelAtoms, counted_vectors, repeated_codes
@@ -111,6 +115,70 @@ class ToldRows:
             self._state[_ATTEMPTS] = attempts
         return withheld
 
+    def admit_pairs(
+        self, held: HeldColumns, widths: Mapping[str, int], taken: Flags, who: Flags, wanted: Flags
+    ) -> tuple[Flags, Flags]:
+        """Decide on sums over the own rows, and over those that each other party holds, too.
+
+        A column of another party may be constant, or a copy of an own one. So rows that the party
+        shares with one other and not with a second, or with no other, are none or enough as well.
+        What becomes of products may reach the other party, rounded to their errors: for it they
+        are as many vectors that it knows, so there are ten rows for each, and levels are rarer.
+
+        Shapes: widths: by party, its number of columns; taken (n_samples,): rows that take part;
+        who (n_samples, n_parties): which parties hold each row; wanted (n_parties,): with whose
+        columns; returns (1, n_columns): as of `admit`; returns (n_parties,): parties with which
+        nothing is told of, since they are not wanted or share too few rows.
+        """
+        names, n_columns = list(widths), held.values.shape[1]
+        place, who = names.index(self._name), np.asarray(who, dtype=bool)
+        mine = np.zeros(held.n_samples, dtype=bool)
+        mine[held.rows] = True
+        if not np.array_equal(mine[taken], who[taken, place]):
+            raise ProtocolError(
+                f"party {self._name!r}: it holds other rows than the server says, so others would "
+                "tell of other pairs of rows than this party counts"
+            )
+        own = np.asarray(taken, dtype=bool)[held.rows]
+        shared = who[held.rows] & own[:, None]
+        needed = [
+            max(self._fewest(n_columns + width), *(10 * n for n in (n_columns, width)))
+            for width in widths.values()
+        ]
+        apart: Flags = ~np.asarray(wanted, dtype=bool) | (shared.sum(axis=0) < needed)
+        apart[place] = False
+        if own.sum() < self._fewest(sum(widths.values())):
+            self._party.privacy_ledger.note_nothing("rows")
+            return np.ones((1, n_columns), dtype=bool), np.arange(len(names)) != place
+        others = [k for k in np.flatnonzero(~apart).tolist() if k != place]
+        for first, second in itertools.permutations(others, 2):
+            lone = int((shared[:, first] & ~shared[:, second]).sum())
+            if 0 < lone < self._fewest(n_columns):
+                raise PolicyError(
+                    f"party {self._name!r}",
+                    key_of("min_rows"),
+                    f"sums that may tell of {lone} of its rows alone, which {names[first]!r} "
+                    f"holds, and {names[second]!r} does not",
+                    f"sets of at least {self._fewest(n_columns):,} rows",
+                    "leave these rows out, or products with one of these parties",
+                )
+        n_others = sum(widths.values()) - n_columns
+        withheld = self._judged(held, np.where(own, 0, -1), 1, None, b"", False, n_others)
+        for k in others:
+            group = np.where(shared[:, k], 0, np.where(own, 1, -1))
+            # The other party knows its own columns: rounded products are equations of these.
+            bits = widths[names[k]] * (1.0 + 0.5 * math.log2(shared[:, k].sum()))
+            found = self._judged(
+                held, group, int(group.max()) + 1, None, b"", False, widths[names[k]],
+                scope=f"with {names[k]}", bits=bits,
+            )  # fmt: skip
+            withheld = withheld | found.any(axis=0)
+        return withheld, apart
+
+    def _fewest(self, n_columns: int) -> int:
+        fewest = max(self._at_least, min_rows(n_columns, 0))
+        return fewest if self.minimum is None else self.minimum
+
     def _judged(
         self,
         held: HeldColumns,
@@ -120,6 +188,8 @@ class ToldRows:
         attempt: bytes,
         private: bool,
         n_others: int,
+        scope: str = "",
+        bits: float = 0.0,
     ) -> Flags:
         """Have the privacy ledger judge a request, and write it down.
 
@@ -135,7 +205,7 @@ class ToldRows:
 
         def decide(judged: Judged, atom: Indices) -> Flags:
             refined = judged.refined
-            n_vectors = counted_vectors(judged.n_known, judged.n_sets)
+            n_vectors = counted_vectors(judged.n_known, judged.n_sets) + math.ceil(bits / 64.0)
             atoms = LevelAtoms(atom[at], refined.parent, refined.group, n_vectors)
             return atoms.withheld(codes, n_groups, n_columns, party.policy.min_rows)
 
@@ -162,8 +232,9 @@ class ToldRows:
             decide=decide,
             about=digest(codes),
             streams=streams,
+            scope=scope,
             what=f"sums of {n_columns} column(s) over {n_groups} group(s) of rows "
-            f"({self._purpose})",
+            f"({self._purpose}{', ' if scope else ''}{scope})",
         )
         assert told.answer is not None
         return told.answer.reshape(n_groups, n_columns).astype(bool)

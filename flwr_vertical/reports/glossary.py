@@ -44,6 +44,7 @@ _MEANINGS = {
     "log_loss": "Mean negative logarithm of the true class's probability; 0 is perfect.",
     "loss": "What the fit minimises.",
     "mae": "Mean absolute difference of predicted and true values.",
+    "missingness_p_value": "Chance of so large a difference to the complete rows' coefficients.",
     "missing_information": "Share of the information lost to missing blocks, on average.",
     "n_samples": "Samples that were used.",
     "n_selected": "Coefficients that are not 0.",

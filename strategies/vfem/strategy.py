@@ -42,6 +42,7 @@ from strategies.linear.moment_party import (
 from strategies.linear.moments.collect import open_moments
 from strategies.linear.prediction.server import keep_and_predict
 from strategies.vfem.maximum_likelihood import check_correlations, maximise
+from strategies.vfem.missingness import check_missingness
 from strategies.vfem.outcome import fill_in, note_fit, regressions_of
 
 COVARIANCES = ("full", "block")
@@ -71,6 +72,9 @@ class VFEM(Strategy):
     together. These count as independent given all other columns and the label (zero partial
     covariances). Coefficients that depend on that have no standard error; a note names them.
     A coefficient is NaN where a column is not in the fit, and a note says why.
+
+    Where complete rows give other coefficients than all rows together, by more than chance, a note
+    says that blocks are hardly missing at random; ``metrics["missingness_p_value"]`` is the test's.
 
     There is no ``epsilon``: noise does not shrink with a pattern's rows, and each pattern would
     have its own, so that small patterns would upset the likelihood of all. `MeanImpute` and
@@ -188,6 +192,8 @@ class VFEM(Strategy):
         if self.check_correlation and self.covariance == "block" and len(federation.parties) > 1:
             check_correlations(opened, result)
         fill_in(result, opened, found, self.intercept, unknown)
+        names = opened.names(found.kept)
+        check_missingness(result, found, names, unknown[1 + found.kept], self.intercept)
         regressions, problem = regressions_of(opened, found), opened.problem
         free = problem.free, problem.free_mask
         keep_and_predict(federation, alignment, result, regressions, *free, step="finish_moments")

@@ -7,6 +7,8 @@ import re
 import shutil
 import signal
 import sys
+import threading
+import time
 import tomllib
 
 import numpy as np
@@ -495,6 +497,27 @@ def test_a_result_that_came_meanwhile_is_not_replaced(home, bank, court):
     with pytest.raises(ConfigError, match="holds another result than when this run began"):
         run_app(nodes, wrap=Meanwhile)
     assert Result.load(server / "test").settings["n_neighbors"] == 3
+
+
+def test_a_run_that_is_resumed_waits_for_the_one_that_ends(home):
+    folder = home / "results" / "server" / "test"
+    ended = []
+
+    def hold():
+        with taken(folder, 1):
+            held.set()
+            time.sleep(0.5)
+            ended.append(True)
+
+    held = threading.Event()
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    with pytest.raises(ConfigError, match="is under way"), taken(folder, 2):
+        pass
+    with taken(folder, 2, patience=30.0):
+        assert ended
+    holder.join()
 
 
 def test_a_run_that_was_killed_leaves_no_lock(home, bank, court):

@@ -38,6 +38,7 @@ SETTINGS = {
     "fknn exact": {
         "n_neighbors": 2, "weighting": "exact", "weights": "distance", "standardize": True
     },
+    "joint-normal": {},
     "mean": {},
     "min": {},
     "max": {},
@@ -84,11 +85,11 @@ FITTED = {
 }
 """What predicts by the model of another case."""
 CASES = [*SETTINGS, *FITTED]
-COMPLETING = {"fknn", "mean", "min", "max", "most-frequent"}
+COMPLETING = {"fknn", "joint-normal", "mean", "min", "max", "most-frequent"}
 GENERATING = {"fedpsg-ar", "vertigan"}
 SYNTHETIC = {"vcds", "evcds", "ievcds"}
 # What needs a key stream that parties share has no encrypted sums.
-MASKED = {"svm", "glm ridge"}
+MASKED = {"svm", "glm ridge", "joint-normal"}
 # Calls whose answers are under pads or sealed, or are counted: they are asked twice as sums are.
 _GROWING = {"send_masked", "share", "route"}
 CALLS = {"gbdt": _GROWING, "gbdt open": _GROWING, "forest": {"send_masked"}}

@@ -6,6 +6,7 @@ import pytest
 from simulations.__main__ import make_parser
 from simulations.attacks import tables
 from simulations.attacks.cases import cases, routed_cases
+from simulations.attacks.deviating import OUTCOMES
 from simulations.attacks.docs import ATTACKS_IN_WORDS, TITLES
 from simulations.attacks.experiments import PARTS, replicate
 from simulations.attacks.preset import Preset
@@ -24,7 +25,7 @@ def preset(tmp_path_factory):
     return Preset.load(Options(tmp_path_factory.mktemp("preset"), quick=True))
 
 
-def numbers(server=0.0, allowed=0.0, gain=0.0, points=1.0, mode="masked"):
+def numbers(server=0.0, allowed=0.0, gain=0.0, points=1.0, told=0.0, mode="masked"):
     """The numbers of a study with one strategy, two views and two attacks."""
     common = {"case": "mean", "mode": mode, "parties": 2, "seed": 0}
     found = {
@@ -43,6 +44,9 @@ def numbers(server=0.0, allowed=0.0, gain=0.0, points=1.0, mode="masked"):
          {"server": 0.91, "own": 0.31, "party": 0.52}),
         ({"part": "routed", "case": "gbdt", "parties": 2},
          {"bits": 2.1, "of bits": 3.2, "blind": 0.76, "sign": 0.51}),
+        ({"part": "deviating", "case": "mean", "mode": "ckks"}, {"refused": 1.0}),
+        ({"part": "deviating", "case": "mean", "mode": "masked"},
+         {"tries": 135.0, **dict.fromkeys(OUTCOMES, 27.0), "cells": told, "masked alike": 0.0}),
     ]  # fmt: skip
     return pd.DataFrame(
         [{**of, "metric": k, "value": v} for of, values in parts for k, v in values.items()]
@@ -58,6 +62,7 @@ def numbers(server=0.0, allowed=0.0, gain=0.0, points=1.0, mode="masked"):
         (numbers(server=0.7), "whole columns beyond the outputs"),
         (numbers(server=0.7, mode="plain"), None),
         (numbers(gain=0.02), "labels at a party: R squared or AUC beyond its own columns"),
+        (numbers(told=1.0), "a deviating server: cells told, messages masked alike"),
         (numbers(points=26.0), "synthetic tables: points above chance"),
     ],
 )
@@ -83,6 +88,8 @@ def test_tables_and_pages_show_what_was_found(tmp_path):
     names = ["server: bits of a cell", "of", "arbiter: signs right"]
     assert told[names].tolist() == [2.1, 3.2, 0.51]
     assert told.isna()["server: codes from histograms"]
+    assert found["deviating"].loc[("masked", "mean")].tolist() == [135, *[27] * 5, 0, 0]
+    assert len(found["deviating"]) == 1  # refused in ckks mode
     assert found["smallest_sets"].loc["mean", "rows"] == 107
     assert "0.25" in found["several"].to_string()
     text = study.page(found, [])

@@ -1,0 +1,262 @@
+"""Pairwise moments: products of two parties' columns over the rows that both hold.
+
+Columns are 0 in rows that a party lacks. So one opening over all rows gives, for each pair of
+parties, the sums over the rows that both hold, whatever the pattern of rows is; a party's own
+products are over its own rows. Each number that is opened is a sum over one set of rows, and no
+group of rows with one pattern is told of.
+
+=============  ====================================================================================
+round          what travels
+=============  ====================================================================================
+send_masked    see `masked`
+open_pairs     down: which rows take part, and who holds them; up: a private sum of small matrices,
+               and each party's own moments
+=============  ====================================================================================
+
+A party's rules (`ToldRows.admit_pairs`): its own rows, those that it shares with each other party,
+and the differences of any two of these sets, are none or enough, within a run; with what was told
+before, its own rows and those shared with one party are, over all runs. Relations between columns
+of three other parties are not looked at.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from flwr_vertical.arrays import Array, Flags, Integers
+from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.node import Summands, step
+from flwr_vertical.policy.defaults import min_rows
+from flwr_vertical.products.arithmetic import Layout, blocks_by_group, corrections, fraction_bits
+from flwr_vertical.products.columns import own_moments
+from flwr_vertical.products.group_key import GroupKeySteps
+from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
+from flwr_vertical.products.moments import Moments
+from flwr_vertical.products.streams import KeyStream
+from flwr_vertical.protocol.arguments import DISTINCT, Shape, Within
+from flwr_vertical.protocol.declaration import FACTS, ONE, ROWS, Protocol, Round
+
+PAIRS_OPENING = Protocol(
+    Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE),
+    Round("send_masked", "its columns under the group's key stream", tells=FACTS, again=True),
+    Round("open_pairs", "sums of products of columns, over own and over shared rows", tells=ROWS),
+)
+"""What pairwise moments exchange, once the parties' public keys are known."""
+
+
+class PairProductSteps(PrivateProductSteps):
+    """A party's half of pairwise moments."""
+
+    @step
+    def open_pairs(
+        self,
+        limbs: Annotated[int, Within(1, 2)],
+        names: Annotated[list[str], Within(2, "n_parties"), DISTINCT],
+        widths: Annotated[list[int], Within("names", "names")],
+        tags: Annotated[list[bytes], Within("names", "names")],
+        taken: Annotated[Flags, Shape("n_samples")],
+        held: Annotated[Flags, Shape("n_samples", "names")],
+        together: Annotated[Flags, Shape("names", "names")],
+    ) -> Summands:
+        """Send what lets the server open pairwise moments, and nothing else.
+
+        Message: limbs, names, widths, tags: as of `open_products`; taken (n_samples,): the rows
+        that take part; held (n_samples, n_parties): which parties hold each row; together
+        (n_parties, n_parties): products of which parties are wanted; returns, summed,
+        ``corrections`` (1, limbs, n_columns, n_columns), uint64; publicly the ``sums`` (1, n_own)
+        and ``products`` (1, n_own, n_own) of the own columns over the own rows, which of them are
+        ``withheld`` (1, n_own), their ``scale``, and ``apart`` (n_parties,): parties with which
+        too few rows are shared.
+        """
+        seed = self.other(GroupKeySteps).seed
+        encoded, tag = self._encoded(limbs)
+        place = names.index(self.name) if self.name in names else -1
+        if place < 0 or tags[place] != tag or widths[place] != len(encoded.scale):
+            raise ProtocolError(
+                f"party {self.name!r}: the server asks for products of other columns than those "
+                f"that this party sent for {self._purpose!r}"
+            )
+        others = np.asarray(together)[place] | np.asarray(together)[:, place]
+        widths_of = dict(zip(names, widths, strict=True))
+        withheld, apart = self._told.admit_pairs(encoded.held, widths_of, taken, held, others)
+        layout = Layout(widths_of, limbs)
+        streams = {
+            name: KeyStream(seed, self._label(name), (len(taken), limbs * width), tag)
+            for name, width, tag in zip(names, widths, tags, strict=True)
+        }
+        group, total = np.where(taken, 0, -1), layout.zeros(1)
+        for start, stop, groups in blocks_by_group(group, 1):
+            masks = {name: stream.rows(start, stop) for name, stream in streams.items()}
+            own = encoded.rows(start, stop)
+            total += corrections(self.name, own, masks, layout, groups, place == 0)
+        asked = repr((limbs, names, widths, tags)).encode()
+        asked += b"".join(np.asarray(flags).tobytes() for flags in (taken, held, together))
+        left_out = [name for name, few in zip(names, apart, strict=True) if few]
+        self._blind(total, layout, withheld, seed, asked, left_out)
+        public = {
+            **own_moments(encoded.held, group, withheld),
+            "withheld": withheld,
+            "scale": np.where(withheld.all(axis=0), 1.0, encoded.scale),
+            "apart": apart,
+        }
+        return Summands({"corrections": total}, public, modular=("corrections",))
+
+
+@dataclass(frozen=True)
+class PairMoments:
+    """Sums over own rows, and over rows that two parties share.
+
+    Parameters
+    ----------
+    sums : numpy.ndarray of shape (n_columns,)
+        Of each column, over the rows of its party.
+    products : numpy.ndarray of shape (n_columns, n_columns)
+        Of two columns, over the rows that both their parties hold; 0 where none is told of.
+    n_rows : numpy.ndarray of shape (n_parties, n_parties)
+        How many rows two parties share; on the diagonal, how many each has.
+    withheld : numpy.ndarray of shape (n_columns,), bool
+        Columns of which nothing is told.
+    apart : numpy.ndarray of shape (n_parties, n_parties), bool
+        Pairs of parties that share too few rows, or none: their products are not known.
+    n_left_out : int
+        Rows that take no part, as others could be told from what they differ by.
+    """
+
+    sums: Array
+    products: Array
+    n_rows: Integers
+    withheld: Flags
+    apart: Flags
+    n_left_out: int
+
+
+class PairProducts(PrivateProducts):
+    """Pairwise moments of the parties' columns; parameters as of `PrivateProducts`."""
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """How many columns each party sent."""
+        return {name: self._n_columns[name] for name in self.federation.parties}
+
+    @property
+    def tags(self) -> list[bytes]:
+        """Of each party, the tag of what it sent."""
+        return [self._tags[name] for name in self.federation.parties]
+
+    def pairs(self, held: Flags) -> PairMoments:
+        """Open products over all rows that two parties share; one round.
+
+        Parameters
+        ----------
+        held : numpy.ndarray of shape (n_samples, n_parties), bool
+            Which parties hold each row.
+
+        Raises
+        ------
+        DataError
+            If no two parties share enough rows.
+        PartyError
+            If a party refuses: sets of rows too small, with what was told before.
+        """
+        names = self.federation.parties
+        widths = np.array(list(self.widths.values()))
+        own = np.array([self._fewest(name, int(widths[k])) for k, name in enumerate(names)])
+        both = np.maximum(own[:, None], own)
+        for a, b in np.ndindex(both.shape):
+            needed = (self._fewest(names[k], int(widths[a] + widths[b])) for k in (a, b))
+            both[a, b] = max(*needed, 10 * int(widths[a]), 10 * int(widths[b]))
+        plan = plan_pairs(held, own, both)
+        taken, alone = plan.taken, np.eye(len(names), dtype=bool)
+        counts = held[taken].T.astype(np.int64) @ held[taken].astype(np.int64)
+        if not plan.together.any():
+            raise DataError(
+                "no two parties share enough rows for products of their columns: they share at "
+                f"most {int(np.where(alone, 0, counts).max())}, and need {int(both.max()):,}; "
+                "check that sample IDs match, or lower 'min-rows' in the node configs, if the "
+                "parties agree"
+            )
+        layout = Layout(self.widths, self.limbs)
+        common = {
+            "limbs": self.limbs,
+            "names": names,
+            "widths": widths.tolist(),
+            "tags": self.tags,
+            "taken": taken,
+            "held": held,
+            "together": plan.together,
+        }
+        total = self.federation.sum("open_pairs", common)
+        self._ask_again_if_resumed()
+        group, bits = np.where(taken, 0, -1), fraction_bits(len(taken))
+        found = self.federation.keep(
+            "pairs", lambda: self._open(total, group, 1, layout, bits, {}, {}, np.zeros(0))
+        )
+        opened = Moments(**found)
+        said = np.stack([np.asarray(total.public[name]["apart"], dtype=bool) for name in names])
+        apart = said | said.T | ~(plan.together | alone)
+        products = opened.products[0]
+        for (a, b), unknown in np.ndenumerate(apart):
+            if unknown:
+                products[layout.slices[names[a]], layout.slices[names[b]]] = 0.0
+        return PairMoments(
+            opened.sums[0], products, counts, opened.withheld[0], apart, int((~taken).sum())
+        )
+
+    def _fewest(self, name: str, n_columns: int) -> int:
+        from_policy = self._minima.get(name)
+        return min_rows(n_columns, 0) if from_policy is None else from_policy
+
+
+@dataclass(frozen=True)
+class PairPlan:
+    """Which rows take part, and products of which parties are opened."""
+
+    taken: Flags  # (n_samples,)
+    together: Flags  # (n_parties, n_parties): symmetric, False on the diagonal
+
+
+def plan_pairs(held: Flags, own: Integers, both: Integers) -> PairPlan:
+    """Choose rows and pairs so that no party tells of few rows by what two sets of rows differ in.
+
+    Where such a difference is small, its rows are left out, or a pair of parties is not opened:
+    whichever loses less. A pair counts 1, rows count their share of each pair that is opened.
+
+    Parameters
+    ----------
+    held : numpy.ndarray of shape (n_samples, n_parties), bool
+        Which parties hold each row.
+    own : numpy.ndarray of shape (n_parties,)
+        The fewest rows of a difference, of each party.
+    both : numpy.ndarray of shape (n_parties, n_parties)
+        The fewest rows that two parties must share.
+    """
+    kinds, kind, counts = np.unique(held, axis=0, return_inverse=True, return_counts=True)
+    kept: Flags = np.asarray(kinds.any(axis=1))
+    n_parties = held.shape[1]
+    together = ~np.eye(n_parties, dtype=bool)
+
+    def n_rows(chosen: Flags) -> int:
+        return int(counts[chosen & kept].sum())
+
+    while True:
+        shared = np.einsum("gk,gl,g->kl", kinds, kinds, counts * kept)
+        together &= shared >= both
+        smallest: tuple[int, Flags, list[tuple[int, int]]] | None = None
+        for k in range(n_parties):
+            for m in np.flatnonzero(together[k]).tolist():
+                for j in [k, *np.flatnonzero(together[k]).tolist()]:
+                    lone = kinds[:, k] & kinds[:, j] & ~kinds[:, m] & kept
+                    size = n_rows(lone)
+                    if 0 < size < own[k] and (smallest is None or size < smallest[0]):
+                        smallest = size, lone, [(k, i) for i in {j, m} - {k}]
+        if smallest is None:
+            return PairPlan(kept[kind.ravel()], together)
+        _, lone, pairs = smallest
+        opened = np.argwhere(np.triu(together))
+        lost = sum(n_rows(lone & kinds[:, a] & kinds[:, b]) / shared[a, b] for a, b in opened)
+        if lost <= 1.0:
+            kept &= ~lone
+        else:
+            a, b = min(pairs, key=lambda pair: shared[pair])
+            together[a, b] = together[b, a] = False

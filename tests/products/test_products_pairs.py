@@ -1,0 +1,224 @@
+"""Pairwise moments: exact, over the rows that two parties share, under rules that parties keep."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_vertical import Uses
+from flwr_vertical.errors import DataError, PartyError
+from flwr_vertical.products.group_key import GroupKey
+from flwr_vertical.products.pairs import PairProducts, PairProductSteps, plan_pairs
+from flwr_vertical.server import Federation
+from strategies.least_squares import CompleteCase
+from strategies.normal import JointNormal
+from tests.kit.ledgered import Nodes
+from tests.products.test_products_private import MultiplyingParty, N, Opened, tables
+
+
+class PairParty(MultiplyingParty):
+    products = Uses(PairProductSteps, purpose="test")
+
+
+def opened_pairs(opened, limbs=1):
+    products = PairProducts(opened.federation, GroupKey(opened.federation), limbs)
+    products.send()
+    return products
+
+
+@pytest.mark.parametrize("mode", ["masked", "plain"])
+@pytest.mark.parametrize(("k", "limbs", "tolerance"), [(2, 1, 1e-7), (3, 2, 1e-12), (5, 1, 1e-7)])
+def test_moments_are_those_of_the_rows_that_two_parties_hold(mode, k, limbs, tolerance):
+    with Opened(tables(k), mode, party=PairParty) as opened:
+        held = ~opened.alignment.mask
+        found = opened_pairs(opened, limbs).pairs(held)
+        plan = plan_pairs(held, np.full(k, 100), np.full((k, k), 100))
+        taken = plan.taken
+        x = np.where(taken[:, None], np.nan_to_num(opened.rows), 0.0)
+        assert found.n_left_out == (~taken).sum() <= N // 2
+        assert not found.withheld.any()
+        np.testing.assert_array_equal(found.apart, ~plan.together & ~np.eye(k, dtype=bool))
+        assert plan.together.sum() >= k
+        size = np.sqrt((x**2).sum(axis=0))
+        party = np.repeat(np.arange(k), [frame.shape[1] for frame in tables(k).values()])
+        # Rows that a party lacks are 0 there.
+        expected = np.where(found.apart[np.ix_(party, party)], 0.0, x.T @ x)
+        np.testing.assert_allclose(
+            found.products / np.outer(size, size), expected / np.outer(size, size), atol=tolerance
+        )
+        np.testing.assert_allclose(found.sums, x.sum(axis=0), rtol=1e-9)
+        both = held[taken].astype(int).T @ held[taken].astype(int)
+        np.testing.assert_array_equal(found.n_rows, both)
+
+
+def test_parties_that_share_few_rows_are_apart():
+    own = tables(3)
+    ids = [f"s{i:03}" for i in range(N)]
+    own["court"] = own["court"][own["court"].index.isin(ids[:350])]
+    own["hospital"] = own["hospital"][~own["hospital"].index.isin(ids[:300])]
+    with Opened(own, party=PairParty) as opened:
+        found = opened_pairs(opened).pairs(~opened.alignment.mask)
+    assert found.apart.tolist() == [[False] * 3, [False, False, True], [False, True, False]]
+    assert (found.products[1:3, 3:] == 0.0).all()
+    assert 0 < found.n_rows[1, 2] < 100
+    assert found.products[0, 1] != 0.0
+
+
+def test_without_shared_rows_there_is_nothing_to_open():
+    own = tables(2)
+    own["court"] = own["court"][~own["court"].index.isin(own["bank"].index)]
+    own["court"] = pd.concat([own["court"], tables(2)["court"].iloc[:30]])
+    own["bank"] = own["bank"].iloc[:400]
+    own["court"] = own["court"][~own["court"].index.duplicated()]
+    with Opened(own, party=PairParty) as opened:
+        products, held = opened_pairs(opened), ~opened.alignment.mask
+        with pytest.raises(DataError, match=r"share enough rows.*at most 30, and need 100"):
+            products.pairs(held)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 5), st.floats(0.02, 0.6), st.integers(0, 10_000))
+def test_what_is_left_has_no_small_difference(k, missing, seed):
+    held = np.random.default_rng(seed).random((400, k)) > missing
+    plan = plan_pairs(held, np.full(k, 40), np.full((k, k), 60))
+    assert (plan.together == plan.together.T).all()
+    for j in range(k):
+        mine = held[:, j] & plan.taken
+        shared = [mine & held[:, i] for i in np.flatnonzero(plan.together[j])]
+        assert all(rows.sum() >= 60 for rows in shared)
+        for one in [mine, *shared]:
+            for other in shared:
+                assert not 0 < (one & ~other).sum() < 40
+
+
+def test_a_rare_flag_is_withheld_from_who_knows_its_own_columns():
+    """Six of 400: 2^42 sets of people could be these. The other party has an equation for each."""
+    rng = np.random.default_rng(0)
+    own = {name: frame.copy() for name, frame in tables(2).items()}
+    own["bank"]["flag"] = 0.0
+    shared = own["bank"].index.intersection(own["court"].index)
+    own["bank"].loc[rng.choice(shared, 6, replace=False), "flag"] = 1.0
+    own["bank"]["half"] = (rng.random(len(own["bank"])) < 0.5).astype(float)
+    with Opened(own, party=PairParty) as opened:
+        found = opened_pairs(opened).pairs(~opened.alignment.mask)
+    assert found.withheld.tolist() == [False, True, False, *[False] * own["court"].shape[1]]
+    assert (found.products[1] == 0.0).all()
+
+
+def asked_for(monkeypatch, change):
+    """Have the server ask for other rows; `change` gets what it was about to say."""
+    once = Federation.sum
+
+    def other(self, step, common=None, **more):
+        if step == "open_pairs":
+            change(common)
+        return once(self, step, common, **more)
+
+    monkeypatch.setattr(Federation, "sum", other)
+
+
+def one_row_alone(common):
+    """All rows that bank and court share take part, and one that only the bank holds."""
+    held = common["held"]
+    lone = np.flatnonzero(held[:, 0] & ~held[:, 1])
+    common["taken"] = common["taken"].copy()
+    common["taken"][lone[1:]] = False
+
+
+def one_of_two_others(common):
+    """Of the rows that the bank shares with the court all but one are the hospital's as well."""
+    held = common["held"]
+    lone = np.flatnonzero(held[:, 0] & held[:, 1] & ~held[:, 2])
+    common["taken"] = common["taken"].copy()
+    common["taken"][lone[1:]] = False
+
+
+def other_holders(common):
+    common["held"] = common["held"].copy()
+    common["held"][:50, 0] = False
+
+
+@pytest.mark.parametrize(
+    ("k", "change", "says"),
+    [
+        (2, one_row_alone, "sums that tell of 1 of its rows alone"),
+        (
+            3,
+            one_of_two_others,
+            "may tell of 1 of its rows alone, which 'court' holds, and 'hospital'",
+        ),
+        (3, other_holders, "holds other rows than the server says"),
+    ],
+)
+def test_a_node_refuses_sets_of_rows_that_differ_by_few(monkeypatch, k, change, says):
+    with Opened(tables(k), party=PairParty) as opened:
+        products = opened_pairs(opened)
+        asked_for(monkeypatch, change)
+        with pytest.raises(PartyError, match=says):
+            products.pairs(~opened.alignment.mask)
+
+
+def test_parties_that_are_told_of_other_rows_open_noise(monkeypatch):
+    """Masks and pads follow from what all are asked; else a row more at one party would open it."""
+    with Opened(tables(2), "plain", party=PairParty) as opened:
+        held = ~opened.alignment.mask
+        honest = opened_pairs(opened).pairs(held)
+        once = Federation._requests
+
+        def equivocate(self, step, arguments, per_party, *more, **options):
+            requests = once(self, step, arguments, per_party, *more, **options)
+            if step == "open_pairs":
+                fewer = dict(arguments)
+                fewer["taken"] = fewer["taken"] & (np.arange(N) < N - 300)
+                self._record.sequence -= 1
+                self._record.course -= 1
+                requests["court"] = once(self, step, fewer, per_party, *more, **options)["court"]
+            return requests
+
+        monkeypatch.setattr(Federation, "_requests", equivocate)
+        told = opened_pairs(opened).pairs(held)
+        # Uniform over some ten thousand: it is near no sum that was asked for.
+        x = np.nan_to_num(opened.rows)
+        fewer = x[: N - 300].T @ x[: N - 300]
+        for sums in (honest.products, fewer):
+            assert np.abs(told.products - sums)[0, 1:].min() > 1e-3
+
+
+def people(n=400, seed=1):
+    rng = np.random.default_rng(seed)
+    ids = pd.Index([f"c{i:03}" for i in range(n)], name="id")
+    common = rng.normal(size=n)
+    return {
+        name: pd.DataFrame({f"{name}{j}": common + rng.normal(size=n) for j in range(2)}, index=ids)
+        for name in ("bank", "court")
+    }
+
+
+def test_rows_that_are_shared_are_counted_over_runs(tmp_path):
+    """A row less at the court, and the difference of two runs would be the bank's columns of it."""
+    own = people()
+    nodes = Nodes(tmp_path, own)
+    nodes.run(JointNormal())
+    noted = nodes.entries("rows")
+    assert [("with court" in entry["what"]) for entry in noted] == [False, True]
+    assert [entry["n_rows"] for entry in noted] == [400, 400]
+    nodes.run(JointNormal())  # the same rows: nothing is new
+    less = {"bank": own["bank"], "court": own["court"].iloc[1:]}
+    nodes.write(less)
+    said = nodes.refused("min-rows", JointNormal())
+    assert "sums that tell of 1 of its rows alone" in said
+    nodes.write({"bank": own["bank"], "court": own["court"].iloc[150:]})
+    nodes.run(JointNormal())
+    assert nodes.ledger().state["smallest_set"] >= 100
+
+
+def test_sums_by_groups_of_rows_count_for_pairs_too(tmp_path):
+    """What another method opened over some rows is less than the sum over all of them."""
+    own = people()
+    nodes = Nodes(tmp_path, own)
+    labels = pd.Series(np.arange(400.0), own["bank"].index, name="y")
+    labels.iloc[:3] = np.nan
+    nodes.run(CompleteCase(), labels)
+    said = nodes.refused("min-rows", JointNormal())
+    assert "sums that tell of 3 of its rows alone" in said

@@ -1,0 +1,250 @@
+"""Completion by a joint normal model: against a plain model at one place, and what is told."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from oracles import joint_normal
+
+from flwr_vertical import simulate
+from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.incomplete import imputation_accuracy
+from flwr_vertical.server import Federation
+from flwr_vertical.tables import Kind
+from strategies.baselines import Mean
+from strategies.normal import JointNormal
+from strategies.normal.coding import Coding
+from strategies.normal.equations import (
+    JointModel,
+    complete_rows,
+    conditionals,
+    fill_own_cells,
+    shrinkage_weight,
+)
+from tests.kit.ledgered import Nodes
+
+N = 800
+
+
+def truth(k=3, n=N, seed=0, width=3):
+    """Correlated columns on different scales, as one table a party."""
+    rng = np.random.default_rng([seed, k])
+    factors = rng.normal(size=(n, 2))
+    ids = [f"s{i:03}" for i in range(n)]
+    tables = {}
+    for j in range(k):
+        x = factors @ rng.normal(size=(2, width)) + 0.5 * rng.normal(size=(n, width))
+        x = x * 10.0 ** rng.integers(-1, 2, size=width) + rng.normal(scale=5, size=width)
+        columns = [f"p{j}c{c}" for c in range(width)]
+        tables[f"party {j}"] = pd.DataFrame(x, index=ids, columns=columns)
+    return tables
+
+
+def incomplete(tables, cells=0.0, blocks=0.3, seed=1):
+    rng = np.random.default_rng(seed)
+    found = {}
+    for name, table in tables.items():
+        kept = table[rng.random(len(table)) >= blocks]
+        found[name] = kept.mask(rng.random(kept.shape) < cells)
+    return found
+
+
+def blocks_of(tables):
+    union = pd.Index(sorted({i for table in tables.values() for i in table.index}))
+    return [table.reindex(union).to_numpy(float) for table in tables.values()], union
+
+
+@pytest.mark.parametrize("mode", ["masked", "plain"])
+@pytest.mark.parametrize(("k", "width"), [(3, 3), (4, 2), (5, 4)])
+def test_completed_rows_are_those_of_one_place_to_their_grid(mode, k, width):
+    given = incomplete(truth(k, n=1500, width=width))
+    result = simulate(JointNormal(), given, aggregation=mode, progress=False)
+    assert result.metrics["rows-left-out"] == 0
+    parts, union = blocks_of(given)
+    filled, covariance, weight = joint_normal.complete(parts)
+    assert result.metrics["shrinkage"] == pytest.approx(weight, rel=1e-6)
+    size = np.sqrt(np.diag(covariance))
+    held = np.stack([~np.isnan(part).all(axis=1) for part in parts], axis=1)
+    many = held.sum(axis=1) >= 2  # one party alone tells fewer numbers
+    for j, name in enumerate(given):
+        here = slice(j * width, (j + 1) * width)
+        found = result.tables[name].loc[union].to_numpy()
+        error = np.abs(found - filled[j])[~held[:, j] & many] / size[here]
+        # Each helper rounds to a unit, at most a quarter of a standard deviation.
+        assert error.max() <= 0.125 * (k - 1) + 1e-6
+        assert np.sqrt((error**2).mean()) < 0.1
+        assert error.max() > 1e-3  # rounded at all
+
+
+def test_own_cells_and_others_columns_are_used_together():
+    whole = truth(3, n=1500)
+    given = incomplete(whole, cells=0.15, blocks=0.1)
+    result = simulate(JointNormal(), given, progress=False)
+    parts, union = blocks_of(given)
+    filled, _, _ = joint_normal.complete(parts)
+    by_mean = simulate(Mean(), given, progress=False)
+    for j, (name, table) in enumerate(whole.items()):
+        own = imputation_accuracy(given[name], result.tables[name], table)["rmse-in-sd"]
+        mean = imputation_accuracy(given[name], by_mean.tables[name], table)["rmse-in-sd"]
+        oracle = pd.DataFrame(filled[j], index=union, columns=table.columns)
+        best = imputation_accuracy(given[name], oracle, table)["rmse-in-sd"]
+        assert own < 0.75 * mean
+        assert own < best + 0.05
+        kept = given[name].notna()
+        pd.testing.assert_frame_equal(
+            result.tables[name].loc[given[name].index].where(kept), given[name].where(kept)
+        )
+
+
+def test_levels_are_completed_and_keep_their_types():
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=N)
+    ids = [f"i{k}" for k in range(N)]
+    size = pd.CategoricalDtype(["small", "mid", "large"], ordered=True)
+    bank = pd.DataFrame(
+        {
+            "income": x + 0.3 * rng.normal(size=N),
+            "owner": x + 0.3 * rng.normal(size=N) > 0,
+            "grade": pd.Categorical(np.where(x > 0.7, "A", np.where(x > -0.5, "B", "C"))),
+            "size": pd.Categorical.from_codes(np.digitize(x, [-0.6, 0.8]), dtype=size),
+            "loans": rng.poisson(np.exp(0.5 * x)),
+        },
+        index=ids,
+    )
+    court = pd.DataFrame({"score": x, "other": rng.normal(size=N), "debts": x**2}, index=ids)
+    given = {"bank": bank.iloc[: N - 200], "court": court}
+    result = simulate(JointNormal(), given, progress=False)
+    table = result.tables["bank"]
+    assert len(table) == N
+    assert table.dtypes.equals(bank.dtypes)
+    late = bank.index[N - 200 :]
+    for name in ("owner", "grade", "size"):
+        right = (table.loc[late, name].astype(str) == bank.loc[late, name].astype(str)).mean()
+        common = bank[name].astype(str).value_counts(normalize=True).max()
+        assert right > common + 0.1, name
+
+
+def test_six_rounds_and_no_number_of_a_sample_for_the_server(monkeypatch):
+    given, sent = incomplete(truth(3)), []
+    once = Federation.call
+
+    def watch(self, step, *arguments, **more):
+        answer = once(self, step, *arguments, **more)
+        if step in ("send_masked", "finish"):
+            sent.append(answer)
+        return answer
+
+    monkeypatch.setattr(Federation, "call", watch)
+    result = simulate(JointNormal(), given, progress=False)
+    # hello, alignment, then six
+    assert result.ledger.rounds == 2 + 6
+    flags = sent[0]["party 0"]["wanted"]
+    assert len(np.unique(flags)) == len(flags)  # under a key stream
+
+
+def test_a_party_that_helps_alone_is_asked_for_half_of_its_columns(monkeypatch):
+    """As many numbers of a row as it has columns would tell them all."""
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(6, 6))
+    covariance = root @ root.T + np.eye(6)
+    model = JointModel(np.zeros(6), covariance, 0.0)
+    slices = [slice(0, 3), slice(3, 6)]
+    part = conditionals(model, np.linalg.inv(covariance), slices, [1], [0])[0]
+    full = covariance[:3, 3:] @ np.linalg.inv(covariance[3:, 3:])
+    found = part.coefficients[1].T
+    assert np.linalg.matrix_rank(found, tol=1e-8) == 1
+    left = covariance[:3, :3] - full @ covariance[3:, :3]
+    explained = (full - found) @ covariance[3:, 3:] @ (full - found).T
+    np.testing.assert_allclose(part.residual, left + explained, atol=1e-10)
+
+    given = incomplete(truth(2))
+    simulate(JointNormal(), given, progress=False)
+    from strategies.normal import equations
+
+    monkeypatch.setattr(equations, "_of_low_rank", lambda matrix, *_: (matrix, 0.0))
+    with pytest.raises(PartyError, match="would be told more than 1 number"):
+        simulate(JointNormal(), given, progress=False)
+
+
+def test_what_a_party_is_told_of_rows_is_counted_and_can_be_refused(tmp_path):
+    nodes = Nodes(tmp_path, incomplete(truth(3)))
+    nodes.run(JointNormal())
+    noted = nodes.entries("bits", "party 0")
+    assert [entry["receiver"] for entry in noted] == ["party 'party 1'", "party 'party 2'"]
+    assert all(entry["bits"] == 8 * 3 for entry in noted)
+    assert all(0.15 * N < entry["n_rows"] < 0.35 * N for entry in noted)
+    nodes.state(policy_openings=0)
+    said = nodes.refused("openings", JointNormal())
+    assert "terms of means of 3 column(s)" in said
+
+
+def test_equations_at_their_limits():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(50, 4))
+    assert fill_own_cells(x) is x
+    gone = x.copy()
+    gone[::5, 1] = np.nan
+    filled = fill_own_cells(gone)
+    assert np.isfinite(filled).all()
+    np.testing.assert_array_equal(filled[~np.isnan(gone)], x[~np.isnan(gone)])
+    # Of independent columns the identity is nearly all; of equal ones nearly nothing.
+    assert shrinkage_weight(np.corrcoef(rng.normal(size=(2000, 30)), rowvar=False), 2000) > 0.5
+    assert shrinkage_weight(np.full((30, 30), 0.99) + 0.01 * np.eye(30), 2000) < 0.01
+    covariance = np.cov(rng.normal(size=(4, 30)))
+    given = np.array([[1.0, np.nan, np.nan, -1.0]])
+    mean = np.zeros((1, 4))
+    o, m = [0, 3], [1, 2]
+    expected = np.linalg.solve(covariance[np.ix_(o, o)], covariance[np.ix_(o, m)]).T @ [1.0, -1.0]
+    np.testing.assert_allclose(complete_rows(given, mean, covariance)[0, m], expected, rtol=1e-6)
+
+
+def test_codes_come_back():
+    kinds = [Kind.CONTINUOUS, Kind.BINARY, Kind.CATEGORICAL, Kind.ORDINAL]
+    coding = Coding(kinds, [0, 2, 3, 4])
+    codes = np.array([[0.5, 1.0, 2.0, 3.0], [-1.0, 0.0, 0.0, np.nan], [2.0, np.nan, np.nan, 1.0]])
+    columns = coding.encode(codes)
+    assert columns.shape == (3, 6)
+    np.testing.assert_array_equal(np.isnan(columns[2]), [False, True, True, True, True, False])
+    whole = codes[:1]
+    np.testing.assert_array_equal(coding.decode(coding.encode(whole)), whole)
+    assert coding.names(list("abcd"))[2:4] == ("c (1 of 3)", "c (2 of 3)")
+
+
+def one_party(given):
+    return {"party 0": given["party 0"]}
+
+
+def empty_column(given):
+    return given | {"party 1": given["party 1"].assign(none=np.nan)}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        (one_party, ConfigError, "it needs two parties or more"),
+        (empty_column, DataError, "columns without a single observed value: none"),
+    ],
+)
+def test_what_cannot_be_completed_is_told(change, error, says):
+    with pytest.raises(error, match=says):
+        simulate(JointNormal(), change(incomplete(truth(2))), progress=False)
+
+
+def test_fitted_tables_are_refused():
+    given = incomplete(truth(2))
+    early = simulate(JointNormal(), given, progress=False)
+    late = {name: t.rename(index=lambda i: f"new {i}") for name, t in given.items()}
+    with pytest.raises(PartyError, match="leave out `fitted`"):
+        simulate(JointNormal(), late, fitted=early, progress=False)
+
+
+def test_parties_without_shared_rows_are_noted():
+    whole = truth(3)
+    ids = whole["party 0"].index
+    given = {
+        "party 0": whole["party 0"],
+        "party 1": whole["party 1"].iloc[: N // 2],
+        "party 2": whole["party 2"].iloc[N // 2 :],
+    }
+    result = simulate(JointNormal(), given, progress=False)
+    assert any("party 1 and party 2 share too few rows" in note for note in result.notes)
+    assert set(result.tables["party 1"].index) == set(ids)
