@@ -28,11 +28,18 @@ from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node import Summands, step
 from flwr_vertical.policy.defaults import min_rows
-from flwr_vertical.products.arithmetic import Layout, blocks_by_group, corrections, fraction_bits
+from flwr_vertical.products.arithmetic import (
+    Layout,
+    blocks_by_group,
+    corrections,
+    fraction_bits,
+    own_place,
+)
 from flwr_vertical.products.columns import own_moments
 from flwr_vertical.products.group_key import GroupKeySteps
 from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
 from flwr_vertical.products.moments import Moments
+from flwr_vertical.products.pair_keys import Widths
 from flwr_vertical.products.streams import KeyStream
 from flwr_vertical.protocol.arguments import DISTINCT, Shape, Within
 from flwr_vertical.protocol.declaration import FACTS, ONE, ROWS, Protocol, Round
@@ -53,7 +60,7 @@ class PairProductSteps(PrivateProductSteps):
         self,
         limbs: Annotated[int, Within(1, 2)],
         names: Annotated[list[str], Within(2, "n_parties"), DISTINCT],
-        widths: Annotated[list[int], Within("names", "names")],
+        widths: Widths,
         tags: Annotated[list[bytes], Within("names", "names")],
         taken: Annotated[Flags, Shape("n_samples")],
         held: Annotated[Flags, Shape("n_samples", "names")],
@@ -71,8 +78,8 @@ class PairProductSteps(PrivateProductSteps):
         """
         seed = self.other(GroupKeySteps).seed
         encoded, tag = self._encoded(limbs)
-        place = names.index(self.name) if self.name in names else -1
-        if place < 0 or tags[place] != tag or widths[place] != len(encoded.scale):
+        place = own_place(self.name, names, widths, len(encoded.scale))
+        if tags[place] != tag:
             raise ProtocolError(
                 f"party {self.name!r}: the server asks for products of other columns than those "
                 f"that this party sent for {self._purpose!r}"

@@ -11,9 +11,10 @@ from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps
 from flwr_vertical.products.masked import PrivateProductSteps
+from flwr_vertical.products.pair_keys import Names, Widths
 from flwr_vertical.products.pairs import PairProductSteps
 from flwr_vertical.products.streams import KeyStream
-from flwr_vertical.protocol.arguments import DISTINCT, OWN, Shape, Within, takes_as
+from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits, takes_as
 from flwr_vertical.tables import Kind
 from flwr_vertical.tables.codes import fill_values
 from strategies.common.imputing_party import ImputingParty
@@ -87,8 +88,8 @@ class JointNormalParty(ImputingParty):
     @step
     def complete(
         self,
-        names: Annotated[list[str], Within("n_parties", "n_parties"), DISTINCT],
-        widths: Annotated[list[int], Within("names", "names")],
+        names: Names,
+        widths: Widths,
         tags: Annotated[list[bytes], Within("names", "names")],
         holders: Annotated[Flags, Shape("n_patterns", "names")],
         n_patterns: Annotated[int, Within(1, "n_samples")],
@@ -122,11 +123,7 @@ class JointNormalParty(ImputingParty):
                 continue
             wanted = self._unmasked(name, tag, arguments.get(f"wanted:{name}"))
             by_pattern = np.asarray(arguments[f"for:{name}"], dtype=np.float64)
-            if by_pattern.shape[1:] != (mine.shape[1], width):
-                raise ProtocolError(
-                    f"party {self.name!r}: coefficients for {name!r} have shape "
-                    f"{by_pattern.shape[1:]}, expected {(mine.shape[1], width)}"
-                )
+            check_fits(self.name, f"for:{name}", by_pattern, Shape(None, mine.shape[1], width))
             self._check_alone(name, names.index(name), place, holders, by_pattern)
             term = np.zeros((self.n_samples, width))
             rows = np.flatnonzero(wanted & held)
