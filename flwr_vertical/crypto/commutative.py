@@ -162,16 +162,6 @@ def check_points(points: Points, sender: str) -> None:
         )
 
 
-def points_from_bytes(data: bytes, sender: str) -> Points:
-    """Return the points in a message of another party, not checked otherwise (`check_points`)."""
-    if len(data) % POINT_BYTES:
-        raise ProtocolError(
-            f"the points of party {sender!r} must be a multiple of {POINT_BYTES} bytes, got "
-            f"{len(data)}: the message was cut, or is none of points"
-        )
-    return _rows(bytearray(data))
-
-
 def _rows(data: bytearray) -> Points:
     return np.frombuffer(data, dtype=np.uint8).reshape(-1, POINT_BYTES)
 

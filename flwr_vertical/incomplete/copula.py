@@ -87,17 +87,10 @@ def mar_complex(
 
     Parameters
     ----------
-    tables : mapping of party to pandas.DataFrame, shapes (n_samples, p_k)
-        Complete, with the same index. Labels count as their codes 0, 1, ...
+    tables, may_miss, level, standardize, seed
+        As of `mar_simple`; the labels are taken as they are.
     labels : pandas.Series or array_like of numbers, shape (n_samples,)
         The responses y; a Series must have the tables' index.
-    may_miss : sequence of bool, length n_parties, optional
-        As for `mar_simple`.
-    level : float, default 1
-        As for `mar_simple`.
-    standardize : bool, default False
-        As for `mar_simple`; the labels are taken as they are.
-    seed : int or numpy.random.Generator, default 0
 
     Returns
     -------

@@ -83,27 +83,15 @@ def mar_blocks_2(
 
     Parameters
     ----------
-    tables : mapping of party to pandas.DataFrame, shapes (n_samples, p_k)
-        Complete, with the same index. Labels count as their codes.
-    threshold : float, default 0.5
-        Initial variance threshold T.
+    tables, threshold, decrement, standardize, seed
+        As of `mar_blocks_1`.
     budget : float, default 0.7
         Excessive variance B that a sample may reveal; the paper takes 0.5 for ModelNet10.
-    decrement : float, default 0.15
-        What T loses at each visit.
-    standardize : bool, default True
-        Whether to bring each column to mean 0 and variance 1 first.
-    seed : int or numpy.random.Generator, default 0
 
     Returns
     -------
     ndarray of bool, shape (n_samples, n_parties)
         True where the block is missing. At least one block of each sample is observed.
-
-    Raises
-    ------
-    DataError
-        If the tables are incomplete or their indices differ.
     """
     variance = _block_variances(tables, standardize)
     order = _visits(variance.shape, generator(seed, "mar_blocks_2"))

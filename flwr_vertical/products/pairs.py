@@ -112,30 +112,15 @@ class PairProductSteps(PrivateProductSteps):
 
 @dataclass(frozen=True)
 class PairMoments:
-    """Sums over own rows, and over rows that two parties share.
+    """Sums over own rows, and over rows that two parties share."""
 
-    Parameters
-    ----------
-    sums : numpy.ndarray of shape (n_columns,)
-        Of each column, over the rows of its party.
-    products : numpy.ndarray of shape (n_columns, n_columns)
-        Of two columns, over the rows that both their parties hold; 0 where none is told of.
-    n_rows : numpy.ndarray of shape (n_parties, n_parties)
-        How many rows two parties share; on the diagonal, how many each has.
-    withheld : numpy.ndarray of shape (n_columns,), bool
-        Columns of which nothing is told.
-    apart : numpy.ndarray of shape (n_parties, n_parties), bool
-        Pairs of parties that share too few rows, or none: their products are not known.
-    n_left_out : int
-        Rows that take no part, as others could be told from what they differ by.
-    """
-
-    sums: Array
+    sums: Array  # (n_columns,): of each column, over the rows of its party
+    # (n_columns, n_columns): of products of two, over the rows that both parties hold; else 0
     products: Array
-    n_rows: Integers
-    withheld: Flags
-    apart: Flags
-    n_left_out: int
+    n_rows: Integers  # (n_parties, n_parties): rows that two share; on the diagonal, of each
+    withheld: Flags  # (n_columns,): columns of which nothing is told
+    apart: Flags  # (n_parties, n_parties): parties whose products are not known
+    n_left_out: int  # Rows that take no part: what sets differ by would be few
 
 
 class PairProducts(PrivateProducts):
@@ -154,17 +139,7 @@ class PairProducts(PrivateProducts):
     def pairs(self, held: Flags) -> PairMoments:
         """Open products over all rows that two parties share; one round.
 
-        Parameters
-        ----------
-        held : numpy.ndarray of shape (n_samples, n_parties), bool
-            Which parties hold each row.
-
-        Raises
-        ------
-        DataError
-            If no two parties share enough rows.
-        PartyError
-            If a party refuses: sets of rows too small, with what was told before.
+        Shapes: held (n_samples, n_parties): which parties hold each row.
         """
         names = self.federation.parties
         widths = np.array(list(self.widths.values()))
@@ -229,14 +204,8 @@ def plan_pairs(held: Flags, own: Integers, both: Integers) -> PairPlan:
     Where such a difference is small, its rows are left out, or a pair of parties is not opened:
     whichever loses less. A pair counts 1, rows count their share of each pair that is opened.
 
-    Parameters
-    ----------
-    held : numpy.ndarray of shape (n_samples, n_parties), bool
-        Which parties hold each row.
-    own : numpy.ndarray of shape (n_parties,)
-        The fewest rows of a difference, of each party.
-    both : numpy.ndarray of shape (n_parties, n_parties)
-        The fewest rows that two parties must share.
+    Shapes: held (n_samples, n_parties): which parties hold each row; own (n_parties,): the fewest
+    rows of a difference, of each party; both (n_parties, n_parties): of a set that two share.
     """
     kinds, kind, counts = np.unique(held, axis=0, return_inverse=True, return_counts=True)
     kept: Flags = np.asarray(kinds.any(axis=1))

@@ -293,11 +293,6 @@ class Federation(Nodes):
             if body(i):
                 return
 
-    @property
-    def summand_limit(self) -> float:
-        """Largest absolute float64 a party may send into a sum; infinite in ``plain`` mode."""
-        return self.limit_of()
-
     def limit_of(self, dtype: Any = np.float64, scale: float | None = None) -> float:
         """Largest absolute value of a floating type that a party may send into a sum.
 

@@ -20,7 +20,6 @@ from flwr_vertical.crypto.commutative import (
     check_points,
     generate_blinding_key,
     hash_ids,
-    points_from_bytes,
 )
 from flwr_vertical.errors import ConfigError, ProtocolError, VerticalError
 
@@ -124,7 +123,7 @@ def test_no_ids():
     points = hash_ids([], b"run")
     assert points.shape == (0, 32)
     assert blind(points, SECRET, processes=2).shape == (0, 32)
-    check_points(points_from_bytes(b"", "bank"), "bank")
+    check_points(points, "bank")
 
 
 def test_without_gmpy2_all_is_the_same(monkeypatch):
@@ -156,9 +155,7 @@ def test_all_bad_points_are_counted():
 
 def test_what_is_no_points_key_or_secret_is_refused():
     points = hash_ids(IDS, b"run")
-    np.testing.assert_array_equal(points_from_bytes(points.tobytes(), "bank"), points)
     cases = [
-        (lambda: points_from_bytes(points.tobytes()[:-1], "bank"), ProtocolError, "'bank'.*6399"),
         (lambda: blind(points, SECRET[:-1]), ProtocolError, "key must be 32 bytes, got 31"),
         (lambda: blind(points, SECRET, processes=0), ConfigError, "processes"),
         (lambda: hash_ids(IDS, b"run", b"abc"), ConfigError, "at least 16 bytes, got 3"),

@@ -129,7 +129,7 @@ def test_float32_travels_in_half_the_bytes(federation):
 
 
 def test_limits_and_resolutions(federation):
-    assert federation.limit_of() == federation.summand_limit
+    assert federation.limit_of() == federation.limit_of("f8", None)
     assert federation.resolution_of() == 2.0**-32
     assert federation.resolution_of(np.float32) == 256 * 2.0**-29
     assert 256 < federation.limit_of(np.float32) < 512
@@ -146,7 +146,7 @@ def test_limits_and_resolutions_of_the_other_modes(federation):
         assert federation.limit_of("f4", 1.0) == np.inf
         assert federation.resolution_of("f4", 1.0) == 0.0
     else:
-        assert federation.limit_of("f4") == federation.summand_limit
+        assert federation.limit_of("f4") == federation.limit_of()
         assert federation.resolution_of() == 2.0**-24
         assert 1.0 <= federation.limit_of("f4", 1.0) < 2.0
         assert federation.resolution_of("f8", 1.0) == 2.0**-40
