@@ -8,6 +8,7 @@ over parties and seeds: 1 is what the column's mean gives::
     python -m simulations.fknn.completion [--quick]
 """
 
+import math
 import sys
 from collections.abc import Mapping
 
@@ -17,7 +18,8 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, loa
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (makes the next one)
 from sklearn.impute import IterativeImputer
 
-from flwr_vertical import simulate
+from flwr_vertical import Strategy, simulate
+from flwr_vertical.errors import VerticalError
 from flwr_vertical.incomplete import imputation_accuracy
 from strategies.baselines import Mean
 from strategies.fknn import FKNN
@@ -52,8 +54,18 @@ def make_tables(name: str, cells: float, blocks: float, seed: int) -> tuple[Tabl
     return given, whole
 
 
+def complete(strategy: Strategy, given: Tables) -> Mapping[str, pd.DataFrame]:
+    """Return the completed tables, none where parties refuse sums over so few rows."""
+    try:
+        return dict(simulate(strategy, given, progress=False).tables)
+    except VerticalError:
+        return {}
+
+
 def error_of(given: Tables, found: Mapping[str, pd.DataFrame], whole: Tables) -> float:
     """Return the error over parties."""
+    if not found:
+        return math.nan
     errors = [imputation_accuracy(given[n], found[n], whole[n])["rmse-in-sd"] for n in whole]
     return float(np.mean(errors))
 
@@ -77,13 +89,11 @@ def main(quick: bool) -> None:
             rows = []
             for seed in range(1 if quick else SEEDS):
                 given, whole = make_tables(name, cells, blocks, seed)
-                found = [
-                    dict(simulate(strategy, given, progress=False).tables)
-                    for strategy in (JointNormal(), FKNN(), Mean())
-                ]
+                found = [complete(each, given) for each in (JointNormal(), FKNN(), Mean())]
                 found.append(pooled(given, whole))
                 rows.append([error_of(given, tables, whole) for tables in found])
-            errors = " | ".join(f"{error:.3f}" for error in np.mean(rows, axis=0))
+            means = np.mean(rows, axis=0)
+            errors = " | ".join("refused" if math.isnan(e) else f"{e:.3f}" for e in means)
             print(f"| {name} | {cells:g} | {blocks:g} | {errors} |", flush=True)
 
 

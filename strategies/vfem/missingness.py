@@ -31,7 +31,7 @@ _LEAST = 1e-6
 
 
 @dataclass(frozen=True)
-class Comparison:
+class HausmanTest:
     """The fit on all rows against that on complete rows."""
 
     statistic: float
@@ -42,7 +42,7 @@ class Comparison:
 
 def compare(
     complete: Pattern, beta: Array, covariance: Array, chosen: Flags, intercept: bool = True
-) -> Comparison | None:
+) -> HausmanTest | None:
     """Compare coefficients; None where complete rows are too few, or all there are.
 
     Parameters
@@ -80,7 +80,7 @@ def compare(
     statistic, rank = float(along.sum()), int(kept.sum())
     apart = np.abs(gap) / np.sqrt(np.maximum(np.diag(more), _LEAST * size**2))
     furthest = int(np.flatnonzero(chosen)[apart.argmax()])
-    return Comparison(statistic, rank, float(stats.chi2.sf(statistic, rank)), furthest)
+    return HausmanTest(statistic, rank, float(stats.chi2.sf(statistic, rank)), furthest)
 
 
 def check_missingness(
