@@ -104,7 +104,7 @@ DISTINCT: Final = _Distinct()
 
 @dataclass(frozen=True)
 class AddsUpTo:
-    """What the numbers of a list add up to, as an expression."""
+    """What the numbers of a list or an array add up to, as an expression."""
 
     total: str
 
@@ -139,8 +139,10 @@ class Argument:
                 return found
             if mark is DISTINCT and len(np.unique(value)) < np.size(value):
                 return f"has {'an item' if isinstance(value, list) else 'a number'} twice"
-            if isinstance(mark, AddsUpTo) and sum(value) != (total := evaluate(mark.total, names)):
-                return f"adds up to {sum(value)}, expected {total}"
+            if isinstance(mark, AddsUpTo):
+                whole, total = int(np.sum(value, dtype=np.int64)), evaluate(mark.total, names)
+                if whole != total:
+                    return f"adds up to {whole}, expected {total}"
         if self.item is None or not self.item.marks:
             return ""
         return next((found for one in value if (found := self.item.problem(one, names))), "")

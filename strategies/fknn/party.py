@@ -12,7 +12,7 @@ from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.products.pair_keys import PairKeyFields
-from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, AddsUpTo, Is, Shape, Within
 from flwr_vertical.tables import Kind, is_numeric
 from flwr_vertical.tables.codes import fill_values
 from strategies.common.imputing_party import ImputingParty
@@ -117,7 +117,9 @@ class FKNNParty(ImputingParty):
         done: Annotated[Indices | None, DISTINCT, Within(0, "n_samples - 1")] = None,
         neighbours: Annotated[Numbers | None, Within(0, "n_samples - 1")] = None,
         ranks: Annotated[Numbers | None, Shape("neighbours"), Within(0, "n_samples - 1")] = None,
-        counts: Annotated[Numbers | None, Shape("done"), Within(0, "n_samples")] = None,
+        counts: Annotated[
+            Numbers | None, Shape("done"), Within(0, "n_samples"), AddsUpTo("neighbours")
+        ] = None,
         weights: Weights | None = None,
         width: Annotated[int, Within(0, "4 * n_neighbors + 20")] = 0,
         shown: Annotated[int, Within(0, "width")] = 0,
