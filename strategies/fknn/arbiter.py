@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Arbiter, step
 from flwr_vertical.arrays import AnyArray, Array
+from flwr_vertical.errors import ProtocolError
 from strategies.fknn.blinding import LOW_BITS
 
 _NOISE = 2.0**-44
@@ -167,6 +168,11 @@ class FKNNArbiter(Arbiter):
         if "short" in sums:
             released["short"] = (sums["short"] > 0).astype(np.uint8)
         if "weight" in sums:
+            if not width or len(errors or []) < 3:
+                raise ProtocolError(
+                    "arbiter: distances came without how many donors to rank, or how exact they "
+                    f"are; got width {width} and errors {errors}"
+                )
             distance = sums.get("distance")
             if distance is None:
                 distance = np.rint(sums["high"]) * 2.0**LOW_BITS + np.rint(sums["low"])
