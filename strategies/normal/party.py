@@ -10,6 +10,7 @@ from flwr_vertical.arrays import Array, Flags, Indices, Ring
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps
+from flwr_vertical.products.arithmetic import own_place
 from flwr_vertical.products.masked import PrivateProductSteps
 from flwr_vertical.products.pair_keys import Names, Widths
 from flwr_vertical.products.pairs import PairProductSteps
@@ -105,13 +106,12 @@ class JointNormalParty(ImputingParty):
         numbers of its units; the own ones are a pad that only this party knows.
         """
         arguments: dict[str, Any] = dict(more)
-        place = names.index(self.name)
-        held = self.positions_held
+        mine = self.columns_to_multiply().filled
+        place, held = own_place(self.name, names, widths, mine.shape[1]), self.positions_held
         if not np.array_equal(held, np.asarray(holders, dtype=bool)[pattern, place]):
             raise ProtocolError(
                 f"party {self.name!r}: it holds other rows than the server's patterns say"
             )
-        mine = self.columns_to_multiply().filled
         answer: dict[str, Ring] = {}
         for name, width, tag in zip(names, widths, tags, strict=True):
             if name == self.name:
@@ -152,6 +152,10 @@ class JointNormalParty(ImputingParty):
         (n_patterns, n_own, n_own): covariance given the others' columns; returns how many cells
         were imputed.
         """
+        n_own = self._values.shape[1]
+        for name, given in (("total", total), ("offset", offset), ("unit", unit)):
+            check_fits(self.name, name, given, Shape(None, n_own))
+        check_fits(self.name, "residual", residual, Shape(None, n_own, n_own))
         self.group_key.erase_group_seed()
         whole = (np.asarray(total) - self._pad(np.shape(total))).view(np.int64)
         mean = whole * unit[pattern] + offset[pattern]

@@ -53,7 +53,9 @@ def test_each_way_to_read_a_step_has_its_own_counts(steps: str) -> None:
     protocol = Protocol(training, Round("a"), Either(Round("b"), Round("c")))
     if steps == "ab":
         protocol = Protocol(training, Round("a"), Round("b"))
-    _Node(protocol).take(steps)
+    node = _Node(protocol)
+    node.take(steps)
+    assert node._number == len(steps)  # none was refused
 
 
 def test_more_than_all_places_allow_is_refused() -> None:
