@@ -138,7 +138,7 @@ class PrivateProductSteps(StepGroup):
         told = {"masked": masked, "tag": tag, "n_columns": len(encoded.scale)}
         told |= self._told.stated_minimum
         if labels:
-            held = encoded.held
+            held = self._told.own_part(encoded.held)
             told |= LabelSketch(self.party).answer(
                 group_key.seed, held=held, at=self._told.own_rows(held), **labels
             )

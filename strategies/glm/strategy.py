@@ -35,13 +35,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy, Uses
+from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import read_bounds
-from flwr_vertical.products import PrivateProductSteps
+from flwr_vertical.products import OPENED_PRODUCTS
+from flwr_vertical.products.masked import OPENING
+from flwr_vertical.products.pairs import PAIRS_OPENING
+from flwr_vertical.protocol.declaration import BITS, NOTHING, ROWS, If, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
+from strategies.glm.completed import LabelledCompletion
 from strategies.glm.fit import (
     Path,
     fill_means,
@@ -59,24 +63,23 @@ from strategies.glm.means import (
     maximum_likelihood,
 )
 from strategies.glm.outcome import fill_selected
+from strategies.glm.party import COMPLETES, GLMParty
 from strategies.glm.penalties import SELECTING, parse_lambdas, stated
 from strategies.linear import settings as shared
 from strategies.linear.families import FAMILIES, family_named
 from strategies.linear.moment_party import (
     PRIVATE,
     RECOGNISED,
-    MeanParty,
     MomentArbiter,
     moments_protocol,
 )
-from strategies.linear.moments.collect import open_moments
+from strategies.linear.moments.collect import Grouping, open_moments
 from strategies.linear.moments.dp_moments import noisy_least_squares, state_privacy
 from strategies.linear.moments.dp_opening import FitBudget, check_budget
 from strategies.linear.moments.groups import by_pattern
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
 from strategies.linear.prediction.server import keep_and_predict
 
-ROWS = ("complete", "all")
 OF_ITERATIONS = "the paper's iterations are strategy 'glm-admm'"
 OF_PATH = "state lambdas=[...]; 'bic' compares 50 values down to 1 % of the largest"
 
@@ -85,10 +88,16 @@ def _with_commas(columns: "str | Sequence[str]") -> str:
     return columns if isinstance(columns, str) else ",".join(columns)
 
 
-class GLMParty(MeanParty):
-    """Keeps its columns and, of a fitted model, its own coefficients."""
-
-    products = Uses(PrivateProductSteps, purpose="glm")
+_COMPLETED = (
+    PAIRS_OPENING,
+    Round(
+        "complete",
+        "summed under the recipient's pad, terms of labelled rows that another party lacks",
+        tells=(NOTHING, BITS, ROWS),
+    ),
+    OPENING.parts[1],  # once more, now over completed rows
+    OPENING.parts[2],
+)
 
 
 class VerticalGLM(Strategy):
@@ -177,7 +186,7 @@ class VerticalGLM(Strategy):
         "complete",
         "With gaussian labels: labelled samples that all parties hold, or ``all`` labelled "
         "samples, columns and label being jointly normal (maximum likelihood).",
-        choices=ROWS,
+        choices=("complete", "all"),
     )
     encoding: str = shared.encoding()
     missing_cells: str = shared.missing_cells()
@@ -210,7 +219,9 @@ class VerticalGLM(Strategy):
     needs_labels = True
     demo = shared.demo(0.1, **{"glm.rows": "all"})
     party = GLMParty
-    protocol = moments_protocol("family != 'gaussian'")
+    protocol = moments_protocol(
+        "family != 'gaussian'", opening=If(COMPLETES, *_COMPLETED, otherwise=(OPENED_PRODUCTS,))
+    )
     arbiter = MomentArbiter
     disclosure = (
         (
@@ -268,10 +279,9 @@ class VerticalGLM(Strategy):
         """Raise if settings do not go together."""
         idle = {"bounds": bool(self.bounds), "row_norm": self.row_norm != 1.0}
         check_budget(self.epsilon, self.encoding, idle)
-        if self.rows == "all" and (self.family != "gaussian" or not self.intercept):
+        if self.rows == "all" and not self.intercept:
             raise ConfigError(
-                "rows='all' models columns and label as jointly normal, with means; it needs "
-                f"family='gaussian' and intercept=True, got {self.family!r} and {self.intercept}"
+                "rows='all' models columns as jointly normal, with means; it needs intercept=True"
             )
         private = self.family, self.rows, self.penalty == "ridge"
         if self.epsilon is not None and private != ("gaussian", "complete", False):
@@ -298,16 +308,21 @@ class VerticalGLM(Strategy):
         if federation.labels is not None:
             family.check(federation.labels[np.isfinite(federation.labels)])
         progress.total = 2
-        whole, budget = self.rows == "complete", self.budget
-        advice, few = "VerticalGBDT uses them, too, or FKNN imputes them first", ""
-        if self.family == "gaussian" and budget is None and self.intercept:
-            advice = "rows='all' uses them, too"
+        budget, completing, advice, few = self.budget, None, "rows='all' uses them, too", ""
+        whole = self.rows == "complete" or self.family != "gaussian"
+        if budget is not None or not self.intercept:
+            advice = "VerticalGBDT uses them, too, or FKNN imputes them first"
         if penalty in SELECTING and budget is None:
             few = ". Strategy 'glm-admm' fits few rows with a penalty, if every node agrees to it"
+        grouping: Grouping = by_pattern
+        if whole and self.rows == "all":
+            completing = LabelledCompletion()
+            grouping, advice = completing.rows, "a lower 'min-rows' at the nodes would use them"
+        elif whole:
+            grouping = partial(rows_in_common, advice=advice, few=few)
         opened = open_moments(
             federation, alignment, result, **shared.reading_of(self), intercept=self.intercept,
-            grouping=partial(rows_in_common, advice=advice, few=few) if whole else by_pattern,
-            budget=budget,
+            grouping=grouping, budget=budget, completing=completing,
         )  # fmt: skip
         progress.step("moments")
         problem = opened.problem
@@ -332,6 +347,8 @@ class VerticalGLM(Strategy):
                 rows = noisy.rows
                 state_privacy(result, budget, opened, noisy)
             mean, covariance = moments_of(rows, opened)
+            if completing is not None:  # means in place of columns vary less than these
+                mean, covariance = completing.distribution(opened)
             if self.family == "gaussian":
                 at = of_complete_rows(opened, rows, self.standardize, self.intercept)
             else:

@@ -51,6 +51,8 @@ from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.problem import Problem, open_problem
 
 Grouping = Callable[[npt.NDArray[np.bool_], npt.NDArray[np.int64], MinimumRows], RowGroups]
+Completing = Callable[[Federation, PairKeys, Problem, RowGroups, Result], GroupKey]
+"""Has rows completed, and returns the key that the completed columns take."""
 
 # Two limbs take four times the work, and matter where rows are few: there they cost nothing.
 _TWO_LIMBS = 4e7
@@ -125,8 +127,9 @@ def open_moments(
     with_unheld: bool = False,
     columns_of: str = "",
     budget: FitBudget | None = None,
+    completing: Completing | None = None,
 ) -> OpenedMoments:
-    """Open the moments of all parties' columns and the labels; four rounds."""
+    """Open the moments of all parties' columns and the labels; four rounds, completing seven."""
     pairs = PairKeys(federation)
     extra: dict[str, Any] = {"nonce": pairs.nonce}
     if columns_of:
@@ -156,7 +159,10 @@ def open_moments(
     n_columns = sum(widths.values())
     if budget is None:
         limbs = 2 if len(problem.y) * n_columns**2 < _TWO_LIMBS else 1
-        products = products_of(federation, GroupKey(federation, pairs), limbs)
+        key = GroupKey(federation, pairs)
+        if completing is not None:
+            key = completing(federation, pairs, problem, groups, result)
+        products = products_of(federation, key, limbs)
     else:
         levels = budget.rule.levels(list(widths.values()), ~groups.mask, 1)
         room = room_for(levels, len(problem.y))

@@ -117,6 +117,13 @@ class MomentSteps(RegressionRows):
         columns: HeldColumns = self.cache["moments.columns"]
         return columns
 
+    def aligned_columns(self) -> HeldColumns:
+        """Return the columns over all rows that the party has, numbered as they are aligned."""
+        own, (center, unit) = self.design, self._units
+        squares = (((self.table_rows - center) / unit) ** 2).sum(axis=0)
+        values, n, names = (own.x - center) / unit, self.party.n_samples, tuple(own.columns)
+        return HeldColumns(values, own.rows, n, names, squares=squares)
+
     def _columns(self) -> HeldColumns:
         if not self.state[_OFFERED]:
             n_labelled = int(self.state[_N_LABELLED])
