@@ -53,6 +53,7 @@ class LabelledCompletion:
     """Has every party complete the labelled rows that it lacks."""
 
     model: JointModel  # Of the columns that parties offer
+    n_vectors = 1  # That completed columns are multiplied with
     _fewest: int  # Rows of a set, at least
 
     def rows(self, mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows) -> RowGroups:
@@ -60,7 +61,7 @@ class LabelledCompletion:
 
         Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,).
         """
-        self._fewest, held = minimum.of(int(widths.sum())), ~mask.all(axis=1)
+        self._fewest, held = minimum.of(int(widths.sum()), self.n_vectors), ~mask.all(axis=1)
         taken = large_sets(mask, self._fewest)
         if not taken.any():
             counts = distinct_rows(mask[held])[2]

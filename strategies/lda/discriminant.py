@@ -16,6 +16,9 @@ import numpy as np
 
 from flwr_vertical.arrays import Array, Flags, Integers
 
+_FLAT = 1e-6
+"""Of smaller variance, a column is constant."""
+
 _LEAST = 1e-3
 """Of a column's variance, what is within classes at least: more than rounding of completed rows."""
 
@@ -44,6 +47,8 @@ def fit_discriminant(
     rows by how much they differ beyond chance (Efron and Morris, 1973): ``t / (t + w / n_c)``, with
     t the variance of the true class means and w that within classes.
 
+    Columns are in units of about their standard deviation; constant ones have no say.
+
     Shapes: sums (n_columns,); products (n_columns, n_columns); class_sums (n_columns, n_classes):
     sums over the rows of each class; n_rows (n_classes,): how many these are, none 0.
     """
@@ -52,7 +57,7 @@ def fit_discriminant(
     found = (class_sums / n_rows).T - mean
     total = np.asarray(products / n - np.outer(mean, mean), dtype=np.float64)
     within = total - (found * prior[:, None]).T @ found
-    varies = np.diag(total) > 1e-9 * np.diag(products) / n
+    varies = np.diag(total) > _FLAT
     variance = np.where(varies, np.maximum(np.diag(within), _LEAST * np.diag(total)), 1.0)
     weight = p / (p + n)
     within *= (1.0 - weight) * np.outer(varies, varies)

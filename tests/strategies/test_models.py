@@ -18,6 +18,7 @@ from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
+from strategies.lda import LDA
 from strategies.predict import Predict
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 from strategies.vfem_iterations import VFEMIterations
@@ -37,7 +38,7 @@ def data(n=300, seed=0, missing=0.2):
 
 def fit(strategy, **settings):
     tables, y = data()
-    if isinstance(strategy, GLMADMM) and strategy.family == "binomial":
+    if isinstance(strategy, LDA) or getattr(strategy, "family", "") == "binomial":
         y = (y > y.median()).astype(float)
     return simulate(strategy, tables, y, progress=False, **({"min_rows": 20} | settings))
 
@@ -72,6 +73,7 @@ WITH_MODEL = [
     EVCDS(min_joint=10),
     IEVCDS(min_joint=10, iterations=2),
     FedPSGAR(n_associated=1),
+    LDA(encoding="one-hot"),
 ]
 WITHOUT = {"complete-case", "mean-impute", "single", "predict"} | {
     "false-vfl", "fedhssl", "laser-vfl", "plug-vfl",

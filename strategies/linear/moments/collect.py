@@ -128,8 +128,12 @@ def open_moments(
     columns_of: str = "",
     budget: FitBudget | None = None,
     completing: Completing | None = None,
+    vectors: Callable[[Problem, RowGroups], Array] | None = None,
 ) -> OpenedMoments:
-    """Open the moments of all parties' columns and the labels; four rounds, completing seven."""
+    """Open the moments of all parties' columns and the labels; four rounds, completing seven.
+
+    `vectors`: what columns are multiplied with in place of the labels, (n_labelled, n_vectors).
+    """
     pairs = PairKeys(federation)
     extra: dict[str, Any] = {"nonce": pairs.nonce}
     if columns_of:
@@ -157,6 +161,7 @@ def open_moments(
     widths = {name: len(problem.columns[name]) for name in federation.parties}
     groups = _group(federation, problem, widths, grouping, result)
     n_columns = sum(widths.values())
+    y = problem.y[:, None] if vectors is None else vectors(problem, groups)
     if budget is None:
         limbs = 2 if len(problem.y) * n_columns**2 < _TWO_LIMBS else 1
         key = GroupKey(federation, pairs)
@@ -168,7 +173,6 @@ def open_moments(
         room = room_for(levels, len(problem.y))
         group_key = GroupKey(federation, pairs)
         products = products_of(federation, group_key, 1, room, 1.0, noisy=True)
-    y = problem.y[:, None]
     products.send(y)
     moments = products.moments(groups.group, len(groups.mask), y, groups.mask)
     if budget is not None and isinstance(products, EncryptedProducts):
@@ -221,7 +225,9 @@ def _group(
     """Group rows, and note what that cost."""
     stated = [problem.total.public[name].get("min_rows") for name in federation.parties]
     known = [int(value) for value in stated if value is not None]
-    minimum = MinimumRows(max(known) if known else None, by_rule=len(known) < len(stated))
+    allowed = [int(problem.total.public[name].get("vectors", 0)) for name in federation.parties]
+    by_rule = len(known) < len(stated)
+    minimum = MinimumRows(max(known) if known else None, by_rule, min(allowed))
     groups = grouping(problem.mask, np.array(list(widths.values())), minimum)
     result.metrics["rows_merged"] = float(groups.n_merged)
     result.metrics["rows_left_out"] = float(groups.n_left_out)

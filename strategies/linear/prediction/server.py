@@ -173,6 +173,7 @@ def keep_and_predict(
         }
         if len(regressions.present) > 1 and len(free):
             own[name]["pattern"] = narrow(chosen[~free_mask[:, k]])
+    n_outputs = max(len(regressions.classes) - 1, 1)
     arguments = {
         "model": digest,
         "parties": names,
@@ -180,10 +181,8 @@ def keep_and_predict(
         "grid": grid,
         "n_unlabelled": len(free),
         "standardized": standardized,
+        "n_outputs": n_outputs,
     }
-    n_outputs = max(len(regressions.classes) - 1, 1)
-    if n_outputs > 1:
-        arguments["n_outputs"] = n_outputs
     tail = (n_outputs,) if n_outputs > 1 else ()
     shapes = {"term": (len(free), *tail)} if len(free) else {}
     total = federation.sum(step, arguments, per_party=own, shapes=shapes)
