@@ -20,10 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Flags
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.pairs import PairProducts
 from flwr_vertical.products.row_groups import RowGroups, distinct_rows
+from strategies.glm.unseen import Unseen
+from strategies.linear.families import Family
 from strategies.linear.moments.collect import OpenedMoments
 from strategies.linear.moments.groups import MinimumRows, too_few
 from strategies.linear.problem import Problem, note
@@ -100,12 +102,19 @@ class LabelledCompletion:
                 f"{', '.join(pairs_apart(names, moments.apart))} share too few rows: their columns "
                 "count as independent given all others",
             )
-        lacking = problem.mask[groups.group >= 0].sum(axis=0)
-        for name, n in zip(names, lacking.tolist(), strict=True):
-            result.party_metrics.setdefault(name, {})["rows_completed"] = float(n)
+        lacking = problem.mask[groups.group >= 0].any(axis=1)
+        result.metrics["rows_completed"] = float(lacking.sum())
         return key
 
-    def distribution(self, opened: OpenedMoments) -> tuple[Array, Array]:
-        """Return mean and covariance of the columns, in their units."""
-        center, unit = opened.offered.center, opened.offered.unit
-        return center + unit * self.model.mean, self.model.covariance * np.outer(unit, unit)
+    def unseen(self, opened: OpenedMoments, family: Family) -> Unseen:
+        """Return who holds the rows of the fit, and the distribution of the columns."""
+        center, unit, problem = opened.offered.center, opened.offered.unit, opened.problem
+        held, n = np.unique(~problem.mask[opened.groups.group >= 0], axis=0, return_counts=True)
+        return Unseen(
+            family,
+            center + unit * self.model.mean,
+            self.model.covariance * np.outer(unit, unit),
+            held,
+            n.astype(np.float64),
+            [len(names) for names in problem.columns.values()],
+        )
