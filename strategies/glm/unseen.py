@@ -92,7 +92,8 @@ class _Chosen:
             self._seen.append(across.T @ inner @ across)
 
     def _expected(self, function: Any, level: float, deviation: float) -> float:
-        return float(_WEIGHTS @ function(level + deviation * _NODES))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(_WEIGHTS @ function(level + deviation * _NODES))
 
     def solve(self, plugged: Array) -> Array | None:
         """Return level and coefficients for those of means in place of columns."""
@@ -104,8 +105,8 @@ class _Chosen:
             total += share * self._expected(mean, level, spread)
             sums += share * self._expected(slope, level, spread) * (part @ b)
             seen += share * part
-        if not len(b):
-            return plugged
+        if not (len(b) and np.isfinite(total) and np.isfinite(sums).all()):
+            return None if len(b) else plugged
         direction = np.linalg.lstsq(seen, sums, rcond=1e-10)[0]
         deviation = float(np.sqrt(max(float(direction @ self._whole @ direction), 1e-300)))
         whole = float(np.sqrt(max(float(b @ self._whole @ b), 1e-300)))
@@ -116,7 +117,8 @@ class _Chosen:
             told = self._expected(mean, *own), times * self._expected(slope, *own)
             return [told[0] / total - 1.0, told[1] - 1.0]
 
-        found = optimize.root(missed, [level, np.log(whole / deviation)], tol=1e-12)
+        with np.errstate(all="ignore"):  # steps may go far
+            found = optimize.root(missed, [level, np.log(whole / deviation)], tol=1e-12)
         if not np.abs(found.fun).max() < 1e-8:
             return None
         return np.append(found.x[0], np.exp(found.x[1]) * direction)
