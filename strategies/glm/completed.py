@@ -14,6 +14,7 @@ Rows are put into sets held by the same parties, those with a label apart from t
 that is too small to be told of takes no part, since F differs by set.
 """
 
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.arrays import Flags
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.pairs import PairProducts
-from flwr_vertical.products.row_groups import RowGroups, distinct_rows
+from flwr_vertical.products.row_groups import RowGroups, distinct_rows, max_vectors
 from strategies.glm.unseen import Unseen
 from strategies.linear.families import Family
 from strategies.linear.moments.collect import OpenedMoments
@@ -51,24 +52,34 @@ class _HandingOn(GroupKey):
         return {name: own | further.get(name, {}) for name, own in super().arguments().items()}
 
 
+_VECTORS = 16
+"""Vectors that a fit may take of the smallest set: labels, information, and 13 evaluations."""
+
+
 class LabelledCompletion:
     """Has every party complete the labelled rows that it lacks."""
 
     model: JointModel  # Of the columns that parties offer
-    _fewest: int  # Rows of a set, at least
+    fewest: int  # Rows of the smallest set with which evaluations count as vectors
+    _minimum: int  # Rows of a set that may be told of, at least
 
     def rows(self, mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows) -> RowGroups:
         """Take as one group the rows of which enough are held by the same parties.
 
         Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,).
         """
-        self._fewest, held = minimum.of(int(widths.sum())), ~mask.all(axis=1)
-        taken = large_sets(mask, self._fewest)
+        self._minimum, some = minimum.of(int(widths.sum())), ~mask.all(axis=1)
+        needed = max(self._minimum, next(m for m in count(1) if max_vectors(m) >= _VECTORS))
+        taken = large_sets(mask, needed)
         if not taken.any():
-            counts = distinct_rows(mask[held])[2]
-            raise too_few(int(counts.max(initial=0)), self._fewest, int(widths.sum()))
+            counts = distinct_rows(mask[some])[2]
+            raise too_few(int(counts.max(initial=0)), needed, int(widths.sum()))
+        # A party counts its rows that another one has, and those that it lacks, by themselves.
+        held = (~mask[taken]).astype(np.int64)
+        sets = [held.T @ held, held.T @ (1 - held)]
+        self.fewest = min(int(n) for part in sets for n in part.ravel() if n)
         none = np.zeros((1, mask.shape[1]), dtype=bool)
-        return RowGroups(none, np.where(taken, 0, -1), 0, int((held & ~taken).sum()))
+        return RowGroups(none, np.where(taken, 0, -1), 0, int((some & ~taken).sum()))
 
     def __call__(
         self,
@@ -88,7 +99,7 @@ class LabelledCompletion:
         mask[problem.labelled], mask[problem.free] = problem.mask, problem.free_mask
         taken = np.empty(len(mask), dtype=bool)
         taken[problem.labelled] = groups.group >= 0
-        taken[problem.free] = large_sets(problem.free_mask, self._fewest)
+        taken[problem.free] = large_sets(problem.free_mask, self._minimum)
         held = ~mask & taken[:, None]
         moments = products.pairs(held)
         self.model = fit_model(moments, slices_of(products.widths))

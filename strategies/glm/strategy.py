@@ -361,6 +361,7 @@ class VerticalGLM(Strategy):
                     federation, opened, self.family, **how, ridge=ridge,
                     choose=path.choose if selects else None,
                     cure="raise l2" if ridge.any() else "set a penalty",
+                    fewest=None if completing is None else completing.fewest,
                 )  # fmt: skip
                 at = maximum.at
         if ridge.any() and maximum is None:

@@ -92,9 +92,9 @@ class _Chosen:
             self._seen.append(across.T @ inner @ across)
 
     def _expected(self, function: Any, level: float, deviation: float) -> float:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return float(_WEIGHTS @ function(level + deviation * _NODES))
+        return float(_WEIGHTS @ function(level + deviation * _NODES))
 
+    @np.errstate(all="ignore")  # steps may go far
     def solve(self, plugged: Array) -> Array | None:
         """Return level and coefficients for those of means in place of columns."""
         mean, slope = self._family.mean, self._family.variance  # of the canonical link
@@ -117,8 +117,7 @@ class _Chosen:
             told = self._expected(mean, *own), times * self._expected(slope, *own)
             return [told[0] / total - 1.0, told[1] - 1.0]
 
-        with np.errstate(all="ignore"):  # steps may go far
-            found = optimize.root(missed, [level, np.log(whole / deviation)], tol=1e-12)
+        found = optimize.root(missed, [level, np.log(whole / deviation)], tol=1e-12)
         if not np.abs(found.fun).max() < 1e-8:
             return None
         return np.append(found.x[0], np.exp(found.x[1]) * direction)

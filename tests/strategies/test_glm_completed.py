@@ -1,4 +1,4 @@
-"""VerticalGLM on all labelled rows, with labels 0 and 1 and counts: against one place, and rules."""
+"""VerticalGLM on all labelled rows, of labels 0 and 1 or counts: against one place, and rules."""
 
 import numpy as np
 import pandas as pd
@@ -144,7 +144,7 @@ def test_a_penalty_selects_on_completed_rows():
     result = run(without({**tables, "p3": noise}), labels, "binomial", "scad")
     estimates = result.coefficients["estimate"]
     assert (estimates["p3"] == 0).all()
-    assert (estimates.drop("p3").abs() > 0).all()
+    assert (np.abs(estimates[:-2]) > 0).all()
 
 
 # -- the correction ----------------------------------------------------------------------------
@@ -210,8 +210,8 @@ def test_what_does_not_go_together_is_said():
     apart = {"p0": tables["p0"].iloc[:215], "p1": tables["p1"].iloc[185:]}
     with pytest.raises(DataError, match="no two parties share enough rows"):
         run(apart, labels)
-    few = {"p0": tables["p0"].iloc[:50], "p1": tables["p1"].iloc[:40]}
-    with pytest.raises(DataError, match="too few rows to tell anything of: 40 labelled samples"):
+    few = {"p0": tables["p0"].iloc[:150], "p1": tables["p1"].iloc[:140]}
+    with pytest.raises(DataError, match="too few rows to tell anything of: 140 labelled samples"):
         run(few, labels)
 
 
@@ -325,7 +325,7 @@ def test_rows_that_others_lack_are_counted_over_runs(tmp_path):
 
 
 def given_run():
-    tables, labels = truth(n=400)
+    tables, labels = truth(n=1000)
     return without(tables, 0.5), labels
 
 
