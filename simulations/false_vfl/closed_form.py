@@ -14,6 +14,7 @@ its tables::
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.impute import KNNImputer
 from sklearn.linear_model import LogisticRegression
 
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.products.pairs import PairMoments
 from simulations.data import Sources, read_paper
 from simulations.false_vfl.data import Split, draw_labelled, load_isolet
@@ -52,11 +53,11 @@ class Pooled:
         self.model = self._joint_model()
 
     def rows(
-        self, split: Split, part: str, regime: str, seed: int, aligned: Array
+        self, split: Split, part: str, regime: str, seed: int, aligned: Indices
     ) -> tuple[Array, Flags]:
         """Return the columns of a part, with blocks missing, and who holds each row."""
         tables = split.train if part == "train" else split.test
-        held = ~split.draw_mask(part, regime, seed, aligned.astype(np.int64))
+        held = ~split.draw_mask(part, regime, seed, aligned)
         x = np.hstack([table.to_numpy() for table in tables.values()])
         return np.where(np.repeat(held, self.widths, axis=1), x, np.nan), held
 
@@ -152,15 +153,15 @@ def main(quick: bool) -> None:
         found: dict[str, list[list[float]]] = {}
         for seed in range(1 if quick else SEEDS):
             pooled = Pooled(split, train, seed)
-            methods = {
+            methods: dict[str, Callable[[], Predict]] = {
                 "`lda`": pooled.discriminants,
-                "`joint-normal`, logistic": lambda p=pooled: p.logistic(p.complete),
+                "`joint-normal`, logistic": partial(pooled.logistic, pooled.complete),
             }
             if seed == 0 and not quick:  # minutes each
                 methods["neighbours, logistic (1 seed)"] = pooled.neighbours
                 methods["boosted trees (1 seed)"] = pooled.trees
             for name, fit in methods.items():
-                predict, none = fit(), np.zeros(0)
+                predict, none = fit(), np.zeros(0, dtype=np.int64)
                 tests = [pooled.rows(split, "test", t, seed + TEST_SEEDS, none) for t in TESTS]
                 right = [np.mean(predict(*rows) == split.test_labels) for rows in tests]
                 found.setdefault(name, []).append([100.0 * float(share) for share in right])

@@ -20,10 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Flags
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.pairs import PairProducts
 from flwr_vertical.products.row_groups import RowGroups, distinct_rows
+from strategies.glm.unseen import Unseen
+from strategies.linear.families import Family
 from strategies.linear.moments.collect import OpenedMoments
 from strategies.linear.moments.groups import MinimumRows, too_few
 from strategies.linear.problem import Problem, note
@@ -49,25 +51,36 @@ class _HandingOn(GroupKey):
         return {name: own | further.get(name, {}) for name, own in super().arguments().items()}
 
 
+_VECTORS = 16
+"""Vectors that a fit may take of the smallest set: labels, information, and 13 evaluations."""
+
+
 class LabelledCompletion:
     """Has every party complete the labelled rows that it lacks."""
 
     model: JointModel  # Of the columns that parties offer
-    n_vectors = 1  # That completed columns are multiplied with
-    _fewest: int  # Rows of a set, at least
+    n_labels = 1  # Vectors that the server commits to
+    n_vectors = _VECTORS  # In all
+    fewest: int  # Rows of the smallest set with which evaluations count as vectors
+    _minimum: int  # Rows of a set that may be told of, at least
 
     def rows(self, mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows) -> RowGroups:
         """Take as one group the rows of which enough are held by the same parties.
 
         Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,).
         """
-        self._fewest, held = minimum.of(int(widths.sum()), self.n_vectors), ~mask.all(axis=1)
-        taken = large_sets(mask, self._fewest)
+        self._minimum, some = minimum.of(int(widths.sum()), self.n_labels), ~mask.all(axis=1)
+        needed = max(self._minimum, minimum.rows_for(self.n_vectors))
+        taken = large_sets(mask, needed)
         if not taken.any():
-            counts = distinct_rows(mask[held])[2]
-            raise too_few(int(counts.max(initial=0)), self._fewest, int(widths.sum()))
+            counts = distinct_rows(mask[some])[2]
+            raise too_few(int(counts.max(initial=0)), needed, int(widths.sum()))
+        # A party counts its rows that another one has, and those that it lacks, by themselves.
+        held = (~mask[taken]).astype(np.int64)
+        sets = [held.T @ held, held.T @ (1 - held)]
+        self.fewest = min(int(n) for part in sets for n in part.ravel() if n)
         none = np.zeros((1, mask.shape[1]), dtype=bool)
-        return RowGroups(none, np.where(taken, 0, -1), 0, int((held & ~taken).sum()))
+        return RowGroups(none, np.where(taken, 0, -1), 0, int((some & ~taken).sum()))
 
     def __call__(
         self,
@@ -87,7 +100,7 @@ class LabelledCompletion:
         mask[problem.labelled], mask[problem.free] = problem.mask, problem.free_mask
         taken = np.empty(len(mask), dtype=bool)
         taken[problem.labelled] = groups.group >= 0
-        taken[problem.free] = large_sets(problem.free_mask, self._fewest)
+        taken[problem.free] = large_sets(problem.free_mask, self._minimum)
         held = ~mask & taken[:, None]
         moments = products.pairs(held)
         self.model = fit_model(moments, slices_of(products.widths))
@@ -101,12 +114,19 @@ class LabelledCompletion:
                 f"{', '.join(pairs_apart(names, moments.apart))} share too few rows: their columns "
                 "count as independent given all others",
             )
-        lacking = problem.mask[groups.group >= 0].sum(axis=0)
-        for name, n in zip(names, lacking.tolist(), strict=True):
-            result.party_metrics.setdefault(name, {})["rows_completed"] = float(n)
+        lacking = problem.mask[groups.group >= 0].any(axis=1)
+        result.metrics["rows_completed"] = float(lacking.sum())
         return key
 
-    def distribution(self, opened: OpenedMoments) -> tuple[Array, Array]:
-        """Return mean and covariance of the columns, in their units."""
-        center, unit = opened.offered.center, opened.offered.unit
-        return center + unit * self.model.mean, self.model.covariance * np.outer(unit, unit)
+    def unseen(self, opened: OpenedMoments, family: Family) -> Unseen:
+        """Return who holds the rows of the fit, and the distribution of the columns."""
+        center, unit, problem = opened.offered.center, opened.offered.unit, opened.problem
+        held, n = np.unique(~problem.mask[opened.groups.group >= 0], axis=0, return_counts=True)
+        return Unseen(
+            family,
+            center + unit * self.model.mean,
+            self.model.covariance * np.outer(unit, unit),
+            held,
+            n.astype(np.float64),
+            [len(names) for names in problem.columns.values()],
+        )

@@ -119,7 +119,7 @@ class LabelledRowSteps(CompletionSteps):
     def count(self, names: Names, widths: Widths, who: Flags, pattern: Indices) -> None:
         """Count own rows of which completed columns may tell, and keep which rows take part."""
         columns, told = self._columns(), self.other(CompletedProductSteps).told
-        takes_part = who.any(axis=1)
+        takes_part: Flags = np.asarray(who.any(axis=1))
         fit, own = self._labelled & takes_part, columns.rows[takes_part[columns.rows]]
         sets = np.bincount(2 * pattern[own] + fit[own])
         told.check_sets(sets, columns.values.shape[1])

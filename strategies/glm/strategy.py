@@ -330,7 +330,7 @@ class VerticalGLM(Strategy):
         path = Path(penalty, stated(parse_lambdas(self.lambdas)), penalised)
         ridge = np.asarray(self.l2 * penalised * (penalty == "ridge"), dtype=np.float64)
         maximum: MaximumLikelihood | None = None
-        unknown = rows = added = ridged = None
+        unknown = rows = added = ridged = unseen = None
         if not whole:
             at, mean, covariance, unknown = of_all_rows(opened, result, self.standardize)
         else:
@@ -348,7 +348,8 @@ class VerticalGLM(Strategy):
                 state_privacy(result, budget, opened, noisy)
             mean, covariance = moments_of(rows, opened)
             if completing is not None:  # means in place of columns vary less than these
-                mean, covariance = completing.distribution(opened)
+                unseen = completing.unseen(opened, family)
+                mean, covariance = unseen.mean, unseen.covariance
             if self.family == "gaussian":
                 at = of_complete_rows(opened, rows, self.standardize, self.intercept)
             else:
@@ -360,6 +361,7 @@ class VerticalGLM(Strategy):
                     federation, opened, self.family, **how, ridge=ridge,
                     choose=path.choose if selects else None,
                     cure="raise l2" if ridge.any() else "set a penalty",
+                    fewest=None if completing is None else completing.fewest,
                 )  # fmt: skip
                 at = maximum.at
         if ridge.any() and maximum is None:
@@ -372,8 +374,9 @@ class VerticalGLM(Strategy):
         if maximum is not None:
             ridged = maximum.bounded
         chosen = fill_selected(
-            self.family, problem, at, found, with_errors, result, added, unknown, ridged
-        )
+            self.family, problem, at, found, with_errors, result, added, unknown, ridged,
+            unseen if with_errors else None,
+        )  # fmt: skip
         if not whole:
             result.metrics["n_samples"] = opened.n_used
         if maximum is None:

@@ -2,7 +2,6 @@
 
 from typing import Annotated, Any, Unpack
 
-
 from flwr_vertical import Uses, step
 from flwr_vertical.arrays import Array, Ring
 from flwr_vertical.products.masked import OPENING, SendFields

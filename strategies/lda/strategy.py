@@ -192,8 +192,11 @@ class LDA(Strategy):
         result.metrics["n_samples"] = float(counts.sum())
         result.metrics["n_classes"] = float(len(counts))
         result.metrics["shrinkage"] = fit.shrinkage
-        for k, name in enumerate(federation.parties):
-            result.party_metrics[name]["rows_held"] = float((~problem.mask[:, k]).sum())
+        held = (~problem.mask).sum(axis=0)
+        result.party_metrics = {
+            name: {"rows_held": float(rows)}
+            for name, rows in zip(opened.parties, held, strict=True)
+        }
 
 
 class ClassSums(LabelledCompletion):
@@ -209,7 +212,7 @@ class ClassSums(LabelledCompletion):
             )
         self._labels = labels
         self.classes = [float(value) for value in np.unique(labels[np.isfinite(labels)])]
-        self.n_vectors = len(self.classes)
+        self.n_labels = self.n_vectors = len(self.classes)
         if not 2 <= len(self.classes) <= MOST_CLASSES:
             raise DataError(
                 f"the labels have {len(self.classes)} different values; lda tells 2 to "
@@ -236,7 +239,8 @@ class ClassSums(LabelledCompletion):
                 "classes, align more samples, or have every party lower 'min-rows' in its node "
                 "config (simulate(min_rows=...))"
             )
-        return found.astype(np.float64)
+        flags: Array = found.astype(np.float64)
+        return flags
 
 
 def _regressions(fit: Discriminant, opened: OpenedMoments, classes: list[float]) -> Regressions:
@@ -251,7 +255,7 @@ def _regressions(fit: Discriminant, opened: OpenedMoments, classes: list[float])
     lines = slopes.reshape(-1, slopes.shape[-1])
     by_party = np.repeat(np.arange(k), widths)[:, None] == np.arange(k)
     offered = opened.offered
-    return Regressions(
+    found = Regressions(
         present,
         level.ravel(),
         lines,
@@ -262,7 +266,8 @@ def _regressions(fit: Discriminant, opened: OpenedMoments, classes: list[float])
         tuple(widths),
         CLASSES,
         tuple(classes),
-    ).of_columns(offered.center, offered.unit)
+    )
+    return found.of_columns(offered.center, offered.unit)
 
 
 def _model(

@@ -19,7 +19,9 @@ def fit(x, y):
     center, noise = x.mean(axis=0), np.diag(within)
     spread = np.average((raw - center) ** 2, axis=0, weights=counts)
     true = np.maximum(spread - (len(classes) - 1) * noise / n, 0)
-    means = [center + (m - center) * true / (true + noise / k) for m, k in zip(raw, counts)]
+    means = [
+        center + (m - center) * true / (true + noise / k) for m, k in zip(raw, counts, strict=True)
+    ]
     return classes, counts / n, np.array(means), covariance
 
 

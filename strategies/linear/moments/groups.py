@@ -28,8 +28,12 @@ class MinimumRows:
     def of(self, n_columns: int, n_vectors: int = N_VECTORS) -> int:
         """Return the minimum of a group with so many columns and vectors of the server."""
         rule = min_rows(n_columns, n_vectors) if self.by_rule else 1
+        return max(rule, self.stated or 1, self.rows_for(n_vectors))
+
+    def rows_for(self, n_vectors: int) -> int:
+        """Return the fewest rows that parties multiply with so many vectors."""
         enough = (m for m in count(1) if max(max_vectors(m), self.vectors) >= n_vectors)
-        return max(rule, self.stated or 1, next(enough))
+        return next(enough)
 
     def for_all(self, n_columns: int) -> int | None:
         """Return one minimum for groups of any columns up to `n_columns`; None: by the rule."""

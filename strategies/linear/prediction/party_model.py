@@ -38,8 +38,8 @@ class LinearPart(Model):
     offsets: Array  # (n_patterns * n_outputs,): subtracted from the row's terms
     grid: float  # Terms are counted in this unit
     coarser: int  # Terms are rounded to ``2**coarser`` units
-    # lowest, highest: (n_patterns * n_outputs,): what terms may be, in these units; others are brought to the
-    # nearer
+    # lowest, highest: (n_patterns * n_outputs,): what terms may be, in these units; others are
+    # brought to the nearer
     lowest: Indices
     highest: Indices
     bits: int  # What one term tells at most

@@ -123,20 +123,20 @@ class KeptCoefficients(StepGroup):
             beta = beta / data.scale
             shift = shift + beta @ data.center
         origins = data.design.origins if columns else {}
-        ends = [np.zeros(len(beta)), np.zeros(len(beta))]
+        least, most = np.zeros(len(beta)), np.zeros(len(beta))
         for start in range(0, len(beta) if columns else 0, _BLOCK):
             block = slice(start, start + _BLOCK)
             terms = x @ beta[block].T - shift[block]
-            ends[0][block], ends[1][block] = terms.min(axis=0), terms.max(axis=0)
+            least[block], most[block] = terms.min(axis=0), terms.max(axis=0)
         if columns and data.public_range is not None:
             # What terms there are would tell of the rows: public ranges say what there can be.
             low, high = data.public_range
             low, high = np.where(beta > 0.0, low, high), np.where(beta > 0.0, high, low)
-            ends = [(low * beta).sum(axis=1) - shift, (high * beta).sum(axis=1) - shift]
+            least, most = (low * beta).sum(axis=1) - shift, (high * beta).sum(axis=1) - shift
         # Several scores of a row tell no more, together, than predictions may.
         policy = self.party.policy
-        most = min(policy.grid, max(int(policy.predictions // n_outputs), FEWEST_BITS))
-        coarser, lowest, highest, bits = bounds(*ends, grid, most, self.name)
+        bits = min(policy.grid, max(int(policy.predictions // n_outputs), FEWEST_BITS))
+        coarser, lowest, highest, bits = bounds(least, most, grid, bits, self.name)
         return LinearPart(
             model,
             list(parties),
