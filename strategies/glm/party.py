@@ -134,8 +134,8 @@ class LabelledRowSteps(CompletionSteps):
         """Keep the means of the labelled rows that the party lacks; arguments as of `means`."""
         pattern, fit = np.asarray(self.state[_PATTERN]), self._fit
         check_fits(self.name, "offset", offset, Shape(int(pattern.max()) + 1, None))
-        check_fits(self.name, "unit", unit, Within(0, 1))  # own columns deviate by 1 at most
         means, at = self.means(pattern, total, offset, unit)[fit], pattern[fit]
+        check_fits(self.name, "unit", unit, Within(0, 1))  # own columns deviate by 1 at most
         most = MOST * (np.asarray(self.state[_HOLDERS])[fit, None] + 0.5) * unit[at]
         if (np.abs(means - offset[at]) > most).any():
             raise ProtocolError(
@@ -218,7 +218,7 @@ class GLMParty(MeanParty):
         means = [given.pop(name, None) for name in ("total", "offset", "unit")]
         if completing := given.pop("completing", False):
             self.state[_SHARED] = 1
-        if all(part is not None for part in means):
+        if any(part is not None for part in means):
             self.completion.read(*means)
         told = self.products.send_masked(limbs, owner, sealed, **given)
         if completing:

@@ -16,6 +16,9 @@ seal_group_seed  up, of one party: the group seed, sealed for each other one
 send_masked      up: each party's columns under the group's key stream
 open_products    down: the group of each row, labels under a mask; up: a private sum of p^2 numbers
                  for each group, a party's own moments, its shares of products with the labels
+open_pairs,      with rows="all" and labels 0 and 1, or counts, before (`completed`): a private sum
+complete,        over the rows that two parties hold; what the others' columns say of labelled rows
+send_masked      that a party lacks; columns over all labelled rows
 send_digits,     with labels 0 and 1, or counts (`masked_means`): columns in digits, under a key
 place_fits,      stream; for each evaluation, down: each party's coefficients, masked sines and
 open_means       cosines of angles; summed: an angle for each row under key streams, and small
@@ -125,6 +128,11 @@ class VerticalGLM(Strategy):
     note and ``model.ridged`` say. Columns that tell all labels apart are refused by name without a
     penalty; with one that selects, all columns have this ridge beside it.
 
+    With ``rows="all"`` and labels 0 and 1, or counts, each party is told the means of its columns
+    in labelled samples that it lacks, given the others' columns. Coefficients and standard errors
+    are corrected for that these are means, but with a ridge; deviance, BIC and path are of the
+    completed rows.
+
     `Result.predictions` has the samples without a label, of labels 0 and 1 the probability of 1;
     where a party lacks one, its columns are expected given those of the others. A sum over few rows
     is never opened: a fit needs ``max(100, 3 (p + 1))`` rows of p columns, or what the nodes state
@@ -184,8 +192,8 @@ class VerticalGLM(Strategy):
     )
     rows: str = setting(
         "complete",
-        "With gaussian labels: labelled samples that all parties hold, or ``all`` labelled "
-        "samples, columns and label being jointly normal (maximum likelihood).",
+        "Labelled samples that all parties hold, or ``all`` labelled samples: with gaussian labels "
+        "columns and label are jointly normal (maximum likelihood), with others the columns are.",
         choices=("complete", "all"),
     )
     encoding: str = shared.encoding()
@@ -247,6 +255,21 @@ class VerticalGLM(Strategy):
             "server",
             "for each sample without a label, the sum of the parties' terms, rounded to a grid: at "
             "most ``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
+        ),
+        (
+            "server, with rows='all' and labels 0 and 1, or counts",
+            "of each party, sums of columns and of products of two of them over its rows; of two "
+            "parties, sums of products of their columns over the rows that both hold; parties that "
+            "share too few rows; the sums above over labelled rows that others completed for a "
+            "party: of others' columns, over rows that it lacks, where enough are held by the same "
+            "parties",
+        ),
+        (
+            "every party, with rows='all' and labels 0 and 1, or counts",
+            "which parties hold each row; coefficients of its columns in the means of others', by "
+            "who holds a row; of each labelled row that it lacks, the mean of its columns given "
+            "the others', to a quarter of what is left of their standard deviation; where one "
+            "other party alone holds the row, half as many numbers as that has columns at most",
         ),
         *RECOGNISED,
         PRIVATE,
