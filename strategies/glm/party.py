@@ -29,8 +29,9 @@ from strategies.normal.completion import BITS, MOST, CompletionSteps
 COMPLETES = "rows == 'all' and family != 'gaussian'"
 """Settings with which labelled rows are completed."""
 
-_SHARED, _PATTERN, _HOLDERS = "glm.shared", "glm.pattern", "glm.holders"
-_MEANS, _WITHHELD = "glm.means", "glm.withheld"
+# Under a prefix that the server may not write to.
+_SHARED, _PATTERN, _HOLDERS = "node.glm.shared", "node.glm.pattern", "node.glm.holders"
+_MEANS, _WITHHELD = "node.glm.means", "node.glm.withheld"
 _SECRETS = (_SHARED, _PATTERN, _HOLDERS, _MEANS, _WITHHELD)
 
 
