@@ -114,7 +114,7 @@ class LabelledCompletion:
                 "count as independent given all others",
             )
         lacking = problem.mask[groups.group >= 0].any(axis=1)
-        result.metrics["rows_completed"] = float(lacking.sum())
+        result.metrics["samples_completed"] = float(lacking.sum())
         return key
 
     def unseen(self, opened: OpenedMoments, family: Family) -> Unseen:

@@ -34,7 +34,7 @@ The paper's own iterations, which open a number of each sample in each round, ar
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -337,10 +337,10 @@ class VerticalGLM(Strategy):
             advice = "VerticalGBDT uses them, too, or FKNN imputes them first"
         if penalty in SELECTING and budget is None:
             few = ". Strategy 'glm-admm' fits few rows with a penalty, if every node agrees to it"
-        grouping: Grouping = by_pattern
+        grouping, since = cast(Grouping, by_pattern), "some party lacks them"
         if whole and self.rows == "all":
-            completing = LabelledCompletion()
-            grouping, advice = completing.rows, "a lower 'min-rows' at the nodes would use them"
+            completing, since = LabelledCompletion(), "too few are held by the same parties"
+            grouping, advice = completing.rows, "rows='complete' leaves out more"
         elif whole:
             grouping = partial(rows_in_common, advice=advice, few=few)
         opened = open_moments(
@@ -364,6 +364,7 @@ class VerticalGLM(Strategy):
                 penalised=penalty != "none" or self.family != "gaussian",
                 noisy=budget is not None,
                 more=advice,
+                since=since,
             )
             if budget is not None:
                 noisy = noisy_least_squares(rows, (opened.noise or [])[:1], self.intercept)

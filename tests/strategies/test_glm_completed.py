@@ -95,7 +95,7 @@ def test_estimates_are_those_of_the_table_completed_at_one_place(
                    family=FAMILIES[family]).fit()  # fmt: skip
     assert np.abs((other.params - expected.params) / expected.bse).max() > 4 * np.abs(gap).max()
     lacking_some = sum(np.isnan(b).any(axis=1) for b in blocks)
-    assert found.metrics["rows_completed"] == lacking_some.sum()
+    assert found.metrics["samples_completed"] == lacking_some.sum()
     assert found.metrics["n_samples"] == len(labels)
 
 
