@@ -42,13 +42,9 @@ from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import read_bounds
-from flwr_vertical.products import OPENED_PRODUCTS
-from flwr_vertical.products.masked import OPENING
-from flwr_vertical.products.pairs import PAIRS_OPENING
-from flwr_vertical.protocol.declaration import BITS, NOTHING, ROWS, If, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.glm.completed import LabelledCompletion
+from strategies.glm.completed import OPENED_ROWS, TOLD_COMPLETING, LabelledCompletion
 from strategies.glm.fit import (
     Path,
     fill_means,
@@ -66,8 +62,8 @@ from strategies.glm.means import (
     maximum_likelihood,
 )
 from strategies.glm.outcome import fill_selected
-from strategies.glm.party import COMPLETES, GLMParty
-from strategies.glm.penalties import SELECTING, parse_lambdas, stated
+from strategies.glm.party import GLMParty
+from strategies.glm.penalties import GCV, SELECTING, parse_l2, parse_lambdas, stated
 from strategies.linear import settings as shared
 from strategies.linear.families import FAMILIES, family_named
 from strategies.linear.moment_party import (
@@ -89,18 +85,6 @@ OF_PATH = "state lambdas=[...]; 'bic' compares 50 values down to 1 % of the larg
 
 def _with_commas(columns: "str | Sequence[str]") -> str:
     return columns if isinstance(columns, str) else ",".join(columns)
-
-
-_COMPLETED = (
-    PAIRS_OPENING,
-    Round(
-        "complete",
-        "summed under the recipient's pad, terms of labelled rows that another party lacks",
-        tells=(NOTHING, BITS, ROWS),
-    ),
-    OPENING.parts[1],  # once more, now over completed rows
-    OPENING.parts[2],
-)
 
 
 class VerticalGLM(Strategy):
@@ -173,11 +157,12 @@ class VerticalGLM(Strategy):
         "of them takes no more rounds than one.",
         parse=parse_lambdas,
     )
-    l2: float = setting(
+    l2: str | float = setting(
         0.5,
         "Strength of ``ridge``: what the sum of squared coefficients is multiplied by, beside the "
-        "sum of losses; scikit-learn's ``1 / (2 C)``.",
-        at_least=0,
+        "sum of losses; scikit-learn's ``1 / (2 C)``. ``gcv`` chooses it in the run by generalised "
+        "cross-validation (labels 0 and 1, and counts: by the unbiased estimate of risk).",
+        parse=parse_l2,
     )
     intercept: bool = setting(True, "Whether there is one. Without, columns are not centred.")
     unpenalized: str | Sequence[str] = setting(
@@ -227,9 +212,7 @@ class VerticalGLM(Strategy):
     needs_labels = True
     demo = shared.demo(0.1, **{"glm.rows": "all"})
     party = GLMParty
-    protocol = moments_protocol(
-        "family != 'gaussian'", opening=If(COMPLETES, *_COMPLETED, otherwise=(OPENED_PRODUCTS,))
-    )
+    protocol = moments_protocol("family != 'gaussian'", opening=OPENED_ROWS)
     arbiter = MomentArbiter
     disclosure = (
         (
@@ -256,21 +239,7 @@ class VerticalGLM(Strategy):
             "for each sample without a label, the sum of the parties' terms, rounded to a grid: at "
             "most ``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
         ),
-        (
-            "server, with rows='all' and labels 0 and 1, or counts",
-            "of each party, sums of columns and of products of two of them over its rows; of two "
-            "parties, sums of products of their columns over the rows that both hold; parties that "
-            "share too few rows; the sums above over labelled rows that others completed for a "
-            "party: of others' columns, over rows that it lacks, where enough are held by the same "
-            "parties",
-        ),
-        (
-            "every party, with rows='all' and labels 0 and 1, or counts",
-            "which parties hold each row; coefficients of its columns in the means of others', by "
-            "who holds a row; of each labelled row that it lacks, the mean of its columns given "
-            "the others', to a quarter of what is left of their standard deviation; where one "
-            "other party alone holds the row, half as many numbers as that has columns at most",
-        ),
+        *TOLD_COMPLETING,
         *RECOGNISED,
         PRIVATE,
         (
@@ -306,6 +275,8 @@ class VerticalGLM(Strategy):
             raise ConfigError(
                 "rows='all' models columns as jointly normal, with means; it needs intercept=True"
             )
+        if self.l2 == GCV and (self.family, self.rows) == ("gaussian", "all"):
+            raise ConfigError("l2='gcv' needs rows='complete' with gaussian labels")
         private = self.family, self.rows, self.penalty == "ridge"
         if self.epsilon is not None and private != ("gaussian", "complete", False):
             raise ConfigError(
@@ -350,8 +321,10 @@ class VerticalGLM(Strategy):
         progress.step("moments")
         problem = opened.problem
         penalised = penalised_columns(str(self.unpenalized), problem)
-        path = Path(penalty, stated(parse_lambdas(self.lambdas)), penalised)
-        ridge = np.asarray(self.l2 * penalised * (penalty == "ridge"), dtype=np.float64)
+        chosen_ridge = penalty == "ridge" and self.l2 == GCV
+        path = Path(penalty, stated(parse_lambdas(self.lambdas)), penalised, chosen_ridge)
+        strength = float(self.l2) if penalty == "ridge" and not chosen_ridge else 0.0
+        ridge = np.asarray(strength * penalised, dtype=np.float64)
         maximum: MaximumLikelihood | None = None
         unknown = rows = added = ridged = unseen = None
         if not whole:
@@ -383,7 +356,7 @@ class VerticalGLM(Strategy):
                     path.lambdas = grid_of(opened, rows, family, penalised, **how)
                 maximum = maximum_likelihood(
                     federation, opened, self.family, **how, ridge=ridge,
-                    choose=path.choose if selects else None,
+                    choose=path.choose if selects or chosen_ridge else None,
                     cure="raise l2" if ridge.any() else "set a penalty",
                     fewest=None if completing is None else completing.fewest,
                 )  # fmt: skip
