@@ -114,12 +114,13 @@ def usable_rows(
     penalised: bool,
     more: str,
     noisy: bool = False,
+    since: str = "some party lacks them",
 ) -> Pattern:
     """Return the moments of the complete rows, with zeros for columns that cannot be used."""
     if not opened.held:
         raise DataError("the parties told of no column: each has a value that is too rare")
     rows, n_columns = opened.held[0], opened.n_columns
-    _note_left_out(opened.problem, rows, result, more)
+    _note_left_out(opened.problem, rows, result, since, more)
     used = np.zeros(n_columns + 1, dtype=bool)
     used[rows.observed] = True
     if noisy:  # of noisy sums nothing of the kind below can be told
@@ -202,12 +203,12 @@ def moments_of(rows: Pattern, opened: OpenedMoments) -> tuple[Array, Array]:
     )
 
 
-def _note_left_out(problem: Problem, rows: Pattern, result: Result, more: str) -> None:
+def _note_left_out(problem: Problem, rows: Pattern, result: Result, since: str, more: str) -> None:
     lacking = len(problem.y) - int(rows.n_rows)
     if lacking:
         held = dict(zip(problem.columns, (~problem.mask).sum(axis=0).tolist(), strict=True))
         note(
             result,
             f"{lacking:,} of {len(problem.y):,} labelled samples are left out of the fit, since "
-            f"some party lacks them (each by itself holds: {held}); {more}",
+            f"{since} (each by itself holds: {held}); {more}",
         )

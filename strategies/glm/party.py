@@ -29,8 +29,9 @@ from strategies.normal.completion import BITS, MOST, CompletionSteps
 COMPLETES = "rows == 'all' and family != 'gaussian'"
 """Settings with which labelled rows are completed."""
 
-_SHARED, _PATTERN, _HOLDERS = "glm.shared", "glm.pattern", "glm.holders"
-_MEANS, _WITHHELD = "glm.means", "glm.withheld"
+# Under a prefix that the server may not write to.
+_SHARED, _PATTERN, _HOLDERS = "node.glm.shared", "node.glm.pattern", "node.glm.holders"
+_MEANS, _WITHHELD = "node.glm.means", "node.glm.withheld"
 _SECRETS = (_SHARED, _PATTERN, _HOLDERS, _MEANS, _WITHHELD)
 
 
@@ -134,8 +135,8 @@ class LabelledRowSteps(CompletionSteps):
         """Keep the means of the labelled rows that the party lacks; arguments as of `means`."""
         pattern, fit = np.asarray(self.state[_PATTERN]), self._fit
         check_fits(self.name, "offset", offset, Shape(int(pattern.max()) + 1, None))
-        check_fits(self.name, "unit", unit, Within(0, 1))  # own columns deviate by 1 at most
         means, at = self.means(pattern, total, offset, unit)[fit], pattern[fit]
+        check_fits(self.name, "unit", unit, Within(0, 1))  # own columns deviate by 1 at most
         most = MOST * (np.asarray(self.state[_HOLDERS])[fit, None] + 0.5) * unit[at]
         if (np.abs(means - offset[at]) > most).any():
             raise ProtocolError(
@@ -218,7 +219,7 @@ class GLMParty(MeanParty):
         means = [given.pop(name, None) for name in ("total", "offset", "unit")]
         if completing := given.pop("completing", False):
             self.state[_SHARED] = 1
-        if all(part is not None for part in means):
+        if any(part is not None for part in means):
             self.completion.read(*means)
         told = self.products.send_masked(limbs, owner, sealed, **given)
         if completing:

@@ -16,6 +16,9 @@ seal_group_seed  up, of one party: the group seed, sealed for each other one
 send_masked      up: each party's columns under the group's key stream
 open_products    down: the group of each row, labels under a mask; up: a private sum of p^2 numbers
                  for each group, a party's own moments, its shares of products with the labels
+open_pairs,      with rows="all" and labels 0 and 1, or counts, before (`completed`): a private sum
+complete,        over the rows that two parties hold; what the others' columns say of labelled rows
+send_masked      that a party lacks; columns over all labelled rows
 send_digits,     with labels 0 and 1, or counts (`masked_means`): columns in digits, under a key
 place_fits,      stream; for each evaluation, down: each party's coefficients, masked sines and
 open_means       cosines of angles; summed: an angle for each row under key streams, and small
@@ -31,7 +34,7 @@ The paper's own iterations, which open a number of each sample in each round, ar
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -39,13 +42,9 @@ from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import read_bounds
-from flwr_vertical.products import OPENED_PRODUCTS
-from flwr_vertical.products.masked import OPENING
-from flwr_vertical.products.pairs import PAIRS_OPENING
-from flwr_vertical.protocol.declaration import BITS, NOTHING, ROWS, If, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.glm.completed import LabelledCompletion
+from strategies.glm.completed import OPENED_ROWS, TOLD_COMPLETING, LabelledCompletion
 from strategies.glm.fit import (
     Path,
     fill_means,
@@ -63,8 +62,8 @@ from strategies.glm.means import (
     maximum_likelihood,
 )
 from strategies.glm.outcome import fill_selected
-from strategies.glm.party import COMPLETES, GLMParty
-from strategies.glm.penalties import SELECTING, parse_lambdas, stated
+from strategies.glm.party import GLMParty
+from strategies.glm.penalties import GCV, SELECTING, parse_l2, parse_lambdas, stated
 from strategies.linear import settings as shared
 from strategies.linear.families import FAMILIES, family_named
 from strategies.linear.moment_party import (
@@ -86,18 +85,6 @@ OF_PATH = "state lambdas=[...]; 'bic' compares 50 values down to 1 % of the larg
 
 def _with_commas(columns: "str | Sequence[str]") -> str:
     return columns if isinstance(columns, str) else ",".join(columns)
-
-
-_COMPLETED = (
-    PAIRS_OPENING,
-    Round(
-        "complete",
-        "summed under the recipient's pad, terms of labelled rows that another party lacks",
-        tells=(NOTHING, BITS, ROWS),
-    ),
-    OPENING.parts[1],  # once more, now over completed rows
-    OPENING.parts[2],
-)
 
 
 class VerticalGLM(Strategy):
@@ -124,6 +111,11 @@ class VerticalGLM(Strategy):
     coefficient without a finite estimate: it has a small ridge then and no standard error, as a
     note and ``model.ridged`` say. Columns that tell all labels apart are refused by name without a
     penalty; with one that selects, all columns have this ridge beside it.
+
+    With ``rows="all"`` and labels 0 and 1, or counts, each party is told the means of its columns
+    in labelled samples that it lacks, given the others' columns. Coefficients and standard errors
+    are corrected for that these are means, but with a ridge; deviance, BIC and path are of the
+    completed rows.
 
     `Result.predictions` has the samples without a label, of labels 0 and 1 the probability of 1;
     where a party lacks one, its columns are expected given those of the others. A sum over few rows
@@ -165,11 +157,12 @@ class VerticalGLM(Strategy):
         "of them takes no more rounds than one.",
         parse=parse_lambdas,
     )
-    l2: float = setting(
+    l2: str | float = setting(
         0.5,
         "Strength of ``ridge``: what the sum of squared coefficients is multiplied by, beside the "
-        "sum of losses; scikit-learn's ``1 / (2 C)``.",
-        at_least=0,
+        "sum of losses; scikit-learn's ``1 / (2 C)``. ``gcv`` chooses it in the run by generalised "
+        "cross-validation (labels 0 and 1, and counts: by the unbiased estimate of risk).",
+        parse=parse_l2,
     )
     intercept: bool = setting(True, "Whether there is one. Without, columns are not centred.")
     unpenalized: str | Sequence[str] = setting(
@@ -184,8 +177,8 @@ class VerticalGLM(Strategy):
     )
     rows: str = setting(
         "complete",
-        "With gaussian labels: labelled samples that all parties hold, or ``all`` labelled "
-        "samples, columns and label being jointly normal (maximum likelihood).",
+        "Labelled samples that all parties hold, or ``all`` labelled samples: with gaussian labels "
+        "columns and label are jointly normal (maximum likelihood), with others the columns are.",
         choices=("complete", "all"),
     )
     encoding: str = shared.encoding()
@@ -219,9 +212,7 @@ class VerticalGLM(Strategy):
     needs_labels = True
     demo = shared.demo(0.1, **{"glm.rows": "all"})
     party = GLMParty
-    protocol = moments_protocol(
-        "family != 'gaussian'", opening=If(COMPLETES, *_COMPLETED, otherwise=(OPENED_PRODUCTS,))
-    )
+    protocol = moments_protocol("family != 'gaussian'", opening=OPENED_ROWS)
     arbiter = MomentArbiter
     disclosure = (
         (
@@ -248,6 +239,7 @@ class VerticalGLM(Strategy):
             "for each sample without a label, the sum of the parties' terms, rounded to a grid: at "
             "most ``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
         ),
+        *TOLD_COMPLETING,
         *RECOGNISED,
         PRIVATE,
         (
@@ -283,6 +275,8 @@ class VerticalGLM(Strategy):
             raise ConfigError(
                 "rows='all' models columns as jointly normal, with means; it needs intercept=True"
             )
+        if self.l2 == GCV and (self.family, self.rows) == ("gaussian", "all"):
+            raise ConfigError("l2='gcv' needs rows='complete' with gaussian labels")
         private = self.family, self.rows, self.penalty == "ridge"
         if self.epsilon is not None and private != ("gaussian", "complete", False):
             raise ConfigError(
@@ -314,10 +308,10 @@ class VerticalGLM(Strategy):
             advice = "VerticalGBDT uses them, too, or FKNN imputes them first"
         if penalty in SELECTING and budget is None:
             few = ". Strategy 'glm-admm' fits few rows with a penalty, if every node agrees to it"
-        grouping: Grouping = by_pattern
+        grouping, since = cast(Grouping, by_pattern), "some party lacks them"
         if whole and self.rows == "all":
-            completing = LabelledCompletion()
-            grouping, advice = completing.rows, "a lower 'min-rows' at the nodes would use them"
+            completing, since = LabelledCompletion(), "too few are held by the same parties"
+            grouping, advice = completing.rows, "rows='complete' leaves out more"
         elif whole:
             grouping = partial(rows_in_common, advice=advice, few=few)
         opened = open_moments(
@@ -327,8 +321,10 @@ class VerticalGLM(Strategy):
         progress.step("moments")
         problem = opened.problem
         penalised = penalised_columns(str(self.unpenalized), problem)
-        path = Path(penalty, stated(parse_lambdas(self.lambdas)), penalised)
-        ridge = np.asarray(self.l2 * penalised * (penalty == "ridge"), dtype=np.float64)
+        chosen_ridge = penalty == "ridge" and self.l2 == GCV
+        path = Path(penalty, stated(parse_lambdas(self.lambdas)), penalised, chosen_ridge)
+        strength = float(self.l2) if penalty == "ridge" and not chosen_ridge else 0.0
+        ridge = np.asarray(strength * penalised, dtype=np.float64)
         maximum: MaximumLikelihood | None = None
         unknown = rows = added = ridged = unseen = None
         if not whole:
@@ -341,6 +337,7 @@ class VerticalGLM(Strategy):
                 penalised=penalty != "none" or self.family != "gaussian",
                 noisy=budget is not None,
                 more=advice,
+                since=since,
             )
             if budget is not None:
                 noisy = noisy_least_squares(rows, (opened.noise or [])[:1], self.intercept)
@@ -359,7 +356,7 @@ class VerticalGLM(Strategy):
                     path.lambdas = grid_of(opened, rows, family, penalised, **how)
                 maximum = maximum_likelihood(
                     federation, opened, self.family, **how, ridge=ridge,
-                    choose=path.choose if selects else None,
+                    choose=path.choose if selects or chosen_ridge else None,
                     cure="raise l2" if ridge.any() else "set a penalty",
                     fewest=None if completing is None else completing.fewest,
                 )  # fmt: skip

@@ -10,6 +10,8 @@ from scipy.special import expit
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.server import Federation
+from simulations.attacks.recording import record
+from simulations.attacks.suite import LABELS, RULED, attack_run
 from strategies.glm import VerticalGLM
 from strategies.glm.unseen import Unseen
 from strategies.linear.families import family_named
@@ -93,7 +95,7 @@ def test_estimates_are_those_of_the_table_completed_at_one_place(
                    family=FAMILIES[family]).fit()  # fmt: skip
     assert np.abs((other.params - expected.params) / expected.bse).max() > 4 * np.abs(gap).max()
     lacking_some = sum(np.isnan(b).any(axis=1) for b in blocks)
-    assert found.metrics["rows_completed"] == lacking_some.sum()
+    assert found.metrics["samples_completed"] == lacking_some.sum()
     assert found.metrics["n_samples"] == len(labels)
 
 
@@ -135,6 +137,11 @@ def test_errors_are_smaller_than_those_of_complete_rows_and_samples_are_predicte
     p = found.predictions["prediction"].reindex(labels.index[::5])
     assert abs(p.mean() - labels.iloc[::5].mean()) < 0.05
     assert np.corrcoef(p, labels.iloc[::5])[0, 1] > 0.25
+    later = found.predict({name: table.loc[p.index[:50]] for name, table in tables.items()})
+    eta = found.coefficients["estimate"].to_numpy() @ np.vstack(
+        [np.ones(50), *(t.loc[p.index[:50]].to_numpy().T for t in tables.values())]
+    )
+    np.testing.assert_allclose(later.predictions["prediction"], expit(eta), atol=0.01)
 
 
 def test_a_penalty_selects_on_completed_rows():
@@ -319,6 +326,14 @@ def test_rows_that_others_lack_are_counted_over_runs(tmp_path):
     # A row more that p0 lacks: the difference of two runs would tell of it.
     nodes.write({**given, "p0": given["p0"].iloc[1:]})
     nodes.refused("min-rows", glm(), labels)
+
+
+def test_attacks_on_what_nodes_see_find_nothing():
+    tables, labels = truth(n=1000)
+    labels.iloc[::7] = np.nan
+    for finding in attack_run(record(glm(), without(tables, 0.5), labels)):
+        found = finding.cells if finding.attack in {*RULED, LABELS} else finding.beyond
+        assert found == 0.0, finding
 
 
 # -- broken runs ---------------------------------------------------------------------------------
