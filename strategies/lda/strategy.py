@@ -36,10 +36,10 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
+from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.results import Progress
-from strategies.glm.completed import LabelledCompletion
 from strategies.lda.discriminant import Discriminant, fit_discriminant, log_odds
-from strategies.lda.party import COMPLETED, DiscriminantParty
+from strategies.lda.party import DiscriminantParty
 from strategies.linear import settings as shared
 from strategies.linear.moment_party import RECOGNISED, WITHHELD, moments_protocol
 from strategies.linear.moments.collect import OpenedMoments, open_moments
@@ -47,6 +47,7 @@ from strategies.linear.moments.groups import MinimumRows
 from strategies.linear.prediction.regressions import CLASSES, Regressions, pattern_list
 from strategies.linear.prediction.server import keep_and_predict
 from strategies.linear.problem import Problem
+from strategies.normal.labelled_server import COMPLETING, LabelledCompletion
 
 ALL_SETS = 9
 """Up to so many parties every set of parties has its discriminants."""
@@ -116,7 +117,7 @@ class LDA(Strategy):
         {"labels": "demo", "demo.missing-blocks": 0.2, "demo.missing-labels": 0.3}
     )
     party = DiscriminantParty
-    protocol = moments_protocol(opening=COMPLETED)
+    protocol = moments_protocol(opening=Protocol(*COMPLETING))
     disclosure = (
         (
             "server",

@@ -114,7 +114,7 @@ def test_labelled_rows_are_completed_and_others_go_by_what_is_there(data, fitted
     found = result.predictions.drop(columns="prediction").to_numpy()
     assert np.abs(np.log(found / found[:, :1]) - np.log(other / other[:, :1])).max() < 2 * GRID
     assert (result.predictions["prediction"] == truth[new]).mean() > 0.55
-    assert result.metrics["rows_completed"] > 300
+    assert result.metrics["samples_completed"] > 300
 
 
 def test_rounds(fitted):

@@ -21,21 +21,17 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.arrays import Flags
-from flwr_vertical.products import OPENED_PRODUCTS, GroupKey, PairKeys
+from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.masked import OPENING
 from flwr_vertical.products.pairs import PAIRS_OPENING, PairProducts
 from flwr_vertical.products.row_groups import RowGroups, distinct_rows
-from flwr_vertical.protocol.declaration import BITS, NOTHING, ROWS, If, Round
-from strategies.glm.party import COMPLETES
-from strategies.glm.unseen import Unseen
-from strategies.linear.families import Family
-from strategies.linear.moments.collect import OpenedMoments
+from flwr_vertical.protocol.declaration import BITS, NOTHING, ROWS, Round
 from strategies.linear.moments.groups import MinimumRows, too_few
 from strategies.linear.problem import Problem, note
 from strategies.normal.completion import ask_for_means, pairs_apart, slices_of
 from strategies.normal.equations import JointModel, fit_model
 
-_COMPLETING = (
+COMPLETING = (
     PAIRS_OPENING,
     Round(
         "complete",
@@ -45,27 +41,7 @@ _COMPLETING = (
     OPENING.parts[1],  # once more, now over completed rows
     OPENING.parts[2],
 )
-OPENED_ROWS = If(COMPLETES, *_COMPLETING, otherwise=(OPENED_PRODUCTS,))
-"""What opens sums over the rows of a fit."""
-
-TOLD_COMPLETING = (
-    (
-        "server, with rows='all' and labels 0 and 1, or counts",
-        "of each party, sums of columns and of products of two of them over its rows; of two "
-        "parties, sums of products of their columns over the rows that both hold; parties that "
-        "share too few rows; the sums above over labelled rows that others completed for a "
-        "party: of others' columns, over rows that it lacks, where enough are held by the same "
-        "parties",
-    ),
-    (
-        "every party, with rows='all' and labels 0 and 1, or counts",
-        "which parties hold each row; coefficients of its columns in the means of others', by "
-        "who holds a row; of each labelled row that it lacks, the mean of its columns given "
-        "the others', to a quarter of what is left of their standard deviation; where one "
-        "other party alone holds the row, half as many numbers as that has columns at most",
-    ),
-)
-"""What completing tells beyond that."""
+"""What completing exchanges, and then opens."""
 
 
 def large_sets(mask: Flags, fewest: int) -> Flags:
@@ -152,16 +128,3 @@ class LabelledCompletion:
         lacking = problem.mask[groups.group >= 0].any(axis=1)
         result.metrics["samples_completed"] = float(lacking.sum())
         return key
-
-    def unseen(self, opened: OpenedMoments, family: Family) -> Unseen:
-        """Return who holds the rows of the fit, and the distribution of the columns."""
-        center, unit, problem = opened.offered.center, opened.offered.unit, opened.problem
-        held, n = np.unique(~problem.mask[opened.groups.group >= 0], axis=0, return_counts=True)
-        return Unseen(
-            family,
-            center + unit * self.model.mean,
-            self.model.covariance * np.outer(unit, unit),
-            held,
-            n.astype(np.float64),
-            [len(names) for names in problem.columns.values()],
-        )
