@@ -1,50 +1,32 @@
-"""The party half of the joint normal model: columns, terms for others, completed rows."""
+"""The party half of the joint normal model: its columns, and its completed rows."""
 
-from typing import Annotated, Any, TypedDict, Unpack
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import Summands, Uses, step
+from flwr_vertical import Uses, step
 from flwr_vertical.arrays import Array, Flags, Indices, Ring
-from flwr_vertical.errors import DataError, ProtocolError
-from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL
+from flwr_vertical.errors import DataError
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps
-from flwr_vertical.products.arithmetic import own_place
 from flwr_vertical.products.masked import PrivateProductSteps
-from flwr_vertical.products.pair_keys import Names, Widths
 from flwr_vertical.products.pairs import PairProductSteps
-from flwr_vertical.products.streams import KeyStream
 from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits, takes_as
 from flwr_vertical.tables import Kind
 from flwr_vertical.tables.codes import fill_values
 from strategies.common.imputing_party import ImputingParty
 from strategies.linear.moments.steps import rough_units
 from strategies.normal.coding import Coding
+from strategies.normal.completion import CompletionSteps
 from strategies.normal.equations import complete_rows, fill_own_cells
-
-BITS = 8
-"""Of a mean that a party is told: from -127 to 127 units."""
-
-_MOST = 2.0 ** (BITS - 1) - 1
-_PAD = "pad of completed rows"
-
-_Coefficients = TypedDict(
-    "_Coefficients",
-    {
-        "wanted:*": Annotated[Ring, Shape("n_samples")],
-        "for:*": Annotated[npt.NDArray[np.float32], OWN, Shape("n_patterns", None, None)],
-    },
-    total=False,
-)
-"""By party, which rows it wants (under a key stream), and what own columns are multiplied with."""
 
 
 class JointNormalParty(ImputingParty):
-    """Offers its columns for products, sends terms of others' rows, and completes its own."""
+    """Offers its columns for products, and completes its rows by what `CompletionSteps` reads."""
 
     pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
+    completion = Uses(CompletionSteps)
     products = Uses(PairProductSteps, purpose="joint normal")
 
     def columns_to_multiply(self) -> HeldColumns:
@@ -80,60 +62,8 @@ class JointNormalParty(ImputingParty):
                 "takes part has a value; leave the column out, or align other rows"
             )
         told = self.products.send_masked(**arguments)
-        flags = self._wanted.astype(np.uint64)
-        return told | {
-            "wanted": flags + self._flag_stream(self.name, told["tag"]),
-            "cells": bool(self._open_cells.any()),
-        }
-
-    @step
-    def complete(
-        self,
-        names: Names,
-        widths: Widths,
-        tags: Annotated[list[bytes], Within("names", "names")],
-        holders: Annotated[Flags, Shape("n_patterns", "names")],
-        n_patterns: Annotated[int, Within(1, "n_samples")],
-        pattern: Annotated[Indices, Shape("n_samples"), Within(0, "n_patterns - 1")],
-        **more: Unpack[_Coefficients],
-    ) -> Summands:
-        """Send what the own columns say of the rows that others want completed.
-
-        Message: names, widths, tags: of all parties, as in `PairProductSteps.open_pairs`; holders
-        (n_patterns, n_parties): who holds the rows of each pattern; pattern (n_samples,): of each
-        row; ``wanted:<name>``: as that party sent it; ``for:<name>`` (n_patterns, n_own, n): what
-        the own columns are multiplied with; returns, by party, (n_samples, n), uint64: whole
-        numbers of its units; the own ones are a pad that only this party knows.
-        """
-        arguments: dict[str, Any] = dict(more)
-        mine = self.columns_to_multiply().filled
-        place, held = own_place(self.name, names, widths, mine.shape[1]), self.positions_held
-        if not np.array_equal(held, np.asarray(holders, dtype=bool)[pattern, place]):
-            raise ProtocolError(
-                f"party {self.name!r}: it holds other rows than the server's patterns say"
-            )
-        answer: dict[str, Ring] = {}
-        for name, width, tag in zip(names, widths, tags, strict=True):
-            if name == self.name:
-                # Another request has another pad, else two sums would open their difference.
-                self.state[_PAD] = self.secret_bytes(_PAD)
-                answer[name] = self._pad((self.n_samples, width))
-                continue
-            if f"for:{name}" not in arguments:
-                continue
-            wanted = self._unmasked(name, tag, arguments.get(f"wanted:{name}"))
-            by_pattern = np.asarray(arguments[f"for:{name}"], dtype=np.float64)
-            check_fits(self.name, f"for:{name}", by_pattern, Shape(None, mine.shape[1], width))
-            self._check_alone(name, names.index(name), place, holders, by_pattern)
-            term = np.zeros((self.n_samples, width))
-            rows = np.flatnonzero(wanted & held)
-            self._admit(name, rows, width)
-            for g in np.unique(pattern[rows]):
-                of_pattern = rows[pattern[rows] == g]
-                term[of_pattern] = mine[of_pattern] @ by_pattern[g]
-            whole = np.rint(np.clip(term, -_MOST, _MOST)).astype(np.int64)
-            answer[name] = whole.view(np.uint64)
-        return Summands(answer, modular=tuple(answer))
+        wanted = self.completion.wish(self._wanted, told["tag"])
+        return told | {"wanted": wanted, "cells": bool(self._open_cells.any())}
 
     @step
     def finish(
@@ -153,12 +83,9 @@ class JointNormalParty(ImputingParty):
         were imputed.
         """
         n_own = self._values.shape[1]
-        for name, given in (("total", total), ("offset", offset), ("unit", unit)):
-            check_fits(self.name, name, given, Shape(None, n_own))
         check_fits(self.name, "residual", residual, Shape(None, n_own, n_own))
+        mean = self.completion.means(pattern, total, offset, unit)
         self.group_key.erase_group_seed()
-        whole = (np.asarray(total) - self._pad(np.shape(total))).view(np.int64)
-        mean = whole * unit[pattern] + offset[pattern]
         completed = self._values.copy()
         for g in np.unique(pattern[self._wanted]):
             rows = np.flatnonzero(self._wanted & (pattern == g))
@@ -169,52 +96,6 @@ class JointNormalParty(ImputingParty):
         missing = self.missing_cells(True)
         frame = self.write(np.where(missing, codes, self.codes), True)
         return {"cells-imputed": int(missing.sum())} | self.accuracy(frame)
-
-    def _admit(self, name: str, rows: Indices, width: int) -> None:
-        """Write down what a party is told of own rows, or refuse."""
-        chosen = np.zeros(len(self.positions), dtype=bool)
-        chosen[self.rows_of(rows)[1]] = True
-        self.open_bits(
-            chosen,
-            float(BITS * width),
-            content=self.secret_bytes(f"terms for {name}"),
-            agreed=True,
-            what=f"terms of means of {width} column(s) of {name!r}",
-            receiver=f"party {name!r}",
-            colluding=HELD_BY_ALL,
-        )
-
-    def _check_alone(
-        self, name: str, other: int, place: int, holders: Flags, by_pattern: Array
-    ) -> None:
-        """Refuse to tell as many numbers as there are own columns where nobody else helps."""
-        alone = np.asarray(holders, dtype=bool).copy()
-        alone[:, other] = False
-        alone = alone[:, place] & (alone.sum(axis=1) == 1)
-        most = by_pattern.shape[1] // 2
-        for g in np.flatnonzero(alone):
-            values = np.linalg.svd(by_pattern[g], compute_uv=False)
-            if (values > 1e-4 * values.max(initial=0.0)).sum() > most:
-                raise ProtocolError(
-                    f"party {self.name!r}: {name!r} would be told more than {most} number(s) a row "
-                    f"of rows that this party alone completes; it has {by_pattern.shape[1]} "
-                    "column(s)"
-                )
-
-    def _pad(self, shape: tuple[int, ...]) -> Ring:
-        return KeyStream(bytes(self.state[_PAD]), _PAD, shape).rows(0, shape[0])
-
-    def _flag_stream(self, owner: str, tag: bytes) -> Ring:
-        label = f"rows that {owner} wants"
-        return KeyStream(self.group_key.seed, label, (self.n_samples,), tag).rows(0, self.n_samples)
-
-    def _unmasked(self, name: str, tag: bytes, wanted: Ring | None) -> Flags:
-        flags = None if wanted is None else wanted - self._flag_stream(name, tag)
-        if flags is None or flags.max(initial=np.uint64(0)) > 1:
-            raise ProtocolError(
-                f"party {self.name!r}: which rows {name!r} wants is not what that party sent"
-            )
-        return flags.astype(bool)
 
     @property
     def positions_held(self) -> Flags:

@@ -21,19 +21,17 @@ So a run costs six rounds after greeting and alignment.
 """
 
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
-
-import numpy as np
+from typing import Any, ClassVar
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products import GroupKey
 from flwr_vertical.products.pairs import PAIRS_OPENING, PairProducts
 from flwr_vertical.protocol.declaration import BITS, FACTS, NOTHING, Protocol, Round
 from flwr_vertical.results import Progress
-from strategies.normal.equations import Conditionals, JointModel, conditionals, fit_model
+from strategies.normal.completion import ask_for_means, pairs_apart, slices_of
+from strategies.normal.equations import JointModel, fit_model
 from strategies.normal.party import JointNormalParty
 
 
@@ -127,43 +125,13 @@ class JointNormal(Strategy):
         sent = products.send()
         progress.step("columns")
         moments = products.pairs(held)
-        widths = products.widths
-        ends = np.cumsum(list(widths.values()))
-        slices = [slice(int(e - w), int(e)) for e, w in zip(ends, widths.values(), strict=True)]
-        model = fit_model(moments, slices)
+        model = fit_model(moments, slices_of(products.widths))
         progress.step("moments")
-        holders, pattern = np.unique(held, axis=0, return_inverse=True)
-        pattern = pattern.ravel().astype(np.int64)
-        lacks_cells = [bool(sent[name]["cells"]) for name in names]
-        parts = _by_pattern(model, slices, holders, lacks_cells)
-        common = {"n_patterns": len(holders), "pattern": pattern}
-        total = federation.sum(
-            "complete",
-            {
-                **common,
-                "names": names,
-                "widths": list(widths.values()),
-                "tags": products.tags,
-                "holders": holders,
-                **{f"wanted:{name}": sent[name]["wanted"] for name in names},
-            },
-            per_party={
-                name: _coefficients(parts, names, k, slices, len(holders))
-                for k, name in enumerate(names)
-            },
-        )
+        common, own = ask_for_means(federation, products, model, held, sent)
         progress.step("complete")
-        told = federation.call(
-            "finish",
-            common,
-            per_party={
-                name: {"total": np.asarray(total[name]).view(np.uint64)}
-                | _own(parts, k, widths[name], len(holders))
-                for k, name in enumerate(names)
-            },
-        )
+        told = federation.call("finish", common, per_party=own)
         progress.step("finish")
-        self._report(result, told, model, moments.n_left_out, _pairs(names, moments.apart))
+        self._report(result, told, model, moments.n_left_out, pairs_apart(names, moments.apart))
 
     def _report(
         self,
@@ -192,56 +160,3 @@ class JointNormal(Strategy):
                 f"{n_left_out} rows took no part in the sums, as they could have been told from "
                 "others; they are completed all the same"
             )
-
-
-Parts: TypeAlias = dict[tuple[int, int], Conditionals]
-"""By pattern and recipient."""
-
-
-def _by_pattern(
-    model: JointModel, slices: list[slice], holders: Flags, lacks_cells: list[bool]
-) -> Parts:
-    """Work out, for each pattern of holders, the conditionals of each party that may want them."""
-    precision = np.asarray(np.linalg.inv(model.covariance), dtype=np.float64)
-    every: range = range(len(slices))
-    found: Parts = {}
-    for g, own in enumerate(holders.tolist()):
-        helping = [k for k in every if own[k]]
-        sets = [(helping, [k for k in every if not own[k]])]
-        # Of rows that a party holds with an open cell, the others alone help.
-        sets += [([j for j in helping if j != k], [k]) for k in helping if lacks_cells[k]]
-        for helpers, recipients in sets:
-            told = conditionals(model, precision, slices, helpers, recipients)
-            found.update({(g, k): part for k, part in told.items()})
-    return found
-
-
-def _coefficients(
-    parts: Parts, names: list[str], helper: int, slices: list[slice], n_patterns: int
-) -> dict[str, Any]:
-    """Return what a party multiplies its columns with, by recipient, in the recipient's units."""
-    own = slices[helper].stop - slices[helper].start
-    found = {}
-    for k, name in enumerate(names):
-        if k == helper:
-            continue
-        by_pattern = np.zeros((n_patterns, own, slices[k].stop - slices[k].start), np.float32)
-        for (g, recipient), part in parts.items():
-            if recipient == k and helper in part.coefficients:
-                by_pattern[g] = part.coefficients[helper] / part.unit
-        found[f"for:{name}"] = by_pattern
-    return found
-
-
-def _own(parts: Parts, recipient: int, width: int, n_patterns: int) -> dict[str, Any]:
-    """Return what a party needs to read its sum."""
-    offset, unit = np.zeros((n_patterns, width)), np.ones((n_patterns, width))
-    residual = np.zeros((n_patterns, width, width), dtype=np.float32)
-    for (g, k), part in parts.items():
-        if k == recipient:
-            offset[g], unit[g], residual[g] = part.offset, part.unit, part.residual
-    return {"offset": offset, "unit": unit, "residual": residual}
-
-
-def _pairs(names: list[str], apart: Flags) -> list[str]:
-    return [f"{names[a]} and {names[b]}" for a, b in np.argwhere(np.triu(apart, 1)).tolist()]
