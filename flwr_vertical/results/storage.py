@@ -102,14 +102,14 @@ def load(folder: Path, kind: type[_Kind]) -> _Kind:
         title: path.read_text("utf-8") if path.suffix == ".svg" else path.read_bytes()
         for title, path in ((t, folder / name) for t, name in files.get("figures", {}).items())
     }
-    model = None
-    if "model" in files:
-        path = folder / files["model"]
-        model = unpack_model(path.read_bytes(), str(path), index["model"])
-    predictor = None
-    if "predictor" in files:
-        path = folder / files["predictor"]
-        predictor = unpack_model(path.read_bytes(), str(path), index["predictor"])
+
+    def tables(kind: str) -> dict[str, pd.DataFrame]:
+        return {p: pd.read_parquet(folder / n) for p, n in files.get(kind, {}).items()}
+
+    models = {}
+    for name in (name for name in ("model", "predictor") if name in files):
+        path = folder / files[name]
+        models[name] = unpack_model(path.read_bytes(), str(path), index[name])
     result = kind(
         strategy=index["strategy"],
         **{name: _revive(index[name]) for name in ("settings", "metrics", "history", "notes")},
@@ -125,20 +125,18 @@ def load(folder: Path, kind: type[_Kind]) -> _Kind:
                 folder / files["privacy"], dtype={"what": str, "party": str}, keep_default_na=False
             ),
         ),
-        tables={p: pd.read_parquet(folder / n) for p, n in files.get("tables", {}).items()},
+        tables=tables("tables"),
+        intervals=tables("intervals"),
+        draws=[tables(kind) for kind in files if kind.startswith("draws ")],
         privacy=(
             None if index.get("privacy") is None else statement_from(_revive(index["privacy"]))
         ),
         graded=_grade(index.get("graded")),
         coefficients=coefficients,
-        predictions=frames.get("predictions"),
-        contributions=frames.get("contributions"),
-        importance=frames.get("importance"),
-        imputation=frames.get("imputation"),
+        **{name: frames.get(name) for name in _FRAMES if name != "evaluation"},
         evaluation=_evaluation(frames.get("evaluation"), index),
         labels=labels,
-        model=model,
-        predictor=predictor,
+        **models,
         mask=mask,
         figures=figures,
         where=folder,
@@ -260,11 +258,15 @@ def _write_files(result: ResultData, folder: Path) -> dict[str, Any]:
         name = safe_name(party, (Path(n).parent.name for n in names.values()))
         names[party] = f"parties/{name}/model.npz"
         write_bytes_atomically(folder / names[party], part, _PRIVATE)
-    for party, table in result.tables.items():
-        names = files.setdefault("tables", {})
-        name = safe_name(party, (Path(n).stem for n in names.values()))
-        names[party] = f"tables/{name}.parquet"
-        _write_parquet(table, folder / names[party], f"party {party!r}")
+    kinds = {"tables": result.tables, "intervals": result.intervals}
+    kinds |= {f"draws {number:05}": tables for number, tables in enumerate(result.draws)}
+    for kind, tables in kinds.items():
+        before = "" if kind == "tables" else f"{kind} "
+        for party, table in tables.items():
+            names = files.setdefault(kind, {})
+            name = safe_name(before + party, (Path(n).stem for n in names.values()))
+            names[party] = f"tables/{name}.parquet"
+            _write_parquet(table, folder / names[party], f"party {party!r}")
     for title, figure in result.figures.items():
         names = files.setdefault("figures", {})
         name = safe_name(title, (Path(n).stem for n in names.values()))

@@ -45,6 +45,7 @@ class JointModel:
     mean: Array  # (n_columns,)
     covariance: Array  # (n_columns, n_columns): positive definite
     shrinkage: float  # Weight of the diagonal in it
+    n_rows: float  # Of how many rows a covariance is, on (harmonic) average
     apart: Flags  # (n_parties, n_parties): whose covariance is not known
     withheld: Flags  # (n_columns,): columns of which nothing is known
 
@@ -72,7 +73,9 @@ class Shown:
         return np.asarray(inverse @ (covariance - self.spread) @ inverse.T)
 
 
-def fit_model(moments: PairMoments, slices: Sequence[slice], shown: Shown) -> JointModel:
+def fit_model(
+    moments: PairMoments, slices: Sequence[slice], shown: Shown | None = None
+) -> JointModel:
     """Estimate the model from sums over own rows and over shared rows.
 
     Sums are of columns whose missing cells their party filled, which weakens correlations; that is
@@ -93,7 +96,8 @@ def fit_model(moments: PairMoments, slices: Sequence[slice], shown: Shown) -> Jo
     covariance = moments.products / np.maximum(n_both, 1) - np.outer(mean, mean)
     unknown = moments.apart[np.ix_(party, party)] | moments.withheld | moments.withheld[:, None]
     unknown &= ~np.eye(len(mean), dtype=bool)
-    covariance = shown.undone(covariance)
+    if shown is not None:
+        covariance = shown.undone(covariance)
     covariance[unknown] = 0.0
     variance = np.diag(covariance)
     usable = (variance > 0) & ~moments.withheld
@@ -117,7 +121,7 @@ def fit_model(moments: PairMoments, slices: Sequence[slice], shown: Shown) -> Jo
         free = FullCovariance(~unknown)
         correlation = free.covariance(free.nearest(correlation))
     covariance = correlation * np.outer(size, size)
-    return JointModel(mean, covariance, weight, moments.apart, moments.withheld)
+    return JointModel(mean, covariance, weight, n_rows, moments.apart, moments.withheld)
 
 
 def shrinkage_weight(correlation: Array, n_rows: float) -> float:
@@ -137,10 +141,12 @@ class Conditionals:
     coefficients: Mapping[int, Array]
     offset: Array  # (n_recipient,): what is added
     unit: Array  # (n_recipient,): to which means are told
-    # (n_recipient, n_wanted): of noise, in the order of all recipients' columns; times its
-    # transpose, the covariance about the mean that is told, rounding included
+    # (n_recipient, n_recipient): covariance about the mean that is told, rounding included
+    residual: Array
+    # (n_recipient, n_columns): of noise that all recipients of a row share; times its transpose,
+    # the residual
     factor: Array
-    sure: Flags  # (n_recipient,): whether that covariance follows from what is known
+    sure: Flags  # (n_recipient,): whether the residual follows from what is known
 
 
 class Conditioner:
@@ -152,20 +158,23 @@ class Conditioner:
         Of all columns.
     slices : sequence of slice
         The columns of each party.
-    shown : Shown
-        What the parties show in the rows that are completed.
+    shown : Shown, optional
+        What the parties show in the rows that are completed; by default, all of their columns.
     """
 
-    def __init__(self, model: JointModel, slices: Sequence[slice], shown: Shown) -> None:
+    def __init__(
+        self, model: JointModel, slices: Sequence[slice], shown: Shown | None = None
+    ) -> None:
         self._model, self._slices = model, slices
+        if shown is None:
+            size = len(model.mean)
+            shown = Shown(np.eye(size), np.zeros((size, size)))
         self._across = np.asarray(shown.shown @ model.covariance)
         self._seen = shown.covariance(model.covariance)
         self._inverse = np.asarray(np.linalg.inv(self._seen), dtype=np.float64)
         self._size = np.sqrt(np.diag(model.covariance))
 
-    def given(
-        self, helpers: Sequence[int], recipients: Sequence[int]
-    ) -> dict[int, Conditionals]:
+    def given(self, helpers: Sequence[int], recipients: Sequence[int]) -> dict[int, Conditionals]:
         """Return, by recipient, the mean and what is left.
 
         A party that helps alone is not asked for more numbers than half of its columns, since as
@@ -179,34 +188,34 @@ class Conditioner:
         across = self._across[np.ix_(given, wanted)]
         matrix = self._matrix(given, across)
         residual = model.covariance[np.ix_(wanted, wanted)] - matrix @ across
+        # Errors of F: twice, since what fits own rows best leaves too little of them, too.
+        errors = 2.0 * (1.0 - model.shrinkage) ** 2 * len(given) / model.n_rows
+        residual *= 1.0 + errors
         starts = np.cumsum([0, *(slices[k].stop - slices[k].start for k in helpers)]).tolist()
-        parts: dict[int, tuple[slice, Array, Array]] = {}
-        rounding = np.zeros(len(wanted))
-        for k in sorted(recipients):
-            first = int(np.searchsorted(wanted, slices[k].start))
-            own = slice(first, first + slices[k].stop - slices[k].start)
-            slope = matrix[own]
-            if len(helpers) == 1:
-                seen = self._seen[np.ix_(given, given)]
-                slope, lost = _of_low_rank(slope, seen, len(given) // 2)
-                residual[own, own] += lost
-            spread = np.sqrt(np.maximum(np.diag(residual)[own], 0.0))
-            unit = np.maximum(spread, self._size[slices[k]] / _RANGE) / STEPS
-            unit = np.where(unit > 0, unit, 1.0)
-            # Each helper rounds its term to a whole unit.
-            rounding[own] = len(helpers) * unit**2 / 12.0
-            parts[k] = own, slope, unit
-        residual = (residual + residual.T) / 2.0
-        factor = _root(residual + np.diag(rounding))
+        places = _places(recipients, slices)
+        if len(helpers) == 1:
+            seen, whole = self._seen[np.ix_(given, given)], matrix.copy()
+            for own in places.values():
+                matrix[own] = _of_low_rank(matrix[own], seen, len(given) // 2)
+            residual += (whole - matrix) @ seen @ (whole - matrix).T
+        spread = np.sqrt(np.maximum(np.diag(residual), 0.0))
+        unit = np.maximum(spread, self._size[wanted] / _RANGE) / STEPS
+        unit = np.where(unit > 0, unit, 1.0)
+        # Each helper rounds its term to a whole unit.
+        rounding = len(helpers) * unit**2 / 12.0
+        residual = (residual + residual.T) / 2.0 + np.diag(rounding)
+        factor = np.zeros((len(wanted), len(model.mean)))
+        factor[:, wanted] = _root(residual)
         found = {}
-        for k, (own, slope, unit) in parts.items():
+        for k, own in places.items():
             terms = {
-                helper: slope[:, a:b].T
+                helper: matrix[own, a:b].T
                 for helper, a, b in zip(helpers, starts[:-1], starts[1:], strict=True)
             }
-            offset = model.mean[slices[k]] - slope @ model.mean[given]
-            sure = self._sure(k, terms, (factor[own] ** 2).sum(axis=1))
-            found[k] = Conditionals(terms, offset, unit, factor[own], sure)
+            offset = model.mean[slices[k]] - matrix[own] @ model.mean[given]
+            left = residual[own, own]
+            sure = self._sure(k, terms, np.diag(left))
+            found[k] = Conditionals(terms, offset, unit[own], left, factor[own], sure)
         return found
 
     def _matrix(self, given: Indices, across: Array) -> Array:
@@ -249,18 +258,26 @@ def _root(covariance: Array) -> Array:
         return np.asarray(np.linalg.cholesky(near))
 
 
-def _of_low_rank(matrix: Array, covariance: Array, rank: int) -> tuple[Array, Array]:
-    """Keep the directions of most explained variance; return the covariance of what is lost, too.
+def _of_low_rank(matrix: Array, covariance: Array, rank: int) -> Array:
+    """Keep the directions of most explained variance.
 
     Shapes: matrix (n_recipient, n_given); covariance (n_given, n_given): of the given columns.
     """
     root = np.linalg.cholesky(covariance)
     left, values, right = np.linalg.svd(matrix @ root, full_matrices=False)
     if rank >= len(values):
-        return matrix, np.zeros((len(matrix), len(matrix)))
+        return matrix
     kept = (left[:, :rank] * values[:rank]) @ right[:rank]
-    lost = (left[:, rank:] * values[rank:] ** 2) @ left[:, rank:].T
-    return np.linalg.solve(root.T, kept.T).T, lost
+    return np.asarray(np.linalg.solve(root.T, kept.T).T, dtype=np.float64)
+
+
+def _places(parties: Sequence[int], slices: Sequence[slice]) -> dict[int, slice]:
+    """Return where the columns of each party stand among those of all of `parties`."""
+    found, start = {}, 0
+    for k in sorted(parties):
+        stop = start + slices[k].stop - slices[k].start
+        found[k], start = slice(start, stop), stop
+    return found
 
 
 def _columns(parties: Sequence[int], slices: Sequence[slice]) -> Indices:
