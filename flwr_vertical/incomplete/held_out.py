@@ -58,10 +58,11 @@ def imputation_accuracy(
     if hits and (right_ones := np.concatenate(hits)).size:
         found["share-right"] = float(right_ones.mean())
     inside: list[np.ndarray[tuple[int], np.dtype[np.bool_]]] = []
-    for name, part in () if intervals is None else intervals.dropna().groupby("column"):
-        if name in truth.columns:
-            value = truth[name].reindex(part.index)
-            inside.append(value.between(part["lower"], part["upper"])[value.notna()].to_numpy())
+    for name in () if intervals is None else truth.columns:
+        if f"{name} lower" in intervals:
+            ends = intervals[[f"{name} lower", f"{name} upper"]].dropna()
+            true = truth[name].reindex(ends.index)
+            inside.append(true.between(ends.iloc[:, 0], ends.iloc[:, 1])[true.notna()].to_numpy())
     if inside and (flat_ones := np.concatenate(inside)).size:
         found["coverage"] = float(flat_ones.mean())
     return found

@@ -44,8 +44,8 @@ class ResultData:
     tables : dict of str to DataFrame, optional
         What each party holds afterwards. Empty in a deployment: tables never leave the parties.
     intervals : dict of str to DataFrame, optional
-        Of each party's completed numbers, where the method gives them: index sample ID; column,
-        estimate, std_error, lower, upper (95 %).
+        Of each party's completed numbers, where the method gives them: for each column x ``x
+        std_error``, ``x lower`` and ``x upper`` (95 %), NaN in cells that were there.
     draws : list of dict of str to DataFrame, optional
         Multiple imputations: as `tables`, with cells drawn.
     coefficients : DataFrame, optional

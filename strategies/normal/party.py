@@ -186,7 +186,8 @@ class JointNormalParty(ImputingParty):
             self.save_output(frame, f"draw-{number}")
         codes = np.where(missing, self._coding.decode(mean), self.codes)
         frame = self.frame_of(codes, True)
-        intervals = self._intervals(frame, codes, self._coding.own(error * scale), missing)
+        spread = self._coding.own(error * scale)
+        intervals = self._intervals(frame, codes, spread, missing)
         self.save_output(intervals, "intervals")
         if model:
             own = self._own
@@ -197,24 +198,23 @@ class JointNormalParty(ImputingParty):
             self.save_model(part)
         self.save_output(frame)
         told = {"cells-imputed": int(missing.sum())} | self.accuracy(frame, intervals)
-        without = int(intervals["std_error"].isna().sum()) if len(intervals) else 0
+        numbers = [is_numeric(kind) for kind in self.table.kinds.values()]
+        without = int((np.isnan(spread) & missing)[:, numbers].sum())
         return told | ({"cells-without-interval": without} if without else {})
 
     def _intervals(
         self, frame: pd.DataFrame, codes: Array, error: Array, missing: Flags
     ) -> pd.DataFrame:
-        """Return the intervals of completed numbers, one row each."""
-        places, parts = self.places(True), []
+        """Return the intervals of completed numbers; see `Result.intervals`."""
+        places, found = self.places(True), {}
         for j, (name, kind) in enumerate(self.table.kinds.items()):
-            if not is_numeric(kind):
-                continue
-            at = np.flatnonzero((places >= 0) & missing[places, j])
-            value, spread = codes[places[at], j], error[places[at], j]
-            columns = {"column": name, "estimate": value, "std_error": spread}
-            ends = {"lower": value - _Z * spread, "upper": value + _Z * spread}
-            parts.append(pd.DataFrame(columns | ends, index=frame.index[at]))
-        empty = pd.DataFrame({"column": pd.Series(dtype=object)}, index=frame.index[:0])
-        return pd.concat(parts) if parts else empty
+            if is_numeric(kind):
+                completed = (places >= 0) & missing[places, j]
+                value, spread = codes[places, j], np.where(completed, error[places, j], np.nan)
+                ends = {"lower": value - _Z * spread, "upper": value + _Z * spread}
+                for what, values in ({"std_error": spread} | ends).items():
+                    found[f"{name} {what}"] = values
+        return pd.DataFrame(found, index=frame.index)
 
     @property
     def positions_held(self) -> Flags:
