@@ -58,8 +58,8 @@ def imputation_accuracy(
     if hits and (right_ones := np.concatenate(hits)).size:
         found["share-right"] = float(right_ones.mean())
     inside: list[np.ndarray[tuple[int], np.dtype[np.bool_]]] = []
-    for name in () if intervals is None else truth.columns:
-        if f"{name} lower" in intervals:
+    for name in truth.columns:
+        if intervals is not None and f"{name} lower" in intervals:
             ends = intervals[[f"{name} lower", f"{name} upper"]].dropna()
             true = truth[name].reindex(ends.index)
             inside.append(true.between(ends.iloc[:, 0], ends.iloc[:, 1])[true.notna()].to_numpy())

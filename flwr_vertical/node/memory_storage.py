@@ -11,12 +11,7 @@ import pandas as pd
 from flwr.app import Context
 
 from flwr_vertical.node.outputs import OutputFolder
-from flwr_vertical.node.storage import (
-    configured_name,
-    configured_role,
-    data_digest,
-    node_in_words,
-)
+from flwr_vertical.node.storage import configured_name, configured_role, data_digest, node_in_words
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.requirements import open_to

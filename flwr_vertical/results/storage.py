@@ -91,7 +91,9 @@ def load(folder: Path, kind: type[_Kind]) -> _Kind:
     files = index["files"]
     read: Callable[..., pd.DataFrame] = pd.read_csv
     coefficients = labels = mask = None
-    frames = {name: pd.read_parquet(folder / files[name]) for name in _FRAMES if name in files}
+    frames: dict[str, Any] = {
+        name: pd.read_parquet(folder / files[name]) for name in _FRAMES if name in files
+    }
     if "coefficients" in files:
         coefficients = read(folder / files["coefficients"], index_col=list(range(index["levels"])))
     if "labels" in files:
@@ -118,20 +120,16 @@ def load(folder: Path, kind: type[_Kind]) -> _Kind:
         **index.get("header", {}),
         disclosure=[(who, learns) for who, learns in index["disclosure"]],
         ledger=Ledger.from_frames(
-            read(
-                folder / files["ledger"], dtype={"step": str, "party": str}, keep_default_na=False
-            ),
-            read(
-                folder / files["privacy"], dtype={"what": str, "party": str}, keep_default_na=False
-            ),
+            *(
+                read(folder / files[name], dtype={of: str, "party": str}, keep_default_na=False)
+                for name, of in (("ledger", "step"), ("privacy", "what"))
+            )
         ),
         tables=tables("tables"),
         intervals=tables("intervals"),
         draws=[tables(kind) for kind in files if kind.startswith("draws ")],
-        privacy=(
-            None if index.get("privacy") is None else statement_from(_revive(index["privacy"]))
-        ),
-        graded=_grade(index.get("graded")),
+        privacy=statement_from(_revive(kept)) if (kept := index.get("privacy")) else None,
+        graded=Grade.from_dict(_revive(kept)) if (kept := index.get("graded")) else None,
         coefficients=coefficients,
         **{name: frames.get(name) for name in _FRAMES if name != "evaluation"},
         evaluation=_evaluation(frames.get("evaluation"), index),
@@ -153,12 +151,6 @@ def _evaluation(frame: pd.DataFrame | None, index: dict[str, Any]) -> Evaluation
     from flwr_vertical.results.evaluation import Evaluation
 
     return Evaluation.from_frame(frame, _revive(index["evaluation"]))
-
-
-def _grade(plain: dict[str, Any] | None) -> Grade | None:
-    if plain is None:
-        return None
-    return Grade.from_dict(_revive(plain))
 
 
 def holds_result(folder: Path) -> bool:

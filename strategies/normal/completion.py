@@ -6,6 +6,7 @@ most ``BITS`` bits a number; the recipient adds a pad that only it knows, so tha
 the recipient's alone.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict, Unpack
@@ -127,9 +128,13 @@ class CompletionSteps(StepGroup):
     def noise(self, draw: int, n_columns: int) -> Array:
         """Return standard normal numbers, (n_samples, n_columns), that all parties share.
 
-        They follow from the group seed, which the server does not have.
+        They follow from the group seed, which the server does not have; in a simulation, from which
+        nothing is hidden, from the seed of the run, so that draws can be had again.
         """
-        seed, shape = self.other(GroupKeySteps).seed, (self.party.n_samples, n_columns)
+        services, shape = self.party.services, (self.party.n_samples, n_columns)
+        seed = self.other(GroupKeySteps).seed
+        if services.in_memory:
+            seed = hashlib.sha256(f"noise {services.seed}".encode()).digest()
         whole = KeyStream(seed, f"noise of draw {draw}", shape).rows(0, shape[0])
         return np.asarray(ndtri(((whole >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53))
 

@@ -152,7 +152,7 @@ class JointNormalParty(ImputingParty):
         drawn = [values.copy() for _ in range(draws)]
         noise = [self.completion.noise(d, 0 if factor is None else factor.shape[2])
                  for d in range(draws)]  # fmt: skip
-        constant = np.diag(self._own.covariance) < 1e-10
+        constant: Flags = np.asarray(np.diag(self._own.covariance) < 1e-10)
         for g in np.unique(pattern[wanted]):
             rows = np.flatnonzero(wanted & (pattern == g))
             left, given = np.asarray(residual[g], dtype=np.float64), values[rows]

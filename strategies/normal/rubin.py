@@ -54,7 +54,7 @@ def pool(fits: Sequence[Result], df: float | None = None, level: float = 0.95) -
     --------
     >>> index = pd.MultiIndex.from_tuples([("bank", "income")], names=["party", "variable"])
     >>> fits = [
-    ...     Result("vfem", coefficients=pd.DataFrame({"estimate": q, "std_error": 1.0}, index=index))
+    ...     Result("any", coefficients=pd.DataFrame({"estimate": q, "std_error": 1.0}, index))
     ...     for q in (1.0, 2.0, 3.0)
     ... ]
     >>> pool(fits)[["estimate", "std_error"]].round(3).to_numpy().tolist()
@@ -66,7 +66,7 @@ def pool(fits: Sequence[Result], df: float | None = None, level: float = 0.95) -
         raise ConfigError(f"df must be above 0, got {df!r}")
     if not 0.0 < level < 1.0:
         raise ConfigError(f"level must be between 0 and 1, got {level!r}")
-    tables = []
+    tables: list[pd.DataFrame] = []
     for number, fit in enumerate(fits):
         table = fit.coefficients
         if table is None or "std_error" not in table:
