@@ -91,9 +91,8 @@ def load(folder: Path, kind: type[_Kind]) -> _Kind:
     files = index["files"]
     read: Callable[..., pd.DataFrame] = pd.read_csv
     coefficients = labels = mask = None
-    frames: dict[str, Any] = {
-        name: pd.read_parquet(folder / files[name]) for name in _FRAMES if name in files
-    }
+    frames: dict[str, Any] = dict.fromkeys(_FRAMES)
+    frames |= {name: pd.read_parquet(folder / files[name]) for name in _FRAMES if name in files}
     if "coefficients" in files:
         coefficients = read(folder / files["coefficients"], index_col=list(range(index["levels"])))
     if "labels" in files:
@@ -131,8 +130,8 @@ def load(folder: Path, kind: type[_Kind]) -> _Kind:
         privacy=statement_from(_revive(kept)) if (kept := index.get("privacy")) else None,
         graded=Grade.from_dict(_revive(kept)) if (kept := index.get("graded")) else None,
         coefficients=coefficients,
-        **{name: frames.get(name) for name in _FRAMES if name != "evaluation"},
-        evaluation=_evaluation(frames.get("evaluation"), index),
+        evaluation=_evaluation(frames.pop("evaluation"), index),
+        **frames,
         labels=labels,
         **models,
         mask=mask,

@@ -157,7 +157,7 @@ class JointNormalParty(ImputingParty):
             rows = np.flatnonzero(wanted & (pattern == g))
             left, given = np.asarray(residual[g], dtype=np.float64), values[rows]
             completed[rows] = complete_rows(given, mean[rows], left)
-            known = np.where(np.isnan(given).all(axis=1)[:, None], sure[g], sure[g].all())
+            known = np.where(np.isnan(given).all(axis=1, keepdims=True), sure[g], sure[g].all())
             one = errors_of(np.isnan(given), left) * ~constant
             error[rows] = np.where(np.isnan(given) & ~(known | constant), np.nan, one)
             if factor is not None:
