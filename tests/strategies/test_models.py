@@ -18,6 +18,7 @@ from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
+from strategies.normal import JointNormal
 from strategies.predict import Predict
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 from strategies.vfem_iterations import VFEMIterations
@@ -72,11 +73,12 @@ WITH_MODEL = [
     EVCDS(min_joint=10),
     IEVCDS(min_joint=10, iterations=2),
     FedPSGAR(n_associated=1),
+    JointNormal(),
 ]
 WITHOUT = {"complete-case", "mean-impute", "single", "predict"} | {
     "false-vfl", "fedhssl", "laser-vfl", "plug-vfl",
     "vanilla-vfl", "vertigan", "gbdt", "forest", "fknn", "max",
-    "mean", "min", "most-frequent", "svm", "final-net", "joint-normal",
+    "mean", "min", "most-frequent", "svm", "final-net",
 }  # fmt: skip
 
 
