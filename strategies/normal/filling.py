@@ -132,6 +132,9 @@ def own_columns(values: Array) -> OwnColumns:
 def shown_of(missing: Flags, covariance: Array) -> tuple[Array, Array]:
     """Return T and D over rows with missing cells; T is brought towards the identity if need be.
 
+    They are rounded to a quarter of ``n^-1/2``, below their errors: a party tells them, and exact
+    ones of two tables that differ by a row would tell of that row.
+
     Shapes: missing (n_rows, n_columns); covariance (n_columns, n_columns).
     """
     size = len(covariance)
@@ -141,7 +144,7 @@ def shown_of(missing: Flags, covariance: Array) -> tuple[Array, Array]:
         one[m] = 0.0
         one[np.ix_(m, o)] = slope_of(covariance, m, o)
         maps.append((len(rows) / max(1, len(missing)), one))
-    if not maps:
+    if not maps or not size:
         return np.eye(size), np.zeros((size, size))
     mean = sum((share * one for share, one in maps), np.zeros((size, size)))
     spread = np.zeros((size, size))
@@ -149,4 +152,6 @@ def shown_of(missing: Flags, covariance: Array) -> tuple[Array, Array]:
         spread += share * (one - mean) @ covariance @ (one - mean).T
     while np.linalg.svd(mean, compute_uv=False).min() < _LEAST_SHOWN:
         mean = 0.9 * mean + 0.1 * np.eye(size)
-    return mean, spread
+    grid = 0.25 / np.sqrt(len(missing))
+    mean = np.eye(size) + np.rint((mean - np.eye(size)) / grid) * grid
+    return mean, np.rint(spread / grid) * grid

@@ -295,6 +295,8 @@ def _shown(sent: Mapping[str, Mapping[str, Any]], widths: Mapping[str, int]) -> 
                     f"party {name!r} said of its missing cells what cannot be: matrices of shapes "
                     f"{shown.shape} and {spread.shape} for {width} columns"
                 )
+            values, vectors = np.linalg.eigh((spread + spread.T) / 2.0)  # rounded by the party
+            spread = (vectors * np.maximum(values, 0.0)) @ vectors.T
         parts.append((shown, spread))
     return Shown.of(parts)
 
@@ -303,5 +305,5 @@ def _usable(shown: Array, spread: Array) -> bool:
     """Whether one matrix can be inverted and the other one is a covariance."""
     if not (np.isfinite(shown).all() and np.isfinite(spread).all()):
         return False
-    least = np.linalg.eigvalsh((spread + spread.T) / 2.0).min()
-    return bool(np.linalg.svd(shown, compute_uv=False).min() > 0.1 and least > -1e-9)
+    least = np.linalg.svd(shown, compute_uv=False).min(initial=1.0)
+    return bool(least > 0.05 and (np.diag(spread) >= 0.0).all())
