@@ -133,7 +133,9 @@ class JointNormal(Strategy):
             "summed under the recipient's pad, terms of the rows that each party wants completed",
             tells=(NOTHING, BITS),
         ),
-        Round("finish", "how many cells it imputed", tells=FACTS),
+        Round(
+            "finish", "how many cells it imputed, how many of them without interval", tells=FACTS
+        ),
     )
     disclosure = (
         (
@@ -146,7 +148,13 @@ class JointNormal(Strategy):
             "each column's size to a power of two; columns of few values of which one is too rare "
             "to be told of; parties that share too few rows; whether a party lacks cells",
         ),
-        ("server", "how many cells each party imputed"),
+        (
+            "server",
+            "of each party that lacks cells, on average over its rows, how its missing cells "
+            "follow from its other ones and what that leaves of covariances, to a quarter of "
+            "n^-1/2; with new rows that are fewer than its min-rows, of the rows of the fit",
+        ),
+        ("server", "how many cells each party imputed, and how many of them have no interval"),
         ("every party", "which parties hold each row"),
         (
             "every party",
@@ -155,13 +163,15 @@ class JointNormal(Strategy):
         (
             "every party",
             "coefficients of its columns in the means of others', by who holds a row; of its own "
-            "columns the covariance that is left given the others'",
+            "columns the covariance that is left given the others'; with draws, its rows of a root "
+            "of that of all columns which the parties lack of a row",
         ),
         (
             "every party",
             "of each of its own rows that it wants completed, the mean of its columns given the "
             "others' columns, to a quarter of what is left of their standard deviation; where one "
-            "other party alone holds the row, half as many numbers as that has columns at most",
+            "other party alone holds the row, half as many numbers as that has columns at most. "
+            "Draws follow from it, and tell nothing more",
         ),
         (
             "server together with any one party",
