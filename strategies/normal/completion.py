@@ -125,8 +125,10 @@ class CompletionSteps(StepGroup):
         whole = (np.asarray(total) - self._pad(np.shape(total))).view(np.int64)
         return np.asarray(whole * unit[pattern] + offset[pattern])
 
-    def noise(self, draw: int, n_columns: int) -> Array:
+    def noise(self, draw: int, n_columns: int, owner: str = "") -> Array:
         """Return standard normal numbers, (n_samples, n_columns), that all parties share.
+
+        With an owner, they are for that party's columns alone.
 
         They follow from the group seed, which the server does not have; in a simulation, from which
         nothing is hidden, from the seed of the run, so that draws can be had again.
@@ -135,7 +137,7 @@ class CompletionSteps(StepGroup):
         seed = self.other(GroupKeySteps).seed
         if services.in_memory:
             seed = hashlib.sha256(f"noise {services.seed}".encode()).digest()
-        whole = KeyStream(seed, f"noise of draw {draw}", shape).rows(0, shape[0])
+        whole = KeyStream(seed, f"noise of draw {draw} {owner}", shape).rows(0, shape[0])
         return np.asarray(ndtri(((whole >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53))
 
     def _columns(self) -> HeldColumns:

@@ -115,7 +115,8 @@ def fit_model(
     correlation /= np.outer(scale, scale)
     known = n_both[~unknown & ~np.eye(len(mean), dtype=bool)]
     n_rows = float(1.0 / np.mean(1.0 / np.maximum(known, 1)) if known.size else n_own.mean())
-    weight = shrinkage_weight(correlation, n_rows)
+    told = correlation[np.ix_(usable, usable)]
+    weight = shrinkage_weight(told, n_rows) if len(told) else 1.0
     correlation = (1.0 - weight) * correlation + weight * np.eye(len(mean))
     if unknown.any():
         free = FullCovariance(~unknown)

@@ -126,6 +126,7 @@ class JointNormalParty(ImputingParty):
         unit: Annotated[Array, Shape("n_patterns", None), OWN],
         residual: Annotated[npt.NDArray[np.float32], Shape("n_patterns", None, None), OWN],
         sure: Annotated[Flags, Shape("n_patterns", None), OWN],
+        known: Annotated[Flags, Shape(None), OWN],
         model: Annotated[str, Within(0, 64)] = "",
         draws: Annotated[int, Is("draws")] = 0,
         factor: Annotated[
@@ -137,14 +138,16 @@ class JointNormalParty(ImputingParty):
         Message: pattern: as in `complete`; total (n_samples, n_own): the sum of all terms, under
         the own pad; offset, unit (n_patterns, n_own): what is added to it, and its unit; residual
         (n_patterns, n_own, n_own): covariance about the means; sure (n_patterns, n_own): whether it
-        follows from what is known; model: digest of the model, after a fit; draws: how many;
-        factor (n_patterns, n_own, n_columns): of their noise, n_columns of all parties; returns how
-        many cells were imputed.
+        follows from what is known; known (n_own,): columns of which the server knows something, the
+        others are completed from the own ones; model: digest of the model, after a fit; draws: how
+        many; factor (n_patterns, n_own, n_columns): of their noise, n_columns of all parties;
+        returns how many cells were imputed.
         """
         values, wanted = self._values, self._wanted
         n_own = values.shape[1]
         check_fits(self.name, "residual", residual, Shape(None, n_own, n_own))
         check_fits(self.name, "sure", sure, Shape(None, n_own))
+        check_fits(self.name, "known", known, Shape(n_own))
         if draws:
             check_fits(self.name, "factor", factor, Shape(None, n_own, None))
         mean = self.completion.means(pattern, total, offset, unit)
@@ -153,13 +156,15 @@ class JointNormalParty(ImputingParty):
         noise = [self.completion.noise(d, 0 if factor is None else factor.shape[2])
                  for d in range(draws)]  # fmt: skip
         constant: Flags = np.asarray(np.diag(self._own.covariance) < 1e-10)
+        unknown = ~np.asarray(known, dtype=bool)
         for g in np.unique(pattern[wanted]):
             rows = np.flatnonzero(wanted & (pattern == g))
             left, given = np.asarray(residual[g], dtype=np.float64), values[rows]
             completed[rows] = complete_rows(given, mean[rows], left)
-            known = np.where(np.isnan(given).all(axis=1, keepdims=True), sure[g], sure[g].all())
+            certain = np.where(np.isnan(given).all(axis=1, keepdims=True), sure[g],
+                               sure[g][~unknown].all() & ~unknown)  # fmt: skip
             one = errors_of(np.isnan(given), left) * ~constant
-            error[rows] = np.where(np.isnan(given) & ~(known | constant), np.nan, one)
+            error[rows] = np.where(np.isnan(given) & ~(certain | constant), np.nan, one)
             if factor is not None:
                 root = np.asarray(factor[g], dtype=np.float64)
                 if not np.allclose(root @ root.T, left, rtol=1e-3, atol=1e-4 * np.abs(left).max()):
@@ -170,8 +175,20 @@ class JointNormalParty(ImputingParty):
                 for one_draw, z in zip(drawn, noise, strict=True):
                     moved = (z[rows] @ root.T) * ~constant
                     one_draw[rows] = draw_rows(given, mean[rows], left, moved)
+        if unknown.any():
+            own, start = self._own, np.broadcast_to(self._own.mean, values.shape)
+            root = np.linalg.cholesky(own.covariance)
+            completed = own.fill(self._without(unknown, completed))
+            for number, one_draw in enumerate(drawn):
+                moved = self.completion.noise(number, n_own, self.name) @ root.T
+                given = self._without(unknown, one_draw)
+                drawn[number] = draw_rows(given, start, own.covariance, moved)
         self.group_key.erase_group_seed()
         return self._write(completed, error, drawn, model)
+
+    def _without(self, columns: Flags, values: Array) -> Array:
+        """Return completed rows without completed cells of columns that nothing was told of."""
+        return np.where(np.isnan(self._values) & columns, np.nan, values)
 
     def _write(
         self, completed: Array, error: Array, drawn: list[Array], model: str

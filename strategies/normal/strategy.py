@@ -215,6 +215,8 @@ class JointNormal(Strategy):
         common, own = ask_for_means(
             federation, offered, model, held, sent, shown, errors=True, draws=self.draws > 0
         )
+        for name, here in zip(names, slices_of(offered.widths), strict=True):
+            own[name]["known"] = ~np.asarray(model.withheld, dtype=bool)[here]
         progress.step("complete")
         told = federation.call("finish", common | finish, per_party=own)
         progress.step("finish")
