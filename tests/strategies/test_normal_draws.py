@@ -400,6 +400,34 @@ def test_constant_columns_and_more_columns_than_rows():
     assert all(table.notna().all().all() for table in result.tables.values())
 
 
+def test_columns_that_nothing_may_be_told_of_are_completed_from_the_own_ones():
+    """A level of three rows is too rare to be told of; the party knows how frequent it is."""
+    given, _ = normal_tables(600, 5, cells=0.0, blocks=0.0)
+    x = given["p0"]["x0"]
+    level = np.where(x > 0.5, "high", "low").astype(object)
+    level[:3] = "rare"
+    whole = {**given, "p0": given["p0"].assign(level=level)}
+    late = whole | {"p0": whole["p0"].iloc[:400]}
+    late["p0"].iloc[100:150, 2] = None
+    result = simulate(JointNormal(draws=2), late, truth=whole, progress=False)
+    common = pd.Series(level[400:]).value_counts(normalize=True).max()
+    for tables in (result.tables, *result.draws):
+        assert (tables["p0"]["level"] == "rare").sum() < 30
+        held = (tables["p0"]["level"].iloc[100:150].to_numpy() == level[100:150]).mean()
+        assert held > 0.6  # by the own column
+    found = result.tables["p0"].loc[x.index[400:], "level"].to_numpy()
+    assert (found == level[400:]).mean() >= common - 0.02
+
+
+def test_wide_parties_of_which_one_lacks_a_few_rows_more_than_a_hundred():
+    """The server leaves them out where the parties would refuse what they alone tell of."""
+    whole = normal_tables(1200, 8, width=25, cells=0.0)[1]
+    given = whole | {"p1": whole["p1"].iloc[120:]}
+    result = simulate(JointNormal(), given, truth=whole, progress=False)
+    assert result.metrics["rows-left-out"] == 120
+    assert result.party_metrics["p1"]["rmse-in-sd"] < 1.0
+
+
 def not_a_root(own):
     return own | {"factor": own["factor"] * 1.1}
 
