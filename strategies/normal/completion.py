@@ -192,7 +192,7 @@ class CompletionSteps(StepGroup):
 
 
 @dataclass(frozen=True)
-class Offered:
+class OfferedRows:
     """What parties offered in a run without products: numbers of columns, and tags."""
 
     widths: Mapping[str, int]
@@ -201,7 +201,7 @@ class Offered:
 
 def ask_for_means(
     federation: Federation,
-    products: PairProducts | Offered,
+    products: PairProducts | OfferedRows,
     model: JointModel,
     held: Flags,
     sent: Mapping[str, Mapping[str, Any]],

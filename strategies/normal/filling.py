@@ -83,7 +83,7 @@ def draw_rows(given: Array, mean: Array, residual: Array, noise: Array) -> Array
 
 
 @dataclass(frozen=True)
-class OwnColumns:
+class OwnModel:
     """A normal model of one party's columns over its own rows, and what filling leaves of them."""
 
     mean: Array  # (n_columns,)
@@ -97,12 +97,12 @@ class OwnColumns:
             return values
         return complete_rows(values, np.broadcast_to(self.mean, values.shape), self.covariance)
 
-    def over(self, missing: Flags) -> "OwnColumns":
+    def over(self, missing: Flags) -> "OwnModel":
         """Return the same model with T and D over other rows, missing (n_rows, n_columns)."""
-        return OwnColumns(self.mean, self.covariance, *shown_of(missing, self.covariance))
+        return OwnModel(self.mean, self.covariance, *shown_of(missing, self.covariance))
 
 
-def own_columns(values: Array) -> OwnColumns:
+def own_columns(values: Array) -> OwnModel:
     """Estimate mean and covariance of one party's columns from rows with missing cells.
 
     Ten steps of expectation and maximisation of a normal model (Little and Rubin, 2019, section
@@ -126,7 +126,7 @@ def own_columns(values: Array) -> OwnColumns:
                 left = left - slope_of(covariance, m, o) @ covariance[np.ix_(o, m)]
                 step[np.ix_(m, m)] += len(rows) / len(values) * left
             covariance = step + ridge
-    return OwnColumns(mean, covariance, *shown_of(missing, covariance))
+    return OwnModel(mean, covariance, *shown_of(missing, covariance))
 
 
 def shown_of(missing: Flags, covariance: Array) -> tuple[Array, Array]:

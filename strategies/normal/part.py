@@ -11,7 +11,7 @@ from flwr_vertical import Model
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
 from strategies.normal.equations import JointModel
-from strategies.normal.filling import OwnColumns
+from strategies.normal.filling import OwnModel
 
 _STRATEGY = "joint-normal"
 
@@ -77,15 +77,15 @@ class JointNormalPart(Model):
     columns: list[str]
     center: Array  # (n_columns,), (n_columns,): rough units of the columns of the model
     unit: Array
-    mean: Array  # See `OwnColumns`
+    mean: Array  # See `OwnModel`
     covariance: Array
     shown: Array
     spread: Array
 
     @property
-    def own(self) -> OwnColumns:
+    def own(self) -> OwnModel:
         """The normal model of the own columns."""
-        return OwnColumns(self.mean, self.covariance, self.shown, self.spread)
+        return OwnModel(self.mean, self.covariance, self.shown, self.spread)
 
     def check(self, model: str, columns: Sequence[str], width: int, party: str) -> None:
         """Refuse another model than the one named, and a table with other columns."""

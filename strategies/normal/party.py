@@ -22,7 +22,7 @@ from strategies.common.imputing_party import ImputingParty
 from strategies.linear.moments.steps import rough_units
 from strategies.normal.coding import Coding
 from strategies.normal.completion import CompletionSteps
-from strategies.normal.filling import OwnColumns, complete_rows, draw_rows, errors_of, own_columns
+from strategies.normal.filling import OwnModel, complete_rows, draw_rows, errors_of, own_columns
 from strategies.normal.part import JointNormalPart
 
 _Z = 1.959963984540054
@@ -177,10 +177,10 @@ class JointNormalParty(ImputingParty):
                     one_draw[rows] = draw_rows(given, mean[rows], left, moved)
         if unknown.any():
             own, start = self._own, np.broadcast_to(self._own.mean, values.shape)
-            root = np.linalg.cholesky(own.covariance)
+            own_root = np.linalg.cholesky(own.covariance)
             completed = own.fill(self._without(unknown, completed))
             for number, one_draw in enumerate(drawn):
-                moved = self.completion.noise(number, n_own, self.name) @ root.T
+                moved = self.completion.noise(number, n_own, self.name) @ own_root.T
                 given = self._without(unknown, one_draw)
                 drawn[number] = draw_rows(given, start, own.covariance, moved)
         self.group_key.erase_group_seed()
@@ -272,14 +272,14 @@ class JointNormalParty(ImputingParty):
         return part
 
     @property
-    def _own(self) -> OwnColumns:
+    def _own(self) -> OwnModel:
         """The normal model of the own columns alone."""
         if "normal.own" not in self.cache:
             part = self._part
             self.cache["normal.own"] = (
                 own_columns(self._values[self.positions_held]) if part is None else part.own
             )
-        own: OwnColumns = self.cache["normal.own"]
+        own: OwnModel = self.cache["normal.own"]
         return own
 
     @property

@@ -27,7 +27,8 @@ def pool(fits: Sequence[Result], df: float | None = None, level: float = 0.95) -
 
     Draws of `JointNormal` know no labels of the server: parties must not learn them. Pooled slopes
     of a regression of such labels are too small (attenuated); `VFEM` is the right tool there. They
-    are right where the outcome is a column of a party, and was one when cells were drawn.
+    are right where the outcome is a column of a party, and was one when cells were drawn; but where
+    one other party alone holds a row, it tells too little for its relation with what is drawn.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ from flwr_vertical.protocol.declaration import (
 )
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.normal.completion import Offered, ask_for_means, pairs_apart, slices_of
+from strategies.normal.completion import OfferedRows, ask_for_means, pairs_apart, slices_of
 from strategies.normal.equations import JointModel, Shown, fit_model
 from strategies.normal.part import JointNormalModel
 from strategies.normal.party import JointNormalParty
@@ -192,7 +192,7 @@ class JointNormal(Strategy):
             )
         earlier = self._earlier
         progress.total = 4 if earlier is None else 3
-        offered: PairProducts | Offered
+        offered: PairProducts | OfferedRows
         finish: dict[str, Any] = {"draws": self.draws}
         if earlier is None:
             offered = PairProducts(federation, GroupKey(federation), limbs=1)
@@ -209,7 +209,7 @@ class JointNormal(Strategy):
             sent = _send_wanted(federation, earlier)
             model = earlier.joint(names)
             widths = {name: int(sent[name]["n_columns"]) for name in names}
-            offered = Offered(widths, [sent[name]["tag"] for name in names])
+            offered = OfferedRows(widths, [sent[name]["tag"] for name in names])
             shown = _shown(sent, widths)
             progress.step("rows")
         common, own = ask_for_means(
