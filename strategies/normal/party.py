@@ -108,13 +108,13 @@ class JointNormalParty(ImputingParty):
         told: dict[str, Any] = {"wanted": self.completion.wish(self._wanted, tag)}
         told["cells"] = bool(self._open_cells.any())
         values = self._values[self.positions_held]
-        fewest = self.policy.min_rows or min_rows(values.shape[1], 0)
-        own = self._own
-        if told["cells"] and len(values) >= fewest:
-            own = own.over(np.isnan(values))  # few rows would tell of their gaps
-        elif self._part is None:
+        few = len(values) < (self.policy.min_rows or min_rows(values.shape[1], 0))
+        own, fits = self._own, self._part is None
+        if not told["cells"] or (few and fits):
             return told
-        return told | ({"shown": own.shown, "spread": own.spread} if told["cells"] else {})
+        if not (few or fits):  # few rows would tell of their gaps
+            own = own.over(np.isnan(values))
+        return told | {"shown": own.shown, "spread": own.spread}
 
     @step
     def finish(
@@ -148,62 +148,70 @@ class JointNormalParty(ImputingParty):
         check_fits(self.name, "residual", residual, Shape(None, n_own, n_own))
         check_fits(self.name, "sure", sure, Shape(None, n_own))
         check_fits(self.name, "known", known, Shape(n_own))
-        if draws:
+        if factor is None and draws:
+            raise ProtocolError(f"party {self.name!r}: the noise of {draws} draws was left out")
+        if factor is not None:
             check_fits(self.name, "factor", factor, Shape(None, n_own, None))
         mean = self.completion.means(pattern, total, offset, unit)
-        completed, error = values.copy(), np.zeros(values.shape)
-        drawn = [values.copy() for _ in range(draws)]
-        noise = [self.completion.noise(d, 0 if factor is None else factor.shape[2])
-                 for d in range(draws)]  # fmt: skip
+        missing, unknown = np.isnan(values), ~np.asarray(known, dtype=bool)
         constant: Flags = np.asarray(np.diag(self._own.covariance) < 1e-10)
-        unknown = ~np.asarray(known, dtype=bool)
+        completed, error = values.copy(), np.zeros(values.shape)
+        certain = np.ones(values.shape, dtype=bool)
+        parts: list[tuple[Indices, Array, Array]] = []
         for g in np.unique(pattern[wanted]):
             rows = np.flatnonzero(wanted & (pattern == g))
-            left, given = np.asarray(residual[g], dtype=np.float64), values[rows]
-            completed[rows] = complete_rows(given, mean[rows], left)
-            certain = np.where(np.isnan(given).all(axis=1, keepdims=True), sure[g],
-                               sure[g][~unknown].all() & ~unknown)  # fmt: skip
-            one = errors_of(np.isnan(given), left) * ~constant
-            error[rows] = np.where(np.isnan(given) & ~(certain | constant), np.nan, one)
-            if factor is not None:
-                root = np.asarray(factor[g], dtype=np.float64)
-                if not np.allclose(root @ root.T, left, rtol=1e-3, atol=1e-4 * np.abs(left).max()):
-                    raise ProtocolError(
-                        f"party {self.name!r}: the noise of draws has another covariance than what "
-                        "is left of its columns"
-                    )
-                for one_draw, z in zip(drawn, noise, strict=True):
-                    moved = (z[rows] @ root.T) * ~constant
-                    one_draw[rows] = draw_rows(given, mean[rows], left, moved)
+            left = np.asarray(residual[g], dtype=np.float64)
+            completed[rows] = complete_rows(values[rows], mean[rows], left)
+            error[rows] = errors_of(missing[rows], left)
+            # What own cells tell depends on all of the covariance.
+            of_cells = np.full(n_own, sure[g][~unknown].all()) & ~unknown
+            whole = missing[rows].all(axis=1, keepdims=True)
+            certain[rows] = np.where(whole, sure[g], of_cells) | constant
+            parts.append((rows, left, left if factor is None else self._root(factor[g], left)))
+        drawn = []
+        for number in range(draws):
+            one = values.copy()
+            noise = self.completion.noise(number, 0 if factor is None else factor.shape[2])
+            for rows, left, root in parts:
+                moved = (noise[rows] @ root.T) * ~constant
+                one[rows] = draw_rows(values[rows], mean[rows], left, moved)
+            drawn.append(one)
         if unknown.any():
             own, start = self._own, np.broadcast_to(self._own.mean, values.shape)
-            own_root = np.linalg.cholesky(own.covariance)
-            completed = own.fill(self._without(unknown, completed))
-            for number, one_draw in enumerate(drawn):
+            gone, own_root = missing & unknown, np.linalg.cholesky(own.covariance)
+            completed = own.fill(np.where(gone, np.nan, completed))
+            error = np.where(gone, errors_of(gone, own.covariance), error)
+            for number, one in enumerate(drawn):
                 moved = self.completion.noise(number, n_own, self.name) @ own_root.T
-                given = self._without(unknown, one_draw)
+                given = np.where(gone, np.nan, one)
                 drawn[number] = draw_rows(given, start, own.covariance, moved)
         self.group_key.erase_group_seed()
-        return self._write(completed, error, drawn, model)
+        return self._write(completed, error * ~constant, certain, drawn, model)
 
-    def _without(self, columns: Flags, values: Array) -> Array:
-        """Return completed rows without completed cells of columns that nothing was told of."""
-        return np.where(np.isnan(self._values) & columns, np.nan, values)
+    def _root(self, factor: Array, left: Array) -> Array:
+        """Refuse noise of another covariance than what is left of the own columns."""
+        root = np.asarray(factor, dtype=np.float64)
+        if not np.allclose(root @ root.T, left, rtol=1e-3, atol=1e-4 * np.abs(left).max()):
+            raise ProtocolError(
+                f"party {self.name!r}: the noise of draws has another covariance than what is left "
+                "of its columns"
+            )
+        return root
 
     def _write(
-        self, completed: Array, error: Array, drawn: list[Array], model: str
+        self, completed: Array, error: Array, certain: Flags, drawn: list[Array], model: str
     ) -> dict[str, Any]:
         """Write draws, intervals, the part of the model if there is one, and the table."""
         center, scale = self._units
         mean, missing = completed * scale + center, self.missing_cells(True)
         for number, values in enumerate(drawn, 1):
             noise = (values - completed) * scale
-            codes = self._coding.decode_drawn(mean, noise, np.nan_to_num(error) * scale)
+            codes = self._coding.decode_drawn(mean, noise, error * scale)
             frame = self.frame_of(np.where(missing, codes, self.codes), True)
             self.save_output(frame, f"draw-{number}")
         codes = np.where(missing, self._coding.decode(mean), self.codes)
         frame = self.frame_of(codes, True)
-        spread = self._coding.own(error * scale)
+        spread = self._coding.own(np.where(certain, error * scale, np.nan))
         intervals = self._intervals(frame, codes, spread, missing)
         self.save_output(intervals, "intervals")
         if model:

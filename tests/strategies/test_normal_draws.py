@@ -436,6 +436,10 @@ def another_size(own):
     return own | {"factor": own["factor"][:, :1]}
 
 
+def left_out(own):
+    return {name: value for name, value in own.items() if name != "factor"}
+
+
 def not_a_number(own):
     return own | {"factor": own["factor"] + np.float32(np.nan)}
 
@@ -453,6 +457,7 @@ def more_draws(own):
     [
         (not_a_root, "the noise of draws has another covariance"),
         (another_size, "argument 'factor'"),
+        (left_out, "the noise of 1 draws was left out"),
         (not_a_number, "numbers that are not finite"),
         (too_few_flags, "argument 'sure'"),
         (more_draws, "argument 'draws'"),
