@@ -38,7 +38,7 @@ SETTINGS = {
     "fknn exact": {
         "n_neighbors": 2, "weighting": "exact", "weights": "distance", "standardize": True
     },
-    "joint-normal": {},
+    "joint-normal": {"draws": 2},
     "mean": {},
     "min": {},
     "max": {},

@@ -19,6 +19,7 @@ from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
 from strategies.lda import LDA
+from strategies.normal import JointNormal
 from strategies.predict import Predict
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 from strategies.vfem_iterations import VFEMIterations
@@ -74,11 +75,12 @@ WITH_MODEL = [
     IEVCDS(min_joint=10, iterations=2),
     FedPSGAR(n_associated=1),
     LDA(encoding="one-hot"),
+    JointNormal(),
 ]
 WITHOUT = {"complete-case", "mean-impute", "single", "predict"} | {
     "false-vfl", "fedhssl", "laser-vfl", "plug-vfl",
     "vanilla-vfl", "vertigan", "gbdt", "forest", "fknn", "max",
-    "mean", "min", "most-frequent", "svm", "final-net", "joint-normal",
+    "mean", "min", "most-frequent", "svm", "final-net",
 }  # fmt: skip
 
 
