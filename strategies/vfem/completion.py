@@ -66,8 +66,8 @@ class Point:
     @classmethod
     def none(cls, n_columns: int) -> "Point":
         """Return the point by which nothing is completed: columns are independent, with mean 0."""
-        none = np.zeros((n_columns, n_columns), dtype=np.int64)
-        return cls(none[0], np.full(n_columns, GRID), none)
+        mean, spread = np.zeros(n_columns, dtype=np.int64), np.full(n_columns, GRID)
+        return cls(mean, spread, np.zeros((n_columns, n_columns), dtype=np.int64))
 
     @classmethod
     def near(cls, mean: Array, covariance: Array, n_both: Array) -> "Point":
