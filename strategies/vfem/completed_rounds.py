@@ -143,6 +143,7 @@ class CompletedProducts(PrivateProducts):
             "mean": point.mean,
             "spread": point.spread,
             "correlations": point.correlations,
+            "sizes": point.sizes,
             "coefficients": flat,
             "commitment": self.commitment.of(vectors),
         }

@@ -37,6 +37,7 @@ from strategies.vfem.completion import (
     GRID,
     LEAST_EIGENVALUE,
     LEAST_SPREAD,
+    MOST_MEAN,
     MOST_SPREAD,
     ROOM,
     Point,
@@ -50,6 +51,9 @@ from strategies.vfem.completion import (
 
 STEPS = 3
 """By so many means and covariances rows are completed, in a run."""
+
+NEAR = 0.8
+"""Share of a column's standard deviation over its party's rows that noise may count it as."""
 
 # Under a prefix that the server may not write to.
 _POINTS = "node.vfem.points"
@@ -65,9 +69,9 @@ class LabelShare(TypedDict, total=False):
     sketched: Annotated[Ring, Shape(1), OWN]
 
 
-def normal_integers(sigma: float, count: int, stream: Keystream) -> Ring:
-    """Draw rounded normal numbers modulo 2^64, of shape (count,)."""
-    words = stream.words(np.empty(count, dtype=np.uint64))
+def normal_integers(sigma: Array, stream: Keystream) -> Ring:
+    """Draw rounded normal numbers modulo 2^64 with standard deviations, of their shape."""
+    words = stream.words(np.empty(sigma.shape, dtype=np.uint64))
     uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     return np.rint(sigma * ndtri(uniform)).astype(np.int64).view(np.uint64)
 
@@ -104,9 +108,10 @@ class CompletedProductSteps(PrivateProductSteps):
         n_columns: Annotated[int, Within(2, 2**20)],
         taken: Annotated[Flags, Shape("n_rows")],
         held: Annotated[Flags, Shape("n_rows", "names")],
-        mean: Annotated[Integers, Shape("n_columns"), Within(-8 * GRID, 8 * GRID)],
+        mean: Annotated[Integers, Shape("n_columns"), Within(-MOST_MEAN, MOST_MEAN)],
         spread: Annotated[Integers, Shape("n_columns"), Within(LEAST_SPREAD, MOST_SPREAD)],
         correlations: Annotated[Integers, Shape("n_columns", "n_columns")],
+        sizes: Annotated[Integers, Shape("n_columns"), Within(LEAST_SPREAD, MOST_SPREAD)],
         coefficients: npt.NDArray[np.int32],
         attempt: Annotated[bytes, Within(ATTEMPT_BYTES, ATTEMPT_BYTES)],
         commitment: Annotated[bytes, Within(COMMITMENT_BYTES, COMMITMENT_BYTES)],
@@ -117,8 +122,8 @@ class CompletedProductSteps(PrivateProductSteps):
         Message: names, widths, tags: as of `open_products`; shifts (n_columns - 1,): of all
         parties' columns, as they told; n_rows, n_columns: labelled samples; columns and the label;
         taken (n_rows,): the rows that take part; held (n_rows, n_parties): which parties hold each
-        row; mean, spread (n_columns,), correlations (n_columns, n_columns): `Point`; coefficients
-        (n_coefficients,): `completion.coefficients`; attempt, commitment, **label: as of
+        row; mean, spread, sizes (n_columns,), correlations (n_columns, n_columns): `Point`;
+        coefficients (n_coefficients,): `completion.coefficients`; attempt, commitment, **label: as of
         `open_products`, of one vector; returns, summed, ``corrections`` (1, 1, n_columns + 1,
         n_columns + 1), uint64, with noise; publicly which of the own columns are ``withheld`` (1,
         n_own).
@@ -150,8 +155,9 @@ class CompletedProductSteps(PrivateProductSteps):
         here = layout.slices[self.name]
         if not np.array_equal(shifts[here], _shifts(encoded)):
             raise ProtocolError(f"party {self.name!r}: its columns have other shifts than these")
-        point = Point(mean, spread, correlations)
+        point = Point(mean, spread, correlations, sizes)
         self._check_point(point, coefficients, patterns, powers)
+        self._check_sizes(encoded.held, sizes, here)
         own_label: dict[str, Any] = dict(label)
         helps, rho_seed = own_label.get("helps") or [], own_label.get("rho_seed", b"")
         masked, helper = own_label.get("masked_vectors"), own_label.get("helper", "")
@@ -206,7 +212,8 @@ class CompletedProductSteps(PrivateProductSteps):
             total[:d, :d] += every.T @ every
             total[:d, d] += every.sum(axis=0, dtype=np.uint64) << np.uint64(unit_bits(n_rows))
             total[d, :d] = total[:d, d]
-        total += self._noise(d + 1, len(names), unit_bits(n_rows), asked)
+        size = np.append(sizes, GRID) / GRID
+        total += self._noise(size, len(names), unit_bits(n_rows), asked)
         blinded = total[None, None]
         self._blind(blinded, layout, withheld, seed, asked)
         return Summands(
@@ -292,16 +299,27 @@ class CompletedProductSteps(PrivateProductSteps):
             )
         state[_POINTS] = [*known, asked]
 
-    def _noise(self, size: int, n_parties: int, bits: int, asked: bytes) -> Ring:
-        """Draw this party's noise: that of all others together has a standard deviation of 1.
+    def _check_sizes(self, held: HeldColumns, sizes: Integers, here: slice) -> None:
+        """Refuse noise that is smaller than the own columns' rows."""
+        spread = held.values.std(axis=0) if len(held.values) else np.zeros(0)
+        wrong = np.minimum(spread, MOST_SPREAD / GRID) * NEAR > (sizes[here] + 0.5) / GRID
+        if wrong.any() or sizes[-1] != GRID:
+            raise ProtocolError(
+                f"party {self.name!r}: the noise on completed rows is to be smaller than a row"
+            )
 
-        Shapes: returns (size, size): symmetric.
+    def _noise(self, size: Array, n_parties: int, bits: int, asked: bytes) -> Ring:
+        """Draw this party's noise: that of all others together has the size of a row.
+
+        Shapes: size (n_numbers,): of each number of a row; returns (n_numbers, n_numbers):
+        symmetric.
         """
         key = self.party.secret_of("noise of completed rows", asked, KEY_BYTES)
         stream = fresh_keystream(f"completed rows of {self.name} {asked.hex()}", key)
-        upper = np.triu_indices(size)
-        found = np.zeros((size, size), dtype=np.uint64)
-        drawn = normal_integers(2.0 ** (2 * bits) / noise_parts(n_parties), len(upper[0]), stream)
+        upper = np.triu_indices(len(size))
+        found = np.zeros((len(size), len(size)), dtype=np.uint64)
+        sigma = 2.0 ** (2 * bits) / noise_parts(n_parties) * np.outer(size, size)[upper]
+        drawn = normal_integers(sigma, stream)
         found[upper] = found.T[upper] = drawn
         return found
 
@@ -312,7 +330,7 @@ def noise_parts(n_parties: int) -> float:
 
 
 def noise_variance(n_parties: int) -> float:
-    """Return the variance of the noise of all parties, in units of the columns."""
+    """Return the variance of the noise of all parties, for numbers of size 1."""
     return n_parties / noise_parts(n_parties) ** 2
 
 

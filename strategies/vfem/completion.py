@@ -41,6 +41,9 @@ GRID = 32
 LEAST_SPREAD, MOST_SPREAD = 7, 2 * GRID
 """Of standard deviations, in units of the grid: a column in rough units has from 1/2 to 1."""
 
+MOST_MEAN = 4 * GRID
+"""Of means, which are near 0 in rough units."""
+
 LEAST_EIGENVALUE = 0.01
 """Of correlations: the smaller, the more a completed row can hang on one observed number."""
 
@@ -62,24 +65,28 @@ class Point:
     # (n_columns, n_columns): correlations times the root of the rows that hold both columns; the
     # diagonal is 0
     correlations: Integers
+    # (n_columns,): standard deviations over the rows of each column, in `GRID` parts of a unit: of
+    # this size is the noise. That of the label is its unit.
+    sizes: Integers
 
     @classmethod
     def none(cls, n_columns: int) -> "Point":
         """Return the point by which nothing is completed: columns are independent, with mean 0."""
         mean, spread = np.zeros(n_columns, dtype=np.int64), np.full(n_columns, GRID)
-        return cls(mean, spread, np.zeros((n_columns, n_columns), dtype=np.int64))
+        none = np.zeros((n_columns, n_columns), dtype=np.int64)
+        return cls(mean, spread, none, spread.copy())
 
     @classmethod
-    def near(cls, mean: Array, covariance: Array, n_both: Array) -> "Point":
+    def near(cls, mean: Array, covariance: Array, n_both: Array, sizes: Integers) -> "Point":
         """Round a mean and a covariance, which is brought to be positive definite.
 
         Correlations are rounded to ``n^-1/2`` of the rows that hold both columns, the size of their
         errors: exact ones would be equations of other parties' columns.
 
-        Shapes: mean (n_columns,); covariance, n_both (n_columns, n_columns).
+        Shapes: mean, sizes (n_columns,); covariance, n_both (n_columns, n_columns).
         """
         size = np.sqrt(np.maximum(np.diag(covariance), 1e-12))
-        spread = np.clip(np.rint(size * GRID), LEAST_SPREAD, MOST_SPREAD)
+        spread = whole_sizes(size)
         values, vectors = np.linalg.eigh(covariance / np.outer(size, size))
         root = np.sqrt(np.maximum(n_both, 1.0))
         floor = LEAST_EIGENVALUE
@@ -88,7 +95,8 @@ class Point:
             scale = np.sqrt(np.diag(raised))
             rounded = np.rint(raised / np.outer(scale, scale) * root)
             np.fill_diagonal(rounded, 0.0)
-            found = cls(_whole(np.rint(mean * GRID)), _whole(spread), _whole(rounded))
+            centre = np.clip(np.rint(mean * GRID), -MOST_MEAN, MOST_MEAN)
+            found = cls(_whole(centre), spread, _whole(rounded), sizes)
             if found.least_eigenvalue(n_both) >= LEAST_EIGENVALUE:
                 return found
             floor *= 1.5
@@ -114,8 +122,13 @@ class Point:
 
     def digest(self) -> bytes:
         """Return what names the point."""
-        parts = (self.mean, self.spread, self.correlations)
+        parts = (self.mean, self.spread, self.correlations, self.sizes)
         return hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
+
+
+def whole_sizes(deviations: Array) -> Integers:
+    """Return standard deviations in `GRID` parts of a unit, as `Point` has them."""
+    return _whole(np.clip(np.rint(deviations * GRID), LEAST_SPREAD, MOST_SPREAD))
 
 
 def _whole(values: Array) -> Integers:

@@ -20,7 +20,7 @@ from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.moments.scoring import PatternCounts, covariance_of_slopes, scoring_step
 from strategies.vfem.completed_rounds import CompletedMoments, CompletedProducts
 from strategies.vfem.completed_steps import STEPS, noise_variance
-from strategies.vfem.completion import Point, lifts
+from strategies.vfem.completion import GRID, Point, lifts, whole_sizes
 from strategies.vfem.maximum_likelihood import Maximum
 
 SETTLED = 0.1
@@ -68,12 +68,13 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[Columns, Maximum]:
         counts = PatternCounts(
             np.vstack([counts.observed, label]), np.append(counts.n_rows, lone.n_rows)
         )
-    noise = noise_variance(len(prepared.widths))
+    sizes = whole_sizes(np.append(np.sqrt(np.maximum(np.diag(covariance)[:-1], 0.0)), 1.0))
+    noise = noise_variance(len(prepared.widths)) ** 0.25 * sizes / GRID
     vcov, settled, steps = np.full(both.shape, np.nan), False, 0
     before = slopes = np.full(len(kept), np.nan)
     while steps < STEPS and not settled:
         steps += 1
-        point = Point.near(mean, covariance, both)
+        point = Point.near(mean, covariance, both, sizes)
         opened, flat = products.completed(_of_all(point, columns, d))
         centre, used = point.centres, point.covariance(both)
         lift = lifts(flat, patterns, products.shifts)[:, columns][:, :, columns]
@@ -87,12 +88,12 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[Columns, Maximum]:
         if not _is_positive(covariance):
             vcov = np.full(both.shape, np.nan)
             continue
-        vcov = covariance_of_slopes(counts, used, mean, covariance, noise)
-        error = np.sqrt(np.diag(vcov)[1:])
-        settled = steps > 1 and bool((np.abs(slopes - before) < SETTLED * error).all())
+        sampling, of_noise = covariance_of_slopes(counts, used, mean, covariance, noise)
+        vcov = sampling + of_noise
+        settled = steps > 1 and _has_settled(slopes - before, vcov, of_noise)
     positive = _is_positive(covariance)
     if not positive:
-        covariance = Point.near(mean, covariance, both).covariance(both)
+        covariance = Point.near(mean, covariance, both, sizes).covariance(both)
     held = _as_patterns(counts)
     unit = np.append(np.ones(len(kept)), products.unit)
     fit = _in_units(held, mean * unit, covariance * np.outer(unit, unit), vcov, products.unit)
@@ -156,12 +157,25 @@ def _of_all(point: Point, columns: Indices, n_columns: int) -> Point:
     every = Point.none(n_columns)
     every.mean[columns], every.spread[columns] = point.mean, point.spread
     every.correlations[np.ix_(columns, columns)] = point.correlations
+    every.sizes[columns] = point.sizes
     return every
 
 
 def _is_positive(covariance: Array) -> bool:
     size = np.sqrt(np.maximum(np.diag(covariance), 1e-12))
     return bool(np.linalg.eigvalsh(covariance / np.outer(size, size))[0] > 1e-6)
+
+
+def _has_settled(moved: Array, vcov: Array, of_noise: Array) -> bool:
+    """Tell whether a step moved slopes by less than `SETTLED` errors, beside what noise moves.
+
+    Noise of two steps moves a slope with twice the variance of one's. Over all slopes together the
+    mean of squares is compared: its own error is small where there are many.
+    """
+    variance, noise = np.diag(vcov)[1:], 2.0 * np.diag(of_noise)[1:]
+    expected = noise / variance
+    chance = 2.0 * np.sqrt(2.0 * float(expected @ expected)) / len(moved)
+    return float(np.mean(moved**2 / variance - expected)) < SETTLED**2 + chance
 
 
 def _as_patterns(counts: PatternCounts) -> Patterns:

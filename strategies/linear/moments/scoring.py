@@ -178,27 +178,32 @@ def slope_directions(mean: Array, covariance: Array) -> tuple[Array, Array]:
 
 
 def covariance_of_slopes(
-    counts: PatternCounts, used: Array, mean: Array, covariance: Array, noise: float = 0.0
-) -> Array:
-    """Return the covariance of (intercept, beta) after a step.
+    counts: PatternCounts,
+    used: Array,
+    mean: Array,
+    covariance: Array,
+    noise: Array,
+) -> tuple[Array, Array]:
+    """Return the covariance of (intercept, beta) after a step: of sampling, and of noise.
 
     Shapes: used (n_columns, n_columns): by which rows were completed; mean (n_columns,), covariance
-    (n_columns, n_columns): the step's result; noise: variance of what was added to each completed
-    sum and product; returns (n_columns, n_columns).
+    (n_columns, n_columns): the step's result; noise (n_columns,): standard deviation of what was
+    added to each completed sum, and for two columns to their product; returns two of (n_columns,
+    n_columns).
     """
     inverses = counts.inverses(used)
     by_mean, by_covariance = slope_directions(mean, covariance)
     on_mean = np.tensordot(counts.n_rows, inverses, axes=1)
     spread = inverses @ covariance @ inverses
-    of_score = np.tensordot(counts.n_rows, spread, axes=1)
-    inverse = np.linalg.inv(used)
-    of_score += noise * inverse @ inverse
+    inverse, added = np.linalg.inv(used), noise**2
     lead = np.linalg.solve(on_mean, by_mean.T)
-    found = lead.T @ of_score @ lead
     weights = solve_information(inverses, counts.n_rows, used, by_covariance)
+    sampling = lead.T @ np.tensordot(counts.n_rows, spread, axes=1) @ lead
     varied = 0.5 * summed(spread, counts.n_rows, weights)
+    sampling += np.einsum("aij,bij->ab", weights, varied)
     # <G, U> = tr(N B) / 2, where B = S^-1 U S^-1 and N is symmetric noise.
     around = inverse @ weights @ inverse
-    doubled = around * (2.0 - np.eye(len(mean)))
-    varied += 0.25 * noise * (inverse @ doubled @ inverse)
-    return np.asarray(found + np.einsum("aij,bij->ab", weights, varied))
+    weighed = around * (2.0 - np.eye(len(mean))) * np.outer(added, added)
+    of_noise = lead.T @ (inverse * added) @ inverse @ lead
+    of_noise += 0.25 * np.einsum("aij,bij->ab", around, weighed)
+    return np.asarray(sampling), np.asarray(of_noise)
