@@ -28,7 +28,7 @@ MOST_MOVED = 0.1
 """By so many standard errors a coefficient may hang on covariances that are not identified."""
 
 MOST_COLUMNS = 100
-"""Of more, the information on the covariance does not fit a usual computer's memory: EM alone."""
+"""Of more, the information on the covariance does not fit a usual computer's memory."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Maximum:
     # (str, str): pairs of parties some of whose columns have a covariance that is not identified,
     # for lack of rows
     unidentified: list[tuple[str, str]]
+    by_pattern: bool = True  # Whether `patterns` have sums; else they have rows alone
 
     def not_identified(self, change: Array) -> Flags:
         """Tell which coefficients depend on covariances that no rows tell.

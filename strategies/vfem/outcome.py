@@ -190,7 +190,7 @@ def note_fit(result: Result, opened: Columns, found: Maximum) -> Flags:
             f"columns {opened.names(redundant)} do not vary, or follow from columns of other "
             "parties; they are left out and have no coefficient"
         )
-    if not found.fit.converged:
+    if not found.fit.converged and found.by_pattern:
         texts.append("not converged: the likelihood is flat; the data hardly tell some covariances")
     if found.fit.by_em:
         texts.append(

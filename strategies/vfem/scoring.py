@@ -109,7 +109,7 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[Columns, Maximum]:
         parties=prepared.parties,
     )
     _note(prepared, opened_columns, patterns.rows, settled, positive, steps)
-    return opened_columns, Maximum(fit, model, held, kept, unseen, [])
+    return opened_columns, Maximum(fit, model, held, kept, unseen, [], by_pattern=False)
 
 
 def _of_pairs(
@@ -193,7 +193,7 @@ def _in_units(
     """Return the fit, of labels as the server has them."""
     model = FullCovariance(np.ones(covariance.shape, dtype=bool))
     fit = _finish(held, model, mean, covariance, vcov * label_unit**2, 0, True, None)
-    return replace(fit, log_likelihood=float("nan"), by_em=True)
+    return replace(fit, log_likelihood=float("nan"), without_information=True)
 
 
 def _note(

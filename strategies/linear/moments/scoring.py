@@ -29,7 +29,6 @@ _FEW_COLUMNS = 40
 """Up to so many, the information fits a matrix of some megabytes."""
 
 _MOST_STEPS = 500
-_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,10 @@ def information_times(inverses: Array, n_rows: Array) -> Callable[[Array], Array
 
 
 def conjugate_gradients(
-    times: Callable[[Array], Array], right: Array, nearly: Callable[[Array], Array]
+    times: Callable[[Array], Array],
+    right: Array,
+    nearly: Callable[[Array], Array],
+    tolerance: float = 1e-9,
 ) -> Array:
     """Solve ``I(U) = right`` for several right sides.
 
@@ -103,7 +105,7 @@ def conjugate_gradients(
     towards = nearly(rest)
     direction = towards.copy()
     size = dot(rest, towards)
-    enough = _TOLERANCE**2 * size
+    enough = tolerance**2 * size
     for _ in range(_MOST_STEPS):
         if (size <= enough).all():
             break
