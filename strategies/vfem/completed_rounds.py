@@ -60,7 +60,7 @@ def rows_to_complete(prepared: Prepared) -> Flags | None:
     both = np.maximum(both, both.T)
     kinds, kind, counts = np.unique(held, axis=0, return_inverse=True, return_counts=True)
     has = kinds.astype(np.float64)
-    kept: Flags = kinds.any(axis=1)
+    kept: Flags = np.asarray(kinds.any(axis=1))
     while True:
         n = counts * kept
         pairs = (has * n[:, None]).T @ has
@@ -75,7 +75,8 @@ def rows_to_complete(prepared: Prepared) -> Flags | None:
         few = [(size, chosen) for size, chosen in sets if size > 0]
         if not few:
             break
-        kept = kept & ~min(few, key=lambda found: found[0])[1].astype(bool)
+        smallest = min(few, key=lambda found: float(found[0]))[1]
+        kept = np.asarray(kept & (smallest == 0))
     enough = [fewest(name, STEPS * int(widths.sum())) for name in names]
     if (np.diag(pairs) < enough).any():
         return None

@@ -10,7 +10,6 @@ what was asked is under the pads of the sum: whoever is asked for something else
 """
 
 import hashlib
-from collections.abc import Sequence
 from typing import Annotated, Any, TypedDict, Unpack
 
 import numpy as np
@@ -20,7 +19,6 @@ from scipy.special import ndtri
 from flwr_vertical import Summands, step
 from flwr_vertical.arrays import Array, Flags, Indices, Integers, Ring
 from flwr_vertical.errors import PolicyError, ProtocolError
-from flwr_vertical.node import Party
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy import KEY_BYTES, fresh_keystream
 from flwr_vertical.privacy.keystream import Keystream
@@ -56,7 +54,7 @@ NEAR = 0.8
 """Share of a column's standard deviation over its party's rows that noise may count it as."""
 
 # Under a prefix that the server may not write to.
-_POINTS = "node.vfem.points"
+_POINTS, _ROWS = "node.vfem.points", "node.vfem.rows"
 
 
 class LabelShare(TypedDict, total=False):
@@ -73,7 +71,8 @@ def normal_integers(sigma: Array, stream: Keystream) -> Ring:
     """Draw rounded normal numbers modulo 2^64 with standard deviations, of their shape."""
     words = stream.words(np.empty(sigma.shape, dtype=np.uint64))
     uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    return np.rint(sigma * ndtri(uniform)).astype(np.int64).view(np.uint64)
+    found: Ring = np.rint(sigma * ndtri(uniform)).astype(np.int64).view(np.uint64)
+    return found
 
 
 class CompletedProductSteps(PrivateProductSteps):
@@ -123,8 +122,8 @@ class CompletedProductSteps(PrivateProductSteps):
         parties' columns, as they told; n_rows, n_columns: labelled samples; columns and the label;
         taken (n_rows,): the rows that take part; held (n_rows, n_parties): which parties hold each
         row; mean, spread, sizes (n_columns,), correlations (n_columns, n_columns): `Point`;
-        coefficients (n_coefficients,): `completion.coefficients`; attempt, commitment, **label: as of
-        `open_products`, of one vector; returns, summed, ``corrections`` (1, 1, n_columns + 1,
+        coefficients (n_coefficients,): `completion.coefficients`; attempt, commitment, **label: as
+        of `open_products`, of one vector; returns, summed, ``corrections`` (1, 1, n_columns + 1,
         n_columns + 1), uint64, with noise; publicly which of the own columns are ``withheld`` (1,
         n_own).
 
@@ -177,7 +176,7 @@ class CompletedProductSteps(PrivateProductSteps):
         parts = (shifts, taken, held, coefficients)
         asked += b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
         asked = hashlib.sha256(self.party.services.binding() + asked).digest()
-        self._count(point, asked)
+        self._count(point, asked, taken.tobytes() + held.tobytes())
         # -- the terms of this party
         d = n_columns
         centre = whole_centres(point, n_rows, powers)
@@ -216,9 +215,7 @@ class CompletedProductSteps(PrivateProductSteps):
         total += self._noise(size, len(names), unit_bits(n_rows), asked)
         blinded = total[None, None]
         self._blind(blinded, layout, withheld, seed, asked)
-        return Summands(
-            {"corrections": blinded}, {"withheld": withheld}, modular=("corrections",)
-        )
+        return Summands({"corrections": blinded}, {"withheld": withheld}, modular=("corrections",))
 
     def _check_point(
         self,
@@ -230,10 +227,9 @@ class CompletedProductSteps(PrivateProductSteps):
         """Refuse coefficients by which a completed row could hang on few numbers."""
         told = point.correlations
         both = patterns.joint_rows
-        least = float("nan")
-        if np.array_equal(told, told.T) and not np.diag(told).any():
-            if (np.abs(told) <= np.sqrt(np.maximum(both, 1.0))).all():
-                least = point.least_eigenvalue(both)
+        sound = np.array_equal(told, told.T) and not np.diag(told).any()
+        sound = sound and bool((np.abs(told) <= np.sqrt(np.maximum(both, 1.0))).all())
+        least = point.least_eigenvalue(both) if sound else float("nan")
         if not least >= LEAST_EIGENVALUE:
             raise ProtocolError(
                 f"party {self.name!r}: rows are to be completed by correlations whose smallest "
@@ -264,7 +260,7 @@ class CompletedProductSteps(PrivateProductSteps):
         withheld, apart = self._told.admit_pairs(columns, widths, taken, held, counts[place] > 0)
         few = [name for name, n, far in zip(names, counts[place], apart, strict=True) if far and n]
         lacked = int((taken & ~own).sum())
-        if 0 < lacked < self._told._fewest(columns.values.shape[1]):
+        if 0 < lacked < self._told.fewest(columns.values.shape[1]):
             few.append(f"the {lacked} rows that it lacks")
         if few:
             raise PolicyError(
@@ -281,9 +277,13 @@ class CompletedProductSteps(PrivateProductSteps):
         )
         return withheld | of_label
 
-    def _count(self, point: Point, asked: bytes) -> None:
-        """Refuse more sums than a run may open; the same may be asked for again."""
-        state = self.party.state
+    def _count(self, point: Point, asked: bytes, rows: bytes) -> None:
+        """Refuse other rows, and more sums than a run may open; the same may be asked again."""
+        state, rows = self.party.state, hashlib.sha256(rows).digest()
+        if bytes(state.setdefault(_ROWS, rows)) != rows:
+            raise ProtocolError(
+                f"party {self.name!r}: other rows are to be completed than before in this run"
+            )
         known = [bytes(item) for item in state.get(_POINTS, [])]
         if asked in known:
             return

@@ -201,9 +201,7 @@ def exact_coefficients(point: Point, patterns: RowPatterns, shifts: Integers) ->
         yield (np.linalg.solve(inner, across) * scale[o, None]).T.reshape(-1)
 
 
-def coefficients(
-    point: Point, patterns: RowPatterns, shifts: Integers
-) -> npt.NDArray[np.int32]:
+def coefficients(point: Point, patterns: RowPatterns, shifts: Integers) -> npt.NDArray[np.int32]:
     """Return the coefficients of missing columns, for all patterns: `RowPatterns.blocks`."""
     parts = [np.rint(part) for part in exact_coefficients(point, patterns, shifts)]
     return np.concatenate([np.zeros(0), *parts]).astype(np.int32)

@@ -86,9 +86,11 @@ def fill_in(
         "iterations": float(fit.iterations),
         "converged": float(fit.converged),
     }
-    result.history = [
-        {"iteration": fit.iterations, "log_likelihood": result.metrics["log_likelihood"]}
-    ]
+    if found.by_pattern:
+        value = result.metrics["log_likelihood"]
+        result.history = [{"iteration": fit.iterations, "log_likelihood": value}]
+    else:
+        del result.metrics["log_likelihood"]  # nothing that was opened tells it
     mean, variance = _party_fits(opened, found, beta)
     held = (~problem.mask).sum(axis=0)
     result.party_metrics = {

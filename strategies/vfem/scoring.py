@@ -15,7 +15,6 @@ from flwr_vertical.errors import DataError
 from strategies.linear.moments.collect import Columns, Prepared
 from strategies.linear.moments.covariances import FullCovariance
 from strategies.linear.moments.fit import Fit, _finish
-from strategies.linear.moments.linear import dependent_columns
 from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.moments.scoring import PatternCounts, covariance_of_slopes, scoring_step
 from strategies.vfem.completed_rounds import CompletedMoments, CompletedProducts
@@ -26,8 +25,8 @@ from strategies.vfem.maximum_likelihood import Maximum
 SETTLED = 0.1
 """By so many standard errors the last step may move a slope."""
 
-_LEAST_OWN = 1e-3
-"""Share of a column's variance that others leave, below which it counts as following from them."""
+COPY = 0.995
+"""Columns with a larger correlation over the rows of both count as copies of each other."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[Columns, Maximum]:
     n_both, y = patterns.joint_rows, prepared.problem.y / products.unit
     first, _ = products.completed(Point.none(d))
     mean, covariance = _of_pairs(first, products, y, n_both)
-    kept = _usable(prepared, first, covariance, n_both)
+    kept = _usable(prepared, first, covariance)
     columns = np.append(kept, d - 1)
     here = np.ix_(columns, columns)
     mean, covariance, both = mean[columns], covariance[here], n_both[here]
@@ -108,7 +107,8 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[Columns, Maximum]:
         unit=prepared.of_columns("unit"),
         parties=prepared.parties,
     )
-    _note(prepared, opened_columns, patterns.rows, settled, positive, steps)
+    prepared.result.metrics["columns_withheld"] += float(len(unseen))
+    _note(prepared, len(patterns.rows), settled, positive, steps)
     return opened_columns, Maximum(fit, model, held, kept, unseen, [], by_pattern=False)
 
 
@@ -130,10 +130,8 @@ def _of_pairs(
     return mean, covariance
 
 
-def _usable(
-    prepared: Prepared, opened: CompletedMoments, covariance: Array, n_both: Array
-) -> Indices:
-    """Return the columns that a fit can use: told of, and no combination of those before them."""
+def _usable(prepared: Prepared, opened: CompletedMoments, covariance: Array) -> Indices:
+    """Return the columns that a fit can use: told of, and no copy of those before them."""
     left_out = opened.withheld[:-1].copy()
     for name, own in prepared.parties.items():
         names = prepared.problem.columns[name]
@@ -143,13 +141,10 @@ def _usable(
     if not len(columns):
         raise DataError("no column of any party varies over rows that may be told of")
     size = np.sqrt(np.diag(covariance)[columns])
-    here = np.ix_(columns, columns)
-    correlation = covariance[here] / np.outer(size, size)
-    least = max(_LEAST_OWN, 8.0 / float(n_both[here].min()))
-    follows = dependent_columns(correlation, np.ones(len(columns)), least)
-    # Pairs over different rows need not fit together; a copy shows in one pair alone.
-    copies = np.triu(np.abs(correlation), 1).max(axis=0) > 1.0 - least
-    return columns[~(follows & copies)]
+    correlation = covariance[np.ix_(columns, columns)] / np.outer(size, size)
+    copies = (np.triu(np.abs(correlation), 1) > COPY).any(axis=0)
+    found: Indices = columns[~copies]
+    return found
 
 
 def _of_all(point: Point, columns: Indices, n_columns: int) -> Point:
@@ -175,7 +170,7 @@ def _has_settled(moved: Array, vcov: Array, of_noise: Array) -> bool:
     variance, noise = np.diag(vcov)[1:], 2.0 * np.diag(of_noise)[1:]
     expected = noise / variance
     chance = 2.0 * np.sqrt(2.0 * float(expected @ expected)) / len(moved)
-    return float(np.mean(moved**2 / variance - expected)) < SETTLED**2 + chance
+    return bool(np.mean(moved**2 / variance - expected) < SETTLED**2 + chance)
 
 
 def _as_patterns(counts: PatternCounts) -> Patterns:
@@ -196,19 +191,10 @@ def _in_units(
     return replace(fit, log_likelihood=float("nan"), without_information=True)
 
 
-def _note(
-    prepared: Prepared,
-    opened: Columns,
-    rows: Indices,
-    settled: bool,
-    positive: bool,
-    steps: int,
-) -> None:
+def _note(prepared: Prepared, n_rows: int, settled: bool, positive: bool, steps: int) -> None:
     result, mask = prepared.result, prepared.problem.mask
-    n_left = int((~mask).any(axis=1).sum()) - len(rows)
+    n_left = int((~mask).any(axis=1).sum()) - n_rows
     result.metrics["rows_merged"], result.metrics["rows_left_out"] = 0.0, float(n_left)
-    withheld = 0
-    result.metrics["columns_withheld"] += float(withheld)
     if n_left:
         result.notes.append(
             f"{n_left:,} rows were left out: the parties that hold them, or lack them, would tell "

@@ -57,7 +57,7 @@ from strategies.vfem.scoring import fit_by_scoring
 COVARIANCES = ("full", "block")
 
 SMALL_LOSS = 0.01
-"""Share of the rows that opening by pattern may lose to small patterns before rows are completed."""
+"""Share of rows that opening by pattern may lose to small patterns; else rows are completed."""
 
 _seal, _send, _open = OPENING.parts
 _COMPLETED = Round(

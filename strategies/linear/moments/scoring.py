@@ -120,9 +120,7 @@ def conjugate_gradients(
     return found
 
 
-def solve_information(
-    inverses: Array, n_rows: Array, covariance: Array, right: Array
-) -> Array:
+def solve_information(inverses: Array, n_rows: Array, covariance: Array, right: Array) -> Array:
     """Return ``I^-1`` times right sides.
 
     Shapes: right (n_sides, n_columns, n_columns): symmetric; returns the same.
