@@ -148,6 +148,7 @@ class CompletedProductSteps(PrivateProductSteps):
                 f"party {self.name!r}: {n_columns - 1} columns of {n_rows} rows are not those of "
                 f"all parties, {sum(widths)} of {encoded.shape[0]}"
             )
+        self._fix_rows(taken, held)
         patterns = RowPatterns.of(taken, held, widths)
         powers = np.append(shifts, ROOM)
         layout = Layout(dict(zip(names, widths, strict=True)))
@@ -172,11 +173,11 @@ class CompletedProductSteps(PrivateProductSteps):
                 f"party {self.name!r}: rows are to be completed from a column of which nothing may "
                 "be told"
             )
-        asked = repr((names, widths, tags, attempt, commitment)).encode() + point.digest()
         parts = (shifts, taken, held, coefficients)
-        asked += b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
-        asked = hashlib.sha256(self.party.services.binding() + asked).digest()
-        self._count(point, asked, taken.tobytes() + held.tobytes())
+        content = point.digest() + b"".join(np.ascontiguousarray(p).tobytes() for p in parts)
+        told_all = repr((names, widths, tags, attempt, commitment)).encode()
+        asked = hashlib.sha256(self.party.services.binding() + told_all + content).digest()
+        self._count(point, asked)
         # -- the terms of this party
         d = n_columns
         centre = whole_centres(point, n_rows, powers)
@@ -212,7 +213,7 @@ class CompletedProductSteps(PrivateProductSteps):
             total[:d, d] += every.sum(axis=0, dtype=np.uint64) << np.uint64(unit_bits(n_rows))
             total[d, :d] = total[:d, d]
         size = np.append(sizes, GRID) / GRID
-        total += self._noise(size, len(names), unit_bits(n_rows), asked)
+        total += self._noise(size, len(names), unit_bits(n_rows), asked, content)
         blinded = total[None, None]
         self._blind(blinded, layout, withheld, seed, asked)
         return Summands({"corrections": blinded}, {"withheld": withheld}, modular=("corrections",))
@@ -277,13 +278,17 @@ class CompletedProductSteps(PrivateProductSteps):
         )
         return withheld | of_label
 
-    def _count(self, point: Point, asked: bytes, rows: bytes) -> None:
-        """Refuse other rows, and more sums than a run may open; the same may be asked again."""
-        state, rows = self.party.state, hashlib.sha256(rows).digest()
-        if bytes(state.setdefault(_ROWS, rows)) != rows:
+    def _fix_rows(self, taken: Flags, held: Flags) -> None:
+        """Refuse other rows than before."""
+        rows = hashlib.sha256(taken.tobytes() + held.tobytes()).digest()
+        if bytes(self.party.state.setdefault(_ROWS, rows)) != rows:
             raise ProtocolError(
                 f"party {self.name!r}: other rows are to be completed than before in this run"
             )
+
+    def _count(self, point: Point, asked: bytes) -> None:
+        """Refuse more sums than a run may open; the same may be asked for again."""
+        state = self.party.state
         known = [bytes(item) for item in state.get(_POINTS, [])]
         if asked in known:
             return
@@ -308,14 +313,15 @@ class CompletedProductSteps(PrivateProductSteps):
                 f"party {self.name!r}: the noise on completed rows is to be smaller than a row"
             )
 
-    def _noise(self, size: Array, n_parties: int, bits: int, asked: bytes) -> Ring:
+    def _noise(self, size: Array, n_parties: int, bits: int, asked: bytes, content: bytes) -> Ring:
         """Draw this party's noise: that of all others together has the size of a row.
 
         Shapes: size (n_numbers,): of each number of a row; returns (n_numbers, n_numbers):
         symmetric.
         """
         key = self.party.secret_of("noise of completed rows", asked, KEY_BYTES)
-        stream = fresh_keystream(f"completed rows of {self.name} {asked.hex()}", key)
+        label = hashlib.sha256(content).hexdigest()
+        stream = fresh_keystream(f"completed rows of {self.name} {label}", key)
         upper = np.triu_indices(len(size))
         found = np.zeros((len(size), len(size)), dtype=np.uint64)
         sigma = 2.0 ** (2 * bits) / noise_parts(n_parties) * np.outer(size, size)[upper]
