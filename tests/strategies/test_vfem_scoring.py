@@ -95,7 +95,7 @@ def test_a_step_has_the_numbers_of_the_pooled_rows(monkeypatch):
         gap = opened.products - whole.T @ whole
         assert np.abs(gap).max() < 4e-3 * np.abs(whole.T @ whole).max()
     point, _ = seen.points[-1]
-    mean, covariance = oracle.step(rows, point.centres, point.covariance(both))
+    _, covariance = oracle.step(rows, point.centres, point.covariance(both))
     slopes = np.linalg.solve(covariance[:-1, :-1], covariance[:-1, -1])
     unit = seen.prepared.problem.y_scale * seen.products.unit / seen.prepared.of_columns("unit")
     table = seen.result.coefficients.iloc[1:]
@@ -107,7 +107,7 @@ def test_what_is_opened_has_noise_of_the_size_of_a_row(monkeypatch):
     given = make(seed=1)
     seen = Seen(monkeypatch, given)
     rows, both = seen.rows(given[3], given[1]), seen.products.patterns.joint_rows
-    point, opened = seen.points[0]
+    _, opened = seen.points[0]
     whole = np.nan_to_num(rows[seen.products.patterns.rows])
     upper = np.triu_indices(len(whole.T) - 1)
     gaps = (opened.products - whole.T @ whole)[:-1, :-1][upper]
@@ -134,7 +134,7 @@ def test_ten_parties_come_near_the_maximum_in_few_rounds():
     assert rounds_of(result)["open_completed"] == 1 + steps
     center, unit = np.nanmean(rows, axis=0), np.nanstd(rows, axis=0)
     patterns = Patterns.of((rows - center) / unit)
-    mean, covariance, _, converged = maximum(patterns, *patterns.available(), 1e-10, 100)
+    _, covariance, _, converged = maximum(patterns, *patterns.available(), 1e-10, 100)
     best = unit[-1] * np.linalg.solve(covariance[:-1, :-1], covariance[:-1, -1]) / unit[:-1]
     table = result.coefficients.iloc[1:]
     assert converged
