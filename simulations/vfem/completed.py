@@ -103,7 +103,8 @@ def _multiple_imputation(rows: Array, seed: int) -> Fitted:
     betas = np.array([beta for beta, _ in made])
     within = np.mean([error**2 for _, error in made], axis=0)
     between = (1.0 + 1.0 / _DRAWS) * betas.var(axis=0, ddof=1)
-    return betas.mean(axis=0), np.sqrt(within + between)
+    mean, error = betas.mean(axis=0), np.sqrt(within + between)
+    return np.asarray(mean, dtype=np.float64), np.asarray(error, dtype=np.float64)
 
 
 def replicate(job: Job, shared: Any = None) -> Metrics:

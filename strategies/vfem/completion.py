@@ -211,12 +211,14 @@ def are_those_of(
     flat: npt.NDArray[np.int32], point: Point, patterns: RowPatterns, shifts: Integers
 ) -> bool:
     """Tell whether coefficients are those of a point; their own digest binds rounding."""
+    if flat.shape != (patterns.n_coefficients(),):
+        return False
     at = 0
     for part in exact_coefficients(point, patterns, shifts):
         if not (np.abs(flat[at : at + len(part)] - part) <= _SURE + 1e-9 * np.abs(part)).all():
             return False
         at += len(part)
-    return at == len(flat)
+    return True
 
 
 def lifts(flat: npt.NDArray[np.int32], patterns: RowPatterns, shifts: Integers) -> Array:

@@ -69,7 +69,7 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[Columns, Maximum]:
         )
     sizes = whole_sizes(np.append(np.sqrt(np.maximum(np.diag(covariance)[:-1], 0.0)), 1.0))
     noise = noise_variance(len(prepared.widths)) ** 0.25 * sizes / GRID
-    vcov, settled, steps = np.full(both.shape, np.nan), False, 0
+    settled, steps = False, 0
     before = slopes = np.full(len(kept), np.nan)
     while steps < STEPS and not settled:
         steps += 1
@@ -84,8 +84,8 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[Columns, Maximum]:
             sums, of_rows = sums + its_sums, of_rows + its_products
         mean, covariance = scoring_step(counts, centre, used, lift, sums, of_rows)
         before, slopes = slopes, np.linalg.solve(covariance[:-1, :-1], covariance[:-1, -1])
-        if not _is_positive(covariance):
-            vcov = np.full(both.shape, np.nan)
+        vcov = np.full(both.shape, np.nan)
+        if steps == 1 or not _is_positive(covariance):
             continue
         sampling, of_noise = covariance_of_slopes(counts, used, mean, covariance, noise)
         vcov = sampling + of_noise

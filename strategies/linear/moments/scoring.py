@@ -25,8 +25,8 @@ import numpy as np
 
 from flwr_vertical.arrays import Array, Flags
 
-_FEW_COLUMNS = 40
-"""Up to so many, the information fits a matrix of some megabytes."""
+_FEW_COLUMNS = 72
+"""Up to so many, the information fits a matrix of 200 MB, which pays where patterns are many."""
 
 _MOST_STEPS = 500
 
@@ -72,7 +72,7 @@ def summed(left: Array, n_rows: Array, inner: Array) -> Array:
 def information_times(inverses: Array, n_rows: Array) -> Callable[[Array], Array]:
     """Return what multiplies directions with the expected information on the covariance."""
     n_patterns, d, _ = inverses.shape
-    if d > _FEW_COLUMNS:
+    if d > min(_FEW_COLUMNS, 2 * n_patterns):
         return lambda directions: 0.5 * summed(inverses, n_rows, directions)
     flat = inverses.reshape(n_patterns, d * d)
     every = (flat.T @ (flat * n_rows[:, None])).reshape(d, d, d, d)
