@@ -80,7 +80,7 @@ def _maximum_likelihood(rows: Array) -> Fitted:
     counts, none = counts_of(patterns), np.zeros(len(mean))
     vcov, _ = covariance_of_slopes(counts, covariance, mean, covariance, none)
     beta = np.linalg.solve(covariance[:-1, :-1], covariance[:-1, -1])
-    return beta, np.sqrt(np.diag(vcov)[1:])
+    return np.asarray(beta, dtype=np.float64), np.sqrt(np.diag(vcov)[1:])
 
 
 def _least_squares(rows: Array) -> Fitted:

@@ -15,6 +15,7 @@ from strategies.linear.moments.matrix_free import maximum
 from strategies.linear.moments.patterns import Patterns
 from strategies.vfem import VFEM, completed_steps, scoring, strategy
 from strategies.vfem.completed_rounds import CompletedProducts, rows_to_complete
+from strategies.vfem.completion import LEAST_EIGENVALUE
 from tests.kit import resuming
 from tests.kit.ledgered import Nodes
 from tests.kit.vfem_runs import rounds_of
@@ -362,3 +363,71 @@ def test_a_run_that_was_killed_goes_on_to_the_same_numbers(tmp_path, monkeypatch
             one, other = again.result.coefficients, whole.result.coefficients
             np.testing.assert_allclose(one["estimate"], other["estimate"], rtol=1e-9)
             np.testing.assert_allclose(one["std_error"], other["std_error"], rtol=1e-9)
+
+
+# -- what the opened sums tell of a single row -----------------------------------------------
+
+
+def told_of_one_row(noise, steps=3, chosen=False, n=400, parties=4, seed=0):
+    """Share of a lone row's variance that the best linear guess explains, of all that opens.
+
+    The server knows who holds which rows, the distribution, and all coefficients. Unknown to it are
+    sums and products of each pattern, normal about what it expects of them. One row is the only one
+    of its pattern. Points are what the fit comes to, or chosen by the server.
+    """
+    rng = np.random.default_rng(seed)
+    truth = 0.4 + 0.6 * np.eye(parties)
+    kinds = np.array(np.meshgrid(*[[0, 1]] * parties)).reshape(parties, -1).T.astype(bool)[1:]
+    counts = rng.multinomial(n, np.full(len(kinds), 1 / len(kinds))).astype(float)
+    alone = int(np.flatnonzero(kinds.sum(axis=1) == 2)[0])
+    counts[alone] = 1.0
+    upper = np.triu_indices(parties)
+    matrices = [np.eye(parties)]  # pairs, then covariances that differ by their errors
+    for _ in range(steps):
+        error = rng.normal(size=(parties, parties)) / np.sqrt(n)
+        root = rng.normal(size=(parties, parties + 1))
+        wild = root @ root.T / np.outer(*[np.linalg.norm(root, axis=1)] * 2)
+        least = np.linalg.eigvalsh(wild)[0]
+        share = max(0.0, LEAST_EIGENVALUE - least) / (1.0 - least)  # of the identity, at least
+        wild = (1.0 - share) * wild + share * np.eye(parties)
+        matrices.append(wild if chosen else truth + (error + error.T) / 2)
+    spread, sides = [], [[] for _ in matrices]
+    for kind, count in zip(kinds, counts, strict=True):
+        own = np.where(np.outer(kind, kind), truth, 0.0)
+        pairs = np.einsum("ik,jl->ijkl", own, own) + np.einsum("il,jk->ijkl", own, own)
+        block = np.zeros((parties + len(upper[0]),) * 2)
+        block[:parties, :parties] = count * own
+        block[parties:, parties:] = count * pairs[upper][:, *upper]
+        spread.append(block)
+        for side, matrix in zip(sides, matrices, strict=True):
+            lift = np.zeros((parties, parties))
+            o = np.flatnonzero(kind)
+            lift[:, o] = matrix[:, o] @ np.linalg.inv(matrix[np.ix_(o, o)])
+            several = np.einsum("ik,jl->ijkl", lift, lift)
+            several = several + several.transpose(0, 1, 3, 2)
+            several[..., np.arange(parties), np.arange(parties)] /= 2.0
+            whole = np.zeros_like(block)
+            whole[:parties, :parties] = lift
+            whole[parties:, parties:] = several[upper][:, *upper]
+            side.append(whole)
+    equations = np.concatenate([np.concatenate(side, axis=1) for side in sides])
+    width = len(spread[0])
+    prior = np.zeros((width * len(kinds),) * 2)
+    for g, block in enumerate(spread):
+        here = slice(g * width, (g + 1) * width)
+        prior[here, here] = block
+    seen = equations @ prior @ equations.T + noise**2 * np.eye(len(equations))
+    across = equations @ prior
+    known = across.T @ np.linalg.lstsq(seen, across, rcond=1e-10)[0]
+    at = alone * width + np.flatnonzero(kinds[alone])
+    return float(np.diag(known)[at].sum() / np.diag(prior)[at].sum())
+
+
+def test_what_opens_hardly_tells_of_the_only_row_of_its_pattern():
+    """With 3 parties a server that chooses the points would have it exactly, but for the noise."""
+    shares = [told_of_one_row(1.0, seed=seed) for seed in range(5)]
+    assert max(shares) < 0.04
+    few = {"chosen": True, "n": 300, "parties": 3}
+    assert max(told_of_one_row(1.0, seed=seed, **few) for seed in range(5)) < 0.2
+    assert min(told_of_one_row(1e-5, seed=seed, **few) for seed in range(5)) > 0.99
+    assert told_of_one_row(1.0, steps=20, chosen=True) > 0.3  # so there are three
