@@ -18,6 +18,11 @@ finish_moments         down: the own coefficients; up, summed: a rounded term fo
                        without a label
 =====================  ===========================================================================
 
+Where patterns are small, these sums would lose rows. Then all complete the rows together, and the
+server opens one matrix of sums over all rows, with noise, for each of three steps of Fisher scoring
+at most (`completion`, `completed_rounds`, `scoring`): `open_completed`, up to four times, stands in
+the place of `open_products`.
+
 The paper's own Algorithm 1, which opens a number of each sample in each of many rounds, is
 `strategies.vfem_iterations`.
 """
@@ -102,8 +107,15 @@ class VFEM(Strategy):
     label are in `Result.predictions`: conditional mean given the columns at hand, standard error,
     and a 95 % prediction interval.
 
-    Sums over few rows are not opened. Where fewer rows than the parties' minimum are held by the
-    same parties, they count as lacking some of these, to join others, or are left out;
+    Sums over few rows are not opened. Where that would cost more than a hundredth of the rows,
+    since few rows are held by the same parties, rows are completed from a mean and a covariance
+    that all parties are told, and one matrix of sums over all rows is opened, at most four times:
+    pairs of columns, then three steps of Fisher scoring. Numbers that are opened have noise of the
+    size of one row, which standard errors count. They are by the expected information. If the last
+    step moved coefficients by more than a tenth of their standard error, a note says that they
+    take blocks as missing completely at random; if the covariance is not positive definite there
+    are none. Without an intercept, with ``covariance="block"``, ``noise_prior`` or encrypted sums,
+    and where two parties share too few rows, small patterns are merged instead, or left out:
     ``metrics["rows_merged"]``, ``metrics["rows_left_out"]`` and a note say how many rows that cost.
 
     Of two parties that hold fewer than 30 rows together nothing is known of how their columns go
@@ -111,8 +123,9 @@ class VFEM(Strategy):
     covariances). Coefficients that depend on that have no standard error; a note names them.
     A coefficient is NaN where a column is not in the fit, and a note says why.
 
-    Where complete rows give other coefficients than all rows together, by more than chance, a note
-    says that blocks are hardly missing at random; ``metrics["missingness_p_value"]`` is the test's.
+    Where sums are opened by pattern and complete rows give other coefficients than all rows
+    together, by more than chance, a note says that blocks are hardly missing at random;
+    ``metrics["missingness_p_value"]`` is the test's.
 
     There is no ``epsilon``: noise does not shrink with a pattern's rows, and each pattern would
     have its own, so that small patterns would upset the likelihood of all. `MeanImpute` and
@@ -187,6 +200,17 @@ class VFEM(Strategy):
             "server",
             "for each missingness pattern, over no fewer rows than the parties' minimum: sums of "
             "columns, of products of two columns, and of products of a column and the label",
+        ),
+        (
+            "server, instead where patterns are small",
+            "sums of rows that are completed from what the parties hold of them, of their products "
+            "and of products with the label, over all rows, with noise of the size of a row; once "
+            "with nothing completed, and at most three times by other means and covariances",
+        ),
+        (
+            "every party, where patterns are small",
+            "which parties hold each labelled sample; means, standard deviations and correlations "
+            "of all columns and the label, to the size of their errors, at most three times",
         ),
         (
             "server",
