@@ -12,7 +12,7 @@ import numpy as np
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
-from strategies.linear.moments.collect import Columns, Prepared
+from strategies.linear.moments.collect import RegressionColumns, Prepared
 from strategies.linear.moments.covariances import FullCovariance
 from strategies.linear.moments.fit import Fit, _finish
 from strategies.linear.moments.patterns import Pattern, Patterns
@@ -26,7 +26,7 @@ SETTLED = 0.1
 """By so many standard errors the last step may move a slope."""
 
 COPY = 0.995
-"""Columns with a larger correlation over the rows of both count as copies of each other."""
+"""RegressionColumns with a larger correlation over the rows of both count as copies of each other."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _Lone:
         return lift, along * (self.total - self.n_rows * level), square * np.outer(along, along)
 
 
-def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[Columns, Maximum]:
+def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[RegressionColumns, Maximum]:
     """Open completed rows' products until a step settles, three times at most, and fit."""
     products = CompletedProducts(prepared, taken)
     patterns, d = products.patterns, len(products.shifts)
@@ -100,7 +100,7 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[Columns, Maximum]:
     unseen = np.flatnonzero(first.withheld[:-1])
     model = FullCovariance(np.ones(both.shape, dtype=bool))
     told = _as_patterns(PatternCounts(patterns.counts.observed, patterns.counts.n_rows))
-    opened_columns = Columns(
+    opened_columns = RegressionColumns(
         problem=prepared.problem,
         patterns=told,
         center=prepared.of_columns("center"),

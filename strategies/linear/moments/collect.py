@@ -58,7 +58,7 @@ _TWO_LIMBS = 4e7
 
 @dataclass(frozen=True)
 class Offered:
-    """Columns as the parties offered them, for more products of them."""
+    """RegressionColumns as the parties offered them, for more products of them."""
 
     moments: Moments  # By group, with the labels of the problem
     # center, unit: (n_columns,): A party's column is ``center + unit * z`` with ``z`` the offered
@@ -68,7 +68,7 @@ class Offered:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
+class RegressionColumns:
     """What the server knows of a regression's columns, and labels of its own.
 
     A party's column is ``center + unit * z`` with ``z`` the column of the fit; a label is
@@ -84,7 +84,7 @@ class Columns:
 
     @property
     def n_columns(self) -> int:
-        """Columns of all parties."""
+        """RegressionColumns of all parties."""
         return len(self.center)
 
     @property
@@ -106,7 +106,7 @@ class Columns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenedMoments(Columns):
+class OpenedMoments(RegressionColumns):
     """Sums over the rows of each group; labels of rows in no group are a pattern of their own."""
 
     groups: RowGroups  # Of the labelled samples
@@ -145,7 +145,7 @@ class Prepared:
 
     @property
     def parties(self) -> dict[str, slice]:
-        """Columns of each party."""
+        """RegressionColumns of each party."""
         ends = np.cumsum([0, *self.widths.values()]).tolist()
         return {name: slice(a, b) for name, a, b in zip(self.widths, ends, ends[1:], strict=False)}
 
