@@ -7,7 +7,7 @@ import numpy as np
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
-from strategies.linear.moments.collect import RegressionColumns, OpenedMoments
+from strategies.linear.moments.collect import OpenedMoments, RegressionColumns
 from strategies.linear.moments.covariances import (
     BlockCovariance,
     CovarianceModel,

@@ -12,7 +12,7 @@ import numpy as np
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
-from strategies.linear.moments.collect import RegressionColumns, Prepared
+from strategies.linear.moments.collect import Prepared, RegressionColumns
 from strategies.linear.moments.covariances import FullCovariance
 from strategies.linear.moments.fit import Fit, _finish
 from strategies.linear.moments.patterns import Pattern, Patterns
@@ -26,7 +26,7 @@ SETTLED = 0.1
 """By so many standard errors the last step may move a slope."""
 
 COPY = 0.995
-"""RegressionColumns with a larger correlation over the rows of both count as copies of each other."""
+"""Columns with a larger correlation over the rows of both count as copies of each other."""
 
 
 @dataclass(frozen=True)

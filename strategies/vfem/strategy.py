@@ -49,7 +49,7 @@ from strategies.linear.moment_party import (
     MomentParty,
     moments_protocol,
 )
-from strategies.linear.moments.collect import RegressionColumns, Prepared, open_prepared, prepare
+from strategies.linear.moments.collect import Prepared, RegressionColumns, open_prepared, prepare
 from strategies.linear.moments.groups import by_pattern
 from strategies.linear.prediction.server import keep_and_predict
 from strategies.vfem.completed_rounds import rows_to_complete
@@ -96,7 +96,7 @@ class VFEM(Strategy):
 
     ``label = intercept + sum over parties of x_k' beta_k + noise``, columns jointly normal; the
     estimates are those of maximum likelihood, given that blocks are missing at random (also
-    depending on labels and on what is observed). RegressionColumns of different parties may be correlated;
+    depending on labels and on what is observed). Columns of different parties may be correlated;
     ``covariance="block"`` is the paper's model, in which they are not.
 
     Notes

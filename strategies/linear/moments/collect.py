@@ -58,7 +58,7 @@ _TWO_LIMBS = 4e7
 
 @dataclass(frozen=True)
 class Offered:
-    """RegressionColumns as the parties offered them, for more products of them."""
+    """Columns as the parties offered them, for more products of them."""
 
     moments: Moments  # By group, with the labels of the problem
     # center, unit: (n_columns,): A party's column is ``center + unit * z`` with ``z`` the offered
@@ -84,7 +84,7 @@ class RegressionColumns:
 
     @property
     def n_columns(self) -> int:
-        """RegressionColumns of all parties."""
+        """Columns of all parties."""
         return len(self.center)
 
     @property
@@ -145,7 +145,7 @@ class Prepared:
 
     @property
     def parties(self) -> dict[str, slice]:
-        """RegressionColumns of each party."""
+        """Columns of each party."""
         ends = np.cumsum([0, *self.widths.values()]).tolist()
         return {name: slice(a, b) for name, a, b in zip(self.widths, ends, ends[1:], strict=False)}
 
