@@ -77,13 +77,16 @@ class Point:
         return cls(mean, spread, none, spread.copy())
 
     @classmethod
-    def near(cls, mean: Array, covariance: Array, n_both: Array, sizes: Integers) -> "Point":
+    def near(
+        cls, mean: Array, covariance: Array, n_both: Array, sizes: Integers, weight: float = 0.0
+    ) -> "Point":
         """Round a mean and a covariance, which is brought to be positive definite.
 
         Correlations are rounded to ``n^-1/2`` of the rows that hold both columns, the size of their
         errors: exact ones would be equations of other parties' columns.
 
-        Shapes: mean, sizes (n_columns,); covariance, n_both (n_columns, n_columns).
+        Shapes: mean, sizes (n_columns,); covariance, n_both (n_columns, n_columns); weight: of the
+        identity in the correlations.
         """
         size = np.sqrt(np.maximum(np.diag(covariance), 1e-12))
         spread = whole_sizes(size)
@@ -93,7 +96,7 @@ class Point:
         while True:
             raised = (vectors * np.maximum(values, floor)) @ vectors.T
             scale = np.sqrt(np.diag(raised))
-            rounded = np.rint(raised / np.outer(scale, scale) * root)
+            rounded = np.rint((1.0 - weight) * raised / np.outer(scale, scale) * root)
             np.fill_diagonal(rounded, 0.0)
             centre = np.clip(np.rint(mean * GRID), -MOST_MEAN, MOST_MEAN)
             found = cls(_whole(centre), spread, _whole(rounded), sizes)

@@ -29,6 +29,21 @@ COPY = 0.995
 """Columns with a larger correlation over the rows of both count as copies of each other."""
 
 
+_NO_SHRINKAGE = 0.15
+
+
+def shrinkage(n_both: Array) -> float:
+    """Return the weight of the identity in the correlations by which rows are completed.
+
+    Errors of the correlations of d columns over n rows move their eigenvalues by ``(d / n)^1/2``.
+    Where that is large, inverses of the covariance weigh rows by chance, and shrinking it costs
+    less: a step is consistent by any covariance where blocks are missing completely at random.
+
+    Shapes: n_both (n_columns, n_columns): rows that hold two columns.
+    """
+    return max(float(np.sqrt(len(n_both) / n_both.mean())) - _NO_SHRINKAGE, 0.0)
+
+
 @dataclass(frozen=True)
 class _Lone:
     """Labels of rows of which no column is told."""
@@ -73,7 +88,8 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[RegressionColumns,
     before = slopes = np.full(len(kept), np.nan)
     while steps < STEPS and not settled:
         steps += 1
-        point = Point.near(mean, covariance, both, sizes)
+        weight = shrinkage(both) * (2.0 if steps == 1 else 1.0)
+        point = Point.near(mean, covariance, both, sizes, weight)
         opened, flat = products.completed(_of_all(point, columns, d))
         centre, used = point.centres, point.covariance(both)
         lift = lifts(flat, patterns, products.shifts)[:, columns][:, :, columns]
