@@ -93,14 +93,14 @@ class CompletedRows(ToldRows):
 
     def check_sets(self, sizes: Indices, n_columns: int) -> None:
         """Refuse sets of own rows, held by the same parties, that are neither none nor enough."""
-        few = sizes[(sizes > 0) & (sizes < self._fewest(n_columns))]
+        few = sizes[(sizes > 0) & (sizes < self.fewest(n_columns))]
         if len(few):
             raise PolicyError(
                 f"party {self._name!r}",
                 key_of("min_rows"),
                 f"sums of completed columns that may tell of {few.min()} of its rows alone, which "
                 "the same parties hold",
-                f"sets of at least {self._fewest(n_columns):,} rows",
+                f"sets of at least {self.fewest(n_columns):,} rows",
                 "leave these rows out",
             )
 
