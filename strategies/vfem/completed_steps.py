@@ -34,6 +34,7 @@ from flwr_vertical.protocol.arguments import DISTINCT, OWN, Shape, Within
 from strategies.vfem.completion import (
     GRID,
     LEAST_EIGENVALUE,
+    LEAST_SHIFT,
     LEAST_SPREAD,
     MOST_MEAN,
     MOST_SPREAD,
@@ -102,7 +103,7 @@ class CompletedProductSteps(PrivateProductSteps):
         names: Names,
         widths: Widths,
         tags: Annotated[list[bytes], Within("names", "names")],
-        shifts: Annotated[Integers, Shape("n_columns - 1"), Within(0, 60)],
+        shifts: Annotated[Integers, Shape("n_columns - 1"), Within(LEAST_SHIFT, 60)],
         n_rows: Annotated[int, Within(1, 2**40)],
         n_columns: Annotated[int, Within(2, 2**20)],
         taken: Annotated[Flags, Shape("n_rows")],
@@ -157,7 +158,7 @@ class CompletedProductSteps(PrivateProductSteps):
             raise ProtocolError(f"party {self.name!r}: its columns have other shifts than these")
         point = Point(mean, spread, correlations, sizes)
         self._check_point(point, coefficients, patterns, powers)
-        self._check_sizes(encoded.held, sizes, here)
+        self._check_sizes(encoded.held, taken, sizes, here)
         own_label: dict[str, Any] = dict(label)
         helps, rho_seed = own_label.get("helps") or [], own_label.get("rho_seed", b"")
         masked, helper = own_label.get("masked_vectors"), own_label.get("helper", "")
@@ -304,9 +305,10 @@ class CompletedProductSteps(PrivateProductSteps):
             )
         state[_POINTS] = [*known, asked]
 
-    def _check_sizes(self, held: HeldColumns, sizes: Integers, here: slice) -> None:
+    def _check_sizes(self, held: HeldColumns, taken: Flags, sizes: Integers, here: slice) -> None:
         """Refuse noise that is smaller than the own columns' rows."""
-        spread = held.values.std(axis=0) if len(held.values) else np.zeros(0)
+        own = held.values[taken[held.rows]]
+        spread = own.std(axis=0) if len(own) else np.zeros(held.values.shape[1])
         wrong = np.minimum(spread, MOST_SPREAD / GRID) * NEAR > (sizes[here] + 0.5) / GRID
         if wrong.any() or sizes[-1] != GRID:
             raise ProtocolError(

@@ -35,6 +35,9 @@ ROOM = 12
 _BITS = ROOM - 3
 """Of coefficients. So products of completed rows are as large as 128 times those of columns."""
 
+LEAST_SHIFT = ROOM - _BITS
+"""Of columns: a smaller one would need coefficients below 1."""
+
 GRID = 32
 """Means and standard deviations are told to this share of the unit of a column."""
 

@@ -82,8 +82,11 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[RegressionColumns,
         counts = PatternCounts(
             np.vstack([counts.observed, label]), np.append(counts.n_rows, lone.n_rows)
         )
-    sizes = whole_sizes(np.append(np.sqrt(np.maximum(np.diag(covariance)[:-1], 0.0)), 1.0))
-    noise = noise_variance(len(prepared.widths)) ** 0.25 * sizes / GRID
+    added = noise_variance(len(prepared.widths)) ** 0.5
+    # Not below what a party finds in its own rows, whatever the noise was.
+    above = np.diag(covariance)[:-1] + 2.5 * added / np.maximum(np.diag(both)[:-1], 1.0)
+    sizes = whole_sizes(np.append(np.sqrt(np.maximum(above, 0.0)), 1.0))
+    noise = added**0.5 * sizes / GRID
     settled, steps = False, 0
     before = slopes = np.full(len(kept), np.nan)
     while steps < STEPS and not settled:
