@@ -264,4 +264,4 @@ def test_a_column_with_one_value_far_out_reads_that_row(monkeypatch):
         read = told[np.abs(told).sum(axis=(1, 2)).argmax()][1]
         row = truth[5] / truth.std(axis=0)
         cosines.append(read @ row / np.linalg.norm(read) / np.linalg.norm(row))
-    assert 0.5 < np.mean(cosines) < 1.0
+    assert 0.6 < np.median(cosines) < 1.0
