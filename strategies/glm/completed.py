@@ -28,7 +28,7 @@ from flwr_vertical.products.pairs import PAIRS_OPENING, PairProducts
 from flwr_vertical.products.row_groups import RowGroups, distinct_rows, max_vectors
 from flwr_vertical.protocol.declaration import BITS, NOTHING, ROWS, If, Round
 from strategies.glm.party import COMPLETES
-from strategies.glm.unseen import Unseen
+from strategies.glm.unseen import Unseen, maps_of
 from strategies.linear.families import Family
 from strategies.linear.moments.collect import OpenedMoments
 from strategies.linear.moments.groups import MinimumRows, too_few
@@ -156,11 +156,11 @@ class LabelledCompletion:
         """Return who holds the rows of the fit, and the distribution of the columns."""
         center, unit, problem = opened.offered.center, opened.offered.unit, opened.problem
         held, n = np.unique(~problem.mask[opened.groups.group >= 0], axis=0, return_counts=True)
+        maps = maps_of(self.model, list(opened.parties.values()), held)
         return Unseen(
             family,
             center + unit * self.model.mean,
             self.model.covariance * np.outer(unit, unit),
-            held,
+            maps * unit[:, None] / unit,
             n.astype(np.float64),
-            [len(names) for names in problem.columns.values()],
         )
