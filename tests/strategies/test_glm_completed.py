@@ -17,6 +17,7 @@ from strategies.glm.unseen import Unseen
 from strategies.linear.families import family_named
 from tests.kit import resuming
 from tests.kit.ledgered import Nodes
+from tests.kit.repeating import every_sum_twice
 
 FAMILIES = {"binomial": sm.families.Binomial(), "poisson": sm.families.Poisson()}
 ALIGNED = ["hello", "share_ids", "prepare_moments", "seal_group_seed", "send_masked"]
@@ -152,6 +153,30 @@ def test_a_penalty_selects_on_completed_rows():
     estimates = result.coefficients["estimate"]
     assert (estimates["p3"] == 0).all()
     assert (np.abs(estimates[:-2]) > 0).all()
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_corrected_estimates_come_near_the_fit_of_the_full_table(family):
+    tables, labels = truth(family, n=6000, strength=1.2)
+    given = without(tables, 0.6)
+    x = sm.add_constant(np.column_stack([table.to_numpy() for table in tables.values()]))
+    full = sm.GLM(labels.to_numpy(), x, family=FAMILIES[family]).fit()
+    found = run(given, labels, family).coefficients
+    plain = run(given, labels, family, "ridge", l2=1e-6).coefficients["estimate"]
+    errors = found["std_error"].to_numpy()
+    gap, other = (np.asarray(e - full.params) for e in (found["estimate"], plain))
+    assert np.abs(gap / errors).max() < 3.5
+    # Of labels 0 and 1 slopes are too small, of counts the level at the columns' means too large.
+    off = [d / errors if family == "binomial" else x.mean(axis=0) @ d for d in (gap, other)]
+    assert np.abs(off[1]).max() > 3 * np.abs(off[0]).max()
+
+
+def test_sums_that_are_asked_twice_have_equal_bytes():
+    tables, labels = truth(n=900)
+    with every_sum_twice(also={"send_masked"}) as repetition:
+        run(without(tables, 0.6), labels)
+    repetition.check()
+    assert {"open_pairs", "complete", "send_masked", "open_products"} <= repetition.steps
 
 
 # -- the correction ----------------------------------------------------------------------------
