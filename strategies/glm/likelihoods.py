@@ -14,7 +14,7 @@ from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
 from strategies.glm.approximation import Approximation
 from strategies.glm.quadratic import Quadratic
-from strategies.glm.unseen import Unseen
+from strategies.glm.unseen import Unseen, maps_of
 from strategies.linear.families import Family
 from strategies.linear.moments.collect import OpenedMoments
 from strategies.linear.moments.fit import Fit
@@ -221,11 +221,11 @@ def unseen_of(opened: OpenedMoments, model: JointModel, family: Family) -> Unsee
     """Return who holds the rows of the fit, and the distribution of the columns."""
     center, unit, problem = opened.offered.center, opened.offered.unit, opened.problem
     held, n = np.unique(~problem.mask[opened.groups.group >= 0], axis=0, return_counts=True)
+    maps = maps_of(model, list(opened.parties.values()), held)
     return Unseen(
         family,
         center + unit * model.mean,
         model.covariance * np.outer(unit, unit),
-        held,
+        maps * unit[:, None] / unit,
         n.astype(np.float64),
-        [len(names) for names in problem.columns.values()],
     )

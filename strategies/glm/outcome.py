@@ -96,7 +96,7 @@ def fill_selected(
     covariance = at.covariance(chosen, dispersion) if with_errors else None
     if covariance is not None and added is not None:
         covariance = covariance + added
-    if unseen is not None and not unseen.held.all():
+    if unseen is not None and unseen.any:
         beta, intercept, covariance = _corrected(unseen, beta, intercept, covariance, result)
     elif with_errors and covariance is None:
         note(

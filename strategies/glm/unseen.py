@@ -1,17 +1,18 @@
 """What means in place of missing columns do to coefficients and errors, and its correction.
 
-Of a row that the parties o hold, the model sees the conditional means ``x^`` of all columns x. With
-``x ~ N(m, Sigma)`` these are normal with covariance ``S_o``; given them, ``eta = level + beta'(x -
-m)`` has variance ``beta'(Sigma - S_o) beta``. So the label's expectation is ``E mu(eta)`` and not
-``mu(E eta)``: labels 0 and 1 have coefficients b that are too small, counts an intercept that is
-too large. Stein's lemma gives the equations that b solves on average, with the shares w_o of rows,
+Of a row that the parties o hold, the model sees ``x^ = m + F_o (x - m)``: their columns, and of
+others the means that were told. With ``x ~ N(m, Sigma)`` it is normal, with covariance ``V_o = F_o
+Sigma F_o'`` and ``A_o = Cov(x^, x) = F_o Sigma``; given it, ``eta = level + beta'(x - m)`` still
+varies. So labels 0 and 1 have coefficients b that are too small, counts an intercept that is too
+large. Stein's lemma gives the equations that b solves on average, with the shares w_o of rows,
 
-    E mu(N(level, beta' Sigma beta))               = sum of w_o E mu(N(level_b, b' S_o b)),
-    E mu'(N(level, beta' Sigma beta)) S beta       = sum of w_o E mu'(N(level_b, b' S_o b)) S_o b,
+    E mu(N(level, beta' Sigma beta))                     = sum of w_o E mu(N(level_b, b' V_o b)),
+    E mu'(N(level, beta' Sigma beta)) sum of w_o A_o beta
+                                              = sum of w_o E mu'(N(level_b, b' V_o b)) V_o b;
 
-with ``S = sum of w_o S_o``; they are solved for level and beta (indirect inference: Gourieroux,
-Monfort and Renault, 1993). Errors are those of b by a sandwich (White, 1982) whose middle follows
-from the model, times the derivative of the solution.
+they are solved for level and beta (indirect inference: Gourieroux, Monfort and Renault, 1993).
+Errors are those of b by a sandwich (White, 1982) whose middle follows from the model, times the
+derivative of the solution.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from scipy import optimize
 
 from flwr_vertical.arrays import Array, Flags
 from strategies.linear.families import Family
+from strategies.normal.equations import JointModel, conditionals
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -34,15 +36,19 @@ class Unseen:
     """Rows of a fit by who holds them, and the distribution of the columns.
 
     Shapes: mean (n_columns,); covariance (n_columns, n_columns): in the units of the coefficients;
-    held (n_patterns, n_parties); n_rows (n_patterns,); widths: columns of each party.
+    maps (n_patterns, n_columns, n_columns): F of each; n_rows (n_patterns,).
     """
 
     family: Family
     mean: Array
     covariance: Array
-    held: Flags
+    maps: Array
     n_rows: Array
-    widths: Sequence[int]
+
+    @property
+    def any(self) -> bool:
+        """Whether some column is missing somewhere."""
+        return bool((self.maps != np.eye(len(self.mean))).any())
 
     def corrected(
         self, intercept: float, beta: Array, covariance: Array
@@ -76,20 +82,33 @@ class Unseen:
         return told, float(level), np.asarray(turn @ at.middle(plugged, found) @ turn.T)
 
 
+def maps_of(model: JointModel, slices: Sequence[slice], held: Flags) -> Array:
+    """Return F of each set of rows: what columns are given those of the parties that hold it.
+
+    Shapes: held (n_patterns, n_parties); returns (n_patterns, n_columns, n_columns).
+    """
+    precision = np.asarray(np.linalg.inv(model.covariance), dtype=np.float64)
+    maps = np.zeros((len(held), *precision.shape))
+    for own, found in zip(held, maps, strict=True):
+        helpers, lacking = np.flatnonzero(own).tolist(), np.flatnonzero(~own).tolist()
+        for h in helpers:
+            found[slices[h], slices[h]] = np.eye(slices[h].stop - slices[h].start)
+        for k, part in conditionals(model, precision, slices, helpers, lacking).items():
+            for h, coefficients in part.coefficients.items():
+                found[slices[k], slices[h]] = coefficients.T
+    return maps
+
+
 class _Chosen:
     """The same for the columns that a model has."""
 
     def __init__(self, rows: Unseen, chosen: Any) -> None:
-        owner = np.repeat(np.arange(len(rows.widths)), rows.widths)
         self.mean, self._n_rows = rows.mean[chosen], rows.n_rows
         self._whole = rows.covariance[np.ix_(chosen, chosen)]
         self._shares, self._family = rows.n_rows / rows.n_rows.sum(), rows.family
-        self._seen = []
-        for held in rows.held:
-            o = np.flatnonzero(held[owner])
-            across = rows.covariance[np.ix_(o, chosen)]
-            inner = np.linalg.pinv(rows.covariance[np.ix_(o, o)], rcond=1e-10, hermitian=True)
-            self._seen.append(across.T @ inner @ across)
+        across = rows.maps[:, chosen] @ rows.covariance
+        self._across = across[:, :, chosen]  # A of each pattern
+        self._seen = across @ rows.maps[:, chosen].swapaxes(1, 2)  # V of each
 
     def _expected(self, function: Any, level: float, deviation: float) -> float:
         return float(_WEIGHTS @ function(level + deviation * _NODES))
@@ -99,15 +118,15 @@ class _Chosen:
         """Return level and coefficients for those of means in place of columns."""
         mean, slope = self._family.mean, self._family.variance  # of the canonical link
         level, b = float(plugged[0]), plugged[1:]
-        total, sums, seen = 0.0, np.zeros(len(b)), np.zeros_like(self._whole)
+        total, sums = 0.0, np.zeros(len(b))
         for share, part in zip(self._shares, self._seen, strict=True):
             spread = float(np.sqrt(max(float(b @ part @ b), 0.0)))
             total += share * self._expected(mean, level, spread)
             sums += share * self._expected(slope, level, spread) * (part @ b)
-            seen += share * part
         if not (len(b) and np.isfinite(total) and np.isfinite(sums).all()):
             return None if len(b) else plugged
-        direction = np.linalg.lstsq(seen, sums, rcond=1e-10)[0]
+        across = np.einsum("g,gij->ij", self._shares, self._across)
+        direction = np.linalg.lstsq(across, sums, rcond=1e-10)[0]
         deviation = float(np.sqrt(max(float(direction @ self._whole @ direction), 1e-300)))
         whole = float(np.sqrt(max(float(b @ self._whole @ b), 1e-300)))
 
@@ -126,13 +145,14 @@ class _Chosen:
         """Return the covariance of the score at `plugged`; (1 + n_chosen, 1 + n_chosen)."""
         mean, b, beta = self._family.mean, plugged[1:], found[1:]
         out = np.zeros((1 + len(b), 1 + len(b)))
-        for n, part in zip(self._n_rows, self._seen, strict=True):
+        for n, part, across in zip(self._n_rows, self._seen, self._across, strict=True):
             spread = max(float(b @ part @ b), 1e-300)
             moved = np.sqrt(spread) * _NODES  # b'(x^ - m)
             along = part @ b / spread
             # Linear predictors of rows with these means, and how far they vary.
-            eta = found[0] + float(beta @ along) * moved
-            left = float(beta @ (self._whole - np.outer(along, along) * spread) @ beta)
+            slope = float(b @ across @ beta) / spread
+            eta = found[0] + slope * moved
+            left = float(beta @ self._whole @ beta) - slope**2 * spread
             each = np.asarray(mean(eta[:, None] + np.sqrt(max(left, 0.0)) * _NODES))
             told = each @ _WEIGHTS
             square = told if self._family.name == "binomial" else told + each**2 @ _WEIGHTS

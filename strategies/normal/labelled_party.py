@@ -128,8 +128,8 @@ class LabelledRowSteps(CompletionSteps):
         for k, (name, width) in enumerate(zip(names, widths, strict=True)):
             if name != self.name:
                 told.admit_terms(columns, (fit & ~who[:, k])[columns.rows], name, width, len(names))
-        self.state[_PATTERN] = pattern
-        self.state[_HOLDERS] = who.sum(axis=1)
+        self.state[_PATTERN] = pattern.astype(np.min_scalar_type(int(pattern.max())))
+        self.state[_HOLDERS] = who.sum(axis=1, dtype=np.uint16)
 
     def read(self, total: Ring, offset: Array, unit: Array) -> None:
         """Keep the means of the labelled rows that the party lacks; arguments as of `means`."""
