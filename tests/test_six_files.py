@@ -37,9 +37,10 @@ def test_the_page_names_six_files_and_quotes_no_other():
 ROUNDS = {
     "vfem": ("vfem", "open_products", {
         "linear/settings": "settings", "linear/prediction/server": "afterwards",
-        "linear/prediction/steps": "afterwards", "vfem/outcome": "after it: tables",
-        "vfem/missingness": "after it: a check",
-        "linear/masked_means/steps": "rounds of other models",
+        "vfem/outcome": "after it: tables",
+        "vfem/missingness": "after it: a check", "vfem/scoring": "where patterns are small",
+        "vfem/completed_rounds": "where patterns are small",
+        "vfem/completed_steps": "where patterns are small",
     }),
     "fknn": ("fknn", "distances to donors", {}),
     "false-vfl": ("false-vfl", "one step of gradients", {
@@ -61,8 +62,9 @@ ROUNDS = {
         "linear/moments/dp_opening": "an option: noise",
         "linear/families": "binomial and Poisson labels", "glm/likelihoods": "after it",
         "glm/means": "binomial and Poisson labels", "glm/outcome": "after it: tables",
-        "glm/completed": "an option: completed rows", "glm/party": "an option: completed rows",
-        "normal/completion": "an option: completed rows",
+        "normal/labelled_server": "an option: completed rows",
+        "normal/labelled_party": "an option: completed rows",
+        "glm/party": "an option: completed rows",
         "linear/prediction/conditional_regressions": "afterwards",
         "linear/prediction/server": "afterwards",
     }),

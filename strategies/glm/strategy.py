@@ -44,7 +44,6 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import read_bounds
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.glm.completed import OPENED_ROWS, TOLD_COMPLETING, LabelledCompletion
 from strategies.glm.fit import (
     Path,
     fill_means,
@@ -54,7 +53,13 @@ from strategies.glm.fit import (
     penalised_columns,
     rows_in_common,
 )
-from strategies.glm.likelihoods import moments_of, of_all_rows, of_complete_rows, usable_rows
+from strategies.glm.likelihoods import (
+    moments_of,
+    of_all_rows,
+    of_complete_rows,
+    unseen_of,
+    usable_rows,
+)
 from strategies.glm.means import (
     MaximumLikelihood,
     check_federation,
@@ -62,22 +67,18 @@ from strategies.glm.means import (
     maximum_likelihood,
 )
 from strategies.glm.outcome import fill_selected
-from strategies.glm.party import GLMParty
+from strategies.glm.party import OPENED_ROWS, TOLD_COMPLETING, GLMParty
 from strategies.glm.penalties import GCV, SELECTING, parse_l2, parse_lambdas, stated
 from strategies.linear import settings as shared
 from strategies.linear.families import FAMILIES, family_named
-from strategies.linear.moment_party import (
-    PRIVATE,
-    RECOGNISED,
-    MomentArbiter,
-    moments_protocol,
-)
+from strategies.linear.moment_party import PRIVATE, RECOGNISED, MomentArbiter, moments_protocol
 from strategies.linear.moments.collect import Grouping, open_moments
 from strategies.linear.moments.dp_moments import noisy_least_squares, state_privacy
 from strategies.linear.moments.dp_opening import FitBudget, check_budget
 from strategies.linear.moments.groups import by_pattern
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
 from strategies.linear.prediction.server import keep_and_predict
+from strategies.normal.labelled_server import LabelledCompletion
 
 OF_ITERATIONS = "the paper's iterations are strategy 'glm-admm'"
 OF_PATH = "state lambdas=[...]; 'bic' compares 50 values down to 1 % of the largest"
@@ -345,7 +346,7 @@ class VerticalGLM(Strategy):
                 state_privacy(result, budget, opened, noisy)
             mean, covariance = moments_of(rows, opened)
             if completing is not None:  # means in place of columns vary less than these
-                unseen = completing.unseen(opened, family)
+                unseen = unseen_of(opened, completing.model, family)
                 mean, covariance = unseen.mean, unseen.covariance
             if self.family == "gaussian":
                 at = of_complete_rows(opened, rows, self.standardize, self.intercept)

@@ -24,7 +24,7 @@ from scipy import optimize
 
 from flwr_vertical.arrays import Array, Flags
 from strategies.linear.families import Family
-from strategies.normal.equations import JointModel, conditionals
+from strategies.normal.equations import Conditioner, JointModel
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -87,13 +87,13 @@ def maps_of(model: JointModel, slices: Sequence[slice], held: Flags) -> Array:
 
     Shapes: held (n_patterns, n_parties); returns (n_patterns, n_columns, n_columns).
     """
-    precision = np.asarray(np.linalg.inv(model.covariance), dtype=np.float64)
-    maps = np.zeros((len(held), *precision.shape))
+    conditioner = Conditioner(model, slices)
+    maps = np.zeros((len(held), *model.covariance.shape))
     for own, found in zip(held, maps, strict=True):
         helpers, lacking = np.flatnonzero(own).tolist(), np.flatnonzero(~own).tolist()
         for h in helpers:
             found[slices[h], slices[h]] = np.eye(slices[h].stop - slices[h].start)
-        for k, part in conditionals(model, precision, slices, helpers, lacking).items():
+        for k, part in conditioner.given(helpers, lacking).items() if lacking else ():
             for h, coefficients in part.coefficients.items():
                 found[slices[k], slices[h]] = coefficients.T
     return maps

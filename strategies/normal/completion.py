@@ -6,11 +6,14 @@ most ``BITS`` bits a number; the recipient adds a pad that only it knows, so tha
 the recipient's alone.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtri
 
 from flwr_vertical import Federation, Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Flags, Indices, Ring
@@ -22,7 +25,7 @@ from flwr_vertical.products.pair_keys import Names, Widths
 from flwr_vertical.products.pairs import PairProducts
 from flwr_vertical.products.streams import KeyStream
 from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits
-from strategies.normal.equations import Conditionals, JointModel, conditionals
+from strategies.normal.equations import Conditionals, Conditioner, JointModel, Shown
 
 BITS = 8
 """Of a mean that a party is told: from -127 to 127 units."""
@@ -133,6 +136,21 @@ class CompletionSteps(StepGroup):
         """Erase the pad under which the own means came."""
         self.state.pop(_PAD, None)
 
+    def noise(self, draw: int, n_columns: int, owner: str = "") -> Array:
+        """Return standard normal numbers, (n_samples, n_columns), that all parties share.
+
+        With an owner, they are for that party's columns alone.
+
+        They follow from the group seed, which the server does not have; in a simulation, from which
+        nothing is hidden, from the seed of the run, so that draws can be had again.
+        """
+        services, shape = self.party.services, (self.party.n_samples, n_columns)
+        seed = self.other(GroupKeySteps).seed
+        if services.in_memory:
+            seed = hashlib.sha256(f"noise {services.seed}".encode()).digest()
+        whole = KeyStream(seed, f"noise of draw {draw} {owner}", shape).rows(0, shape[0])
+        return np.asarray(ndtri(((whole >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53))
+
     def _columns(self) -> HeldColumns:
         columns: HeldColumns = self.party.columns_to_multiply()  # type: ignore[attr-defined]
         return columns
@@ -184,31 +202,46 @@ class CompletionSteps(StepGroup):
         return flags.astype(bool)
 
 
+@dataclass(frozen=True)
+class OfferedRows:
+    """What parties offered in a run without products: numbers of columns, and tags."""
+
+    widths: Mapping[str, int]
+    tags: Sequence[bytes]
+
+
 def ask_for_means(
     federation: Federation,
-    products: PairProducts,
+    products: PairProducts | OfferedRows,
     model: JointModel,
     held: Flags,
     sent: Mapping[str, Mapping[str, Any]],
+    shown: Shown | None = None,
+    *,
+    errors: bool = False,
+    draws: bool = False,
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Have the parties send terms of the rows that others want completed; one round.
 
     Shapes: held (n_samples, n_parties): who holds each row; sent: by party, what `send_masked`
-    told, with ``wanted`` and whether it lacks ``cells`` of rows that it holds; returns the patterns
-    of holders, and by party what it reads its own sum with.
+    told, with ``wanted`` and whether it lacks ``cells`` of rows that it holds; shown: what they
+    show of their columns in rows with missing cells; errors, draws: whether ``sure`` and ``factor``
+    of `Conditionals` are wanted, too; returns the patterns of holders, and by party what it reads
+    its own sum with.
     """
     names, slices = federation.parties, slices_of(products.widths)
     holders, pattern = np.unique(held, axis=0, return_inverse=True)
     n = len(holders)
     common = {"n_patterns": n, "pattern": pattern.ravel().astype(np.int64)}
-    parts = _by_pattern(model, slices, holders, [bool(sent[name].get("cells")) for name in names])
+    lacks = [bool(sent[name].get("cells")) for name in names]
+    parts = _by_pattern(Conditioner(model, slices, shown), holders, lacks)
     total = federation.sum(
         "complete",
         {
             **common,
             "names": names,
             "widths": list(products.widths.values()),
-            "tags": products.tags,
+            "tags": list(products.tags),
             "holders": holders,
             **{f"wanted:{name}": sent[name]["wanted"] for name in names},
         },
@@ -216,7 +249,7 @@ def ask_for_means(
     )
     own = {
         name: {"total": np.asarray(total[name]).view(np.uint64)}
-        | _own(parts, k, products.widths[name], n)
+        | _own(parts, k, products.widths[name], n, errors, len(model.mean) if draws else 0)
         for k, name in enumerate(names)
     }
     return common, own
@@ -237,12 +270,9 @@ _Parts: TypeAlias = dict[tuple[int, int], Conditionals]
 """By pattern and recipient."""
 
 
-def _by_pattern(
-    model: JointModel, slices: list[slice], holders: Flags, lacks_cells: list[bool]
-) -> _Parts:
+def _by_pattern(conditioner: Conditioner, holders: Flags, lacks_cells: list[bool]) -> _Parts:
     """Work out, for each pattern of holders, the conditionals of each party that may want them."""
-    precision = np.asarray(np.linalg.inv(model.covariance), dtype=np.float64)
-    every: range = range(len(slices))
+    every: range = range(holders.shape[1])
     found: _Parts = {}
     for g, own in enumerate(holders.tolist()):
         helping = [k for k in every if own[k]]
@@ -250,7 +280,7 @@ def _by_pattern(
         # Of rows that a party holds with an open cell, the others alone help.
         sets += [([j for j in helping if j != k], [k]) for k in helping if lacks_cells[k]]
         for helpers, recipients in sets:
-            told = conditionals(model, precision, slices, helpers, recipients)
+            told = conditioner.given(helpers, recipients) if recipients else {}
             found.update({(g, k): part for k, part in told.items()})
     return found
 
@@ -272,11 +302,17 @@ def _coefficients(
     return found
 
 
-def _own(parts: _Parts, recipient: int, width: int, n_patterns: int) -> dict[str, Any]:
+def _own(
+    parts: _Parts, recipient: int, width: int, n_patterns: int, errors: bool, n_noise: int
+) -> dict[str, Any]:
     """Return what a party needs to read its sum."""
     offset, unit = np.zeros((n_patterns, width)), np.ones((n_patterns, width))
     residual = np.zeros((n_patterns, width, width), dtype=np.float32)
+    factor = np.zeros((n_patterns, width, n_noise), dtype=np.float32)
+    sure = np.zeros((n_patterns, width), dtype=bool)
     for (g, k), part in parts.items():
         if k == recipient:
             offset[g], unit[g], residual[g] = part.offset, part.unit, part.residual
-    return {"offset": offset, "unit": unit, "residual": residual}
+            sure[g], factor[g] = part.sure, part.factor[:, :n_noise]
+    more = ({"sure": sure} if errors else {}) | ({"factor": factor} if n_noise else {})
+    return {"offset": offset, "unit": unit, "residual": residual, **more}

@@ -13,7 +13,7 @@ from flwr_vertical.products.pairs import PairMoments
 from strategies.glm.unseen import Unseen, maps_of
 from strategies.linear.families import family_named
 from strategies.normal.completion import MOST, slices_of
-from strategies.normal.equations import conditionals, fit_model
+from strategies.normal.equations import Conditioner, fit_model
 
 OWNER, SLICES = np.repeat(np.arange(3), 2), slices_of(dict.fromkeys("abc", 2))
 EFFECTS = np.array([1.0, -0.8, 0.6, 0.5, -1.0, 0.7])
@@ -36,11 +36,11 @@ def completed(x, held):
         seen.sum(axis=0), seen.T @ seen, n.T @ n, none, np.zeros((3, 3), dtype=bool), 0
     )
     model = fit_model(moments, SLICES)
-    precision = np.linalg.inv(model.covariance)
+    conditioner = Conditioner(model, SLICES)
     for parties in np.unique(held, axis=0):
         rows = np.flatnonzero((held == parties).all(axis=1))
         helpers, lacking = np.flatnonzero(parties).tolist(), np.flatnonzero(~parties).tolist()
-        for k, part in conditionals(model, precision, SLICES, helpers, lacking).items():
+        for k, part in conditioner.given(helpers, lacking).items() if lacking else ():
             terms = sum(
                 np.rint(np.clip(x[rows, SLICES[h]] @ (f / part.unit), -MOST, MOST))
                 for h, f in part.coefficients.items()

@@ -93,6 +93,8 @@ class MomentSteps(RegressionRows):
         told |= {"center": center, "unit": unit, **self.other(PairKeySteps).pair_key(nonce)}
         if self.party.policy.min_rows is not None:
             told["min_rows"] = self.party.policy.min_rows
+        if self.party.policy.vectors is not None:
+            told["vectors"] = self.party.policy.vectors
         return Summands({}, told)
 
     def _nothing_offered(self, labelled: npt.NDArray[np.uint8] | None) -> dict[str, Any]:

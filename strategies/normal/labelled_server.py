@@ -14,7 +14,6 @@ Rows are put into sets held by the same parties, those with a label apart from t
 that is too small to be told of takes no part, since F differs by set.
 """
 
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -22,21 +21,17 @@ import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.arrays import Flags
-from flwr_vertical.products import OPENED_PRODUCTS, GroupKey, PairKeys
+from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.masked import OPENING
 from flwr_vertical.products.pairs import PAIRS_OPENING, PairProducts
-from flwr_vertical.products.row_groups import RowGroups, distinct_rows, max_vectors
-from flwr_vertical.protocol.declaration import BITS, NOTHING, ROWS, If, Round
-from strategies.glm.party import COMPLETES
-from strategies.glm.unseen import Unseen, maps_of
-from strategies.linear.families import Family
-from strategies.linear.moments.collect import OpenedMoments
+from flwr_vertical.products.row_groups import RowGroups, distinct_rows
+from flwr_vertical.protocol.declaration import BITS, NOTHING, ROWS, Round
 from strategies.linear.moments.groups import MinimumRows, too_few
 from strategies.linear.problem import Problem, note
 from strategies.normal.completion import ask_for_means, pairs_apart, slices_of
 from strategies.normal.equations import JointModel, fit_model
 
-_COMPLETING = (
+COMPLETING = (
     PAIRS_OPENING,
     Round(
         "complete",
@@ -46,27 +41,7 @@ _COMPLETING = (
     OPENING.parts[1],  # once more, now over completed rows
     OPENING.parts[2],
 )
-OPENED_ROWS = If(COMPLETES, *_COMPLETING, otherwise=(OPENED_PRODUCTS,))
-"""What opens sums over the rows of a fit."""
-
-TOLD_COMPLETING = (
-    (
-        "server, with rows='all' and labels 0 and 1, or counts",
-        "of each party, sums of columns and of products of two of them over its rows; of two "
-        "parties, sums of products of their columns over the rows that both hold; parties that "
-        "share too few rows; the sums above over labelled rows that others completed for a "
-        "party: of others' columns, over rows that it lacks, where enough are held by the same "
-        "parties",
-    ),
-    (
-        "every party, with rows='all' and labels 0 and 1, or counts",
-        "which parties hold each row; coefficients of its columns in the means of others', by "
-        "who holds a row; of each labelled row that it lacks, the mean of its columns given "
-        "the others', to a quarter of what is left of their standard deviation; where one "
-        "other party alone holds the row, half as many numbers as that has columns at most",
-    ),
-)
-"""What completing tells beyond that."""
+"""What completing exchanges, and then opens."""
 
 
 def large_sets(mask: Flags, fewest: int) -> Flags:
@@ -95,6 +70,8 @@ class LabelledCompletion:
     """Has every party complete the labelled rows that it lacks."""
 
     model: JointModel  # Of the columns that parties offer
+    n_labels = 1  # Vectors that the server commits to
+    n_vectors = _VECTORS  # In all
     fewest: int  # Rows of the smallest set with which evaluations count as vectors
     _minimum: int  # Rows of a set that may be told of, at least
 
@@ -103,8 +80,8 @@ class LabelledCompletion:
 
         Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,).
         """
-        self._minimum, some = minimum.of(int(widths.sum())), ~mask.all(axis=1)
-        needed = max(self._minimum, next(m for m in count(1) if max_vectors(m) >= _VECTORS))
+        self._minimum, some = minimum.of(int(widths.sum()), self.n_labels), ~mask.all(axis=1)
+        needed = max(self._minimum, minimum.rows_for(self.n_vectors))
         taken = large_sets(mask, needed)
         if not taken.any():
             counts = distinct_rows(mask[some])[2]
@@ -157,16 +134,3 @@ class LabelledCompletion:
             )
         result.metrics["samples_completed"] = float(lacking.any(axis=1).sum())
         return key
-
-    def unseen(self, opened: OpenedMoments, family: Family) -> Unseen:
-        """Return who holds the rows of the fit, and the distribution of the columns."""
-        center, unit, problem = opened.offered.center, opened.offered.unit, opened.problem
-        held, n = np.unique(~problem.mask[opened.groups.group >= 0], axis=0, return_counts=True)
-        maps = maps_of(self.model, list(opened.parties.values()), held)
-        return Unseen(
-            family,
-            center + unit * self.model.mean,
-            self.model.covariance * np.outer(unit, unit),
-            maps * unit[:, None] / unit,
-            n.astype(np.float64),
-        )
