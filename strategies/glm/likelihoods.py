@@ -221,11 +221,10 @@ def unseen_of(opened: OpenedMoments, model: JointModel, family: Family) -> Unsee
     """Return who holds the rows of the fit, and the distribution of the columns."""
     center, unit, problem = opened.offered.center, opened.offered.unit, opened.problem
     held, n = np.unique(~problem.mask[opened.groups.group >= 0], axis=0, return_counts=True)
-    maps = maps_of(model, list(opened.parties.values()), held)
     return Unseen(
         family,
         center + unit * model.mean,
         model.covariance * np.outer(unit, unit),
-        maps * unit[:, None] / unit,
+        maps_of(model, list(opened.parties.values()), held) * unit[:, None] / unit,
         n.astype(np.float64),
     )

@@ -93,7 +93,7 @@ def maps_of(model: JointModel, slices: Sequence[slice], held: Flags) -> Array:
         helpers, lacking = np.flatnonzero(own).tolist(), np.flatnonzero(~own).tolist()
         for h in helpers:
             found[slices[h], slices[h]] = np.eye(slices[h].stop - slices[h].start)
-        for k, part in (conditioner.given(helpers, lacking) if lacking else {}).items():
+        for k, part in conditioner.given(helpers, lacking).items() if lacking else ():
             for h, coefficients in part.coefficients.items():
                 found[slices[k], slices[h]] = coefficients.T
     return maps

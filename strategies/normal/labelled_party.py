@@ -70,6 +70,9 @@ class CompletedRows(ToldRows):
                     f"party {self._name!r}: rows of the fit were not completed for this party"
                 )
             group = np.where(np.isin(np.arange(len(group)), alone.rows), group, -1)
+            if not (group >= 0).any():  # means of others' columns, and nothing else
+                self._party.privacy_ledger.note_nothing("rows")
+                return np.ones((n_groups, held.values.shape[1]), dtype=bool)
         withheld = super().admit(alone, group, n_groups, *more, **options)
         found: Flags = withheld | np.asarray(self._state.get(_WITHHELD, 0), dtype=bool)
         return found
@@ -153,6 +156,8 @@ class LabelledRowSteps(CompletionSteps):
             number_of_own = np.full(len(fit), -1, dtype=np.int64)
             number_of_own[own.rows] = self.party.rows_of(own.rows)[1]
             values = np.asarray(self.state[_MEANS]).copy()
+            constant = np.ptp(own.values, axis=0) == 0.0  # rounding would make it vary
+            values[:, constant] = own.values[0, constant]
             held = number_of_own[fit] >= 0
             values[held] = own.filled[fit][held]
             self.cache["completed.columns"] = replace(

@@ -125,6 +125,12 @@ class LabelledCompletion:
                 f"{', '.join(pairs_apart(names, moments.apart))} share too few rows: their columns "
                 "count as independent given all others",
             )
-        lacking = problem.mask[groups.group >= 0].any(axis=1)
-        result.metrics["samples_completed"] = float(lacking.sum())
+        lacking = problem.mask[groups.group >= 0]
+        if none := [name for name, gone in zip(names, lacking.T, strict=True) if gone.all()]:
+            note(
+                result,
+                f"{none} have no labelled sample of the fit (sets of few rows are left out): their "
+                "columns have no coefficient",
+            )
+        result.metrics["samples_completed"] = float(lacking.any(axis=1).sum())
         return key

@@ -259,6 +259,20 @@ def test_rows_that_few_others_are_held_with_are_left_out():
     assert any("30 of 1,000 labelled samples are left out" in note for note in result.notes)
 
 
+def test_columns_without_labelled_samples_or_variance_have_no_coefficient():
+    tables, labels = truth(n=1000)
+    some = labels.copy()
+    some.iloc[:400] = np.nan
+    result = run({**tables, "p2": tables["p2"].iloc[:400]}, some)
+    assert result.coefficients["estimate"].isna().tolist() == [False] * 5 + [True] * 2
+    assert any("['p2'] have no labelled sample of the fit" in note for note in result.notes)
+    constant = {**tables, "p1": tables["p1"].assign(x2=1.0)}
+    with pytest.warns(UserWarning, match="all .* observed cells are the same"):
+        result = run(without(constant, 0.6), labels)
+    assert np.isnan(result.coefficients.loc[("p1", "x2"), "estimate"])
+    assert any("['p1.x2'] do not vary" in note for note in result.notes)
+
+
 def in_step(monkeypatch, step, change):
     """Have the server change what it asks for in a step."""
     once = Federation.sum if step in ("complete", "open_products") else Federation.call

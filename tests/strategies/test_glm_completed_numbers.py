@@ -40,7 +40,7 @@ def completed(x, held):
     for parties in np.unique(held, axis=0):
         rows = np.flatnonzero((held == parties).all(axis=1))
         helpers, lacking = np.flatnonzero(parties).tolist(), np.flatnonzero(~parties).tolist()
-        for k, part in (conditioner.given(helpers, lacking) if lacking else {}).items():
+        for k, part in conditioner.given(helpers, lacking).items() if lacking else ():
             terms = sum(
                 np.rint(np.clip(x[rows, SLICES[h]] @ (f / part.unit), -MOST, MOST))
                 for h, f in part.coefficients.items()
