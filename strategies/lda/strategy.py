@@ -114,7 +114,8 @@ class LDA(Strategy):
     name: ClassVar[str] = "lda"
     needs_labels = True
     demo = MappingProxyType(
-        {"labels": "demo", "demo.missing-blocks": 0.2, "demo.missing-labels": 0.3}
+        {"labels": "demo", "demo.missing-cells": 0.0, "demo.missing-blocks": 0.2}
+        | {"demo.missing-labels": 0.3}
     )
     party = DiscriminantParty
     protocol = moments_protocol(opening=Protocol(*COMPLETING))
