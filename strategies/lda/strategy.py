@@ -115,7 +115,7 @@ class LDA(Strategy):
     needs_labels = True
     demo = MappingProxyType(
         {"labels": "demo", "demo.missing-cells": 0.0, "demo.missing-blocks": 0.2}
-        | {"demo.missing-labels": 0.3}
+        | {"demo.missing-labels": 0.1}
     )
     party = DiscriminantParty
     protocol = moments_protocol(opening=Protocol(*COMPLETING))
