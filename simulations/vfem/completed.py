@@ -34,7 +34,7 @@ from strategies.vfem import VFEM
 
 _DRAWS = 5
 _ROWS = 2000
-_VERSION = "2"
+_VERSION = "3"
 
 Fitted = tuple[Array, Array]
 """Coefficients and their standard errors; NaN where there are none."""

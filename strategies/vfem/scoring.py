@@ -84,7 +84,9 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[RegressionColumns,
         )
     added = noise_variance(len(prepared.widths)) ** 0.5
     # Not below what a party finds in its own rows, whatever the noise was.
-    above = np.diag(covariance)[:-1] + 2.5 * added / np.maximum(np.diag(both)[:-1], 1.0)
+    own_rows = np.maximum(np.diag(both)[:-1], 1.0)
+    spread = first.products.diagonal()[kept] / own_rows - (first.sums[kept] / own_rows) ** 2
+    above = spread + 2.5 * added / own_rows
     sizes = whole_sizes(np.append(np.sqrt(np.maximum(above, 0.0)), 1.0))
     noise = added**0.5 * sizes / GRID
     settled, steps = False, 0
@@ -134,19 +136,27 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[RegressionColumns,
 def _of_pairs(
     opened: CompletedMoments, products: CompletedProducts, y: Array, n_both: Array
 ) -> tuple[Array, Array]:
-    """Return mean and covariance of the rows that hold each column, and each two."""
-    n_own = np.maximum(np.diag(n_both), 1.0)
-    mean = opened.sums / n_own
-    covariance = opened.products / np.maximum(n_both, 1.0) - np.outer(mean, mean)
+    """Return mean and covariance of columns and label from pairs, a start.
+
+    The label is known in all rows. So a column counts by its regression on the label over its own
+    rows, and two columns by what they have in common given the label over the rows of both: where
+    blocks are missing by the label, these hold for all rows.
+    """
     rows = products.patterns.rows
-    held = np.zeros((len(y), len(mean) - 1))
-    for k, own in enumerate(products.held.T):
-        held[np.ix_(rows, products.patterns.owner == k)] = own[rows, None]
-    label = (y @ held) / n_own[:-1]  # over the rows of each column
-    with_label = opened.products[:-1, -1] / n_own[:-1] - mean[:-1] * label
-    covariance[:-1, -1] = covariance[-1, :-1] = with_label
-    mean[-1], covariance[-1, -1] = y.mean(), y.var()
-    return mean, covariance
+    held = products.held[rows][:, products.patterns.owner].astype(np.float64)
+    n, own = np.maximum(n_both[:-1, :-1], 1.0), np.maximum(np.diag(n_both)[:-1], 1.0)
+    level = held.T @ (held * y[rows, None]) / n  # of the label, over the rows of two columns
+    spread = held.T @ (held * y[rows, None] ** 2) / n - level**2
+    mean, at = opened.sums[:-1] / own, np.diag(level)
+    slope = (opened.products[:-1, -1] / own - mean * at) / np.maximum(np.diag(spread), 1e-12)
+    here = mean[:, None] + slope[:, None] * (level - at[:, None])
+    given = opened.products[:-1, :-1] / n - here * here.T
+    variance = float(y.var())
+    covariance = np.empty_like(n_both)
+    covariance[:-1, :-1] = given + np.outer(slope, slope) * (variance - spread)
+    covariance[:-1, -1] = covariance[-1, :-1] = slope * variance
+    covariance[-1, -1] = variance
+    return np.append(mean + slope * (y.mean() - at), y.mean()), covariance
 
 
 def _usable(prepared: Prepared, opened: CompletedMoments, covariance: Array) -> Indices:
