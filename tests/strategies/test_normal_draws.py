@@ -10,6 +10,7 @@ from scipy import stats
 
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.reports import imputation
 from flwr_vertical.server import Federation
 from flwr_vertical.tables import Kind
 from simulations.attacks.experiments import attack_run
@@ -232,6 +233,22 @@ def test_intervals_cover_and_stand_beside_the_completed_cells(fit):
             pd.testing.assert_frame_equal(kept, table.where(there))
             assert (drawn[name] != table).where(~there, True).to_numpy().all()
     assert len(fit.result.draws) == 3
+
+
+def test_the_report_shows_how_sure_imputed_values_are(fit):
+    """With the truth and without, as a party has it; and of one column, what stands there."""
+    own = Result("joint-normal", originals={"p0": fit.given["p0"]}, truth={"p0": fit.whole["p0"]},
+                 tables=fit.result.tables, intervals=fit.result.intervals)  # fmt: skip
+    titles = [section.heading for section in imputation.sections(own)]
+    assert titles == ["Imputed against true values", "How sure imputed values are"]
+    own.truth = {}
+    titles = [section.heading for section in imputation.sections(own)]
+    assert titles == ["How sure imputed values are", "Imputed and observed values"]
+    columns = imputation.columns_of(own)
+    row = imputation.errors_of(columns).loc[("p0", columns[0].column)]
+    errors = fit.result.intervals["p0"][f"{columns[0].column} std_error"].dropna()
+    assert row["cells"] == row["with interval"] == len(errors)
+    assert row["std_error"] == pytest.approx(errors.mean())
 
 
 def test_draws_cost_no_round_and_follow_the_seed(fit):
@@ -489,9 +506,10 @@ def test_a_run_on_new_rows_that_is_killed_goes_on_to_the_same_tables(fit, monkey
             raise ServerKilled
         return call(self, step, *arguments, **more)
 
-    with monkeypatch.context() as patch, pytest.raises(ServerKilled):
-        patch.setattr(Federation, "call", killed)
+    monkeypatch.setattr(Federation, "call", killed)
+    with pytest.raises(ServerKilled):
         simulate(JointNormal(draws=2), given, **options, checkpoint=tmp_path / "run")
+    monkeypatch.setattr(Federation, "call", call)
     again = simulate(
         JointNormal(draws=2), given, **options, checkpoint=tmp_path / "run", resume=True
     )
