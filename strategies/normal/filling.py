@@ -13,10 +13,11 @@ rows, ``T = mean of A`` and ``D = mean of (A - T) S (A - T)'``, so where cells a
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.arrays import Array, Flags
 
 _ROUNDS = 10
 _RIDGE = 1e-3
@@ -26,7 +27,7 @@ _LEAST_SHOWN = 0.25
 """Least singular value of T: its inverse multiplies the errors of covariances."""
 
 
-def slopes(missing: Flags, covariance: Array) -> Iterator[tuple[Indices, Indices, Indices, Array]]:
+def slopes(missing: Flags, covariance: Array) -> Iterator[tuple[Any, Any, Any, Array]]:
     """Yield, by pattern of missing cells, its rows, missing and observed columns, and B.
 
     Shapes: missing (n_rows, n_columns); covariance (n_columns, n_columns); B (n_missing,
@@ -43,7 +44,8 @@ def slopes(missing: Flags, covariance: Array) -> Iterator[tuple[Indices, Indices
         if not len(m) or not len(o):
             yield rows, m, o, np.zeros((len(m), len(o)))
         else:
-            yield rows, m, o, -np.linalg.solve(inverse[np.ix_(m, m)], inverse[np.ix_(m, o)])
+            slope = -np.linalg.solve(inverse[np.ix_(m, m)], inverse[np.ix_(m, o)])
+            yield rows, m, o, np.asarray(slope, dtype=np.float64)
 
 
 def complete_rows(given: Array, mean: Array, residual: Array) -> Array:
@@ -78,9 +80,14 @@ def draw_rows(given: Array, mean: Array, residual: Array, noise: Array) -> Array
     Noise of all own columns is drawn as if no cell were there; own cells then move it by what they
     differ from the draw. So the noise can be shared with parties that lack the same row.
 
-    Shapes: as in `complete_rows`; noise (n_rows, n_columns): of covariance `residual`.
+    Shapes: as in `complete_rows`; noise (n_draws, n_rows, n_columns): of covariance `residual`;
+    returns (n_draws, n_rows, n_columns).
     """
-    return complete_rows(given, mean + noise, residual)
+    drawn = np.where(np.isnan(given), mean + noise, given)
+    for rows, m, o, slope in slopes(np.isnan(given), residual):
+        apart = (given - mean)[np.ix_(rows, o)] - noise[:, rows[:, None], o]
+        drawn[:, rows[:, None], m] += apart @ slope.T
+    return drawn
 
 
 @dataclass(frozen=True)

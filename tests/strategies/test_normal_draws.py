@@ -66,7 +66,8 @@ def test_errors_and_draws_of_own_cells_are_those_of_the_conditional_distribution
     errors = errors_of(np.isnan(given), left)[0]
     np.testing.assert_allclose(errors[m], np.sqrt(np.diag(expected)), rtol=1e-6)
     assert (errors[o] == 0).all()
-    drawn = draw_rows(given, mean, left, rng.normal(size=(n, 4)) @ np.linalg.cholesky(left).T)
+    noise = rng.normal(size=(1, n, 4)) @ np.linalg.cholesky(left).T
+    (drawn,) = draw_rows(given, mean, left, noise)
     assert (drawn[:, o] == given[:, o]).all()
     np.testing.assert_allclose(np.cov(drawn[:, m].T), expected, atol=0.05 * expected.max())
     completed = complete_rows(given, mean, left)[0, m]
