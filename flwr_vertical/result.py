@@ -44,8 +44,8 @@ class Result(ResultData):
         Writes result.json (strategy, settings, metrics, history, notes, disclosure, privacy
         statement, grade, totals of the ledger), ledger.csv, privacy.csv, coefficients.csv,
         predictions.parquet, evaluation.parquet, contributions.parquet, importance.parquet,
-        imputation.parquet, labels.parquet, mask.npy, model.npz, predictor.npz, figures and one
-        Parquet file per party under tables; of a simulation, also what each party saved of its
+        imputation.parquet, labels.parquet, mask.npy, model.npz, predictor.npz, figures and Parquet
+        files per party under tables (intervals and draws, too); of a simulation, also its part of a
         model, under parties. Originals and truth are not saved: they are the user's own. A model
         that is neither a `Model` nor made of arrays, DataFrames, numbers and text is left out, and
         the log says so.

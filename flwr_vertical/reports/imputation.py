@@ -162,7 +162,7 @@ def sections(result: ResultData) -> Iterator[Section]:
             "observed ones: on average over cells with an interval, which is 1.96 of it to each "
             "side. Without one are cells that depend on relations which nobody could estimate."
         )
-        yield Section("How sure imputed values are", dataframe_html(_errors_of(sure)), caption)
+        yield Section("How sure imputed values are", dataframe_html(errors_of(sure)), caption)
     if guess and result._judged is None:
         figure = distributions_figure(guess[:_MOST_PANELS])
         caption = "What is missing may truly differ from what is seen: unlike shapes need no error."
@@ -170,7 +170,8 @@ def sections(result: ResultData) -> Iterator[Section]:
         yield Section("Imputed and observed values", figure, caption)
 
 
-def _errors_of(columns: Sequence[Imputed]) -> pd.DataFrame:
+def errors_of(columns: Sequence[Imputed]) -> pd.DataFrame:
+    """Return, by column, how many cells have an interval, and the mean standard error."""
     rows = {}
     for item in columns:
         assert item.intervals is not None

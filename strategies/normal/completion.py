@@ -234,7 +234,7 @@ def ask_for_means(
     n = len(holders)
     common = {"n_patterns": n, "pattern": pattern.ravel().astype(np.int64)}
     lacks = [bool(sent[name].get("cells")) for name in names]
-    parts = _by_pattern(Conditioner(model, slices, shown), holders, lacks)
+    parts = _by_pattern(Conditioner(model, slices, shown, draws), holders, lacks)
     total = federation.sum(
         "complete",
         {
@@ -313,6 +313,8 @@ def _own(
     for (g, k), part in parts.items():
         if k == recipient:
             offset[g], unit[g], residual[g] = part.offset, part.unit, part.residual
-            sure[g], factor[g] = part.sure, part.factor[:, :n_noise]
+            sure[g] = part.sure
+            if part.factor is not None:
+                factor[g][:, part.columns] = part.factor
     more = ({"sure": sure} if errors else {}) | ({"factor": factor} if n_noise else {})
     return {"offset": offset, "unit": unit, "residual": residual, **more}

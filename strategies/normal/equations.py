@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+import numpy.typing as npt
 from scipy.linalg import block_diag
 
 from flwr_vertical.arrays import Array, Flags, Indices
@@ -144,9 +145,10 @@ class Conditionals:
     unit: Array  # (n_recipient,): to which means are told
     # (n_recipient, n_recipient): covariance about the mean that is told, rounding included
     residual: Array
-    # (n_recipient, n_columns): of noise that all recipients of a row share; times its transpose,
-    # the residual
-    factor: Array
+    # (n_recipient, n_wanted): of noise that all recipients of a row share; times its transpose, the
+    # residual. None if no draws are wanted
+    factor: npt.NDArray[np.float32] | None
+    columns: Indices  # (n_wanted,): which columns of all parties these are, in their order
     sure: Flags  # (n_recipient,): whether the residual follows from what is known
 
 
@@ -161,12 +163,18 @@ class Conditioner:
         The columns of each party.
     shown : Shown, optional
         What the parties show in the rows that are completed; by default, all of their columns.
+    draws : bool, default False
+        Whether noise is wanted, too.
     """
 
     def __init__(
-        self, model: JointModel, slices: Sequence[slice], shown: Shown | None = None
+        self,
+        model: JointModel,
+        slices: Sequence[slice],
+        shown: Shown | None = None,
+        draws: bool = False,
     ) -> None:
-        self._model, self._slices = model, slices
+        self._model, self._slices, self._draws = model, slices, draws
         if shown is None:
             size = len(model.mean)
             shown = Shown(np.eye(size), np.zeros((size, size)))
@@ -205,8 +213,7 @@ class Conditioner:
         # Each helper rounds its term to a whole unit.
         rounding = len(helpers) * unit**2 / 12.0
         residual = (residual + residual.T) / 2.0 + np.diag(rounding)
-        factor = np.zeros((len(wanted), len(model.mean)))
-        factor[:, wanted] = _root(residual)
+        root = _root(residual).astype(np.float32) if self._draws else None
         found = {}
         for k, own in places.items():
             terms = {
@@ -216,7 +223,8 @@ class Conditioner:
             offset = model.mean[slices[k]] - matrix[own] @ model.mean[given]
             left = residual[own, own]
             sure = self._sure(k, terms, np.diag(left))
-            found[k] = Conditionals(terms, offset, unit[own], left, factor[own], sure)
+            factor = None if root is None else root[own]
+            found[k] = Conditionals(terms, offset, unit[own], left, factor, wanted, sure)
         return found
 
     def _matrix(self, given: Indices, across: Array) -> Array:

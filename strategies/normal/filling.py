@@ -13,10 +13,11 @@ rows, ``T = mean of A`` and ``D = mean of (A - T) S (A - T)'``, so where cells a
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.arrays import Array, Flags
 
 _ROUNDS = 10
 _RIDGE = 1e-3
@@ -26,22 +27,25 @@ _LEAST_SHOWN = 0.25
 """Least singular value of T: its inverse multiplies the errors of covariances."""
 
 
-def patterns_of(missing: Flags) -> Iterator[tuple[Indices, Indices, Indices]]:
-    """Yield, by pattern of missing cells, its rows, missing columns and observed columns."""
+def slopes(missing: Flags, covariance: Array) -> Iterator[tuple[Any, Any, Any, Array]]:
+    """Yield, by pattern of missing cells, its rows, missing and observed columns, and B.
+
+    Shapes: missing (n_rows, n_columns); covariance (n_columns, n_columns); B (n_missing,
+    n_observed): by the inverse, since few cells of a row are missing.
+    """
     patterns, which = np.unique(missing, axis=0, return_inverse=True)
     order = np.argsort(which.ravel(), kind="stable")
     ends = np.cumsum(np.bincount(which.ravel(), minlength=len(patterns)))
+    size = len(covariance)
+    ridge = 1e-9 * np.trace(covariance) / max(size, 1) * np.eye(size)
+    inverse = np.linalg.inv(covariance + ridge) if missing.any() and size else covariance
     for gone, rows in zip(patterns, np.split(order, ends[:-1]), strict=True):
-        yield rows, np.flatnonzero(gone), np.flatnonzero(~gone)
-
-
-def slope_of(covariance: Array, m: Indices, o: Indices) -> Array:
-    """Return what missing columns m are of observed ones o, (n_missing, n_observed)."""
-    if not len(m) or not len(o):
-        return np.zeros((len(m), len(o)))
-    ridge = 1e-9 * np.trace(covariance) / len(covariance) * np.eye(len(o))
-    found = np.linalg.solve(covariance[np.ix_(o, o)] + ridge, covariance[np.ix_(o, m)])
-    return np.asarray(found.T, dtype=np.float64)
+        m, o = np.flatnonzero(gone), np.flatnonzero(~gone)
+        if not len(m) or not len(o):
+            yield rows, m, o, np.zeros((len(m), len(o)))
+        else:
+            slope = -np.linalg.solve(inverse[np.ix_(m, m)], inverse[np.ix_(m, o)])
+            yield rows, m, o, np.asarray(slope, dtype=np.float64)
 
 
 def complete_rows(given: Array, mean: Array, residual: Array) -> Array:
@@ -52,9 +56,8 @@ def complete_rows(given: Array, mean: Array, residual: Array) -> Array:
     n_columns).
     """
     filled = np.where(np.isnan(given), mean, given)
-    for rows, m, o in patterns_of(np.isnan(given)):
-        own = given[np.ix_(rows, o)] - mean[np.ix_(rows, o)]
-        filled[np.ix_(rows, m)] += own @ slope_of(residual, m, o).T
+    for rows, m, o, slope in slopes(np.isnan(given), residual):
+        filled[np.ix_(rows, m)] += (given[np.ix_(rows, o)] - mean[np.ix_(rows, o)]) @ slope.T
     return filled
 
 
@@ -65,8 +68,8 @@ def errors_of(missing: Flags, residual: Array) -> Array:
     that others told; returns (n_rows, n_columns).
     """
     found = np.zeros(missing.shape)
-    for rows, m, o in patterns_of(missing):
-        explained = np.einsum("ij,ji->i", slope_of(residual, m, o), residual[np.ix_(o, m)])
+    for rows, m, o, slope in slopes(missing, residual):
+        explained = np.einsum("ij,ji->i", slope, residual[np.ix_(o, m)])
         found[np.ix_(rows, m)] = np.sqrt(np.maximum(np.diag(residual)[m] - explained, 0.0))
     return found
 
@@ -77,9 +80,14 @@ def draw_rows(given: Array, mean: Array, residual: Array, noise: Array) -> Array
     Noise of all own columns is drawn as if no cell were there; own cells then move it by what they
     differ from the draw. So the noise can be shared with parties that lack the same row.
 
-    Shapes: as in `complete_rows`; noise (n_rows, n_columns): of covariance `residual`.
+    Shapes: as in `complete_rows`; noise (n_draws, n_rows, n_columns): of covariance `residual`;
+    returns (n_draws, n_rows, n_columns).
     """
-    return complete_rows(given, mean + noise, residual)
+    drawn = np.where(np.isnan(given), mean + noise, given)
+    for rows, m, o, slope in slopes(np.isnan(given), residual):
+        apart = (given - mean)[np.ix_(rows, o)] - noise[:, rows[:, None], o]
+        drawn[:, rows[:, None], m] += apart @ slope.T
+    return drawn
 
 
 @dataclass(frozen=True)
@@ -116,16 +124,16 @@ def own_columns(values: Array) -> OwnModel:
     if not missing.any():
         covariance = np.atleast_2d(np.cov(values, rowvar=False, bias=True)) + ridge
     else:
-        covariance, parts = np.diag(variance) + ridge, list(patterns_of(missing))
+        covariance = np.diag(variance) + ridge
         for _ in range(_ROUNDS):
-            filled = complete_rows(values, np.broadcast_to(mean, values.shape), covariance)
+            filled = np.where(missing, mean, values)
+            more = np.zeros_like(covariance)
+            for rows, m, o, slope in slopes(missing, covariance):
+                filled[np.ix_(rows, m)] += (values[np.ix_(rows, o)] - mean[o]) @ slope.T
+                left = covariance[np.ix_(m, m)] - slope @ covariance[np.ix_(o, m)]
+                more[np.ix_(m, m)] += len(rows) / len(values) * left
             mean = filled.mean(axis=0)
-            step = (filled - mean).T @ (filled - mean) / len(values)
-            for rows, m, o in parts:
-                left = covariance[np.ix_(m, m)]
-                left = left - slope_of(covariance, m, o) @ covariance[np.ix_(o, m)]
-                step[np.ix_(m, m)] += len(rows) / len(values) * left
-            covariance = step + ridge
+            covariance = (filled - mean).T @ (filled - mean) / len(values) + more + ridge
     return OwnModel(mean, covariance, *shown_of(missing, covariance))
 
 
@@ -139,10 +147,10 @@ def shown_of(missing: Flags, covariance: Array) -> tuple[Array, Array]:
     """
     size = len(covariance)
     maps: list[tuple[float, Array]] = []
-    for rows, m, o in patterns_of(missing):
+    for rows, m, o, slope in slopes(missing, covariance):
         one = np.eye(size)
         one[m] = 0.0
-        one[np.ix_(m, o)] = slope_of(covariance, m, o)
+        one[np.ix_(m, o)] = slope
         maps.append((len(rows) / max(1, len(missing)), one))
     if not maps or not size:
         return np.eye(size), np.zeros((size, size))

@@ -157,25 +157,30 @@ class JointNormalParty(ImputingParty):
         constant: Flags = np.asarray(np.diag(self._own.covariance) < 1e-10)
         completed, error = values.copy(), np.zeros(values.shape)
         certain = np.ones(values.shape, dtype=bool)
-        parts: list[tuple[Indices, Array, Array]] = []
+        noise = np.zeros((draws, *values.shape))
+        roots = (
+            {}
+            if factor is None
+            else {
+                g: self._root(factor[g], residual[g]) for g in np.unique(pattern[wanted]).tolist()
+            }
+        )
+        for number in range(draws if roots else 0):
+            shared = self.completion.noise(number, next(iter(roots.values())).shape[1])
+            for g, root in roots.items():
+                rows = np.flatnonzero(wanted & (pattern == g))
+                noise[number, rows] = (shared[rows] @ root.T) * ~constant
+        drawn = np.repeat(values[None], draws, axis=0)
         for g in np.unique(pattern[wanted]):
             rows = np.flatnonzero(wanted & (pattern == g))
             left = np.asarray(residual[g], dtype=np.float64)
             completed[rows] = complete_rows(values[rows], mean[rows], left)
+            drawn[:, rows] = draw_rows(values[rows], mean[rows], left, noise[:, rows])
             error[rows] = errors_of(missing[rows], left)
             # What own cells tell depends on all of the covariance.
             of_cells = np.full(n_own, sure[g][~unknown].all()) & ~unknown
             whole = missing[rows].all(axis=1, keepdims=True)
             certain[rows] = np.where(whole, sure[g], of_cells) | constant
-            parts.append((rows, left, left if factor is None else self._root(factor[g], left)))
-        drawn = []
-        for number in range(draws):
-            one = values.copy()
-            noise = self.completion.noise(number, 0 if factor is None else factor.shape[2])
-            for rows, left, root in parts:
-                moved = (noise[rows] @ root.T) * ~constant
-                one[rows] = draw_rows(values[rows], mean[rows], left, moved)
-            drawn.append(one)
         if unknown.any():
             own, start = self._own, np.broadcast_to(self._own.mean, values.shape)
             gone, own_root = missing & unknown, np.linalg.cholesky(own.covariance)
@@ -184,13 +189,13 @@ class JointNormalParty(ImputingParty):
             for number, one in enumerate(drawn):
                 moved = self.completion.noise(number, n_own, self.name) @ own_root.T
                 given = np.where(gone, np.nan, one)
-                drawn[number] = draw_rows(given, start, own.covariance, moved)
+                drawn[number] = draw_rows(given, start, own.covariance, moved[None])[0]
         self.group_key.erase_group_seed()
         return self._write(completed, error * ~constant, certain, drawn, model)
 
     def _root(self, factor: Array, left: Array) -> Array:
         """Refuse noise of another covariance than what is left of the own columns."""
-        root = np.asarray(factor, dtype=np.float64)
+        root, left = np.asarray(factor, dtype=np.float64), np.asarray(left, dtype=np.float64)
         if not np.allclose(root @ root.T, left, rtol=1e-3, atol=1e-4 * np.abs(left).max()):
             raise ProtocolError(
                 f"party {self.name!r}: the noise of draws has another covariance than what is left "
@@ -199,7 +204,7 @@ class JointNormalParty(ImputingParty):
         return root
 
     def _write(
-        self, completed: Array, error: Array, certain: Flags, drawn: list[Array], model: str
+        self, completed: Array, error: Array, certain: Flags, drawn: Array, model: str
     ) -> dict[str, Any]:
         """Write draws, intervals, the part of the model if there is one, and the table."""
         center, scale = self._units

@@ -220,7 +220,7 @@ class JointNormal(Strategy):
         progress.step("complete")
         told = federation.call("finish", common | finish, per_party=own)
         progress.step("finish")
-        self._report(result, told, model, names)
+        self._report(result, told, model, names, float((held.sum(axis=1) == 1).mean()))
 
     def building_on(self, earlier: Result | Path) -> Self:
         """Complete new rows by the model of that fit."""
@@ -245,6 +245,7 @@ class JointNormal(Strategy):
         told: dict[str, dict[str, Any]],
         model: JointModel,
         names: list[str],
+        lone: float,
     ) -> None:
         result.party_metrics = {
             name: {key: float(value) for key, value in values.items()}
@@ -258,6 +259,12 @@ class JointNormal(Strategy):
             result.notes.append(
                 f"{', '.join(apart)} share too few rows: their columns count as independent given "
                 "all others, and intervals that depend on that are withheld"
+            )
+        if self.draws and (lone > 0.05 or len(names) == 2):
+            result.notes.append(
+                f"{lone:.0%} of the rows are held by one party alone, which tells half as many "
+                "numbers of them as it has columns: there, draws depend on its columns too little "
+                "for regressions of both"
             )
         if (n_columns := len(model.mean)) > model.n_rows:
             result.notes.append(

@@ -132,6 +132,26 @@ def test_new_rows_are_imputed_from_an_earlier_run(home, bank, court):
     ]
 
 
+def test_intervals_and_draws_stand_beside_the_table_and_new_rows_follow(home):
+    given = preset("joint-normal", "demo.") | {"joint-normal.draws": 2}
+    run_app(simulated(3), strategy="joint-normal", run_name="fit", **given)
+    folder = home / "results" / "server"
+    result = Result.load(folder / "fit")
+    covered = [values["coverage"] for values in result.party_metrics.values()]
+    assert len(covered) == 3
+    assert 0.9 < np.mean(covered) < 1.0
+    parties = home / "results" / "parties" / "fit"
+    name = sorted(parties.glob("*.html"))[0].stem
+    names = {path.name for path in parties.glob(f"{name}.*")} - {f"{name}.html"}
+    assert names == {f"{name}.{end}" for end in
+                     ("parquet", "model.npz", "intervals.parquet", "draw-1.parquet",
+                      "draw-2.parquet")}  # fmt: skip
+    run_app(simulated(3), strategy="joint-normal", run_name="later", fitted="fit", **given)
+    assert Result.load(folder / "later").ledger.rounds == result.ledger.rounds - 1
+    with pytest.raises(ConfigError, match="fitted names a result of 'joint-normal' that holds no"):
+        run_app(simulated(3), strategy="joint-normal", run_name="third", fitted="later", **given)
+
+
 def test_new_rows_are_predicted_with_what_each_side_kept_of_an_earlier_run(home):
     rng = np.random.default_rng(2)
     index = pd.Index([f"c{i}" for i in range(200)], name="customer")

@@ -10,6 +10,7 @@ from scipy import stats
 
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.reports import imputation
 from flwr_vertical.server import Federation
 from flwr_vertical.tables import Kind
 from simulations.attacks.experiments import attack_run
@@ -65,7 +66,8 @@ def test_errors_and_draws_of_own_cells_are_those_of_the_conditional_distribution
     errors = errors_of(np.isnan(given), left)[0]
     np.testing.assert_allclose(errors[m], np.sqrt(np.diag(expected)), rtol=1e-6)
     assert (errors[o] == 0).all()
-    drawn = draw_rows(given, mean, left, rng.normal(size=(n, 4)) @ np.linalg.cholesky(left).T)
+    noise = rng.normal(size=(1, n, 4)) @ np.linalg.cholesky(left).T
+    (drawn,) = draw_rows(given, mean, left, noise)
     assert (drawn[:, o] == given[:, o]).all()
     np.testing.assert_allclose(np.cov(drawn[:, m].T), expected, atol=0.05 * expected.max())
     completed = complete_rows(given, mean, left)[0, m]
@@ -107,7 +109,7 @@ def test_means_and_noise_are_those_of_one_place_whatever_parties_show():
     model, slices = random_model(rng, widths), slices_of(dict(enumerate(widths)))
     shown, spread = np.eye(8), np.zeros((8, 8))
     shown[5, 5], spread[5, 5] = 0.5, 0.7
-    found = Conditioner(model, slices, Shown(shown, spread)).given([2, 3], [0, 1])
+    found = Conditioner(model, slices, Shown(shown, spread), draws=True).given([2, 3], [0, 1])
     o, m = np.arange(5, 8), np.arange(5)
     t, s = shown[np.ix_(o, o)], model.covariance
     seen = t @ s[np.ix_(o, o)] @ t.T + spread[np.ix_(o, o)]
@@ -121,10 +123,11 @@ def test_means_and_noise_are_those_of_one_place_whatever_parties_show():
                                                 np.sqrt(np.diag(s)[m]) / 8) / 4)  # fmt: skip
     noise = np.vstack([p.factor for p in parts])
     rounding = np.diag(2 * unit**2 / 12)
-    np.testing.assert_allclose(noise @ noise.T, left + rounding, atol=1e-9)
+    np.testing.assert_allclose(noise @ noise.T, left + rounding, rtol=1e-5, atol=1e-5)
     for p, own in zip(parts, (slice(0, 2), slice(2, 5)), strict=True):
         np.testing.assert_allclose(p.residual, (left + rounding)[own, own], atol=1e-9)
-        assert p.factor.shape == (own.stop - own.start, 8)
+        assert p.factor.shape == (own.stop - own.start, 5)
+        assert p.columns.tolist() == [0, 1, 2, 3, 4]
         assert p.sure.all()
     # The longer way, by the inverse over all columns, gives the same.
     many = Conditioner(model, slices, Shown(shown, spread)).given([1, 2, 3], [0])[0]
@@ -234,6 +237,22 @@ def test_intervals_cover_and_stand_beside_the_completed_cells(fit):
     assert len(fit.result.draws) == 3
 
 
+def test_the_report_shows_how_sure_imputed_values_are(fit):
+    """With the truth and without, as a party has it; and of one column, what stands there."""
+    own = Result("joint-normal", originals={"p0": fit.given["p0"]}, truth={"p0": fit.whole["p0"]},
+                 tables=fit.result.tables, intervals=fit.result.intervals)  # fmt: skip
+    titles = [section.heading for section in imputation.sections(own)]
+    assert titles == ["Imputed against true values", "How sure imputed values are"]
+    own.truth = {}
+    titles = [section.heading for section in imputation.sections(own)]
+    assert titles == ["How sure imputed values are", "Imputed and observed values"]
+    columns = imputation.columns_of(own)
+    row = imputation.errors_of(columns).loc[("p0", columns[0].column)]
+    errors = fit.result.intervals["p0"][f"{columns[0].column} std_error"].dropna()
+    assert row["cells"] == row["with interval"] == len(errors)
+    assert row["std_error"] == pytest.approx(errors.mean())
+
+
 def test_draws_cost_no_round_and_follow_the_seed(fit):
     one, other = (simulate(JointNormal(draws=draws), fit.given, progress=False) for draws in (0, 3))
     assert one.ledger.rounds == other.ledger.rounds == 2 + 6
@@ -260,9 +279,8 @@ def test_draws_of_parties_that_lack_the_same_row_go_together():
     unit = np.array([2.0 ** np.ceil(np.log2(given[name][c].std(ddof=0)))
                      for name in ("p0", "p1") for c in given[name]])  # fmt: skip
     names = result.model.parties
-    parts = Conditioner(result.model.joint(names), slices_of(dict.fromkeys(names, 2))).given(
-        [2], [0, 1]
-    )
+    slices = slices_of(dict.fromkeys(names, 2))
+    parts = Conditioner(result.model.joint(names), slices, draws=True).given([2], [0, 1])
     root = np.vstack([parts[0].factor, parts[1].factor])
     expected = root @ root.T * np.outer(unit, unit)
     np.testing.assert_allclose(np.cov(noise.T), expected, atol=0.04 * np.abs(expected).max())
@@ -489,9 +507,10 @@ def test_a_run_on_new_rows_that_is_killed_goes_on_to_the_same_tables(fit, monkey
             raise ServerKilled
         return call(self, step, *arguments, **more)
 
-    with monkeypatch.context() as patch, pytest.raises(ServerKilled):
-        patch.setattr(Federation, "call", killed)
+    monkeypatch.setattr(Federation, "call", killed)
+    with pytest.raises(ServerKilled):
         simulate(JointNormal(draws=2), given, **options, checkpoint=tmp_path / "run")
+    monkeypatch.setattr(Federation, "call", call)
     again = simulate(
         JointNormal(draws=2), given, **options, checkpoint=tmp_path / "run", resume=True
     )
@@ -522,17 +541,67 @@ def test_the_outcome_must_be_a_column_when_cells_are_drawn():
     best = slope(whole)
     with_outcome = simulate(JointNormal(draws=2), given, progress=False)
     without = simulate(JointNormal(draws=2), given | {"p0": given["p0"][["x0"]]}, progress=False)
+    two_parties = simulate(
+        JointNormal(draws=1), {n: given[n] for n in ("p1", "p2")}, progress=False
+    )
     right, low = (np.mean([slope(d) for d in r.draws]) for r in (with_outcome, without))
+    assert any("held by one party alone" in note for note in two_parties.notes)
     assert abs(right / best - 1.0) < 0.08
     assert low / best < 0.85
 
 
-def test_completed_cells_are_those_of_one_place_where_cells_are_missing(fit):
+def test_completed_cells_and_their_errors_are_those_of_one_place(fit):
+    """Row by row, from all columns at once: what is filled, undone, repaired, conditioned."""
     parts = [fit.given[n].reindex(fit.whole[n].index).to_numpy(float) for n in fit.given]
-    filled, _, _ = joint_normal.complete(parts)
-    for j, name in enumerate(fit.given):
-        own = fit.result.tables[name].reindex(fit.whole[name].index).to_numpy()
-        gone = np.isnan(parts[j]) & ~np.isnan(own)
-        true = fit.whole[name].to_numpy()
-        error, best = (np.sqrt(np.mean((x - true)[gone] ** 2)) for x in (own, filled[j]))
-        assert error < 1.05 * best
+    width, k = parts[0].shape[1], len(parts)
+    # A row whose cells are all open is held, too.
+    held = np.stack([fit.whole[n].index.isin(fit.given[n].index) for n in fit.given], axis=1)
+    spans = [slice(j * width, (j + 1) * width) for j in range(k)]
+    shown, spread, filled = np.eye(k * width), np.zeros((k * width,) * 2), []
+    units = units_of(fit.result)
+    for j, (name, part) in enumerate(zip(fit.given, list(parts), strict=True)):
+        part = parts[j] = (part - units[name].center) / units[name].unit
+        own = own_columns(part[held[:, j]])
+        shown[spans[j], spans[j]], spread[spans[j], spans[j]] = own.shown, own.spread
+        block = np.full(part.shape, np.nan)
+        block[held[:, j]] = own.fill(part[held[:, j]])
+        filled.append(block)
+    mean, covariance, n_rows = joint_normal.covariance_of_pairs(filled)
+    inverse = np.linalg.inv(shown)
+    covariance = inverse @ (covariance - spread) @ inverse.T
+    party = np.repeat(np.arange(k), width)
+    covariance, weight = joint_normal.repaired(covariance, n_rows, party)
+    assert fit.result.metrics["shrinkage"] == pytest.approx(weight, rel=1e-5)
+    np.testing.assert_allclose(fit.result.model.covariance, covariance, atol=1e-6)
+    n = 1.0 / np.mean(1.0 / n_rows[~np.eye(len(n_rows), dtype=bool)])
+    f, x = np.concatenate(filled, axis=1), np.concatenate(parts, axis=1)
+    off, errors = [], []
+    for i in range(0, len(x), 5):
+        for j, name in enumerate(fit.given):
+            m = np.flatnonzero(np.isnan(x[i, spans[j]])) + spans[j].start
+            helpers = [h for h in np.flatnonzero(held[i]) if h != j]
+            if not len(m) or len(helpers) < 2 or fit.whole[name].index[i] not in fit.result.tables[
+                name].index:  # fmt: skip
+                continue  # one helper tells fewer numbers
+            here = np.arange(spans[j].start, spans[j].stop)
+            o = np.concatenate([np.arange(spans[h].start, spans[h].stop) for h in helpers])
+            t = shown[np.ix_(o, o)]
+            seen = t @ covariance[np.ix_(o, o)] @ t.T + spread[np.ix_(o, o)]
+            slope = np.linalg.solve(seen, t @ covariance[np.ix_(o, here)]).T
+            told = mean[here] + slope @ (f[i, o] - mean[o])
+            left = covariance[np.ix_(here, here)] - slope @ t @ covariance[np.ix_(o, here)]
+            left *= 1.0 + 2.0 * (1.0 - weight) ** 2 * len(o) / n
+            size = np.sqrt(np.diag(covariance)[here])
+            unit = np.maximum(np.sqrt(np.diag(left)), size / 8) / 4
+            left += np.diag(len(helpers) * unit**2 / 12)
+            best = complete_rows(x[[i], spans[j]], told[None], left)[0]
+            error = errors_of(np.isnan(x[[i], spans[j]]), left)[0]
+            row = fit.whole[name].index[i]
+            got = (fit.result.tables[name].loc[row] - units[name].center) / units[name].unit
+            off += (np.abs(got.to_numpy() - best) / size).tolist()
+            stated = fit.result.intervals[name].loc[row].to_numpy().reshape(-1, 3)[:, 0]
+            errors += (stated / units[name].unit / error)[m - spans[j].start].tolist()
+    assert len(errors) > 100
+    assert max(off) < 0.3
+    assert np.sqrt(np.mean(np.square(off))) < 0.1
+    np.testing.assert_allclose(errors, 1.0, rtol=1e-4)
