@@ -9,8 +9,8 @@ from flwr_vertical.protocol.declaration import If
 from strategies.linear.masked_means.steps import MaskedMeanSteps
 from strategies.normal.labelled_party import (
     CompletedFields,
-    CompletedProductSteps,
     CompletingParty,
+    LabelledProductSteps,
 )
 from strategies.normal.labelled_server import COMPLETING
 
@@ -49,7 +49,7 @@ class GLMFields(CompletedFields, total=False):
 class GLMParty(CompletingParty):
     """Keeps its columns and, of a fitted model, its own coefficients."""
 
-    products = Uses(CompletedProductSteps, purpose="glm")
+    products = Uses(LabelledProductSteps, purpose="glm")
     means = Uses(MaskedMeanSteps)
 
     @step

@@ -6,8 +6,8 @@ from flwr_vertical import Uses, step
 from flwr_vertical.protocol.arguments import OWN, Within
 from strategies.normal.labelled_party import (
     CompletedFields,
-    CompletedProductSteps,
     CompletingParty,
+    LabelledProductSteps,
 )
 
 
@@ -20,7 +20,7 @@ class DiscriminantFields(CompletedFields, total=False):
 class DiscriminantParty(CompletingParty):
     """Completes labelled rows, and keeps its own coefficients of the discriminants."""
 
-    products = Uses(CompletedProductSteps, purpose="lda")
+    products = Uses(LabelledProductSteps, purpose="lda")
 
     @step
     def send_masked(

@@ -108,7 +108,7 @@ class CompletedRows(ToldRows):
             )
 
 
-class CompletedProductSteps(PairProductSteps):
+class LabelledProductSteps(PairProductSteps):
     """Products over own, shared and completed rows."""
 
     def __init__(self, party: Any, purpose: str, **rules: Any) -> None:
@@ -122,7 +122,7 @@ class LabelledRowSteps(CompletionSteps):
 
     def count(self, names: Names, widths: Widths, who: Flags, pattern: Indices) -> None:
         """Count own rows of which completed columns may tell, and keep which rows take part."""
-        columns, told = self._columns(), self.other(CompletedProductSteps).told
+        columns, told = self._columns(), self.other(LabelledProductSteps).told
         takes_part: Flags = np.asarray(who.any(axis=1))
         fit, own = self._labelled & takes_part, columns.rows[takes_part[columns.rows]]
         sets = np.bincount(2 * pattern[own] + fit[own])
@@ -193,7 +193,7 @@ class CompletingParty(MomentParty):
 
     moments = Uses(MomentSteps, penalized=True)
     completion = Uses(LabelledRowSteps)
-    products: CompletedProductSteps
+    products: LabelledProductSteps
 
     def columns_to_multiply(self) -> HeldColumns:
         """Return the columns over labelled own rows; completing, over all own, or all labelled."""
