@@ -207,7 +207,7 @@ def test_no_two_classes_of_core_and_strategies_have_one_name():
     } == {}
 
 
-SHARED_ROOMS = {"common", "linear", "neural"}
+SHARED_ROOMS = {"common", "linear", "neural", "normal"}
 OF_ANOTHER_METHOD = {"forest": {"trees"}}
 """Forests grow trees of the same codes by the same steps, and vote on them besides."""
 

@@ -105,7 +105,7 @@ def room_for(levels: Array, n_rows: int) -> int:
     return found
 
 
-MOST_ROOM = 10
+MOST_ROOM = 12
 """Bits that columns may leave free for noise."""
 
 

@@ -105,8 +105,7 @@ class ToldRows:
         withheld = np.repeat(absent[:, None], n_columns, axis=1)
         label = self._label(n_vectors, attempt, commitment, recognised)
         attempts = self._attempts(attempt) if n_vectors else None
-        fewest = max(self._at_least, min_rows(n_columns, n_vectors if commitment else 0))
-        if len(held.rows) < (fewest if self.minimum is None else self.minimum):
+        if len(held.rows) < self.fewest(n_columns, n_vectors if commitment else 0):
             withheld[:] = True
             self._party.privacy_ledger.note_nothing("rows")
         else:
@@ -142,24 +141,24 @@ class ToldRows:
         own = np.asarray(taken, dtype=bool)[held.rows]
         shared = who[held.rows] & own[:, None]
         needed = [
-            max(self._fewest(n_columns + width), *(10 * n for n in (n_columns, width)))
+            max(self.fewest(n_columns + width), *(10 * n for n in (n_columns, width)))
             for width in widths.values()
         ]
         apart: Flags = ~np.asarray(wanted, dtype=bool) | (shared.sum(axis=0) < needed)
         apart[place] = False
-        if own.sum() < self._fewest(sum(widths.values())):
+        if own.sum() < self.fewest(sum(widths.values())):
             self._party.privacy_ledger.note_nothing("rows")
             return np.ones((1, n_columns), dtype=bool), np.arange(len(names)) != place
         others = [k for k in np.flatnonzero(~apart).tolist() if k != place]
         for first, second in itertools.permutations(others, 2):
             lone = int((shared[:, first] & ~shared[:, second]).sum())
-            if 0 < lone < self._fewest(n_columns):
+            if 0 < lone < self.fewest(n_columns):
                 raise PolicyError(
                     f"party {self._name!r}",
                     key_of("min_rows"),
                     f"sums that may tell of {lone} of its rows alone, which {names[first]!r} "
                     f"holds, and {names[second]!r} does not",
-                    f"sets of at least {self._fewest(n_columns):,} rows",
+                    f"sets of at least {self.fewest(n_columns):,} rows",
                     "leave these rows out, or products with one of these parties",
                 )
         n_others = sum(widths.values()) - n_columns
@@ -175,8 +174,13 @@ class ToldRows:
             withheld = withheld | found.any(axis=0)
         return withheld, apart
 
-    def _fewest(self, n_columns: int) -> int:
-        fewest = max(self._at_least, min_rows(n_columns, 0))
+    def own_part(self, held: HeldColumns) -> HeldColumns:
+        """Return the columns over rows that the party has: all, unless others complete some."""
+        return held
+
+    def fewest(self, n_columns: int, n_vectors: int = 0) -> int:
+        """Return the fewest rows of a set that may be told of."""
+        fewest = max(self._at_least, min_rows(n_columns, n_vectors))
         return fewest if self.minimum is None else self.minimum
 
     def _judged(

@@ -19,6 +19,7 @@ from flwr_vertical.protocol.declaration import (
     FACTS,
     ROWS,
     If,
+    Part,
     Protocol,
     Repeat,
     Round,
@@ -87,11 +88,11 @@ _EVALUATED = (
 )
 
 
-def moments_protocol(*evaluated_if: str) -> Protocol:
+def moments_protocol(*evaluated_if: str, opening: Part = OPENED_PRODUCTS) -> Protocol:
     """Return what a fit by moments exchanges, with evaluations of means under a condition."""
     return Protocol(
         Round("prepare_moments", "names of columns, number of rows, keys", tells=(FACTS, EPSILON)),
-        OPENED_PRODUCTS,
+        opening,
         *(If(condition, *_EVALUATED) for condition in evaluated_if),
         Round(
             "finish_moments",

@@ -30,7 +30,7 @@ from strategies.normal.equations import Conditionals, Conditioner, JointModel, S
 BITS = 8
 """Of a mean that a party is told: from -127 to 127 units."""
 
-_MOST = 2.0 ** (BITS - 1) - 1
+MOST = 2.0 ** (BITS - 1) - 1
 _PAD = "pad of completed rows"
 
 _Coefficients = TypedDict(
@@ -90,6 +90,7 @@ class CompletionSteps(StepGroup):
             raise ProtocolError(
                 f"party {self.name!r}: it holds other rows than the server's patterns say"
             )
+        self.count(names, widths, who, pattern)
         answer: dict[str, Ring] = {}
         for name, width, tag in zip(names, widths, tags, strict=True):
             if name == self.name:
@@ -109,9 +110,15 @@ class CompletionSteps(StepGroup):
             for g in np.unique(pattern[rows]):
                 of_pattern = rows[pattern[rows] == g]
                 term[of_pattern] = mine[of_pattern] @ by_pattern[g]
-            whole = np.rint(np.clip(term, -_MOST, _MOST)).astype(np.int64)
+            whole = np.rint(np.clip(term, -MOST, MOST)).astype(np.int64)
             answer[name] = whole.view(np.uint64)
         return Summands(answer, modular=tuple(answer))
+
+    def count(self, names: Names, widths: Widths, who: Flags, pattern: Indices) -> None:
+        """Count what else than numbers for parties may follow from terms; nothing by default.
+
+        Shapes: who (n_samples, n_parties): who holds each row that takes part.
+        """
 
     def means(self, pattern: Indices, total: Ring, offset: Array, unit: Array) -> Array:
         """Return the means of the own columns, (n_samples, n_own), given the others'.
@@ -124,6 +131,10 @@ class CompletionSteps(StepGroup):
             check_fits(self.name, name, given, Shape(None, n_own))
         whole = (np.asarray(total) - self._pad(np.shape(total))).view(np.int64)
         return np.asarray(whole * unit[pattern] + offset[pattern])
+
+    def forget(self) -> None:
+        """Erase the pad under which the own means came."""
+        self.state.pop(_PAD, None)
 
     def noise(self, draw: int, n_columns: int, owner: str = "") -> Array:
         """Return standard normal numbers, (n_samples, n_columns), that all parties share.

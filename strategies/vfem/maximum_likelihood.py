@@ -7,7 +7,7 @@ import numpy as np
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
-from strategies.linear.moments.collect import OpenedMoments
+from strategies.linear.moments.collect import FitColumns, OpenedMoments
 from strategies.linear.moments.covariances import (
     BlockCovariance,
     CovarianceModel,
@@ -28,7 +28,7 @@ MOST_MOVED = 0.1
 """By so many standard errors a coefficient may hang on covariances that are not identified."""
 
 MOST_COLUMNS = 100
-"""Of more, the information on the covariance does not fit a usual computer's memory: EM alone."""
+"""Of more, the information on the covariance does not fit a usual computer's memory."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Maximum:
     # (str, str): pairs of parties some of whose columns have a covariance that is not identified,
     # for lack of rows
     unidentified: list[tuple[str, str]]
+    by_pattern: bool = True  # Whether `patterns` have sums; else they have rows alone
 
     def not_identified(self, change: Array) -> Flags:
         """Tell which coefficients depend on covariances that no rows tell.
@@ -55,7 +56,7 @@ class Maximum:
         error = np.sqrt(np.maximum(np.diag(change @ self.fit.vcov @ change.T), 0.0))
         return np.asarray(moved > MOST_MOVED * error)
 
-    def widths(self, opened: OpenedMoments) -> list[int]:
+    def widths(self, opened: FitColumns) -> list[int]:
         """Return how many columns each party has in the fit."""
         return [
             int(((self.kept >= own.start) & (self.kept < own.stop)).sum())

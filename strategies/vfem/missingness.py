@@ -91,8 +91,10 @@ def check_missingness(
     Shapes: names (n_kept,): of the columns of the fit; unknown (n_kept,): those whose coefficients
     have no standard error.
     """
+    if not found.by_pattern or found.fit.by_em:  # see `Fit.by_em`
+        return
     whole = [p for p in found.patterns.patterns if len(p.observed) == found.patterns.n_columns]
-    if not whole or len(found.patterns.patterns) == 1 or found.fit.by_em:  # see `Fit.by_em`
+    if not whole or len(found.patterns.patterns) == 1:
         return
     told = compare(whole[0], found.fit.beta, found.fit.vcov[1:, 1:], ~unknown, intercept)
     if told is None:

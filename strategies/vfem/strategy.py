@@ -18,6 +18,11 @@ finish_moments         down: the own coefficients; up, summed: a rounded term fo
                        without a label
 =====================  ===========================================================================
 
+Where patterns are small, these sums would lose rows. Then all complete the rows together, and the
+server opens one matrix of sums over all rows, with noise, for each of three steps of Fisher scoring
+at most (`completion`, `completed_rounds`, `scoring`): `open_completed`, up to four times, stands in
+the place of `open_products`.
+
 The paper's own Algorithm 1, which opens a number of each sample in each of many rounds, is
 `strategies.vfem_iterations`.
 """
@@ -26,26 +31,64 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical import Federation, Result, Strategy, Uses
 from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Flags
+from flwr_vertical.errors import DataError
+from flwr_vertical.products.ciphertext import ENCRYPTED_OPENING
+from flwr_vertical.products.masked import OPENING
+from flwr_vertical.protocol.declaration import ROWS, Either, If, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.linear import settings as shared
 from strategies.linear.moment_party import (
     COLLUSION,
-    MOMENTS,
     RECOGNISED,
     WITHHELD,
     MomentArbiter,
     MomentParty,
+    moments_protocol,
 )
-from strategies.linear.moments.collect import open_moments
+from strategies.linear.moments.collect import FitColumns, Prepared, open_prepared, prepare
+from strategies.linear.moments.groups import by_pattern
 from strategies.linear.prediction.server import keep_and_predict
+from strategies.vfem.completed_rounds import rows_to_complete
+from strategies.vfem.completed_steps import STEPS, CompletedProductSteps
 from strategies.vfem.maximum_likelihood import check_correlations, maximise
 from strategies.vfem.missingness import check_missingness
 from strategies.vfem.outcome import fill_in, note_fit, regressions_of
+from strategies.vfem.scoring import fit_by_scoring
 
 COVARIANCES = ("full", "block")
+
+SMALL_LOSS = 0.01
+"""Share of rows that opening by pattern may lose to small patterns; else rows are completed."""
+
+_seal, _send, _open = OPENING.parts
+_COMPLETED = Round(
+    "open_completed", "summed, products of rows that all complete, with noise", tells=ROWS
+)
+_VFEM_OPENING = Protocol(
+    If(
+        "aggregation == 'ckks' or n_parties == 1",
+        ENCRYPTED_OPENING,
+        otherwise=(
+            _seal,
+            _send,
+            If(
+                "covariance == 'full' and intercept and noise_prior == 0",
+                Either(_open, Repeat(_COMPLETED, at_most=1 + STEPS)),
+                otherwise=(_open,),
+            ),
+        ),
+    )
+)
+
+
+class VFEMParty(MomentParty):
+    """A party of a linear method on moments that also completes rows."""
+
+    products = Uses(CompletedProductSteps, purpose="moments")
 
 
 class VFEM(Strategy):
@@ -64,8 +107,15 @@ class VFEM(Strategy):
     label are in `Result.predictions`: conditional mean given the columns at hand, standard error,
     and a 95 % prediction interval.
 
-    Sums over few rows are not opened. Where fewer rows than the parties' minimum are held by the
-    same parties, they count as lacking some of these, to join others, or are left out;
+    Sums over few rows are not opened. Where that would cost more than a hundredth of the rows,
+    since few rows are held by the same parties, rows are completed from a mean and a covariance
+    that all parties are told, and one matrix of sums over all rows is opened, at most four times:
+    pairs of columns, then three steps of Fisher scoring. Numbers that are opened have noise of the
+    size of one row, which standard errors count. They are by the expected information. If the last
+    step moved coefficients by more than a tenth of their standard error, a note says that they
+    take blocks as missing completely at random; if the covariance is not positive definite there
+    are none. Without an intercept, with ``covariance="block"``, ``noise_prior`` or encrypted sums,
+    and where two parties share too few rows, small patterns are merged instead, or left out:
     ``metrics["rows_merged"]``, ``metrics["rows_left_out"]`` and a note say how many rows that cost.
 
     Of two parties that hold fewer than 30 rows together nothing is known of how their columns go
@@ -73,8 +123,9 @@ class VFEM(Strategy):
     covariances). Coefficients that depend on that have no standard error; a note names them.
     A coefficient is NaN where a column is not in the fit, and a note says why.
 
-    Where complete rows give other coefficients than all rows together, by more than chance, a note
-    says that blocks are hardly missing at random; ``metrics["missingness_p_value"]`` is the test's.
+    Where sums are opened by pattern and complete rows give other coefficients than all rows
+    together, by more than chance, a note says that blocks are hardly missing at random;
+    ``metrics["missingness_p_value"]`` is the test's.
 
     There is no ``epsilon``: noise does not shrink with a pattern's rows, and each pattern would
     have its own, so that small patterns would upset the likelihood of all. `MeanImpute` and
@@ -138,10 +189,10 @@ class VFEM(Strategy):
         )
     )
     name: ClassVar[str] = "vfem"
-    protocol = MOMENTS
+    protocol = moments_protocol(opening=_VFEM_OPENING)
     needs_labels = True
     demo = shared.demo(0.3)
-    party = MomentParty
+    party = VFEMParty
     arbiter = MomentArbiter
     disclosure = (
         ("server", "names of the parties' columns, which are collinear, and rows left out"),
@@ -149,6 +200,17 @@ class VFEM(Strategy):
             "server",
             "for each missingness pattern, over no fewer rows than the parties' minimum: sums of "
             "columns, of products of two columns, and of products of a column and the label",
+        ),
+        (
+            "server, instead where patterns are small",
+            "sums of rows that are completed from what the parties hold of them, of their products "
+            "and of products with the label, over all rows, with noise of the size of a row; once "
+            "with nothing completed, and at most three times by other means and covariances",
+        ),
+        (
+            "every party, where patterns are small",
+            "which parties hold each labelled sample; means, standard deviations and correlations "
+            "of all columns and the label, to the size of their errors, at most three times",
         ),
         (
             "server",
@@ -173,9 +235,9 @@ class VFEM(Strategy):
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
-        """Open moments, fit at the server, hand coefficients back; five rounds."""
+        """Open moments, fit at the server, hand coefficients back; five rounds, or eight."""
         progress.total = 3
-        opened = open_moments(
+        prepared = prepare(
             federation,
             alignment,
             result,
@@ -185,12 +247,19 @@ class VFEM(Strategy):
             intercept=self.intercept,
             with_unheld=True,
         )
-        progress.step("moments")
-        found = maximise(opened, self.covariance, self.intercept, self.noise_prior)
+        taken = self._completed_rows(prepared)
+        if taken is None:
+            by_groups = open_prepared(prepared, self.intercept)
+            progress.step("moments")
+            found = maximise(by_groups, self.covariance, self.intercept, self.noise_prior)
+            opened: FitColumns = by_groups
+            if self.check_correlation and self.covariance == "block" and len(prepared.widths) > 1:
+                check_correlations(by_groups, result)
+        else:
+            opened, found = fit_by_scoring(prepared, taken)
+            progress.step("moments")
         progress.step("fit")
         unknown = note_fit(result, opened, found)
-        if self.check_correlation and self.covariance == "block" and len(federation.parties) > 1:
-            check_correlations(opened, result)
         fill_in(result, opened, found, self.intercept, unknown)
         names = opened.names(found.kept)
         check_missingness(result, found, names, unknown[1 + found.kept], self.intercept)
@@ -198,3 +267,22 @@ class VFEM(Strategy):
         free = problem.free, problem.free_mask
         keep_and_predict(federation, alignment, result, regressions, *free, step="finish_moments")
         progress.step("finish")
+
+    def _completed_rows(self, prepared: Prepared) -> Flags | None:
+        """Return the rows that all complete together; None where sums are opened by pattern."""
+        mask = prepared.problem.mask
+        masked = prepared.federation.aggregation != "ckks" and len(prepared.widths) > 1
+        if not (masked and self.covariance == "full" and self.intercept and not self.noise_prior):
+            return None
+        n_held = int((~mask).any(axis=1).sum())
+        try:
+            groups = prepared.groups(by_pattern)
+            lost = groups.n_merged + groups.n_left_out
+        except DataError:  # no pattern is large enough
+            lost = n_held
+        if lost <= SMALL_LOSS * n_held:
+            return None
+        taken = rows_to_complete(prepared)
+        if taken is None or n_held - int(taken.sum()) >= lost:
+            return None
+        return taken

@@ -12,8 +12,10 @@ from flwr_vertical.node import service
 from flwr_vertical.protocol.declaration import FACTS, Protocol, Repeat, Round
 from simulations.attacks.deviating import ANSWERED, OTHERWISE, OUTCOMES, RAW, deviate
 from simulations.attacks.mutations import ALONE, ARGUMENT, EARLIER, NUMBER, STATE, STEP, VALUE
+from strategies.vfem import VFEM
 from tests.kit import cases
 from tests.kit.ledgered import Nodes
+from tests.strategies.test_vfem_scoring import make
 
 # Arguments that an honest server may leave out as well.
 OPTIONAL = {"commitment", "missing", "labels", "donors", "labels_attempt", "columns_of"} | {
@@ -23,20 +25,28 @@ OPTIONAL = {"commitment", "missing", "labels", "donors", "labels_attempt", "colu
     "shown",
     "weights",
     "sketched",
+    "room",
 }
 
 
 @pytest.mark.parametrize("case", ["mean", "fknn", "vfem"])
 def test_other_messages_are_refused_at_every_place_of_a_run(case):
-    tries = deviate(
-        cases.made(case),
-        cases.tables_of(case),
-        cases.labels_of(case),
-        seed=1,
-        min_rows=1,
-    )
+    made = cases.made(case), cases.tables_of(case), cases.labels_of(case)
+    refuses(deviate(*made, seed=1, min_rows=1))
+
+
+@pytest.mark.slow
+def test_other_messages_are_refused_where_rows_are_completed():
+    tables, labels, *_ = make(900, 3, 1, seed=4)
+    held = labels.index[np.any([labels.index.isin(t.index) for t in tables.values()], axis=0)]
+    tries = deviate(VFEM(), tables, labels[held], seed=1)
+    assert {one.step for one in tries.made} >= {"open_completed", "finish_moments"}
+    refuses(tries)
+
+
+def refuses(tries):
     count = tries.count()
-    print(f"{case}: {len(tries.made)} tries\n{count.to_string()}")
+    print(f"{len(tries.made)} tries\n{count.to_string()}")
     assert len(tries.made) > 50
     assert set(tries.count().columns[:5]) == set(OUTCOMES)
     assert count["cells found"].sum() == 0

@@ -11,7 +11,7 @@ from flwr_vertical.incomplete import imputation_accuracy
 from flwr_vertical.server import Federation
 from flwr_vertical.tables import Kind
 from strategies.baselines import Mean
-from strategies.normal import JointNormal
+from strategies.normal import JointNormal, completion
 from strategies.normal.coding import Coding
 from strategies.normal.equations import Conditioner, JointModel, shrinkage_weight
 from strategies.normal.filling import complete_rows, own_columns
@@ -238,3 +238,30 @@ def test_parties_without_shared_rows_are_noted():
     result = simulate(JointNormal(), given, progress=False)
     assert any("party 1 and party 2 share too few rows" in note for note in result.notes)
     assert set(result.tables["party 1"].index) == set(ids)
+
+
+def test_a_column_with_one_value_far_out_reads_that_row(monkeypatch):
+    """What docs/privacy.md says of a party that crafts its table: rounding does not stop it."""
+    seen, work_out = {}, completion._coefficients
+
+    def kept(parts, names, helper, *more):
+        seen[names[helper]] = work_out(parts, names, helper, *more)
+        return seen[names[helper]]
+
+    monkeypatch.setattr(completion, "_coefficients", kept)
+    cosines = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        truth = rng.normal(size=(1500, 4)) @ rng.normal(size=(4, 4))
+        crafted = rng.normal(size=(1500, 2)) * [1.0, 1e-3]
+        crafted[5, 1] = 1e6
+        tables = {
+            "clinic": pd.DataFrame(truth[:1200], columns=list("abcd")),
+            "spy": pd.DataFrame(crafted, columns=["x", "y"]),
+        }
+        simulate(JointNormal(), tables, progress=False)
+        told = seen["spy"]["for:clinic"]
+        read = told[np.abs(told).sum(axis=(1, 2)).argmax()][1]
+        row = truth[5] / truth.std(axis=0)
+        cosines.append(read @ row / np.linalg.norm(read) / np.linalg.norm(row))
+    assert 0.6 < np.median(cosines) < 1.0

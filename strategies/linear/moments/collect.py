@@ -51,6 +51,8 @@ from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.problem import Problem, open_problem
 
 Grouping = Callable[[npt.NDArray[np.bool_], npt.NDArray[np.int64], MinimumRows], RowGroups]
+Completing = Callable[[Federation, PairKeys, Problem, RowGroups, Result], GroupKey]
+"""Has rows completed, and returns the key that the completed columns take."""
 
 # Two limbs take four times the work, and matter where rows are few: there they cost nothing.
 _TWO_LIMBS = 4e7
@@ -67,27 +69,20 @@ class Offered:
     unit: Array
 
 
-@dataclass(frozen=True)
-class OpenedMoments:
-    """What the server has of a regression: sums by pattern, and labels of its own.
+@dataclass(frozen=True, kw_only=True)
+class FitColumns:
+    """What the server knows of a regression's columns, and labels of its own.
 
-    A party's column is ``center + unit * z`` with ``z`` the column of the moments; a label is
+    A party's column is ``center + unit * z`` with ``z`` the column of the fit; a label is
     ``problem.y_center + problem.y_scale * z``.
     """
 
     problem: Problem  # Labels, masks and columns
-    # Sums over the rows of each group; columns of all parties in the order of their names, the
-    # label last. Labels of rows in no group are a pattern of their own.
+    # Which columns rows hold; columns of all parties in the order of their names, the label last
     patterns: Patterns
-    groups: RowGroups  # Of the labelled samples
     center: Array  # (n_columns,): of the parties' columns
     unit: Array  # (n_columns,): of the parties' columns
-    products: PrivateProducts | EncryptedProducts  # What opened them, for more products
-    offered: Offered  # The columns of `products`
     parties: dict[str, slice] = field(default_factory=dict)  # By party, where its columns stand
-    # With a budget: what is on the moments of each of `held`; last, what is on those of labels in
-    # no group, whether there are any or not
-    noise: list[GroupNoise] | None = None
 
     @property
     def n_columns(self) -> int:
@@ -112,6 +107,67 @@ class OpenedMoments:
         return [all_names[j] for j in numbers]
 
 
+@dataclass(frozen=True, kw_only=True)
+class OpenedMoments(FitColumns):
+    """Sums over the rows of each group; labels of rows in no group are a pattern of their own."""
+
+    groups: RowGroups  # Of the labelled samples
+    products: PrivateProducts | EncryptedProducts  # What opened them, for more products
+    offered: Offered  # The columns of `products`
+    # With a budget: what is on the moments of each of `held`; last, what is on those of labels in
+    # no group, whether there are any or not
+    noise: list[GroupNoise] | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What parties said of their columns, before any sum over rows."""
+
+    federation: Federation
+    result: Result
+    problem: Problem
+    pairs: PairKeys
+    budget: FitBudget | None = None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What each party said."""
+        return dict(self.problem.total.public)
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """How many columns each party has."""
+        return {name: len(self.problem.columns[name]) for name in self.federation.parties}
+
+    @property
+    def minima(self) -> dict[str, int]:
+        """The fewest rows that may be told of, of parties whose node config states them."""
+        stated = {name: self.told[name].get("min_rows") for name in self.widths}
+        return {name: int(value) for name, value in stated.items() if value is not None}
+
+    @property
+    def parties(self) -> dict[str, slice]:
+        """Columns of each party."""
+        ends = np.cumsum([0, *self.widths.values()]).tolist()
+        return {name: slice(a, b) for name, a, b in zip(self.widths, ends, ends[1:], strict=False)}
+
+    def of_columns(self, name: str) -> Array:
+        """Return ``center`` or ``unit`` of all columns."""
+        return np.concatenate([np.asarray(self.told[party][name]) for party in self.widths])
+
+    @property
+    def minimum(self) -> MinimumRows:
+        """The fewest rows of a group of rows."""
+        minima = self.minima
+        allowed = min(int(self.told[name].get("vectors", 0)) for name in self.widths)
+        by_rule = len(minima) < len(self.widths)
+        return MinimumRows(max(minima.values(), default=None), by_rule, allowed)
+
+    def groups(self, grouping: Grouping) -> RowGroups:
+        """Group the labelled samples."""
+        return grouping(self.problem.mask, np.array(list(self.widths.values())), self.minimum)
+
+
 def open_moments(
     federation: Federation,
     alignment: Alignment,
@@ -125,8 +181,42 @@ def open_moments(
     with_unheld: bool = False,
     columns_of: str = "",
     budget: FitBudget | None = None,
+    completing: Completing | None = None,
+    vectors: Callable[[Problem, RowGroups], Array] | None = None,
 ) -> OpenedMoments:
-    """Open the moments of all parties' columns and the labels; four rounds."""
+    """Open the moments of all parties' columns and the labels; four rounds, completing seven.
+
+    `vectors`: what columns are multiplied with in place of the labels, (n_labelled, n_vectors).
+    """
+    prepared = prepare(
+        federation,
+        alignment,
+        result,
+        encoding=encoding,
+        missing_cells=missing_cells,
+        missing_labels=missing_labels,
+        intercept=intercept,
+        with_unheld=with_unheld,
+        columns_of=columns_of,
+        budget=budget,
+    )
+    return open_prepared(prepared, intercept, grouping, completing, vectors)
+
+
+def prepare(
+    federation: Federation,
+    alignment: Alignment,
+    result: Result,
+    *,
+    encoding: str,
+    missing_cells: str,
+    missing_labels: str,
+    intercept: bool,
+    with_unheld: bool = False,
+    columns_of: str = "",
+    budget: FitBudget | None = None,
+) -> Prepared:
+    """Have the parties prepare their columns; one round. Parameters as of `open_moments`."""
     pairs = PairKeys(federation)
     extra: dict[str, Any] = {"nonce": pairs.nonce}
     if columns_of:
@@ -149,20 +239,33 @@ def open_moments(
         step="prepare_moments",
         label_range=label_range,
     )
-    told = problem.total.public
-    pairs.collect(told)
-    widths = {name: len(problem.columns[name]) for name in federation.parties}
-    groups = _group(federation, problem, widths, grouping, result)
+    pairs.collect(problem.total.public)
+    return Prepared(federation, result, problem, pairs, budget)
+
+
+def open_prepared(
+    prepared: Prepared,
+    intercept: bool,
+    grouping: Grouping = by_pattern,
+    completing: Completing | None = None,
+    vectors: Callable[[Problem, RowGroups], Array] | None = None,
+) -> OpenedMoments:
+    """Open the moments by group of rows; three rounds, completing six."""
+    federation, result, problem = prepared.federation, prepared.result, prepared.problem
+    budget, widths = prepared.budget, prepared.widths
+    groups = _group(prepared, grouping)
     n_columns = sum(widths.values())
+    y = problem.y[:, None] if vectors is None else vectors(problem, groups)
+    group_key = GroupKey(federation, prepared.pairs)
     if budget is None:
         limbs = 2 if len(problem.y) * n_columns**2 < _TWO_LIMBS else 1
-        products = products_of(federation, GroupKey(federation, pairs), limbs)
+        if completing is not None:
+            group_key = completing(federation, prepared.pairs, problem, groups, result)
+        products = products_of(federation, group_key, limbs)
     else:
         levels = budget.rule.levels(list(widths.values()), ~groups.mask, 1)
         room = room_for(levels, len(problem.y))
-        group_key = GroupKey(federation, pairs)
         products = products_of(federation, group_key, 1, room, 1.0, noisy=True)
-    y = problem.y[:, None]
     products.send(y)
     moments = products.moments(groups.group, len(groups.mask), y, groups.mask)
     if budget is not None and isinstance(products, EncryptedProducts):
@@ -178,9 +281,7 @@ def open_moments(
         # Noise is to stay the same for all columns, and those of a fit without an intercept as
         # they are.
         mean, spread = mean * intercept, np.ones_like(spread)
-    center = np.concatenate([np.asarray(told[name]["center"]) for name in widths])
-    unit = np.concatenate([np.asarray(told[name]["unit"]) for name in widths])
-    ends = np.cumsum([0, *widths.values()])
+    center, unit = prepared.of_columns("center"), prepared.of_columns("unit")
     opened = OpenedMoments(
         problem=problem,
         patterns=rough.standardised(np.append(mean, 0.0), np.append(spread, 1.0)),
@@ -189,10 +290,7 @@ def open_moments(
         unit=unit * spread,
         products=products,
         offered=Offered(moments, center, unit),
-        parties={
-            name: slice(int(a), int(b))
-            for name, a, b in zip(widths, ends[:-1], ends[1:], strict=True)
-        },
+        parties=prepared.parties,
         noise=group_noise(moments, labels, mean, spread),
     )
     _note_withheld(result, opened, moments, list(widths.values()))
@@ -205,23 +303,14 @@ def open_moments(
     return opened
 
 
-def _group(
-    federation: Federation,
-    problem: Problem,
-    widths: dict[str, int],
-    grouping: Grouping,
-    result: Result,
-) -> RowGroups:
+def _group(prepared: Prepared, grouping: Grouping) -> RowGroups:
     """Group rows, and note what that cost."""
-    stated = [problem.total.public[name].get("min_rows") for name in federation.parties]
-    known = [int(value) for value in stated if value is not None]
-    minimum = MinimumRows(max(known) if known else None, by_rule=len(known) < len(stated))
-    groups = grouping(problem.mask, np.array(list(widths.values())), minimum)
+    groups, result = prepared.groups(grouping), prepared.result
     result.metrics["rows_merged"] = float(groups.n_merged)
     result.metrics["rows_left_out"] = float(groups.n_left_out)
     if grouping is by_pattern:
-        needed = minimum.of(min(widths.values()))
-        result.notes += _costs(problem.mask, groups, needed, len(widths))
+        needed = prepared.minimum.of(min(prepared.widths.values()))
+        result.notes += _costs(prepared.problem.mask, groups, needed, len(prepared.widths))
     return groups
 
 

@@ -3,7 +3,8 @@
 EM (Dempster, Laird and Rubin, 1977) leads from the available moments to the neighbourhood of the
 maximum; Newton's method finishes in a few steps, by Fisher scoring where the likelihood is not
 concave. Both work on sums by pattern; their cost does not depend on the number of rows. Of many
-columns, EM goes all the way.
+columns, Fisher scoring without a matrix goes all the way (`matrix_free`), or EM where the
+covariance is restricted.
 """
 
 from dataclasses import dataclass, replace
@@ -13,8 +14,14 @@ from scipy import linalg, sparse
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
-from strategies.linear.moments.covariances import CovarianceModel, NoisePrior, Through
+from strategies.linear.moments.covariances import (
+    CovarianceModel,
+    FullCovariance,
+    NoisePrior,
+    Through,
+)
 from strategies.linear.moments.em import covariance_given_columns, em_step
+from strategies.linear.moments.matrix_free import covariance_by_observed, maximum
 from strategies.linear.moments.patterns import Patterns
 
 _EM_STEPS = 25
@@ -42,8 +49,10 @@ class Fit:
     iterations: int  # Of EM and of Newton's method together
     converged: bool  # Whether the last step changed the log likelihood by less than the tolerance
     prior: NoisePrior | None = None  # Of the noise variance
-    # Whether EM went all the way; then `vcov` takes mean and covariance of the columns as known
-    by_em: bool = False
+    # Whether no information on the covariance was formed; then predictions take mean and covariance
+    # of the columns as known
+    without_information: bool = False
+    by_em: bool = False  # Whether `vcov` takes them as known, too, for EM went all the way
 
     @property
     def std_error(self) -> Array:
@@ -73,7 +82,13 @@ def fit_normal(
             steps += 1
     value = _value(patterns, model, mean, parameters, prior)
     converged = False
-    while not newton and not converged and steps < _EM_STEPS * max_iter:
+    is_free = isinstance(model, FullCovariance) and not len(model.implied[0])
+    matrix_free = not newton and is_free and prior is None and through is None
+    if matrix_free:
+        covariance = model.covariance(parameters)
+        mean, covariance, more, converged = maximum(patterns, mean, covariance, tol, max_iter)
+        parameters, steps = model.nearest(covariance), steps + more
+    while not newton and not matrix_free and not converged and steps < _EM_STEPS * max_iter:
         before = value
         for _ in range(_EM_STEPS):
             mean, parameters = em_step(patterns, model, mean, parameters, prior)
@@ -103,10 +118,14 @@ def fit_normal(
     covariance = model.covariance(parameters)
     if newton:
         vcov = _covariance_of_estimates(patterns, model, mean, parameters, through, prior)
+    elif matrix_free:
+        vcov = covariance_by_observed(patterns, mean, covariance)
     else:
         vcov = covariance_given_columns(patterns, mean, covariance, prior)
     fit = _finish(patterns, model, mean, covariance, vcov, steps, converged, through)
-    return replace(fit, prior=prior, by_em=not newton)
+    return replace(
+        fit, prior=prior, without_information=not newton, by_em=not newton and not matrix_free
+    )
 
 
 def _value(

@@ -13,8 +13,9 @@ Maximum likelihood understates the noise, since the estimates follow the rows of
 complete rows and p columns by a share of ``(p + 1) / n``, which is the leverage over the noise. So
 predictions take the noise plus the leverage; with missing blocks this holds to first order.
 
-Where mean and covariance of the columns are taken as known (`Fit.by_em`), the prediction is
-``intercept + beta' E[x | x_o]``, with variance ``tr(V E[(1, x^) (1, x^)'])`` on average.
+Where mean and covariance of the columns are taken as known (`Fit.without_information`), the
+prediction is ``intercept + beta' E[x | x_o]``, with variance ``tr(V E[(1, x^) (1, x^)'])`` on
+average.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ def joint_regressions(
 ) -> Regressions:
     """Return the label's regression on the columns of each set of parties; see `pattern_list`."""
     present = pattern_list(len(widths), occurring)
-    by_information = None if fit.by_em else _Leverage(patterns, model, fit)
+    by_information = None if fit.without_information else _Leverage(patterns, model, fit)
     owner = np.repeat(np.arange(len(widths)), widths)
     n, p = len(present), len(owner)
     level, unseen, leverage = np.empty(n), np.empty(n), np.empty(n)
