@@ -69,13 +69,10 @@ def imputed_columns(
                 true = true.reindex(filled.index)
             observed = given[column].dropna()
             numeric = _is_numeric(observed, filled, true)
-            of = (intervals or {}).get(party)
-            if of is not None and f"{column} lower" in of:
-                of = of[[f"{column} {name}" for name in names]].set_axis(names, axis=1)
-                of = of.reindex(filled.index)
-            else:
-                of = None
-            item = Imputed(party, str(column), observed, filled, true, numeric, of)
+            of = (intervals or {}).get(party, filled.to_frame())
+            of = of.filter([f"{column} {name}" for name in names]).reindex(filled.index)
+            ends = of.set_axis(names, axis=1) if of.shape[1] else None
+            item = Imputed(party, str(column), observed, filled, true, numeric, ends)
             if true is not None and (true.isna().all() or (numeric and not len(item.pairs()[0]))):
                 item = item._replace(truth=None)
             found.append(item)

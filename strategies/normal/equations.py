@@ -47,6 +47,7 @@ class JointModel:
     covariance: Array  # (n_columns, n_columns): positive definite
     shrinkage: float  # Weight of the diagonal in it
     n_rows: float  # Of how many rows a covariance is, on (harmonic) average
+    n_own: float  # Rows of a column, on average
     apart: Flags  # (n_parties, n_parties): whose covariance is not known
     withheld: Flags  # (n_columns,): columns of which nothing is known
 
@@ -123,7 +124,8 @@ def fit_model(
         free = FullCovariance(~unknown)
         correlation = free.covariance(free.nearest(correlation))
     covariance = correlation * np.outer(size, size)
-    return JointModel(mean, covariance, weight, n_rows, moments.apart, moments.withheld)
+    counts = n_rows, float(n_own.mean())
+    return JointModel(mean, covariance, weight, *counts, moments.apart, moments.withheld)
 
 
 def shrinkage_weight(correlation: Array, n_rows: float) -> float:
@@ -197,9 +199,11 @@ class Conditioner:
         across = self._across[np.ix_(given, wanted)]
         matrix = self._matrix(given, across)
         residual = model.covariance[np.ix_(wanted, wanted)] - matrix @ across
-        # Errors of F: twice, since what fits own rows best leaves too little of them, too.
+        # Errors of F: twice, since what fits own rows best leaves too little of them, too. Where
+        # covariances are over different rows, their errors do not cancel in what F explains.
         errors = 2.0 * (1.0 - model.shrinkage) ** 2 * len(given) / model.n_rows
-        residual *= 1.0 + errors
+        differ = 2.0 * max(0.0, 1.0 - model.n_rows / model.n_own)
+        residual = residual + errors * (residual + differ * (matrix @ across))
         starts = np.cumsum([0, *(slices[k].stop - slices[k].start for k in helpers)]).tolist()
         places = _places(recipients, slices)
         if len(helpers) == 1:

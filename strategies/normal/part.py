@@ -27,6 +27,7 @@ class JointNormalModel(Model):
     covariance: Array  # (n_columns, n_columns)
     shrinkage: float
     n_rows: float
+    n_own: float
     apart: Flags  # (n_parties, n_parties)
     withheld: Flags  # (n_columns,)
 
@@ -42,6 +43,7 @@ class JointNormalModel(Model):
             model.covariance,
             float(model.shrinkage),
             float(model.n_rows),
+            float(model.n_own),
             model.apart,
             model.withheld,
         )
@@ -63,6 +65,7 @@ class JointNormalModel(Model):
             self.covariance[np.ix_(columns, columns)],
             self.shrinkage,
             self.n_rows,
+            self.n_own,
             np.asarray(self.apart, dtype=bool)[np.ix_(places, places)],
             np.asarray(self.withheld, dtype=bool)[columns],
         )

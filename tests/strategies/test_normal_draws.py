@@ -47,7 +47,13 @@ def random_model(rng, widths):
     root = rng.normal(size=(p, p))
     none = np.zeros((len(widths),) * 2, dtype=bool)
     return JointModel(
-        rng.normal(size=p), root @ root.T + np.eye(p), 0.0, np.inf, none, np.zeros(p, dtype=bool)
+        rng.normal(size=p),
+        root @ root.T + np.eye(p),
+        0.0,
+        np.inf,
+        1.0,
+        none,
+        np.zeros(p, dtype=bool),
     )
 
 
@@ -590,7 +596,9 @@ def test_completed_cells_and_their_errors_are_those_of_one_place(fit):
             slope = np.linalg.solve(seen, t @ covariance[np.ix_(o, here)]).T
             told = mean[here] + slope @ (f[i, o] - mean[o])
             left = covariance[np.ix_(here, here)] - slope @ t @ covariance[np.ix_(o, here)]
-            left *= 1.0 + 2.0 * (1.0 - weight) ** 2 * len(o) / n
+            explained = slope @ t @ covariance[np.ix_(o, here)]
+            more = 2.0 * (1.0 - n / np.diag(n_rows).mean()) * explained
+            left = left + 2.0 * (1.0 - weight) ** 2 * len(o) / n * (left + more)
             size = np.sqrt(np.diag(covariance)[here])
             unit = np.maximum(np.sqrt(np.diag(left)), size / 8) / 4
             left += np.diag(len(helpers) * unit**2 / 12)
