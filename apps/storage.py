@@ -37,6 +37,8 @@ from flwr_vertical.version import __version__
 
 logger = logging.getLogger("flwr_vertical")
 
+INTERVALS = "intervals"  # beside the table
+
 # Of the run config, on a party's page; settings of the strategy are the server's to show.
 _SHOWN = ("aggregation", "alignment", "align-rows", "seed")
 
@@ -117,8 +119,12 @@ class AppStorage(FileStorage):
         parts = [_partition(context), *(context.run_config.get(key) for key in keys)]
         return " ".join(map(str, parts))
 
-    def save(self, context: Context, frame: pd.DataFrame) -> str:
+    def save(self, context: Context, frame: pd.DataFrame, beside: str = "") -> str:
         """Write the table and the party's own report."""
+        if beside:
+            if _hold_out(context) and beside != INTERVALS:
+                frame = put_back(frame, super().load(context).frame)
+            return super().save(context, frame, beside)
         compared: tuple[pd.DataFrame, ...] = ()
         if _hold_out(context):
             given = super().load(context).frame
@@ -134,6 +140,11 @@ class AppStorage(FileStorage):
         if self._ledger_of_run(context) is not None:
             self._report(context, {})
         return where
+
+    def _intervals(self, context: Context) -> dict[str, pd.DataFrame]:
+        """Return the intervals that this run wrote beside its table, if it did."""
+        path = self._result(context, INTERVALS)
+        return {self.party_name(context): pd.read_parquet(path)} if path.is_file() else {}
 
     def _report(
         self,
@@ -153,6 +164,7 @@ class AppStorage(FileStorage):
             parties=[name],
             originals={name: compared[2] if compared else self.load(context).frame},
             tables=tables,
+            intervals=self._intervals(context) if tables else {},
             truth={} if truth is None else {name: truth},
             notes=["This page was made by the party from its own table and stays with it."],
             name=run_name(context),

@@ -135,9 +135,9 @@ def simulate(
     Returns
     -------
     Result
-        With ``tables``: what each party holds afterwards; and ``needed_keys``: what the nodes of
-        a federation would have to state for this run. There, samples are aligned by the strategy's
-        default unless ``alignment`` is given.
+        With ``tables`` (``intervals``, ``draws``): what each party holds afterwards; and
+        ``needed_keys``: what the nodes of a federation would have to state for this run. There,
+        samples are aligned by the strategy's default unless ``alignment`` is given.
 
     Raises
     ------
@@ -157,6 +157,8 @@ def simulate(
             f"ledgers={str(ledgers)!r} must be an existing folder, and goes with policy: without "
             "one the parties keep no ledger"
         )
+    if isinstance(fitted, Result):
+        strategy = strategy.building_on(fitted)
     here = "plain" if policy is None else strategy.default_alignment
     check_test_labels(labels, test_labels)
     if beside_single_parties and test_labels is None and not truth and not hold_out:
@@ -259,16 +261,27 @@ def simulate(
         policies=policies,
         arbiter=has_arbiter,
     )
-    made = {name: outputs[name] for name in tables if name in outputs}
-    result.tables = made
+
+    def saved_as(what: str) -> dict[str, pd.DataFrame]:
+        return {name: outputs[name + what] for name in tables if name + what in outputs}
+
+    result.tables = made = saved_as("")
+    result.intervals = saved_as("@intervals")
+    while drawn := saved_as(f"@draw-{len(result.draws) + 1}"):
+        result.draws.append(drawn)
     if hold_out:
         result.settings["hold_out"] = hold_out
-        result.tables = {name: put_back(made[name], whole[name].frame) for name in made}
+        result.tables, *result.draws = (
+            {name: put_back(table, whole[name].frame) for name, table in tables_of_run.items()}
+            for tables_of_run in (made, *result.draws)
+        )
     result._party_models = {name: models[name] for name in tables if name in models}
     result.originals = {name: table.frame for name, table in whole.items()}
     result.truth = dict(truth or {})
     for name in result.truth.keys() & made.keys():
-        found = imputation_accuracy(tables[name].frame, made[name], result.truth[name])
+        found = imputation_accuracy(
+            tables[name].frame, made[name], result.truth[name], result.intervals.get(name)
+        )
         result.party_metrics.setdefault(name, {}).update(found)
     by_party: dict[str, Result] = {}
     if beside_single_parties:

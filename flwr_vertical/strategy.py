@@ -133,13 +133,13 @@ class Strategy(Settings, ABC):
         """An earlier result that it builds on: a simulation hands on what its parties kept."""
         return None
 
-    def building_on(self, folder: Path) -> Self:
+    def building_on(self, earlier: "Result | Path") -> Self:
         """Return the strategy for a run that names an earlier one (``fitted``).
 
         Parameters
         ----------
-        folder : Path
-            Where the server would have saved that run's result, for strategies that read it.
+        earlier : Result or Path
+            That run's result, or the folder where the server would have saved it.
         """
         return self
 

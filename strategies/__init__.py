@@ -16,6 +16,7 @@ BUILTIN = {
     "ievcds": "strategies.copula:IEVCDS",
     "joint-normal": "strategies.normal:JointNormal",
     "laser-vfl": "strategies.split:LaserVFL",
+    "lda": "strategies.lda:LDA",
     "max": "strategies.baselines:Max",
     "mean": "strategies.baselines:Mean",
     "mean-impute": "strategies.least_squares:MeanImpute",

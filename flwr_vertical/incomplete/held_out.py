@@ -13,7 +13,10 @@ from flwr_vertical.tables.table import Table
 
 
 def imputation_accuracy(
-    incomplete: pd.DataFrame, imputed: pd.DataFrame, truth: pd.DataFrame
+    incomplete: pd.DataFrame,
+    imputed: pd.DataFrame,
+    truth: pd.DataFrame,
+    intervals: pd.DataFrame | None = None,
 ) -> dict[str, float]:
     """Compare the cells that were filled in with their true values.
 
@@ -25,13 +28,16 @@ def imputation_accuracy(
         The table afterwards.
     truth : pandas.DataFrame
         The complete table, indexed by sample ID; what it does not hold is not compared.
+    intervals : pandas.DataFrame, optional
+        Of completed numbers, as in `Result.intervals`.
 
     Returns
     -------
     dict[str, float]
         ``rmse-in-sd``: root mean squared error of numeric cells, each in standard deviations of
         its column's true values, so that filling in the mean gives about 1. ``share-right``:
-        share of all other cells that were hit. Either is absent if there is no such cell.
+        share of all other cells that were hit. ``coverage``: share of intervals that hold the true
+        value. Each is absent if there is no such cell.
     """
     shared = imputed.index.intersection(truth.index)
     before, after = incomplete.reindex(shared), imputed.loc[shared]
@@ -51,6 +57,14 @@ def imputation_accuracy(
         found["rmse-in-sd"] = float(np.sqrt(np.mean(flat**2)))
     if hits and (right_ones := np.concatenate(hits)).size:
         found["share-right"] = float(right_ones.mean())
+    inside: list[np.ndarray[tuple[int], np.dtype[np.bool_]]] = []
+    for name in truth.columns:
+        if intervals is not None and f"{name} lower" in intervals:
+            ends = intervals[[f"{name} lower", f"{name} upper"]].dropna()
+            true = truth[name].reindex(ends.index)
+            inside.append(true.between(ends.iloc[:, 0], ends.iloc[:, 1])[true.notna()].to_numpy())
+    if inside and (flat_ones := np.concatenate(inside)).size:
+        found["coverage"] = float(flat_ones.mean())
     return found
 
 

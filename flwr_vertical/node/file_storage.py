@@ -101,12 +101,12 @@ class FileStorage:
 
     ``data`` is a file, a folder of Parquet files, or the address of a database with ``table`` or
     ``query``; a database is read once a run. Results are written to
-    ``<output>/<run name>/<party>.parquet``, the party's part of a model to
-    ``<party>.model.npz`` beside it; ``output`` defaults to ``FLWR_VERTICAL_HOME`` or
-    ``~/flwr-vertical``. If it is a database or a Parquet file, the result is written there, too,
-    and the party's files go to ``output-folder``. Column kinds can be set by keys
-    ``kind.<column> = "continuous" | "binary" | "categorical" | "ordinal" | "count"``, and how a CSV
-    file is written by the keys ``csv.*`` (see `CsvFormat`).
+    ``<output>/<run name>/<party>.parquet``, what else it gets (``<party>.intervals.parquet``) and
+    its part of a model (``<party>.model.npz``) beside it; ``output`` defaults to
+    ``FLWR_VERTICAL_HOME`` or ``~/flwr-vertical``. If it is a database or a Parquet file, the
+    result is written there, too, and the party's files go to ``output-folder``. Column kinds can be
+    set by keys ``kind.<column> = "continuous" | "binary" | "categorical" | "ordinal" | "count"``,
+    and how a CSV file is written by the keys ``csv.*`` (see `CsvFormat`).
     """
 
     in_memory = False
@@ -225,12 +225,12 @@ class FileStorage:
         path = self._result(context)
         return path if path.exists() else None
 
-    def save(self, context: Context, frame: pd.DataFrame) -> str:
+    def save(self, context: Context, frame: pd.DataFrame, beside: str = "") -> str:
         """Write the result under the run's name; only its owner can read it."""
-        path = self._result(context)
+        path = self._result(context, beside)
         with writing(f"party {self.party_name(context)!r}: its result", path):
             write_table(frame, path, FILE_MODE)
-        destination = self._destination(context)
+        destination = None if beside else self._destination(context)
         if destination is None:
             return str(path)
         try:
@@ -312,8 +312,9 @@ class FileStorage:
         path = self._result(context)
         return path.with_name(f".{path.name}.written")
 
-    def _result(self, context: Context) -> Path:
-        return party_folder(context) / run_name(context) / f"{self.party_name(context)}.parquet"
+    def _result(self, context: Context, beside: str = "") -> Path:
+        name = f"{self.party_name(context)}{'.' if beside else ''}{beside}.parquet"
+        return party_folder(context) / run_name(context) / name
 
 
 def _text(config: Mapping[str, Any], key: str) -> str | None:

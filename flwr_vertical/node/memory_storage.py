@@ -11,12 +11,7 @@ import pandas as pd
 from flwr.app import Context
 
 from flwr_vertical.node.outputs import OutputFolder
-from flwr_vertical.node.storage import (
-    configured_name,
-    configured_role,
-    data_digest,
-    node_in_words,
-)
+from flwr_vertical.node.storage import configured_name, configured_role, data_digest, node_in_words
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.requirements import open_to
@@ -118,11 +113,12 @@ class MemoryStorage:
         model = self.load_model(context)
         return " ".join([*parts, "none" if model is None else _bytes_digest(model)])
 
-    def save(self, context: Context, frame: pd.DataFrame) -> str:
-        """Keep the result in ``outputs``."""
-        self.outputs[self.party_name(context)] = frame
+    def save(self, context: Context, frame: pd.DataFrame, beside: str = "") -> str:
+        """Keep the result in ``outputs``; what is beside it, under ``<party>@<beside>``."""
+        name = self.party_name(context) + ("@" + beside if beside else "")
+        self.outputs[name] = frame
         if self._folder is not None:
-            self._folder.save_table(self.party_name(context), frame)
+            self._folder.save_table(name, frame)
         return "memory"
 
     def save_model(self, context: Context, data: bytes) -> str:

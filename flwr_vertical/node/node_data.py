@@ -57,7 +57,7 @@ class NodeData:
             load_table=self.table,
             load_fitted=self.watch.before(lambda: storage.load_fitted(context)),
             load_truth=lambda: storage.load_truth(context),
-            save_output=lambda frame: storage.save(context, frame),
+            save_output=lambda frame, beside="": storage.save(context, frame, beside),
             save_model=lambda model: storage.save_model(context, model),
             load_model=lambda run: storage.load_model(context, run),
             seed=str(state.get(SEED, "0")),

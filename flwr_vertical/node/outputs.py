@@ -20,10 +20,10 @@ class OutputFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
-    def save_table(self, party: str, frame: pd.DataFrame) -> None:
+    def save_table(self, name: str, frame: pd.DataFrame) -> None:
         """Write what a party holds afterwards; on disk when this returns."""
-        data = pack(frame, f"the table of party {party!r}")
-        write_bytes_atomically(self.path / f"{party}{_TABLE}", data, FILE_MODE)
+        data = pack(frame, f"the table of party {name!r}")
+        write_bytes_atomically(self.path / f"{name}{_TABLE}", data, FILE_MODE)
 
     def save_model(self, party: str, data: bytes) -> None:
         """Write a party's part of a model; on disk when this returns."""
@@ -31,18 +31,14 @@ class OutputFolder:
 
     def load(self, parties: Iterable[str]) -> tuple[dict[str, pd.DataFrame], dict[str, bytes]]:
         """Return the tables and models that are there, by party."""
-        found = {
-            (party, kind): path.read_bytes()
-            for party in parties
-            for kind in (_TABLE, _MODEL)
-            if (path := self.path / f"{party}{kind}").is_file()
-        }
-        tables = {
-            party: unpack(data, str(self.path / f"{party}{_TABLE}"))
-            for (party, kind), data in found.items()
-            if kind == _TABLE
-        }
-        return tables, {party: data for (party, kind), data in found.items() if kind == _MODEL}
+
+        def read(kind: str) -> dict[str, bytes]:
+            paths = {p.name.removesuffix(kind): p for p in sorted(self.path.glob(f"*{kind}"))}
+            known = set(parties)
+            return {n: p.read_bytes() for n, p in paths.items() if n.split("@")[0] in known}
+
+        tables = read(_TABLE).items()
+        return {n: unpack(data, f"{self.path / n}{_TABLE}") for n, data in tables}, read(_MODEL)
 
     def clear(self) -> None:
         """Remove them, and the folder unless others keep something there."""

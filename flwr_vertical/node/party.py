@@ -179,9 +179,9 @@ class Party(Node):
         table: Table | None = self.cache["fitted"]
         return table
 
-    def save_output(self, frame: pd.DataFrame) -> str:
-        """Write what the party holds afterwards to its own storage; returns where."""
-        return self.services.save_output(frame)
+    def save_output(self, frame: pd.DataFrame, beside: str = "") -> str:
+        """Write what the party holds afterwards, or what is named `beside` it; returns where."""
+        return self.services.save_output(frame, beside)
 
     def save_model(self, model: Model) -> str:
         """Keep this party's part of the model in its own storage, under the run's name.

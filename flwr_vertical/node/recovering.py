@@ -6,11 +6,7 @@ from typing import Any
 
 from flwr.app import Context, RecordDict
 
-from flwr_vertical.errors import (
-    ProtocolError,
-    StateLostError,
-    VerticalError,
-)
+from flwr_vertical.errors import ProtocolError, StateLostError, VerticalError
 from flwr_vertical.node import live_objects
 from flwr_vertical.node.checkpoint import Checkpoint, restore
 from flwr_vertical.node.data_fingerprint import DataWatch
@@ -21,13 +17,7 @@ from flwr_vertical.node.storage import Storage
 from flwr_vertical.protocol import pins
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.disk import digest
-from flwr_vertical.protocol.messages import (
-    HELLO,
-    RESTORE,
-    SNAPSHOT,
-    VALUES,
-    make_reply,
-)
+from flwr_vertical.protocol.messages import HELLO, RESTORE, SNAPSHOT, VALUES, make_reply
 
 logger = logging.getLogger("flwr_vertical")
 

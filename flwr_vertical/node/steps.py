@@ -103,7 +103,7 @@ class NodeServices:
     load_table: Callable[[], "Table"]
     load_fitted: Callable[[], "Table | None"]
     load_truth: Callable[[], "pd.DataFrame | None"]
-    save_output: Callable[[pd.DataFrame], str]
+    save_output: Callable[..., str]
     save_model: Callable[[bytes], str] = _without_storage
     load_model: Callable[[str], bytes | None] = _without_storage
     seed: str = "0"  # Seed of the run's simulation randomness

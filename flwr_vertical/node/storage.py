@@ -13,9 +13,7 @@ from flwr.app import Context
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
-from flwr_vertical.sources import (
-    is_database,
-)
+from flwr_vertical.sources import is_database
 from flwr_vertical.tables import Kind, Table
 
 
@@ -60,8 +58,8 @@ class Storage(Protocol):
     def earlier_result(self, context: Context) -> Path | None:
         """Return the result of an earlier run that this one would replace, if there is one."""
 
-    def save(self, context: Context, frame: pd.DataFrame) -> str:
-        """Store what the party holds after the run; returns where, for the party's own log."""
+    def save(self, context: Context, frame: pd.DataFrame, beside: str = "") -> str:
+        """Store what the party holds after the run, or what is named `beside` it; returns where."""
 
     def save_model(self, context: Context, data: bytes) -> str:
         """Store the party's part of the run's model, for its owner's eyes; returns where."""

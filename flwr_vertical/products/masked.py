@@ -138,7 +138,7 @@ class PrivateProductSteps(StepGroup):
         told = {"masked": masked, "tag": tag, "n_columns": len(encoded.scale)}
         told |= self._told.stated_minimum
         if labels:
-            held = encoded.held
+            held = self._told.own_part(encoded.held)
             told |= LabelSketch(self.party).answer(
                 group_key.seed, held=held, at=self._told.own_rows(held), **labels
             )
@@ -248,12 +248,9 @@ class PrivateProductSteps(StepGroup):
             own_sums = own_moments(encoded.held, group, withheld)
         else:
             own_sums = noisy.own_moments(withheld, encoded.scale)
-        noise_of_vectors = None if noisy is None else noisy.vectors
-        told = shares.told(withheld, noise_of_vectors)
-        public = {**own_sums, **told, "withheld": withheld}
-        return Summands(
-            {"corrections": total}, {**public, "scale": scale}, modular=("corrections",)
-        )
+        told = shares.told(withheld, None if noisy is None else noisy.vectors)
+        public = {**own_sums, **told, "withheld": withheld, "scale": scale}
+        return Summands({"corrections": total}, public, modular=("corrections",))
 
     def allow(self, group: Indices, n_groups: int, n_vectors: int, attempt: bytes = b"") -> Flags:
         """Count sums over groups of rows that another step group is asked for, or refuse them.

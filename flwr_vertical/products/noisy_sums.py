@@ -13,14 +13,7 @@ from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy import KEY_BYTES, fresh_keystream, gaussian_integers
 from flwr_vertical.products.arithmetic import Layout, decode, fraction_bits, product
 from flwr_vertical.products.columns import EncodedColumns
-from flwr_vertical.products.noise import (
-    PRODUCTS,
-    SQUARES,
-    SUMS,
-    VECTORS,
-    PrivateRows,
-    draw,
-)
+from flwr_vertical.products.noise import PRODUCTS, SQUARES, SUMS, VECTORS, PrivateRows, draw
 
 # Under a prefix that the server may not write to.
 ROOM = "node.products.room"

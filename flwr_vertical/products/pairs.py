@@ -143,7 +143,8 @@ class PairProducts(PrivateProducts):
         """
         names = self.federation.parties
         widths = np.array(list(self.widths.values()))
-        own = np.array([self._fewest(name, int(widths[k])) for k, name in enumerate(names)])
+        most = [int(widths[k] + np.delete(widths, k).max()) for k in range(len(names))]
+        own = np.array([self._fewest(name, most[k]) for k, name in enumerate(names)])
         both = np.maximum(own[:, None], own)
         for a, b in np.ndindex(both.shape):
             needed = (self._fewest(names[k], int(widths[a] + widths[b])) for k in (a, b))

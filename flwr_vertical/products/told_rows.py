@@ -105,8 +105,7 @@ class ToldRows:
         withheld = np.repeat(absent[:, None], n_columns, axis=1)
         label = self._label(n_vectors, attempt, commitment, recognised)
         attempts = self._attempts(attempt) if n_vectors else None
-        fewest = max(self._at_least, min_rows(n_columns, n_vectors if commitment else 0))
-        if len(held.rows) < (fewest if self.minimum is None else self.minimum):
+        if len(held.rows) < self.fewest(n_columns, n_vectors if commitment else 0):
             withheld[:] = True
             self._party.privacy_ledger.note_nothing("rows")
         else:
@@ -175,9 +174,14 @@ class ToldRows:
             withheld = withheld | found.any(axis=0)
         return withheld, apart
 
-    def fewest(self, n_columns: int) -> int:
+    def own_part(self, held: HeldColumns) -> HeldColumns:
+        """Return the columns over rows that the party has: all, unless others complete some."""
+        return held
+
+    def fewest(self, n_columns: int, n_vectors: int = 0) -> int:
         """Return the fewest rows of a set that may be told of."""
-        return max(self._at_least, min_rows(n_columns, 0)) if self.minimum is None else self.minimum
+        fewest = max(self._at_least, min_rows(n_columns, n_vectors))
+        return fewest if self.minimum is None else self.minimum
 
     def _judged(
         self,

@@ -15,7 +15,7 @@ from flwr_vertical.results.data import ResultData
 from flwr_vertical.results.imputation import (
     Imputed,
     as_labels,
-    errors,
+    imputation_quality,
     imputed_columns,
     rmse,
     share_right,
@@ -44,6 +44,12 @@ def scatter_figure(columns: Sequence[Imputed]) -> str:
         )  # fmt: skip
         ax.set(xlim=ends, ylim=ends, box_aspect=1)
         note = f"RMSE {rmse(true, filled):.3g}\nn = {len(true):,}"
+        if item.intervals is not None and item.truth is not None:
+            of = item.intervals.assign(true=item.truth.astype(float)).dropna()
+            ax.vlines(*of[["true", "lower", "upper"]].iloc[:_MOST_POINTS].to_numpy().T,
+                      color=fg.colour(0), alpha=0.12, linewidth=0.8, rasterized=True)  # fmt: skip
+            inside = of["true"].between(of["lower"], of["upper"]).mean()
+            note += f"\nin 95 % intervals: {inside:.1%}" if len(of) else ""
         ax.text(0.04, 0.96, note, transform=ax.transAxes, va="top", fontsize=8, color=fg.SOFT)
         ax.locator_params(nbins=4)
         fg.label(ax, _title(item), "true", "imputed")
@@ -114,9 +120,8 @@ def _title(item: Imputed) -> str:
 
 def columns_of(result: ResultData) -> list[Imputed]:
     """Return the imputed columns of a result: those it was compared in, or those it tells of."""
-    if result._judged is not None:
-        return imputed_columns(*result._judged)
-    return imputed_columns(result.originals, _filled(result), result.truth)
+    judged = result._judged or (result.originals, _filled(result), result.truth)
+    return imputed_columns(*judged, result.intervals)
 
 
 def sections(result: ResultData) -> Iterator[Section]:
@@ -134,7 +139,7 @@ def sections(result: ResultData) -> Iterator[Section]:
             items.append(accuracy_figure(categories[:_MOST_PANELS]))
         caption = "Imputed cells whose true value is known. On the dashed line both are equal."
         if result.imputation is None:
-            table = dataframe_html(errors(known))
+            table = dataframe_html(imputation_quality(known))
             items.append(details_html(f"Errors of all {len(known)} columns", table))
         else:
             table = dataframe_html(result.imputation, max_rows=1000)
@@ -150,11 +155,33 @@ def sections(result: ResultData) -> Iterator[Section]:
         caption += _left_out("numeric columns", len(numeric))
         caption += _left_out("categorical columns", len(categories))
         yield Section("Imputed against true values", items, caption)
+    sure = [item for item in columns if item.intervals is not None]
+    if sure:
+        caption = (
+            "The standard error of an imputed value, and what it is of the standard deviation of "
+            "observed ones: on average over cells with an interval, which is 1.96 of it to each "
+            "side. Without one are cells that depend on relations which nobody could estimate."
+        )
+        yield Section("How sure imputed values are", dataframe_html(_errors_of(sure)), caption)
     if guess and result._judged is None:
         figure = distributions_figure(guess[:_MOST_PANELS])
         caption = "What is missing may truly differ from what is seen: unlike shapes need no error."
         caption += _left_out("columns", len(guess))
         yield Section("Imputed and observed values", figure, caption)
+
+
+def _errors_of(columns: Sequence[Imputed]) -> pd.DataFrame:
+    rows = {}
+    for item in columns:
+        assert item.intervals is not None
+        error, observed = item.intervals["std_error"].dropna(), item.observed.astype(float)
+        rows[item.party, item.column] = {
+            "cells": len(item.filled),
+            "with interval": len(error),
+            "std_error": error.mean(),
+            "std_error / sd": error.mean() / (observed.std(ddof=0) or np.nan),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["party", "column"])
 
 
 def _filled(result: ResultData) -> dict[str, pd.DataFrame]:

@@ -43,6 +43,11 @@ class ResultData:
         What the run cost.
     tables : dict of str to DataFrame, optional
         What each party holds afterwards. Empty in a deployment: tables never leave the parties.
+    intervals : dict of str to DataFrame, optional
+        Of each party's completed numbers, where the method gives them: for each column x ``x
+        std_error``, ``x lower`` and ``x upper`` (95 %), NaN in cells that were there.
+    draws : list of dict of str to DataFrame, optional
+        Multiple imputations: as `tables`, with cells drawn.
     coefficients : DataFrame, optional
         Index (party, variable); estimate and, where known, std_error, z, p_value, ci_low, ci_high.
     labels : Series, optional
@@ -105,6 +110,8 @@ class ResultData:
     history: list[dict[str, Any]] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Ledger)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    intervals: dict[str, pd.DataFrame] = field(default_factory=dict)
+    draws: list[dict[str, pd.DataFrame]] = field(default_factory=list)
     coefficients: pd.DataFrame | None = None
     labels: pd.Series | None = None
     predictions: pd.DataFrame | None = None

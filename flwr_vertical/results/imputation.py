@@ -7,7 +7,7 @@ most frequent one) in these cells, and what the same method fills in where the p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,9 @@ class Imputed(NamedTuple):
     filled: pd.Series
     truth: pd.Series | None
     numeric: bool
+    intervals: pd.DataFrame | None = (
+        None  # Where there are any: std_error, lower, upper of `filled`
+    )
 
     def pairs(self) -> tuple[Array, Array]:
         """Return true and imputed values, as numbers, where both are finite."""
@@ -47,9 +50,10 @@ def imputed_columns(
     originals: Mapping[str, pd.DataFrame],
     tables: Mapping[str, pd.DataFrame],
     truth: Mapping[str, pd.DataFrame],
+    intervals: Mapping[str, pd.DataFrame] | None = None,
 ) -> list[Imputed]:
     """Return the columns in which cells were filled in, the most imputed first."""
-    found = []
+    found, names = [], ["std_error", "lower", "upper"]
     for party, given in originals.items():
         if party not in tables:
             continue
@@ -65,7 +69,13 @@ def imputed_columns(
                 true = true.reindex(filled.index)
             observed = given[column].dropna()
             numeric = _is_numeric(observed, filled, true)
-            item = Imputed(party, str(column), observed, filled, true, numeric)
+            of = (intervals or {}).get(party)
+            if of is not None and f"{column} lower" in of:
+                of = of[[f"{column} {name}" for name in names]].set_axis(names, axis=1)
+                of = of.reindex(filled.index)
+            else:
+                of = None
+            item = Imputed(party, str(column), observed, filled, true, numeric, of)
             if true is not None and (true.isna().all() or (numeric and not len(item.pairs()[0]))):
                 item = item._replace(truth=None)
             found.append(item)
@@ -128,14 +138,14 @@ def _of_numbers(item: Imputed, by_alone: pd.Series | None) -> dict[str, float]:
     observed = item.observed.to_numpy(dtype=float, na_value=np.nan)
     if not known.any() or not np.isfinite(observed).any():
         return {}
-    mean = _rms(true[known] - np.nanmean(observed[np.isfinite(observed)]))
-    row = {"cells": int(known.sum()), "rmse": _rms((filled - true)[known]), "rmse_mean": mean}
+    mean = rmse(true[known], np.nanmean(observed[np.isfinite(observed)]))
+    row = {"cells": int(known.sum()), "rmse": rmse(true[known], filled[known]), "rmse_mean": mean}
     if mean > 0:
         row["skill"] = 1.0 - (row["rmse"] / mean) ** 2
     if by_alone is not None:
         own = by_alone.to_numpy(dtype=float, na_value=np.nan)[known]
         if np.isfinite(own).all():
-            row["rmse_alone"] = _rms(own - true[known])
+            row["rmse_alone"] = rmse(true[known], own)
             if mean > 0:
                 row["skill_alone"] = 1.0 - (row["rmse_alone"] / mean) ** 2
     return row
@@ -162,37 +172,7 @@ def _of_levels(item: Imputed, by_alone: pd.Series | None) -> dict[str, float]:
     return found
 
 
-def _rms(errors: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
-    with np.errstate(over="ignore"):  # a run that diverged has an infinite error
-        return float(np.sqrt(np.mean(errors**2)))
-
-
-def errors(columns: Sequence[Imputed]) -> pd.DataFrame:
-    """Return how far imputed values are from the truth: one row per column whose truth is known.
-
-    ``rmse / sd`` compares the error with the spread of the true values: about 1 is as good as
-    filling in the mean.
-    """
-    rows, keys = [], []
-    for item in (item for item in columns if item.truth is not None):
-        row: dict[str, float]
-        if item.numeric:
-            true, filled = item.pairs()
-            off, spread = filled - true, float(np.std(true))
-            error = rmse(true, filled)
-            row = {"imputed": len(true), "rmse": error, "bias": float(off.mean())}
-            row["rmse / sd"] = error / spread if spread > 0 else np.nan
-        else:
-            hits, _ = share_right(item)
-            row = {"imputed": len(item.filled), "accuracy": hits}
-        rows.append(row)
-        keys.append((item.party, item.column))
-    if not rows:
-        return pd.DataFrame()
-    return pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(keys, names=["party", "column"]))
-
-
-def rmse(true: Array, filled: Array) -> float:
+def rmse(true: Array, filled: Array | np.floating[Any]) -> float:
     """Return the root mean squared error."""
     with np.errstate(over="ignore"):  # a run that diverged has an infinite error
         return float(np.sqrt(np.mean((filled - true) ** 2)))

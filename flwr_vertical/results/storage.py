@@ -91,7 +91,8 @@ def load(folder: Path, kind: type[_Kind]) -> _Kind:
     files = index["files"]
     read: Callable[..., pd.DataFrame] = pd.read_csv
     coefficients = labels = mask = None
-    frames = {name: pd.read_parquet(folder / files[name]) for name in _FRAMES if name in files}
+    frames: dict[str, Any] = dict.fromkeys(_FRAMES)
+    frames |= {name: pd.read_parquet(folder / files[name]) for name in _FRAMES if name in files}
     if "coefficients" in files:
         coefficients = read(folder / files["coefficients"], index_col=list(range(index["levels"])))
     if "labels" in files:
@@ -102,14 +103,14 @@ def load(folder: Path, kind: type[_Kind]) -> _Kind:
         title: path.read_text("utf-8") if path.suffix == ".svg" else path.read_bytes()
         for title, path in ((t, folder / name) for t, name in files.get("figures", {}).items())
     }
-    model = None
-    if "model" in files:
-        path = folder / files["model"]
-        model = unpack_model(path.read_bytes(), str(path), index["model"])
-    predictor = None
-    if "predictor" in files:
-        path = folder / files["predictor"]
-        predictor = unpack_model(path.read_bytes(), str(path), index["predictor"])
+
+    def tables(kind: str) -> dict[str, pd.DataFrame]:
+        return {p: pd.read_parquet(folder / n) for p, n in files.get(kind, {}).items()}
+
+    models = {}
+    for name in (name for name in ("model", "predictor") if name in files):
+        path = folder / files[name]
+        models[name] = unpack_model(path.read_bytes(), str(path), index[name])
     result = kind(
         strategy=index["strategy"],
         **{name: _revive(index[name]) for name in ("settings", "metrics", "history", "notes")},
@@ -118,27 +119,21 @@ def load(folder: Path, kind: type[_Kind]) -> _Kind:
         **index.get("header", {}),
         disclosure=[(who, learns) for who, learns in index["disclosure"]],
         ledger=Ledger.from_frames(
-            read(
-                folder / files["ledger"], dtype={"step": str, "party": str}, keep_default_na=False
-            ),
-            read(
-                folder / files["privacy"], dtype={"what": str, "party": str}, keep_default_na=False
-            ),
+            *(
+                read(folder / files[name], dtype={of: str, "party": str}, keep_default_na=False)
+                for name, of in (("ledger", "step"), ("privacy", "what"))
+            )
         ),
-        tables={p: pd.read_parquet(folder / n) for p, n in files.get("tables", {}).items()},
-        privacy=(
-            None if index.get("privacy") is None else statement_from(_revive(index["privacy"]))
-        ),
-        graded=_grade(index.get("graded")),
+        tables=tables("tables"),
+        intervals=tables("intervals"),
+        draws=[tables(kind) for kind in files if kind.startswith("draws ")],
+        privacy=statement_from(_revive(kept)) if (kept := index.get("privacy")) else None,
+        graded=Grade.from_dict(_revive(kept)) if (kept := index.get("graded")) else None,
         coefficients=coefficients,
-        predictions=frames.get("predictions"),
-        contributions=frames.get("contributions"),
-        importance=frames.get("importance"),
-        imputation=frames.get("imputation"),
-        evaluation=_evaluation(frames.get("evaluation"), index),
+        evaluation=_evaluation(frames.pop("evaluation"), index),
+        **frames,
         labels=labels,
-        model=model,
-        predictor=predictor,
+        **models,
         mask=mask,
         figures=figures,
         where=folder,
@@ -155,12 +150,6 @@ def _evaluation(frame: pd.DataFrame | None, index: dict[str, Any]) -> Evaluation
     from flwr_vertical.results.evaluation import Evaluation
 
     return Evaluation.from_frame(frame, _revive(index["evaluation"]))
-
-
-def _grade(plain: dict[str, Any] | None) -> Grade | None:
-    if plain is None:
-        return None
-    return Grade.from_dict(_revive(plain))
 
 
 def holds_result(folder: Path) -> bool:
@@ -260,11 +249,15 @@ def _write_files(result: ResultData, folder: Path) -> dict[str, Any]:
         name = safe_name(party, (Path(n).parent.name for n in names.values()))
         names[party] = f"parties/{name}/model.npz"
         write_bytes_atomically(folder / names[party], part, _PRIVATE)
-    for party, table in result.tables.items():
-        names = files.setdefault("tables", {})
-        name = safe_name(party, (Path(n).stem for n in names.values()))
-        names[party] = f"tables/{name}.parquet"
-        _write_parquet(table, folder / names[party], f"party {party!r}")
+    kinds = {"tables": result.tables, "intervals": result.intervals}
+    kinds |= {f"draws {number:05}": tables for number, tables in enumerate(result.draws)}
+    for kind, tables in kinds.items():
+        before = "" if kind == "tables" else f"{kind} "
+        for party, table in tables.items():
+            names = files.setdefault(kind, {})
+            name = safe_name(before + party, (Path(n).stem for n in names.values()))
+            names[party] = f"tables/{name}.parquet"
+            _write_parquet(table, folder / names[party], f"party {party!r}")
     for title, figure in result.figures.items():
         names = files.setdefault("figures", {})
         name = safe_name(title, (Path(n).stem for n in names.values()))

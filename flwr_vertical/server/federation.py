@@ -13,14 +13,7 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.protocol import private_sum
 from flwr_vertical.protocol.binding import announce_own
 from flwr_vertical.protocol.codec import Payload, decode, encode, override
-from flwr_vertical.protocol.messages import (
-    ARBITER,
-    ARGUMENTS,
-    ENVELOPE,
-    SUMS,
-    VALUES,
-    make_request,
-)
+from flwr_vertical.protocol.messages import ARBITER, ARGUMENTS, ENVELOPE, SUMS, VALUES, make_request
 from flwr_vertical.protocol.objects import pack_object
 from flwr_vertical.server.nodes import Nodes
 from flwr_vertical.server.training_loop import SnapshotLoop
@@ -233,10 +226,7 @@ class Federation(Nodes):
         return Total(*self._record.once(step, requests, live))
 
     def loop(
-        self,
-        total: int | None,
-        body: Callable[[int], Any],
-        live: Mapping[str, Any] | None = None,
+        self, total: int | None, body: Callable[[int], Any], live: Mapping[str, Any] | None = None
     ) -> None:
         """Take many steps, with a snapshot every ``checkpoint_every`` of them.
 

@@ -48,12 +48,7 @@ from flwr_vertical.protocol.messages import (
     WHO,
     read_envelope,
 )
-from simulations.attacks.mutations import (
-    KINDS,
-    again,
-    alone,
-    others,
-)
+from simulations.attacks.mutations import KINDS, again, alone, others
 
 _OWN_MESSAGES = (HELLO, WHO, FAREWELL, SNAPSHOT, RESTORE)
 
@@ -126,11 +121,7 @@ def deviate(
         state, caches = context.state, dict(self._caches)
         party, past = str(context.node_config.get("party", "")), earlier.get(context.node_id, [])
         known, values = _steps(self, context), decode(state, "flwr-vertical.state")
-        composed = [
-            *others(request, values, known),
-            *again(request, past),
-            *alone(request, party),
-        ]
+        composed = [*others(request, values, known), *again(request, past), *alone(request, party)]
         for kind, what, content in composed:
             context.state = _copied(state)
             self._caches = {k: (run, _copied_cache(cache)) for k, (run, cache) in caches.items()}

@@ -1,16 +1,13 @@
-"""Completion by nearest neighbours and by a joint normal model, on tables inside scikit-learn.
+"""Completion by nearest neighbours and by a joint normal model; its intervals and draws.
 
 Columns of each table are split among parties in their order; cells and blocks are missing
-completely at random. Beside them what one would use if the tables were pooled: scikit-learn's
-`IterativeImputer`. Errors are root mean squares in standard deviations of each column, on average
-over parties and seeds: 1 is what the column's mean gives::
-
-    python -m simulations.fknn.completion [--quick]
+completely at random. Errors are root mean squares of numbers in standard deviations, on average
+over parties and seeds. Pooled is scikit-learn's `IterativeImputer` on one table. On normal data
+follow the shares of 95 % intervals that hold the truth: of cells, and of slopes of a party's column
+on all others, by draws and Rubin's rules: ``python -m simulations.fknn.completion [--quick]``
 """
 
-import math
 import sys
-from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -18,83 +15,95 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, loa
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (makes the next one)
 from sklearn.impute import IterativeImputer
 
-from flwr_vertical import Strategy, simulate
+from flwr_vertical import Result, Strategy, simulate
 from flwr_vertical.errors import VerticalError
 from flwr_vertical.incomplete import imputation_accuracy
+from simulations.data import Sources
 from strategies.baselines import Mean
 from strategies.fknn import FKNN
 from strategies.normal import JointNormal
+from strategies.normal.rubin import pool
 
-LOADS = {
-    "breast cancer": (load_breast_cancer, 3),
-    "diabetes": (load_diabetes, 2),
-    "wine": (load_wine, 2),
-    "digits": (load_digits, 4),
-}
-MISSING = ((0.2, 0.0), (0.1, 0.05), (0.0, 0.3))
-"""Shares of cells and of blocks."""
-SEEDS = 5
-
+LOADS = {"diabetes": (load_diabetes, 2), "breast cancer": (load_breast_cancer, 3),
+         "wine": (load_wine, 2), "digits": (load_digits, 4),
+         "german": ("german/german_credit.csv", 3), "bank": ("bank/bank_full.csv", 3)}  # fmt: skip
+MISSING = ((0.2, 0.0), (0.1, 0.05), (0.0, 0.3))  # shares of cells and of blocks
 Tables = dict[str, pd.DataFrame]
 
 
-def make_tables(name: str, cells: float, blocks: float, seed: int) -> tuple[Tables, Tables]:
+def make_tables(x: pd.DataFrame, k: int, cells: float, blocks: float, seed: int) -> list[Tables]:
     """Return the parties' incomplete tables, and the complete ones."""
-    load, n_parties = LOADS[name]
-    x = load().data
-    x = x[:, [len(np.unique(column)) > 2 and (column != 0).mean() > 0.2 for column in x.T]]
-    rng = np.random.default_rng(seed)
-    ids = [f"s{i:04}" for i in range(len(x))]
-    whole, given = {}, {}
-    for k, columns in enumerate(np.array_split(np.arange(x.shape[1]), n_parties)):
-        frame = pd.DataFrame(x[:, columns], index=ids, columns=[f"c{j}" for j in columns])
-        whole[f"party {k}"] = frame.astype(float)
-        kept = frame[rng.random(len(x)) >= blocks].astype(float)
-        given[f"party {k}"] = kept.mask(rng.random(kept.shape) < cells)
-    return given, whole
+    rng, given, whole = np.random.default_rng(seed), Tables(), Tables()
+    for number, columns in enumerate(np.array_split(np.arange(x.shape[1]), k)):
+        table = whole[f"party {number}"] = x.iloc[:, columns]
+        kept = table[rng.random(len(x)) >= blocks]
+        given[f"party {number}"] = kept.mask(rng.random(kept.shape) < cells)
+    return [given, whole]
 
 
-def complete(strategy: Strategy, given: Tables) -> Mapping[str, pd.DataFrame]:
-    """Return the completed tables, none where parties refuse sums over so few rows."""
+def table_of(load: object) -> pd.DataFrame:
+    """Return a data set; of a file, 2,000 rows at most."""
+    if callable(load):
+        x = pd.DataFrame(load().data).add_prefix("c").astype(float)
+        return x.loc[:, [x[c].nunique() > 2 and (x[c] != 0).mean() > 0.2 for c in x]]
+    x = pd.read_csv(Sources.find().path(str(load)))
+    x = x.sample(min(len(x), 2000), random_state=0).reset_index(drop=True)
+    return x.astype(dict.fromkeys(x.select_dtypes("number"), float))
+
+
+def pooled(given: Tables, whole: Tables) -> float:
+    """Return the error where scikit-learn imputes the pooled numbers."""
+    x = pd.concat([given[name].reindex(whole[name].index) for name in whole], axis=1)
+    x = x.select_dtypes("number")
+    x[:] = IterativeImputer(random_state=0).fit_transform(x / x.std()) * x.std().to_numpy()
+    found = [imputation_accuracy(given[n], x.filter(list(t)), t) for n, t in whole.items()]
+    return float(np.mean([one["rmse-in-sd"] for one in found if one]))
+
+
+def score(strategy: Strategy, given: Tables, whole: Tables) -> list[float]:
+    """Return the error and how often intervals hold, NaN where parties refuse."""
     try:
-        return dict(simulate(strategy, given, progress=False).tables)
+        found = simulate(strategy, given, truth=whole, progress=False).party_metrics.values()
     except VerticalError:
-        return {}
+        return [np.nan, np.nan]
+    of = ([v[name] for v in found if name in v] for name in ("rmse-in-sd", "coverage"))
+    return [float(np.mean(values or [np.nan])) for values in of]
 
 
-def error_of(given: Tables, found: Mapping[str, pd.DataFrame], whole: Tables) -> float:
-    """Return the error over parties."""
-    if not found:
-        return math.nan
-    errors = [imputation_accuracy(given[n], found[n], whole[n])["rmse-in-sd"] for n in whole]
-    return float(np.mean(errors))
-
-
-def pooled(given: Tables, whole: Tables) -> Tables:
-    """Impute the pooled table by scikit-learn."""
-    ids = next(iter(whole.values())).index
-    table = pd.concat([frame.reindex(ids) for frame in given.values()], axis=1)
-    spread = table.std()
-    filled = IterativeImputer(random_state=0).fit_transform(table / spread)
-    frame = pd.DataFrame(filled, index=ids, columns=table.columns) * spread
-    return {name: frame[list(part.columns)] for name, part in given.items()}
+def replicate(cells: float, blocks: float, seed: int, draws: int = 10) -> tuple[float, float]:
+    """Return how often intervals hold on normal data: of cells, and of pooled slopes."""
+    rng, load = np.random.default_rng(seed), np.random.default_rng(7).normal(size=(2, 6))
+    x = pd.DataFrame(rng.normal(size=(1000, 2)) @ load + rng.normal(size=(1000, 6)))
+    given, whole = make_tables(x.add_prefix("c"), 3, cells, blocks, seed)
+    result = simulate(JointNormal(draws), given, truth=whole, progress=False)
+    fits, covariance = [], load.T @ load + np.eye(6)
+    for tables in result.draws:
+        z = np.asarray(pd.concat([tables[n].reindex(x.index) for n in whole], axis=1).dropna())
+        slopes, left, *_ = np.linalg.lstsq(z[:, 1:], z[:, 0])
+        errors = np.sqrt(left / (len(z) - 6) * np.diag(np.linalg.inv(z[:, 1:].T @ z[:, 1:])))
+        table = pd.DataFrame({"estimate": slopes, "std_error": errors})
+        fits.append(Result("", coefficients=table))
+    found, true = pool(fits, 994), np.linalg.solve(covariance[1:, 1:], covariance[1:, 0])
+    covered = np.mean([values["coverage"] for values in result.party_metrics.values()])
+    return float(covered), float(((found.ci_low < true) & (true < found.ci_high)).mean())
 
 
 def main(quick: bool) -> None:
-    """Print the table."""
-    print("| table | cells | blocks | `joint-normal` | `fknn` | `mean` | pooled |")
-    print("|---|---|---|---|---|---|---|")
-    for name in ("diabetes",) if quick else LOADS:
-        for cells, blocks in MISSING:
-            rows = []
-            for seed in range(1 if quick else SEEDS):
-                given, whole = make_tables(name, cells, blocks, seed)
-                found = [complete(each, given) for each in (JointNormal(), FKNN(), Mean())]
-                found.append(pooled(given, whole))
-                rows.append([error_of(given, tables, whole) for tables in found])
-            means = np.mean(rows, axis=0)
-            errors = " | ".join("refused" if math.isnan(e) else f"{e:.3f}" for e in means)
-            print(f"| {name} | {cells:g} | {blocks:g} | {errors} |", flush=True)
+    """Print the tables."""
+    print("| table | cells | blocks | `joint-normal` | intervals | `fknn` | `mean` | pooled |")
+    print("|---|---|---|---|---|---|---|---|")
+    chosen = [*LOADS.items()][: 1 if quick else None]
+    for (name, (load, k)), rates in ((one, r) for one in chosen for r in MISSING):
+        rows = []
+        for seed in range(1 if quick else 5):
+            data = make_tables(table_of(load), k, *rates, seed)
+            own, fknn, mean = (score(each, *data) for each in (JointNormal(), FKNN(), Mean()))
+            rows.append([*own, fknn[0], mean[0], pooled(*data)])
+        texts = [f"{x:.3f}" if x == x else "refused" for x in np.mean(rows, axis=0)]
+        print("|", " | ".join([name, *map(str, rates), *texts]), "|", flush=True)
+    for rates in MISSING:
+        found = [replicate(*rates, seed) for seed in range(4 if quick else 200)]
+        print("normal data:", *rates, np.mean(found, axis=0).round(3).tolist(), flush=True)
 
 
 if __name__ == "__main__":

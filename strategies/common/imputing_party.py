@@ -81,28 +81,41 @@ class ImputingParty(Party):
 
     def write(self, codes: npt.NDArray[np.float64], complete_blocks: bool) -> pd.DataFrame:
         """Write the imputed table, by its codes, to the party's own storage."""
+        frame = self.frame_of(codes, complete_blocks)
+        self.save_output(frame)
+        return frame
+
+    def places(self, complete_blocks: bool) -> npt.NDArray[np.int64]:
+        """Return the aligned row of each row of `frame_of`, -1 if it is left out."""
         first = 0 if self.fitted is None else self.fitted.n_samples
-        positions = self.positions[first:]
+        own: npt.NDArray[np.int64] = self.positions[first:]
+        return np.concatenate([own, self._added]) if complete_blocks else own
+
+    def frame_of(self, codes: npt.NDArray[np.float64], complete_blocks: bool) -> pd.DataFrame:
+        """Return a table by the codes of all aligned rows."""
         own_codes = to_codes(self.table, self.levels, self.name)
+        positions = self.places(False)
         kept = positions >= 0
         own_codes[kept] = codes[positions[kept]]
         frame = from_codes(own_codes, self.table, self.levels, self.table.ids)
         for name, column in self.table.frame.items():
             if pd.api.types.is_integer_dtype(column.dtype):  # whole, and codes hold 53 bits
                 frame[name] = column
-        if complete_blocks:
-            absent = self._absent
-            if self.fitted is not None and "donors" in self.state:
-                # A sample that is a donor elsewhere is not new, so it is not completed.
-                absent[self.state["donors"]] = False
-            rows = np.flatnonzero(absent)
-            if len(rows):
-                index = self._absent_ids(rows)
-                added = from_codes(codes[rows], self.table, self.levels, index)
-                frame = pd.concat([frame, added])
+        if complete_blocks and len(rows := self._added):
+            index = self._absent_ids(rows)
+            added = from_codes(codes[rows], self.table, self.levels, index)
+            frame = pd.concat([frame, added])
         frame.index.name = self.table.ids.name
-        self.save_output(frame)
         return frame
+
+    @property
+    def _added(self) -> npt.NDArray[np.int64]:
+        """Aligned rows that are added to the own ones."""
+        absent = self._absent
+        if self.fitted is not None and "donors" in self.state:
+            # A sample that is a donor elsewhere is not new, so it is not completed.
+            absent[self.state["donors"]] = False
+        return np.flatnonzero(absent)
 
     def _absent_ids(self, rows: npt.NDArray[np.int64]) -> "pd.Index[Any]":
         own = self.table.ids
@@ -146,7 +159,11 @@ class ImputingParty(Party):
         absent: npt.NDArray[np.bool_] = self.to_aligned(np.zeros(len(self.positions), bool), True)
         return absent
 
-    def accuracy(self, frame: pd.DataFrame) -> dict[str, float]:
+    def accuracy(
+        self, frame: pd.DataFrame, intervals: pd.DataFrame | None = None
+    ) -> dict[str, float]:
         """Compare with the truth where this node knows it (demonstrations only)."""
         truth = self.services.load_truth()
-        return {} if truth is None else imputation_accuracy(self.table.frame, frame, truth)
+        if truth is None:
+            return {}
+        return imputation_accuracy(self.table.frame, frame, truth, intervals)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from scipy import optimize
 
 from flwr_vertical.arrays import Array, Flags
 from strategies.glm.penalties import CONCAVE, SELECTING, grid, lla_weights
@@ -152,6 +153,7 @@ def select(
     lambdas: Array | None,
     penalised: Flags,
     last: Selection | None = None,
+    ridge: Array | None = None,
 ) -> Selection:
     """Fit all values of lambda and choose one.
 
@@ -160,14 +162,16 @@ def select(
 
     Shapes: lambdas (n_lambdas,): values to fit; left out, those of `grid` from that which
     selects nothing down; penalised (n_columns,): false for columns that always
-    stay.
+    stay; ridge (n_columns,): what squared coefficients in units of `scale` are multiplied by.
     """
-    loss = at.loss
+    loss = ridged = at.loss
+    if ridge is not None:
+        ridged = replace(loss, hessian=loss.hessian + np.diag(2.0 * ridge / at.n_rows))
     if penalty not in SELECTING:
         lambdas = np.zeros(1)
     elif lambdas is None:
         lambdas = grid(max(loss.largest_lambda(penalised), 1e-300))
-    scaled = penalised_path(loss, lambdas, penalty, penalised)
+    scaled = penalised_path(ridged, lambdas, penalty, penalised)
     unit = np.where(at.scale > 0.0, at.scale, 1.0)
     if last is not None and penalty in CONCAVE:
         near, strength = last.beta[:, last.chosen] * unit, float(lambdas[last.chosen])
@@ -192,8 +196,38 @@ def select(
         selected=selected,
         lost=lost,
         chosen=chosen,
-        violation=loss.violation(best, strength * tangent * penalised),
+        violation=ridged.violation(best, strength * tangent * penalised),
     )
+
+
+def choose_ridge(at: Approximation, penalised: Flags) -> float:
+    """Return the strength of a ridge that predicts best, as far as the likelihood tells.
+
+    With normal labels generalised cross-validation, ``n RSS / (n - df)^2`` (Golub, Heath and Wahba,
+    1979), with others the unbiased estimate of risk, deviance + 2 df (Craven and Wahba, 1979; Wood,
+    2004), which the quadratic gives up to a constant; df is the trace of what maps labels to fits.
+
+    Shapes: penalised (n_columns,): which columns have the ridge.
+    """
+    loss, n, used = at.loss, at.n_rows, at.scale > 0.0
+    hessian, gradient = loss.hessian[np.ix_(used, used)], loss.gradient[used]
+    inner = Quadratic(hessian, gradient)
+    least = float(inner.loss(inner.minimum()[:, None])[0])
+
+    def score(logarithm: float) -> float:
+        ridge = np.diag(2.0 * np.exp(logarithm) / n * penalised[used])
+        inverse = np.linalg.pinv(hessian + ridge, rcond=1e-12, hermitian=True)
+        here = float(inner.loss((inverse @ gradient)[:, None])[0])
+        lost, freedom = 2.0 * n * max(here - least, 0.0), float(np.trace(inverse @ hessian))
+        if at.noise is None:
+            return lost + 2.0 * freedom
+        return float(np.log(n * at.noise + lost) - 2.0 * np.log(n - at.intercept - freedom))
+
+    middle = np.log(n * max(float(np.diag(hessian).mean()), 1e-300) / 2.0)
+    values = middle + np.linspace(-16.0, 10.0, 105)
+    best = int(np.argmin([score(value) for value in values]))
+    ends = values[max(best - 1, 0)], values[min(best + 1, len(values) - 1)]
+    return float(np.exp(optimize.minimize_scalar(score, bounds=ends, method="bounded").x))
 
 
 def _inverse(information: Array, dispersion: float, intercept: bool) -> Array | None:

@@ -1,6 +1,7 @@
 """What the server works out between opened sums and the result: path, noise, how well it fits."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +10,7 @@ from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
-from strategies.glm.approximation import Approximation, Selection, select
+from strategies.glm.approximation import Approximation, Selection, choose_ridge, select
 from strategies.glm.means import MaximumLikelihood
 from strategies.glm.penalties import grid
 from strategies.linear.families import Family
@@ -38,18 +39,30 @@ def rows_in_common(
 
 
 class Path:
-    """The path of penalties on one quadratic after the other."""
+    """The path of penalties on one quadratic after the other.
 
-    def __init__(self, penalty: str, lambdas: Array | None, penalised: Flags) -> None:
+    With `ridge` one fit, whose strength generalised cross-validation chooses.
+    """
+
+    def __init__(
+        self, penalty: str, lambdas: Array | None, penalised: Flags, ridge: bool = False
+    ) -> None:
         self._penalty, self.lambdas, self.penalised = penalty, lambdas, penalised
-        self._times = 0
+        self._times, self.ridge, self._strength = 0, ridge, 0.0
         self.found: Selection | None = None
 
     def select(self, at: Approximation) -> Selection:
         """Fit all values of lambda and choose one; after a few times that of the last time."""
         last = self.found if self._times >= _CHOICES else None
         self._times += 1
-        self.found = select(at, self._penalty, self.lambdas, self.penalised, last)
+        if not self.ridge:
+            self.found = select(at, self._penalty, self.lambdas, self.penalised, last)
+            return self.found
+        if last is None:
+            self._strength = choose_ridge(at, self.penalised)
+        ridge = np.where(self.penalised, self._strength, 0.0)
+        found = select(at, self._penalty, None, self.penalised, ridge=ridge)
+        self.found = replace(found, lambdas=np.array([self._strength]))
         return self.found
 
     def choose(self, at: Approximation) -> Array:

@@ -14,11 +14,14 @@ from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
 from strategies.glm.approximation import Approximation
 from strategies.glm.quadratic import Quadratic
+from strategies.glm.unseen import Unseen, maps_of
+from strategies.linear.families import Family
 from strategies.linear.moments.collect import OpenedMoments
 from strategies.linear.moments.fit import Fit
 from strategies.linear.moments.identifiable import redundant
 from strategies.linear.moments.patterns import Pattern
 from strategies.linear.problem import Problem, note
+from strategies.normal.equations import JointModel
 from strategies.vfem.maximum_likelihood import maximise
 from strategies.vfem.outcome import note_fit
 
@@ -114,12 +117,13 @@ def usable_rows(
     penalised: bool,
     more: str,
     noisy: bool = False,
+    since: str = "some party lacks them",
 ) -> Pattern:
     """Return the moments of the complete rows, with zeros for columns that cannot be used."""
     if not opened.held:
         raise DataError("the parties told of no column: each has a value that is too rare")
     rows, n_columns = opened.held[0], opened.n_columns
-    _note_left_out(opened.problem, rows, result, more)
+    _note_left_out(opened.problem, rows, result, since, more)
     used = np.zeros(n_columns + 1, dtype=bool)
     used[rows.observed] = True
     if noisy:  # of noisy sums nothing of the kind below can be told
@@ -202,12 +206,25 @@ def moments_of(rows: Pattern, opened: OpenedMoments) -> tuple[Array, Array]:
     )
 
 
-def _note_left_out(problem: Problem, rows: Pattern, result: Result, more: str) -> None:
+def _note_left_out(problem: Problem, rows: Pattern, result: Result, since: str, more: str) -> None:
     lacking = len(problem.y) - int(rows.n_rows)
     if lacking:
         held = dict(zip(problem.columns, (~problem.mask).sum(axis=0).tolist(), strict=True))
         note(
             result,
             f"{lacking:,} of {len(problem.y):,} labelled samples are left out of the fit, since "
-            f"some party lacks them (each by itself holds: {held}); {more}",
+            f"{since} (each by itself holds: {held}); {more}",
         )
+
+
+def unseen_of(opened: OpenedMoments, model: JointModel, family: Family) -> Unseen:
+    """Return who holds the rows of the fit, and the distribution of the columns."""
+    center, unit, problem = opened.offered.center, opened.offered.unit, opened.problem
+    held, n = np.unique(~problem.mask[opened.groups.group >= 0], axis=0, return_counts=True)
+    return Unseen(
+        family,
+        center + unit * model.mean,
+        model.covariance * np.outer(unit, unit),
+        maps_of(model, list(opened.parties.values()), held) * unit[:, None] / unit,
+        n.astype(np.float64),
+    )

@@ -55,6 +55,7 @@ def maximum_likelihood(
     ridge: Array | float = 0.0,
     choose: Callable[[Approximation], Array] | None = None,
     cure: str = "set a penalty",
+    fewest: int | None = None,
 ) -> MaximumLikelihood:
     """Find the maximum of the likelihood; two rounds for each evaluation of the means, and more.
 
@@ -98,6 +99,7 @@ def maximum_likelihood(
         units=None if standardize else 1.0 / offered.unit,
         follow=None if choose is None else follow,
         cure=cure,
+        fewest=fewest,
     )
     return MaximumLikelihood(
         at(fit),

@@ -9,6 +9,7 @@ import pandas as pd
 from flwr_vertical import Model, Result
 from flwr_vertical.arrays import Array, Flags
 from strategies.glm.approximation import Approximation, Selection
+from strategies.glm.unseen import Unseen
 from strategies.linear.coefficients import coefficient_table
 from strategies.linear.problem import Problem, note
 
@@ -77,6 +78,7 @@ def fill_selected(
     added: Array | None,
     unknown: Flags | None,
     ridged: Flags | None,
+    unseen: Unseen | None,
 ) -> Reported:
     """Fill coefficients, metrics and model of the chosen fit into the result.
 
@@ -84,6 +86,7 @@ def fill_selected(
     covariance of intercept and selected coefficients; unknown (1 + n_columns,): intercept and
     coefficients that the data do not tell: these have no standard errors; ridged (n_columns,):
     coefficients that only a ridge keeps finite: nor have these.
+    `unseen`: what corrects coefficients and errors for means in place of columns.
     """
     beta, intercept = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
     chosen = np.flatnonzero(beta)
@@ -93,7 +96,9 @@ def fill_selected(
     covariance = at.covariance(chosen, dispersion) if with_errors else None
     if covariance is not None and added is not None:
         covariance = covariance + added
-    if with_errors and covariance is None:
+    if unseen is not None and unseen.any:
+        beta, intercept, covariance = _corrected(unseen, beta, intercept, covariance, result)
+    elif with_errors and covariance is None:
         note(
             result,
             "no standard errors: the information about the selected coefficients is singular, "
@@ -155,6 +160,22 @@ def fill_selected(
         [":".join(names[j]) for j in np.flatnonzero(ridged)] if ridged is not None else [],
     )
     return Reported(beta, intercept, dispersion, covariance)
+
+
+def _corrected(
+    unseen: Unseen, beta: Array, intercept: float, covariance: Array | None, result: Result
+) -> tuple[Array, float, Array | None]:
+    """Return coefficients and errors without the error of means in place of columns."""
+    found = None if covariance is None else unseen.corrected(intercept, beta, covariance)
+    if found is None:
+        note(
+            result,
+            "no standard errors, and coefficients are those of means in place of missing columns, "
+            "uncorrected: the equations of the correction have no solution, or columns determine "
+            "each other",
+        )
+        return beta, intercept, None
+    return found
 
 
 def _split(values: Array, problem: Problem) -> dict[str, Array]:

@@ -17,7 +17,7 @@ SELECTING = ("scad", "mcp", "lasso")
 CONCAVE = ("scad", "mcp")
 SHAPES = {"scad": 3.7, "mcp": 3.0}
 """The usual ``a``: 3.7 for SCAD (Fan and Li, 2001), 3 for MCP."""
-BIC = "bic"
+BIC, GCV = "bic", "gcv"
 
 
 def lla_weights(beta: Array, strengths: Array, penalty: str) -> Array:
@@ -58,6 +58,19 @@ def parse_lambdas(lambdas: "str | float | Sequence[float]") -> str | float:
         values.append(value)
     single = len(values) == 1 and not isinstance(lambdas, Sequence)
     return values[0] if single else ",".join(map(repr, values))
+
+
+def parse_l2(l2: object) -> str | float:
+    """Return the setting in plain form: ``"gcv"``, or a number."""
+    if isinstance(l2, str) and l2.strip().lower() == GCV:
+        return GCV
+    try:
+        value = -1.0 if isinstance(l2, bool) else float(l2)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        value = -1.0
+    if not 0.0 <= value < np.inf:
+        raise ConfigError(f"l2 must be a number of at least 0, or 'gcv', got {l2!r}")
+    return value
 
 
 def stated(lambdas: str | float) -> Array | None:

@@ -16,6 +16,9 @@ seal_group_seed  up, of one party: the group seed, sealed for each other one
 send_masked      up: each party's columns under the group's key stream
 open_products    down: the group of each row, labels under a mask; up: a private sum of p^2 numbers
                  for each group, a party's own moments, its shares of products with the labels
+open_pairs,      with rows="all" and labels 0 and 1, or counts, before (`completed`): a private sum
+complete,        over the rows that two parties hold; what the others' columns say of labelled rows
+send_masked      that a party lacks; columns over all labelled rows
 send_digits,     with labels 0 and 1, or counts (`masked_means`): columns in digits, under a key
 place_fits,      stream; for each evaluation, down: each party's coefficients, masked sines and
 open_means       cosines of angles; summed: an angle for each row under key streams, and small
@@ -31,15 +34,14 @@ The paper's own iterations, which open a number of each sample in each round, ar
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy, Uses
+from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import read_bounds
-from flwr_vertical.products import PrivateProductSteps
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.glm.fit import (
@@ -51,7 +53,13 @@ from strategies.glm.fit import (
     penalised_columns,
     rows_in_common,
 )
-from strategies.glm.likelihoods import moments_of, of_all_rows, of_complete_rows, usable_rows
+from strategies.glm.likelihoods import (
+    moments_of,
+    of_all_rows,
+    of_complete_rows,
+    unseen_of,
+    usable_rows,
+)
 from strategies.glm.means import (
     MaximumLikelihood,
     check_federation,
@@ -59,36 +67,25 @@ from strategies.glm.means import (
     maximum_likelihood,
 )
 from strategies.glm.outcome import fill_selected
-from strategies.glm.penalties import SELECTING, parse_lambdas, stated
+from strategies.glm.party import OPENED_ROWS, TOLD_COMPLETING, GLMParty
+from strategies.glm.penalties import GCV, SELECTING, parse_l2, parse_lambdas, stated
 from strategies.linear import settings as shared
 from strategies.linear.families import FAMILIES, family_named
-from strategies.linear.moment_party import (
-    PRIVATE,
-    RECOGNISED,
-    MeanParty,
-    MomentArbiter,
-    moments_protocol,
-)
-from strategies.linear.moments.collect import open_moments
+from strategies.linear.moment_party import PRIVATE, RECOGNISED, MomentArbiter, moments_protocol
+from strategies.linear.moments.collect import Grouping, open_moments
 from strategies.linear.moments.dp_moments import noisy_least_squares, state_privacy
 from strategies.linear.moments.dp_opening import FitBudget, check_budget
 from strategies.linear.moments.groups import by_pattern
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
 from strategies.linear.prediction.server import keep_and_predict
+from strategies.normal.labelled_server import LabelledCompletion
 
-ROWS = ("complete", "all")
 OF_ITERATIONS = "the paper's iterations are strategy 'glm-admm'"
 OF_PATH = "state lambdas=[...]; 'bic' compares 50 values down to 1 % of the largest"
 
 
 def _with_commas(columns: "str | Sequence[str]") -> str:
     return columns if isinstance(columns, str) else ",".join(columns)
-
-
-class GLMParty(MeanParty):
-    """Keeps its columns and, of a fitted model, its own coefficients."""
-
-    products = Uses(PrivateProductSteps, purpose="glm")
 
 
 class VerticalGLM(Strategy):
@@ -115,6 +112,11 @@ class VerticalGLM(Strategy):
     coefficient without a finite estimate: it has a small ridge then and no standard error, as a
     note and ``model.ridged`` say. Columns that tell all labels apart are refused by name without a
     penalty; with one that selects, all columns have this ridge beside it.
+
+    With ``rows="all"`` and labels 0 and 1, or counts, each party is told the means of its columns
+    in labelled samples that it lacks, given the others' columns. Coefficients and standard errors
+    are corrected for that these are means, but with a ridge; deviance, BIC and path are of the
+    completed rows.
 
     `Result.predictions` has the samples without a label, of labels 0 and 1 the probability of 1;
     where a party lacks one, its columns are expected given those of the others. A sum over few rows
@@ -156,11 +158,12 @@ class VerticalGLM(Strategy):
         "of them takes no more rounds than one.",
         parse=parse_lambdas,
     )
-    l2: float = setting(
+    l2: str | float = setting(
         0.5,
         "Strength of ``ridge``: what the sum of squared coefficients is multiplied by, beside the "
-        "sum of losses; scikit-learn's ``1 / (2 C)``.",
-        at_least=0,
+        "sum of losses; scikit-learn's ``1 / (2 C)``. ``gcv`` chooses it in the run by generalised "
+        "cross-validation (labels 0 and 1, and counts: by the unbiased estimate of risk).",
+        parse=parse_l2,
     )
     intercept: bool = setting(True, "Whether there is one. Without, columns are not centred.")
     unpenalized: str | Sequence[str] = setting(
@@ -175,9 +178,9 @@ class VerticalGLM(Strategy):
     )
     rows: str = setting(
         "complete",
-        "With gaussian labels: labelled samples that all parties hold, or ``all`` labelled "
-        "samples, columns and label being jointly normal (maximum likelihood).",
-        choices=ROWS,
+        "Labelled samples that all parties hold, or ``all`` labelled samples: with gaussian labels "
+        "columns and label are jointly normal (maximum likelihood), with others the columns are.",
+        choices=("complete", "all"),
     )
     encoding: str = shared.encoding()
     missing_cells: str = shared.missing_cells()
@@ -210,7 +213,7 @@ class VerticalGLM(Strategy):
     needs_labels = True
     demo = shared.demo(0.1, **{"glm.rows": "all"})
     party = GLMParty
-    protocol = moments_protocol("family != 'gaussian'")
+    protocol = moments_protocol("family != 'gaussian'", opening=OPENED_ROWS)
     arbiter = MomentArbiter
     disclosure = (
         (
@@ -237,6 +240,7 @@ class VerticalGLM(Strategy):
             "for each sample without a label, the sum of the parties' terms, rounded to a grid: at "
             "most ``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
         ),
+        *TOLD_COMPLETING,
         *RECOGNISED,
         PRIVATE,
         (
@@ -268,11 +272,12 @@ class VerticalGLM(Strategy):
         """Raise if settings do not go together."""
         idle = {"bounds": bool(self.bounds), "row_norm": self.row_norm != 1.0}
         check_budget(self.epsilon, self.encoding, idle)
-        if self.rows == "all" and (self.family != "gaussian" or not self.intercept):
+        if self.rows == "all" and not self.intercept:
             raise ConfigError(
-                "rows='all' models columns and label as jointly normal, with means; it needs "
-                f"family='gaussian' and intercept=True, got {self.family!r} and {self.intercept}"
+                "rows='all' models columns as jointly normal, with means; it needs intercept=True"
             )
+        if self.l2 == GCV and (self.family, self.rows) == ("gaussian", "all"):
+            raise ConfigError("l2='gcv' needs rows='complete' with gaussian labels")
         private = self.family, self.rows, self.penalty == "ridge"
         if self.epsilon is not None and private != ("gaussian", "complete", False):
             raise ConfigError(
@@ -298,24 +303,31 @@ class VerticalGLM(Strategy):
         if federation.labels is not None:
             family.check(federation.labels[np.isfinite(federation.labels)])
         progress.total = 2
-        whole, budget = self.rows == "complete", self.budget
-        advice, few = "VerticalGBDT uses them, too, or FKNN imputes them first", ""
-        if self.family == "gaussian" and budget is None and self.intercept:
-            advice = "rows='all' uses them, too"
+        budget, completing, advice, few = self.budget, None, "rows='all' uses them, too", ""
+        whole = self.rows == "complete" or self.family != "gaussian"
+        if budget is not None or not self.intercept:
+            advice = "VerticalGBDT uses them, too, or FKNN imputes them first"
         if penalty in SELECTING and budget is None:
             few = ". Strategy 'glm-admm' fits few rows with a penalty, if every node agrees to it"
+        grouping, since = cast(Grouping, by_pattern), "some party lacks them"
+        if whole and self.rows == "all":
+            completing, since = LabelledCompletion(), "too few are held by the same parties"
+            grouping, advice = completing.rows, "rows='complete' leaves out more"
+        elif whole:
+            grouping = partial(rows_in_common, advice=advice, few=few)
         opened = open_moments(
             federation, alignment, result, **shared.reading_of(self), intercept=self.intercept,
-            grouping=partial(rows_in_common, advice=advice, few=few) if whole else by_pattern,
-            budget=budget,
+            grouping=grouping, budget=budget, completing=completing,
         )  # fmt: skip
         progress.step("moments")
         problem = opened.problem
         penalised = penalised_columns(str(self.unpenalized), problem)
-        path = Path(penalty, stated(parse_lambdas(self.lambdas)), penalised)
-        ridge = np.asarray(self.l2 * penalised * (penalty == "ridge"), dtype=np.float64)
+        chosen_ridge = penalty == "ridge" and self.l2 == GCV
+        path = Path(penalty, stated(parse_lambdas(self.lambdas)), penalised, chosen_ridge)
+        strength = float(self.l2) if penalty == "ridge" and not chosen_ridge else 0.0
+        ridge = np.asarray(strength * penalised, dtype=np.float64)
         maximum: MaximumLikelihood | None = None
-        unknown = rows = added = ridged = None
+        unknown = rows = added = ridged = unseen = None
         if not whole:
             at, mean, covariance, unknown = of_all_rows(opened, result, self.standardize)
         else:
@@ -326,12 +338,16 @@ class VerticalGLM(Strategy):
                 penalised=penalty != "none" or self.family != "gaussian",
                 noisy=budget is not None,
                 more=advice,
+                since=since,
             )
             if budget is not None:
                 noisy = noisy_least_squares(rows, (opened.noise or [])[:1], self.intercept)
                 rows = noisy.rows
                 state_privacy(result, budget, opened, noisy)
             mean, covariance = moments_of(rows, opened)
+            if completing is not None:  # means in place of columns vary less than these
+                unseen = unseen_of(opened, completing.model, family)
+                mean, covariance = unseen.mean, unseen.covariance
             if self.family == "gaussian":
                 at = of_complete_rows(opened, rows, self.standardize, self.intercept)
             else:
@@ -341,8 +357,9 @@ class VerticalGLM(Strategy):
                     path.lambdas = grid_of(opened, rows, family, penalised, **how)
                 maximum = maximum_likelihood(
                     federation, opened, self.family, **how, ridge=ridge,
-                    choose=path.choose if selects else None,
+                    choose=path.choose if selects or chosen_ridge else None,
                     cure="raise l2" if ridge.any() else "set a penalty",
+                    fewest=None if completing is None else completing.fewest,
                 )  # fmt: skip
                 at = maximum.at
         if ridge.any() and maximum is None:
@@ -355,8 +372,9 @@ class VerticalGLM(Strategy):
         if maximum is not None:
             ridged = maximum.bounded
         chosen = fill_selected(
-            self.family, problem, at, found, with_errors, result, added, unknown, ridged
-        )
+            self.family, problem, at, found, with_errors, result, added, unknown, ridged,
+            unseen if with_errors else None,
+        )  # fmt: skip
         if not whole:
             result.metrics["n_samples"] = opened.n_used
         if maximum is None:

@@ -19,6 +19,7 @@ from flwr_vertical.protocol.declaration import (
     FACTS,
     ROWS,
     If,
+    Part,
     Protocol,
     Repeat,
     Round,
@@ -87,7 +88,7 @@ _EVALUATED = (
 )
 
 
-def moments_protocol(*evaluated_if: str, opening: Protocol = OPENED_PRODUCTS) -> Protocol:
+def moments_protocol(*evaluated_if: str, opening: Part = OPENED_PRODUCTS) -> Protocol:
     """Return what a fit by moments exchanges, with evaluations of means under a condition."""
     return Protocol(
         Round("prepare_moments", "names of columns, number of rows, keys", tells=(FACTS, EPSILON)),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
+from scipy.special import ndtr
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.tables import Kind
@@ -54,6 +55,37 @@ class Coding:
                 codes[:, j] = np.clip(np.rint(part[:, 0]), 0, n - 1)
             else:
                 codes[:, j] = part[:, 0]
+        return codes
+
+    def own(self, values: Array) -> Array:
+        """Return of each own column what `values` has of the first of its columns of the model."""
+        return values[:, [span.start for span in self._spans]]
+
+    def decode_drawn(self, mean: Array, noise: Array, error: Array) -> Array:
+        """Return codes of draws.
+
+        Numbers and ordinal levels get the noise added; other levels are drawn by their conditional
+        shares, which are the means of indicators, clipped to [0, 1] and normalised, at the place
+        where the noise of the first indicator stands in its distribution.
+
+        Shapes: mean, noise, error (n_rows, n_columns): completed columns of the model, noise, and
+        its standard deviation; returns (n_rows, n_own).
+        """
+        codes = self.decode(mean + noise)
+        for j, (span, n) in enumerate(zip(self._spans, self.n_levels, strict=True)):
+            if self.kinds[j] not in (Kind.CATEGORICAL, Kind.BINARY) or not n:
+                continue
+            first = span.start
+            share = np.clip(mean[:, span], 0.0, 1.0)
+            if share.shape[1] == 1:  # an indicator of the second level
+                share = np.concatenate([1.0 - share, share], axis=1)
+            ends = np.cumsum(share, axis=1)
+            spread = np.where(error[:, first] > 0, error[:, first], 1.0)
+            place = ndtr(noise[:, first] / spread)
+            if span.stop - first > 1:
+                place = 1.0 - place  # much noise of the first level's indicator means that level
+            drawn = (ends / np.maximum(ends[:, -1:], 1e-12) < place[:, None]).sum(axis=1)
+            codes[:, j] = np.minimum(drawn, n - 1)
         return codes
 
     def names(self, columns: Sequence[str]) -> tuple[str, ...]:

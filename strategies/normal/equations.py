@@ -5,16 +5,23 @@ Columns of all parties are ``x ~ N(mu, Sigma)``. Of a row that holds the columns
     E[x_m | x_o] = mu_m + F (x_o - mu_o),  F = Sigma_mo Sigma_oo^-1,
     Cov[x_m | x_o] = C = Sigma_mm - F Sigma_om
 
-(Anderson, 2003, section 2.5). With ``P = Sigma^-1``, ``F = -P_mm^-1 P_mo`` and ``C = P_mm^-1``:
+(Anderson, 2003, section 2.5). Parties that help may lack cells of the row, and show f in place of
+x_o (`filling`). So F and C are of x_m given f, on average over the rows with the same parties:
+
+    F = Sigma_mo T' (T Sigma_oo T' + D)^-1,   C = Sigma_mm - F T Sigma_om
+
+With Q the inverse of ``T Sigma T' + D`` over all columns, ``(...)^-1 = Q_oo - Q_om Q_mm^-1 Q_mo``:
 where few parties lack a row, m is short.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
+from scipy.linalg import block_diag
 
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.products.pairs import PairMoments
 from strategies.linear.moments.covariances import FullCovariance
 
@@ -23,6 +30,9 @@ _FLOOR = 1e-3
 
 STEPS = 4
 """A mean is told to a unit of a quarter of what is left of its column's standard deviation."""
+
+_SURE = 0.04
+"""Intervals are given where unknown covariances change the variance by so much of it at most."""
 
 _RANGE = 8.0
 """A unit is a quarter of an eighth of the column's standard deviation at least."""
@@ -35,10 +45,41 @@ class JointModel:
     mean: Array  # (n_columns,)
     covariance: Array  # (n_columns, n_columns): positive definite
     shrinkage: float  # Weight of the diagonal in it
+    n_rows: float  # Of how many rows a covariance is, on (harmonic) average
+    apart: Flags  # (n_parties, n_parties): whose covariance is not known
+    withheld: Flags  # (n_columns,): columns of which nothing is known
 
 
-def fit_model(moments: PairMoments, slices: Sequence[slice]) -> JointModel:
+@dataclass(frozen=True)
+class Shown:
+    """What parties show of their columns where cells are missing: T and D, block-diagonal."""
+
+    shown: Array  # (n_columns, n_columns)
+    spread: Array  # (n_columns, n_columns)
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[Array, Array]]) -> "Shown":
+        """Join the parties' matrices."""
+        shown, spread = (block_diag(*(part[i] for part in parts)) for i in (0, 1))
+        return cls(shown, spread)
+
+    def covariance(self, covariance: Array) -> Array:
+        """Return the covariance of what is shown, of that of the columns."""
+        return np.asarray(self.shown @ covariance @ self.shown.T + self.spread)
+
+    def undone(self, covariance: Array) -> Array:
+        """Return the covariance of the columns, of that of what is shown."""
+        inverse = np.linalg.inv(self.shown)
+        return np.asarray(inverse @ (covariance - self.spread) @ inverse.T)
+
+
+def fit_model(
+    moments: PairMoments, slices: Sequence[slice], shown: Shown | None = None
+) -> JointModel:
     """Estimate the model from sums over own rows and over shared rows.
+
+    Sums are of columns whose missing cells their party filled, which weakens correlations; that is
+    undone first (`Shown.undone`).
 
     Covariances of two parties are over the rows that both hold, about the means of each one's own
     rows. Correlations of different parties are rounded to ``n^-1/2`` of the rows they are over, the
@@ -55,6 +96,8 @@ def fit_model(moments: PairMoments, slices: Sequence[slice]) -> JointModel:
     covariance = moments.products / np.maximum(n_both, 1) - np.outer(mean, mean)
     unknown = moments.apart[np.ix_(party, party)] | moments.withheld | moments.withheld[:, None]
     unknown &= ~np.eye(len(mean), dtype=bool)
+    if shown is not None:
+        covariance = shown.undone(covariance)
     covariance[unknown] = 0.0
     variance = np.diag(covariance)
     usable = (variance > 0) & ~moments.withheld
@@ -72,12 +115,14 @@ def fit_model(moments: PairMoments, slices: Sequence[slice]) -> JointModel:
     correlation /= np.outer(scale, scale)
     known = n_both[~unknown & ~np.eye(len(mean), dtype=bool)]
     n_rows = float(1.0 / np.mean(1.0 / np.maximum(known, 1)) if known.size else n_own.mean())
-    weight = shrinkage_weight(correlation, n_rows)
+    told = correlation[np.ix_(usable, usable)]
+    weight = shrinkage_weight(told, n_rows) if len(told) else 1.0
     correlation = (1.0 - weight) * correlation + weight * np.eye(len(mean))
     if unknown.any():
         free = FullCovariance(~unknown)
         correlation = free.covariance(free.nearest(correlation))
-    return JointModel(mean, correlation * np.outer(size, size), weight)
+    covariance = correlation * np.outer(size, size)
+    return JointModel(mean, covariance, weight, n_rows, moments.apart, moments.withheld)
 
 
 def shrinkage_weight(correlation: Array, n_rows: float) -> float:
@@ -97,128 +142,145 @@ class Conditionals:
     coefficients: Mapping[int, Array]
     offset: Array  # (n_recipient,): what is added
     unit: Array  # (n_recipient,): to which means are told
-    residual: Array  # (n_recipient, n_recipient): covariance given the others' columns
+    # (n_recipient, n_recipient): covariance about the mean that is told, rounding included
+    residual: Array
+    # (n_recipient, n_columns): of noise that all recipients of a row share; times its transpose,
+    # the residual
+    factor: Array
+    sure: Flags  # (n_recipient,): whether the residual follows from what is known
 
 
-def conditionals(
-    model: JointModel,
-    precision: Array,
-    slices: Sequence[slice],
-    helpers: Sequence[int],
-    recipients: Sequence[int],
-) -> dict[int, Conditionals]:
-    """Return what gives some parties' columns from those of the parties that help.
+class Conditioner:
+    """Gives some parties' columns from those of the parties that help.
 
-    A party that helps alone is not asked for more numbers than half of its columns, since as many
-    numbers as columns would tell them. Then coefficients are those of the directions that tell
-    most of the recipient's columns: the largest singular values of ``F`` in units of what is told.
-
-    Shapes: precision (n_columns, n_columns): inverse of the covariance; helpers, recipients:
-    numbers of parties, of which none is both.
+    Parameters
+    ----------
+    model : JointModel
+        Of all columns.
+    slices : sequence of slice
+        The columns of each party.
+    shown : Shown, optional
+        What the parties show in the rows that are completed; by default, all of their columns.
     """
-    given, wanted = _columns(helpers, slices), _columns(recipients, slices)
-    covariance = model.covariance
-    if 2 * len(given) <= len(covariance):
-        across = covariance[np.ix_(given, wanted)]
-        matrix = np.linalg.solve(covariance[np.ix_(given, given)], across).T
-        residual = covariance[np.ix_(wanted, wanted)] - matrix @ across
-    else:
-        missing = np.setdiff1d(np.arange(len(covariance)), given)
-        at = np.searchsorted(missing, wanted)
-        inverse = np.linalg.inv(precision[np.ix_(missing, missing)])
-        matrix = -inverse[at] @ precision[np.ix_(missing, given)]
-        residual = np.asarray(inverse[np.ix_(at, at)], dtype=np.float64)
-    size = np.sqrt(np.diag(covariance))
-    starts = np.cumsum([0, *(slices[k].stop - slices[k].start for k in helpers)]).tolist()
-    found = {}
-    for k in recipients:
-        here = slices[k]
-        own = np.searchsorted(wanted, np.arange(here.start, here.stop))
-        slope = np.asarray(matrix[own], dtype=np.float64)
-        left = residual[np.ix_(own, own)]
+
+    def __init__(
+        self, model: JointModel, slices: Sequence[slice], shown: Shown | None = None
+    ) -> None:
+        self._model, self._slices = model, slices
+        if shown is None:
+            size = len(model.mean)
+            shown = Shown(np.eye(size), np.zeros((size, size)))
+        self._across = np.asarray(shown.shown @ model.covariance)
+        self._seen = shown.covariance(model.covariance)
+        self._inverse = np.asarray(np.linalg.inv(self._seen), dtype=np.float64)
+        self._size = np.sqrt(np.diag(model.covariance))
+
+    def given(self, helpers: Sequence[int], recipients: Sequence[int]) -> dict[int, Conditionals]:
+        """Return, by recipient, the mean and what is left.
+
+        A party that helps alone is not asked for more numbers than half of its columns, since as
+        many numbers as columns would tell them. Then coefficients are those of the directions that
+        tell most of the recipient's columns: the largest singular values of ``F``.
+
+        Shapes: helpers, recipients: numbers of parties, of which none is both.
+        """
+        model, slices = self._model, self._slices
+        given, wanted = _columns(helpers, slices), _columns(recipients, slices)
+        across = self._across[np.ix_(given, wanted)]
+        matrix = self._matrix(given, across)
+        residual = model.covariance[np.ix_(wanted, wanted)] - matrix @ across
+        # Errors of F: twice, since what fits own rows best leaves too little of them, too.
+        errors = 2.0 * (1.0 - model.shrinkage) ** 2 * len(given) / model.n_rows
+        residual *= 1.0 + errors
+        starts = np.cumsum([0, *(slices[k].stop - slices[k].start for k in helpers)]).tolist()
+        places = _places(recipients, slices)
         if len(helpers) == 1:
-            slope, lost = _of_low_rank(slope, covariance[np.ix_(given, given)], len(given) // 2)
-            left = left + lost
-        spread = np.sqrt(np.maximum(np.diag(left), 0.0))
-        unit = np.maximum(spread, size[here] / _RANGE) / STEPS
-        parts = {
-            helper: slope[:, a:b].T
-            for helper, a, b in zip(helpers, starts[:-1], starts[1:], strict=True)
-        }
-        offset = model.mean[here] - slope @ model.mean[given]
-        found[k] = Conditionals(parts, offset, np.where(unit > 0, unit, 1.0), left)
-    return found
+            seen, whole = self._seen[np.ix_(given, given)], matrix.copy()
+            for own in places.values():
+                matrix[own] = _of_low_rank(matrix[own], seen, len(given) // 2)
+            residual += (whole - matrix) @ seen @ (whole - matrix).T
+        spread = np.sqrt(np.maximum(np.diag(residual), 0.0))
+        unit = np.maximum(spread, self._size[wanted] / _RANGE) / STEPS
+        unit = np.where(unit > 0, unit, 1.0)
+        # Each helper rounds its term to a whole unit.
+        rounding = len(helpers) * unit**2 / 12.0
+        residual = (residual + residual.T) / 2.0 + np.diag(rounding)
+        factor = np.zeros((len(wanted), len(model.mean)))
+        factor[:, wanted] = _root(residual)
+        found = {}
+        for k, own in places.items():
+            terms = {
+                helper: matrix[own, a:b].T
+                for helper, a, b in zip(helpers, starts[:-1], starts[1:], strict=True)
+            }
+            offset = model.mean[slices[k]] - matrix[own] @ model.mean[given]
+            left = residual[own, own]
+            sure = self._sure(k, terms, np.diag(left))
+            found[k] = Conditionals(terms, offset, unit[own], left, factor[own], sure)
+        return found
+
+    def _matrix(self, given: Indices, across: Array) -> Array:
+        """Return F, (n_wanted, n_given)."""
+        inverse, n_columns = self._inverse, len(self._inverse)
+        if 2 * len(given) <= n_columns:
+            seen = self._seen[np.ix_(given, given)]
+            return np.asarray(np.linalg.solve(seen, across).T, dtype=np.float64)
+        other = np.setdiff1d(np.arange(n_columns), given)
+        beside = inverse[np.ix_(given, other)]
+        middle = np.linalg.solve(inverse[np.ix_(other, other)], beside.T)
+        direct = across.T @ inverse[np.ix_(given, given)]
+        return np.asarray(direct - (across.T @ beside) @ middle, dtype=np.float64)
+
+    def _sure(self, recipient: int, terms: Mapping[int, Array], left: Array) -> Flags:
+        """Whether covariances that are not known could hardly change what is left.
+
+        The variance of ``x_k - sum of F_l f_l`` has twice the covariance of each two terms, which
+        is at most the product of their standard deviations.
+        """
+        model, slices = self._model, self._slices
+        sizes = {recipient: self._size[slices[recipient]]}
+        for k, term in terms.items():
+            seen = self._seen[slices[k], slices[k]]
+            sizes[k] = np.sqrt(np.einsum("ij,ik,kj->j", term, seen, term))
+        most = np.zeros(len(left))
+        for a, b in combinations(sizes, 2):
+            if model.apart[a, b]:
+                most += 2.0 * sizes[a] * sizes[b]
+        return (most <= _SURE * left) & ~model.withheld[slices[recipient]]
 
 
-def _of_low_rank(matrix: Array, covariance: Array, rank: int) -> tuple[Array, Array]:
-    """Keep the directions of most explained variance; return the covariance of what is lost, too.
+def _root(covariance: Array) -> Array:
+    """Return the Cholesky factor; where rounding has made an eigenvalue negative, of one near."""
+    try:
+        return np.asarray(np.linalg.cholesky(covariance))
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(covariance)
+        near = (vectors * np.maximum(values, 1e-9 * values.max())) @ vectors.T
+        return np.asarray(np.linalg.cholesky(near))
+
+
+def _of_low_rank(matrix: Array, covariance: Array, rank: int) -> Array:
+    """Keep the directions of most explained variance.
 
     Shapes: matrix (n_recipient, n_given); covariance (n_given, n_given): of the given columns.
     """
     root = np.linalg.cholesky(covariance)
     left, values, right = np.linalg.svd(matrix @ root, full_matrices=False)
     if rank >= len(values):
-        return matrix, np.zeros((len(matrix), len(matrix)))
+        return matrix
     kept = (left[:, :rank] * values[:rank]) @ right[:rank]
-    lost = (left[:, rank:] * values[rank:] ** 2) @ left[:, rank:].T
-    return np.linalg.solve(root.T, kept.T).T, lost
+    return np.asarray(np.linalg.solve(root.T, kept.T).T, dtype=np.float64)
+
+
+def _places(parties: Sequence[int], slices: Sequence[slice]) -> dict[int, slice]:
+    """Return where the columns of each party stand among those of all of `parties`."""
+    found, start = {}, 0
+    for k in sorted(parties):
+        stop = start + slices[k].stop - slices[k].start
+        found[k], start = slice(start, stop), stop
+    return found
 
 
 def _columns(parties: Sequence[int], slices: Sequence[slice]) -> Indices:
     found = [np.arange(slices[k].start, slices[k].stop) for k in sorted(parties)]
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
-
-
-def complete_rows(given: Array, mean: Array, residual: Array) -> Array:
-    """Fill rows from their own cells and from what the other parties' columns say.
-
-    Shapes: given (n_rows, n_columns): NaN where a cell is missing; mean (n_rows, n_columns): given
-    the others' columns; residual (n_columns, n_columns): covariance about it; returns (n_rows,
-    n_columns).
-    """
-    filled = np.where(np.isnan(given), mean, given)
-    patterns, which = np.unique(np.isnan(given), axis=0, return_inverse=True)
-    for number, missing in enumerate(patterns):
-        rows = np.flatnonzero(which.ravel() == number)
-        m, o = np.flatnonzero(missing), np.flatnonzero(~missing)
-        if len(m) and len(o):
-            ridge = 1e-9 * np.trace(residual) / len(residual) * np.eye(len(o))
-            slope = np.linalg.solve(residual[np.ix_(o, o)] + ridge, residual[np.ix_(o, m)])
-            filled[np.ix_(rows, m)] += (given[np.ix_(rows, o)] - mean[np.ix_(rows, o)]) @ slope
-    return filled
-
-
-_ROUNDS = 10
-
-
-def fill_own_cells(values: Array) -> Array:
-    """Fill the missing cells of one party's columns by its own columns alone.
-
-    Ten steps of expectation and maximisation of a normal model (Little and Rubin, 2019, section
-    11.2) with a ridge of a thousandth; then conditional means.
-
-    Shapes: values (n_rows, n_columns): NaN where a cell is missing, some value in each column;
-    returns (n_rows, n_columns).
-    """
-    missing = np.isnan(values)
-    if not missing.any():
-        return values
-    mean = np.nanmean(values, axis=0)
-    variance = np.nanvar(values, axis=0)
-    covariance = np.diag(variance)
-    patterns, which = np.unique(missing, axis=0, return_inverse=True)
-    counts = np.bincount(which.ravel(), minlength=len(patterns))
-    filled = values
-    for _ in range(_ROUNDS):
-        ridged = covariance + np.diag(1e-3 * variance + 1e-12)
-        filled = complete_rows(values, np.broadcast_to(mean, values.shape), ridged)
-        mean = filled.mean(axis=0)
-        covariance = (filled - mean).T @ (filled - mean) / len(values)
-        for gone, count in zip(patterns, counts, strict=True):
-            m, o = np.flatnonzero(gone), np.flatnonzero(~gone)
-            left = ridged[np.ix_(m, m)]
-            if len(m) and len(o):
-                explained = np.linalg.solve(ridged[np.ix_(o, o)], ridged[np.ix_(o, m)])
-                left = left - ridged[np.ix_(m, o)] @ explained
-            covariance[np.ix_(m, m)] += count / len(values) * left
-    return filled

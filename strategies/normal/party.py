@@ -1,57 +1,51 @@
-"""The party half of the joint normal model: columns, terms for others, completed rows."""
+"""The party half of the joint normal model: its columns, and its completed rows."""
 
-from typing import Annotated, Any, TypedDict, Unpack
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from flwr_vertical import Summands, Uses, step
+from flwr_vertical import Uses, step
 from flwr_vertical.arrays import Array, Flags, Indices, Ring
 from flwr_vertical.errors import DataError, ProtocolError
-from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL
+from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps
-from flwr_vertical.products.arithmetic import own_place
 from flwr_vertical.products.masked import PrivateProductSteps
-from flwr_vertical.products.pair_keys import Names, Widths
+from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.products.pairs import PairProductSteps
-from flwr_vertical.products.streams import KeyStream
-from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits, takes_as
-from flwr_vertical.tables import Kind
+from flwr_vertical.products.streams import content_tag
+from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within, check_fits, takes_as
+from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import fill_values
 from strategies.common.imputing_party import ImputingParty
 from strategies.linear.moments.steps import rough_units
 from strategies.normal.coding import Coding
-from strategies.normal.equations import complete_rows, fill_own_cells
+from strategies.normal.completion import CompletionSteps
+from strategies.normal.filling import OwnModel, complete_rows, draw_rows, errors_of, own_columns
+from strategies.normal.part import JointNormalPart
 
-BITS = 8
-"""Of a mean that a party is told: from -127 to 127 units."""
-
-_MOST = 2.0 ** (BITS - 1) - 1
-_PAD = "pad of completed rows"
-
-_Coefficients = TypedDict(
-    "_Coefficients",
-    {
-        "wanted:*": Annotated[Ring, Shape("n_samples")],
-        "for:*": Annotated[npt.NDArray[np.float32], OWN, Shape("n_patterns", None, None)],
-    },
-    total=False,
-)
-"""By party, which rows it wants (under a key stream), and what own columns are multiplied with."""
+_Z = 1.959963984540054
+"""Of the normal distribution, 95 % lie within so many standard deviations."""
 
 
 class JointNormalParty(ImputingParty):
-    """Offers its columns for products, sends terms of others' rows, and completes its own."""
+    """Offers its columns for products, and completes its rows by what `CompletionSteps` reads.
+
+    With the part that it kept of an earlier fit it completes new rows; the rows of the fit take no
+    part.
+    """
 
     pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
+    completion = Uses(CompletionSteps)
     products = Uses(PairProductSteps, purpose="joint normal")
 
     def columns_to_multiply(self) -> HeldColumns:
         """Return the columns of the model in rough units; missing cells from the own columns."""
         if "normal.columns" not in self.cache:
             rows = np.flatnonzero(self.positions_held)
-            filled = fill_own_cells(self._values[rows])
+            filled = self._own.fill(self._values[rows])
             squares = (filled**2).sum(axis=0)
             names = self._coding.names(self.table.columns)
             self.cache["normal.columns"] = HeldColumns(
@@ -66,12 +60,14 @@ class JointNormalParty(ImputingParty):
         """Hand over the own columns under a key stream; and which rows it wants completed, as well.
 
         Message: see `PrivateProductSteps.send_masked`; returns as there, ``wanted`` (n_samples,),
-        uint64, and whether it lacks ``cells`` of rows that it holds.
+        uint64, and whether it lacks ``cells`` of rows that it holds; if so, what it shows of its
+        columns (`filling`): ``shown`` and ``spread`` (n_own, n_own).
         """
-        if self.fitted is not None:
+        if self.services.load_fitted() is not None:
             raise DataError(
-                f"party {self.name!r} has a fitted table, and this method completes the rows of "
-                "one run; leave out `fitted`, and give old and new rows together"
+                f"party {self.name!r} has what an earlier run left, and the server fits anew: give "
+                "that run's result as `fitted` (in an app, the server needs its own result of it), "
+                "or leave out `fitted`"
             )
         if (n := self.codes.shape[1]) and not np.isfinite(self.codes).any(axis=0).all():
             empty = int(np.argmin(np.isfinite(self.codes).any(axis=0)))
@@ -80,60 +76,45 @@ class JointNormalParty(ImputingParty):
                 "takes part has a value; leave the column out, or align other rows"
             )
         told = self.products.send_masked(**arguments)
-        flags = self._wanted.astype(np.uint64)
-        return told | {
-            "wanted": flags + self._flag_stream(self.name, told["tag"]),
-            "cells": bool(self._open_cells.any()),
-        }
+        return told | self._wishes(told["tag"])
 
     @step
-    def complete(
+    def send_wanted(
         self,
-        names: Names,
-        widths: Widths,
-        tags: Annotated[list[bytes], Within("names", "names")],
-        holders: Annotated[Flags, Shape("n_patterns", "names")],
-        n_patterns: Annotated[int, Within(1, "n_samples")],
-        pattern: Annotated[Indices, Shape("n_samples"), Within(0, "n_patterns - 1")],
-        **more: Unpack[_Coefficients],
-    ) -> Summands:
-        """Send what the own columns say of the rows that others want completed.
+        model: Annotated[str, Within(1, 64)],
+        owner: str,
+        sealed: Annotated[bytes, OWN],
+        **keys: Unpack[PairKeyFields],
+    ) -> dict[str, Any]:
+        """Say which new rows are to be completed by the model of an earlier fit.
 
-        Message: names, widths, tags: of all parties, as in `PairProductSteps.open_pairs`; holders
-        (n_patterns, n_parties): who holds the rows of each pattern; pattern (n_samples,): of each
-        row; ``wanted:<name>``: as that party sent it; ``for:<name>`` (n_patterns, n_own, n): what
-        the own columns are multiplied with; returns, by party, (n_samples, n), uint64: whole
-        numbers of its units; the own ones are a pad that only this party knows.
+        Message: model: digest of it; owner, sealed, **keys: see `GroupKeySteps.take`; returns
+        ``tag`` and ``n_columns``, and else what `send_masked` tells of rows.
         """
-        arguments: dict[str, Any] = dict(more)
-        mine = self.columns_to_multiply().filled
-        place, held = own_place(self.name, names, widths, mine.shape[1]), self.positions_held
-        if not np.array_equal(held, np.asarray(holders, dtype=bool)[pattern, place]):
-            raise ProtocolError(
-                f"party {self.name!r}: it holds other rows than the server's patterns say"
+        part = self._part
+        if part is None:
+            raise DataError(
+                f"party {self.name!r} kept no part of a joint normal model; name the run of the "
+                "fit as 'fitted' (in a simulation, give the fit's result)"
             )
-        answer: dict[str, Ring] = {}
-        for name, width, tag in zip(names, widths, tags, strict=True):
-            if name == self.name:
-                # Another request has another pad, else two sums would open their difference.
-                self.state[_PAD] = self.secret_bytes(_PAD)
-                answer[name] = self._pad((self.n_samples, width))
-                continue
-            if f"for:{name}" not in arguments:
-                continue
-            wanted = self._unmasked(name, tag, arguments.get(f"wanted:{name}"))
-            by_pattern = np.asarray(arguments[f"for:{name}"], dtype=np.float64)
-            check_fits(self.name, f"for:{name}", by_pattern, Shape(None, mine.shape[1], width))
-            self._check_alone(name, names.index(name), place, holders, by_pattern)
-            term = np.zeros((self.n_samples, width))
-            rows = np.flatnonzero(wanted & held)
-            self._admit(name, rows, width)
-            for g in np.unique(pattern[rows]):
-                of_pattern = rows[pattern[rows] == g]
-                term[of_pattern] = mine[of_pattern] @ by_pattern[g]
-            whole = np.rint(np.clip(term, -_MOST, _MOST)).astype(np.int64)
-            answer[name] = whole.view(np.uint64)
-        return Summands(answer, modular=tuple(answer))
+        width = len(self._coding.names(self.table.columns))
+        part.check(model, self.table.columns, width, self.name)
+        self.group_key.take(owner, sealed, dict(keys))
+        tag = content_tag(self.group_key.seed, self._wanted.astype(np.uint64))
+        return {"tag": tag, "n_columns": width} | self._wishes(tag)
+
+    def _wishes(self, tag: bytes) -> dict[str, Any]:
+        """Return what the server is told of rows to be completed."""
+        told: dict[str, Any] = {"wanted": self.completion.wish(self._wanted, tag)}
+        told["cells"] = bool(self._open_cells.any())
+        values = self._values[self.positions_held]
+        few = len(values) < (self.policy.min_rows or min_rows(values.shape[1], 0))
+        own, fits = self._own, self._part is None
+        if not told["cells"] or (few and fits):
+            return told
+        if not (few or fits):  # few rows would tell of their gaps
+            own = own.over(np.isnan(values))
+        return told | {"shown": own.shown, "spread": own.spread}
 
     @step
     def finish(
@@ -144,77 +125,121 @@ class JointNormalParty(ImputingParty):
         offset: Annotated[Array, Shape("n_patterns", None), OWN],
         unit: Annotated[Array, Shape("n_patterns", None), OWN],
         residual: Annotated[npt.NDArray[np.float32], Shape("n_patterns", None, None), OWN],
+        sure: Annotated[Flags, Shape("n_patterns", None), OWN],
+        known: Annotated[Flags, Shape(None), OWN],
+        model: Annotated[str, Within(0, 64)] = "",
+        draws: Annotated[int, Is("draws")] = 0,
+        factor: Annotated[
+            npt.NDArray[np.float32] | None, Shape("n_patterns", None, None), OWN
+        ] = None,
     ) -> dict[str, Any]:
-        """Complete the own table, write it, and forget the seed.
+        """Complete the own table, write it with intervals and draws, and forget the seed.
 
         Message: pattern: as in `complete`; total (n_samples, n_own): the sum of all terms, under
         the own pad; offset, unit (n_patterns, n_own): what is added to it, and its unit; residual
-        (n_patterns, n_own, n_own): covariance given the others' columns; returns how many cells
-        were imputed.
+        (n_patterns, n_own, n_own): covariance about the means; sure (n_patterns, n_own): whether it
+        follows from what is known; known (n_own,): columns of which the server knows something, the
+        others are completed from the own ones; model: digest of the model, after a fit; draws: how
+        many; factor (n_patterns, n_own, n_columns): of their noise, n_columns of all parties;
+        returns how many cells were imputed.
         """
-        n_own = self._values.shape[1]
-        for name, given in (("total", total), ("offset", offset), ("unit", unit)):
-            check_fits(self.name, name, given, Shape(None, n_own))
+        values, wanted = self._values, self._wanted
+        n_own = values.shape[1]
         check_fits(self.name, "residual", residual, Shape(None, n_own, n_own))
+        check_fits(self.name, "sure", sure, Shape(None, n_own))
+        check_fits(self.name, "known", known, Shape(n_own))
+        if factor is None and draws:
+            raise ProtocolError(f"party {self.name!r}: the noise of {draws} draws was left out")
+        if factor is not None:
+            check_fits(self.name, "factor", factor, Shape(None, n_own, None))
+        mean = self.completion.means(pattern, total, offset, unit)
+        missing, unknown = np.isnan(values), ~np.asarray(known, dtype=bool)
+        constant: Flags = np.asarray(np.diag(self._own.covariance) < 1e-10)
+        completed, error = values.copy(), np.zeros(values.shape)
+        certain = np.ones(values.shape, dtype=bool)
+        parts: list[tuple[Indices, Array, Array]] = []
+        for g in np.unique(pattern[wanted]):
+            rows = np.flatnonzero(wanted & (pattern == g))
+            left = np.asarray(residual[g], dtype=np.float64)
+            completed[rows] = complete_rows(values[rows], mean[rows], left)
+            error[rows] = errors_of(missing[rows], left)
+            # What own cells tell depends on all of the covariance.
+            of_cells = np.full(n_own, sure[g][~unknown].all()) & ~unknown
+            whole = missing[rows].all(axis=1, keepdims=True)
+            certain[rows] = np.where(whole, sure[g], of_cells) | constant
+            parts.append((rows, left, left if factor is None else self._root(factor[g], left)))
+        drawn = []
+        for number in range(draws):
+            one = values.copy()
+            noise = self.completion.noise(number, 0 if factor is None else factor.shape[2])
+            for rows, left, root in parts:
+                moved = (noise[rows] @ root.T) * ~constant
+                one[rows] = draw_rows(values[rows], mean[rows], left, moved)
+            drawn.append(one)
+        if unknown.any():
+            own, start = self._own, np.broadcast_to(self._own.mean, values.shape)
+            gone, own_root = missing & unknown, np.linalg.cholesky(own.covariance)
+            completed = own.fill(np.where(gone, np.nan, completed))
+            error = np.where(gone, errors_of(gone, own.covariance), error)
+            for number, one in enumerate(drawn):
+                moved = self.completion.noise(number, n_own, self.name) @ own_root.T
+                given = np.where(gone, np.nan, one)
+                drawn[number] = draw_rows(given, start, own.covariance, moved)
         self.group_key.erase_group_seed()
-        whole = (np.asarray(total) - self._pad(np.shape(total))).view(np.int64)
-        mean = whole * unit[pattern] + offset[pattern]
-        completed = self._values.copy()
-        for g in np.unique(pattern[self._wanted]):
-            rows = np.flatnonzero(self._wanted & (pattern == g))
-            of_pattern = np.asarray(residual[g], dtype=np.float64)
-            completed[rows] = complete_rows(self._values[rows], mean[rows], of_pattern)
-        center, scale = self._units
-        codes = self._coding.decode(completed * scale + center)
-        missing = self.missing_cells(True)
-        frame = self.write(np.where(missing, codes, self.codes), True)
-        return {"cells-imputed": int(missing.sum())} | self.accuracy(frame)
+        return self._write(completed, error * ~constant, certain, drawn, model)
 
-    def _admit(self, name: str, rows: Indices, width: int) -> None:
-        """Write down what a party is told of own rows, or refuse."""
-        chosen = np.zeros(len(self.positions), dtype=bool)
-        chosen[self.rows_of(rows)[1]] = True
-        self.open_bits(
-            chosen,
-            float(BITS * width),
-            content=self.secret_bytes(f"terms for {name}"),
-            agreed=True,
-            what=f"terms of means of {width} column(s) of {name!r}",
-            receiver=f"party {name!r}",
-            colluding=HELD_BY_ALL,
-        )
-
-    def _check_alone(
-        self, name: str, other: int, place: int, holders: Flags, by_pattern: Array
-    ) -> None:
-        """Refuse to tell as many numbers as there are own columns where nobody else helps."""
-        alone = np.asarray(holders, dtype=bool).copy()
-        alone[:, other] = False
-        alone = alone[:, place] & (alone.sum(axis=1) == 1)
-        most = by_pattern.shape[1] // 2
-        for g in np.flatnonzero(alone):
-            values = np.linalg.svd(by_pattern[g], compute_uv=False)
-            if (values > 1e-4 * values.max(initial=0.0)).sum() > most:
-                raise ProtocolError(
-                    f"party {self.name!r}: {name!r} would be told more than {most} number(s) a row "
-                    f"of rows that this party alone completes; it has {by_pattern.shape[1]} "
-                    "column(s)"
-                )
-
-    def _pad(self, shape: tuple[int, ...]) -> Ring:
-        return KeyStream(bytes(self.state[_PAD]), _PAD, shape).rows(0, shape[0])
-
-    def _flag_stream(self, owner: str, tag: bytes) -> Ring:
-        label = f"rows that {owner} wants"
-        return KeyStream(self.group_key.seed, label, (self.n_samples,), tag).rows(0, self.n_samples)
-
-    def _unmasked(self, name: str, tag: bytes, wanted: Ring | None) -> Flags:
-        flags = None if wanted is None else wanted - self._flag_stream(name, tag)
-        if flags is None or flags.max(initial=np.uint64(0)) > 1:
+    def _root(self, factor: Array, left: Array) -> Array:
+        """Refuse noise of another covariance than what is left of the own columns."""
+        root = np.asarray(factor, dtype=np.float64)
+        if not np.allclose(root @ root.T, left, rtol=1e-3, atol=1e-4 * np.abs(left).max()):
             raise ProtocolError(
-                f"party {self.name!r}: which rows {name!r} wants is not what that party sent"
+                f"party {self.name!r}: the noise of draws has another covariance than what is left "
+                "of its columns"
             )
-        return flags.astype(bool)
+        return root
+
+    def _write(
+        self, completed: Array, error: Array, certain: Flags, drawn: list[Array], model: str
+    ) -> dict[str, Any]:
+        """Write draws, intervals, the part of the model if there is one, and the table."""
+        center, scale = self._units
+        mean, missing = completed * scale + center, self.missing_cells(True)
+        for number, values in enumerate(drawn, 1):
+            noise = (values - completed) * scale
+            codes = self._coding.decode_drawn(mean, noise, error * scale)
+            frame = self.frame_of(np.where(missing, codes, self.codes), True)
+            self.save_output(frame, f"draw-{number}")
+        codes = np.where(missing, self._coding.decode(mean), self.codes)
+        frame = self.frame_of(codes, True)
+        spread = self._coding.own(np.where(certain, error * scale, np.nan))
+        intervals = self._intervals(frame, codes, spread, missing)
+        self.save_output(intervals, "intervals")
+        if model:
+            own = self._own
+            part = JointNormalPart(
+                model, list(self.table.columns), center, scale, own.mean, own.covariance,
+                own.shown, own.spread,
+            )  # fmt: skip
+            self.save_model(part)
+        self.save_output(frame)
+        told = {"cells-imputed": int(missing.sum())} | self.accuracy(frame, intervals)
+        numbers = [is_numeric(kind) for kind in self.table.kinds.values()]
+        without = int((np.isnan(spread) & missing)[:, numbers].sum())
+        return told | ({"cells-without-interval": without} if without else {})
+
+    def _intervals(
+        self, frame: pd.DataFrame, codes: Array, error: Array, missing: Flags
+    ) -> pd.DataFrame:
+        """Return the intervals of completed numbers; see `Result.intervals`."""
+        places, found = self.places(True), {}
+        for j, (name, kind) in enumerate(self.table.kinds.items()):
+            if is_numeric(kind):
+                completed = (places >= 0) & missing[places, j]
+                value, spread = codes[places, j], np.where(completed, error[places, j], np.nan)
+                ends = {"lower": value - _Z * spread, "upper": value + _Z * spread}
+                for what, values in ({"std_error": spread} | ends).items():
+                    found[f"{name} {what}"] = values
+        return pd.DataFrame(found, index=frame.index)
 
     @property
     def positions_held(self) -> Flags:
@@ -234,6 +259,38 @@ class JointNormalParty(ImputingParty):
         return self._open_cells | ~self.positions_held
 
     @property
+    def fitted(self) -> None:
+        """None: the rows of an earlier fit take no part."""
+        return None
+
+    @property
+    def donors(self) -> Table:
+        """The table whose levels are known: that of the fit, where new rows are completed."""
+        if "normal.donors" not in self.cache:
+            self.cache["normal.donors"] = self.services.load_fitted() or self.table
+        table: Table = self.cache["normal.donors"]
+        return table
+
+    @property
+    def _part(self) -> JointNormalPart | None:
+        """What this party kept of the fit, where new rows are completed."""
+        if "normal.part" not in self.cache:
+            self.cache["normal.part"] = self.load_model(JointNormalPart)
+        part: JointNormalPart | None = self.cache["normal.part"]
+        return part
+
+    @property
+    def _own(self) -> OwnModel:
+        """The normal model of the own columns alone."""
+        if "normal.own" not in self.cache:
+            part = self._part
+            self.cache["normal.own"] = (
+                own_columns(self._values[self.positions_held]) if part is None else part.own
+            )
+        own: OwnModel = self.cache["normal.own"]
+        return own
+
+    @property
     def _coding(self) -> Coding:
         kinds: list[Kind] = list(self.table.kinds.values())
         return Coding(kinds, self.level_counts)
@@ -241,6 +298,8 @@ class JointNormalParty(ImputingParty):
     @property
     def _units(self) -> tuple[Array, Array]:
         """Centre and unit of each column of the model, over the own table."""
+        if self._part is not None:
+            return self._part.center, self._part.unit
         if "normal.units" not in self.cache:
             filled = np.where(
                 np.isnan(self.codes), fill_values(self.codes, self.table.kinds), self.codes

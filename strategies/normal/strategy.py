@@ -14,26 +14,49 @@ send_masked           up: columns under the group's key stream; which rows are w
 open_pairs            down: who holds which rows; up: a private sum of small matrices
 complete              down: each party's coefficients for each other one's columns, by pattern of
                       holders; up, summed: whole numbers for each row, under the recipient's pad
-finish                down: to each party its own sum; up: how many cells it imputed
+finish                down: to each party its own sum, the covariance about its means, and of draws
+                      its rows of a root of it; up: how many cells it imputed
 ====================  ==============================================================================
 
-So a run costs six rounds after greeting and alignment.
+So a run costs six rounds after greeting and alignment. A run that names an earlier fit (``fitted``)
+completes new rows by its model: instead of send_masked and open_pairs,
+
+====================  ==============================================================================
+send_wanted           up: which rows are wanted, under a key stream
+====================  ==============================================================================
+
+which makes five. Draws cost none: each follows from the mean, and from noise of a key stream that
+the parties share.
 """
 
+from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Flags
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.arrays import Array
+from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import GroupKey
 from flwr_vertical.products.pairs import PAIRS_OPENING, PairProducts
-from flwr_vertical.protocol.declaration import BITS, FACTS, NOTHING, Protocol, Round
+from flwr_vertical.protocol.declaration import (
+    BITS,
+    FACTS,
+    NOTHING,
+    ONE,
+    Either,
+    Protocol,
+    Round,
+    Sequence,
+)
 from flwr_vertical.results import Progress
-from strategies.normal.equations import Conditionals, JointModel, conditionals, fit_model
+from flwr_vertical.settings import setting
+from strategies.normal.completion import OfferedRows, ask_for_means, pairs_apart, slices_of
+from strategies.normal.equations import JointModel, Shown, fit_model
+from strategies.normal.part import JointNormalModel
 from strategies.normal.party import JointNormalParty
 
 
@@ -46,8 +69,21 @@ class JointNormal(Strategy):
     Notes
     -----
     The covariance is from pairwise sums, so it uses every row that two parties share. It is for
-    prediction: shrunk, and not for standard errors. Relations that are not linear are not seen:
-    `FKNN` or trees see them.
+    prediction: shrunk, and not for standard errors of coefficients. Relations that are not linear
+    are not seen: `FKNN` or trees see them.
+
+    Each completed number has a standard error and a 95 % interval (`Result.intervals`; on a node,
+    in ``<party>.intervals.parquet`` beside the table). An interval is withheld (NaN) where it
+    depends on a covariance of two parties that share too few rows.
+
+    With ``draws`` the parties also get completed tables in which cells are drawn instead of set to
+    their mean (`Result.draws`; ``<party>.draw-1.parquet``): multiple imputations for Rubin's rules
+    (`strategies.normal.rubin.pool`). The server's labels are no column of the model: parties must
+    not learn them. So a regression of the server's labels on draws has slopes that are too small;
+    use `VFEM` for it. Draws are right where the outcome is a column of a party.
+
+    With ``fitted``, an earlier result (on nodes: the name of its run), new rows are completed by
+    the model of that fit, by any two or more of its parties.
 
     Examples
     --------
@@ -62,6 +98,13 @@ class JointNormal(Strategy):
     400
     """
 
+    draws: int = setting(
+        0,
+        "How many completed tables with drawn cells each party gets beside the one with means.",
+        at_least=0,
+        at_most=1000,
+    )
+
     name: ClassVar[str] = "joint-normal"
     demo = MappingProxyType(
         {"demo.dataset": "breast-cancer", "demo.missing-cells": 0.1, "demo.missing-blocks": 0.05}
@@ -69,13 +112,30 @@ class JointNormal(Strategy):
     party = JointNormalParty
     protocol = Protocol(
         Round("pair_key", "a public key", tells=FACTS),
-        PAIRS_OPENING,
+        Either(
+            PAIRS_OPENING,
+            Sequence(
+                (
+                    Round(
+                        "seal_group_seed", "the group seed, sealed for each other party", ask=ONE
+                    ),
+                    Round(
+                        "send_wanted",
+                        "which new rows it wants completed, under the group's key stream; that "
+                        "is, by the model of an earlier fit",
+                        tells=FACTS,
+                    ),
+                )
+            ),
+        ),
         Round(
             "complete",
             "summed under the recipient's pad, terms of the rows that each party wants completed",
             tells=(NOTHING, BITS),
         ),
-        Round("finish", "how many cells it imputed", tells=FACTS),
+        Round(
+            "finish", "how many cells it imputed, how many of them without interval", tells=FACTS
+        ),
     )
     disclosure = (
         (
@@ -88,7 +148,13 @@ class JointNormal(Strategy):
             "each column's size to a power of two; columns of few values of which one is too rare "
             "to be told of; parties that share too few rows; whether a party lacks cells",
         ),
-        ("server", "how many cells each party imputed"),
+        (
+            "server",
+            "of each party that lacks cells, on average over its rows, how its missing cells "
+            "follow from its other ones and what that leaves of covariances, to a quarter of "
+            "n^-1/2; with new rows that are fewer than its min-rows, of the rows of the fit",
+        ),
+        ("server", "how many cells each party imputed, and how many of them have no interval"),
         ("every party", "which parties hold each row"),
         (
             "every party",
@@ -97,13 +163,15 @@ class JointNormal(Strategy):
         (
             "every party",
             "coefficients of its columns in the means of others', by who holds a row; of its own "
-            "columns the covariance that is left given the others'",
+            "columns the covariance that is left given the others'; with draws, its rows of a root "
+            "of that of all columns which the parties lack of a row",
         ),
         (
             "every party",
             "of each of its own rows that it wants completed, the mean of its columns given the "
             "others' columns, to a quarter of what is left of their standard deviation; where one "
-            "other party alone holds the row, half as many numbers as that has columns at most",
+            "other party alone holds the row, half as many numbers as that has columns at most. "
+            "Draws follow from it, and tell nothing more",
         ),
         (
             "server together with any one party",
@@ -122,56 +190,61 @@ class JointNormal(Strategy):
                 "joint-normal completes a party's rows from other parties' columns, so it needs "
                 "two parties or more"
             )
-        progress.total = 4
-        products = PairProducts(federation, GroupKey(federation), limbs=1)
-        sent = products.send()
-        progress.step("columns")
-        moments = products.pairs(held)
-        widths = products.widths
-        ends = np.cumsum(list(widths.values()))
-        slices = [slice(int(e - w), int(e)) for e, w in zip(ends, widths.values(), strict=True)]
-        model = fit_model(moments, slices)
-        progress.step("moments")
-        holders, pattern = np.unique(held, axis=0, return_inverse=True)
-        pattern = pattern.ravel().astype(np.int64)
-        lacks_cells = [bool(sent[name]["cells"]) for name in names]
-        parts = _by_pattern(model, slices, holders, lacks_cells)
-        common = {"n_patterns": len(holders), "pattern": pattern}
-        total = federation.sum(
-            "complete",
-            {
-                **common,
-                "names": names,
-                "widths": list(widths.values()),
-                "tags": products.tags,
-                "holders": holders,
-                **{f"wanted:{name}": sent[name]["wanted"] for name in names},
-            },
-            per_party={
-                name: _coefficients(parts, names, k, slices, len(holders))
-                for k, name in enumerate(names)
-            },
+        earlier = self._earlier
+        progress.total = 4 if earlier is None else 3
+        offered: PairProducts | OfferedRows
+        finish: dict[str, Any] = {"draws": self.draws}
+        if earlier is None:
+            offered = PairProducts(federation, GroupKey(federation), limbs=1)
+            sent = offered.send()
+            progress.step("columns")
+            moments = offered.pairs(held)
+            shown = _shown(sent, offered.widths)
+            model = fit_model(moments, slices_of(offered.widths), shown)
+            result.model = JointNormalModel.of(names, list(offered.widths.values()), model)
+            finish["model"] = result.model.digest
+            _note_left_out(result, moments.n_left_out)
+            progress.step("moments")
+        else:
+            sent = _send_wanted(federation, earlier)
+            model = earlier.joint(names)
+            widths = {name: int(sent[name]["n_columns"]) for name in names}
+            offered = OfferedRows(widths, [sent[name]["tag"] for name in names])
+            shown = _shown(sent, widths)
+            progress.step("rows")
+        common, own = ask_for_means(
+            federation, offered, model, held, sent, shown, errors=True, draws=self.draws > 0
         )
+        for name, here in zip(names, slices_of(offered.widths), strict=True):
+            own[name]["known"] = ~np.asarray(model.withheld, dtype=bool)[here]
         progress.step("complete")
-        told = federation.call(
-            "finish",
-            common,
-            per_party={
-                name: {"total": np.asarray(total[name]).view(np.uint64)}
-                | _own(parts, k, widths[name], len(holders))
-                for k, name in enumerate(names)
-            },
-        )
+        told = federation.call("finish", common | finish, per_party=own)
         progress.step("finish")
-        self._report(result, told, model, moments.n_left_out, _pairs(names, moments.apart))
+        self._report(result, told, model, names)
+
+    def building_on(self, earlier: Result | Path) -> Self:
+        """Complete new rows by the model of that fit."""
+        result = earlier if isinstance(earlier, Result) else Result.load(earlier)
+        if not isinstance(result.model, JointNormalModel):
+            raise ConfigError(
+                f"fitted names a result of {result.strategy!r} that holds no joint normal model; "
+                "name a fit of 'joint-normal', and not a run that completed new rows by one"
+            )
+        made = self.clone()
+        vars(made)["_model"] = result.model
+        return made
+
+    @property
+    def _earlier(self) -> JointNormalModel | None:
+        found: JointNormalModel | None = vars(self).get("_model")
+        return found
 
     def _report(
         self,
         result: Result,
         told: dict[str, dict[str, Any]],
         model: JointModel,
-        n_left_out: int,
-        apart: list[str],
+        names: list[str],
     ) -> None:
         result.party_metrics = {
             name: {key: float(value) for key, value in values.items()}
@@ -181,67 +254,68 @@ class JointNormal(Strategy):
             values["cells-imputed"] for values in result.party_metrics.values()
         )
         result.metrics["shrinkage"] = model.shrinkage
-        result.metrics["rows-left-out"] = float(n_left_out)
-        if apart:
+        if apart := pairs_apart(names, model.apart):
             result.notes.append(
                 f"{', '.join(apart)} share too few rows: their columns count as independent given "
-                "all others"
+                "all others, and intervals that depend on that are withheld"
             )
-        if n_left_out:
+        if (n_columns := len(model.mean)) > model.n_rows:
             result.notes.append(
-                f"{n_left_out} rows took no part in the sums, as they could have been told from "
-                "others; they are completed all the same"
+                f"{n_columns} columns are more than the {model.n_rows:.0f} rows that covariances "
+                f"are of: correlations are shrunk by {model.shrinkage:.0%}, and intervals are rough"
             )
 
 
-Parts: TypeAlias = dict[tuple[int, int], Conditionals]
-"""By pattern and recipient."""
+def _note_left_out(result: Result, n_left_out: int) -> None:
+    result.metrics["rows-left-out"] = float(n_left_out)
+    if n_left_out:
+        result.notes.append(
+            f"{n_left_out} rows took no part in the sums, as they could have been told from "
+            "others; they are completed all the same"
+        )
 
 
-def _by_pattern(
-    model: JointModel, slices: list[slice], holders: Flags, lacks_cells: list[bool]
-) -> Parts:
-    """Work out, for each pattern of holders, the conditionals of each party that may want them."""
-    precision = np.asarray(np.linalg.inv(model.covariance), dtype=np.float64)
-    every: range = range(len(slices))
-    found: Parts = {}
-    for g, own in enumerate(holders.tolist()):
-        helping = [k for k in every if own[k]]
-        sets = [(helping, [k for k in every if not own[k]])]
-        # Of rows that a party holds with an open cell, the others alone help.
-        sets += [([j for j in helping if j != k], [k]) for k in helping if lacks_cells[k]]
-        for helpers, recipients in sets:
-            told = conditionals(model, precision, slices, helpers, recipients)
-            found.update({(g, k): part for k, part in told.items()})
-    return found
+def _send_wanted(federation: Federation, earlier: JointNormalModel) -> dict[str, dict[str, Any]]:
+    """Ask which new rows are to be completed; three rounds with those of the keys."""
+    names, known = federation.parties, dict(zip(earlier.parties, earlier.widths, strict=True))
+    if strangers := [name for name in names if name not in known]:
+        raise ConfigError(
+            f"parties {strangers} took no part in the fit, whose parties were {list(known)}; leave "
+            "them out, or fit again with them"
+        )
+    keys = GroupKey(federation).arguments()
+    sent = federation.call("send_wanted", {"model": earlier.digest}, per_party=keys)
+    for name in names:
+        if sent[name]["n_columns"] != known[name]:
+            raise DataError(
+                f"party {name!r} has {sent[name]['n_columns']} columns of the model, and had "
+                f"{known[name]} in the fit"
+            )
+    return sent
 
 
-def _coefficients(
-    parts: Parts, names: list[str], helper: int, slices: list[slice], n_patterns: int
-) -> dict[str, Any]:
-    """Return what a party multiplies its columns with, by recipient, in the recipient's units."""
-    own = slices[helper].stop - slices[helper].start
-    found = {}
-    for k, name in enumerate(names):
-        if k == helper:
-            continue
-        by_pattern = np.zeros((n_patterns, own, slices[k].stop - slices[k].start), np.float32)
-        for (g, recipient), part in parts.items():
-            if recipient == k and helper in part.coefficients:
-                by_pattern[g] = part.coefficients[helper] / part.unit
-        found[f"for:{name}"] = by_pattern
-    return found
+def _shown(sent: Mapping[str, Mapping[str, Any]], widths: Mapping[str, int]) -> Shown:
+    """Join what parties said they show of their columns; all of them where one said nothing."""
+    parts = []
+    for name, width in widths.items():
+        shown, spread = np.eye(width), np.zeros((width, width))
+        if "shown" in sent[name]:
+            shown, spread = (np.asarray(sent[name][key], float) for key in ("shown", "spread"))
+            right = shown.shape == spread.shape == (width, width)
+            if not right or not _usable(shown, spread):
+                raise DataError(
+                    f"party {name!r} said of its missing cells what cannot be: matrices of shapes "
+                    f"{shown.shape} and {spread.shape} for {width} columns"
+                )
+            values, vectors = np.linalg.eigh((spread + spread.T) / 2.0)  # rounded by the party
+            spread = (vectors * np.maximum(values, 0.0)) @ vectors.T
+        parts.append((shown, spread))
+    return Shown.of(parts)
 
 
-def _own(parts: Parts, recipient: int, width: int, n_patterns: int) -> dict[str, Any]:
-    """Return what a party needs to read its sum."""
-    offset, unit = np.zeros((n_patterns, width)), np.ones((n_patterns, width))
-    residual = np.zeros((n_patterns, width, width), dtype=np.float32)
-    for (g, k), part in parts.items():
-        if k == recipient:
-            offset[g], unit[g], residual[g] = part.offset, part.unit, part.residual
-    return {"offset": offset, "unit": unit, "residual": residual}
-
-
-def _pairs(names: list[str], apart: Flags) -> list[str]:
-    return [f"{names[a]} and {names[b]}" for a, b in np.argwhere(np.triu(apart, 1)).tolist()]
+def _usable(shown: Array, spread: Array) -> bool:
+    """Whether one matrix can be inverted and the other one is a covariance."""
+    if not (np.isfinite(shown).all() and np.isfinite(spread).all()):
+        return False
+    least = np.linalg.svd(shown, compute_uv=False).min(initial=1.0)
+    return bool(least > 0.05 and (np.diag(spread) >= 0.0).all())

@@ -24,7 +24,7 @@ from flwr_vertical.protocol.arguments import OWN, Within
 from flwr_vertical.protocol.declaration import BITS, FACTS, Maybe, Protocol, Round
 from flwr_vertical.results import Progress
 from strategies.linear.prediction.party_model import LinearPart
-from strategies.linear.prediction.regressions import MARGIN
+from strategies.linear.prediction.regressions import CLASSES, MARGIN
 from strategies.linear.prediction.server import Predictor, narrow, note_bits
 from strategies.linear.prediction.steps import admit_terms, check_pattern
 from strategies.linear.problem import sample_index
@@ -55,15 +55,17 @@ class PredictParty(Party):
 
         Message: model: digest of the model; pattern (n_held,): with several regressions, that of
         each row held and not dropped, in aligned order; returns summed: ``term`` of shape
-        (n_samples,), whole numbers of the model's grid, 0 where the row is missing.
+        (n_samples,), with several scores (n_samples, n_outputs), whole numbers of the model's
+        grid, 0 where the row is missing.
         """
         if _DONE in self.state:
             raise DataError(
                 f"party {self.name!r} has predicted in this run already; each run predicts a row "
                 "once"
             )
-        part = self._part(model)
-        term, outside = np.zeros(self.n_samples, dtype=np.int64), 0
+        part, outside = self._part(model), 0
+        tail = (part.n_outputs,) if part.n_outputs > 1 else ()
+        term = np.zeros((self.n_samples, *tail), dtype=np.int64)
         if part.columns:
             rows, used = self._rows(part)
             order = np.flatnonzero(used)
@@ -161,7 +163,7 @@ class LinearPredictions(Predictions):
             "predict_kept",
             arguments,
             per_party=per_party,
-            shapes={"term": (alignment.n_samples,)},
+            shapes={"term": (alignment.n_samples, *predictor.scores)},
         )
         progress.step("predict")
         _drop(held, total.public, predictor)
@@ -182,7 +184,7 @@ class LinearPredictions(Predictions):
         if not known.any() or result.predictions is None:
             return
         found, y = result.predictions[known], labels[known]
-        if family == MARGIN:
+        if family in (MARGIN, CLASSES):
             result.metrics["accuracy"] = float(np.mean(found["prediction"].to_numpy() == y))
             return
         errors = y - found["prediction"].to_numpy()

@@ -18,18 +18,10 @@ from flwr_vertical.registry import predictions_of
 from flwr_vertical.results import Progress
 from flwr_vertical.results.model import UnknownModel
 from flwr_vertical.settings import setting
+from strategies.common.earlier import result_or_folder
 from strategies.forest.arbiter import VoteArbiter
 from strategies.predict.linear import LinearPredictions
 from strategies.trees.contributions import FORMS
-
-
-def result_or_folder(model: object) -> Result | str:
-    """Return a setting that names a fit: a result, or the folder of a saved one, as text."""
-    if not isinstance(model, Result | str | Path):
-        raise ConfigError(
-            f"model must be a Result or the folder of a saved one, got {type(model).__name__}"
-        )
-    return model if isinstance(model, Result) else str(model)
 
 
 class _OfModel:
@@ -137,12 +129,13 @@ class Predict(Strategy):
             return None
         return self.model if isinstance(self.model, Result) else Result.load(Path(self.model))
 
-    def building_on(self, folder: Path) -> Self:
+    def building_on(self, earlier: Result | Path) -> Self:
         """Predict with the result of that run unless another is named."""
         if self.model:
             return self
-        _chosen_by(Result.load(folder))  # what is missing is said before anybody computes
-        return type(self)(**(self.settings() | {"model": folder}))
+        # What is missing is said before anybody computes.
+        _chosen_by(earlier if isinstance(earlier, Result) else Result.load(earlier))
+        return type(self)(**(self.settings() | {"model": earlier}))
 
     def at_node(self, load_model: Callable[[], bytes | None]) -> Self:
         """Predict with the part of the model that this node kept."""

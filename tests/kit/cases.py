@@ -38,7 +38,7 @@ SETTINGS = {
     "fknn exact": {
         "n_neighbors": 2, "weighting": "exact", "weights": "distance", "standardize": True
     },
-    "joint-normal": {},
+    "joint-normal": {"draws": 2},
     "mean": {},
     "min": {},
     "max": {},
@@ -77,6 +77,8 @@ SETTINGS = {
     "glm ridge": {
         "family": "binomial", "penalty": "ridge", "l2": 2.0, "encoding": "one-hot"
     },
+    "lda": {"encoding": "one-hot"},
+    "glm all": {"family": "binomial", "rows": "all", "penalty": "none", "encoding": "one-hot"},
     "svm": {"l2": 2.0, "encoding": "one-hot"},
     "svm mean": {"l2": 2.0, "loss": "squared", "rows": "mean", "encoding": "one-hot"},
 }  # fmt: skip
@@ -89,7 +91,7 @@ COMPLETING = {"fknn", "joint-normal", "mean", "min", "max", "most-frequent"}
 GENERATING = {"fedpsg-ar", "vertigan"}
 SYNTHETIC = {"vcds", "evcds", "ievcds"}
 # What needs a key stream that parties share has no encrypted sums.
-MASKED = {"svm", "glm ridge", "joint-normal"}
+MASKED = {"svm", "glm ridge", "glm all", "joint-normal", "lda"}
 # Calls whose answers are under pads or sealed, or are counted: they are asked twice as sums are.
 _GROWING = {"send_masked", "share", "route"}
 CALLS = {"gbdt": _GROWING, "gbdt open": _GROWING, "forest": {"send_masked"}}

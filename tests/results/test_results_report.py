@@ -171,9 +171,9 @@ def test_errors_against_the_truth_by_hand():
     after = pd.DataFrame({"x": [1.0, 4.0, 6.0, 9.0], "c": ["u", "u", "v", "v"]}, index)
     truth = pd.DataFrame({"x": [1.0, 3.0, 9.0, 9.0], "c": ["u", "u", "u", "v"]}, index)
     columns = imputation.imputed_columns({"p": given}, {"p": after}, {"p": truth})
-    errors = imputation.errors(columns)
-    x = errors.loc[("p", "x"), ["imputed", "rmse", "bias", "rmse / sd"]].tolist()
-    assert x == pytest.approx([2, np.sqrt((1 + 9) / 2), -1, np.sqrt(5) / 3])
+    errors = imputation.imputation_quality(columns)
+    x = errors.loc[("p", "x"), ["cells", "rmse", "rmse_mean"]].tolist()
+    assert x == pytest.approx([2, np.sqrt((1 + 9) / 2), np.sqrt((4 + 16) / 2)])
     assert errors.loc[("p", "c"), "accuracy"] == 0.5
     # Levels of other types compare by value.
     given = pd.DataFrame({"b": [True, None, None]}, dtype=object)
@@ -181,7 +181,7 @@ def test_errors_against_the_truth_by_hand():
     truth = pd.DataFrame({"b": [True, True, True]})
     (column,) = imputation.imputed_columns({"p": given}, {"p": after}, {"p": truth})
     assert not column.numeric
-    assert imputation.errors([column]).loc[("p", "b"), "accuracy"] == 0.5
+    assert imputation.imputation_quality([column]).loc[("p", "b"), "accuracy"] == 0.5
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -6,7 +6,7 @@ import pytest
 import statsmodels.api as sm
 from glm_runs import estimates, pooled, run, split
 from oracles.glm import lla, weighted_lasso
-from sklearn.linear_model import lasso_path
+from sklearn.linear_model import Ridge, RidgeCV, lasso_path
 from vfem_runs import recorded, rounds_of
 
 from flwr_vertical import make_strategy, simulate
@@ -439,12 +439,14 @@ def test_advice_on_incomplete_rows_is_what_the_family_can_take():
     tables["p1"] = tables["p1"][50:]
     result = simulate(VerticalGLM("binomial"), tables, labels, progress=False)
     (note,) = (n for n in result.notes if "are left out of the fit" in n)
-    assert "rows='all'" not in note
-    assert note.endswith("VerticalGBDT uses them, too, or FKNN imputes them first")
+    assert note.endswith("rows='all' uses them, too")
+    result = simulate(VerticalGLM("binomial", intercept=False), tables, labels, progress=False)
+    assert any(n.endswith("VerticalGBDT uses them, too, or FKNN imputes them first")
+               for n in result.notes)  # fmt: skip
     tables["p1"] = tables["p1"][180:]
     with pytest.raises(DataError, match=r"230 more samples lack some party: rows='all' uses them"):
         simulate(VerticalGLM(), tables, labels, progress=False)
-    with pytest.raises(DataError, match=r"VerticalGBDT uses.*'glm-admm' fits few rows"):
+    with pytest.raises(DataError, match=r"rows='all' uses.*'glm-admm' fits few rows"):
         simulate(VerticalGLM("binomial"), tables, labels, progress=False)
 
 
@@ -468,8 +470,9 @@ def test_one_party_alone_and_ciphertexts_are_refused_with_what_to_use():
         ({"l2": -1.0}, "l2 must be a number of at least 0"),
         ({"intercept": "false"}, "intercept must be true or false"),
         ({"encoding": "hash"}, "unknown encoding"),
-        ({"family": "binomial", "rows": "all"}, "columns and label as jointly normal"),
-        ({"rows": "all", "intercept": False}, "and intercept=True"),
+        ({"l2": "aic"}, "l2 must be a number of at least 0, or 'gcv', got 'aic'"),
+        ({"l2": "gcv", "rows": "all"}, "l2='gcv' needs rows='complete'"),
+        ({"rows": "all", "intercept": False}, "needs intercept=True"),
     ],
 )
 def test_settings_that_cannot_be(settings, said):
@@ -531,6 +534,62 @@ def test_an_unpenalised_column_has_no_ridge(family):
     assert abs(table[("p1", "x4")]) > 0.05
     assert np.abs(table.drop([("p1", "x4"), ("server", "intercept")])).max() < 0.01
     assert "std_error" not in free.coefficients
+
+
+def standardised(X):
+    return (X - X.mean(axis=0)) / X.std(axis=0)
+
+
+def test_a_ridge_is_chosen_by_generalised_cross_validation_of_the_pooled_table():
+    X, y, _ = pooled("gaussian", n=150, seed=5, strength=0.5, noise=3.0)
+    result = run(X, y, penalty="ridge", l2="gcv")
+    Z = np.column_stack([np.ones(150), standardised(X)])
+
+    def score(l2):
+        bound = 2 * l2 * np.diag(np.append(0.0, np.ones(8)))
+        hat = Z @ np.linalg.solve(Z.T @ Z + bound, Z.T)
+        return ((y - hat @ y) ** 2).mean() / (1 - np.trace(hat) / 150) ** 2
+
+    values = np.geomspace(0.1, 1e4, 2001)
+    best = values[np.argmin([score(value) for value in values])]
+    chosen = result.metrics["lambda"]
+    assert 1.0 < chosen < 1e3  # at no end
+    assert chosen == pytest.approx(best, rel=0.01)
+    expected = Ridge(alpha=2 * chosen).fit(standardised(X), y)
+    np.testing.assert_allclose(estimates(result)[1:] * X.std(axis=0), expected.coef_, rtol=1e-5)
+    assert result.ledger.rounds == run(X, y, penalty="ridge").ledger.rounds
+    # Nearly what leaving one row out at a time prefers.
+    left = RidgeCV(alphas=2 * values[::50]).fit(standardised(X), y).alpha_ / 2
+    assert chosen / 3 < left < 3 * chosen
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_a_ridge_is_chosen_where_the_estimated_risk_is_least(family):
+    X, y, _ = pooled(family, n=400, seed=6, strength=0.2)
+    result = run(X, y, family=family, penalty="ridge", l2="gcv")
+    Z, chosen = standardised(X), result.metrics["lambda"]
+    model = family_named(family)
+
+    def fit(l2):
+        wide, beta = np.column_stack([np.ones(400), Z]), np.zeros(9)
+        bound = 2 * l2 * np.diag(np.append(0.0, np.ones(8)))
+        for _ in range(30):
+            eta = wide @ beta
+            inner = (wide.T * model.variance(eta)) @ wide
+            slope = wide.T @ (y - model.mean(eta)) - bound @ beta
+            beta = beta + np.linalg.solve(inner + bound, slope)
+        deviance = model.deviance(y[:, None], (wide @ beta)[:, None])[0]
+        return beta, deviance + 2 * np.trace(np.linalg.solve(inner + bound, inner))
+
+    beta, risk = fit(chosen)
+    np.testing.assert_allclose(estimates(result)[1:] * X.std(axis=0), beta[1:], atol=2e-3)
+    assert 0.5 < chosen < 1e4
+    assert risk < min(fit(value)[1] for value in np.geomspace(0.1, 1e4, 60)) + 0.05
+    assert result.metrics["converged"] == 1.0
+    assert result.metrics["deviance"] == pytest.approx(
+        model.deviance(y[:, None], (np.column_stack([np.ones(400), Z]) @ beta)[:, None])[0], abs=0.1
+    )
+    assert result.ledger.rounds < 30
 
 
 @pytest.mark.parametrize(

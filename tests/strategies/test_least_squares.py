@@ -439,7 +439,7 @@ STEPS = {
     VFEM: LINEAR | {"open_completed"},
     VFEMIterations: PAIR_KEYS | {"prepare", "gradient", "finish", "sketch_rows", "keep_model"},
     Predict: {"open_model", "predict_kept"},
-    VerticalGLM: LINEAR | MEANS,
+    VerticalGLM: LINEAR | MEANS | {"open_pairs", "complete"},
     GLMADMM: SHARING,
 }
 

@@ -18,6 +18,8 @@ from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
+from strategies.lda import LDA
+from strategies.normal import JointNormal
 from strategies.predict import Predict
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 from strategies.vfem_iterations import VFEMIterations
@@ -37,7 +39,7 @@ def data(n=300, seed=0, missing=0.2):
 
 def fit(strategy, **settings):
     tables, y = data()
-    if isinstance(strategy, GLMADMM) and strategy.family == "binomial":
+    if isinstance(strategy, LDA) or getattr(strategy, "family", "") == "binomial":
         y = (y > y.median()).astype(float)
     return simulate(strategy, tables, y, progress=False, **({"min_rows": 20} | settings))
 
@@ -72,11 +74,13 @@ WITH_MODEL = [
     EVCDS(min_joint=10),
     IEVCDS(min_joint=10, iterations=2),
     FedPSGAR(n_associated=1),
+    LDA(encoding="one-hot"),
+    JointNormal(),
 ]
 WITHOUT = {"complete-case", "mean-impute", "single", "predict"} | {
     "false-vfl", "fedhssl", "laser-vfl", "plug-vfl",
     "vanilla-vfl", "vertigan", "gbdt", "forest", "fknn", "max",
-    "mean", "min", "most-frequent", "svm", "final-net", "joint-normal",
+    "mean", "min", "most-frequent", "svm", "final-net",
 }  # fmt: skip
 
 
@@ -146,7 +150,7 @@ def test_a_part_that_is_absent_foreign_or_damaged_is_an_error_that_says_so(nodes
     assert caught.value.party == "bank"
     assert (
         "what party 'bank' saved in the earlier run 'fit' is a model of strategy 'vfem' "
-        "(VFEMModel, version 1); expected one of strategy 'predict' (LinearPart, version 2)"
+        "(VFEMModel, version 1); expected one of strategy 'predict' (LinearPart, version 3)"
     ) in caught.value.cause
     path.write_bytes(good[: len(good) // 2])
     with pytest.raises(PartyError, match=r"saved in the earlier run 'fit' is damaged"):

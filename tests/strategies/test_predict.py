@@ -333,7 +333,8 @@ def test_a_chosen_model_tells_no_more_than_the_bits_of_the_node():
     income = pd.DataFrame({"income": np.append(rng.normal(4000, 900, 499), 9000.0).round(2)})
     terms = income.to_numpy()
     for bits in (2, 4, 12):
-        coarser, low, high, told = bounds(terms, 1e-9, bits, "bank")
+        ends = terms.min(axis=0), terms.max(axis=0)
+        coarser, low, high, told = bounds(*ends, 1e-9, bits, "bank")
         assert told <= bits
         # As many values as the bits say, over at most four times the range.
         n_values = (high - low)[0] / 2.0**coarser + 1

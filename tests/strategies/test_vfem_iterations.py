@@ -410,7 +410,7 @@ def test_parties_get_what_the_disclosure_says(traced):
         "pair_key": {"nonce"}, "keep_pair_keys": PAIRS,
         "sketch_rows": {"nonce", "size", "weight"},
         "keep_model": {"model", "parties", "own", "present", "coefficients", "offsets", "grid",
-                       "n_unlabelled", "standardized"},
+                       "n_unlabelled", "standardized", "n_outputs"},
     }  # fmt: skip
 
 

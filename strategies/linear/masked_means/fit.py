@@ -61,8 +61,11 @@ def fit_mean_model(
     units: Array | None = None,
     follow: Callable[[MeanFit], tuple[float, Array]] | None = None,
     cure: str = "set a penalty",
+    fewest: int | None = None,
 ) -> MeanFit:
     """Fit a binomial or Poisson model to columns of several parties.
+
+    `fewest`: rows of the smallest set that a party counts vectors for; by default all of the fit.
 
     Shapes: y (n_samples,): labels; those of samples that are not in the fit do not matter; group
     (n_samples,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,): in
@@ -81,7 +84,8 @@ def fit_mean_model(
     problem = MeanProblem(means, family, own, moments, names, intercept, ridge, units)
     means.send(group)
     try:
-        search = _Search(problem, max_evaluations, max_vectors(len(own)) - 1, cure)
+        vectors = max_vectors(len(own) if fewest is None else fewest) - 1
+        search = _Search(problem, max_evaluations, vectors, cure)
         found = search.maximum(penalised=follow is not None)
         if follow is None:
             return search.fit(found)

@@ -51,6 +51,8 @@ from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.problem import Problem, open_problem
 
 Grouping = Callable[[npt.NDArray[np.bool_], npt.NDArray[np.int64], MinimumRows], RowGroups]
+Completing = Callable[[Federation, PairKeys, Problem, RowGroups, Result], GroupKey]
+"""Has rows completed, and returns the key that the completed columns take."""
 
 # Two limbs take four times the work, and matter where rows are few: there they cost nothing.
 _TWO_LIMBS = 4e7
@@ -157,7 +159,9 @@ class Prepared:
     def minimum(self) -> MinimumRows:
         """The fewest rows of a group of rows."""
         minima = self.minima
-        return MinimumRows(max(minima.values(), default=None), len(minima) < len(self.widths))
+        allowed = min(int(self.told[name].get("vectors", 0)) for name in self.widths)
+        by_rule = len(minima) < len(self.widths)
+        return MinimumRows(max(minima.values(), default=None), by_rule, allowed)
 
     def groups(self, grouping: Grouping) -> RowGroups:
         """Group the labelled samples."""
@@ -177,8 +181,13 @@ def open_moments(
     with_unheld: bool = False,
     columns_of: str = "",
     budget: FitBudget | None = None,
+    completing: Completing | None = None,
+    vectors: Callable[[Problem, RowGroups], Array] | None = None,
 ) -> OpenedMoments:
-    """Open the moments of all parties' columns and the labels; four rounds."""
+    """Open the moments of all parties' columns and the labels; four rounds, completing seven.
+
+    `vectors`: what columns are multiplied with in place of the labels, (n_labelled, n_vectors).
+    """
     prepared = prepare(
         federation,
         alignment,
@@ -191,7 +200,7 @@ def open_moments(
         columns_of=columns_of,
         budget=budget,
     )
-    return open_prepared(prepared, intercept, grouping)
+    return open_prepared(prepared, intercept, grouping, completing, vectors)
 
 
 def prepare(
@@ -235,22 +244,28 @@ def prepare(
 
 
 def open_prepared(
-    prepared: Prepared, intercept: bool, grouping: Grouping = by_pattern
+    prepared: Prepared,
+    intercept: bool,
+    grouping: Grouping = by_pattern,
+    completing: Completing | None = None,
+    vectors: Callable[[Problem, RowGroups], Array] | None = None,
 ) -> OpenedMoments:
-    """Open the moments by group of rows; three rounds."""
+    """Open the moments by group of rows; three rounds, completing six."""
     federation, result, problem = prepared.federation, prepared.result, prepared.problem
     budget, widths = prepared.budget, prepared.widths
     groups = _group(prepared, grouping)
     n_columns = sum(widths.values())
+    y = problem.y[:, None] if vectors is None else vectors(problem, groups)
     group_key = GroupKey(federation, prepared.pairs)
     if budget is None:
         limbs = 2 if len(problem.y) * n_columns**2 < _TWO_LIMBS else 1
+        if completing is not None:
+            group_key = completing(federation, prepared.pairs, problem, groups, result)
         products = products_of(federation, group_key, limbs)
     else:
         levels = budget.rule.levels(list(widths.values()), ~groups.mask, 1)
         room = room_for(levels, len(problem.y))
         products = products_of(federation, group_key, 1, room, 1.0, noisy=True)
-    y = problem.y[:, None]
     products.send(y)
     moments = products.moments(groups.group, len(groups.mask), y, groups.mask)
     if budget is not None and isinstance(products, EncryptedProducts):

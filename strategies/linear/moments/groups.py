@@ -14,8 +14,6 @@ from flwr_vertical.errors import DataError
 from flwr_vertical.products.row_groups import RowGroups, group_rows, max_vectors, min_rows
 
 N_VECTORS = 1  # the labels
-# Of fewer rows, parties multiply no vector of the server at all.
-_FOR_VECTORS = next(m for m in count(1) if max_vectors(m) >= N_VECTORS)
 
 
 @dataclass(frozen=True)
@@ -24,11 +22,18 @@ class MinimumRows:
 
     stated: int | None = None  # The largest minimum that a node config states, None if none does
     by_rule: bool = True  # Whether a party holds to `row_groups.min_rows`
+    # With how many vectors every party multiplies; of those that state none, as rows allow
+    vectors: int = 0
 
-    def of(self, n_columns: int) -> int:
-        """Return the minimum of a group with so many columns."""
-        rule = min_rows(n_columns, N_VECTORS) if self.by_rule else 1
-        return max(rule, self.stated or 1, _FOR_VECTORS)
+    def of(self, n_columns: int, n_vectors: int = N_VECTORS) -> int:
+        """Return the minimum of a group with so many columns and vectors of the server."""
+        rule = min_rows(n_columns, n_vectors) if self.by_rule else 1
+        return max(rule, self.stated or 1, self.rows_for(n_vectors))
+
+    def rows_for(self, n_vectors: int) -> int:
+        """Return the fewest rows that parties multiply with so many vectors."""
+        enough = (m for m in count(1) if max(max_vectors(m), self.vectors) >= n_vectors)
+        return next(enough)
 
     def for_all(self, n_columns: int) -> int | None:
         """Return one minimum for groups of any columns up to `n_columns`; None: by the rule."""

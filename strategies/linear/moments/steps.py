@@ -93,6 +93,8 @@ class MomentSteps(RegressionRows):
         told |= {"center": center, "unit": unit, **self.other(PairKeySteps).pair_key(nonce)}
         if self.party.policy.min_rows is not None:
             told["min_rows"] = self.party.policy.min_rows
+        if self.party.policy.vectors is not None:
+            told["vectors"] = self.party.policy.vectors
         return Summands({}, told)
 
     def _nothing_offered(self, labelled: npt.NDArray[np.uint8] | None) -> dict[str, Any]:
@@ -116,6 +118,13 @@ class MomentSteps(RegressionRows):
             self.cache["moments.columns"] = self._columns()
         columns: HeldColumns = self.cache["moments.columns"]
         return columns
+
+    def aligned_columns(self) -> HeldColumns:
+        """Return the columns over all rows that the party has, numbered as they are aligned."""
+        own, (center, unit) = self.design, self._units
+        squares = (((self.table_rows - center) / unit) ** 2).sum(axis=0)
+        values, n, names = (own.x - center) / unit, self.party.n_samples, tuple(own.columns)
+        return HeldColumns(values, own.rows, n, names, squares=squares)
 
     def _columns(self) -> HeldColumns:
         if not self.state[_OFFERED]:

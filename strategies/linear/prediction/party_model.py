@@ -20,7 +20,7 @@ class LinearPart(Model):
     """A party's own coefficients; enough to multiply new rows without any other party."""
 
     strategy = "predict"
-    version = 2
+    version = 3
 
     model: str  # Which model it belongs to: the digest by which the server names it
     parties: list[str]  # Parties of the fit
@@ -32,20 +32,25 @@ class LinearPart(Model):
     known_levels: dict[str, list[str]]
     # By column of levels, those that were too rare and count as one level
     other: dict[str, list[str]]
-    coefficients: Array  # (n_patterns, n_own_columns): per unit of the columns
-    offsets: Array  # (n_patterns,): subtracted from the row's term
+    # (n_patterns * n_outputs, n_own_columns): per unit of the columns; all scores of a pattern
+    # stand together
+    coefficients: Array
+    offsets: Array  # (n_patterns * n_outputs,): subtracted from the row's terms
     grid: float  # Terms are counted in this unit
     coarser: int  # Terms are rounded to ``2**coarser`` units
-    # lowest, highest: (n_patterns,): what terms may be, in these units; others are brought to the
-    # nearer
+    # lowest, highest: (n_patterns * n_outputs,): what terms may be, in these units; others are
+    # brought to the nearer
     lowest: Indices
     highest: Indices
     bits: int  # What one term tells at most
+    n_outputs: int = 1  # Scores of a row
 
     @classmethod
     def upgrade(cls, version: int, fields: dict[str, Any]) -> dict[str, Any]:
-        """Read parts from before rare levels counted as one."""
-        return {**fields, "other": {}} if version == 1 else super().upgrade(version, fields)
+        """Read parts from before rare levels counted as one, and of one score."""
+        if version not in (1, 2):
+            return super().upgrade(version, fields)
+        return {"other": {}, "n_outputs": 1, **fields}
 
     def features(self, table: Table, party: str) -> Array:
         """Return the columns of the fit from a new table, NaN where a cell is missing or new."""
@@ -56,14 +61,19 @@ class LinearPart(Model):
         """Return what these rows add to the prediction, in units of the grid.
 
         Shapes: rows (n_rows, n_own_columns): finite values, as from `features`; pattern (n_rows,):
-        number of the regression of each row; returns (n_rows,).
+        number of the regression of each row; returns (n_rows, n_outputs), or (n_rows,) of one.
         """
-        exact = np.einsum("ij,ij->i", rows, self.coefficients[pattern]) - self.offsets[pattern]
-        unit = 2.0**self.coarser
-        low, high = self.lowest[pattern], self.highest[pattern]
-        rounded = np.rint(exact / self.grid / unit) * unit
-        outside = int(np.count_nonzero((rounded < low) | (rounded > high)))
-        return np.clip(rounded, low, high).astype(np.int64), outside
+        unit, outside = 2.0**self.coarser, 0
+        found = np.zeros((len(rows), self.n_outputs), dtype=np.int64)
+        for number in np.unique(pattern):
+            own = slice(number * self.n_outputs, (number + 1) * self.n_outputs)
+            chosen = pattern == number
+            exact = rows[chosen] @ self.coefficients[own].T - self.offsets[own]
+            rounded = np.rint(exact / self.grid / unit) * unit
+            low, high = self.lowest[own], self.highest[own]
+            outside += int(((rounded < low) | (rounded > high)).any(axis=1).sum())
+            found[chosen] = np.clip(rounded, low, high)
+        return (found if self.n_outputs > 1 else found[:, 0]), outside
 
 
 def fitted_features(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import expit, ndtri
+from scipy.special import expit, ndtri, softmax
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
@@ -25,6 +25,9 @@ MEANS = {"gaussian": lambda eta: eta, "binomial": expit, "poisson": np.exp}
 
 MARGIN = "margin"
 """Family of classifiers with decision values."""
+
+CLASSES = "classes"
+"""Family of classifiers with log odds of each class against the first."""
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
 
@@ -67,6 +70,18 @@ def prediction_table(
     return pd.DataFrame(columns)
 
 
+def class_table(classes: Sequence[float], scores: Array) -> pd.DataFrame:
+    """Make the table of predictions of classes.
+
+    Shapes: scores (n_rows, n_classes - 1): log odds of each class but the first against it.
+    """
+    odds = np.column_stack([np.zeros(len(scores)), scores])
+    probabilities = softmax(odds, axis=1)
+    columns = {"prediction": np.asarray(classes)[odds.argmax(axis=1)]}
+    columns |= {f"probability_{c:g}": p for c, p in zip(classes, probabilities.T, strict=True)}
+    return pd.DataFrame(columns)
+
+
 def _expectation(mean: object, eta: Array, variance: Array) -> tuple[Array, Array]:
     """Return expectations of a mean and of its square where eta is normal (Gauss and Hermite)."""
     assert callable(mean)
@@ -77,6 +92,9 @@ def _expectation(mean: object, eta: Array, variance: Array) -> tuple[Array, Arra
 
 GRID = 0.01
 """Step to which a party rounds its term, as a share of the residual standard deviation."""
+
+ODDS = 1.0 / 16.0
+"""Step to which a party rounds its term of log odds."""
 
 
 MANY_PARTIES = 6
@@ -109,6 +127,9 @@ class Regressions:
     widths: tuple[int, ...]  # Number of columns of each party
     # How the linear predictor becomes a prediction; see `prediction_table`
     family: str = "gaussian"
+    # Of the family `CLASSES`; then each pattern has ``len(classes) - 1`` lines of `level`,
+    # `coefficients` and `offsets`, of the log odds of each class but the first
+    classes: tuple[float, ...] = ()
     # (n_parties,): where there is one regression only: variance of each party's fit, for rows
     # that it lacks
     absent_variance: Array | None = None
@@ -145,16 +166,17 @@ class Regressions:
             noise,
             tuple(widths),
             family,
-            np.asarray(explained, dtype=np.float64),
-            np.zeros(n) if absent_leverage is None else np.asarray(absent_leverage),
+            absent_variance=np.asarray(explained, dtype=np.float64),
+            absent_leverage=np.zeros(n) if absent_leverage is None else np.asarray(absent_leverage),
         )
 
     def __post_init__(self) -> None:
         n, k = self.present.shape
+        lines = n * max(len(self.classes) - 1, 1)
         shapes = {
-            "level": (n,),
-            "coefficients": (n, sum(self.widths)),
-            "offsets": (n, k),
+            "level": (lines,),
+            "coefficients": (lines, sum(self.widths)),
+            "offsets": (lines, k),
             "unseen": (n,),
             "leverage": (n,),
         }
@@ -169,7 +191,7 @@ class Regressions:
                 raise DataError(f"{name} of the regressions must be finite")
 
     def own(self, party: int) -> Array:
-        """Return the coefficients of one party, shape (n_patterns, n_own_columns)."""
+        """Return the coefficients of one party, shape (n_patterns * n_outputs, n_own_columns)."""
         start = sum(self.widths[:party])
         return self.coefficients[:, start : start + self.widths[party]]
 
@@ -222,8 +244,8 @@ class Regressions:
             self.noise,
             self.widths,
             self.family,
-            self.unseen[rows],
-            np.maximum(self.leverage[0] - self.leverage[rows], 0.0),
+            absent_variance=self.unseen[rows],
+            absent_leverage=np.maximum(self.leverage[0] - self.leverage[rows], 0.0),
         )
 
     def _number(self, present: Flags) -> int | None:

@@ -21,7 +21,9 @@ from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.server import Total
 from strategies.linear.prediction.regressions import (
     GRID,
+    ODDS,
     Regressions,
+    class_table,
     find_patterns,
     prediction_table,
 )
@@ -66,6 +68,7 @@ class Predictor(Model):
     """What the server needs to turn sums of terms into predictions; it has no row and no term."""
 
     strategy = "predict"
+    version = 2
 
     digest: str  # Names the model at the parties
     family: str  # See `Regressions`
@@ -82,6 +85,20 @@ class Predictor(Model):
     grid: float  # Unit of the terms
     coarser: dict[str, int]  # By party, see `LinearPart`
     bits: dict[str, int]  # By party, see `LinearPart`
+    classes: list[float]  # See `Regressions`
+
+    @classmethod
+    def upgrade(cls, version: int, fields: dict[str, Any]) -> dict[str, Any]:
+        """Read models from before there were classes."""
+        return {**fields, "classes": []} if version == 1 else super().upgrade(version, fields)
+
+    @property
+    def scores(self) -> tuple[int, ...]:
+        """What shape the sum of terms of a row has: one number, or a score of each class but one.
+
+        Scores are log odds against the first class.
+        """
+        return (len(self.classes) - 1,) if len(self.classes) > 2 else ()
 
     @property
     def rounding_variance(self) -> dict[str, float]:
@@ -92,7 +109,7 @@ class Predictor(Model):
         """Return how many bits the sum of these parties' terms of one row can tell at most."""
         finest = min(self.coarser[name] for name in parties)
         values = sum(2.0 ** (self.bits[name] + self.coarser[name] - finest) for name in parties)
-        return math.ceil(math.log2(values))
+        return math.ceil(math.log2(values)) * (self.scores or (1,))[0]
 
     def patterns_of(self, held: Flags) -> Indices:
         """Choose the regression of each row; see `find_patterns`."""
@@ -101,10 +118,15 @@ class Predictor(Model):
     def table(self, held: Flags, term: npt.NDArray[Any]) -> pd.DataFrame:
         """Turn sums of terms into predictions.
 
-        Shapes: held (n_rows, n_parties): which of `parties` have each row; term (n_rows,): sum of
-        the parties' terms in units of the grid.
+        Shapes: held (n_rows, n_parties): which of `parties` have each row; term (n_rows,), with
+        classes (n_rows, *scores): sum of the parties' terms in units of the grid.
         """
         chosen = self.patterns_of(held)
+        if self.classes:
+            n = len(self.classes) - 1
+            level = self.level.reshape(-1, n)[chosen]
+            scores = level + self.grid * np.asarray(term, dtype=np.float64).reshape(-1, n)
+            return class_table(self.classes, scores)
         absent = ~held & self.present[chosen]
         rounding = held.astype(float) @ np.array(
             [self.rounding_variance[name] for name in self.parties]
@@ -151,6 +173,7 @@ def keep_and_predict(
         }
         if len(regressions.present) > 1 and len(free):
             own[name]["pattern"] = narrow(chosen[~free_mask[:, k]])
+    n_outputs = max(len(regressions.classes) - 1, 1)
     arguments = {
         "model": digest,
         "parties": names,
@@ -158,8 +181,10 @@ def keep_and_predict(
         "grid": grid,
         "n_unlabelled": len(free),
         "standardized": standardized,
+        "n_outputs": n_outputs,
     }
-    shapes = {"term": (len(free),)} if len(free) else {}
+    tail = (n_outputs,) if n_outputs > 1 else ()
+    shapes = {"term": (len(free), *tail)} if len(free) else {}
     total = federation.sum(step, arguments, per_party=own, shapes=shapes)
     told = total.public
     none = np.zeros(len(names))
@@ -177,6 +202,7 @@ def keep_and_predict(
         grid,
         {name: int(told[name]["coarser"]) for name in names},
         {name: int(told[name]["bits"]) for name in names},
+        list(regressions.classes),
     )
     result.predictor = predictor
     if len(free):
@@ -207,7 +233,9 @@ def narrow(numbers: Indices) -> npt.NDArray[Any]:
 
 
 def _grid(regressions: Regressions) -> float:
-    """Return the step of the terms: `GRID` residual standard deviations."""
+    """Return the step of the terms: `GRID` residual standard deviations; of classes, `ODDS`."""
+    if regressions.classes:
+        return ODDS
     explained = float(regressions.unseen.max(initial=0.0))
     if regressions.absent_variance is not None:
         explained = max(explained, float(regressions.absent_variance.max(initial=0.0)))

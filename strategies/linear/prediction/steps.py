@@ -15,6 +15,13 @@ from strategies.linear.prediction.party_model import LinearPart, column_sources
 
 # Under a prefix that the server may not write to.
 _KEPT = "node.prediction.kept"
+MOST_OUTPUTS = 200
+"""Scores of a row, at most."""
+
+FEWEST_BITS = 6
+"""Of a score: fewer would hardly tell classes apart. Where policies allow fewer, they refuse."""
+
+_BLOCK = 256  # regressions whose terms are worked out together
 _LONGEST = 2.0**50  # whole numbers that float64 and sums of them hold exactly
 
 
@@ -34,13 +41,14 @@ class KeptCoefficients(StepGroup):
         parties: list[str],
         own: Annotated[int, OWN, Within(0, "parties - 1")],
         present: Annotated[npt.NDArray[np.uint8], Shape(None, "parties"), Within(0, 1)],
-        coefficients: Annotated[Array, OWN, Shape("present", None)],
-        offsets: Annotated[Array, OWN, Shape("present")],
+        coefficients: Annotated[Array, OWN, Shape("present * n_outputs", None)],
+        offsets: Annotated[Array, OWN, Shape("present * n_outputs")],
         grid: Annotated[float, Within(1e-300, 1e300)],
         n_unlabelled: Annotated[int, Within(0, "n_samples")],
         standardized: bool = False,
         pattern: Annotated[npt.NDArray[np.integer[Any]] | None, OWN, Within(0, "present - 1")]
         | None = None,
+        n_outputs: Annotated[int, Within(1, MOST_OUTPUTS)] = 1,
     ) -> Summands:
         """Keep the coefficients, and return the terms of the samples without a label."""
         if _KEPT in self.state:
@@ -48,11 +56,14 @@ class KeptCoefficients(StepGroup):
                 f"party {self.name!r} has kept a model in this run already; each run has one, so "
                 "that no row is multiplied by several sets of coefficients"
             )
-        part = self._part(model, parties, own, present, coefficients, offsets, grid, standardized)
+        part = self._part(
+            model, parties, own, present, coefficients, offsets, grid, standardized, n_outputs
+        )
         public = {"bits": part.bits, "coarser": part.coarser, "outside": 0}
         values = {}
         if n_unlabelled:
-            term = np.zeros(n_unlabelled, dtype=np.int64)
+            tail = (n_outputs,) if n_outputs > 1 else ()
+            term = np.zeros((n_unlabelled, *tail), dtype=np.int64)
             if part.columns:
                 data = self.other(RegressionRows)
                 rows, numbers, count = data.raw_unlabelled
@@ -75,12 +86,16 @@ class KeptCoefficients(StepGroup):
         offsets: Array,
         grid: float,
         standardized: bool,
+        n_outputs: int,
     ) -> LinearPart:
         """Check what the server sent, and bound what terms may tell."""
         used = np.asarray(present, dtype=bool)
         beta = np.asarray(coefficients, dtype=np.float64)
         shift = np.asarray(offsets, dtype=np.float64)
-        if parties[own : own + 1] != [self.name] or used.shape != (len(beta), len(parties)):
+        if parties[own : own + 1] != [self.name] or used.shape != (
+            len(beta) // n_outputs,
+            len(parties),
+        ):
             raise DataError(
                 f"party {self.name!r}: expected coefficients of its own for each pattern of the "
                 f"parties {parties}, got {beta.shape} for patterns of shape {used.shape}, as those "
@@ -100,7 +115,7 @@ class KeptCoefficients(StepGroup):
             raise DataError(f"party {self.name!r} was sent coefficients that are not finite")
         if not (math.isfinite(grid) and grid > 0):
             raise DataError(f"party {self.name!r}: the grid must be a positive number, got {grid}")
-        if beta[~used[:, own]].any():
+        if beta[np.repeat(~used[:, own], n_outputs)].any():
             raise DataError(
                 f"party {self.name!r} was sent coefficients for patterns in which it is absent"
             )
@@ -108,18 +123,20 @@ class KeptCoefficients(StepGroup):
             beta = beta / data.scale
             shift = shift + beta @ data.center
         origins = data.design.origins if columns else {}
-        terms = x @ beta.T - shift if columns else np.zeros((1, len(beta)))
+        least, most = np.zeros(len(beta)), np.zeros(len(beta))
+        for start in range(0, len(beta) if columns else 0, _BLOCK):
+            block = slice(start, start + _BLOCK)
+            terms = x @ beta[block].T - shift[block]
+            least[block], most[block] = terms.min(axis=0), terms.max(axis=0)
         if columns and data.public_range is not None:
             # What terms there are would tell of the rows: public ranges say what there can be.
             low, high = data.public_range
             low, high = np.where(beta > 0.0, low, high), np.where(beta > 0.0, high, low)
-            terms = np.stack([(low * beta).sum(axis=1), (high * beta).sum(axis=1)]) - shift
-        coarser, lowest, highest, bits = bounds(
-            terms,
-            grid,
-            self.party.policy.grid,
-            self.name,
-        )
+            least, most = (low * beta).sum(axis=1) - shift, (high * beta).sum(axis=1) - shift
+        # Several scores of a row tell no more, together, than predictions may.
+        policy = self.party.policy
+        bits = min(policy.grid, max(int(policy.predictions // n_outputs), FEWEST_BITS))
+        coarser, lowest, highest, bits = bounds(least, most, grid, bits, self.name)
         return LinearPart(
             model,
             list(parties),
@@ -133,6 +150,7 @@ class KeptCoefficients(StepGroup):
             lowest=lowest,
             highest=highest,
             bits=bits,
+            n_outputs=n_outputs,
         )
 
 
@@ -151,8 +169,9 @@ class PredictionSteps(KeptCoefficients):
         power of two times it; n_unlabelled: number of samples without a label; standardized:
         coefficients and offsets are of the columns of `RegressionRows.x`; pattern
         (n_unlabelled_held,): with several regressions, that of each row held of samples without a
-        label; returns summed: ``term`` of shape (n_unlabelled,), whole numbers of `grid`, 0 where
-        the row is missing.
+        label; n_outputs: how many scores a row has, so many lines of coefficients and offsets has
+        each pattern; returns summed: ``term`` of shape (n_unlabelled,), or (n_unlabelled,
+        n_outputs), whole numbers of `grid`, 0 where the row is missing.
         """
         return self.keep(**model)
 
@@ -160,35 +179,37 @@ class PredictionSteps(KeptCoefficients):
 def admit_terms(party: Party, part: LinearPart, aligned: Indices, terms: Indices) -> None:
     """Refuse to tell terms of rows of which too much was predicted before.
 
-    Shapes: aligned (n_rows,): aligned numbers of the rows; terms (n_rows,): what is to be told of
-    them, in units of the grid.
+    Shapes: aligned (n_rows,): aligned numbers of the rows; terms (n_rows,) or (n_rows, n_outputs):
+    what is to be told of them, in units of the grid. Each score counts as one model's prediction.
     """
     _, by_row = party.rows_of(aligned)
     chosen = np.zeros(len(party.positions), dtype=bool)
     chosen[by_row] = True
-    told = np.zeros(len(chosen), dtype=np.int64)
-    told[by_row] = terms
-    content = f"{part.grid!r} {part.coarser} ".encode() + told[chosen].tobytes()
-    party.open_bits(
-        chosen, part.bits, content=content, predictions=True, what="terms of predictions"
-    )
+    told = np.zeros((len(chosen), part.n_outputs), dtype=np.int64)
+    told[by_row] = terms.reshape(len(by_row), part.n_outputs)
+    for j, score in enumerate(told[chosen].T):
+        of = f"{part.grid!r} {part.coarser} {j or ''}".encode()
+        what = "terms of predictions" + (f", score {j + 1} of {part.n_outputs}" if j else "")
+        party.open_bits(
+            chosen, part.bits, content=of + score.tobytes(), predictions=True, what=what
+        )
 
 
 def bounds(
-    terms: Array, grid: float, max_bits: int, party: str
+    smallest: Array, largest: Array, grid: float, max_bits: int, party: str
 ) -> tuple[int, Indices, Indices, int]:
     """Choose how coarsely terms are rounded, and what they may be.
 
-    Shapes: terms (n_rows, n_patterns): of the own rows under each regression; returns
-    (n_patterns,): in units of `grid`: half a range beyond what the own rows have at either end.
+    Shapes: smallest, largest (n_regressions,): terms of the own rows; returns (n_regressions,): in
+    units of `grid`: half a range beyond what the own rows have at either end.
     """
-    low, high = terms.min(axis=0) / grid, terms.max(axis=0) / grid
+    low, high = smallest / grid, largest / grid
     margin = (high - low) / 2.0
     low, high = low - margin, high + margin
-    largest = float(np.max(np.abs([low, high])))
-    if largest > _LONGEST:
+    longest = float(np.max(np.abs([low, high])))
+    if longest > _LONGEST:
         raise DataError(
-            f"party {party!r}: terms of up to {largest * grid:g} cannot be counted in steps of "
+            f"party {party!r}: terms of up to {longest * grid:g} cannot be counted in steps of "
             f"{grid:g}; are the columns' levels large against the labels' noise? Centre them"
         )
     coarser = 0

@@ -1,0 +1,67 @@
+"""The party half: columns and means, with rows="all" labelled rows that others complete."""
+
+from typing import Annotated, Any, Unpack
+
+from flwr_vertical import Uses, step
+from flwr_vertical.products import OPENED_PRODUCTS
+from flwr_vertical.protocol.arguments import OWN, Is, Within
+from flwr_vertical.protocol.declaration import If
+from strategies.linear.masked_means.steps import MaskedMeanSteps
+from strategies.normal.labelled_party import (
+    CompletedFields,
+    CompletedProductSteps,
+    CompletingParty,
+)
+from strategies.normal.labelled_server import COMPLETING
+
+COMPLETES = "rows == 'all' and family != 'gaussian'"
+"""Settings with which labelled rows are completed."""
+
+OPENED_ROWS = If(COMPLETES, *COMPLETING, otherwise=(OPENED_PRODUCTS,))
+"""What opens sums over the rows of a fit."""
+
+TOLD_COMPLETING = (
+    (
+        "server, with rows='all' and labels 0 and 1, or counts",
+        "of each party, sums of columns and of products of two of them over its rows; of two "
+        "parties, sums of products of their columns over the rows that both hold; parties that "
+        "share too few rows; the sums above over labelled rows that others completed for a "
+        "party: of others' columns, over rows that it lacks, where enough are held by the same "
+        "parties",
+    ),
+    (
+        "every party, with rows='all' and labels 0 and 1, or counts",
+        "which parties hold each row; coefficients of its columns in the means of others', by "
+        "who holds a row; of each labelled row that it lacks, the mean of its columns given "
+        "the others', to a quarter of what is left of their standard deviation; where one "
+        "other party alone holds the row, half as many numbers as that has columns at most",
+    ),
+)
+"""What completing tells beyond that."""
+
+
+class GLMFields(CompletedFields, total=False):
+    """What `GLMParty.send_masked` takes beside limbs and the group seed."""
+
+    completing: Annotated[bool, Is(COMPLETES)]
+
+
+class GLMParty(CompletingParty):
+    """Keeps its columns and, of a fitted model, its own coefficients."""
+
+    products = Uses(CompletedProductSteps, purpose="glm")
+    means = Uses(MaskedMeanSteps)
+
+    @step
+    def send_masked(
+        self,
+        limbs: Annotated[int, Within(1, 2)],
+        owner: str,
+        sealed: Annotated[bytes, OWN],
+        **keys: Unpack[GLMFields],
+    ) -> dict[str, Any]:
+        """Hand over the own columns; completing, first over all own rows, then with others' means.
+
+        Message and return value: see `CompletingParty.hand_over`.
+        """
+        return self.hand_over(limbs, owner, sealed, dict(keys))

@@ -1,0 +1,166 @@
+"""What means in place of missing columns do to coefficients and errors, and its correction.
+
+Of a row that the parties o hold, the model sees ``x^ = m + F_o (x - m)``: their columns, and of
+others the means that were told. With ``x ~ N(m, Sigma)`` it is normal, with covariance ``V_o = F_o
+Sigma F_o'`` and ``A_o = Cov(x^, x) = F_o Sigma``; given it, ``eta = level + beta'(x - m)`` still
+varies. So labels 0 and 1 have coefficients b that are too small, counts an intercept that is too
+large. Stein's lemma gives the equations that b solves on average, with the shares w_o of rows,
+
+    E mu(N(level, beta' Sigma beta))                     = sum of w_o E mu(N(level_b, b' V_o b)),
+    E mu'(N(level, beta' Sigma beta)) sum of w_o A_o beta
+                                              = sum of w_o E mu'(N(level_b, b' V_o b)) V_o b;
+
+they are solved for level and beta (indirect inference: Gourieroux, Monfort and Renault, 1993).
+Errors are those of b by a sandwich (White, 1982) whose middle follows from the model, times the
+derivative of the solution.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import optimize
+
+from flwr_vertical.arrays import Array, Flags
+from strategies.linear.families import Family
+from strategies.normal.equations import Conditioner, JointModel
+
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+_STEP = 1e-3  # of derivatives, in standard errors
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Rows of a fit by who holds them, and the distribution of the columns.
+
+    Shapes: mean (n_columns,); covariance (n_columns, n_columns): in the units of the coefficients;
+    maps (n_patterns, n_columns, n_columns): F of each; n_rows (n_patterns,).
+    """
+
+    family: Family
+    mean: Array
+    covariance: Array
+    maps: Array
+    n_rows: Array
+
+    @property
+    def any(self) -> bool:
+        """Whether some column is missing somewhere."""
+        return bool((self.maps != np.eye(len(self.mean))).any())
+
+    def corrected(
+        self, intercept: float, beta: Array, covariance: Array
+    ) -> tuple[Array, float, Array] | None:
+        """Return coefficients, intercept and their covariance without the error of means.
+
+        Shapes: beta (n_columns,): 0 of columns that are not in the model; covariance (1 + n_chosen,
+        1 + n_chosen): of intercept and the others, if rows were complete; returns the same; None
+        where there is no solution.
+        """
+        chosen = np.flatnonzero(beta)
+        at = _Chosen(self, chosen)
+        center = np.eye(1 + len(chosen))
+        center[0, 1:] = at.mean  # of the level at the mean, not at 0
+        plugged = center @ np.append(intercept, beta[chosen])
+        found = at.solve(plugged)
+        if found is None:
+            return None
+        back = np.linalg.inv(center)
+        told = np.zeros_like(beta)
+        level, told[chosen] = (back @ found)[0], found[1:]
+        inner = center @ covariance @ center.T
+        slope = np.zeros_like(inner)
+        for j, step in enumerate(_STEP * np.sqrt(np.maximum(np.diag(inner), 1e-300))):
+            moved = step * np.eye(len(inner))[j]
+            above, below = at.solve(plugged + moved), at.solve(plugged - moved)
+            if above is None or below is None:
+                return None
+            slope[:, j] = (above - below) / (2.0 * step)
+        turn = back @ slope @ inner
+        return told, float(level), np.asarray(turn @ at.middle(plugged, found) @ turn.T)
+
+
+def maps_of(model: JointModel, slices: Sequence[slice], held: Flags) -> Array:
+    """Return F of each set of rows: what columns are given those of the parties that hold it.
+
+    Shapes: held (n_patterns, n_parties); returns (n_patterns, n_columns, n_columns).
+    """
+    conditioner = Conditioner(model, slices)
+    maps = np.zeros((len(held), *model.covariance.shape))
+    for own, found in zip(held, maps, strict=True):
+        helpers, lacking = np.flatnonzero(own).tolist(), np.flatnonzero(~own).tolist()
+        for h in helpers:
+            found[slices[h], slices[h]] = np.eye(slices[h].stop - slices[h].start)
+        for k, part in conditioner.given(helpers, lacking).items() if lacking else ():
+            for h, coefficients in part.coefficients.items():
+                found[slices[k], slices[h]] = coefficients.T
+    return maps
+
+
+class _Chosen:
+    """The same for the columns that a model has."""
+
+    def __init__(self, rows: Unseen, chosen: Any) -> None:
+        self.mean, self._n_rows = rows.mean[chosen], rows.n_rows
+        self._whole = rows.covariance[np.ix_(chosen, chosen)]
+        self._shares, self._family = rows.n_rows / rows.n_rows.sum(), rows.family
+        across = rows.maps[:, chosen] @ rows.covariance
+        self._across = across[:, :, chosen]  # A of each pattern
+        self._seen = across @ rows.maps[:, chosen].swapaxes(1, 2)  # V of each
+
+    def _expected(self, function: Any, level: float, deviation: float) -> float:
+        return float(_WEIGHTS @ function(level + deviation * _NODES))
+
+    @np.errstate(all="ignore")  # steps may go far
+    def solve(self, plugged: Array) -> Array | None:
+        """Return level and coefficients for those of means in place of columns."""
+        mean, slope = self._family.mean, self._family.variance  # of the canonical link
+        level, b = float(plugged[0]), plugged[1:]
+        total, sums = 0.0, np.zeros(len(b))
+        for share, part in zip(self._shares, self._seen, strict=True):
+            spread = float(np.sqrt(max(float(b @ part @ b), 0.0)))
+            total += share * self._expected(mean, level, spread)
+            sums += share * self._expected(slope, level, spread) * (part @ b)
+        if not (len(b) and np.isfinite(total) and np.isfinite(sums).all()):
+            return None if len(b) else plugged
+        across = np.einsum("g,gij->ij", self._shares, self._across)
+        direction = np.linalg.lstsq(across, sums, rcond=1e-10)[0]
+        deviation = float(np.sqrt(max(float(direction @ self._whole @ direction), 1e-300)))
+        whole = float(np.sqrt(max(float(b @ self._whole @ b), 1e-300)))
+
+        def missed(at: Array) -> list[float]:
+            times = float(np.exp(at[1]))
+            own = float(at[0]), times * deviation
+            told = self._expected(mean, *own), times * self._expected(slope, *own)
+            return [told[0] / total - 1.0, told[1] - 1.0]
+
+        found = optimize.root(missed, [level, np.log(whole / deviation)], tol=1e-12)
+        if not np.abs(found.fun).max() < 1e-8:
+            return None
+        return np.append(found.x[0], np.exp(found.x[1]) * direction)
+
+    def middle(self, plugged: Array, found: Array) -> Array:
+        """Return the covariance of the score at `plugged`; (1 + n_chosen, 1 + n_chosen)."""
+        mean, b, beta = self._family.mean, plugged[1:], found[1:]
+        out = np.zeros((1 + len(b), 1 + len(b)))
+        for n, part, across in zip(self._n_rows, self._seen, self._across, strict=True):
+            spread = max(float(b @ part @ b), 1e-300)
+            moved = np.sqrt(spread) * _NODES  # b'(x^ - m)
+            along = part @ b / spread
+            # Linear predictors of rows with these means, and how far they vary.
+            slope = float(b @ across @ beta) / spread
+            eta = found[0] + slope * moved
+            left = float(beta @ self._whole @ beta) - slope**2 * spread
+            each = np.asarray(mean(eta[:, None] + np.sqrt(max(left, 0.0)) * _NODES))
+            told = each @ _WEIGHTS
+            square = told if self._family.name == "binomial" else told + each**2 @ _WEIGHTS
+            fitted = mean(plugged[0] + moved)
+            error = _WEIGHTS * (square - 2.0 * told * fitted + fitted**2)  # E (y - fitted)^2
+            rest = part - np.outer(along, along) * spread
+            out[0, 0] += n * error.sum()
+            out[0, 1:] += n * (error @ moved) * along
+            out[1:, 1:] += n * (error @ moved**2 * np.outer(along, along) + error.sum() * rest)
+        out[1:, 0] = out[0, 1:]
+        return out

@@ -1,0 +1,136 @@
+"""The server half of labelled rows that others complete: who holds them, and their means.
+
+==============  ====================================================================================
+round           what travels
+==============  ====================================================================================
+send_masked     up: columns over all own rows under the group's key stream; under another one, which
+                labelled rows the party lacks
+open_pairs      see `products.pairs`: a covariance of all columns follows (`normal.equations`)
+complete        see `normal.completion`: of these rows, whole numbers under the recipient's pad
+send_masked     down: to each party its own sums; up: its columns over all rows of the fit
+==============  ====================================================================================
+
+Rows are put into sets held by the same parties, those with a label apart from those without. A set
+that is too small to be told of takes no part, since F differs by set.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation, Result
+from flwr_vertical.arrays import Flags
+from flwr_vertical.products import GroupKey, PairKeys
+from flwr_vertical.products.masked import OPENING
+from flwr_vertical.products.pairs import PAIRS_OPENING, PairProducts
+from flwr_vertical.products.row_groups import RowGroups, distinct_rows
+from flwr_vertical.protocol.declaration import BITS, NOTHING, ROWS, Round
+from strategies.linear.moments.groups import MinimumRows, too_few
+from strategies.linear.problem import Problem, note
+from strategies.normal.completion import ask_for_means, pairs_apart, slices_of
+from strategies.normal.equations import JointModel, fit_model
+
+COMPLETING = (
+    PAIRS_OPENING,
+    Round(
+        "complete",
+        "summed under the recipient's pad, terms of labelled rows that another party lacks",
+        tells=(NOTHING, BITS, ROWS),
+    ),
+    OPENING.parts[1],  # once more, now over completed rows
+    OPENING.parts[2],
+)
+"""What completing exchanges, and then opens."""
+
+
+def large_sets(mask: Flags, fewest: int) -> Flags:
+    """Tell which rows somebody has, and enough are held by the same parties; shape (n_rows,)."""
+    kinds, member, counts = distinct_rows(mask)
+    large: Flags = (~kinds.all(axis=1) & (counts >= fewest))[member]
+    return large
+
+
+class _HandingOn(GroupKey):
+    """Hands further arguments on, once, with the sealed seed."""
+
+    further: dict[str, dict[str, Any]]
+
+    def arguments(self) -> dict[str, dict[str, Any]]:
+        """Return what opens the seed, and what else there is, by party."""
+        further, self.further = self.further, {}
+        return {name: own | further.get(name, {}) for name, own in super().arguments().items()}
+
+
+_VECTORS = 16
+"""Vectors that a fit may take of the smallest set: labels, information, and 13 evaluations."""
+
+
+class LabelledCompletion:
+    """Has every party complete the labelled rows that it lacks."""
+
+    model: JointModel  # Of the columns that parties offer
+    n_labels = 1  # Vectors that the server commits to
+    n_vectors = _VECTORS  # In all
+    fewest: int  # Rows of the smallest set with which evaluations count as vectors
+    _minimum: int  # Rows of a set that may be told of, at least
+
+    def rows(self, mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows) -> RowGroups:
+        """Take as one group the rows of which enough are held by the same parties.
+
+        Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,).
+        """
+        self._minimum, some = minimum.of(int(widths.sum()), self.n_labels), ~mask.all(axis=1)
+        needed = max(self._minimum, minimum.rows_for(self.n_vectors))
+        taken = large_sets(mask, needed)
+        if not taken.any():
+            counts = distinct_rows(mask[some])[2]
+            raise too_few(int(counts.max(initial=0)), needed, int(widths.sum()))
+        # A party counts its rows that another one has, and those that it lacks, by themselves.
+        held = (~mask[taken]).astype(np.int64)
+        sets = [held.T @ held, held.T @ (1 - held)]
+        self.fewest = min(int(n) for part in sets for n in part.ravel() if n)
+        none = np.zeros((1, mask.shape[1]), dtype=bool)
+        return RowGroups(none, np.where(taken, 0, -1), 0, int((some & ~taken).sum()))
+
+    def __call__(
+        self,
+        federation: Federation,
+        pairs: PairKeys,
+        problem: Problem,
+        groups: RowGroups,
+        result: Result,
+    ) -> GroupKey:
+        """Have the rows completed; four rounds. Returns the key that the completed columns take."""
+        names = federation.parties
+        key = _HandingOn(federation, pairs)
+        key.further = {name: {"completing": True} for name in names}
+        products = PairProducts(federation, key, limbs=1)
+        sent = products.send()
+        mask = np.empty((len(problem.labelled) + len(problem.free), len(names)), dtype=bool)
+        mask[problem.labelled], mask[problem.free] = problem.mask, problem.free_mask
+        taken = np.empty(len(mask), dtype=bool)
+        taken[problem.labelled] = groups.group >= 0
+        taken[problem.free] = large_sets(problem.free_mask, self._minimum)
+        held = ~mask & taken[:, None]
+        moments = products.pairs(held)
+        self.model = fit_model(moments, slices_of(products.widths))
+        _, own = ask_for_means(federation, products, self.model, held, sent)
+        key.further = {
+            name: {part: own[name][part] for part in ("total", "offset", "unit")} for name in names
+        }
+        if moments.apart.any():
+            note(
+                result,
+                f"{', '.join(pairs_apart(names, moments.apart))} share too few rows: their columns "
+                "count as independent given all others",
+            )
+        lacking = problem.mask[groups.group >= 0]
+        if none := [name for name, gone in zip(names, lacking.T, strict=True) if gone.all()]:
+            note(
+                result,
+                f"{none} have no labelled sample of the fit (sets of few rows are left out): their "
+                "columns have no coefficient",
+            )
+        result.metrics["samples_completed"] = float(lacking.any(axis=1).sum())
+        return key

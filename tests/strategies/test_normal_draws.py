@@ -1,0 +1,538 @@
+"""Intervals and draws of the joint normal model, new rows by an earlier fit, Rubin's rules."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from oracles import joint_normal
+from scipy import stats
+
+from flwr_vertical import Result, simulate
+from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.server import Federation
+from flwr_vertical.tables import Kind
+from simulations.attacks.experiments import attack_run
+from simulations.attacks.recording import record
+from strategies.fknn import FKNN
+from strategies.normal import JointNormal
+from strategies.normal.coding import Coding
+from strategies.normal.completion import slices_of
+from strategies.normal.equations import Conditioner, JointModel, Shown
+from strategies.normal.filling import complete_rows, draw_rows, errors_of, own_columns
+from strategies.normal.rubin import pool
+from tests.kit.ledgered import Nodes
+from tests.kit.resuming import ServerKilled
+
+SEED = 20
+
+
+def normal_tables(n, seed, prefix="s", k=3, width=2, cells=0.1, blocks=0.2):
+    """Return incomplete tables and complete ones, of one normal distribution."""
+    rng = np.random.default_rng([SEED, seed])
+    loadings = np.random.default_rng(SEED).normal(size=(2, k * width))
+    x = rng.normal(size=(n, 2)) @ loadings + rng.normal(size=(n, k * width))
+    ids = [f"{prefix}{i:04}" for i in range(n)]
+    given, whole = {}, {}
+    for j, columns in enumerate(np.split(np.arange(k * width), k)):
+        frame = pd.DataFrame(x[:, columns], index=ids, columns=[f"x{c}" for c in columns])
+        kept = frame[rng.random(n) >= blocks]
+        whole[f"p{j}"], given[f"p{j}"] = frame, kept.mask(rng.random(kept.shape) < cells)
+    return given, whole
+
+
+def random_model(rng, widths):
+    p = sum(widths)
+    root = rng.normal(size=(p, p))
+    none = np.zeros((len(widths),) * 2, dtype=bool)
+    return JointModel(
+        rng.normal(size=p), root @ root.T + np.eye(p), 0.0, np.inf, none, np.zeros(p, dtype=bool)
+    )
+
+
+# -- numerics --------------------------------------------------------------------------------
+
+
+def test_errors_and_draws_of_own_cells_are_those_of_the_conditional_distribution():
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(4, 4))
+    left, n = root @ root.T + 0.1 * np.eye(4), 40_000
+    given = np.tile([1.0, np.nan, -2.0, np.nan], (n, 1))
+    mean = np.tile(rng.normal(size=4), (n, 1))
+    o, m = [0, 2], [1, 3]
+    slope = left[np.ix_(m, o)] @ np.linalg.inv(left[np.ix_(o, o)])
+    expected = left[np.ix_(m, m)] - slope @ left[np.ix_(o, m)]
+    errors = errors_of(np.isnan(given), left)[0]
+    np.testing.assert_allclose(errors[m], np.sqrt(np.diag(expected)), rtol=1e-6)
+    assert (errors[o] == 0).all()
+    drawn = draw_rows(given, mean, left, rng.normal(size=(n, 4)) @ np.linalg.cholesky(left).T)
+    assert (drawn[:, o] == given[:, o]).all()
+    np.testing.assert_allclose(np.cov(drawn[:, m].T), expected, atol=0.05 * expected.max())
+    completed = complete_rows(given, mean, left)[0, m]
+    np.testing.assert_allclose(drawn[:, m].mean(axis=0), completed, atol=0.05)
+
+
+def test_what_filling_leaves_of_covariances_is_told_to_the_grid():
+    rng = np.random.default_rng(1)
+    root, n = rng.normal(size=(5, 5)), 20_000
+    x = rng.normal(size=(n, 5)) @ root.T
+    values, other = x[:, :3], x[:, 3:]
+    missing = rng.random((n, 3)) < [0.3, 0.1, 0.2]
+    missing[rng.random(n) < 0.05] = True
+    own = own_columns(np.where(missing, np.nan, values))
+    filled = own.fill(np.where(missing, np.nan, values)) - own.mean
+    seen = own.shown @ own.covariance @ own.shown.T + own.spread
+    scale = np.abs(own.covariance).max()
+    np.testing.assert_allclose(filled.T @ filled / n, seen, atol=0.02 * scale)
+    across = np.cov(values.T, other.T)[:3, 3:]
+    found = (filled.T @ (other - other.mean(axis=0))) / n
+    np.testing.assert_allclose(found, own.shown @ across, atol=0.02 * scale)
+    whole = np.cov(x.T)
+    shown = Shown.of([(own.shown, own.spread), (np.eye(2), np.zeros((2, 2)))])
+    f = np.concatenate([filled, other], axis=1)
+    np.testing.assert_allclose(shown.undone(np.cov(f.T)), whole, atol=0.06 * np.abs(whole).max())
+    grid = 0.25 / np.sqrt(n)
+    steps = (own.shown - np.eye(3)) / grid
+    np.testing.assert_allclose(steps, np.rint(steps), atol=1e-6)
+    # Of a table without gaps nothing is lost; of one that is nearly empty, errors stay bounded.
+    np.testing.assert_array_equal(own_columns(values).shown, np.eye(3))
+    rare = np.where(rng.random((n, 3)) < 0.95, np.nan, values)
+    assert np.linalg.svd(own_columns(rare).shown, compute_uv=False).min() > 0.2
+
+
+def test_means_and_noise_are_those_of_one_place_whatever_parties_show():
+    """Two parties lack a row together, a third shows half of a column; noise goes together."""
+    rng = np.random.default_rng(2)
+    widths = [2, 3, 2, 1]
+    model, slices = random_model(rng, widths), slices_of(dict(enumerate(widths)))
+    shown, spread = np.eye(8), np.zeros((8, 8))
+    shown[5, 5], spread[5, 5] = 0.5, 0.7
+    found = Conditioner(model, slices, Shown(shown, spread)).given([2, 3], [0, 1])
+    o, m = np.arange(5, 8), np.arange(5)
+    t, s = shown[np.ix_(o, o)], model.covariance
+    seen = t @ s[np.ix_(o, o)] @ t.T + spread[np.ix_(o, o)]
+    f = s[np.ix_(m, o)] @ t.T @ np.linalg.inv(seen)
+    left = s[np.ix_(m, m)] - f @ t @ s[np.ix_(o, m)]
+    parts = [found[0], found[1]]
+    got = np.concatenate([np.vstack([p.coefficients[2], p.coefficients[3]]).T for p in parts])
+    np.testing.assert_allclose(got, f, atol=1e-9)
+    unit = np.concatenate([p.unit for p in parts])
+    np.testing.assert_allclose(unit, np.maximum(np.sqrt(np.diag(left)),
+                                                np.sqrt(np.diag(s)[m]) / 8) / 4)  # fmt: skip
+    noise = np.vstack([p.factor for p in parts])
+    rounding = np.diag(2 * unit**2 / 12)
+    np.testing.assert_allclose(noise @ noise.T, left + rounding, atol=1e-9)
+    for p, own in zip(parts, (slice(0, 2), slice(2, 5)), strict=True):
+        np.testing.assert_allclose(p.residual, (left + rounding)[own, own], atol=1e-9)
+        assert p.factor.shape == (own.stop - own.start, 8)
+        assert p.sure.all()
+    # The longer way, by the inverse over all columns, gives the same.
+    many = Conditioner(model, slices, Shown(shown, spread)).given([1, 2, 3], [0])[0]
+    o = np.arange(2, 8)
+    t = shown[np.ix_(o, o)]
+    seen = t @ s[np.ix_(o, o)] @ t.T + spread[np.ix_(o, o)]
+    f = s[np.ix_(m[:2], o)] @ t.T @ np.linalg.inv(seen)
+    got = np.vstack([many.coefficients[k] for k in (1, 2, 3)]).T
+    np.testing.assert_allclose(got, f, atol=1e-9)
+
+
+def test_levels_are_drawn_by_their_shares():
+    rng = np.random.default_rng(3)
+    coding = Coding([Kind.BINARY, Kind.CATEGORICAL, Kind.ORDINAL, Kind.CONTINUOUS], [2, 3, 4, 0])
+    n = 20_000
+    mean = np.tile([0.3, 0.5, 0.7, -0.1, 1.4, 2.0], (n, 1))
+    error = np.full((n, 6), 0.5)
+    codes = coding.decode_drawn(mean, 0.5 * rng.normal(size=(n, 6)), error)
+    assert (codes[:, 0] == 1).mean() == pytest.approx(0.3, abs=0.02)
+    shares = [(codes[:, 1] == level).mean() for level in range(3)]
+    assert shares == pytest.approx([0.5 / 1.2, 0.7 / 1.2, 0.0], abs=0.02)
+    assert set(codes[:, 2]) <= {0, 1, 2, 3}
+    assert codes[:, 3].std() == pytest.approx(0.5, rel=0.05)
+
+
+# -- Rubin's rules ---------------------------------------------------------------------------
+
+
+def fit_of(estimates, errors, names=("a", "b")):
+    index = pd.MultiIndex.from_tuples([("bank", name) for name in names])
+    table = pd.DataFrame({"estimate": estimates, "std_error": errors}, index=index)
+    return Result("any", coefficients=table)
+
+
+def test_pooling_is_that_of_rubin_and_of_barnard():
+    q = np.array([[1.0, 2.0], [1.4, 2.0], [0.9, 2.0], [1.2, 2.0]])
+    fits = [fit_of(row, [0.3, 0.1]) for row in q]
+    fits[1] = fit_of([2.0, 1.4], [0.1, 0.3], names=("b", "a"))  # another order
+    found = pool(fits, df=50)
+    b, u, m = q[:, 0].var(ddof=1), 0.09, 4
+    total = u + (1 + 1 / m) * b
+    share = (1 + 1 / m) * b / total
+    v = (m - 1) / share**2
+    observed = 51 / 53 * 50 * (1 - share)
+    df = 1 / (1 / v + 1 / observed)
+    row = found.loc[("bank", "a")]
+    assert row["estimate"] == pytest.approx(q[:, 0].mean())
+    assert row["std_error"] == pytest.approx(np.sqrt(total))
+    assert row["df"] == pytest.approx(df)
+    ratio = (1 + 1 / m) * b / u
+    assert row["fmi"] == pytest.approx((ratio + 2 / (df + 3)) / (1 + ratio))
+    half = stats.t.ppf(0.975, df) * np.sqrt(total)
+    assert row["ci_high"] - row["estimate"] == pytest.approx(half)
+    assert pool(fits).loc[("bank", "a"), "df"] == pytest.approx(v)
+    # Where draws agree, the fit on complete data is what counts.
+    same = found.loc[("bank", "b")]
+    assert same["std_error"] == pytest.approx(0.1)
+    assert same["df"] == pytest.approx(51 / 53 * 50)
+
+
+@pytest.mark.parametrize(
+    ("fits", "options", "error", "says"),
+    [
+        ([fit_of([1, 2], [1, 1])], {}, ConfigError, "two draws or more, got 1"),
+        ([fit_of([1, 2], [1, 1])] * 2, {"df": 0}, ConfigError, "df must be above 0"),
+        ([fit_of([1, 2], [1, 1])] * 2, {"level": 1}, ConfigError, "level must be"),
+        ([fit_of([1, 2], [1, 1]), Result("any")], {}, DataError, "fit 1 of 'any' has no standard"),
+        (
+            [fit_of([1, 2], [1, 1]), fit_of([1, 2], [1, 1], names=("a", "c"))],
+            {}, DataError, "other coefficients than the first",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_pooled_is_said(fits, options, error, says):
+    with pytest.raises(error, match=says):
+        pool(fits, **options)
+
+
+# -- runs ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fit():
+    given, whole = normal_tables(1500, 0)
+    result = simulate(JointNormal(draws=3), given, truth=whole, progress=False)
+    return SimpleNamespace(given=given, whole=whole, result=result)
+
+
+def test_intervals_cover_and_stand_beside_the_completed_cells(fit):
+    covered = [values["coverage"] for values in fit.result.party_metrics.values()]
+    assert 0.93 < np.mean(covered) < 0.97
+    for name, given in fit.given.items():
+        table, found = fit.result.tables[name], fit.result.intervals[name]
+        assert list(found.columns[:3]) == [f"{table.columns[0]} {what}"
+                                           for what in ("std_error", "lower", "upper")]  # fmt: skip
+        assert found.index.equals(table.index)
+        there = given.reindex(table.index).notna()
+        for column in table:
+            ends = found[[f"{column} lower", f"{column} upper"]]
+            assert (ends.isna().any(axis=1) == there[column]).all()
+            middle = ends.mean(axis=1)[~there[column]]
+            np.testing.assert_allclose(middle, table[column][~there[column]], rtol=1e-9)
+        for drawn in fit.result.draws:
+            kept = drawn[name].where(there)
+            pd.testing.assert_frame_equal(kept, table.where(there))
+            assert (drawn[name] != table).where(~there, True).to_numpy().all()
+    assert len(fit.result.draws) == 3
+
+
+def test_draws_cost_no_round_and_follow_the_seed(fit):
+    one, other = (simulate(JointNormal(draws=draws), fit.given, progress=False) for draws in (0, 3))
+    assert one.ledger.rounds == other.ledger.rounds == 2 + 6
+    assert one.draws == []
+    for name, table in one.tables.items():
+        pd.testing.assert_frame_equal(table, fit.result.tables[name])
+        for d in range(3):
+            pd.testing.assert_frame_equal(other.draws[d][name], fit.result.draws[d][name])
+    third = simulate(JointNormal(draws=1), fit.given, seed=1, progress=False)
+    assert not third.draws[0]["p0"].equals(fit.result.draws[0]["p0"])
+
+
+def test_draws_of_parties_that_lack_the_same_row_go_together():
+    _, whole = normal_tables(900, 2, cells=0.0)
+    ids = whole["p0"].index
+    given = whole | {name: whole[name].iloc[:600] for name in ("p0", "p1")}
+    result = simulate(JointNormal(draws=30), given, progress=False)
+    late = ids[600:]
+    mean, *draws = [
+        np.concatenate([tables[name].loc[late].to_numpy() for name in ("p0", "p1")], axis=1)
+        for tables in (result.tables, *result.draws)
+    ]
+    noise = np.concatenate([drawn - mean for drawn in draws])
+    unit = np.array([2.0 ** np.ceil(np.log2(given[name][c].std(ddof=0)))
+                     for name in ("p0", "p1") for c in given[name]])  # fmt: skip
+    names = result.model.parties
+    parts = Conditioner(result.model.joint(names), slices_of(dict.fromkeys(names, 2))).given(
+        [2], [0, 1]
+    )
+    root = np.vstack([parts[0].factor, parts[1].factor])
+    expected = root @ root.T * np.outer(unit, unit)
+    np.testing.assert_allclose(np.cov(noise.T), expected, atol=0.04 * np.abs(expected).max())
+    assert np.abs(expected[:2, 2:]).max() > 0.1 * expected.max()  # they do depend on each other
+
+
+def test_new_rows_are_completed_by_the_model_of_the_fit(fit):
+    given, whole = normal_tables(300, 1, prefix="n", cells=0.0)
+    found = simulate(JointNormal(draws=1), given, fitted=fit.result, truth=whole, progress=False)
+    assert found.ledger.rounds == 2 + 5
+    model = fit.result.model
+    units = units_of(fit.result)
+    held = np.stack([whole["p0"].index.isin(given[name].index) for name in given], axis=1)
+    x = np.concatenate([((whole[n] - units[n].center) / units[n].unit).to_numpy() for n in whole],
+                       axis=1)  # fmt: skip
+    rows = np.flatnonzero(~held[:, 0] & held[:, 1] & held[:, 2])
+    slope = np.linalg.solve(model.covariance[2:, 2:], model.covariance[2:, :2])
+    best = model.mean[:2] + (x[rows, 2:] - model.mean[2:]) @ slope
+    best = best * units["p0"].unit + units["p0"].center
+    got = found.tables["p0"].loc[whole["p0"].index[rows]].to_numpy()
+    size = whole["p0"].std().to_numpy()
+    assert (np.abs(got - best) / size).max() <= 0.25 + 1e-6
+    covered = [values["coverage"] for values in found.party_metrics.values()]
+    assert 0.92 < np.mean(covered) < 0.98
+    assert found.draws[0]["p0"].shape == found.tables["p0"].shape
+    # Whoever is there: without a party, even a row or two of another one.
+    few = {"p2": given["p2"], "p0": given["p0"].iloc[:2]}
+    table = simulate(JointNormal(), few, fitted=fit.result, progress=False).tables["p0"]
+    assert set(table.index) == set(given["p2"].index) | set(few["p0"].index)
+    assert table.notna().all().all()
+    with pytest.raises(ConfigError, match="not a run that completed new rows"):
+        simulate(JointNormal(), given, fitted=found, progress=False)
+
+
+def units_of(result):
+    from strategies.normal.part import JointNormalPart
+
+    return {name: JointNormalPart.from_bytes(b) for name, b in result._party_models.items()}
+
+
+def other_columns(given):
+    return given | {"p1": given["p1"].rename(columns={"x2": "other"})}
+
+
+def stranger(given):
+    return given | {"stranger": given["p2"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        (other_columns, DataError, "the earlier rows have \\['x2', 'x3'\\]"),
+        (stranger, ConfigError, "parties \\['stranger'\\] took no part in the fit"),
+        (lambda given: {"p0": given["p0"]}, ConfigError, "it needs two parties or more"),
+    ],
+)
+def test_new_rows_that_do_not_fit_the_model_are_refused(fit, change, error, says):
+    given, _ = normal_tables(100, 1, prefix="n")
+    with pytest.raises(error, match=says):
+        simulate(JointNormal(), change(given), fitted=fit.result, progress=False)
+
+
+def test_a_fit_of_another_strategy_and_tables_alone_are_refused(fit):
+    given, _ = normal_tables(100, 1, prefix="n")
+    fknn = simulate(FKNN(), fit.given, progress=False)
+    with pytest.raises(ConfigError, match="fitted names a result of 'fknn'"):
+        simulate(JointNormal(), given, fitted=fknn, progress=False)
+    with pytest.raises(PartyError, match="what an earlier run left, and the server fits anew"):
+        simulate(JointNormal(), given, fitted=fit.result.tables, progress=False)
+    with pytest.raises(ConfigError, match="draws"):
+        JointNormal(draws=-1)
+
+
+def test_nodes_count_new_rows_as_those_of_a_fit_and_keep_intervals_beside_the_table(tmp_path):
+    given, _ = normal_tables(400, 0)
+    nodes = Nodes(tmp_path, given)
+    early = nodes.run(JointNormal(draws=2))
+    folder = tmp_path / "out" / "p0" / "run 1"
+    assert {path.name for path in folder.glob("p0.*")} == {
+        "p0.parquet", "p0.intervals.parquet", "p0.draw-1.parquet", "p0.draw-2.parquet",
+        "p0.model.npz",
+    }  # fmt: skip
+    table, intervals = (
+        pd.read_parquet(folder / f"p0{what}.parquet") for what in ("", ".intervals")
+    )
+    assert table.index.equals(intervals.index)
+    new, _ = normal_tables(60, 1, prefix="n")
+    nodes.write(new)
+    late = nodes.run(JointNormal().building_on(early), fitted="run 1")
+    assert late.ledger.rounds == 2 + 5
+    noted = nodes.entries("bits", "p0")[-2:]
+    assert [entry["receiver"] for entry in noted] == ["party 'p1'", "party 'p2'"]
+    assert all(entry["bits"] == 8 * 2 and 0 < entry["n_rows"] < 60 for entry in noted)
+    nodes.write(normal_tables(60, 3, prefix="m")[0])
+    nodes.state(policy_openings=0)
+    said = nodes.refused("openings", JointNormal().building_on(early), fitted="run 1")
+    assert "terms of means of 2 column(s)" in said
+    other = simulate(JointNormal(), normal_tables(400, 9)[0], progress=False)
+    with pytest.raises(PartyError, match="but the server completes with the model"):
+        nodes.run(JointNormal().building_on(other), fitted="run 1")
+    with pytest.raises(PartyError, match="kept no part of a joint normal model"):
+        simulate(JointNormal().building_on(other), new, progress=False)
+
+
+def test_intervals_that_depend_on_what_is_not_known_are_withheld():
+    """p0 lacks rows that p1 and p2 hold, who share none else: how they vary together is unknown."""
+    _, whole = normal_tables(1200, 0)
+    rows = whole["p0"].index
+    given = {
+        "p0": whole["p0"].iloc[:1150],
+        "p1": pd.concat([whole["p1"].iloc[:500], whole["p1"].iloc[1150:]]),
+        "p2": whole["p2"].iloc[500:],
+    }
+    result = simulate(JointNormal(), given, truth=whole, progress=False)
+    assert any("intervals that depend on that are withheld" in note for note in result.notes)
+    ends = result.intervals["p0"].loc[rows[1150:]]
+    assert ends.isna().all().all()
+    assert result.party_metrics["p0"]["cells-without-interval"] == 2 * 50
+    assert result.tables["p0"].notna().all().all()
+    # Of p1 given p0 and p2 nothing but the relation with p0 counts.
+    assert result.intervals["p1"].loc[rows[600:1150]].notna().all().all()
+    assert 0.9 < result.party_metrics["p1"]["coverage"] < 0.98
+
+
+def test_constant_columns_and_more_columns_than_rows():
+    given, _ = normal_tables(400, 0)
+    given["p0"] = given["p0"].assign(one=7.0)
+    result = simulate(JointNormal(draws=1), given, progress=False)
+    assert (result.tables["p0"]["one"] == 7.0).all()
+    assert (result.draws[0]["p0"]["one"] == 7.0).all()
+    late = result.intervals["p0"].drop(given["p0"].index)
+    assert (late["one std_error"] == 0).all()
+    wide, _ = normal_tables(110, 4, k=12, width=10, cells=0.02, blocks=0.0)
+    result = simulate(JointNormal(), wide, min_rows=10, progress=False)
+    assert any("120 columns are more than the 110 rows" in note for note in result.notes)
+    assert all(table.notna().all().all() for table in result.tables.values())
+
+
+def test_columns_that_nothing_may_be_told_of_are_completed_from_the_own_ones():
+    """A level of three rows is too rare to be told of; the party knows how frequent it is."""
+    given, _ = normal_tables(600, 5, cells=0.0, blocks=0.0)
+    x = given["p0"]["x0"]
+    level = np.where(x > 0.5, "high", "low").astype(object)
+    level[:3] = "rare"
+    whole = {**given, "p0": given["p0"].assign(level=level)}
+    late = whole | {"p0": whole["p0"].iloc[:400]}
+    late["p0"].iloc[100:150, 2] = None
+    result = simulate(JointNormal(draws=2), late, truth=whole, progress=False)
+    common = pd.Series(level[400:]).value_counts(normalize=True).max()
+    for tables in (result.tables, *result.draws):
+        assert (tables["p0"]["level"] == "rare").sum() < 30
+        held = (tables["p0"]["level"].iloc[100:150].to_numpy() == level[100:150]).mean()
+        assert held > 0.6  # by the own column
+    found = result.tables["p0"].loc[x.index[400:], "level"].to_numpy()
+    assert (found == level[400:]).mean() >= common - 0.02
+
+
+def test_wide_parties_of_which_one_lacks_a_few_rows_more_than_a_hundred():
+    """The server leaves them out where the parties would refuse what they alone tell of."""
+    whole = normal_tables(1200, 8, width=25, cells=0.0)[1]
+    given = whole | {"p1": whole["p1"].iloc[120:]}
+    result = simulate(JointNormal(), given, truth=whole, progress=False)
+    assert result.metrics["rows-left-out"] == 120
+    assert result.party_metrics["p1"]["rmse-in-sd"] < 1.0
+
+
+def not_a_root(own):
+    return own | {"factor": own["factor"] * 1.1}
+
+
+def another_size(own):
+    return own | {"factor": own["factor"][:, :1]}
+
+
+def left_out(own):
+    return {name: value for name, value in own.items() if name != "factor"}
+
+
+def not_a_number(own):
+    return own | {"factor": own["factor"] + np.float32(np.nan)}
+
+
+def too_few_flags(own):
+    return own | {"sure": own["sure"][:, :1]}
+
+
+def more_draws(own):
+    return own | {"draws": 9}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (not_a_root, "the noise of draws has another covariance"),
+        (another_size, "argument 'factor'"),
+        (left_out, "the noise of 1 draws was left out"),
+        (not_a_number, "numbers that are not finite"),
+        (too_few_flags, "argument 'sure'"),
+        (more_draws, "argument 'draws'"),
+    ],
+)
+def test_a_server_that_deviates_is_refused(fit, monkeypatch, change, says):
+    call = Federation.call
+
+    def deviating(self, step, arguments=None, *, per_party=None, **more):
+        if step == "finish":
+            arguments = {k: v for k, v in arguments.items() if k != "draws"}
+            per_party = {k: change({"draws": 1} | own) for k, own in per_party.items()}
+        return call(self, step, arguments, per_party=per_party, **more)
+
+    monkeypatch.setattr(Federation, "call", deviating)
+    with pytest.raises(PartyError, match=says):
+        simulate(JointNormal(draws=1), fit.given, progress=False)
+
+
+def test_a_run_on_new_rows_that_is_killed_goes_on_to_the_same_tables(fit, monkeypatch, tmp_path):
+    given, _ = normal_tables(120, 1, prefix="n")
+    options = {"fitted": fit.result, "progress": False}
+    whole = simulate(JointNormal(draws=2), given, **options)
+    call = Federation.call
+
+    def killed(self, step, *arguments, **more):
+        if step == "finish":
+            raise ServerKilled
+        return call(self, step, *arguments, **more)
+
+    with monkeypatch.context() as patch, pytest.raises(ServerKilled):
+        patch.setattr(Federation, "call", killed)
+        simulate(JointNormal(draws=2), given, **options, checkpoint=tmp_path / "run")
+    again = simulate(
+        JointNormal(draws=2), given, **options, checkpoint=tmp_path / "run", resume=True
+    )
+    for name, table in whole.tables.items():
+        pd.testing.assert_frame_equal(again.tables[name], table, check_exact=True)
+        pd.testing.assert_frame_equal(again.intervals[name], whole.intervals[name])
+        for one, other in zip(again.draws, whole.draws, strict=True):
+            pd.testing.assert_frame_equal(one[name], other[name], check_exact=True)
+
+
+def test_attacks_on_completing_new_rows_find_nothing(fit):
+    given, _ = normal_tables(260, 1, prefix="n")
+    run = record(JointNormal(draws=2), given, fitted=fit.result)
+    assert all(finding.beyond == 0.0 for finding in attack_run(run))
+
+
+def test_the_outcome_must_be_a_column_when_cells_are_drawn():
+    """The slope of x1 on x2: of draws that know x1 right, of draws without it too small."""
+    _, whole = normal_tables(2500, 6, cells=0.0)
+    y = whole["p0"]["x1"]
+    given = whole | {"p1": whole["p1"].iloc[:1000]}
+    ids = whole["p0"].index
+
+    def slope(tables):
+        x = np.column_stack([np.ones(len(ids)), tables["p1"].loc[ids, "x2"]])
+        return np.linalg.lstsq(x, y.loc[ids], rcond=None)[0][1]
+
+    best = slope(whole)
+    with_outcome = simulate(JointNormal(draws=2), given, progress=False)
+    without = simulate(JointNormal(draws=2), given | {"p0": given["p0"][["x0"]]}, progress=False)
+    right, low = (np.mean([slope(d) for d in r.draws]) for r in (with_outcome, without))
+    assert abs(right / best - 1.0) < 0.08
+    assert low / best < 0.85
+
+
+def test_completed_cells_are_those_of_one_place_where_cells_are_missing(fit):
+    parts = [fit.given[n].reindex(fit.whole[n].index).to_numpy(float) for n in fit.given]
+    filled, _, _ = joint_normal.complete(parts)
+    for j, name in enumerate(fit.given):
+        own = fit.result.tables[name].reindex(fit.whole[name].index).to_numpy()
+        gone = np.isnan(parts[j]) & ~np.isnan(own)
+        true = fit.whole[name].to_numpy()
+        error, best = (np.sqrt(np.mean((x - true)[gone] ** 2)) for x in (own, filled[j]))
+        assert error < 1.05 * best
