@@ -7,7 +7,7 @@ import numpy as np
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
-from strategies.linear.moments.collect import OpenedMoments, RegressionColumns
+from strategies.linear.moments.collect import FitColumns, OpenedMoments
 from strategies.linear.moments.covariances import (
     BlockCovariance,
     CovarianceModel,
@@ -56,7 +56,7 @@ class Maximum:
         error = np.sqrt(np.maximum(np.diag(change @ self.fit.vcov @ change.T), 0.0))
         return np.asarray(moved > MOST_MOVED * error)
 
-    def widths(self, opened: RegressionColumns) -> list[int]:
+    def widths(self, opened: FitColumns) -> list[int]:
         """Return how many columns each party has in the fit."""
         return [
             int(((self.kept >= own.start) & (self.kept < own.stop)).sum())

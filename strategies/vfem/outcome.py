@@ -9,7 +9,7 @@ from flwr_vertical import Model, Result
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.products.row_groups import distinct_rows
 from strategies.linear.coefficients import coefficient_table
-from strategies.linear.moments.collect import RegressionColumns
+from strategies.linear.moments.collect import FitColumns
 from strategies.linear.prediction.conditional_regressions import joint_regressions
 from strategies.linear.prediction.regressions import Regressions
 from strategies.linear.problem import note
@@ -44,7 +44,7 @@ class VFEMModel(Model):
 
 
 def fill_in(
-    result: Result, opened: RegressionColumns, found: Maximum, intercept: bool, unknown: Flags
+    result: Result, opened: FitColumns, found: Maximum, intercept: bool, unknown: Flags
 ) -> None:
     """Put coefficients, metrics and model into the result, in label units.
 
@@ -112,7 +112,7 @@ def fill_in(
     )
 
 
-def _in_table_units(opened: RegressionColumns, found: Maximum) -> Array:
+def _in_table_units(opened: FitColumns, found: Maximum) -> Array:
     """Return what makes (intercept, beta) of standardised columns those of the tables' columns.
 
     Shapes: returns (n_kept + 1, n_kept + 1): for standardised labels.
@@ -123,14 +123,14 @@ def _in_table_units(opened: RegressionColumns, found: Maximum) -> Array:
     return change
 
 
-def _units(opened: RegressionColumns, found: Maximum) -> float:
+def _units(opened: FitColumns, found: Maximum) -> float:
     """Return what the units of columns and labels take off the log likelihood."""
     logs = np.append(np.log(opened.unit[found.kept]), np.log(opened.problem.y_scale))
     return float(np.diag(found.patterns.joint_rows()) @ logs)
 
 
 def _party_fits(
-    opened: RegressionColumns, found: Maximum, beta: Array
+    opened: FitColumns, found: Maximum, beta: Array
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return mean and variance of each party's fit under the model, in label units."""
     mean, variance = {}, {}
@@ -145,7 +145,7 @@ def _party_fits(
     return mean, variance
 
 
-def regressions_of(opened: RegressionColumns, found: Maximum) -> Regressions:
+def regressions_of(opened: FitColumns, found: Maximum) -> Regressions:
     """Return the label's regression for each set of parties, in the units of the tables."""
     problem = opened.problem
     occurring = ~distinct_rows(np.vstack([problem.mask, problem.free_mask]))[0]
@@ -155,7 +155,7 @@ def regressions_of(opened: RegressionColumns, found: Maximum) -> Regressions:
     return _in_columns(standard, opened, found.kept)
 
 
-def _in_columns(standard: Regressions, opened: RegressionColumns, kept: Any) -> Regressions:
+def _in_columns(standard: Regressions, opened: FitColumns, kept: Any) -> Regressions:
     """Bring regressions on standardised columns into the units of the tables.
 
     Shapes: kept (n_kept,): numbers of these columns; all others have coefficients of zero.
@@ -167,7 +167,7 @@ def _in_columns(standard: Regressions, opened: RegressionColumns, kept: Any) -> 
     return every.of_columns(opened.center, opened.unit)
 
 
-def note_fit(result: Result, opened: RegressionColumns, found: Maximum) -> Flags:
+def note_fit(result: Result, opened: FitColumns, found: Maximum) -> Flags:
     """Say what could not be estimated, and why.
 
     Shapes: returns (1 + n_columns,): of the intercept and all columns: True where the rows do not

@@ -12,7 +12,7 @@ import numpy as np
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
-from strategies.linear.moments.collect import Prepared, RegressionColumns
+from strategies.linear.moments.collect import FitColumns, Prepared
 from strategies.linear.moments.covariances import FullCovariance
 from strategies.linear.moments.fit import Fit, _finish
 from strategies.linear.moments.patterns import Pattern, Patterns
@@ -61,7 +61,7 @@ class _Lone:
         return lift, along * (self.total - self.n_rows * level), square * np.outer(along, along)
 
 
-def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[RegressionColumns, Maximum]:
+def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[FitColumns, Maximum]:
     """Open completed rows' products until a step settles, three times at most, and fit."""
     products = CompletedProducts(prepared, taken)
     patterns, d = products.patterns, len(products.shifts)
@@ -121,7 +121,7 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[RegressionColumns,
     unseen = np.flatnonzero(first.withheld[:-1])
     model = FullCovariance(np.ones(both.shape, dtype=bool))
     told = _as_patterns(PatternCounts(patterns.counts.observed, patterns.counts.n_rows))
-    opened_columns = RegressionColumns(
+    opened_columns = FitColumns(
         problem=prepared.problem,
         patterns=told,
         center=prepared.of_columns("center"),

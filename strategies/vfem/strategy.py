@@ -49,7 +49,7 @@ from strategies.linear.moment_party import (
     MomentParty,
     moments_protocol,
 )
-from strategies.linear.moments.collect import Prepared, RegressionColumns, open_prepared, prepare
+from strategies.linear.moments.collect import FitColumns, Prepared, open_prepared, prepare
 from strategies.linear.moments.groups import by_pattern
 from strategies.linear.prediction.server import keep_and_predict
 from strategies.vfem.completed_rounds import rows_to_complete
@@ -252,7 +252,7 @@ class VFEM(Strategy):
             by_groups = open_prepared(prepared, self.intercept)
             progress.step("moments")
             found = maximise(by_groups, self.covariance, self.intercept, self.noise_prior)
-            opened: RegressionColumns = by_groups
+            opened: FitColumns = by_groups
             if self.check_correlation and self.covariance == "block" and len(prepared.widths) > 1:
                 check_correlations(by_groups, result)
         else:

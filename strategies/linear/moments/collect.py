@@ -70,7 +70,7 @@ class Offered:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegressionColumns:
+class FitColumns:
     """What the server knows of a regression's columns, and labels of its own.
 
     A party's column is ``center + unit * z`` with ``z`` the column of the fit; a label is
@@ -108,7 +108,7 @@ class RegressionColumns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenedMoments(RegressionColumns):
+class OpenedMoments(FitColumns):
     """Sums over the rows of each group; labels of rows in no group are a pattern of their own."""
 
     groups: RowGroups  # Of the labelled samples
