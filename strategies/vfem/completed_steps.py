@@ -76,7 +76,7 @@ def normal_integers(sigma: Array, stream: Keystream) -> Ring:
     return found
 
 
-class CompletedProductSteps(PrivateProductSteps):
+class CompletedRowSteps(PrivateProductSteps):
     """Private products, also of rows that all parties together complete."""
 
     @step

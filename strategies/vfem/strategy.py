@@ -53,7 +53,7 @@ from strategies.linear.moments.collect import FitColumns, Prepared, open_prepare
 from strategies.linear.moments.groups import by_pattern
 from strategies.linear.prediction.server import keep_and_predict
 from strategies.vfem.completed_rounds import rows_to_complete
-from strategies.vfem.completed_steps import STEPS, CompletedProductSteps
+from strategies.vfem.completed_steps import STEPS, CompletedRowSteps
 from strategies.vfem.maximum_likelihood import check_correlations, maximise
 from strategies.vfem.missingness import check_missingness
 from strategies.vfem.outcome import fill_in, note_fit, regressions_of
@@ -88,7 +88,7 @@ _VFEM_OPENING = Protocol(
 class VFEMParty(MomentParty):
     """A party of a linear method on moments that also completes rows."""
 
-    products = Uses(CompletedProductSteps, purpose="moments")
+    products = Uses(CompletedRowSteps, purpose="moments")
 
 
 class VFEM(Strategy):

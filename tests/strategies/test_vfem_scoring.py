@@ -280,7 +280,7 @@ def test_a_fourth_step_is_refused(monkeypatch):
 
 def test_the_first_sums_are_of_pairs(monkeypatch):
     given = make(900, 3, 1, seed=4)[:2]
-    monkeypatch.setattr(completed_steps.CompletedProductSteps, "_check_point", lambda *_: None)
+    monkeypatch.setattr(completed_steps.CompletedRowSteps, "_check_point", lambda *_: None)
 
     def completes(common):
         common["correlations"] = common["correlations"] + 3 * (1 - np.eye(4, dtype=np.int64))
