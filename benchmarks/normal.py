@@ -1,4 +1,4 @@
-"""Completion by a joint normal model and linear discriminants, beside the same on a pooled table.
+"""Methods of a joint normal model: completion, discriminants, a regression on 150 columns.
 
     python benchmarks/normal.py [--quick]
 
@@ -15,19 +15,23 @@ from flwr_vertical import Strategy, simulate
 from flwr_vertical.incomplete import split_columns
 from strategies.lda import LDA
 from strategies.normal import JointNormal
+from strategies.vfem import VFEM
 
 ALLOWING = {"min-rows": 1, "vectors": 26, "predictions": 200.0, "alignments": "plain"}
 """Of nodes with few labels and many classes; see docs/methods/lda.md."""
 
 
-def make_tables(n_rows: int, n_columns: int, n_parties: int) -> dict[str, pd.DataFrame]:
-    """Columns with twenty common factors, neighbouring ones at each party; rows missing."""
+def make_tables(
+    n_rows: int, n_columns: int, n_parties: int, lacking: int = 9
+) -> dict[str, pd.DataFrame]:
+    """Columns with twenty common factors, neighbouring ones at each party; some lack rows."""
     rng = np.random.default_rng(0)
     loadings = rng.normal(size=(20, n_columns)) / 4.0
     x = rng.normal(size=(n_rows, 20)) @ loadings + rng.normal(size=(n_rows, n_columns))
     frame = pd.DataFrame(x, columns=[f"x{j}" for j in range(n_columns)])
     lacks = rng.random((n_rows, n_parties)) < 0.25
     lacks[lacks.all(axis=1), 0] = False
+    lacks[:, lacking:] = False
     parts = split_columns(frame, n_parties, shuffle=False)
     return {name: part[~lacks[:, k]] for k, (name, part) in enumerate(parts.items())}
 
@@ -71,6 +75,14 @@ def main() -> None:
     run = {"labels": labels, "policy": ALLOWING}
     whole = seconds_of(lambda: told.append(timed(LDA(), tables, **run)))
     print(f"lda, the same table, {n_labels} labels of {n_classes} classes: {whole:.1f} s in all")
+    print(f"  {told[-1]}")
+    n_rows, n_columns = (1_500, 24) if quick else (6_000, 150)
+    tables = make_tables(n_rows, n_columns, 3, lacking=1)
+    whole_rows = make_tables(n_rows, n_columns, 3, lacking=0).values()
+    noise = np.random.default_rng(1).normal(size=n_rows)
+    labels = (sum(table.sum(axis=1) for table in whole_rows) + noise).rename("y")
+    whole = seconds_of(lambda: told.append(timed(VFEM(), tables, labels=labels)))
+    print(f"vfem with errors, {n_rows:,} x {n_columns}, 3 parties: {whole:.1f} s in all")
     print(f"  {told[-1]}")
 
 

@@ -18,7 +18,7 @@ from simulations.attacks.views import SERVER
 from strategies.fedpsg import FedPSGAR
 from strategies.fedpsg.regression import targets
 from strategies.fedpsg.regression.features import (
-    FitColumns,
+    RegressionColumns,
     balanced_noise,
     draw_codes,
     n_trees_of,
@@ -107,7 +107,7 @@ def test_coefficients_are_those_of_ridge_regression_on_rows(rows):
 def test_encoded_values_come_back(drawn):
     rng = np.random.default_rng(0)
     codes = np.column_stack([rng.normal(50, 9, 300), rng.poisson(2, 300), rng.integers(0, 3, 300)])
-    features = FitColumns.fit(codes, [0, 0, 3], drawn)
+    features = RegressionColumns.fit(codes, [0, 0, 3], drawn)
     back = features.decode(features.encode(codes), [0, 1, 2])
     np.testing.assert_allclose(back[:, 1:], codes[:, 1:], atol=1e-9)
     # What is drawn is an observed value: one of 512 quantiles.
@@ -119,7 +119,7 @@ def test_encoded_values_come_back(drawn):
 
 def test_leaves_say_which_leaf_a_sample_is_in_and_are_not_too_many():
     codes = np.random.default_rng(0).normal(size=(200, 2))
-    features = FitColumns.fit(codes, [0, 0], False, n_trees=5)
+    features = RegressionColumns.fit(codes, [0, 0], False, n_trees=5)
     leaves = features.encode(codes)[:, features.attributes < 0]
     assert set(np.unique(leaves)) == {0.0, 1.0}
     np.testing.assert_array_equal(leaves.sum(axis=1), 5)
@@ -137,7 +137,7 @@ def linear():
     slope = np.array([0.6, 0.08, -0.07, -0.01])
     predicted = np.append(0.0, shares) + x * slope
     codes = np.column_stack([rng.normal(size=400), rng.choice(3, size=400, p=shares)])
-    features = FitColumns.fit(codes, [0, 3], drawn=True)
+    features = RegressionColumns.fit(codes, [0, 3], drawn=True)
     left = np.zeros((4, 4))
     left[0, 0] = 0.6
     left[1:, 1:] = np.diag(shares) - np.outer(shares, shares)
