@@ -253,7 +253,7 @@ class Conditioner:
         sizes = {recipient: self._size[slices[recipient]]}
         for k, term in terms.items():
             seen = self._seen[slices[k], slices[k]]
-            sizes[k] = np.sqrt(np.einsum("ij,ik,kj->j", term, seen, term))
+            sizes[k] = np.sqrt((term * (seen @ term)).sum(axis=0))
         most = np.zeros(len(left))
         for a, b in combinations(sizes, 2):
             if model.apart[a, b]:

@@ -355,7 +355,9 @@ def flags_read(n_parties, bits, seed=0):
     levels = []
     for own in beta:
         terms = every @ own
-        coarser, low, high, _ = bounds(terms[None].min(axis=1), terms[None].max(axis=1), 0.01, bits, "party")
+        coarser, low, high, _ = bounds(
+            terms[None].min(axis=1), terms[None].max(axis=1), 0.01, bits, "party"
+        )
         unit = 2.0**coarser
         levels.append(np.clip(np.rint(terms / 0.01 / unit) * unit, low, high).astype(np.int64))
     sums = levels[0]
