@@ -349,7 +349,6 @@ def test_a_rare_flag_is_withheld_and_has_no_coefficient():
 def test_a_run_that_was_killed_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
     given = make(500, 3, 1, seed=4)[:2]
     monkeypatch.setitem(resuming.METHODS, "scoring", (VFEM, lambda: given))
-    monkeypatch.setattr(strategy, "SMALL_LOSS", -1.0)  # whatever 'min-rows' is
     monkeypatch.setattr(strategy.VFEM, "_completed_rows", lambda self, p: rows_to_complete(p))
     with seeded_noise(0):
         whole = resuming.Place(tmp_path / "whole", "scoring").run()
