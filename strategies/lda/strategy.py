@@ -86,7 +86,7 @@ class LDA(Strategy):
     Labels are numbers, one for each class. `Result.predictions` has the samples without a label:
     ``prediction`` and the probability of each class. With K classes a prediction has K - 1 scores,
     and each node's policy bounds what they tell of a row, all together (``predictions``, 24 bits);
-    from five classes on the owners have to allow more, six bits a score.
+    from six classes on the owners have to allow more, six bits a score.
 
     The sums of a class are over its labelled samples: as many as the nodes' ``min-rows`` (100).
     The covariance within classes is shrunk towards its diagonal, the more the fewer labels there
