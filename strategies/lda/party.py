@@ -4,6 +4,7 @@ from typing import Annotated, Any, Unpack
 
 from flwr_vertical import Uses, step
 from flwr_vertical.protocol.arguments import OWN, Within
+from strategies.linear.prediction.steps import MOST_OUTPUTS, KeptCoefficients
 from strategies.normal.labelled_party import (
     CompletedFields,
     CompletingParty,
@@ -21,6 +22,7 @@ class DiscriminantParty(CompletingParty):
     """Completes labelled rows, and keeps its own coefficients of the discriminants."""
 
     products = Uses(LabelledProductSteps, purpose="lda")
+    prediction = Uses(KeptCoefficients, most_outputs=MOST_OUTPUTS)
 
     @step
     def send_masked(

@@ -5,10 +5,11 @@ import pandas as pd
 import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from flwr_vertical import Result, simulate
+from flwr_vertical import Federation, Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from strategies.lda import LDA
 from strategies.lda.discriminant import fit_discriminant, log_odds
+from strategies.least_squares import CompleteCase
 from strategies.normal import JointNormal
 from strategies.predict import Predict
 from tests.oracles import discriminant
@@ -183,6 +184,23 @@ def test_federations_that_cannot_do_it(data):
         run({"bank": tables["bank"]}, labels)
     with pytest.raises(ConfigError, match="aggregation='masked', got 'ckks'"):
         run(tables, labels, aggregation="ckks")
+
+
+def test_a_regression_keeps_one_score_a_row_whatever_the_server_sends(data, monkeypatch):
+    """Several scores of a row would tell more in one run than the grid of a prediction."""
+    call = Federation.sum
+
+    def deviating(self, step, arguments=None, **more):
+        if step == "finish_moments":
+            arguments = arguments | {"n_outputs": 2}
+            for own in more["per_party"].values():
+                for name in ("coefficients", "offsets"):
+                    own[name] = np.repeat(own[name], 2, axis=0)
+        return call(self, step, arguments, **more)
+
+    monkeypatch.setattr(Federation, "sum", deviating)
+    with pytest.raises(PartyError, match="n_outputs"):
+        simulate(CompleteCase(), *data[:2], progress=False)
 
 
 def test_nodes_bound_what_all_scores_tell_together():

@@ -173,33 +173,18 @@ def open_moments(
     alignment: Alignment,
     result: Result,
     *,
-    encoding: str,
-    missing_cells: str,
-    missing_labels: str,
     intercept: bool,
     grouping: Grouping = by_pattern,
-    with_unheld: bool = False,
-    columns_of: str = "",
-    budget: FitBudget | None = None,
     completing: Completing | None = None,
     vectors: Callable[[Problem, RowGroups], Array] | None = None,
+    **reading: Any,
 ) -> OpenedMoments:
     """Open the moments of all parties' columns and the labels; four rounds, completing seven.
 
-    `vectors`: what columns are multiplied with in place of the labels, (n_labelled, n_vectors).
+    `vectors`: what columns are multiplied with in place of the labels, (n_labelled, n_vectors);
+    `reading`: see `prepare`.
     """
-    prepared = prepare(
-        federation,
-        alignment,
-        result,
-        encoding=encoding,
-        missing_cells=missing_cells,
-        missing_labels=missing_labels,
-        intercept=intercept,
-        with_unheld=with_unheld,
-        columns_of=columns_of,
-        budget=budget,
-    )
+    prepared = prepare(federation, alignment, result, intercept=intercept, **reading)
     return open_prepared(prepared, intercept, grouping, completing, vectors)
 
 
@@ -216,7 +201,7 @@ def prepare(
     columns_of: str = "",
     budget: FitBudget | None = None,
 ) -> Prepared:
-    """Have the parties prepare their columns; one round. Parameters as of `open_moments`."""
+    """Have the parties prepare their columns; one round."""
     pairs = PairKeys(federation)
     extra: dict[str, Any] = {"nonce": pairs.nonce}
     if columns_of:

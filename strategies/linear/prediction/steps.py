@@ -35,6 +35,10 @@ class KeptCoefficients(StepGroup):
 
     party: Party
 
+    def __init__(self, party: Party, most_outputs: int = 1) -> None:
+        super().__init__(party)
+        self._most_outputs = most_outputs
+
     def keep(
         self,
         model: str,
@@ -56,6 +60,8 @@ class KeptCoefficients(StepGroup):
                 f"party {self.name!r} has kept a model in this run already; each run has one, so "
                 "that no row is multiplied by several sets of coefficients"
             )
+        # Several scores tell more of a row than one: only a method of classes has them.
+        check_fits(self.name, "n_outputs", n_outputs, Within(1, self._most_outputs))
         part = self._part(
             model, parties, own, present, coefficients, offsets, grid, standardized, n_outputs
         )
