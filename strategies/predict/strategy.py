@@ -18,10 +18,18 @@ from flwr_vertical.registry import predictions_of
 from flwr_vertical.results import Progress
 from flwr_vertical.results.model import UnknownModel
 from flwr_vertical.settings import setting
-from strategies.common.earlier import result_or_folder
 from strategies.forest.arbiter import VoteArbiter
 from strategies.predict.linear import LinearPredictions
 from strategies.trees.contributions import FORMS
+
+
+def result_or_folder(model: object) -> Result | str:
+    """Return a setting that names a fit: a result, or the folder of a saved one, as text."""
+    if not isinstance(model, Result | str | Path):
+        raise ConfigError(
+            f"model must be a Result or the folder of a saved one, got {type(model).__name__}"
+        )
+    return model if isinstance(model, Result) else str(model)
 
 
 class _OfModel:
