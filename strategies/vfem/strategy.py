@@ -64,8 +64,8 @@ from strategies.vfem.scoring import fit_by_scoring
 COVARIANCES = ("full", "block")
 
 NOISE = 6.0
-"""Noise on what is opened takes, of n rows of p columns, about as much as ``NOISE p`` more would
-give: measured with 6 columns of 231 rows and with 20 of 2,000."""
+"""Noise on what is opened costs, of p columns, what ``NOISE p`` rows tell: with 6 columns of 231
+rows as much, with 20 of 2,000 half of it."""
 
 _seal, _send, _open = OPENING.parts
 _COMPLETED = Round(

@@ -346,6 +346,15 @@ def test_a_rare_flag_is_withheld_and_has_no_coefficient():
     assert result.metrics["columns_withheld"] == 1
 
 
+@pytest.mark.parametrize(("n", "step"), [(240, "open_products"), (2400, "open_completed")])
+def test_steps_are_taken_where_they_tell_more_than_noise_costs(n, step):
+    """Rows that one party alone holds tell little: of 240 rows they are not worth the noise."""
+    tables, labels, *_ = make(n, 3, 2, seed=11)
+    options = {"min_rows": n // 8, "alignment": "plain", "progress": False}
+    result = simulate(VFEM(), tables, labels, **options)
+    assert result.ledger.summary().loc[step, "rounds"] > 0
+
+
 def test_a_run_that_was_killed_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
     given = make(500, 3, 1, seed=4)[:2]
     monkeypatch.setitem(resuming.METHODS, "scoring", (VFEM, lambda: given))
