@@ -5,6 +5,7 @@ from flwr_vertical.registry import register_strategy
 BUILTIN = {
     "complete-case": "strategies.least_squares:CompleteCase",
     "evcds": "strategies.copula:EVCDS",
+    "explore": "strategies.explore:Explore",
     "false-vfl": "strategies.false_vfl:FalseVFL",
     "fedhssl": "strategies.split:FedHSSL",
     "fedpsg-ar": "strategies.fedpsg:FedPSGAR",

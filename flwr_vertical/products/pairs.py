@@ -19,8 +19,8 @@ before, its own rows and those shared with one party are, over all runs. Relatio
 of three other parties are not looked at.
 """
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -121,6 +121,8 @@ class PairMoments:
     withheld: Flags  # (n_columns,): columns of which nothing is told
     apart: Flags  # (n_parties, n_parties): parties whose products are not known
     n_left_out: int  # Rows that take no part: what sets differ by would be few
+    # By party, all that its step told
+    told: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class PairProducts(PrivateProducts):
@@ -183,8 +185,9 @@ class PairProducts(PrivateProducts):
             if unknown:
                 products[layout.slices[names[a]], layout.slices[names[b]]] = 0.0
         return PairMoments(
-            opened.sums[0], products, counts, opened.withheld[0], apart, int((~taken).sum())
-        )
+            opened.sums[0], products, counts, opened.withheld[0], apart, int((~taken).sum()),
+            total.public,
+        )  # fmt: skip
 
     def _fewest(self, name: str, n_columns: int) -> int:
         from_policy = self._minima.get(name)

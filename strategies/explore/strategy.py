@@ -1,0 +1,244 @@
+"""Explore: what parties share, how their variables go together, what labels add; one run.
+
+Sums of products of two parties' columns over the rows that both hold (`products.pairs`) give
+correlations, Cramér's V, eta and variance inflation (`associations`); indicators of the cells
+observed among the columns give what is missing together.
+
+====================  ==============================================================================
+round                 what travels
+====================  ==============================================================================
+prepare_exploration   up: a public key, whether cells are missing
+seal_group_seed       one party: up, the group seed, sealed for each other one
+send_masked           up: values, ranks and levels under the group's key stream; what they are
+open_pairs            down: who holds which rows; up: a private sum of small matrices, and own sums
+finish_exploration    down: to each party how its variables go with the others', rounded
+====================  ==============================================================================
+"""
+
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical.alignment import Alignment
+from flwr_vertical.arrays import Flags
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.products import GroupKey, PairKeys
+from flwr_vertical.products.pairs import PAIRS_OPENING, PairMoments, PairProducts
+from flwr_vertical.products.row_groups import distinct_rows
+from flwr_vertical.protocol.declaration import FACTS, Protocol, Round
+from flwr_vertical.results import Progress
+from strategies.explore.associations import Part, Pooled, inflation, pairs, summaries
+from strategies.explore.columns import Variables
+from strategies.explore.party import MEASURES, ExploreParty
+from strategies.normal.completion import pairs_apart
+
+_TWO_LIMBS = 4e8
+"""Rows times squared columns up to which products are exact to rounding: a second or two."""
+
+
+class Explore(Strategy):
+    """Look at a joint table before anything is fitted: overlap, correlations, missing cells.
+
+    `Result.overlap` has which parties hold the same samples; `Result.variables` what is told of
+    each variable, with its variance inflation; `Result.correlations` how every two variables go
+    together, over the rows in which both are observed. Nothing is imputed, and no labels are
+    needed.
+
+    Notes
+    -----
+    Numbers have correlations of Pearson and of ranks, levels Cramér's V, numbers by level eta;
+    ``gaps`` are correlations of which cells are missing. Ranks are those of the party's own rows:
+    where rows are missing, they are not ranked again for each pair of variables. Levels that too
+    few rows have count as one, ``other``. A variable of which too few cells are missing to be told
+    of counts as its mean, or its most frequent level, there.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from flwr_vertical import simulate
+    >>> rng = np.random.default_rng(0)
+    >>> income = rng.normal(size=400)
+    >>> bank = pd.DataFrame({"income": income})[:300]
+    >>> court = pd.DataFrame({"debts": income + rng.normal(size=400)})[50:]
+    >>> result = simulate(Explore(), {"bank": bank, "court": court}, progress=False)
+    >>> result.frames["overlap"]["samples"].tolist()
+    [250, 100]
+    """
+
+    name: ClassVar[str] = "explore"
+    demo = MappingProxyType({"demo.missing-cells": 0.1, "demo.missing-blocks": 0.2})
+    party = ExploreParty
+    protocol = Protocol(
+        Round("prepare_exploration", "a public key, whether cells are missing", tells=FACTS),
+        PAIRS_OPENING,
+        Round("finish_exploration", "nothing", tells=FACTS),
+    )
+    disclosure = (
+        (
+            "server",
+            "names and kinds of the parties' variables, and names of levels that enough rows have; "
+            "a rough unit and level of each; which variables have missing cells, if enough to be "
+            "told of",
+        ),
+        (
+            "server",
+            "of each party, sums of columns and of products of two of them over its rows; of two "
+            "parties, sums of products of their columns over the rows that both hold, and each "
+            "one's sums and sums of squares over these. Columns are values, ranks, levels, which "
+            "cells are observed, and squares",
+        ),
+        (
+            "server",
+            "variables with a level too rare to be told of; parties that share too few rows",
+        ),
+        ("every party", "which parties hold each row"),
+        (
+            "every party",
+            "names of the others' variables, and how its own ones go with them, to half of n^-1/2",
+        ),
+        (
+            "server together with any one party",
+            "all parties' columns: the party has the seed that hides them from the server",
+        ),
+        ("nobody", "a value of another party"),
+    )
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Open pairwise moments of values, ranks and levels, and work out how they go together."""
+        names, held = federation.parties, ~alignment.mask
+        if len(names) < 2 or federation.aggregation == "ckks":
+            raise ConfigError(
+                "explore relates variables of different parties, by sums of whole numbers modulo "
+                f"2^64; it needs two parties or more, got {len(names)}, and aggregation='masked', "
+                f"got {federation.aggregation!r}"
+            )
+        progress.total = 4
+        keys = PairKeys(federation)
+        prepared = federation.call("prepare_exploration", {"nonce": keys.nonce})
+        keys.collect(prepared)
+        gaps = any(told["gaps"] for told in prepared.values())
+        width = 3 * sum(int(told["n_variables"]) for told in prepared.values())
+        limbs = 2 if len(held) * width**2 < _TWO_LIMBS else 1
+        products = PairProducts(federation, GroupKey(federation, keys), limbs)
+        progress.step("keys")
+        sent = products.send(gaps=gaps)
+        progress.step("columns")
+        pooled = _pooled(names, sent, products.pairs(held))
+        progress.step("moments")
+        found = pairs(pooled)
+        variables = summaries(pooled)
+        factors = inflation(pooled)
+        variables["vif"] = [factors.get(key, np.nan) for key in variables.index]
+        federation.call("finish_exploration", per_party=_pages(names, pooled, found))
+        progress.step("finish")
+        overlap = overlap_of(held, names, products.min_rows(1, 0), federation.labels)
+        result.frames = {"overlap": overlap, "variables": variables, "correlations": found}
+        # Figures take a second to import.
+        from strategies.explore.figures import correlations_figure, overlap_figure
+
+        result.figures["Who holds the same samples"] = overlap_figure(overlap, names)
+        if figure := correlations_figure(found, names):
+            result.figures["How variables go together"] = figure
+        self._report(result, pooled, found, held)
+
+    def _report(self, result: Result, pooled: Pooled, found: pd.DataFrame, held: Flags) -> None:
+        names = [part.party for part in pooled.parts]
+        result.metrics["n_samples"] = float(len(held))
+        result.metrics["held_by_all"] = float(held.all(axis=1).mean())
+        across = (found["measure"] == "correlation") & (found["party"] != found["other_party"])
+        if across.any():
+            squares = found.loc[across, "value"].to_numpy(dtype=float) ** 2
+            result.metrics["correlation_rms"] = float(np.sqrt(squares.mean()))
+        result.party_metrics = {
+            part.party: {"rows_held": float(rows), "variables": float(len(part.variables.names))}
+            for part, rows in zip(pooled.parts, held.sum(axis=0), strict=True)
+        }
+        if apart := pairs_apart(names, pooled.moments.apart):
+            result.notes.append(
+                f"{', '.join(apart)} share too few rows: nothing is told of how their variables go "
+                "together"
+            )
+        for k, part in enumerate(pooled.parts):
+            made, told = part.variables, pooled.values_told(k, "value")
+            hidden = [
+                name
+                for i, name in enumerate(made.names)
+                if not (len(pooled.levels(k, i)) if made.n_levels[i] > 2 else told[i])
+            ]
+            few = [name for name, filled in zip(made.names, made.filled, strict=True) if filled]
+            for names_of, what in (
+                (hidden, "nothing is told of {}: a value is too rare, or there is only one"),
+                (few, "{} lack so few cells that these count as the mean or most frequent level"),
+            ):
+                if names_of:
+                    shown = ", ".join(names_of[:10]) + ", ..." * (len(names_of) > 10)
+                    result.notes.append(f"{part.party}: {what.format(shown)}")
+
+
+def _pooled(names: list[str], sent: dict[str, dict[str, Any]], moments: PairMoments) -> Pooled:
+    parts, start = [], 0
+    for name in names:
+        told = {
+            key.removeprefix("variables."): value
+            for key, value in sent[name].items()
+            if key.startswith("variables.")
+        }
+        sums, squares = (
+            np.asarray(moments.told[name][key], dtype=np.float64)
+            for key in ("shared_sums", "shared_squares")
+        )
+        parts.append(Part(name, Variables.from_plain(told, name), start, sums, squares))
+        start += int(sent[name]["n_columns"])
+    return Pooled(parts, moments)
+
+
+def _pages(names: list[str], pooled: Pooled, found: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Return, for each party, how its variables go with the others', rounded."""
+    out: dict[str, dict[str, Any]] = {}
+    turned = found.rename(
+        columns={"party": "other_party", "variable": "other_variable"}
+        | {"other_party": "party", "other_variable": "variable"}
+    )
+    both = pd.concat([found, turned])
+    both = both[both["party"] != both["other_party"]]
+    for part in pooled.parts:
+        own = both[both["party"] == part.party].sort_values("value", key=abs, ascending=False)
+        step = 0.5 / np.sqrt(own["n"].to_numpy(dtype=float))
+        rounded = np.clip(np.rint(own["value"].to_numpy() / step) * step, -1.0, 1.0)
+        labels = own["other_party"] + "." + own["other_variable"]
+        others = sorted(set(labels))
+        number = {name: i for i, name in enumerate(part.variables.names)}
+        out[part.party] = {
+            "own": np.array([number[name] for name in own["variable"]], dtype=np.int64),
+            "others": others,
+            "other": np.searchsorted(others, labels).astype(np.int64),
+            "measure": np.array([MEASURES.index(m) for m in own["measure"]], dtype=np.int64),
+            "value": rounded,
+        }
+    return out
+
+
+def overlap_of(
+    held: Flags, names: list[str], fewest: int, labels: Any | None = None
+) -> pd.DataFrame:
+    """Count samples by who holds them, the most first; sets of fewer than `fewest` together.
+
+    Shapes: held (n_samples, n_parties); labels (n_samples,): NaN = none.
+    """
+    kinds, member, counts = distinct_rows(held)
+    known = np.zeros(len(held)) if labels is None else np.isfinite(labels).astype(float)
+    frame = pd.DataFrame(kinds, columns=names).astype(object)
+    frame["samples"] = counts
+    if labels is not None:
+        frame["labelled"] = np.bincount(member, known, len(kinds)).astype(np.int64)
+    frame = frame.sort_values("samples", ascending=False, kind="stable")
+    few = (frame["samples"] < fewest).to_numpy()
+    if few.sum() > 1:
+        rest = dict.fromkeys(names) | frame[few].drop(columns=names).sum().to_dict()
+        frame = pd.concat([frame[~few], pd.DataFrame([rest])[frame.columns]])
+    return frame.reset_index(drop=True)
