@@ -128,6 +128,7 @@ def offer(table: Table, rows: Indices, policy_rows: int | None, gaps: bool) -> O
             square = rank_square = value
         elif is_numeric(kind) or kind is Kind.ORDINAL:
             z, center, unit = _value(column, kind, missing)
+            z[missing] *= not told
             scores = rank_scores(np.where(missing, np.nan, z)[:, None])[:, 0]
             value = columns.add(number, z)
             rank = columns.add(number, scores)
@@ -184,7 +185,7 @@ class _Columns:
 
 
 def _value(column: "pd.Series[Any]", kind: Kind, missing: Flags) -> tuple[Array, float, float]:
-    """Return a variable in rough units, its mean in missing cells; and centre and unit."""
+    """Return a variable in rough units, with its mean in missing cells; and centre and unit."""
     if kind is Kind.ORDINAL:
         [levels] = fit_levels([Table(column.to_frame(), {str(column.name): kind})]).values()
         number = {level: float(code) for code, level in enumerate(levels)}

@@ -26,7 +26,7 @@ def overlap_figure(overlap: pd.DataFrame, parties: list[str]) -> str:
     bars.set_ylim(0, 1.14 * counts.max(initial=1.0))
     fg.label(bars, "", "", "samples")
     held = shown[parties].to_numpy(dtype=object) == True  # noqa: E712 (None: sets of few)
-    for row, party in enumerate(parties):
+    for row in range(len(parties)):
         y = len(parties) - 1 - row
         if row % 2 == 0:
             dots.axhspan(y - 0.5, y + 0.5, color=fg.LINE, alpha=0.35, linewidth=0)
