@@ -38,8 +38,10 @@ class ColumnBins:
     places: list[Indices]
     labels: list[list[str]]  # Of each column, what its bins are, for its owner
     told: list[list[str]]  # The same for the server: names of levels, and no limit of a range
-    # Of each column, how many of its bins, the first ones, have an order
-    ordered: list[int]
+    # Of each column, how many of its bins, the first ones, are ranges or levels, and whether these
+    # have no order
+    n_proper: list[int]
+    nominal: list[bool]
 
     @property
     def columns(self) -> list[str]:
@@ -89,7 +91,7 @@ def fit_column_bins(
     least = next(c for c in range(1, rows + 2) if 2 * c > rows or not _rare(c, rows, minimum))
     fitted = fit_bins(_without(table, special), most, least)
     codes = _codes(fitted, table, special, party)
-    places, labels, told, ordered = [], [], [], []
+    places, labels, told, n_proper, nominal = [], [], [], [], []
     for j, (name, kind) in enumerate(table.kinds.items()):
         own, leaves = _named(fitted, j, special, is_numeric(kind))
         counts = np.bincount(codes[:, j], minlength=len(own))
@@ -103,9 +105,9 @@ def fit_column_bins(
         labels.append([own[code] for code in kept] + rest)
         told.append([leaves[code] for code in kept] + rest)
         n_ranges = fitted.layout.n_bins[j] - (fitted.other[j] >= 0)
-        has_order = kind is not Kind.CATEGORICAL
-        ordered.append(sum(code < n_ranges for code in kept) * has_order)
-    return ColumnBins(fitted, special, places, labels, told, ordered)
+        n_proper.append(sum(code < n_ranges for code in kept))
+        nominal.append(kind is Kind.CATEGORICAL)
+    return ColumnBins(fitted, special, places, labels, told, n_proper, nominal)
 
 
 def _rare(count: int, rows: int, minimum: int | None) -> bool:

@@ -32,7 +32,8 @@ class PartyBins:
 
     columns: list[str]
     bins: list[list[str]]  # By column, what they are
-    ordered: list[int]  # By column, how many of its bins, the first ones, have an order
+    n_proper: list[int]  # By column, how many bins, the first ones, are ranges or levels
+    nominal: list[bool]  # By column, whether these have no order
     counts: Indices
     sums: Array
     free: Indices
@@ -157,7 +158,7 @@ class LabelSums(PrivateProducts):
             n_bins, fields = list(reply["n_bins"]), 64 // self._code.field_bits
             shape = len(self._labels), sum(words_of(n_bins, fields))
             masked = reply.get("masked")  # none from the journal of a run that is resumed
-            lengths = {len(reply["columns"]), len(reply["ordered"]), len(n_bins)}
+            lengths = {len(reply[key]) for key in ("columns", "n_bins", "n_proper", "nominal")}
             fits = self._n_columns[name] == shape[1] and len(reply["bins"]) == sum(n_bins)
             if not fits or len(lengths) > 1 or (masked is not None and masked.shape != shape):
                 raise PartyError(
@@ -219,7 +220,8 @@ class LabelSums(PrivateProducts):
         return PartyBins(
             list(sent["columns"]),
             [[str(next(names)) for _ in range(width)] for width in n_bins],
-            list(sent["ordered"]),
+            list(sent["n_proper"]),
+            list(sent["nominal"]),
             counts,
             sums,
             free,

@@ -106,9 +106,9 @@ class BinSteps(StepGroup):
         of the sum of a bin in a word; labelled (n_samples,): 1 where a sample has a label; owner,
         sealed, **keys: see `PrivateProductSteps.send_masked`; returns ``masked`` (n_labelled,
         n_words), uint64; the ``tag`` of its content; ``n_columns``, the number of words;
-        ``columns``, and of each ``n_bins`` and ``ordered``, how many of its bins, the first ones,
-        have an order; ``bins``, what all these are as far as others may know; ``min_rows``, if the
-        policy states it; and what `LabelSketch.answer` tells.
+        ``columns``, and of each ``n_bins``, ``n_proper`` and ``nominal``, see `ColumnBins`;
+        ``bins``, what all these are as far as others may know; ``min_rows``, if the policy states
+        it; and what `LabelSketch.answer` tells.
         """
         given: dict[str, Any] = dict(keys)
         labels = {
@@ -131,7 +131,8 @@ class BinSteps(StepGroup):
             masked[start:stop] = words.rows(start, stop) + masks.rows(start, stop)
         bins = self.bins
         told = {"masked": masked, "tag": tag, "n_columns": words.shape[1]}
-        told |= {"columns": bins.columns, "ordered": bins.ordered, "n_bins": bins.n_bins}
+        told |= {"columns": bins.columns, "n_bins": bins.n_bins}
+        told |= {"n_proper": bins.n_proper, "nominal": bins.nominal}
         told["bins"] = [label for own in bins.told for label in own]
         told |= self._told.stated_minimum
         if labels:

@@ -162,7 +162,7 @@ def test_bins_have_names_for_their_owner_and_numbers_for_others():
     assert bins.labels[0][-1] == bins.told[0][-1] == MISSING
     assert bins.labels[1][-1] == bins.told[1][-1] == "-999"
     assert bins.told[0][:-1] == [f"{i} of 4" for i in range(1, 5)]
-    assert bins.ordered == [4, 4]
+    assert bins.n_proper == [4, 4]
     special = bins.n_bins[1] - 1
     assert ((numbers[:, 1] == special) == (wealth == -999.0)).all()
     for label, number in zip(bins.labels[1][:4], range(4), strict=True):
