@@ -1,0 +1,1 @@
+"""Columns in bins by their owners, and sums of the server's labels by bin."""
