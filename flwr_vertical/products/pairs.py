@@ -123,6 +123,9 @@ class PairMoments:
     n_left_out: int  # Rows that take no part: what sets differ by would be few
     # By party, all that its step told
     told: dict[str, dict[str, Any]] = field(default_factory=dict)
+    taken: Flags = field(default_factory=lambda: np.zeros(0, dtype=bool))  # (n_samples,): the rows
+    # (n_parties,): of which parties other sums may be told over those of the rows named `beside`
+    beside: Flags = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
 
 class PairProducts(PrivateProducts):
@@ -138,10 +141,11 @@ class PairProducts(PrivateProducts):
         """Of each party, the tag of what it sent."""
         return [self._tags[name] for name in self.federation.parties]
 
-    def pairs(self, held: Flags) -> PairMoments:
+    def pairs(self, held: Flags, beside: Flags | None = None) -> PairMoments:
         """Open products over all rows that two parties share; one round.
 
-        Shapes: held (n_samples, n_parties): which parties hold each row.
+        Shapes: held (n_samples, n_parties): which parties hold each row; beside (n_samples,): rows
+        over which other sums will be told; rows are chosen so that these tell of few rows neither.
         """
         names = self.federation.parties
         widths = np.array(list(self.widths.values()))
@@ -151,13 +155,19 @@ class PairProducts(PrivateProducts):
         for a, b in np.ndindex(both.shape):
             needed = (self._fewest(names[k], int(widths[a] + widths[b])) for k in (a, b))
             both[a, b] = max(*needed, 10 * int(widths[a]), 10 * int(widths[b]))
-        plan = plan_pairs(held, own, both)
+        k, given, most_needed = len(names), held, int(both.max())
+        if beside is not None:  # as the rows of one more party, which tells nothing
+            given = np.column_stack([held, beside & held.any(axis=1)])
+            both, own = np.pad(both, (0, 1)), np.append(own, 0)
+            both[k], both[:, k] = own, own
+        plan = plan_pairs(given, own, both)
+        together, told_beside = plan.together[:k, :k], plan.together[:k, k:].sum(axis=1) > 0
         taken, alone = plan.taken, np.eye(len(names), dtype=bool)
         counts = held[taken].T.astype(np.int64) @ held[taken].astype(np.int64)
-        if not plan.together.any():
+        if not together.any():
             raise DataError(
                 "no two parties share enough rows for products of their columns: they share at "
-                f"most {int(np.where(alone, 0, counts).max())}, and need {int(both.max()):,}; "
+                f"most {int(np.where(alone, 0, counts).max())}, and need {most_needed:,}; "
                 "check that sample IDs match, or lower 'min-rows' in the node configs, if the "
                 "parties agree"
             )
@@ -169,7 +179,7 @@ class PairProducts(PrivateProducts):
             "tags": self.tags,
             "taken": taken,
             "held": held,
-            "together": plan.together,
+            "together": together,
         }
         total = self.federation.sum("open_pairs", common)
         self._ask_again_if_resumed()
@@ -179,14 +189,14 @@ class PairProducts(PrivateProducts):
         )
         opened = Moments(**found)
         said = np.stack([np.asarray(total.public[name]["apart"], dtype=bool) for name in names])
-        apart = said | said.T | ~(plan.together | alone)
+        apart = said | said.T | ~(together | alone)
         products = opened.products[0]
         for (a, b), unknown in np.ndenumerate(apart):
             if unknown:
                 products[layout.slices[names[a]], layout.slices[names[b]]] = 0.0
         return PairMoments(
             opened.sums[0], products, counts, opened.withheld[0], apart, int((~taken).sum()),
-            total.public,
+            total.public, taken, told_beside,
         )  # fmt: skip
 
     def _fewest(self, name: str, n_columns: int) -> int:

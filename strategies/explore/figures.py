@@ -7,6 +7,7 @@ from scipy.spatial.distance import squareform
 
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.pages import figures as fg
+from strategies.explore.labels import BANDS
 
 _MOST_PATTERNS = 24
 _MOST_VARIABLES = 60
@@ -41,6 +42,37 @@ def overlap_figure(overlap: pd.DataFrame, parties: list[str]) -> str:
     for ax in (bars, dots):
         ax.set_xlim(-0.6, len(at) + 0.1)
     dots.spines["bottom"].set_visible(False)
+    return fg.to_svg(figure)
+
+
+def information_figure(found: pd.DataFrame, parties: list[str], most: int = 30) -> str | None:
+    """Draw information values, or eta, as bars; behind them the bands by which they are read."""
+    by = "iv" if "iv" in found else "eta"
+    frame = found[found[by].notna()].head(most)
+    if frame.empty:
+        return None
+    at, values = np.arange(len(frame))[::-1], frame[by].to_numpy(dtype=float)
+    figure, (ax,) = fg.new_figure(1.1 + 0.26 * len(frame))
+    end = 1.15 * max(values.max(), 0.12)
+    start = 0.0
+    for number, (bound, word) in enumerate(BANDS if by == "iv" else ()):
+        if start < end:
+            stop = min(bound, end)
+            ax.axvspan(start, stop, color=fg.LINE, alpha=0.12 * number, linewidth=0)
+            if stop - start > 0.04 * end:
+                ax.text(start, len(frame) - 0.4, f" {word}", fontsize=7.5, color=fg.SOFT)
+            start = stop
+    for number, party in enumerate(parties):
+        own = (frame.index.get_level_values(0) == party).tolist()
+        if any(own):
+            ax.barh(at[own], values[own], 0.66, color=fg.colour(number), label=fg.plain(party))
+    for y, value in zip(at.tolist(), values.tolist(), strict=True):
+        ax.text(value, y, f" {value:.3f}", va="center", fontsize=8, color=fg.SOFT)
+    ax.set_yticks(at, [fg.plain(name) for _, name in frame.index])
+    ax.set_ylim(-0.7, len(frame) + 0.1)
+    ax.set_xlim(0, end)
+    fg.label(ax, "", "information value" if by == "iv" else "eta of the labels by bin")
+    fg.legend(ax, loc="lower right")
     return fg.to_svg(figure)
 
 

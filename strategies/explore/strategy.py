@@ -11,6 +11,9 @@ prepare_exploration   up: a public key, whether cells are missing
 seal_group_seed       one party: up, the group seed, sealed for each other one
 send_masked           up: values, ranks and levels under the group's key stream; what they are
 open_pairs            down: who holds which rows; up: a private sum of small matrices, and own sums
+send_bins             with labels: up, which bin each labelled row is in, under the key stream
+open_bins             with labels: down, these under a mask, its seed to a helper; up: numbers of
+                      rows by bin, shares of sums of labels
 finish_exploration    down: to each party how its variables go with the others', rounded
 ====================  ==============================================================================
 """
@@ -23,16 +26,21 @@ import pandas as pd
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Flags
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.pairs import PAIRS_OPENING, PairMoments, PairProducts
 from flwr_vertical.products.row_groups import distinct_rows
-from flwr_vertical.protocol.declaration import FACTS, Protocol, Round
+from flwr_vertical.protocol.declaration import FACTS, Maybe, Protocol, Round
 from flwr_vertical.results import Progress
+from flwr_vertical.settings import setting
+from strategies.binning.label_sums import LabelSums
+from strategies.binning.steps import BINS_OPENING, MOST_BINS, TOLD_BINS
 from strategies.explore.associations import Part, Pooled, inflation, pairs, summaries
 from strategies.explore.columns import Variables
+from strategies.explore.labels import by_bin, by_variable
 from strategies.explore.party import MEASURES, ExploreParty
+from strategies.linear.moment_party import RECOGNISED
 from strategies.normal.completion import pairs_apart
 
 _TWO_LIMBS = 4e8
@@ -44,8 +52,9 @@ class Explore(Strategy):
 
     `Result.overlap` has which parties hold the same samples; `Result.variables` what is told of
     each variable, with its variance inflation; `Result.correlations` how every two variables go
-    together, over the rows in which both are observed. Nothing is imputed, and no labels are
-    needed.
+    together, over the rows in which both are observed. Nothing is imputed. With labels,
+    `Result.information_value` has what each variable tells of them, and how samples without a label
+    differ from those with one; `Result.weight_of_evidence` has its bins.
 
     Notes
     -----
@@ -68,12 +77,18 @@ class Explore(Strategy):
     [250, 100]
     """
 
+    n_bins: int = setting(
+        10, "Most bins of a variable for its information value.", at_least=2, at_most=MOST_BINS
+    )
+
     name: ClassVar[str] = "explore"
+    uses_labels = True
     demo = MappingProxyType({"demo.missing-cells": 0.1, "demo.missing-blocks": 0.2})
     party = ExploreParty
     protocol = Protocol(
         Round("prepare_exploration", "a public key, whether cells are missing", tells=FACTS),
         PAIRS_OPENING,
+        Maybe(BINS_OPENING),
         Round("finish_exploration", "nothing", tells=FACTS),
     )
     disclosure = (
@@ -94,7 +109,9 @@ class Explore(Strategy):
             "server",
             "variables with a level too rare to be told of; parties that share too few rows",
         ),
-        ("every party", "which parties hold each row"),
+        TOLD_BINS,
+        *RECOGNISED,
+        ("every party", "which parties hold each row, and with labels which rows have one"),
         (
             "every party",
             "names of the others' variables, and how its own ones go with them, to half of n^-1/2",
@@ -103,7 +120,11 @@ class Explore(Strategy):
             "server together with any one party",
             "all parties' columns: the party has the seed that hides them from the server",
         ),
-        ("nobody", "a value of another party"),
+        (
+            "a party and its helper together",
+            "the labels: one has them under a mask, the other the seed of the mask",
+        ),
+        ("nobody", "a value of another party; of the parties, a label"),
     )
 
     def run(
@@ -117,34 +138,71 @@ class Explore(Strategy):
                 f"2^64; it needs two parties or more, got {len(names)}, and aggregation='masked', "
                 f"got {federation.aggregation!r}"
             )
-        progress.total = 4
+        progress.total = 5
         keys = PairKeys(federation)
         prepared = federation.call("prepare_exploration", {"nonce": keys.nonce})
         keys.collect(prepared)
         gaps = any(told["gaps"] for told in prepared.values())
         width = 3 * sum(int(told["n_variables"]) for told in prepared.values())
         limbs = 2 if len(held) * width**2 < _TWO_LIMBS else 1
-        products = PairProducts(federation, GroupKey(federation, keys), limbs)
+        group_key, labels = GroupKey(federation, keys), _two_or_more(federation.labels, result)
+        products = PairProducts(federation, group_key, limbs)
         progress.step("keys")
         sent = products.send(gaps=gaps)
         progress.step("columns")
-        pooled = _pooled(names, sent, products.pairs(held))
+        known = None if labels is None else np.isfinite(labels)
+        pooled, fewest = _pooled(names, sent, products.pairs(held, known)), products.min_rows(1, 0)
+        del products, sent  # As large as the tables
         progress.step("moments")
+        result.frames["overlap"] = overlap_of(held, names, fewest, federation.labels)
         found = pairs(pooled)
         variables = summaries(pooled)
         factors = inflation(pooled)
         variables["vif"] = [factors.get(key, np.nan) for key in variables.index]
+        result.frames |= {"variables": variables, "correlations": found}
+        if labels is not None and pooled.moments.beside.all():
+            self._open_labels(federation, group_key, labels, held, pooled.moments.taken, result)
+        elif labels is not None:
+            result.notes.append(
+                "nothing is told of the labels: too few rows of a party have one, or have none; a "
+                "lower 'min-rows' at the nodes would allow it"
+            )
+        progress.step("labels")
         federation.call("finish_exploration", per_party=_pages(names, pooled, found))
         progress.step("finish")
-        overlap = overlap_of(held, names, products.min_rows(1, 0), federation.labels)
-        result.frames = {"overlap": overlap, "variables": variables, "correlations": found}
         # Figures take a second to import.
         from strategies.explore.figures import correlations_figure, overlap_figure
 
+        overlap = result.frames["overlap"]
         result.figures["Who holds the same samples"] = overlap_figure(overlap, names)
         if figure := correlations_figure(found, names):
             result.figures["How variables go together"] = figure
         self._report(result, pooled, found, held)
+
+    def _open_labels(
+        self,
+        federation: Federation,
+        group_key: GroupKey,
+        labels: Array,
+        held: Flags,
+        taken: Flags,
+        result: Result,
+    ) -> None:
+        """Open sums of labels by bin, and say what each variable tells of the labels."""
+        from strategies.explore.figures import information_figure
+
+        labels = np.where(taken, labels, np.nan)
+        finite = labels[np.isfinite(labels)]
+        sums = LabelSums(federation, group_key, 1 if len(np.unique(finite)) == 2 else 2)
+        sums.send_bins(labels, self.n_bins, taken=taken)
+        bins = by_bin(sums.open_bins(), finite)
+        squares = np.nansum(np.where(held, labels[:, None] ** 2, 0.0), axis=0).tolist()
+        found = by_variable(bins, dict(zip(federation.parties, squares, strict=True)))
+        result.frames |= {"information_value": found, "weight_of_evidence": bins}
+        added = found[[name for name in ("iv", "eta", "psi") if name in found]]
+        result.frames["variables"] = result.frames["variables"].join(added)
+        if figure := information_figure(found, federation.parties):
+            result.figures["What variables tell of the labels"] = figure
 
     def _report(self, result: Result, pooled: Pooled, found: pd.DataFrame, held: Flags) -> None:
         names = [part.party for part in pooled.parts]
@@ -163,6 +221,12 @@ class Explore(Strategy):
                 f"{', '.join(apart)} share too few rows: nothing is told of how their variables go "
                 "together"
             )
+        if n_left_out := pooled.moments.n_left_out:
+            result.notes.append(
+                f"{n_left_out:,} rows took no part in the sums, as they could have been told from "
+                "others: sets of rows that the same parties hold, and have a label or not, that "
+                "are too small. A lower 'min-rows' at the nodes would use more of them"
+            )
         for k, part in enumerate(pooled.parts):
             made, told = part.variables, pooled.values_told(k, "value")
             hidden = [
@@ -178,6 +242,17 @@ class Explore(Strategy):
                 if names_of:
                     shown = ", ".join(names_of[:10]) + ", ..." * (len(names_of) > 10)
                     result.notes.append(f"{part.party}: {what.format(shown)}")
+
+
+def _two_or_more(labels: Any, result: Result) -> Array | None:
+    """Return labels, if there are two different ones."""
+    if labels is None:
+        return None
+    if len(np.unique(labels[np.isfinite(labels)])) < 2:
+        result.notes.append("all labels are the same, or there is none: they tell nothing")
+        return None
+    found: Array = labels
+    return found
 
 
 def _pooled(names: list[str], sent: dict[str, dict[str, Any]], moments: PairMoments) -> Pooled:
