@@ -121,10 +121,14 @@ class AppStorage(FileStorage):
 
     def save(self, context: Context, frame: pd.DataFrame, beside: str = "") -> str:
         """Write the table and the party's own report."""
+        drawn = beside.startswith("draw-")
+        if drawn and _hold_out(context):
+            frame = put_back(frame, super().load(context).frame)
         if beside:
-            if _hold_out(context) and beside != INTERVALS:
-                frame = put_back(frame, super().load(context).frame)
-            return super().save(context, frame, beside)
+            where = super().save(context, frame, beside)
+            if beside != INTERVALS and not drawn:  # a table of the strategy's
+                self._report(context, {}, frames={beside: frame})
+            return where
         compared: tuple[pd.DataFrame, ...] = ()
         if _hold_out(context):
             given = super().load(context).frame
@@ -151,6 +155,7 @@ class AppStorage(FileStorage):
         context: Context,
         tables: dict[str, pd.DataFrame],
         compared: tuple[pd.DataFrame, ...] = (),
+        frames: dict[str, pd.DataFrame] | None = None,
     ) -> None:
         """Write the party's own report; only its owner can read it."""
         # Figures take more than a second to import, and a SuperNode may start a process for
@@ -165,6 +170,7 @@ class AppStorage(FileStorage):
             originals={name: compared[2] if compared else self.load(context).frame},
             tables=tables,
             intervals=self._intervals(context) if tables else {},
+            frames=frames or {},
             truth={} if truth is None else {name: truth},
             notes=["This page was made by the party from its own table and stays with it."],
             name=run_name(context),

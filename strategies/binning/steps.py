@@ -105,7 +105,8 @@ class BinSteps(StepGroup):
         Message: limbs: of the server's vectors; most, special: see `fit_column_bins`; field_bits:
         of the sum of a bin in a word; labelled (n_samples,): 1 where a sample has a label, 2 where
         it takes no part; owner, sealed, **keys: see `PrivateProductSteps.send_masked`; returns
-        ``masked`` (n_labelled, n_words), uint64; the ``tag`` of its content; ``n_columns``, the number of words;
+        ``masked`` (n_labelled, n_words), uint64; the ``tag`` of its content; ``n_columns``, the
+        number of words;
         ``columns``, and of each ``n_bins``, ``n_proper`` and ``nominal``, see `ColumnBins`;
         ``bins``, what all these are as far as others may know; ``min_rows``, if the policy states
         it; and what `LabelSketch.answer` tells.

@@ -9,7 +9,7 @@ from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.pages import figures as fg
 from strategies.explore.labels import BANDS
 
-_MOST_PATTERNS = 24
+_FEW_PATTERNS, _MOST_PATTERNS = 12, 24
 _MOST_VARIABLES = 60
 
 
@@ -19,14 +19,16 @@ def overlap_figure(overlap: pd.DataFrame, parties: list[str]) -> str:
     height = 0.34 * len(parties)
     figure, (bars, dots) = fg.new_figure(3.2 + height, 2, 1, height_ratios=(2.6, height))
     at, counts = np.arange(len(shown)), shown["samples"].to_numpy(dtype=float)
-    whole = shown[parties].all(axis=1).to_numpy(dtype=bool)
-    bars.bar(at, counts, 0.62, color=np.where(whole, fg.colour(0), fg.SOFT))
-    for x, count in zip(at.tolist(), counts.tolist(), strict=True):
-        bars.text(x, count, f"{count:,.0f}", ha="center", va="bottom", fontsize=8, color=fg.SOFT)
-    bars.set_xticks([])
-    bars.set_ylim(0, 1.14 * counts.max(initial=1.0))
-    fg.label(bars, "", "", "samples")
     held = shown[parties].to_numpy(dtype=object) == True  # noqa: E712 (None: sets of few)
+    colours = np.where(held.all(axis=1), fg.colour(0), fg.SOFT)
+    bars.bar(at, counts, 0.62, color=colours)
+    small = shown[parties].isna().all(axis=1)
+    for x, (count, rest) in enumerate(zip(counts.tolist(), small.tolist(), strict=True)):
+        text = f"{count:,.0f}" + "\nin small sets" * rest
+        bars.text(x, count, text, ha="center", va="bottom", fontsize=8, color=fg.SOFT)
+    bars.set_xticks([])
+    bars.set_ylim(0, 1.2 * counts.max(initial=1.0))
+    fg.label(bars, "", "", "samples")
     for row in range(len(parties)):
         y = len(parties) - 1 - row
         if row % 2 == 0:
@@ -37,10 +39,11 @@ def overlap_figure(overlap: pd.DataFrame, parties: list[str]) -> str:
         for x in at[flags].tolist():
             lowest = len(parties) - 1 - int(np.flatnonzero(held[x]).max())
             dots.plot([x, x], [lowest, y], color=fg.INK, linewidth=1.6, zorder=3)
+    dots.set_ylim(-0.5, len(parties) - 0.5)
     dots.set_yticks(range(len(parties)), [fg.plain(name) for name in reversed(parties)])
     dots.set_xticks([])
     for ax in (bars, dots):
-        ax.set_xlim(-0.6, len(at) + 0.1)
+        ax.set_xlim(-0.6, max(len(at), _FEW_PATTERNS) - 0.4)
     dots.spines["bottom"].set_visible(False)
     return fg.to_svg(figure)
 

@@ -83,7 +83,10 @@ class Explore(Strategy):
 
     name: ClassVar[str] = "explore"
     uses_labels = True
-    demo = MappingProxyType({"demo.missing-cells": 0.1, "demo.missing-blocks": 0.2})
+    demo = MappingProxyType(
+        {"labels": "demo", "demo.missing-cells": 0.1, "demo.missing-blocks": 0.2}
+        | {"demo.missing-labels": 0.3}
+    )
     party = ExploreParty
     protocol = Protocol(
         Round("prepare_exploration", "a public key, whether cells are missing", tells=FACTS),

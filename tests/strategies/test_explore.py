@@ -9,7 +9,7 @@ from scipy.stats.contingency import association
 from statsmodels.stats.outliers_influence import variance_inflation_factor
 
 from flwr_vertical import Result, simulate
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import ConfigError, DataError, PartyError
 from strategies.explore import Explore
 
 NUMBERS = ["income", "age", "debts", "cases"]
@@ -80,13 +80,7 @@ def test_it_equals_the_pooled_table(gaps, lost):
         assert line.n == (both[a].notna() & both[b].notna()).sum()
         half = 1.959963984540054 / np.sqrt(line.n - 3)
         assert line.high == pytest.approx(np.tanh(np.arctanh(line.value) + half), abs=1e-9)
-    ranked = {
-        name: table[name].map({"no": 0.0, "yes": 1.0}).rank() if name == "owner" else table[name].rank()
-        for table in tables.values()
-        for name in table.columns
-        if name in names
-    }  # fmt: skip
-    ranks = pd.DataFrame(ranked).corr()  # each party's own ranks
+    ranks = both[names].rank().corr()  # each party's own ranks
     for a, b in itertools.combinations(names, 2):
         line = found(result, "rank correlation")[frozenset((a, b))]
         assert line.value == pytest.approx(ranks.loc[a, b], abs=1e-9)
@@ -236,3 +230,81 @@ def test_constant_and_nearly_complete_columns_are_named():
     assert "income lack so few cells" in notes
     assert np.isnan(result.variables.loc[("bank", "income"), "missing"])
     assert frozenset(("same", "debts")) not in found(result, "correlation")
+
+
+def labels_for(tables, seed=5):
+    both, rng = pooled(tables), np.random.default_rng(seed)
+    score = both["debts"].fillna(0.0) + 0.02 * (both["age"].fillna(50.0) - 50.0)
+    y = (score + rng.logistic(size=len(both)) > 0.3).astype(float)
+    return y.where(rng.random(len(both)) < 0.7).rename("default")
+
+
+def test_information_value_is_counted_by_hand():
+    tables = tables_of(n=1200, gaps=0.1, lost=200)
+    labels = labels_for(tables)
+    result = explored(tables, labels=labels)
+    bins = result.weight_of_evidence
+    for party, variable in (("court", "kind"), ("bank", "region")):
+        y = labels.reindex(tables[party].index)
+        cells = tables[party][variable].fillna("missing")
+        events = pd.crosstab(cells[y.notna()], y.dropna())
+        share = events / events.sum()
+        own = bins.xs((party, variable))
+        assert own["n"].to_dict() == events.sum(axis=1).to_dict()
+        assert own["events"].to_dict() == events[1.0].to_dict()
+        woe = np.log(share[0.0] / share[1.0])
+        pd.testing.assert_series_equal(
+            own["woe"].sort_index(), woe.sort_index(), check_names=False, rtol=1e-9
+        )
+        iv = ((share[0.0] - share[1.0]) * woe).sum()
+        assert result.information_value.loc[(party, variable), "iv"] == pytest.approx(iv, abs=1e-9)
+        free = cells[y.isna()].value_counts(normalize=True)
+        with_label = cells[y.notna()].value_counts(normalize=True)
+        psi = ((with_label - free) * np.log(with_label / free)).sum()
+        assert result.variables.loc[(party, variable), "psi"] == pytest.approx(psi, abs=1e-9)
+    order = result.information_value["iv"].to_list()
+    assert order == sorted(order, reverse=True)
+    assert result.information_value.index[0] == ("court", "debts")
+
+
+def test_numbers_as_labels_have_eta_by_bin_and_two_rounds_more():
+    tables = tables_of(n=1200)
+    both = pooled(tables)
+    labels = (both["debts"] + 0.1 * both["cases"]).rename("loss")
+    result = explored(tables, labels=labels)
+    value = result.information_value.loc[("court", "kind"), "eta"]
+    assert value == pytest.approx(eta(both["kind"], labels), abs=1e-9)
+    steps = result.ledger.to_frame().drop_duplicates("round")["step"].tolist()
+    assert steps[-3:] == ["send_bins", "open_bins", "finish_exploration"]
+    assert len(steps) - 2 == 7  # after greeting and alignment
+
+
+def test_rows_are_chosen_so_that_labels_tell_of_few_rows_neither():
+    tables = tables_of(n=1200)
+    few = pd.Series(1.0, index=range(1200))
+    few[::2], few[:40] = 0.0, np.nan  # 40 rows without a label
+    result = explored(tables, labels=few, min_rows=100)
+    assert "40 rows took no part" in " ".join(result.notes)
+    assert (result.weight_of_evidence["unlabelled"].isna()).all()
+    assert result.weight_of_evidence.groupby(level=[0, 1])["n"].sum().eq(1160).all()
+    scarce = few.where(few.index >= 1150)
+    result = explored(tables, labels=scarce, min_rows=100)
+    assert "information_value" not in result.frames
+    assert "nothing is told of the labels" in " ".join(result.notes)
+    same = explored(tables, labels=few * 0.0, min_rows=100)
+    assert "all labels are the same" in " ".join(same.notes)
+
+
+def test_a_party_refuses_labels_that_single_out_few_of_the_shared_rows(monkeypatch):
+    opened = Explore._open_labels
+
+    def deviating(self, federation, group_key, labels, held, taken, result):
+        chosen = np.array(held.all(axis=1))
+        chosen[np.flatnonzero(chosen)[:3]] = False  # all shared rows but three
+        labels = np.where(chosen, labels, np.nan)
+        opened(self, federation, group_key, labels, held, np.ones_like(taken), result)
+
+    monkeypatch.setattr(Explore, "_open_labels", deviating)
+    labels = pd.Series(np.arange(1200) % 2 * 1.0)
+    with pytest.raises(PartyError, match="differ by 3 from rows told of"):
+        explored(tables_of(n=1200, lost=250), labels=labels, min_rows=50)
