@@ -124,8 +124,7 @@ class PairMoments:
     # By party, all that its step told
     told: dict[str, dict[str, Any]] = field(default_factory=dict)
     taken: Flags = field(default_factory=lambda: np.zeros(0, dtype=bool))  # (n_samples,): the rows
-    # (n_parties,): of which parties other sums may be told over those of the rows named `beside`
-    beside: Flags = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    beside: bool = False  # Whether other sums may be told, over those rows that were named so
 
 
 class PairProducts(PrivateProducts):
@@ -155,19 +154,13 @@ class PairProducts(PrivateProducts):
         for a, b in np.ndindex(both.shape):
             needed = (self._fewest(names[k], int(widths[a] + widths[b])) for k in (a, b))
             both[a, b] = max(*needed, 10 * int(widths[a]), 10 * int(widths[b]))
-        k, given, most_needed = len(names), held, int(both.max())
-        if beside is not None:  # as the rows of one more party, which tells nothing
-            given = np.column_stack([held, beside & held.any(axis=1)])
-            both, own = np.pad(both, (0, 1)), np.append(own, 0)
-            both[k], both[:, k] = own, own
-        plan = plan_pairs(given, own, both)
-        together, told_beside = plan.together[:k, :k], plan.together[:k, k:].sum(axis=1) > 0
+        plan = plan_pairs(held, own, both, beside)
         taken, alone = plan.taken, np.eye(len(names), dtype=bool)
         counts = held[taken].T.astype(np.int64) @ held[taken].astype(np.int64)
-        if not together.any():
+        if not plan.together.any():
             raise DataError(
                 "no two parties share enough rows for products of their columns: they share at "
-                f"most {int(np.where(alone, 0, counts).max())}, and need {most_needed:,}; "
+                f"most {int(np.where(alone, 0, counts).max())}, and need {int(both.max()):,}; "
                 "check that sample IDs match, or lower 'min-rows' in the node configs, if the "
                 "parties agree"
             )
@@ -179,7 +172,7 @@ class PairProducts(PrivateProducts):
             "tags": self.tags,
             "taken": taken,
             "held": held,
-            "together": together,
+            "together": plan.together,
         }
         total = self.federation.sum("open_pairs", common)
         self._ask_again_if_resumed()
@@ -189,14 +182,14 @@ class PairProducts(PrivateProducts):
         )
         opened = Moments(**found)
         said = np.stack([np.asarray(total.public[name]["apart"], dtype=bool) for name in names])
-        apart = said | said.T | ~(together | alone)
+        apart = said | said.T | ~(plan.together | alone)
         products = opened.products[0]
         for (a, b), unknown in np.ndenumerate(apart):
             if unknown:
                 products[layout.slices[names[a]], layout.slices[names[b]]] = 0.0
         return PairMoments(
             opened.sums[0], products, counts, opened.withheld[0], apart, int((~taken).sum()),
-            total.public, taken, told_beside,
+            total.public, taken, plan.beside,
         )  # fmt: skip
 
     def _fewest(self, name: str, n_columns: int) -> int:
@@ -208,23 +201,29 @@ class PairProducts(PrivateProducts):
 class PairPlan:
     """Which rows take part, and products of which parties are opened."""
 
+    beside: bool  # Whether other sums may be told
     taken: Flags  # (n_samples,)
     together: Flags  # (n_parties, n_parties): symmetric, False on the diagonal
 
 
-def plan_pairs(held: Flags, own: Integers, both: Integers) -> PairPlan:
+def plan_pairs(held: Flags, own: Integers, both: Integers, beside: Flags | None = None) -> PairPlan:
     """Choose rows and pairs so that no party tells of few rows by what two sets of rows differ in.
 
     Where such a difference is small, its rows are left out, or a pair of parties is not opened:
     whichever loses less. A pair counts 1, rows count their share of each pair that is opened.
 
     Shapes: held (n_samples, n_parties): which parties hold each row; own (n_parties,): the fewest
-    rows of a difference, of each party; both (n_parties, n_parties): of a set that two share.
+    rows of a difference, of each party; both (n_parties, n_parties): of a set that two share;
+    beside (n_samples,): rows over which other sums of each party are told. The rule holds among
+    them and among the others then.
     """
-    kinds, kind, counts = np.unique(held, axis=0, return_inverse=True, return_counts=True)
-    kept: Flags = np.asarray(kinds.any(axis=1))
     n_parties = held.shape[1]
+    given = held if beside is None else np.column_stack([held, beside])
+    kinds, kind, counts = np.unique(given, axis=0, return_inverse=True, return_counts=True)
+    kinds, marked = kinds[:, :n_parties], kinds[:, n_parties:].any(axis=1)
+    kept: Flags = np.asarray(kinds.any(axis=1))
     together = ~np.eye(n_parties, dtype=bool)
+    classes = [np.ones_like(kept)] if beside is None else [marked, ~marked]
 
     def n_rows(chosen: Flags) -> int:
         return int(counts[chosen & kept].sum())
@@ -234,19 +233,29 @@ def plan_pairs(held: Flags, own: Integers, both: Integers) -> PairPlan:
         together &= shared >= both
         smallest: tuple[int, Flags, list[tuple[int, int]]] | None = None
         for k in range(n_parties):
-            for m in np.flatnonzero(together[k]).tolist():
-                for j in [k, *np.flatnonzero(together[k]).tolist()]:
-                    lone = kinds[:, k] & kinds[:, j] & ~kinds[:, m] & kept
-                    size = n_rows(lone)
+            others = np.flatnonzero(together[k]).tolist()
+            of = [(kinds[:, k] & kinds[:, j], j) for j in [k, *others]]
+            sets = [
+                (s & ~kinds[:, m], [(k, i) for i in {j, m} - {k}]) for m in others for s, j in of
+            ]
+            if len(classes) > 1:
+                sets += [(s, []) for s, _ in of]
+            for rows, pairs in sets:
+                for one in classes:
+                    size = n_rows(rows & one)
                     if 0 < size < own[k] and (smallest is None or size < smallest[0]):
-                        smallest = size, lone, [(k, i) for i in {j, m} - {k}]
+                        smallest = size, rows & one & kept, pairs
         if smallest is None:
-            return PairPlan(kept[kind.ravel()], together)
+            return PairPlan(len(classes) > 1, kept[kind.ravel()], together)
         _, lone, pairs = smallest
         opened = np.argwhere(np.triu(together))
         lost = sum(n_rows(lone & kinds[:, a] & kinds[:, b]) / shared[a, b] for a, b in opened)
-        if lost <= 1.0:
+        if len(classes) > 1:  # what is told beside counts as a pair
+            lost += n_rows(lone & marked) / max(n_rows(marked), 1)
+        if lost < 1.0:
             kept &= ~lone
+        elif not pairs:
+            classes = [np.ones_like(kept)]
         else:
             a, b = min(pairs, key=lambda pair: shared[pair])
             together[a, b] = together[b, a] = False

@@ -7,9 +7,6 @@ import pandas as pd
 
 from flwr_vertical import Party, Summands, Uses, step
 from flwr_vertical.arrays import Array, Flags, Indices
-from flwr_vertical.errors import PolicyError
-from flwr_vertical.policy.defaults import min_rows
-from flwr_vertical.policy.record import key_of
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps
 from flwr_vertical.products.masked import SendFields
 from flwr_vertical.products.pair_keys import Nonce
@@ -24,7 +21,7 @@ CORRELATIONS = "correlations"
 MEASURES = ("correlation", "rank correlation", "cramers v", "eta", "gaps")
 """How two variables go together: numbers, their ranks, levels, numbers by level, missing cells."""
 
-_GAPS, _SHARED = "explore.gaps", "node.explore.shared"
+_GAPS = "explore.gaps"
 _ROWS = 65_536  # at a time
 
 
@@ -97,7 +94,6 @@ class ExploreParty(Party):
         columns, withheld = self.columns_to_multiply(), told.public["withheld"][0]
         shared = np.asarray(arguments["held"]) & np.asarray(arguments["taken"])[:, None]
         shared = (shared[columns.rows] & ~told.public["apart"]).T
-        self.state[_SHARED] = shared[shared.any(axis=1)].astype(np.uint8)
         sums = np.zeros((2, len(shared), columns.values.shape[1]))
         for start in range(0, len(columns.rows), _ROWS):
             rows = slice(start, start + _ROWS)
@@ -107,28 +103,6 @@ class ExploreParty(Party):
         sums[..., withheld] = 0.0
         more = {"shared_sums": sums[0], "shared_squares": sums[1]}
         return Summands(told.values, {**told.public, **more}, modular=told.modular)
-
-    @step
-    @takes_as(BinSteps.open_bins)
-    def open_bins(self, **arguments: Any) -> dict[str, Any]:
-        """Tell of rows by bin, unless these and rows shared with a party differ by few rows.
-
-        Message: see `BinSteps.open_bins`.
-        """
-        held, fewest = self.columns_to_multiply().rows, self.policy.min_rows
-        fewest = min_rows(len(self.table.columns), 1) if fewest is None else fewest
-        labelled = np.isin(self.rows_of(held)[1], self.bins.own_rows(labelled=True))
-        for shared in np.asarray(self.state[_SHARED], dtype=bool):
-            for few in ((shared & ~labelled).sum(), (labelled & ~shared).sum()):
-                if 0 < few < fewest:
-                    raise PolicyError(
-                        f"party {self.name!r}",
-                        key_of("min_rows"),
-                        f"sums over rows with a label, which differ by {few} from rows told of",
-                        f"sets of at least {fewest:,} rows",
-                        "leave these rows out",
-                    )
-        return self.bins.open_bins(**arguments)
 
     @step
     def finish_exploration(

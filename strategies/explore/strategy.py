@@ -163,7 +163,7 @@ class Explore(Strategy):
         factors = inflation(pooled)
         variables["vif"] = [factors.get(key, np.nan) for key in variables.index]
         result.frames |= {"variables": variables, "correlations": found}
-        if labels is not None and pooled.moments.beside.all():
+        if labels is not None and pooled.moments.beside:
             self._open_labels(federation, group_key, labels, held, pooled.moments.taken, result)
         elif labels is not None:
             result.notes.append(

@@ -306,5 +306,7 @@ def test_a_party_refuses_labels_that_single_out_few_of_the_shared_rows(monkeypat
 
     monkeypatch.setattr(Explore, "_open_labels", deviating)
     labels = pd.Series(np.arange(1200) % 2 * 1.0)
-    with pytest.raises(PartyError, match="differ by 3 from rows told of"):
+    with pytest.raises(
+        PartyError, match="sums that tell of 3 of its rows alone, with what was opened before"
+    ):
         explored(tables_of(n=1200, lost=250), labels=labels, min_rows=50)
