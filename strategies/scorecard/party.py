@@ -132,6 +132,11 @@ class EvidenceRows(RegressionRows):
         return design
 
     @property
+    def table_rows(self) -> Array:
+        """No row: nothing is told of the columns before their bins are."""
+        return np.zeros((0, len(self.design.columns)))
+
+    @property
     def evidence(self) -> list[Array]:
         """Of each column, the weight of evidence by bin."""
         return self._by_column(_EVIDENCE)

@@ -114,7 +114,7 @@ class Scorecard(Strategy):
         0.05, "Of a party's labelled rows, the smallest share of a merged bin.", at_least=0, below=1
     )
     penalty: str = setting(
-        "scad", "What selects columns, by BIC, as of `glm`.", choices=(*SELECTING, "none")
+        "lasso", "What selects columns, by BIC, as of `glm`.", choices=(*SELECTING, "none")
     )
     base_score: float = setting(600.0, "Score at `base_odds`.")
     base_odds: float = setting(50.0, "Odds of no event at `base_score`.", above=0)
