@@ -31,6 +31,7 @@ BUILTIN = {
     "vertigan": "strategies.vertigan:VertiGAN",
     "vfem": "strategies.vfem:VFEM",
     "vfem-iterations": "strategies.vfem_iterations:VFEMIterations",
+    "scorecard": "strategies.scorecard:Scorecard",
     "svm": "strategies.svm:VerticalSVM",
     "final-net": "strategies.split:FinalNet",
 }

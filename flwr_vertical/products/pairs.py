@@ -19,6 +19,7 @@ before, its own rows and those shared with one party are, over all runs. Relatio
 of three other parties are not looked at.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -140,16 +141,22 @@ class PairProducts(PrivateProducts):
         """Of each party, the tag of what it sent."""
         return [self._tags[name] for name in self.federation.parties]
 
-    def pairs(self, held: Flags, beside: Flags | None = None) -> PairMoments:
+    def pairs(
+        self, held: Flags, beside: Flags | None = None, n_beside: Sequence[int] = ()
+    ) -> PairMoments:
         """Open products over all rows that two parties share; one round.
 
         Shapes: held (n_samples, n_parties): which parties hold each row; beside (n_samples,): rows
-        over which other sums will be told; rows are chosen so that these tell of few rows neither.
+        over which other sums will be told, `n_beside` of each party; rows are chosen so that these
+        tell of few rows neither.
         """
         names = self.federation.parties
         widths = np.array(list(self.widths.values()))
         most = [int(widths[k] + np.delete(widths, k).max()) for k in range(len(names))]
         own = np.array([self._fewest(name, most[k]) for k, name in enumerate(names)])
+        if n_beside:
+            fewest = [self._fewest(name, n) for name, n in zip(names, n_beside, strict=True)]
+            own = np.maximum(own, fewest)
         both = np.maximum(own[:, None], own)
         for a, b in np.ndindex(both.shape):
             needed = (self._fewest(names[k], int(widths[a] + widths[b])) for k in (a, b))
@@ -242,7 +249,7 @@ def plan_pairs(held: Flags, own: Integers, both: Integers, beside: Flags | None 
                 sets += [(s, []) for s, _ in of]
             for rows, pairs in sets:
                 for one in classes:
-                    size = n_rows(rows & one)
+                    size = n_rows(np.asarray(rows & one))
                     if 0 < size < own[k] and (smallest is None or size < smallest[0]):
                         smallest = size, rows & one & kept, pairs
         if smallest is None:

@@ -23,6 +23,10 @@ MISSING = "missing"
 NO_BIN = 255
 """Number of a cell for which the fit had no bin: missing where no cell was, or a special value."""
 
+_RARE = 3
+"""Of a third of its rows a bin can be told of: a party may not choose bins by which rows have a
+label, for these the server chooses."""
+
 _ROWS_PER_BIN = 8
 """Rows of the table for each bin of all columns, at least: sums over a party's rows are told of
 only where there are three for each (`policy.defaults`), and some rows have no label."""
@@ -95,7 +99,8 @@ def fit_column_bins(
     for j, (name, kind) in enumerate(table.kinds.items()):
         own, leaves = _named(fitted, j, special, is_numeric(kind))
         counts = np.bincount(codes[:, j], minlength=len(own))
-        rare = encode_levels(name, dict(enumerate(counts.tolist())), minimum, party).other
+        some = {code: _with_label(count) for code, count in enumerate(counts.tolist())}
+        rare = encode_levels(name, some, minimum, party).other
         kept = [code for code in np.flatnonzero(counts).tolist() if code not in rare]
         place = np.full(len(own), NO_BIN, dtype=np.int64)
         place[kept] = np.arange(len(kept))
@@ -110,8 +115,14 @@ def fit_column_bins(
     return ColumnBins(fitted, special, places, labels, told, n_proper, nominal)
 
 
+def _with_label(count: int) -> int:
+    """Return how many rows of a bin may have a label: by these, later, it must not be rare."""
+    return -(-count // _RARE)
+
+
 def _rare(count: int, rows: int, minimum: int | None) -> bool:
-    return not levels_are_safe(np.array([count, rows - count]), 1, minimum)
+    some = _with_label(count)
+    return not levels_are_safe(np.array([some, _with_label(rows) - some]), 1, minimum)
 
 
 def _without(table: Table, special: Sequence[float]) -> Table:

@@ -41,9 +41,10 @@ class PartyBins:
     free_withheld: Flags
 
     @property
-    def starts(self) -> list[int]:
-        """First bin of each column."""
-        return [0, *np.cumsum([len(own) for own in self.bins]).tolist()][:-1]
+    def slices(self) -> list[slice]:
+        """Bins of each column."""
+        ends = np.cumsum([len(own) for own in self.bins]).tolist()
+        return [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]
 
     @property
     def frame(self) -> pd.DataFrame:

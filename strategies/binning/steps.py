@@ -187,8 +187,8 @@ class BinSteps(StepGroup):
         withheld = self._told.admit_bins(
             words.bins, bins.n_bins, own, 1, attempt, commitment, recognised
         )
-        unlabelled = self.own_rows(labelled=False)
-        numbers = self._numbers[unlabelled]
+        unlabelled = self._own_rows(labelled=False)
+        numbers = self.numbers[unlabelled]
         free_withheld = self._told.admit_bins(numbers, bins.n_bins, unlabelled)
         layout = Layout(dict(zip(names, widths, strict=True)))
         streams = {
@@ -234,14 +234,14 @@ class BinSteps(StepGroup):
     def _label(self, owner: str) -> str:
         return f"bins {self._purpose} of {owner}"
 
-    def own_rows(self, labelled: bool) -> Indices:
+    def _own_rows(self, labelled: bool) -> Indices:
         """Return which of the own rows have a label, or have none, in aligned order."""
         chosen = np.asarray(self._asked("labelled")) == int(labelled)
         own: Indices = self.party.rows_of(np.flatnonzero(chosen))[1]
         return own
 
     @property
-    def _numbers(self) -> Codes:
+    def numbers(self) -> Codes:
         """Bins of the own rows, (n_own, n_columns)."""
         if "bins.numbers" not in self.cache:
             self.cache["bins.numbers"] = self.bins.numbers(self.party.table, self.name)
@@ -260,7 +260,7 @@ class BinSteps(StepGroup):
         """The bins of labelled rows in words, and the tag of these."""
         if "bins.words" not in self.cache:
             held, seed = self._held, self.other(GroupKeySteps).seed
-            numbers = self._numbers[np.asarray(held.own)]
+            numbers = self.numbers[np.asarray(held.own)]
             words = _Words(numbers, self.bins.n_bins, held, int(self._asked("field")))
             blocks = (words.rows(start, stop) for start, stop in words.blocks())
             self.cache["bins.words"] = words, tag_of_blocks(seed, words.shape, blocks)

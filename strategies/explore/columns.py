@@ -45,7 +45,7 @@ class Variables:
     # A value is ``center + unit * z`` with ``z`` the offered column
     center: list[float] = field(default_factory=list)
     unit: list[float] = field(default_factory=list)
-    filled: list[bool] = field(default_factory=list)  # Cells are missing, too few to be told of
+    filled: list[bool] = field(default_factory=list)  # Cells are missing, and are not told of
 
     def to_plain(self) -> dict[str, Any]:
         """Return what travels."""
@@ -82,13 +82,20 @@ class Offered:
     variables: Variables
 
 
-def has_gaps(table: Table, policy_rows: int | None) -> bool:
-    """Whether a variable has missing cells, and so many that they can be told of."""
+def sizes(table: Table, policy_rows: int | None) -> dict[str, int]:
+    """Count what could be offered: levels, numbers, and different sets of missing cells."""
     rare = _Rare(len(table.frame), len(table.columns), policy_rows)
-    return any(n and not rare(n) for n in table.frame.isna().sum().tolist())
+    found, masks = {"levels": 0, "numbers": 0, "gaps": 0}, set()
+    for name, kind in table.kinds.items():
+        missing = table.frame[name].isna().to_numpy()
+        found["levels"] += len(_groups(table.frame[name], kind, missing, rare))
+        found["numbers"] += is_numeric(kind) or kind is Kind.ORDINAL
+        if missing.any() and not rare(int(missing.sum())):
+            masks.add(np.packbits(missing).tobytes())
+    return found | {"gaps": len(masks)}
 
 
-def offer(table: Table, rows: Indices, policy_rows: int | None, gaps: bool) -> Offered:
+def offer(table: Table, rows: Indices, policy_rows: int | None, ranks: bool, gaps: bool) -> Offered:
     """Make the columns of the rows that take part.
 
     Parameters
@@ -100,8 +107,11 @@ def offer(table: Table, rows: Indices, policy_rows: int | None, gaps: bool) -> O
         those of the whole table, which the server does not choose.
     policy_rows : int or None
         The fewest rows of a set that its owner tells of, if stated.
+    ranks : bool
+        Whether ranks are offered.
     gaps : bool
-        Whether any party has a variable with missing cells to tell of: then squares are needed.
+        Whether it is told which cells are observed; another party's may be missing, so squares are
+        needed, too. Without, missing cells count as the mean, or the most frequent level.
     """
     made, columns = Variables(), _Columns(len(table.frame), rows)
     masks: dict[bytes, int] = {}
@@ -109,7 +119,7 @@ def offer(table: Table, rows: Indices, policy_rows: int | None, gaps: bool) -> O
     for number, (name, kind) in enumerate(table.kinds.items()):
         column = table.frame[name]
         missing = column.isna().to_numpy()
-        told = bool(missing.any()) and not rare(int(missing.sum()))
+        told = gaps and bool(missing.any()) and not rare(int(missing.sum()))
         made.names.append(str(name))
         made.kinds.append(kind.value)
         made.filled.append(bool(missing.any()) and not told)
@@ -129,12 +139,10 @@ def offer(table: Table, rows: Indices, policy_rows: int | None, gaps: bool) -> O
         elif is_numeric(kind) or kind is Kind.ORDINAL:
             z, center, unit = _value(column, kind, missing)
             z[missing] *= not told
-            scores = rank_scores(np.where(missing, np.nan, z)[:, None])[:, 0]
-            value = columns.add(number, z)
-            rank = columns.add(number, scores)
-            if gaps:
-                square = columns.add(number, z**2)
-                rank_square = columns.add(number, scores**2)
+            value, square = columns.add_number(number, z, gaps)
+            if ranks:
+                scores = rank_scores(np.where(missing, np.nan, z)[:, None])[:, 0]
+                rank, rank_square = columns.add_number(number, scores, gaps)
         observed = -1
         if told:
             key = np.packbits(missing).tobytes()
@@ -174,6 +182,10 @@ class _Columns:
             self.variable.append(variable)
             self.squares.append(float(column @ column))
         return first
+
+    def add_number(self, variable: int, column: Array, squared: bool) -> tuple[int, int]:
+        """Add a column, and its squares if they are wanted; return their numbers."""
+        return self.add(variable, column), self.add(variable, *[column**2] * squared)
 
     @property
     def values(self) -> npt.NDArray[Any]:
@@ -219,8 +231,10 @@ class _Rare:
         return not levels_are_safe(counts, self._n_vectors, self._policy_rows)
 
 
-def _levels(column: "pd.Series[Any]", kind: Kind, missing: Flags, rare: _Rare) -> dict[str, Array]:
-    """Return an indicator of each level, rare ones together; the most frequent in missing cells."""
+def _groups(
+    column: "pd.Series[Any]", kind: Kind, missing: Flags, rare: _Rare
+) -> dict[str, list[Any]]:
+    """Return the levels of a variable, rare ones together; none of numbers, or of one level."""
     if is_numeric(kind) or kind is Kind.ORDINAL:
         return {}
     counts = column[~missing].value_counts()
@@ -237,11 +251,16 @@ def _levels(column: "pd.Series[Any]", kind: Kind, missing: Flags, rare: _Rare) -
         while label in groups:
             label += "."
         groups[label] = rest
-    if len(groups) < 2:
-        return {}
+    return groups if len(groups) > 1 else {}
+
+
+def _levels(column: "pd.Series[Any]", kind: Kind, missing: Flags, rare: _Rare) -> dict[str, Array]:
+    """Return an indicator of each level; that of the most frequent one in missing cells."""
+    groups = _groups(column, kind, missing, rare)
     found: dict[str, Array] = {
         label: column.isin(of).to_numpy().astype(np.float64) for label, of in groups.items()
     }
-    largest = max(found, key=lambda label: float(found[label].sum()))
-    found[largest] = np.maximum(found[largest], missing)
+    if found:
+        largest = max(found, key=lambda label: float(found[label].sum()))
+        found[largest] = np.maximum(found[largest], missing)
     return found

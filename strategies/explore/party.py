@@ -12,8 +12,9 @@ from flwr_vertical.products.masked import SendFields
 from flwr_vertical.products.pair_keys import Nonce
 from flwr_vertical.products.pairs import PairProductSteps
 from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits, takes_as
-from strategies.binning.steps import BinSteps
-from strategies.explore.columns import Offered, has_gaps, offer
+from strategies.binning.bins import fit_column_bins
+from strategies.binning.steps import MOST_BINS, BinSteps
+from strategies.explore.columns import Offered, offer, sizes
 
 CORRELATIONS = "correlations"
 """What a party keeps its page's table as, beside its own."""
@@ -21,7 +22,7 @@ CORRELATIONS = "correlations"
 MEASURES = ("correlation", "rank correlation", "cramers v", "eta", "gaps")
 """How two variables go together: numbers, their ranks, levels, numbers by level, missing cells."""
 
-_GAPS = "explore.gaps"
+_RANKS, _GAPS = "explore.ranks", "explore.gaps"
 _ROWS = 65_536  # at a time
 
 
@@ -50,15 +51,18 @@ class ExploreParty(Party):
         return columns
 
     @step(repeatable=False)  # a key pair is drawn
-    def prepare_exploration(self, nonce: Nonce) -> dict[str, Any]:
-        """Make the key pair of this run, and say whether variables have missing cells to tell of.
+    def prepare_exploration(
+        self, nonce: Nonce, most: Annotated[int, Within(0, MOST_BINS)]
+    ) -> dict[str, Any]:
+        """Make the key pair of this run, and say how many columns could be offered.
 
-        Message: nonce: of this run; returns what `PairKeySteps.pair_key` does, ``gaps`` and
-        ``n_variables``.
+        Message: nonce: of this run; most: bins of a variable, 0 for none; returns what
+        `PairKeySteps.pair_key` does, `sizes`, and how many ``bins`` there are of all variables.
         """
-        gaps = has_gaps(self.table, self.policy.min_rows)
-        told = self.pair_keys.pair_key(nonce)
-        return {**told, "gaps": gaps, "n_variables": len(self.table.columns)}
+        fewest, bins = self.policy.min_rows, 0
+        if most:
+            bins = sum(fit_column_bins(self.table, most, (), fewest, self.name).n_bins)
+        return {**self.pair_keys.pair_key(nonce), **sizes(self.table, fewest), "bins": bins}
 
     @step
     def send_masked(
@@ -66,16 +70,16 @@ class ExploreParty(Party):
         limbs: Annotated[int, Within(1, 2)],
         owner: str,
         sealed: Annotated[bytes, OWN],
+        ranks: bool,
         gaps: bool,
         **keys: Unpack[SendFields],
     ) -> dict[str, Any]:
         """Hand over the offered columns under a key stream, and say what they are.
 
-        Message: limbs, owner, sealed, **keys: see `PrivateProductSteps.send_masked`; gaps: whether
-        any party has missing cells to tell of; returns as there, and ``variables.*``, see
-        `Variables`.
+        Message: limbs, owner, sealed, **keys: see `PrivateProductSteps.send_masked`; ranks, gaps:
+        what is offered, see `offer`; returns as there, and ``variables.*``, see `Variables`.
         """
-        self.state[_GAPS] = gaps
+        self.state[_RANKS], self.state[_GAPS] = ranks, gaps
         self.cache.pop("explore.offered", None), self.cache.pop("explore.columns", None)
         told = self.products.send_masked(limbs, owner, sealed, **keys)
         about = self._offered.variables.to_plain()
@@ -142,7 +146,7 @@ class ExploreParty(Party):
     def _offered(self) -> Offered:
         if "explore.offered" not in self.cache:
             rows = self.rows_of(np.flatnonzero(self._held))[1]
-            gaps = bool(self.state[_GAPS])
-            self.cache["explore.offered"] = offer(self.table, rows, self.policy.min_rows, gaps)
+            wanted = bool(self.state[_RANKS]), bool(self.state[_GAPS])
+            self.cache["explore.offered"] = offer(self.table, rows, self.policy.min_rows, *wanted)
         offered: Offered = self.cache["explore.offered"]
         return offered

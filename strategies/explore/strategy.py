@@ -7,7 +7,7 @@ observed among the columns give what is missing together.
 ====================  ==============================================================================
 round                 what travels
 ====================  ==============================================================================
-prepare_exploration   up: a public key, whether cells are missing
+prepare_exploration   up: a public key, how many columns could be offered
 seal_group_seed       one party: up, the group seed, sealed for each other one
 send_masked           up: values, ranks and levels under the group's key stream; what they are
 open_pairs            down: who holds which rows; up: a private sum of small matrices, and own sums
@@ -89,7 +89,7 @@ class Explore(Strategy):
     )
     party = ExploreParty
     protocol = Protocol(
-        Round("prepare_exploration", "a public key, whether cells are missing", tells=FACTS),
+        Round("prepare_exploration", "a public key, numbers of columns and bins", tells=FACTS),
         PAIRS_OPENING,
         Maybe(BINS_OPENING),
         Round("finish_exploration", "nothing", tells=FACTS),
@@ -143,18 +143,26 @@ class Explore(Strategy):
             )
         progress.total = 5
         keys = PairKeys(federation)
-        prepared = federation.call("prepare_exploration", {"nonce": keys.nonce})
+        labels = _two_or_more(federation.labels, result)
+        asked = {"nonce": keys.nonce, "most": 0 if labels is None else self.n_bins}
+        prepared = federation.call("prepare_exploration", asked)
         keys.collect(prepared)
-        gaps = any(told["gaps"] for told in prepared.values())
-        width = 3 * sum(int(told["n_variables"]) for told in prepared.values())
+        ranks, gaps, width = _what_rows_allow(list(prepared.values()), held)
+        if not ranks:
+            left = "ranks" if gaps else "ranks, or for telling which cells are missing"
+            result.notes.append(
+                f"two parties share too few rows for {left}: ten go with each column of a party"
+            )
         limbs = 2 if len(held) * width**2 < _TWO_LIMBS else 1
-        group_key, labels = GroupKey(federation, keys), _two_or_more(federation.labels, result)
+        group_key = GroupKey(federation, keys)
         products = PairProducts(federation, group_key, limbs)
         progress.step("keys")
-        sent = products.send(gaps=gaps)
+        sent = products.send(ranks=ranks, gaps=gaps)
         progress.step("columns")
         known = None if labels is None else np.isfinite(labels)
-        pooled, fewest = _pooled(names, sent, products.pairs(held, known)), products.min_rows(1, 0)
+        n_sums = [] if labels is None else [int(prepared[name]["bins"]) + 1 for name in names]
+        moments = products.pairs(held, known, n_sums)
+        pooled, fewest = _pooled(names, sent, moments), products.min_rows(1, 0)
         del products, sent  # As large as the tables
         progress.step("moments")
         result.frames["overlap"] = overlap_of(held, names, fewest, federation.labels)
@@ -240,11 +248,32 @@ class Explore(Strategy):
             few = [name for name, filled in zip(made.names, made.filled, strict=True) if filled]
             for names_of, what in (
                 (hidden, "nothing is told of {}: a value is too rare, or there is only one"),
-                (few, "{} lack so few cells that these count as the mean or most frequent level"),
+                (
+                    few,
+                    "missing cells of {} are not told of, and count as the mean or commonest level",
+                ),
             ):
                 if names_of:
                     shown = ", ".join(names_of[:10]) + ", ..." * (len(names_of) > 10)
                     result.notes.append(f"{part.party}: {what.format(shown)}")
+
+
+def _what_rows_allow(told: list[dict[str, Any]], held: Flags) -> tuple[bool, bool, int]:
+    """Choose whether ranks, and which cells are observed, are offered; return the columns as well.
+
+    Both, unless fewer pairs of parties share enough rows then.
+    """
+    levels, numbers, masks = (
+        np.array([int(one[key]) for one in told]) for key in ("levels", "numbers", "gaps")
+    )
+    shared = held.T.astype(np.int64) @ held.astype(np.int64)
+    found, most, any_gaps = (False, False, 0), -1, bool(masks.any())
+    for ranks, gaps in ((True, any_gaps), (False, any_gaps), (False, False)):
+        widths = levels + numbers * (1 + ranks) * (1 + gaps) + masks * gaps
+        enough = shared >= 10 * np.maximum.outer(widths, widths)
+        if (n_pairs := int(np.triu(enough, 1).sum())) > most:
+            found, most = (ranks, gaps, int(widths.sum())), n_pairs
+    return found
 
 
 def _two_or_more(labels: Any, result: Result) -> Array | None:

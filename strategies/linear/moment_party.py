@@ -75,7 +75,7 @@ class MomentArbiter(Arbiter):
 
 
 _MOST_EVALUATIONS = 48
-_EVALUATED = (
+EVALUATED = (
     Round("send_digits", "its columns in digits, under a key stream", tells=ROWS, again=True),
     Repeat(
         Round("place_fits", "summed, an angle for each row under key streams; how far fits reach"),
@@ -86,6 +86,7 @@ _EVALUATED = (
         at_most=_MOST_EVALUATIONS,
     ),
 )
+"""What evaluations of means exchange."""
 
 
 def moments_protocol(*evaluated_if: str, opening: Part = OPENED_PRODUCTS) -> Protocol:
@@ -93,7 +94,7 @@ def moments_protocol(*evaluated_if: str, opening: Part = OPENED_PRODUCTS) -> Pro
     return Protocol(
         Round("prepare_moments", "names of columns, number of rows, keys", tells=(FACTS, EPSILON)),
         opening,
-        *(If(condition, *_EVALUATED) for condition in evaluated_if),
+        *(If(condition, *EVALUATED) for condition in evaluated_if),
         Round(
             "finish_moments",
             "summed, a rounded term of each sample without a label",

@@ -51,7 +51,7 @@ def large_sets(mask: Flags, fewest: int) -> Flags:
     return large
 
 
-class _HandingOn(GroupKey):
+class HandingOn(GroupKey):
     """Hands further arguments on, once, with the sealed seed."""
 
     further: dict[str, dict[str, Any]]
@@ -103,7 +103,7 @@ class LabelledCompletion:
     ) -> GroupKey:
         """Have the rows completed; four rounds. Returns the key that the completed columns take."""
         names = federation.parties
-        key = _HandingOn(federation, pairs)
+        key = HandingOn(federation, pairs)
         key.further = {name: {"completing": True} for name in names}
         products = PairProducts(federation, key, limbs=1)
         sent = products.send()

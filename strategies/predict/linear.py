@@ -36,6 +36,8 @@ _DONE = "node.predict.done"
 class PredictParty(Party):
     """Has its own coefficients from the run named ``fitted``; no step takes any."""
 
+    kept: ClassVar[type[LinearPart]] = LinearPart
+
     @step
     def open_model(self, model: Annotated[str, Within(1, 200)]) -> dict[str, Any]:
         """Look for what this party kept, and say which rows count as missing.
@@ -78,7 +80,7 @@ class PredictParty(Party):
         return Summands({"term": term}, {"dropped": self._dropped(part), "outside": outside})
 
     def _part(self, model: str) -> LinearPart:
-        part = self.load_model(LinearPart)
+        part = self.load_model(self.kept)
         if part is None:
             raise DataError(
                 f"party {self.name!r} does not know which of its models to use; name the run of "

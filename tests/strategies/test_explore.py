@@ -227,7 +227,7 @@ def test_constant_and_nearly_complete_columns_are_named():
     tables["bank"].loc[tables["bank"].index[0], "income"] = np.nan
     result = explored(tables, min_rows=None)
     notes = " ".join(result.notes)
-    assert "income lack so few cells" in notes
+    assert "missing cells of income are not told of" in notes
     assert np.isnan(result.variables.loc[("bank", "income"), "missing"])
     assert frozenset(("same", "debts")) not in found(result, "correlation")
 
@@ -249,7 +249,7 @@ def test_information_value_is_counted_by_hand():
         cells = tables[party][variable].fillna("missing")
         events = pd.crosstab(cells[y.notna()], y.dropna())
         share = events / events.sum()
-        own = bins.xs((party, variable))
+        own = bins.sort_index().xs((party, variable))
         assert own["n"].to_dict() == events.sum(axis=1).to_dict()
         assert own["events"].to_dict() == events[1.0].to_dict()
         woe = np.log(share[0.0] / share[1.0])
@@ -310,3 +310,18 @@ def test_a_party_refuses_labels_that_single_out_few_of_the_shared_rows(monkeypat
         PartyError, match="sums that tell of 3 of its rows alone, with what was opened before"
     ):
         explored(tables_of(n=1200, lost=250), labels=labels, min_rows=50)
+
+
+def test_ranks_and_gaps_are_left_out_where_rows_are_few():
+    tables = tables_of(n=700, gaps=0.3)
+    assert "too few rows" not in " ".join(explored(tables, min_rows=10).notes)
+    ids = tables["bank"].index[:100]
+    few = {name: table.loc[ids] for name, table in tables.items()}
+    result = explored(few, min_rows=10)
+    notes = " ".join(result.notes)
+    assert "too few rows for ranks, or for telling which cells are missing" in notes
+    assert not found(result, "rank correlation")
+    filled = pooled(few)[["income", "debts"]]
+    filled = filled.fillna(filled.mean())
+    line = found(result, "correlation")[frozenset(("income", "debts"))]
+    assert line.value == pytest.approx(filled.corr().iloc[0, 1], abs=1e-9)

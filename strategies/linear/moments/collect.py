@@ -35,6 +35,7 @@ from flwr_vertical.products import (
     PrivateProducts,
     products_of,
 )
+from flwr_vertical.products.labels import Commitment
 from flwr_vertical.products.noise import room_for
 from flwr_vertical.products.row_groups import RowGroups
 from strategies.linear.moments.dp_opening import (
@@ -54,8 +55,12 @@ Grouping = Callable[[npt.NDArray[np.bool_], npt.NDArray[np.int64], MinimumRows],
 Completing = Callable[[Federation, PairKeys, Problem, RowGroups, Result], GroupKey]
 """Has rows completed, and returns the key that the completed columns take."""
 
-# Two limbs take four times the work, and matter where rows are few: there they cost nothing.
 _TWO_LIMBS = 4e7
+
+
+def limbs_for(n_rows: int, n_columns: int) -> int:
+    """Return how many limbs: two take four times the work, and matter where rows are few."""
+    return 2 if n_rows * n_columns**2 < _TWO_LIMBS else 1
 
 
 @dataclass(frozen=True)
@@ -177,15 +182,16 @@ def open_moments(
     grouping: Grouping = by_pattern,
     completing: Completing | None = None,
     vectors: Callable[[Problem, RowGroups], Array] | None = None,
+    commitment: Commitment | None = None,
     **reading: Any,
 ) -> OpenedMoments:
     """Open the moments of all parties' columns and the labels; four rounds, completing seven.
 
     `vectors`: what columns are multiplied with in place of the labels, (n_labelled, n_vectors);
-    `reading`: see `prepare`.
+    `commitment`: to these, if `completing` multiplies with them, too; `reading`: see `prepare`.
     """
     prepared = prepare(federation, alignment, result, intercept=intercept, **reading)
-    return open_prepared(prepared, intercept, grouping, completing, vectors)
+    return open_prepared(prepared, intercept, grouping, completing, vectors, commitment)
 
 
 def prepare(
@@ -234,6 +240,7 @@ def open_prepared(
     grouping: Grouping = by_pattern,
     completing: Completing | None = None,
     vectors: Callable[[Problem, RowGroups], Array] | None = None,
+    commitment: Commitment | None = None,
 ) -> OpenedMoments:
     """Open the moments by group of rows; three rounds, completing six."""
     federation, result, problem = prepared.federation, prepared.result, prepared.problem
@@ -243,7 +250,7 @@ def open_prepared(
     y = problem.y[:, None] if vectors is None else vectors(problem, groups)
     group_key = GroupKey(federation, prepared.pairs)
     if budget is None:
-        limbs = 2 if len(problem.y) * n_columns**2 < _TWO_LIMBS else 1
+        limbs = limbs_for(len(problem.y), n_columns)
         if completing is not None:
             group_key = completing(federation, prepared.pairs, problem, groups, result)
         products = products_of(federation, group_key, limbs)
@@ -251,6 +258,8 @@ def open_prepared(
         levels = budget.rule.levels(list(widths.values()), ~groups.mask, 1)
         room = room_for(levels, len(problem.y))
         products = products_of(federation, group_key, 1, room, 1.0, noisy=True)
+    if commitment is not None:
+        products.commitment = commitment
     products.send(y)
     moments = products.moments(groups.group, len(groups.mask), y, groups.mask)
     if budget is not None and isinstance(products, EncryptedProducts):

@@ -1,0 +1,119 @@
+"""The server half up to the fit: label sums by bin, merged bins, which rows take part."""
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical import Federation, Result
+from flwr_vertical.arrays import Flags
+from flwr_vertical.errors import DataError
+from flwr_vertical.products import GroupKey, PairKeys
+from flwr_vertical.products.labels import Commitment
+from flwr_vertical.products.row_groups import RowGroups, group_rows
+from strategies.binning.label_sums import LabelSums
+from strategies.linear.moments.collect import limbs_for
+from strategies.linear.moments.groups import MinimumRows, too_few
+from strategies.linear.problem import Problem
+from strategies.normal.labelled_server import HandingOn
+from strategies.scorecard.card import CardColumns
+
+_VECTORS = 16
+"""Vectors that a fit may take of the smallest set: labels, information, and 13 evaluations."""
+
+
+class BinnedColumns:
+    """Has every party bin its columns, and tells it the weights of evidence.
+
+    Parameters
+    ----------
+    commitment : Commitment
+        To the labels; that of all products of the run.
+    bins : int
+        Of a column, before they are merged.
+    special : tuple of float
+    share : float
+        Of the rows, the smallest share of a merged bin.
+    points_to_double : float
+    """
+
+    columns: dict[str, CardColumns]  # By party
+    fewest: int  # Rows of the smallest set with which evaluations count as vectors
+    _who: Flags  # (n_labelled, n_parties): whose rows take part
+
+    def __init__(
+        self,
+        commitment: Commitment,
+        bins: int,
+        special: tuple[float, ...],
+        share: float,
+        points_to_double: float,
+    ) -> None:
+        self._commitment, self._bins, self._special = commitment, bins, special
+        self._share, self._double = share, points_to_double
+
+    def rows(self, mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows) -> RowGroups:
+        """Take as one group all rows of sets of parties that are large enough.
+
+        Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,).
+        """
+        needed = max(minimum.of(int(widths.sum())), minimum.rows_for(_VECTORS))
+        groups = group_rows(mask, widths, 1, needed)
+        if not len(groups.mask):
+            largest = int(np.unique(mask, axis=0, return_counts=True)[1].max(initial=0))
+            raise too_few(largest, needed, int(widths.sum()))
+        taken = groups.group >= 0
+        self._who = ~groups.mask[groups.group] & taken[:, None]
+        self.fewest = int(np.bincount(groups.group[taken]).min())
+        none = np.zeros((1, mask.shape[1]), dtype=bool)
+        return RowGroups(none, np.where(taken, 0, -1), groups.n_merged, groups.n_left_out)
+
+    def __call__(
+        self,
+        federation: Federation,
+        pairs: PairKeys,
+        problem: Problem,
+        groups: RowGroups,
+        result: Result,
+    ) -> GroupKey:
+        """Have bins opened; three rounds. Returns the key that hands on what is made of them."""
+        y, names = problem.y, federation.parties
+        labels = np.full(len(problem.labelled) + len(problem.free), np.nan)
+        labels[problem.labelled] = y
+        key = HandingOn(federation, pairs)
+        key.further = {}
+        limbs = limbs_for(len(y), problem.n_columns)
+        sums = LabelSums(federation, key, limbs)
+        sums.commitment = self._commitment
+        sums.send_bins(labels, self._bins, self._special)
+        opened, event = sums.open_bins(), y == y.max()
+        self.columns, further = {}, {}
+        taken = groups.group >= 0
+        for k, name in enumerate(names):
+            own = opened[name]
+            events = np.rint((own.sums - y.min() * own.counts) / (y.max() - y.min()))
+            sets = [self._who[:, k], taken & ~self._who[:, k]]
+            held, lacked = ((float(rows.sum()), float(event[rows].sum())) for rows in sets)
+            card = CardColumns.of(own, events, self._share, held, lacked)
+            if card.names != problem.columns[name]:
+                raise DataError(
+                    f"party {name!r} has the columns {card.names}, and said {problem.columns[name]}"
+                )
+            self.columns[name] = card
+            further[name] = {
+                "who": self._who.view(np.uint8),
+                "evidence": card.evidence,
+                "merged": np.concatenate(card.merged).astype(np.int64),
+                "block": card.block,
+                "points_to_double": self._double,
+            }
+            self._note_withheld(name, card, result)
+        key.further = further
+        return key
+
+    def _note_withheld(self, name: str, card: CardColumns, result: Result) -> None:
+        columns = zip(card.opened.columns, card.opened.withheld, strict=True)
+        hidden = [column for column, gone in columns if gone]
+        if hidden:
+            result.notes.append(
+                f"party {name!r}: columns {hidden} have no points: too few labelled rows to be "
+                "told of are in one of their bins, or at the party at all"
+            )
