@@ -84,7 +84,7 @@ class Explore(Strategy):
     name: ClassVar[str] = "explore"
     uses_labels = True
     demo = MappingProxyType(
-        {"labels": "demo", "demo.missing-cells": 0.1, "demo.missing-blocks": 0.2}
+        {"labels": "demo", "demo.missing-cells": 0.0, "demo.missing-blocks": 0.2}
         | {"demo.missing-labels": 0.3}
     )
     party = ExploreParty
