@@ -275,7 +275,10 @@ def test_modes_agree_on_coefficients_and_predictions(case, mode):
             return
     plain, other = result_of(case, "plain"), result_of(case, mode)
     assert_near(plain, other, {"rtol": 1e-4, "atol": 1e-4}, {"rtol": 1e-4, "atol": 1e-4})
-    assert plain.predictions is not None or plain.coefficients is not None
+    for name, frame in plain.frames.items():
+        sums = (f.select_dtypes("number").sum().astype(float) for f in (frame, other.frames[name]))
+        np.testing.assert_allclose(*sums, rtol=1e-4, atol=1e-4)
+    assert plain.frames or plain.predictions is not None or plain.coefficients is not None
 
 
 # -- what is the core's ----------------------------------------------------------------------
