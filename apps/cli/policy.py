@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from apps.cli.policy_words import in_words
 from apps.cli.run_config import app_defaults, checked_config
-from flwr_vertical.policy.describe import in_words
 from flwr_vertical.policy.reading import read_policy, read_policy_file
 from flwr_vertical.policy.record import PREFIX, Policy, text_of
 from flwr_vertical.policy.requirements import asked_by, for_arbiter
