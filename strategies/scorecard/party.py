@@ -270,8 +270,8 @@ class ScorecardParty(Party):
     def finish_moments(self, **model: Any) -> Summands:
         """Forget the seed, keep coefficients and points, send terms of unlabelled samples.
 
-        Message and return value: see `PredictionSteps.keep_model`. The party's own files get the
-        points of its rows and the reasons for them, ``points``, and its bins, ``bins``.
+        Message and return value: see `PredictionSteps.keep_model`. The party gets files of its
+        own: the ``points`` of its rows with reasons, and its ``bins``.
         """
         self.group_key.erase_group_seed()
         told = self.prediction.keep(**model)
