@@ -206,6 +206,7 @@ class ScoredRows(CompletedRows):
     ) -> Flags:
         """Decide as if sums over each set were told; a column is withheld in all or in none."""
         sets = self._party.find_group(EvidenceRows).sets
+        check_fits(self._name, "group", group, Shape(*sets.shape))
         own = np.where(np.asarray(group) >= 0, sets, -1)
         numbers, at = np.unique(own[own >= 0], return_inverse=True)
         own[own >= 0] = at
