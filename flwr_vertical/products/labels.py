@@ -48,6 +48,7 @@ class Commitment:
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
         self.digest = self.nonce = b""
+        self.bound: BoundVectors | None = None  # what parties recognise the vectors by
 
     def of(self, vectors: npt.NDArray[np.float64]) -> bytes:
         """Commit to vectors, or check that they are those committed to.

@@ -363,7 +363,6 @@ class PrivateProducts:
     _n_columns: dict[str, int] = field(default_factory=dict)
     _tags: dict[str, bytes] = field(default_factory=dict)
     _minima: dict[str, int] = field(default_factory=dict)
-    _bound: "BoundVectors | None" = None
     _asked_at: int = 0  # place in the course where the columns were asked for
     _asked: tuple[dict[str, Any], dict[str, dict[str, Any]]] = field(
         default_factory=lambda: ({}, {})
@@ -408,7 +407,8 @@ class PrivateProducts:
         if vectors is not None:
             arguments["commitment"] = self.commitment.of(vectors)
             # Noisy sums are counted by epsilon, so nobody need recognise the labels.
-            if pairs is not None and pairs.remembering and self.vector_unit is None:
+            known = self.vector_unit is not None or self.commitment.bound is not None
+            if pairs is not None and pairs.remembering and not known:
                 vectors = checked_vectors(vectors, len(vectors))
                 encoded, _ = self._encoded(vectors, fraction_bits(len(vectors)))
                 bound = BoundVectors(self.federation, encoded, pairs.remembering)
@@ -419,7 +419,7 @@ class PrivateProducts:
         replies = self._ask()
         if bound is not None:
             bound.collect(replies)
-            self._bound = bound
+            self.commitment.bound = bound
         return replies
 
     def _ask(self) -> dict[str, dict[str, Any]]:
@@ -600,7 +600,7 @@ class PrivateProducts:
     ) -> dict[str, KeyStream]:
         """Fill in who gets masked vectors, and who the seed of their mask; return the masks."""
         common["attempt"] = self.federation.random_bytes(ATTEMPT_BYTES)
-        bound = self._bound
+        bound = self.commitment.bound
         if bound is None or not np.array_equal(bound.encoded, encoded):
             masks = MaskedVectors(self.federation, encoded)
         else:

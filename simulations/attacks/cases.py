@@ -57,7 +57,7 @@ _VARIANTS: dict[str, list[dict[str, Any]]] = {
     "gbdt": [{"histograms": "open"}],
 }
 """Further settings that are tried where nodes must agree."""
-_CLASSES = dict.fromkeys(("svm", "forest", "lda", "explore"), "binomial")
+_CLASSES = dict.fromkeys(("svm", "forest", "lda", "explore", "scorecard"), "binomial")
 """By strategy, the family of its labels where it has no such setting and they are not numbers."""
 
 _TELL_NOTHING = {"generated", "networks"}

@@ -11,6 +11,7 @@ event it is ``base_score + factor ln(o / base_odds)`` with ``factor = points_to_
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -57,8 +58,8 @@ class PointScale:
 class CardColumns:
     """A party's columns in merged bins.
 
-    Shapes: events (n_bins,): rows with the event of each bin as it was opened; held: labelled rows
-    that the party has, lacked: those that it lacks, each (rows, rows with the event).
+    Shapes: events (n_bins,): rows with the event of each bin as it was opened; held: rows of the
+    fit that the party has, lacked: those that it lacks, each (rows, rows with the event).
     """
 
     opened: PartyBins
@@ -66,6 +67,7 @@ class CardColumns:
     merged: list[Indices]  # Of each column, the merged bin of each bin
     held: tuple[float, float]
     lacked: tuple[float, float]
+    has_block: bool  # Whether the party lacks labelled rows, in the fit or not
 
     @classmethod
     def of(
@@ -73,8 +75,7 @@ class CardColumns:
         opened: PartyBins,
         events: Array,
         share: float,
-        held: tuple[float, float],
-        lacked: tuple[float, float],
+        **block: Any,
     ) -> "CardColumns":
         """Merge bins whose weights of evidence are not monotone, and small ones."""
         merged = []
@@ -86,17 +87,12 @@ class CardColumns:
                 if opened.withheld[j]
                 else merge_bins(n, e, proper, nominal, share, LEAST_EVENTS)
             )
-        return cls(opened, events, merged, held, lacked)
+        return cls(opened, events, merged, **block)
 
     @property
     def names(self) -> list[str]:
         """Of the columns of the fit: that which tells rows held from others is the last one."""
         return self.opened.columns + [HELD] * self.has_block
-
-    @property
-    def has_block(self) -> bool:
-        """Whether the party lacks labelled rows."""
-        return self.lacked[0] > 0
 
     def sums(self, j: int) -> tuple[Array, Array]:
         """Return rows, and those with the event, of the merged bins of a column."""

@@ -92,7 +92,10 @@ class BinnedColumns:
             events = np.rint((own.sums - y.min() * own.counts) / (y.max() - y.min()))
             sets = [self._who[:, k], taken & ~self._who[:, k]]
             held, lacked = ((float(rows.sum()), float(event[rows].sum())) for rows in sets)
-            card = CardColumns.of(own, events, self._share, held, lacked)
+            lacks = bool(problem.mask[:, k].any())
+            card = CardColumns.of(
+                own, events, self._share, held=held, lacked=lacked, has_block=lacks
+            )
             if card.names != problem.columns[name]:
                 raise DataError(
                     f"party {name!r} has the columns {card.names}, and said {problem.columns[name]}"

@@ -206,6 +206,7 @@ class ScoredRows(CompletedRows):
     ) -> Flags:
         """Decide as if sums over each set were told; a column is withheld in all or in none."""
         sets = self._party.find_group(EvidenceRows).sets
+        check_fits(self._name, "group", group, Shape(*sets.shape))
         own = np.where(np.asarray(group) >= 0, sets, -1)
         numbers, at = np.unique(own[own >= 0], return_inverse=True)
         own[own >= 0] = at
@@ -270,8 +271,8 @@ class ScorecardParty(Party):
     def finish_moments(self, **model: Any) -> Summands:
         """Forget the seed, keep coefficients and points, send terms of unlabelled samples.
 
-        Message and return value: see `PredictionSteps.keep_model`. The party's own files get the
-        points of its rows and the reasons for them, ``points``, and its bins, ``bins``.
+        Message and return value: see `PredictionSteps.keep_model`. The party gets files of its
+        own: the ``points`` of its rows with reasons, and its ``bins``.
         """
         self.group_key.erase_group_seed()
         told = self.prediction.keep(**model)

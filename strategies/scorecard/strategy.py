@@ -74,9 +74,9 @@ class Scorecard(Strategy):
     `Result.scorecard` has, by party, column and merged bin, rows, events, evidence, information
     value, coefficient and points; a sample's score is the sum of its points and of ``model base``.
     `Result.stability` has information value and population stability index (samples with a label
-    and without) of each column. Ranges have numbers there: each party finds their limits, and the
-    points of its own samples with the columns that cost these most (reasons), in its own files,
-    ``bins`` and ``points``.
+    and without) of each column. Ranges have numbers there. On its node a party gets two
+    files: the points of its own samples, with the columns that cost these most as reasons
+    (``<party>.points.parquet``), and its bins with their limits (``<party>.bins.parquet``).
 
     `Result.predictions` has the samples without a label, the probability of the event and the
     score. How good a card is on samples that it was not fitted to `cross_validate` says; a Gini

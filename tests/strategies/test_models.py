@@ -21,6 +21,7 @@ from strategies.glm_admm import GLMADMM
 from strategies.lda import LDA
 from strategies.normal import JointNormal
 from strategies.predict import Predict
+from strategies.scorecard import Scorecard
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 from strategies.vfem_iterations import VFEMIterations
 
@@ -39,7 +40,7 @@ def data(n=300, seed=0, missing=0.2):
 
 def fit(strategy, **settings):
     tables, y = data()
-    if isinstance(strategy, LDA) or getattr(strategy, "family", "") == "binomial":
+    if isinstance(strategy, LDA | Scorecard) or getattr(strategy, "family", "") == "binomial":
         y = (y > y.median()).astype(float)
     return simulate(strategy, tables, y, progress=False, **({"min_rows": 20} | settings))
 
@@ -76,6 +77,7 @@ WITH_MODEL = [
     FedPSGAR(n_associated=1),
     LDA(encoding="one-hot"),
     JointNormal(),
+    Scorecard(),
 ]
 WITHOUT = {"complete-case", "mean-impute", "single", "predict"} | {
     "false-vfl", "fedhssl", "laser-vfl", "plug-vfl",

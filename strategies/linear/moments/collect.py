@@ -42,7 +42,7 @@ from strategies.linear.moments.dp_opening import (
     LABEL,
     FitBudget,
     GroupNoise,
-    LabelSums,
+    LabelMoments,
     group_noise,
     label_sums,
     with_server_noise,
@@ -331,7 +331,7 @@ def _costs(mask: Flags, groups: RowGroups, needed: int, n_parties: int) -> list[
 
 
 def _patterns(
-    moments: Moments, groups: RowGroups, y: Array, labels: list[LabelSums] | None
+    moments: Moments, groups: RowGroups, y: Array, labels: list[LabelMoments] | None
 ) -> Patterns:
     """Put the opened sums and those of the labels together."""
     n_columns = moments.sums.shape[1]

@@ -114,7 +114,7 @@ _GRID = 40
 
 
 @dataclass(frozen=True)
-class LabelSums:
+class LabelMoments:
     """Sums of the labels of one group of rows."""
 
     with_columns: Array  # (n_columns,): products with each column
@@ -143,7 +143,7 @@ def noisy_label_sums(
     totals: Array,
     squares: Array,
     key: bytes,
-) -> list[LabelSums]:
+) -> list[LabelMoments]:
     """Add the server's noise.
 
     Shapes: present (n_groups, n_parties): whose columns are in the sums of a group; with_columns
@@ -154,7 +154,7 @@ def noisy_label_sums(
     levels = rule.levels(widths, present, 1)[:, VECTORS]
     of_total, of_square = rule.of_vectors(widths, present, 1)
     return [
-        LabelSums(
+        LabelMoments(
             np.array([noisy(float(value), level) for value in with_columns[g]]),
             noisy(float(totals[g]), float(of_total[g])),
             noisy(float(squares[g]), float(of_square[g])),
@@ -196,7 +196,7 @@ def label_sums(
     groups: RowGroups,
     y: Array,
     widths: list[int],
-) -> list[LabelSums]:
+) -> list[LabelMoments]:
     """Add the server's noise to the labels' sums, of each group and of the rows that tell nothing.
 
     The last are those in no group, and in groups of which no column is told.
@@ -241,7 +241,7 @@ def with_server_noise(
 
 
 def group_noise(
-    moments: Moments, labels: list[LabelSums] | None, mean: Array, spread: Array
+    moments: Moments, labels: list[LabelMoments] | None, mean: Array, spread: Array
 ) -> list[GroupNoise] | None:
     """Return the noise on the moments of each group that is told of, of standardised columns."""
     sums, products, vectors = (
