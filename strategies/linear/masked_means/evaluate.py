@@ -148,7 +148,7 @@ class MaskedMeans:
     ) -> tuple[Array, Array]:
         """Open sums of a function without a constant, and of each column times it, by weighting.
 
-        Shapes: weights (n_weightings, n): secret, at most 1; returns (n_weightings,) and
+        Shapes: weights (n_weightings, n): secret, 1 on average at most; returns (n_weightings,) and
         (n_weightings, n_columns); one round.
         """
         sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
@@ -180,7 +180,7 @@ class MaskedMeans:
     ) -> tuple[Array, float | None]:
         """Open products of 1 and centred columns with the variance, and the cumulant; one round.
 
-        Shapes: weights (1, n): secret, at most 1, of rows; of one function without a constant.
+        Shapes: weights (1, n): secret, 1 on average at most; of one function without a constant.
         """
         n = len(placed.alpha)
         sizes = [b.of_sum(n, self._largest, d) for b, d in zip(bounds, (2, 0), strict=False)]
