@@ -16,7 +16,7 @@ is the weighted products less what lambda takes (`RiskSets.taken_by`). The serve
 sample's sines and cosines by ``E_k`` before it masks them, so parties see no time.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,6 +41,8 @@ about the square."""
 _OVERSHOT = 0.7
 """A step whose score points back by more than this share went much too far."""
 _MOST_HALVINGS = 6
+_GROWS = 0.1
+"""Of a column in standard deviations: a last step that is longer has no end."""
 _CONVERGED = 0.05
 _MOST_EVALUATIONS = 30
 
@@ -103,14 +105,13 @@ class PartialLikelihood(EvaluatedColumns):
         largest = float(np.exp(radius))
         spread = float(slopes @ self._second @ slopes)
         typical = _FAR * self._n_rows * least * float(np.exp(min(spread / 2.0, 2.0 * REACH)))
-        bound = Bound(min(typical, self._n_rows * largest), largest)
-        self._last = placed, found, bound
-        # Of mean 1: sums of late intervals, over few samples, are as exact as others.
+        # Of mean 1: sums about late knots, over few samples, are as exact as others.
         exposure = self._risk.exposure
         size = exposure.mean(axis=1)
-        total, columns = self._means.open_weighted(
-            placed, placed.centre, found, exposure / size[:, None], bound
-        )
+        weights = exposure / size[:, None]
+        bound = Bound(min(typical, self._n_rows * largest), largest, float(weights.max()))
+        self._last = placed, found, bound
+        total, columns = self._means.open_weighted(placed, placed.centre, found, weights, bound)
         if (total > (1.0 + _ROUNDING) * bound.total).any():
             return None
         unit = size * float(np.exp(placed.centre))
@@ -125,9 +126,11 @@ class PartialLikelihood(EvaluatedColumns):
         placed, expansion, bound = self._last
         levels = self._risk.levels(here.sums)
         weights = levels @ self._risk.exposure
-        size = float(weights.max())
+        size = float(weights.mean())
+        weights = weights[None] / size
+        bound = replace(bound, heaviest=float(weights.max()))
         opened, _ = self._means.open_information(
-            placed, placed.centre, [expansion], [bound], weights[None] / size
+            placed, placed.centre, [expansion], [bound], weights
         )
         kept = 1 + self._kept
         products = opened[np.ix_(kept, kept)] / np.outer(self._scale, self._scale)
@@ -164,6 +167,8 @@ class PartialLikelihood(EvaluatedColumns):
             if distance < _NEAR or self.evaluations >= most:
                 curvature, pairs = self.inform(here), []
                 step, distance = _newton(curvature, here.score)
+                if np.abs(step).max() > _GROWS and self.evaluations >= most:
+                    raise self._refusal(step)
                 if distance < 2.0 * _NEAR or self.evaluations >= most:
                     return self._fit(here, step, curvature, distance)
             trial = here.slopes + step
@@ -191,13 +196,13 @@ class PartialLikelihood(EvaluatedColumns):
         )
 
     def _refusal(self, slopes: Array) -> DataError:
-        largest = self._kept[np.argsort(-np.abs(slopes))[:3]]
-        shown = ", ".join(self._names[j] for j in largest)
+        size = np.abs(slopes)
+        shown = ", ".join(self._names[self._kept[j]] for j in np.flatnonzero(size > size.max() / 3))
         return DataError(
-            f"no maximum of the likelihood was found in {self.evaluations} evaluations; the "
-            f"largest coefficients are those of {shown}. A level without events has none: leave "
-            "it out or merge it; transform columns with values far out; or have the parties allow "
-            "more 'vectors' in their node config"
+            f"no maximum of the likelihood was found in {self.evaluations} evaluations: "
+            f"coefficients of {shown} go on growing. A level without events has none: leave it out "
+            "or merge it. Transform columns with values far out, or have the parties allow more "
+            "'vectors' in their node config"
         )
 
 

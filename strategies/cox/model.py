@@ -13,7 +13,8 @@ from flwr_vertical.arrays import Array
 from flwr_vertical.pages import figures as fg
 from flwr_vertical.pages.page import Section, dataframe_html
 
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(101)
+_NODES = np.linspace(-9.0, 9.0, 2001)
+_WEIGHTS = np.exp(-(_NODES**2) / 2.0)
 
 
 @dataclass
@@ -58,7 +59,12 @@ class CoxModel(Model):
         columns = {"coef": b, "exp(coef)": np.exp(b), "se(coef)": frame["std_error"]}
         columns |= {f"coef {end} {percent}": at for end, at in ends.items()}
         columns |= {f"exp(coef) {end} {percent}": np.exp(at) for end, at in ends.items()}
-        columns |= {"z": frame["z"], "p": frame["p_value"], "-log2(p)": -np.log2(frame["p_value"])}
+        columns |= {
+            "cmp to": 0.0,
+            "z": frame["z"],
+            "p": frame["p_value"],
+            "-log2(p)": -np.log2(frame["p_value"]),
+        }
         return pd.DataFrame(columns)
 
     def survival(self, values: pd.DataFrame, stratum: int = 0) -> pd.DataFrame:

@@ -63,12 +63,16 @@ class Bound:
 
     total: float  # What the sum of their absolute values is expected not to exceed
     largest: float  # What none exceeds
+    heaviest: float = 1.0  # What no weight of a row exceeds, where weights are 1 on average
 
     def of_sum(self, n: int, digit: float, degree: int) -> float:
         """Return what no sum of values times products of digits exceeds."""
         # Leading digits have a root mean square of at most 2^8 and rounding (Cauchy, Schwarz).
         root = 1.01 * 2.0**DIGIT_BITS
-        by_total, by_largest = self.total * digit**degree, self.largest * n * root**degree
+        by_total, by_largest = (
+            self.total * digit**degree,
+            self.largest * self.heaviest * n * root**degree,
+        )
         # The sum of the values themselves must be right even where they exceed what is expected.
         return max(min(by_total, by_largest), self.largest * n)
 

@@ -1,0 +1,317 @@
+"""Proportional hazards over parties, against statsmodels and row by row."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from statsmodels.duration.hazard_regression import PHReg
+
+from flwr_vertical import Result, simulate
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.policy.defaults import max_vectors
+from flwr_vertical.reports.report import report_html
+from strategies.cox import Cox, survival_labels
+from strategies.cox.model import concordance
+from strategies.cox.risk_sets import risk_sets
+from strategies.predict import Predict
+from tests.oracles import cox as oracle
+
+EVERY_TIME = {"policy": {"min-rows": 1, "vectors": 10**6, "openings": 10**6}}
+"""With which all event times are knots."""
+
+# lifelines needs pandas 2: its numbers are those of `CoxPHFitter().fit(frame, "time", "event",
+# fit_options={"precision": 1e-12, "r_precision": 1e-14})` and of `proportional_hazard_test(...,
+# time_transform="rank")` in an environment of its own.
+LIFELINES_COLUMNS = [
+    *("coef", "exp(coef)", "se(coef)", "coef lower 95%", "coef upper 95%"),
+    *("exp(coef) lower 95%", "exp(coef) upper 95%", "cmp to", "z", "p", "-log2(p)"),
+]
+LIFELINES = {
+    "coef": [0.0311418613, 0.41071275, 0.700965874, -0.0162658617],
+    "exp(coef)": [1.03163184, 1.50789215, 2.01569868, 0.983865713],
+    "se(coef)": [0.00754665762, 0.13234704, 0.116549639, 0.00452422817],
+    "coef lower 95%": [0.0163506842, 0.151317318, 0.47253278, -0.0251331859],
+    "exp(coef) upper 95%": [1.0470043, 1.95444874, 2.53298631, 0.992628764],
+    "z": [4.12657668, 3.10330136, 6.01431187, -3.59527881],
+    "-log2(p)": [14.729138, 9.02938449, 29.0441362, 11.5915211],
+}
+LIFELINES_PH = [0.0271040815, 1.7910648193, 0.6106958059, 0.1278425513]
+
+
+def cohort(n=300, seed=0, unit=None):
+    """Flags, skewed and normal columns of two parties; times, censored for a third."""
+    rng = np.random.default_rng(seed)
+    ids = [f"s{i:05}" for i in range(n)]
+    clinic = pd.DataFrame({"age": rng.normal(60, 9, n), "sex": (rng.random(n) < 0.5) * 1.0}, ids)
+    laboratory = pd.DataFrame(
+        {"marker": np.exp(0.5 * rng.normal(size=n)), "egfr": rng.normal(80, 15, n)}, ids
+    )
+    hazard = np.exp(
+        0.04 * (clinic["age"] - 60)
+        + 0.5 * clinic["sex"]
+        + 0.6 * laboratory["marker"]
+        - 0.02 * (laboratory["egfr"] - 80)
+    )
+    time, end = 5 * rng.exponential(size=n) / hazard, rng.uniform(1, 8, n)
+    event, time = (time <= end).astype(float), np.minimum(time, end)
+    if unit is not None:
+        time = np.ceil(time / unit) * unit
+    return {"clinic": clinic, "laboratory": laboratory}, time.rename("time"), event
+
+
+def run(tables, labels, strategy=None, **options):
+    return simulate(strategy or Cox(), tables, labels, progress=False, **options)
+
+
+def pooled(tables, time, event):
+    x = pd.concat(tables, axis=1, join="inner")
+    x.columns = [name for table in tables.values() for name in table]
+    rows = time.index[time.notna()].intersection(x.index, sort=False)
+    x = x.loc[rows]
+    return x.to_numpy(), time[rows].to_numpy(), event[rows].to_numpy() == 1
+
+
+def assert_like_statsmodels(result, tables, time, event, strata=None):
+    x, t, d = pooled(tables, time, event)
+    own = None if strata is None else strata[time.notna()].to_numpy()
+    fit = PHReg(t, x, status=d, strata=own, ties="breslow").fit()
+    table = result.coefficients
+    assert result.metrics["exact"] == result.metrics["converged"] == 1.0
+    np.testing.assert_allclose(table["estimate"], fit.params, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(table["std_error"], fit.bse, rtol=1e-4)
+    assert result.metrics["log_likelihood"] == pytest.approx(fit.llf, abs=2e-3)
+    return fit
+
+
+@pytest.fixture(scope="module")
+def data():
+    return cohort()
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    tables, time, event = data
+    return run(tables, survival_labels(time, event), **EVERY_TIME)
+
+
+def test_estimates_at_raw_times_are_those_of_statsmodels(fitted, data):
+    fit = assert_like_statsmodels(fitted, *data)
+    assert fitted.metrics["knots"] == fitted.metrics["n_events"] == data[2].sum()
+    np.testing.assert_allclose(np.exp(fit.params), fitted.coefficients["hazard_ratio"], rtol=1e-5)
+    x, time, event = pooled(*data)
+    null = oracle.partial(np.zeros(4), x, time, event, np.zeros(len(x)))[0]
+    assert fitted.model.log_likelihood_null == pytest.approx(null)
+    assert fitted.metrics["lr_chi2"] == pytest.approx(2 * (fit.llf - null), abs=5e-3)
+
+
+def test_the_summary_is_that_of_lifelines(fitted):
+    """Values from lifelines 0.30.3 on this cohort; it treats ties by Efron, and there are none."""
+    summary = fitted.model.summary()
+    assert list(summary) == LIFELINES_COLUMNS
+    for name, values in LIFELINES.items():
+        rtol = 1e-5 if name in ("coef", "exp(coef)") else 1e-4
+        np.testing.assert_allclose(summary[name], values, rtol=rtol, atol=1e-6)
+
+
+def test_the_baseline_is_breslow_s(fitted, data):
+    x, time, event = pooled(*data)
+    found = fitted.model.baseline
+    beta = fitted.coefficients["estimate"].to_numpy()
+    expected = oracle.baseline(beta, x, time, event, found["time"].to_numpy())
+    np.testing.assert_allclose(found["cumulative_hazard"], expected, rtol=1e-4)
+    row = pd.DataFrame([x.mean(axis=0), x[0]], ["mean", "first"])
+    curves = fitted.model.survival(row)
+    np.testing.assert_allclose(curves["mean"], np.exp(-expected), rtol=1e-4)
+    ratio = np.exp((x[0] - x.mean(axis=0)) @ beta)
+    np.testing.assert_allclose(curves["first"], np.exp(-expected * ratio), rtol=1e-3)
+
+
+def test_proportionality_is_tested_by_rank_of_time(fitted, data):
+    x, time, event = pooled(*data)
+    beta, covariance, _ = oracle.fit(x, time, event)
+    expected = oracle.proportional(beta, covariance, x, time, event)
+    np.testing.assert_allclose(fitted.model.proportional["chi2"], expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(fitted.model.proportional["chi2"], LIFELINES_PH, rtol=1e-3)
+
+
+def test_a_ratio_that_changes_is_seen():
+    tables, time, event = cohort(3000, 5)
+    late = tables["clinic"]["sex"] == 1
+    time = time.where(~late, time**3 / 20)  # few early, many late
+    result = run(tables, survival_labels(time.clip(1e-9), event))
+    assert result.metrics["exact"] == 0.0
+    p_value = result.model.proportional["p_value"]
+    assert p_value[("clinic", "sex")] < 1e-6
+
+
+def test_few_times_are_exact_at_default_rules():
+    tables, time, event = cohort(4000, 1, unit=2.0)
+    time = time.clip(upper=6.0)
+    result = run(tables, survival_labels(time, event))
+    assert_like_statsmodels(result, tables, time, event)
+    assert result.metrics["knots"] == 3
+
+
+def test_rounds_and_what_is_counted(data):
+    tables, time, event = cohort(1200, 2)
+    result = run(tables, survival_labels(time, event))
+    frame = result.ledger.to_frame().drop_duplicates("round")
+    steps, n = frame["step"].to_list(), int(result.metrics["iterations"])
+    assert 3 <= n <= 5
+    assert steps[steps.index("prepare_moments") :] == [
+        *("prepare_moments", "seal_group_seed", "send_masked", "open_products", "send_digits"),
+        *["place_fits", "open_means"] * n,
+        *("open_means", "finish_moments"),
+    ]
+    knots = int(result.metrics["knots"])
+    vectors = 3 + n * knots + 1
+    assert vectors <= max_vectors(1200)
+    assert 10 <= knots <= 12
+
+
+def test_with_knots_the_likelihood_is_that_of_the_baseline_between_them():
+    tables, time, event = cohort(500, 3)
+    result = run(tables, survival_labels(time, event))
+    assert result.metrics["exact"] == 0.0
+    x, t, d = pooled(tables, time, event)
+    risk = risk_sets(t, d, np.zeros(len(t), dtype=int), 8, 100)
+    assert risk.hats.shape[1] == result.metrics["knots"] > 2
+    np.testing.assert_allclose(risk.hats.sum(axis=1), 1.0)
+    assert (risk.hats >= 0.0).all()
+    assert ((risk.hats > 0.0).sum(axis=1) <= 2).all()
+    unit = x.std(axis=0)
+    beta, value = oracle.with_knots((x - x.mean(axis=0)) / unit, t, d, risk.hats)
+    estimate, error = result.coefficients[["estimate", "std_error"]].to_numpy().T
+    assert np.abs((estimate - beta / unit) / error).max() < 1e-3
+    assert result.metrics["log_likelihood"] == pytest.approx(value, abs=5e-3)
+    assert np.abs((estimate - oracle.fit(x, t, d)[0]) / error).max() < 0.1
+
+
+def test_knots_cost_little():
+    """Against Cox's likelihood at all times, 30 knots are a hundredth of a standard error off."""
+    tables, time, event = cohort(3000, 4)
+    result = run(tables, survival_labels(time, event))
+    x, t, d = pooled(tables, time, event)
+    fit = PHReg(t, x, status=d, ties="breslow").fit()
+    assert 20 <= result.metrics["knots"] <= 30
+    assert np.abs((result.coefficients["estimate"] - fit.params) / fit.bse).max() < 0.02
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_combination_of_sums_is_over_few_samples(seed):
+    """Found by search: combinations of two and three sums that leave the fewest samples."""
+    rng = np.random.default_rng(seed)
+    n, fewest = 400, 40
+    time = rng.exponential(size=n)
+    time[rng.random(n) < 0.3] = 2.0  # as where a study ends
+    event = (rng.random(n) < 0.8) & (time < 2.0)
+    risk = risk_sets(time, event, np.zeros(n, dtype=int), 8, fewest)
+    rows = risk.exposure.T
+    assert 3 <= rows.shape[1] <= 8
+    for size in (1, 2, 3):
+        for start in range(rows.shape[1] - size + 1):
+            columns = rows[:, start : start + size]
+            for _ in range(100):
+                # A combination that is 0 for as many samples as there are sums but one.
+                chosen = rng.choice(n, size - 1, replace=False)
+                normal = np.linalg.svd(np.vstack([columns[chosen], np.zeros(size)]))[2][-1]
+                assert (np.abs(columns @ normal) > 1e-9 * np.abs(columns).max()).sum() >= fewest
+
+
+def test_strata_have_baselines_of_their_own():
+    tables, time, event = cohort(400, 6)
+    strata = pd.Series(np.arange(400) % 2, time.index)
+    time = time * (1.0 + 2.0 * strata)
+    labels = survival_labels(time, event, strata, stratum_span=1000.0)
+    result = run(tables, labels, Cox(stratum_span=1000.0), **EVERY_TIME)
+    assert_like_statsmodels(result, tables, time, event, strata)
+    x, t, d = pooled(tables, time, event)
+    expected = oracle.fit(x, t, d, strata.to_numpy())
+    np.testing.assert_allclose(result.coefficients["estimate"], expected[0], rtol=1e-5)
+    assert result.model.baseline["stratum"].nunique() == 2
+    other = run(tables, survival_labels(time, event), **EVERY_TIME)
+    gap = (other.coefficients["estimate"] - expected[0]) / other.coefficients["std_error"]
+    assert np.abs(gap).max() > 0.5  # strata matter
+
+
+def test_samples_that_a_party_lacks_are_left_out_and_others_predicted():
+    tables, time, event = cohort(900, 7)
+    tables["clinic"], tables["laboratory"] = tables["clinic"][50:], tables["laboratory"][:860]
+    time = time.where(np.arange(900) < 700)
+    labels = survival_labels(time, event)
+    result = run(tables, labels)
+    assert result.metrics["n_samples"] == 650
+    pd.testing.assert_series_equal(result.labels, labels)
+    found = result.predictions
+    assert len(found) == 200
+    x = pd.concat([tables["clinic"], tables["laboratory"]], axis=1).loc[time.index[700:860]]
+    centre = result.model.means["mean"].to_numpy()
+    eta = (x.to_numpy() - centre) @ result.coefficients["estimate"].to_numpy()
+    both = found.loc[x.index]
+    np.testing.assert_allclose(both["linear_predictor"], eta, atol=0.03)
+    np.testing.assert_allclose(both["prediction"], np.exp(eta), rtol=0.03)
+    later = simulate(Predict(result), tables, fitted=result, progress=False).predictions
+    np.testing.assert_allclose(later.loc[x.index, "prediction"], both["prediction"], rtol=1e-9)
+
+
+def test_results_come_back_and_reports_show_survival(fitted, tmp_path):
+    loaded = Result.load(fitted.save(tmp_path / "r"))
+    pd.testing.assert_frame_equal(loaded.model.summary(), fitted.model.summary())
+    text = report_html(loaded)
+    for title in ("Survival", "Hazard ratios", "Proportional hazards"):
+        assert f">{title}<" in text
+
+
+def test_concordance_is_that_of_drawn_pairs():
+    rng = np.random.default_rng(0)
+    eta = rng.normal(scale=0.8, size=(2, 400_000))
+    chance = 1 / (1 + np.exp(-np.abs(eta[0] - eta[1])))
+    assert concordance(0.8) == pytest.approx(chance.mean(), abs=2e-3)
+    assert concordance(0.0) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda y: y.abs() * 0, "are the same|has no sign"),
+        (lambda y: -y.abs(), "no event was observed"),
+        (lambda y: y.where(y < 0, -y).mask(np.arange(300) < 5, 1.0), "5 events among the 300"),
+        (lambda y: None, "cox needs labels"),
+    ],
+)
+def test_labels_that_are_no_times_are_refused(data, change, message):
+    tables, time, event = data
+    with pytest.raises(DataError, match=message):
+        run(tables, change(survival_labels(time, event)))
+
+
+def test_labels_are_made_of_times_above_0_and_events(data):
+    _, time, event = data
+    with pytest.raises(DataError, match="above 0, got -"):
+        survival_labels(time - 1.0, event)
+    with pytest.raises(DataError, match="event must be 1"):
+        survival_labels(time, event + 1)
+    with pytest.raises(DataError, match="sample IDs of time"):
+        survival_labels(time, event[::-1])
+    with pytest.raises(DataError, match="no time reaches"):
+        survival_labels(time, event, event, 1.0)
+
+
+def test_one_party_and_ciphertexts_are_refused(data):
+    tables, time, event = data
+    labels = survival_labels(time, event)
+    with pytest.raises(ConfigError, match="1 parties"):
+        run({"clinic": tables["clinic"]}, labels)
+
+
+def test_a_level_without_events_is_named():
+    tables, time, event = cohort(1000, 8)
+    event = event.where(tables["clinic"]["sex"] == 0, 0.0)
+    with pytest.raises(DataError, match=r"clinic\.sex"):
+        run(tables, survival_labels(time, event))
+
+
+def test_columns_that_follow_from_others_are_named(data):
+    tables, time, event = cohort(1000, 9)
+    tables["laboratory"]["copy"] = 2 * tables["clinic"]["age"] + 1
+    with pytest.raises(DataError, match=r"follow from each other.*clinic\.age.*laboratory\.copy"):
+        run(tables, survival_labels(time, event))
