@@ -11,6 +11,11 @@ open_means         for each evaluation, by knot k of time: ``S_k``, and the sum 
                    ``H0 exp(eta)``
 =================  ===============================================================================
 
+Where labelled rows were completed, their columns are means given those of the parties that have
+them, about which ``x' beta`` still varies, with variance v under a joint normal model. A sample
+then has on average the hazard ``exp(eta + v / 2)`` (regression calibration: Prentice, 1982), so the
+server multiplies ``E_k`` by ``exp(v / 2)`` at each evaluation, and errors are a sandwich.
+
 The score is ``sum over events of x_i - sum over k of lambda_k x_k`` (`risk_sets`); the information
 is the weighted products less what lambda takes (`RiskSets.taken_by`). The server weighs each
 sample's sines and cosines by ``E_k`` before it masks them, so parties see no time.
@@ -20,7 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments
 from strategies.cox.risk_sets import RiskSets
@@ -45,6 +50,23 @@ _GROWS = 0.1
 """Of a column in standard deviations: a last step that is longer has no end."""
 _CONVERGED = 0.05
 _MOST_EVALUATIONS = 30
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What is not known of the columns of completed rows, in units of the columns as offered."""
+
+    unseen: Array  # (n_patterns, n_columns, n_columns): covariance about the means, by who holds
+    pattern: Indices  # (n,): of each row of the fit
+
+    def variance(self, beta: Array) -> Array:
+        """Return that of each row's linear predictor, shape (n,)."""
+        return np.asarray(np.einsum("pij,i,j->p", self.unseen, beta, beta)[self.pattern])
+
+    def between(self, beta: Array) -> Array:
+        """Return the covariance over rows of its derivative by the coefficients, halved."""
+        slopes = (self.unseen @ beta)[self.pattern]
+        return np.asarray(np.atleast_2d(np.cov(slopes.T, bias=True)))
 
 
 @dataclass(frozen=True)
@@ -75,11 +97,17 @@ class PartialLikelihood(EvaluatedColumns):
     """The likelihood in units of columns' standard deviations, without constant columns."""
 
     def __init__(
-        self, means: MaskedMeans, risk: RiskSets, opened: Moments, vectors: Array, names: list[str]
+        self,
+        means: MaskedMeans,
+        risk: RiskSets,
+        opened: Moments,
+        vectors: Array,
+        names: list[str],
+        completed: Completed | None,
     ) -> None:
         n = len(risk.event)
         super().__init__(means, opened, n, True, 0.0, None)
-        self._risk, self._names = risk, names
+        self._risk, self._names, self._completed = risk, names, completed
         refuse_singular(self._second, [names[j] for j in self._kept])
         centred = opened.with_vectors[0] - np.outer(self._mean, vectors.sum(axis=0))
         self._with = centred[self._kept] / self._scale[:, None]
@@ -106,7 +134,8 @@ class PartialLikelihood(EvaluatedColumns):
         spread = float(slopes @ self._second @ slopes)
         typical = _FAR * self._n_rows * least * float(np.exp(min(spread / 2.0, 2.0 * REACH)))
         # Of mean 1: sums about late knots, over few samples, are as exact as others.
-        exposure = self._risk.exposure
+        more = self._more(slopes)
+        exposure = self._risk.exposure * np.exp(more)
         size = exposure.mean(axis=1)
         weights = exposure / size[:, None]
         bound = Bound(min(typical, self._n_rows * largest), largest, float(weights.max()))
@@ -117,7 +146,8 @@ class PartialLikelihood(EvaluatedColumns):
         unit = size * float(np.exp(placed.centre))
         sums, columns = total * unit, columns[:, self._kept] / self._scale * unit[:, None]
         score = self._with[:, 0] - self._risk.levels(sums) @ columns
-        value = self._risk.log_likelihood(float(self._with[:, 0] @ slopes), sums)
+        of_events = float(self._with[:, 0] @ slopes + more @ self._risk.event)
+        value = self._risk.log_likelihood(of_events, sums)
         return _At(slopes, sums, columns, score, value)
 
     def inform(self, here: _At) -> Array:
@@ -125,7 +155,7 @@ class PartialLikelihood(EvaluatedColumns):
         assert self._last is not None
         placed, expansion, bound = self._last
         levels = self._risk.levels(here.sums)
-        weights = levels @ self._risk.exposure
+        weights = levels @ self._risk.exposure * np.exp(self._more(here.slopes))
         size = float(weights.mean())
         weights = weights[None] / size
         bound = replace(bound, heaviest=float(weights.max()))
@@ -136,6 +166,24 @@ class PartialLikelihood(EvaluatedColumns):
         products = opened[np.ix_(kept, kept)] / np.outer(self._scale, self._scale)
         products *= size * float(np.exp(placed.centre))
         return np.asarray(products - self._risk.taken_by(levels, here.columns))
+
+    def _more(self, slopes: Array) -> Array:
+        """Return half of the variance about each row's linear predictor, shape (n,)."""
+        if self._completed is None:
+            return np.zeros(self._n_rows)
+        return self._completed.variance(self._raw(slopes)) / 2.0
+
+    def _moved(self, slopes: Array) -> Array:
+        """Return by how much scores move less with coefficients than the information says.
+
+        In samples at risk normal columns ``x^`` have the mean ``(Sigma - V) beta`` by pattern,
+        whose covariance with ``V beta`` is minus that of ``V beta``.
+        """
+        if self._completed is None:
+            return np.zeros((len(slopes), len(slopes)))
+        at = np.ix_(self._kept, self._kept)
+        found = self._completed.between(self._raw(slopes))[at]
+        return np.asarray(self._risk.n_events * found / np.outer(self._scale, self._scale))
 
     def maximise(self, most: int) -> CoxFit:
         """Find the maximum; `most`: evaluations."""
@@ -165,19 +213,22 @@ class PartialLikelihood(EvaluatedColumns):
             here = found
             step, distance = _newton(corrected(curvature, pairs), here.score)
             if distance < _NEAR or self.evaluations >= most:
-                curvature, pairs = self.inform(here), []
+                information = self.inform(here)
+                curvature, pairs = information - self._moved(here.slopes), []
                 step, distance = _newton(curvature, here.score)
                 if np.abs(step).max() > _GROWS and self.evaluations >= most:
                     raise self._refusal(step)
                 if distance < 2.0 * _NEAR or self.evaluations >= most:
-                    return self._fit(here, step, curvature, distance)
+                    return self._fit(here, step, curvature, information, distance)
             trial = here.slopes + step
 
-    def _fit(self, here: _At, step: Array, information: Array, distance: float) -> CoxFit:
-        risk, kept = self._risk, self._kept
+    def _fit(
+        self, here: _At, step: Array, curvature: Array, information: Array, distance: float
+    ) -> CoxFit:
+        risk, kept, back = self._risk, self._kept, np.linalg.inv(curvature)
         covariance = np.zeros((len(self._mean), len(self._mean)))
         unit = np.outer(self._scale, self._scale)
-        covariance[np.ix_(kept, kept)] = np.linalg.inv(information) / unit
+        covariance[np.ix_(kept, kept)] = back @ information @ back.T / unit
         residuals = None
         if self._with.shape[1] > 2:
             by_rank = (risk.count * risk.ranks) @ risk.hats

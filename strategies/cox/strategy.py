@@ -12,6 +12,8 @@ place_fits,      for the information
 open_means
 finish_moments   coefficients to the parties; the sum of terms of samples without a label
 ===============  ===================================================================================
+
+With ``rows="all"`` the rounds of `normal.labelled_server` come before ``open_products``.
 """
 
 from types import MappingProxyType
@@ -22,19 +24,22 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.stats import chi2
 
-from flwr_vertical import Federation, Result, Strategy, Uses
+from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.products import PrivateProducts, PrivateProductSteps
+from flwr_vertical.products import PrivateProducts
 from flwr_vertical.products.row_groups import RowGroups, max_vectors
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.cox.fit import CoxFit, PartialLikelihood, is_converged
+from strategies.cox.fit import Completed, CoxFit, PartialLikelihood, is_converged
 from strategies.cox.labels import read_labels
 from strategies.cox.model import CoxModel, concordance, proportional_test
+from strategies.cox.party import OPENED_ROWS, CoxParty
 from strategies.cox.risk_sets import RiskSets, risk_sets
 from strategies.glm.likelihoods import moments_of, usable_rows
+from strategies.glm.party import TOLD_COMPLETING
+from strategies.glm.unseen import maps_of
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
 from strategies.linear.masked_means.evaluate import MaskedMeans
@@ -42,7 +47,6 @@ from strategies.linear.moment_party import (
     COLLUSION,
     RECOGNISED,
     WITHHELD,
-    MeanParty,
     moments_protocol,
 )
 from strategies.linear.moments.collect import OpenedMoments, open_moments
@@ -50,6 +54,7 @@ from strategies.linear.moments.groups import MinimumRows, complete_rows
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
 from strategies.linear.prediction.server import keep_and_predict
 from strategies.linear.problem import Problem, note
+from strategies.normal.labelled_server import LabelledCompletion
 
 _EVALUATIONS = 6
 """For so many the vectors that parties multiply with are to suffice."""
@@ -59,24 +64,22 @@ _MOST_NUMBERS, _LEAST_KNOTS = 1 << 18, 4
 """An evaluation sends some 250 bytes for each sample and knot to each party."""
 
 
-class CoxParty(MeanParty):
-    """Keeps its columns and, of a fitted model, its own coefficients."""
-
-    products = Uses(PrivateProductSteps, purpose="survival")
-
-
 class Cox(Strategy):
     """Proportional hazards (Cox, 1972) over all parties' columns.
 
     The hazard of a sample is a baseline of time times ``exp(sum over parties of x_k' beta_k)``.
     Estimates maximise the partial likelihood with Breslow's treatment of ties, on the labelled
-    samples that all parties hold.
+    samples that all parties hold, or with `rows` on all labelled ones.
 
     Labels are times, negative where they were censored: `survival_labels` makes them of a time and
     an event.
 
     Notes
     -----
+    With ``rows="all"`` each party is told the means of its columns in labelled samples that it
+    lacks, given the others' columns. Coefficients and errors count that these are means. That is
+    right where columns are near a joint normal model and events are not nearly all of the samples.
+
     The partial likelihood is exact where sums are opened for each event time: where these are few
     (months, say, with ``min-rows`` samples ending at each), or parties allow many ``vectors`` and
     few ``min-rows``. Else time is divided into intervals, in each of which at least ``min-rows``
@@ -111,6 +114,12 @@ class Cox(Strategy):
         "times this number, which no time reaches (`survival_labels` makes them).",
         above=0,
     )
+    rows: str = setting(
+        "complete",
+        "Labelled samples that all parties hold, or ``all`` labelled samples: columns are then "
+        "taken as jointly normal, and blocks as missing whatever the times.",
+        choices=("complete", "all"),
+    )
     encoding: str = shared.encoding()
     missing_cells: str = shared.missing_cells()
     missing_labels: str = shared.missing_labels()
@@ -119,10 +128,10 @@ class Cox(Strategy):
     needs_labels = True
     demo = MappingProxyType(
         {"labels": "demo", "demo.dataset": "blood-pressure", "demo.missing-cells": 0.0}
-        | {"demo.missing-blocks": 0.1}
+        | {"demo.missing-blocks": 0.1, "cox.rows": "all"}
     )
     party = CoxParty
-    protocol = moments_protocol("True")
+    protocol = moments_protocol("True", opening=OPENED_ROWS)
     disclosure = (
         ("server", "names of the parties' columns, and rows left out"),
         (
@@ -150,6 +159,7 @@ class Cox(Strategy):
             "there are; which samples have a label, and which labelled samples the fit uses; of "
             "single times and events, random numbers only",
         ),
+        *TOLD_COMPLETING,
         WITHHELD,
         *RECOGNISED,
         *COLLUSION,
@@ -166,14 +176,17 @@ class Cox(Strategy):
                 "use aggregation='masked'; with one party, lifelines or statsmodels"
             )
         progress.total = 3
-        survival = _Survival(federation, self.stratum_span)
+        completing = _Completion() if self.rows == "all" else None
+        survival = _Survival(federation, self.stratum_span, completing)
         opened = open_moments(
             federation, alignment, result, **shared.reading_of(self), intercept=True,
-            grouping=survival.rows, vectors=survival.vectors,
+            grouping=survival.rows, vectors=survival.vectors, completing=completing,
         )  # fmt: skip
         progress.step("moments")
-        more = "impute their blocks first (JointNormal, FKNN)"
-        rows = usable_rows(opened, result, intercept=True, penalised=True, more=more)
+        since, more = "some party lacks them", "rows='all' uses them, too"
+        if completing is not None:
+            since, more = "too few are held by the same parties", "rows='complete' leaves out more"
+        rows = usable_rows(opened, result, intercept=True, penalised=True, since=since, more=more)
         fit = survival.fit(opened)
         progress.step("fit")
         risk, unit = survival.risk, opened.offered.unit
@@ -187,6 +200,8 @@ class Cox(Strategy):
                 "without events, and columns that nearly determine each other",
             )
         mean, spread = moments_of(rows, opened)
+        if completing is not None:  # means in place of columns vary less than these
+            spread = completing.model.covariance * np.outer(unit, unit)
         eta = float(np.sqrt(max(float(beta @ spread @ beta), 0.0)))
         result.metrics["concordance_probability"] = concordance(eta)
         result.model = _model(fit, risk, opened, beta, covariance, mean, result)
@@ -213,11 +228,20 @@ class Cox(Strategy):
         progress.step("keep")
 
 
+class _Completion(LabelledCompletion):
+    """Completes rows for a fit with three vectors of the server."""
+
+    n_labels = 3
+
+
 class _Survival:
     """Times and events, the rows of the fit, and the sums that are opened over them."""
 
-    def __init__(self, federation: Federation, span: float | None) -> None:
+    def __init__(
+        self, federation: Federation, span: float | None, completing: _Completion | None
+    ) -> None:
         self._federation, labels = federation, federation.labels
+        self._completing = completing
         if labels is None:
             raise DataError(
                 "cox needs labels, times that are negative where they were censored: give them to "
@@ -228,11 +252,15 @@ class _Survival:
         read_labels(self._known, span)
 
     def rows(self, mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows) -> RowGroups:
-        """Take the labelled samples that all parties hold."""
+        """Take the labelled samples that all parties hold, or that others complete."""
         self._fewest = minimum.of(0)
-        found = complete_rows(mask, widths, minimum)
-        self.n_samples = int((found.group >= 0).sum())
-        self._vectors = max(max_vectors(self.n_samples), minimum.vectors) - _VECTORS
+        if self._completing is None:
+            found = complete_rows(mask, widths, minimum)
+            counted = self.n_samples = int((found.group >= 0).sum())
+        else:
+            found = self._completing.rows(mask, widths, minimum)
+            self.n_samples, counted = int((found.group >= 0).sum()), self._completing.fewest
+        self._vectors = max(max_vectors(counted), minimum.vectors) - _VECTORS
         return found
 
     def vectors(self, problem: Problem, groups: RowGroups) -> Array:
@@ -247,8 +275,8 @@ class _Survival:
             raise DataError(
                 f"too few samples: the fit multiplies columns with {n_knots} vectors in each of "
                 f"some {_EVALUATIONS} evaluations, and parties allow {self._vectors + _VECTORS} "
-                f"for {self.n_samples:,} samples, a tenth; align more, merge strata, or have every "
-                "party raise 'vectors' in its node config"
+                f"for {self.n_samples:,} samples, a tenth of the smallest set; align more, merge "
+                "strata, or have every party raise 'vectors' in its node config"
             )
         self._with = self.risk.vectors(self._fewest)
         out = np.zeros((len(inside), self._with.shape[1]))
@@ -260,12 +288,23 @@ class _Survival:
         assert isinstance(opened.products, PrivateProducts)  # no ciphertexts, see `Cox.run`
         means = MaskedMeans(self._federation, opened.products.group_key)
         names = opened.names(range(opened.n_columns))
-        found = PartialLikelihood(means, self.risk, opened.offered.moments, self._with, names)
+        offered, completed = opened.offered.moments, self._completed(opened)
+        found = PartialLikelihood(means, self.risk, offered, self._with, names, completed)
         means.send(opened.groups.group)
         try:
             return found.maximise(self._vectors // found.n_knots)
         finally:
             means.close()
+
+    def _completed(self, opened: OpenedMoments) -> Completed | None:
+        """Return what is not known of completed columns."""
+        if self._completing is None:
+            return None
+        model, inside = self._completing.model, opened.groups.group >= 0
+        held, pattern = np.unique(~opened.problem.mask[inside], axis=0, return_inverse=True)
+        maps = maps_of(model, list(opened.parties.values()), held)
+        seen = maps @ model.covariance @ maps.transpose(0, 2, 1)
+        return Completed(model.covariance - seen, pattern.reshape(-1))
 
 
 def _metrics(fit: CoxFit, risk: RiskSets, n_samples: int) -> dict[str, float]:
