@@ -58,6 +58,8 @@ from strategies.normal.labelled_server import LabelledCompletion
 
 _EVALUATIONS = 6
 """For so many the vectors that parties multiply with are to suffice."""
+_ATTENUATED = 0.1
+"""Unseen variance times the share of events from which a note says what that does."""
 _VECTORS = 4
 """Of the server besides: events, expected events, their ranks; and the information."""
 _MOST_NUMBERS, _LEAST_KNOTS = 1 << 18, 4
@@ -199,6 +201,7 @@ class Cox(Strategy):
                 "vector for every ten rows, and each knot of time takes one); look for levels "
                 "without events, and columns that nearly determine each other",
             )
+        survival.note_unseen(fit, opened, result)
         mean, spread = moments_of(rows, opened)
         if completing is not None:  # means in place of columns vary less than these
             spread = completing.model.covariance * np.outer(unit, unit)
@@ -295,6 +298,23 @@ class _Survival:
             return found.maximise(self._vectors // found.n_knots)
         finally:
             means.close()
+
+    def note_unseen(self, fit: CoxFit, opened: OpenedMoments, result: Result) -> None:
+        """Say where samples of large hazard that is not seen end early, which means do not know."""
+        completed = self._completed(opened)
+        if completed is None:
+            return
+        unseen = float(completed.variance(fit.beta).max())
+        size = unseen * self.risk.n_events / self.n_samples
+        result.metrics["unseen_variance"] = unseen
+        if size > _ATTENUATED:
+            note(
+                result,
+                f"coefficients may be too small, by a third of {100 * size:.0f} % or so: linear "
+                f"predictors vary about means in place of columns (variance {unseen:.2g}), and "
+                f"{100 * self.risk.n_events / self.n_samples:.0f} % of the samples have an event; "
+                "rows='complete' has larger errors and not this one",
+            )
 
     def _completed(self, opened: OpenedMoments) -> Completed | None:
         """Return what is not known of completed columns."""

@@ -29,6 +29,21 @@ def fit(x, time, event, stratum=None):
     return beta, np.linalg.inv(information), value
 
 
+def step_with_offset(beta, x, time, event, offset, steps=30):
+    """Return coefficients that solve the score with offsets, from others, and the information."""
+    order = np.argsort(-time)
+    x, event, offset = x[order], event[order], offset[order]
+    for _ in range(steps):  # without ties, rows at risk are those before
+        weight = np.exp(x @ beta + offset)
+        total = np.cumsum(weight)[:, None]
+        means = np.cumsum(weight[:, None] * x, axis=0) / total
+        square = np.cumsum(weight[:, None, None] * x[:, :, None] * x[:, None, :], axis=0)
+        spread = square / total[:, :, None] - means[:, :, None] * means[:, None, :]
+        information = spread[event].sum(axis=0)
+        beta = beta + np.linalg.solve(information, (x - means)[event].sum(axis=0))
+    return beta, information
+
+
 def baseline(beta, x, time, event, at):
     """Return Breslow's cumulative hazard of the columns' means at times `at`."""
     risk = np.exp((x - x.mean(axis=0)) @ beta)

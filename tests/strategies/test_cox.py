@@ -233,6 +233,122 @@ def test_strata_have_baselines_of_their_own():
     assert np.abs(gap).max() > 0.5  # strata matter
 
 
+# -- blocks missing ---------------------------------------------------------------------------
+
+
+BETA = np.array([0.5, -0.4, 0.4, 0.3])
+
+
+def normal_cohort(seed, n=4000, missing=0.4, strength=1.0):
+    """Correlated normal columns of two parties, each of which lacks rows at random."""
+    rng = np.random.default_rng(seed)
+    ids = [f"s{i:05}" for i in range(n)]
+    x = rng.normal(size=(n, 4)) @ np.linalg.cholesky(0.4 + 0.6 * np.eye(4)).T
+    time = pd.Series(rng.exponential(size=n) / np.exp(strength * x @ BETA), ids)
+    end = rng.uniform(0, 2, n)
+    labels = survival_labels(np.minimum(time, end), (time <= end).astype(float))
+    table, here = pd.DataFrame(x, ids, list("abcd")), rng.random((2, n)) >= missing
+    return {"clinic": table[["a", "b"]][here[0]], "laboratory": table[["c", "d"]][here[1]]}, labels
+
+
+def test_completed_rows_are_fitted_with_what_is_not_known_of_them():
+    """Against the same equations row by row, means by the sample covariance of all pairs."""
+    tables, labels = normal_cohort(3, 3000, strength=1.5)
+    result = run(tables, labels, Cox(rows="all"))
+    held = pd.concat(tables, axis=1).reindex(labels.index)
+    x, mask = held.to_numpy(), held.isna().to_numpy()
+    some = ~mask.all(axis=1)
+    x, mask, y = x[some], mask[some], labels.to_numpy()[some]
+    assert result.metrics["n_samples"] == some.sum()
+    assert result.metrics["samples_completed"] == mask.any(axis=1).sum()
+    frame = pd.DataFrame(x)
+    mean, covariance = frame.mean().to_numpy(), frame.cov(min_periods=1).to_numpy()
+    unseen = np.zeros((len(x), 4, 4))
+    for k, gone in enumerate(mask):
+        if gone.any():
+            o = ~gone
+            slope = covariance[np.ix_(gone, o)] @ np.linalg.inv(covariance[np.ix_(o, o)])
+            x[k, gone] = mean[gone] + slope @ (x[k, o] - mean[o])
+            rest = covariance[np.ix_(gone, gone)] - slope @ covariance[np.ix_(o, gone)]
+            unseen[k][np.ix_(gone, gone)] = rest
+    beta = np.zeros(4)
+    for _ in range(20):
+        offset = np.einsum("kij,i,j->k", unseen, beta, beta) / 2
+        beta, information = oracle.step_with_offset(beta, x, np.abs(y), y > 0, offset)
+    estimate, error = result.coefficients[["estimate", "std_error"]].to_numpy().T
+    assert np.abs((estimate - beta) / error).max() < 0.25  # of knots, of rounded means
+    assert (error > 0.98 * np.sqrt(np.diag(np.linalg.inv(information)))).all()
+    plain = oracle.step_with_offset(beta, x, np.abs(y), y > 0, np.zeros(len(x)))[0]
+    assert np.abs((plain - beta) / error).max() > 0.35  # means alone are another fit
+
+
+def test_rounds_and_knots_of_completed_rows():
+    tables, labels = normal_cohort(4, 1500)
+    result = run(tables, labels, Cox(rows="all"))
+    steps = result.ledger.to_frame().drop_duplicates("round")["step"].to_list()
+    n = int(result.metrics["iterations"])
+    assert steps[steps.index("prepare_moments") :] == [
+        *("prepare_moments", "seal_group_seed", "send_masked", "open_pairs", "complete"),
+        *("send_masked", "open_products", "send_digits"),
+        *["place_fits", "open_means"] * n,
+        *("open_means", "finish_moments"),
+    ]
+    smallest = int(1500 * 0.4 * 0.6 * 0.9)  # of the sets that the same parties hold
+    assert 1 < result.metrics["knots"] <= smallest // 10 // 6 + 1
+
+
+def pooled_fits(seed, strength, last, n=4000):
+    """Errors, standard errors and coverage with complete rows and completed ones; share of events.
+
+    The normal model is known here; 40 % of each party's rows are missing, and times are censored
+    evenly up to `last`.
+    """
+    rng = np.random.default_rng(seed)
+    sigma, beta = 0.4 + 0.6 * np.eye(4), strength * BETA
+    x = rng.normal(size=(n, 4)) @ np.linalg.cholesky(sigma).T
+    time, end = rng.exponential(size=n) / np.exp(x @ beta), rng.uniform(0, last, n)
+    event, time = time <= end, np.minimum(time, end)
+    lacks = rng.random((2, n)) < 0.4
+    means, pattern, unseen = x.copy(), np.zeros(n, dtype=int), np.zeros((3, 4, 4))
+    for k, gone in enumerate(([0, 1], [2, 3])):
+        other, rows = [j for j in range(4) if j not in gone], lacks[k] & ~lacks[1 - k]
+        slope = sigma[np.ix_(gone, other)] @ np.linalg.inv(sigma[np.ix_(other, other)])
+        means[np.ix_(rows, gone)] = x[np.ix_(rows, other)] @ slope.T
+        block = np.ix_(gone, gone)
+        unseen[k + 1][block] = sigma[block] - slope @ sigma[np.ix_(other, gone)]
+        pattern[rows] = k + 1
+    found = []
+    for rows in (~lacks.any(axis=0), ~lacks.all(axis=0)):
+        own, kind, b = means[rows], pattern[rows], np.zeros(4)
+        for _ in range(8):
+            offset = np.einsum("pij,i,j->p", unseen, b, b)[kind] / 2
+            b, information = oracle.step_with_offset(b, own, time[rows], event[rows], offset, 2)
+        moved = event[rows].sum() * np.cov((unseen @ b)[kind].T, bias=True)
+        back = np.linalg.inv(information - moved)
+        error = np.sqrt(np.diag(back @ information @ back))
+        found.append([b - beta, error, np.abs(b - beta) < 1.96 * error])
+    return np.array(found, dtype=float), event.mean()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strength", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("last", [0.2, 2.0, 20.0])
+def test_completed_rows_over_many_draws(strength, last):
+    """Prints the table of docs/methods/cox.md."""
+    runs, events = zip(*(pooled_fits(seed, strength, last) for seed in range(100)), strict=True)
+    found, share = np.array(runs), np.mean(events)
+    root = np.sqrt((found[:, :, 0] ** 2).mean(axis=(0, 2)))
+    slope = 1 + (found[:, :, 0].mean(axis=0) / (strength * BETA)).mean(axis=1)
+    covered = 100 * found[:, :, 2].mean(axis=(0, 2))
+    numbers = [*root.round(3), *slope.round(2), *covered.round(1)]
+    print(f"| {strength:g} | {100 * share:.0f}% | " + " | ".join(map(str, numbers)) + " |")
+    assert covered[0] > 90
+    assert 0.7 < slope[1] < 1.05
+    if strength < 1.0:
+        assert root[1] < root[0]
+        assert covered[1] > 92
+
+
 def test_samples_that_a_party_lacks_are_left_out_and_others_predicted():
     tables, time, event = cohort(900, 7)
     tables["clinic"], tables["laboratory"] = tables["clinic"][50:], tables["laboratory"][:860]
