@@ -141,7 +141,19 @@ class MaskedMeans:
         """Open sums of each centred column, (n_columns,), times the mean; one round."""
         sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
         found = self._ask(placed, shift, [mean], sizes, information=False)
-        return float(found["total"]), np.asarray(found["columns"])
+        return float(found["total"][0]), np.asarray(found["columns"][0])
+
+    def open_weighted(
+        self, placed: Placed, shift: float, mean: Expansion, weights: Array, bound: Bound
+    ) -> tuple[Array, Array]:
+        """Open sums of a function without a constant, and of each column times it, by weighting.
+
+        Shapes: weights (n_weightings, n): secret, at most 1; returns (n_weightings,) and
+        (n_weightings, n_columns); one round.
+        """
+        sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
+        found = self._ask(placed, shift, [mean], sizes, information=False, weights=weights)
+        return np.asarray(found["total"]), np.asarray(found["columns"])
 
     def open_mean_by_class(
         self, placed: Placed, shift: float, functions: ByClass, bound: Bound
@@ -156,15 +168,23 @@ class MaskedMeans:
         found = self._ask(
             placed, shift, [functions.common], sizes, information=False, make=functions.features
         )
-        return float(found["total"]), np.asarray(found["columns"])
+        return float(found["total"][0]), np.asarray(found["columns"][0])
 
     def open_information(
-        self, placed: Placed, shift: float, expansions: list[Expansion], bounds: list[Bound]
+        self,
+        placed: Placed,
+        shift: float,
+        expansions: list[Expansion],
+        bounds: list[Bound],
+        weights: Array | None = None,
     ) -> tuple[Array, float | None]:
-        """Open products of 1 and centred columns with the variance, and the cumulant; one round."""
+        """Open products of 1 and centred columns with the variance, and the cumulant; one round.
+
+        Shapes: weights (1, n): secret, at most 1, of rows; of one function without a constant.
+        """
         n = len(placed.alpha)
         sizes = [b.of_sum(n, self._largest, d) for b, d in zip(bounds, (2, 0), strict=False)]
-        found = self._ask(placed, shift, expansions, sizes, information=True)
+        found = self._ask(placed, shift, expansions, sizes, information=True, weights=weights)
         return np.asarray(found["information"]), found.get("cumulant")
 
     def _ask(
@@ -176,13 +196,16 @@ class MaskedMeans:
         *,
         information: bool,
         make: Callable[[Ring, int], Ring] | None = None,
+        weights: Array | None = None,
     ) -> dict[str, Any]:
         names, roles = self._names(), Roles(self._names())
         precision = choose_precision(expansions, sizes)
         first = expansions[0]
         alpha = placed.alpha - to_circle(np.array(shift))
         if make is None:
-            features = server_features(alpha, first.times, first.n_terms, precision.feature)
+            features = server_features(
+                alpha, first.times, first.n_terms, precision.feature, weights
+            )
         else:
             features = make(alpha, precision.feature)
         constants = [
@@ -200,6 +223,7 @@ class MaskedMeans:
             "constant": np.array(constants, dtype=np.uint64),
             "weight_bits": list(precision.weight),
             "information": information,
+            "n_weightings": 1 if weights is None else len(weights),
         }
         own: dict[str, dict[str, Any]] = {name: {} for name in names}
         for helper in dict.fromkeys(roles.helper.values()):
@@ -239,15 +263,16 @@ class MaskedMeans:
         unit = 2.0 ** -precision.of(0)
         columns, totals = [], {}
         for name in roles.names:
-            shares = self._shares(public, roles, name, "mean", 0, N_DIGITS)
-            columns.append(from_digits(shares[:-1], N_DIGITS)[:, 0] * unit * self._scale[name])
-            totals[name] = int(shares[-1, 0].view(np.int64))
-        if len(set(totals.values())) > 1:
+            shares = self._shares(public, roles, name, "mean", slice(None), N_DIGITS)
+            columns.append(from_digits(shares[:-1], N_DIGITS).T * unit * self._scale[name])
+            totals[name] = shares[-1].view(np.int64).tolist()
+        if len(set(map(tuple, totals.values()))) > 1:
             raise ProtocolError(
                 f"the parties come to different sums of the same means ({totals}); do all nodes "
                 "run the same version of the strategy?"
             )
-        return {"columns": np.concatenate(columns), "total": totals[roles.first] * unit}
+        total = np.array(totals[roles.first]) * unit
+        return {"columns": np.concatenate(columns, axis=1), "total": total}
 
     def _information(
         self,
@@ -266,7 +291,7 @@ class MaskedMeans:
         )
         found: dict[str, Any] = {"information": self._assembled(opened) * 2.0 ** -precision.of(0)}
         if len(precision.weight) > 1:
-            shares = self._shares(public, roles, roles.first, "cumulant", 1, 0)
+            shares = self._shares(public, roles, roles.first, "cumulant", slice(1, 2), 0)
             found["cumulant"] = float(shares[0, 0].view(np.int64)) * 2.0 ** -precision.of(1)
         return found
 
@@ -276,14 +301,14 @@ class MaskedMeans:
         roles: Roles,
         name: str,
         label: str,
-        function: int,
+        which: slice,
         n_digits: int,
     ) -> Ring:
-        """Open what an owner and its helper sent; shape (n_digits * n_columns + 1, 1)."""
+        """Open what an owner and its helper sent; (n_digits * n_columns + 1, n_values)."""
         helper = roles.helper[name]
         return open_vector_products(
             with_ones(self._masked[name], n_digits),
-            np.asarray(public[helper]["rho"])[function][:, None],
+            np.asarray(public[helper]["rho"])[which].T,
             public[name][f"owner:{label}"],
             public[helper][f"helper:{label}:{name}"],
         )

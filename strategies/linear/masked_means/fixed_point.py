@@ -99,15 +99,22 @@ def choose_precision(expansions: list[Expansion], bounds: list[float]) -> Precis
     return Precision(feature, weight)
 
 
-def server_features(alpha: Ring, times: int, n_terms: int, bits: int) -> Ring:
-    """Return sines and cosines, by turns, of multiples of the server's angle: (2 * n_terms, n)."""
-    out = np.empty((2 * n_terms, len(alpha)), dtype=np.uint64)
+def server_features(
+    alpha: Ring, times: int, n_terms: int, bits: int, weights: Array | None = None
+) -> Ring:
+    """Return sines and cosines, by turns, of multiples of the server's angle.
+
+    Shapes: weights (n_weightings, n): what rows count, at most 1; by default 1; returns
+    (n_weightings * 2 * n_terms, n).
+    """
+    of_rows = np.ones((1, len(alpha))) if weights is None else weights
+    out = np.empty((len(of_rows), 2 * n_terms, len(alpha)), dtype=np.uint64)
     for start in range(0, len(alpha), _BLOCK):
         here = slice(start, start + _BLOCK)
         for h, (sine, cosine) in enumerate(harmonics(alpha[here], times, n_terms)):
-            out[2 * h, here] = rounded(sine, bits)
-            out[2 * h + 1, here] = rounded(cosine, bits)
-    return out
+            out[:, 2 * h, here] = rounded(sine * of_rows[:, here], bits)
+            out[:, 2 * h + 1, here] = rounded(cosine * of_rows[:, here], bits)
+    return out.reshape(-1, len(alpha))
 
 
 def combine(
@@ -120,20 +127,24 @@ def combine(
 ) -> Ring:
     """Combine features to values: ``mu + q`` of masked ones, ``q`` of the mask.
 
-    Shapes: features (2 * n_terms, n): of `server_features` under a mask, or the mask; gamma (n,):
-    by which the angles are turned; sine, cosine (n_functions, n_terms): coefficients; returns
-    (n_functions, n).
+    Shapes: features (n_weightings * 2 * n_terms, n): of `server_features` under a mask, or the
+    mask; gamma (n,): by which the angles are turned; sine, cosine (n_functions, n_terms):
+    coefficients, of one function if there are several weightings; returns (n_functions *
+    n_weightings, n).
     """
     n_functions, n_terms = sine.shape
-    out = np.zeros((n_functions, len(gamma)), dtype=np.uint64)
+    by_weighting = features.reshape(-1, 2 * n_terms, len(gamma))
+    out = np.zeros((n_functions * len(by_weighting), len(gamma)), dtype=np.uint64)
     for start in range(0, len(gamma), _BLOCK):
         here = slice(start, start + _BLOCK)
         for h, (s, c) in enumerate(harmonics(gamma[here], times, n_terms)):
             for f in range(n_functions):
                 a, b = sine[f, h], cosine[f, h]
                 of_sine, of_cosine = a * c + b * s, b * c - a * s
-                out[f, here] += rounded(of_sine, bits[f]) * features[2 * h, here]
-                out[f, here] += rounded(of_cosine, bits[f]) * features[2 * h + 1, here]
+                of_sine, of_cosine = rounded(of_sine, bits[f]), rounded(of_cosine, bits[f])
+                for k, own in enumerate(by_weighting):
+                    out[f + k, here] += of_sine * own[2 * h, here]
+                    out[f + k, here] += of_cosine * own[2 * h + 1, here]
     return out
 
 

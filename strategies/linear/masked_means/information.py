@@ -195,22 +195,25 @@ class Answer:
         """Whom the party helps."""
         return [name for name, helper in self.roles.helper.items() if helper == self.party]
 
-    def shares(self, label: str, function: int, n_digits: int) -> dict[str, Ring]:
-        """Return shares of sums of a function with columns and 1, (n_digits * n_columns + 1, 1)."""
+    def shares(self, label: str, which: slice, n_digits: int) -> dict[str, Ring]:
+        """Return shares of sums of some values with columns and 1.
+
+        Shapes: returns (n_digits * n_columns + 1, n_values).
+        """
+        values, rho = self.values[which].T, self.rho[which].T
 
         def pad(name: str) -> Ring:
-            shape = n_digits * self.widths[name] + 1, 1
+            shape = n_digits * self.widths[name] + 1, values.shape[1]
             return self.secret(f"pad {label} {name!r}", shape).rows(0, shape[0])
 
-        nothing = np.zeros((1, 1), dtype=np.uint64)
+        nothing = np.uint64(0)
         owner = np.uint64(0) - pad(self.party)
         helping = {name: pad(name) for name in self.helped}
         for rows in self._blocks():
-            vector = self.values[function, rows, None]
-            owner += owner_share(with_ones(self.digits[rows], n_digits), vector, nothing)
+            owner += owner_share(with_ones(self.digits[rows], n_digits), values[rows], nothing)
             for name, share in helping.items():
                 mask = with_zeros(self.streams[name].rows(rows.start, rows.stop), n_digits)
-                share += helper_share(mask, self.rho[function, rows, None], nothing)
+                share += helper_share(mask, rho[rows], nothing)
         return {f"owner:{label}": owner} | {
             f"helper:{label}:{name}": share for name, share in helping.items()
         }
