@@ -47,6 +47,8 @@ def simulate(
     engine: str = "local",
     seed: int = 0,
     *,
+    weights: "pd.Series[Any] | None" = None,
+    offset: "pd.Series[Any] | None" = None,
     kinds: Mapping[str, Mapping[str, Any]] | None = None,
     node_config: Mapping[str, Mapping[str, Any]] | None = None,
     test_labels: "pd.Series[Any] | None" = None,
@@ -83,6 +85,9 @@ def simulate(
         Where the parties run: in threads of this process or in Ray actors.
     seed : int, default 0
         Seed of simulation randomness.
+    weights, offset : pandas.Series, optional
+        What samples count, and what is added to their linear predictors: numbers beside the labels,
+        for strategies that take them.
     kinds : Mapping[str, Mapping[str, str]], optional
         Column kinds by party and column, where they shall not be inferred.
     node_config : Mapping[str, Mapping[str, Any]], optional
@@ -167,6 +172,7 @@ def simulate(
             "samples whose label is NaN), truth, or hold_out"
         )
     chosen: dict[str, object] = {"alignment": here, "retries": 0, **options}
+    beside = {n: s for n, s in (("weights", weights), ("offset", offset)) if s is not None}
     run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
     earlier = fitted_tables(fitted, kinds or {})
     whole = tables = tables_of(parties, kinds or {}, earlier)
@@ -244,6 +250,7 @@ def simulate(
             result = strategy.start(
                 grid=recorder or grid,
                 labels=labels,
+                beside=beside,
                 run=replace(run, parties=tuple(tables)),
             )
         finally:
@@ -290,7 +297,7 @@ def simulate(
 
         def run_alone(some: Mapping[str, pd.DataFrame | Table]) -> Result:
             return simulate(
-                strategy, some, labels, aggregation, seed=seed, min_rows=min_rows,
+                strategy, some, labels, aggregation, seed=seed, min_rows=min_rows, **beside,
                 node_config={name: configs[name] for name in some if name in configs},
                 **{**own, "progress": False},
             )  # fmt: skip

@@ -29,6 +29,7 @@ from strategies.linear.masked_means.fixed_point import (
     N_DIGITS,
     N_LEADING,
     ByClass,
+    ByRow,
     Precision,
     choose_precision,
     from_digit_products,
@@ -40,6 +41,8 @@ from strategies.linear.masked_means.information import Roles, open_information, 
 from strategies.linear.masked_means.steps import REACH_STEP
 
 _ATTEMPT_BYTES = 16
+_ROOM = 1.5  # for the rounding of digits, and between one place and the next
+_FINER = 4.0  # times smaller sums are worth another round
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,10 @@ class Bound:
 
     total: float  # What the sum of their absolute values is expected not to exceed
     largest: float  # What none exceeds
+
+    def over(self, top: float) -> "Bound":
+        """Return the bound of values divided by a number."""
+        return Bound(self.total / top, self.largest / top)
 
     def of_sum(self, n: int, digit: float, degree: int) -> float:
         """Return what no sum of values times products of digits exceeds."""
@@ -186,6 +193,51 @@ class MaskedMeans:
         sizes = [b.of_sum(n, self._largest, d) for b, d in zip(bounds, (2, 0), strict=False)]
         found = self._ask(placed, shift, expansions, sizes, information=True, weights=weights)
         return np.asarray(found["information"]), found.get("cumulant")
+
+    def open_by_row(
+        self,
+        placed: Placed,
+        shift: float,
+        functions: ByRow,
+        bound: Bound,
+        like: Array | None = None,
+    ) -> Array:
+        """Open products of 1 and centred columns, weighted by a function by row, none below 0.
+
+        One round where it is known how large the sums are (`like`), as that decides how precise
+        they can be; else mostly two.
+
+        Shapes: like, returns (1 + n_columns, 1 + n_columns).
+        """
+
+        def ask(size: float) -> Array:
+            found = self._ask(
+                placed, shift, [functions.common], [size],
+                information=True, make=functions.features,
+            )  # fmt: skip
+            return np.asarray(found["information"])
+
+        def size_of(sums: Array) -> float:
+            squares = np.diag(sums)[1:] / np.concatenate(list(self._scale.values())) ** 2
+            first, later = 4.0**DIGIT_BITS * squares.max(), 4.0 ** (DIGIT_BITS - 1) * sums[0, 0]
+            return float(max(_ROOM * first, later, bound.largest))
+
+        safe = bound.of_sum(len(placed.alpha), self._largest, 2)
+        if like is not None:
+            return ask(min(safe, _ROOM * size_of(like)))
+        found = ask(safe)
+        finer = size_of(found)
+        return ask(finer) if finer < safe / _FINER else found
+
+    def open_total(
+        self, placed: Placed, shift: float, functions: ByRow, largest: float
+    ) -> float:
+        """Open the sum of a function by row, none of whose values exceeds `largest`; one round."""
+        sizes = [largest * len(placed.alpha)]
+        found = self._ask(
+            placed, shift, [functions.common], sizes, information=False, make=functions.features
+        )
+        return float(found["total"][0])
 
     def _ask(
         self,

@@ -15,7 +15,7 @@ An evaluation takes two rounds, the information one. Under a penalty that shrink
 likelihood is evaluated again where these end, with the information there (`follow`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +28,8 @@ from flwr_vertical.products import PrivateProducts
 from flwr_vertical.products.row_groups import max_vectors
 from strategies.linear.families import Family, check_labels
 from strategies.linear.masked_means.evaluate import MaskedMeans
-from strategies.linear.masked_means.problem import REACH, MeanFit, MeanProblem
+from strategies.linear.masked_means.problem import REACH, Beside, MeanFit, MeanProblem
+from strategies.linear.masked_means.residuals import ResidualSums
 from strategies.linear.masked_means.separation import (
     RIDGE,
     Watch,
@@ -44,6 +45,12 @@ _STAYS = 0.01
 method, which leaves about the square."""
 _OF_INFORMATION = 2
 """Vectors that the information takes: variance and cumulant."""
+MORE = {
+    "pearson": ResidualSums.pearson,
+    "squares": ResidualSums.squares,
+    "squared means": ResidualSums.squared_means,
+}
+"""Sums over squared residuals, beside ``middle``, that of robust errors."""
 
 
 def fit_mean_model(
@@ -62,10 +69,14 @@ def fit_mean_model(
     follow: Callable[[MeanFit], tuple[float, Array]] | None = None,
     cure: str = "set a penalty",
     fewest: int | None = None,
+    beside: Beside | None = None,
+    more: Collection[str] = (),
 ) -> MeanFit:
     """Fit a binomial or Poisson model to columns of several parties.
 
     `fewest`: rows of the smallest set that a party counts vectors for; by default all of the fit.
+    `beside`: weights and offset of the samples of the fit; `moments` are of labels times weights.
+    `more`: sums over squared residuals to open at the end, ``middle`` or of `MORE`; a round for each, and two.
 
     Shapes: y (n_samples,): labels; those of samples that are not in the fit do not matter; group
     (n_samples,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,): in
@@ -79,19 +90,42 @@ def fit_mean_model(
     check_labels(family, own)
     names = [f"{party}:{name}" for party in federation.parties for name in columns[party]]
     if moments is None:
+        if beside is not None:
+            labels[group >= 0] *= beside.weights
         moments = products.moments(group, 1, labels[:, None])
     means = MaskedMeans(federation, products.group_key)
-    problem = MeanProblem(means, family, own, moments, names, intercept, ridge, units)
+    problem = MeanProblem(means, family, own, moments, names, intercept, ridge, units, beside)
     means.send(group)
     try:
         vectors = max_vectors(len(own) if fewest is None else fewest) - 1
-        search = _Search(problem, max_evaluations, vectors, cure)
+        # The information is opened once more where residuals are.
+        reserved = len(more) + _OF_INFORMATION if more else 0
+        search = _Search(problem, max_evaluations, vectors - reserved, cure)
         found = search.maximum(penalised=follow is not None)
-        if follow is None:
-            return search.fit(found)
-        return search.followed(found, follow)
+        fit = search.fit(found) if follow is None else search.followed(found, follow)
+        if more:
+            fit = _with_residuals(problem, fit, follow, more)
+        return fit
     finally:
         means.close()
+
+
+def _with_residuals(
+    problem: MeanProblem,
+    fit: MeanFit,
+    follow: Callable[[MeanFit], tuple[float, Array]] | None,
+    more: Collection[str],
+) -> MeanFit:
+    """Open the information once more, and sums over squared residuals, at the last coefficients."""
+    last = problem.own(*((fit.level, fit.beta) if follow is None else follow(fit)))
+    residuals = problem.residuals(float(last[0]), last[1:])
+    information = residuals.information(fit.information)
+    middle = residuals.middle() if "middle" in more else None
+    if middle is not None:
+        unused = np.append(False, ~fit.varies)
+        middle = np.where(np.logical_or.outer(unused, unused), 0.0, middle)
+    sums = {name: MORE[name](residuals) for name in more if name != "middle"}
+    return replace(fit, information=information, middle=middle, sums=sums)
 
 
 class _Search:

@@ -61,7 +61,7 @@ def levels_of_one_kind(problem: MeanProblem) -> list[SeparatingLevel]:
     then the coefficient does not go on to grow (`Watch`).
     """
     moments, found = problem.moments, []
-    if not moments.intercept:
+    if not moments.intercept or problem.beside.weighted:  # moments then count no rows
         return []
     n, mean = moments.n_rows, moments.labels / moments.n_rows
     for j, covariance in enumerate(moments.with_labels / n):
