@@ -229,9 +229,7 @@ class MaskedMeans:
         finer = size_of(found)
         return ask(finer) if finer < safe / _FINER else found
 
-    def open_total(
-        self, placed: Placed, shift: float, functions: ByRow, largest: float
-    ) -> float:
+    def open_total(self, placed: Placed, shift: float, functions: ByRow, largest: float) -> float:
         """Open the sum of a function by row, none of whose values exceeds `largest`; one round."""
         sizes = [largest * len(placed.alpha)]
         found = self._ask(

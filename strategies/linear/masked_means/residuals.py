@@ -43,7 +43,9 @@ class ResidualSums:
         """Open the information, whose size is known from a place nearby; one round."""
         variance = self.family.variance
         functions = self._by_row([variance], self.weights[None])
-        ends = np.array([self.placed.low, min(max(0.0, -self.level), self.placed.high), self.placed.high])
+        ends = np.array(
+            [self.placed.low, min(max(0.0, -self.level), self.placed.high), self.placed.high]
+        )
         largest = float(self.weights.max() * variance(self.level + ends).max())
         bound = Bound(len(self.y) * largest, largest)
         return self.means.open_by_row(self.placed, self._middle, functions, bound, like)
