@@ -141,7 +141,8 @@ def _fit(
             error = float((np.abs(fine @ values - truth) / unit(between)).max())
             if best is None or error < best.error:
                 sine, cosine = values[1 : n_terms + 1], values[n_terms + 1 :]
-                best = Expansion(times, float(values[0]), sine, cosine, radius, error)
+                level = constant * float(values[0])
+                best = Expansion(times, level, sine, cosine, radius, error)
             if best.error <= tolerance:
                 break
         assert best is not None

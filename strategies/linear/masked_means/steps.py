@@ -158,7 +158,7 @@ class MaskedMeanSteps(StepGroup):
         n_values = len(sine) * n_weightings
         if n_values > max(len(sine), n_weightings) or (information and n_weightings > 1):
             raise ProtocolError(
-                f"party {self.name!r}: several weightings of rows go with the sums of one function, "
+                f"party {self.name!r}: several weightings of rows go with sums of one function, "
                 f"got {n_weightings} with {len(sine)} functions"
             )
         own = own_place(self.name, names, widths, len(scale))
