@@ -172,7 +172,8 @@ def simulate(
             "samples whose label is NaN), truth, or hold_out"
         )
     chosen: dict[str, object] = {"alignment": here, "retries": 0, **options}
-    beside = {n: s for n, s in (("weights", weights), ("offset", offset)) if s is not None}
+    given = (("weights", weights), ("offset", offset))
+    beside: dict[str, Any] = {name: own for name, own in given if own is not None}
     run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
     earlier = fitted_tables(fitted, kinds or {})
     whole = tables = tables_of(parties, kinds or {}, earlier)

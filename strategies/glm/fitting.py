@@ -226,7 +226,7 @@ class Fitting:
         selects = self.penalty in SELECTING
         if selects and path.lambdas is None and self.beside is None:
             path.lambdas = grid_of(opened, rows, self.family, path.penalised, **how)
-        more = ["middle"] if self.robust else []
+        more: list[str] = ["middle"] if self.robust else []
         if settings.dispersion == "pearson":
             more.append("pearson")
             if settings.family == "poisson" and (self.beside is None or not self.beside.weighted):
@@ -236,7 +236,8 @@ class Fitting:
             choose=path.choose if selects or path.ridge else None,
             cure="raise l2" if self.ridge.any() else "set a penalty",
             fewest=None if self.completing is None else self.completing.fewest,
-            beside=self.beside, vector_unit=self._vector_unit, more=more,
+            beside=self.beside, vector_unit=self._vector_unit,
+            more=more if more or self.beside is not None else None,
         )  # fmt: skip
         self.at = self.maximum.at
 
@@ -280,7 +281,8 @@ class Fitting:
     def _summarise(self, chosen: Reported, null: float | None, with_errors: bool) -> None:
         """Fill in what `GLMModel.summary` prints."""
         result, model, table = self.result, self.result.model, self.result.coefficients
-        assert isinstance(model, GLMModel) and table is not None
+        assert isinstance(model, GLMModel)
+        assert table is not None
         model.errors = "none, coefficients are shrunk"
         if with_errors:
             model.errors = "robust (HC0)" if self.robust else "model-based"

@@ -60,7 +60,7 @@ def maximum_likelihood(
     fewest: int | None = None,
     beside: Beside | None = None,
     vector_unit: float = 1.0,
-    more: Collection[str] = (),
+    more: Collection[str] | None = None,
 ) -> MaximumLikelihood:
     """Find the maximum of the likelihood; two rounds for each evaluation of the means, and more.
 

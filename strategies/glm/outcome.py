@@ -78,8 +78,7 @@ class GLMModel(Model):
         """
         if self.table is None:
             raise ConfigError("a model of iterations, or of an older version, has no summary")
-        parties = len(self.coefficients)
-        title = f"Generalised linear model, columns of {parties} {'party' if parties == 1 else 'parties'}"
+        title = f"Generalised linear model, columns of {', '.join(self.coefficients)}"
         return text_of(title, self.family, self.errors, self.statistics, self.table, stars)
 
 
@@ -113,7 +112,8 @@ def fill_selected(
     covariance of intercept and selected coefficients; unknown (1 + n_columns,): intercept and
     coefficients that the data do not tell: these have no standard errors; ridged (n_columns,):
     coefficients that only a ridge keeps finite: nor have these.
-    `dispersion`: that which was estimated of labels that have none; `unseen`: what corrects coefficients and errors for means in place of columns.
+    `dispersion`: that which was estimated of labels that have none; `unseen`: what corrects
+    coefficients and errors for means in place of columns.
     """
     beta, intercept = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
     chosen = np.flatnonzero(beta)

@@ -209,9 +209,8 @@ class VerticalGLM(Strategy):
                 "rows='all' models columns as jointly normal, with means; it needs intercept=True"
             )
         more = self.standard_errors != "model" or self.dispersion != "model"
-        if more and (
-            self.rows != "complete" or self.penalty == "ridge" or self.epsilon is not None
-        ):
+        plain = self.rows == "complete" and self.penalty != "ridge" and self.epsilon is None
+        if more and not plain:
             raise ConfigError(
                 "standard_errors='robust' and dispersion='pearson' need rows='complete', no ridge "
                 "and no epsilon"

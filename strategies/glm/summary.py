@@ -13,6 +13,15 @@ from strategies.glm.approximation import Approximation
 from strategies.glm.means import MaximumLikelihood
 
 _WIDTH = 96
+_HEADS = {
+    "estimate": "coef",
+    "std_error": "std err",
+    "z": "z",
+    "p_value": "P>|z|",
+    "ci_low": "[0.025",
+    "ci_high": "0.975]",
+    "vif": "VIF",
+}
 EXTRA = ("pearson_chi2", "overdispersion_z", "overdispersion_p_value")
 """Statistics that need sums over residuals."""
 _STARS = ((0.001, "***"), (0.01, "**"), (0.05, "*"), (0.1, "."))
@@ -107,10 +116,9 @@ def text_of(
     shown = table[table["estimate"] != 0.0]
     names = [f"{party}:{name}" for party, name in shown.index]
     wide = max([24, *map(len, names)])
-    heads = ("coef", "std err", "z", "P>|z|", "[0.025", "0.975]", "VIF")
-    keys = ("estimate", "std_error", "z", "p_value", "ci_low", "ci_high", "vif")
-    keys = tuple(key for key in keys if key in shown)
-    lines += ["=" * _WIDTH, " " * wide + "".join(h.rjust(11) for h, _ in zip(heads, keys))]
+    keys = [key for key in _HEADS if key in shown]
+    heads = "".join(_HEADS[key].rjust(11) for key in keys)
+    lines += ["=" * _WIDTH, " " * wide + heads]
     lines.append("-" * _WIDTH)
     for name, (_, row) in zip(names, shown.iterrows(), strict=True):
         text = "".join(

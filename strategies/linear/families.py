@@ -70,17 +70,13 @@ class Family(ABC):
         """Return the log likelihood of one fit, all of shape (n_samples,)."""
         return float(np.sum(weights * (y * eta - self.cumulant(eta) + self.own_term(y))))
 
-    def null_level(
-        self, y: Array, weights: Array | float = 1.0, offset: Array | float = 0.0
-    ) -> float:
+    def null_level(self, y: Array, weights: Array, offset: Array) -> float:
         """Return the best level of the model without columns; shapes as in `log_likelihood`."""
-        each, shift = np.broadcast_to(weights, y.shape), np.broadcast_to(offset, y.shape)
-        level = self.link(float(np.average(y, weights=each))) - float(
-            np.average(shift, weights=each)
-        )
+        level = self.link(float(np.average(y, weights=weights)))
+        level -= float(np.average(offset, weights=weights))
         for _ in range(_NEWTON_STEPS):
-            mean, variance = self.moments(level + shift)
-            step = float(each @ (y - mean)) / max(float(each @ variance), 1e-300)
+            mean, variance = self.moments(level + offset)
+            step = float(weights @ (y - mean)) / max(float(weights @ variance), 1e-300)
             level += float(np.clip(step, -_LONGEST, _LONGEST))
             if abs(step) < 1e-12:
                 break

@@ -70,13 +70,14 @@ def fit_mean_model(
     cure: str = "set a penalty",
     fewest: int | None = None,
     beside: Beside | None = None,
-    more: Collection[str] = (),
+    more: Collection[str] | None = None,
 ) -> MeanFit:
     """Fit a binomial or Poisson model to columns of several parties.
 
     `fewest`: rows of the smallest set that a party counts vectors for; by default all of the fit.
     `beside`: weights and offset of the samples of the fit; `moments` are of labels times weights.
-    `more`: sums over squared residuals to open at the end, ``middle`` or of `MORE`; a round for each, and two.
+    `more`: sums over squared residuals to open at the end, ``middle`` or of `MORE`, beside the
+    information anew: a round for each, and two.
 
     Shapes: y (n_samples,): labels; those of samples that are not in the fit do not matter; group
     (n_samples,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,): in
@@ -99,11 +100,11 @@ def fit_mean_model(
     try:
         vectors = max_vectors(len(own) if fewest is None else fewest) - 1
         # The information is opened once more where residuals are.
-        reserved = len(more) + _OF_INFORMATION if more else 0
+        reserved = 0 if more is None else len(more) + _OF_INFORMATION
         search = _Search(problem, max_evaluations, vectors - reserved, cure)
         found = search.maximum(penalised=follow is not None)
         fit = search.fit(found) if follow is None else search.followed(found, follow)
-        if more:
+        if more is not None:
             fit = _with_residuals(problem, fit, follow, more)
         return fit
     finally:

@@ -11,7 +11,8 @@ from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments as Opened
 from strategies.linear.families import Family
-from strategies.linear.masked_means.evaluate import Bound, EvaluatedColumns, MaskedMeans, Placed
+from strategies.linear.masked_means.columns import EvaluatedColumns
+from strategies.linear.masked_means.evaluate import Bound, MaskedMeans, Placed
 from strategies.linear.masked_means.fourier import Expansion, expand, to_circle
 from strategies.linear.masked_means.residuals import ResidualSums
 from strategies.linear.masked_means.solver import MeanMaximum, MeanMoments

@@ -43,10 +43,9 @@ class ResidualSums:
         """Open the information, whose size is known from a place nearby; one round."""
         variance = self.family.variance
         functions = self._by_row([variance], self.weights[None])
-        ends = np.array(
-            [self.placed.low, min(max(0.0, -self.level), self.placed.high), self.placed.high]
-        )
-        largest = float(self.weights.max() * variance(self.level + ends).max())
+        low, high = self.level + self.placed.low, self.level + self.placed.high
+        ends = np.array([low, min(max(0.0, low), high), high])
+        largest = float(self.weights.max() * variance(ends).max())
         bound = Bound(len(self.y) * largest, largest)
         return self.means.open_by_row(self.placed, self._middle, functions, bound, like)
 
@@ -117,7 +116,7 @@ class ResidualSums:
         def unit(t: Array) -> Array:
             # Errors are relative to the largest function, or to what rows have on average.
             here = np.stack([np.abs(function(middle + t)) for function in functions])
-            return np.maximum(here.max(axis=0), 1e-3 * here.max())
+            return np.asarray(np.maximum(here.max(axis=0), 1e-3 * here.max()))
 
         return ByRow(_expand([about(f) for f in functions], radius, unit), factors)
 
