@@ -247,33 +247,19 @@ class Strategy(Settings, ABC):
                 identity["checkpoint_every"] = describe(run.checkpoint_every)
         with journaled(run.checkpoint, run.resume, identity) as journal:
             federation = Federation(
-                grid,
-                run,
-                arbiter=self.arbiter,
-                needs_arbiter=self.needs_arbiter,
-                journal=journal,
+                grid, run, arbiter=self.arbiter, needs_arbiter=self.needs_arbiter, journal=journal,
                 protocol="" if protocol is None else protocol.of_strategy,
-            )
+            )  # fmt: skip
             result = Result(
-                strategy=self.name,
-                settings=settings,
-                call=repr(self),
-                version=__version__,
-                ledger=federation.ledger,
-                disclosure=[
+                strategy=self.name, settings=settings, call=repr(self), version=__version__,
+                ledger=federation.ledger, disclosure=[
                     *aligner.disclosure,
-                    *(
-                        (("server", f"the labels that {label_holder} holds"),)
-                        if label_holder
-                        else ()
-                    ),
+                    *[("server", f"the labels that {label_holder} holds")] * bool(label_holder),
                     *_SUM_DISCLOSURE[run.aggregation],
                     *self.disclosure,
                 ],
-            )
-            with Progress(
-                self.name, enabled=True if run.progress is None else run.progress
-            ) as shown:
+            )  # fmt: skip
+            with Progress(self.name, enabled=run.progress in (None, True)) as shown:
                 federation.on_round = shown.round
                 federation.open()
                 label_ids = None if labels is None else label_index(labels)
