@@ -68,8 +68,8 @@ class AppSettings(Settings):
         beside = self.weights_column or self.offset_column
         if beside and (not self.labels or self.labels == "demo"):
             raise ConfigError(
-                f"column {beside!r} of weights or offset goes beside labels in a file of the server; "
-                "set 'labels' to that file"
+                f"column {beside!r} goes beside labels in a file of the server; set 'labels' to "
+                "that file"
             )
         if (self.checkpoint or self.resume) and not self.run_name:
             raise ConfigError(
