@@ -24,6 +24,17 @@ DISCLOSURE = (
         "weighted by the labels' variance, and the sum of the cumulants",
     ),
     (
+        "server, with weights, robust errors or Pearson's chi-squared",
+        "products of two columns weighted by its weights, by variances times these, and by squared "
+        "residuals times their squares; sums of squared residuals, of these over the variance, "
+        "and of squared means, and of each column times what is summed",
+    ),
+    (
+        "every party, with weights, robust errors or Pearson's chi-squared",
+        "of the largest factor of a row, powers of two that it does not exceed; of weights, offset "
+        "and labels, random numbers only",
+    ),
+    (
         "server",
         "for each sample without a label, the sum of the parties' terms, rounded to a grid: at "
         "most ``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
