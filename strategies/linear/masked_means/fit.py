@@ -31,6 +31,7 @@ from strategies.linear.masked_means.evaluate import MaskedMeans
 from strategies.linear.masked_means.problem import REACH, Beside, MeanFit, MeanProblem
 from strategies.linear.masked_means.residuals import ResidualSums
 from strategies.linear.masked_means.separation import (
+    NOTE_ON_WIDE,
     RIDGE,
     Watch,
     all_apart,
@@ -95,13 +96,20 @@ def fit_mean_model(
             labels[group >= 0] *= beside.weights
         moments = products.moments(group, 1, labels[:, None])
     means = MaskedMeans(federation, products.group_key)
-    problem = MeanProblem(means, family, own, moments, names, intercept, ridge, units, beside)
+    # With as many columns as rows there is no maximum before a penalty has selected.
+    wide = follow is not None and len(names) >= len(own)
+    start = np.maximum(ridge, RIDGE) if wide else ridge
+    problem = MeanProblem(means, family, own, moments, names, intercept, start, units, beside)
+    if wide:
+        problem.bound(np.arange(len(problem.ridge)), RIDGE)
     means.send(group)
     try:
         vectors = max_vectors(len(own) if fewest is None else fewest) - 1
         # The information is opened once more where residuals are.
         reserved = 0 if more is None else len(more) + _OF_INFORMATION
         search = _Search(problem, max_evaluations, vectors - reserved, cure)
+        if wide:
+            search.notes.append(NOTE_ON_WIDE)
         found = search.maximum(penalised=follow is not None)
         fit = search.fit(found) if follow is None else search.followed(found, follow)
         if more is not None:
@@ -135,7 +143,7 @@ class _Search:
     def __init__(self, problem: MeanProblem, evaluations: int, vectors: int, cure: str) -> None:
         self._problem, self._cure = problem, cure
         self._evaluations, self._vectors = evaluations, vectors
-        self._notes: list[str] = []
+        self.notes: list[str] = []
 
     @property
     def _left(self) -> int:
@@ -147,7 +155,7 @@ class _Search:
     def maximum(self, penalised: bool) -> MeanMaximum:
         """Find the maximum of the likelihood, with a ridge on slopes that have none."""
         problem, start = self._problem, None
-        watch = Watch(problem, self._notes)
+        watch = Watch(problem, self.notes)
         while True:
             try:
                 found = maximise(
@@ -169,7 +177,7 @@ class _Search:
                 watch.bound(lost)
                 start = replace(found, slopes=np.where(problem.bounded, slopes / 2.0, slopes))
             elif penalised and problem.family.name == "binomial" and not problem.bounded.all():
-                self._notes = [note_on_all(problem, slopes)]
+                self.notes = [note_on_all(problem, slopes)]
                 problem.bound(np.arange(len(slopes)), RIDGE)
                 start = None
             else:
@@ -196,4 +204,4 @@ class _Search:
     def fit(self, found: MeanMaximum) -> MeanFit:
         """Return the fit in the columns' own units."""
         fit = self._problem.fit(found)
-        return replace(fit, evaluations=self._problem.evaluations, notes=tuple(self._notes))
+        return replace(fit, evaluations=self._problem.evaluations, notes=tuple(self.notes))
