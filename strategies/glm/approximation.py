@@ -179,7 +179,9 @@ def select(
     if penalty not in SELECTING:
         lambdas = np.zeros(1)
     elif lambdas is None:
-        lambdas = grid(max(loss.largest_lambda(penalised), 1e-300))
+        # With as many columns as rows, fits of small values have no error left to choose by.
+        ratio = 0.1 if len(at.scale) >= at.n_rows else 0.01
+        lambdas = grid(max(loss.largest_lambda(penalised), 1e-300), ratio=ratio)
     scaled = penalised_path(ridged, lambdas, penalty, penalised)
     unit = np.where(at.scale > 0.0, at.scale, 1.0)
     if last is not None and penalty in CONCAVE:

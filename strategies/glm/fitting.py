@@ -294,7 +294,8 @@ class Fitting:
         n_selected = int(np.count_nonzero(chosen.beta))
         model.statistics = {"n_samples": result.metrics["n_samples"]}
         if self.whole and with_errors and self.settings.budget is None:
-            model.statistics = statistics_of(result, self.at, n_selected, self.maximum, null or 0.0)
+            found = statistics_of(result, self.at, n_selected, self.maximum, null or 0.0)
+            model.statistics = {name: float(value) for name, value in found.items()}
             told = ("aic", "bic", "lr_statistic", "lr_p_value", *EXTRA)
             result.metrics |= {k: v for k, v in model.statistics.items() if k in told}
 
