@@ -87,6 +87,7 @@ def _run(grid: Grid, context: Context, own: RunFolder) -> None:
             grid=channels,
             labels=job.labels,
             label_holder=app_settings.label_holder or None,
+            beside=job.beside,
             run=run,
             save=save,
         )
@@ -116,6 +117,7 @@ class _Job:
     arbiter_for: str | None
     labels: "pd.Series[Any] | None"
     truth: "pd.Series[Any] | None"
+    beside: "dict[str, pd.Series[Any]]"
 
 
 def _folder(context: Context) -> Path:
@@ -144,10 +146,17 @@ def _job(context: Context, folder: Path) -> _Job:
         label_secret=folder.parent / LABEL_SECRET,
     )
     labels = truth = None
+    beside: dict[str, Any] = {}
     if not is_finished:
         labels = _labels(app_settings.labels, app_settings, config)
         truth = _labels(app_settings.test_labels, app_settings, config, whole=True)
-    return _Job(is_finished, strategy, app_settings, run, arbiter_for, labels, truth)
+        columns = {"weights": app_settings.weights_column, "offset": app_settings.offset_column}
+        beside = {
+            name: read_labels(app_settings.labels, column=column)
+            for name, column in columns.items()
+            if column
+        }
+    return _Job(is_finished, strategy, app_settings, run, arbiter_for, labels, truth, beside)
 
 
 def check_here(config: Mapping[str, Any]) -> int:

@@ -57,16 +57,12 @@ ROUNDS = {
         "trees/predict": "afterwards", "trees/contributions": "afterwards",
     }),
     "glm": ("glm", "open_products", {
-        "linear/settings": "settings", "linear/moments/groups": "before: rows",
-        "linear/moments/dp_moments": "an option: noise",
+        "linear/settings": "settings", "glm/disclosure": "who learns what",
         "linear/moments/dp_opening": "an option: noise",
-        "linear/families": "binomial and Poisson labels", "glm/likelihoods": "after it",
-        "glm/means": "binomial and Poisson labels", "glm/outcome": "after it: tables",
+        "linear/families": "binomial and Poisson labels",
         "normal/labelled_server": "an option: completed rows",
         "normal/labelled_party": "an option: completed rows",
         "glm/party": "an option: completed rows",
-        "linear/prediction/conditional_regressions": "afterwards",
-        "linear/prediction/server": "afterwards",
     }),
 }  # fmt: skip
 

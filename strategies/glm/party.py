@@ -17,6 +17,10 @@ from strategies.normal.labelled_server import COMPLETING
 COMPLETES = "rows == 'all' and family != 'gaussian'"
 """Settings with which labelled rows are completed."""
 
+EVALUATES = "family != 'gaussian' or rows == 'complete' and not epsilon"
+"""Settings with which functions of linear predictors may be evaluated, of gaussian labels for
+weights and robust errors alone."""
+
 OPENED_ROWS = If(COMPLETES, *COMPLETING, otherwise=(OPENED_PRODUCTS,))
 """What opens sums over the rows of a fit."""
 

@@ -82,6 +82,10 @@ SETTINGS = {
     "scorecard": {"bins": 4},
     "cox": {"encoding": "one-hot"},
     "cox all": {"rows": "all", "encoding": "one-hot"},
+    "glm robust": {
+        "family": "binomial", "penalty": "none", "standard_errors": "robust",
+        "dispersion": "pearson", "encoding": "one-hot",
+    },
     "glm all": {"family": "binomial", "rows": "all", "penalty": "none", "encoding": "one-hot"},
     "svm": {"l2": 2.0, "encoding": "one-hot"},
     "svm mean": {"l2": 2.0, "loss": "squared", "rows": "mean", "encoding": "one-hot"},
@@ -95,7 +99,7 @@ COMPLETING = {"fknn", "joint-normal", "mean", "min", "max", "most-frequent"}
 GENERATING = {"fedpsg-ar", "vertigan"}
 SYNTHETIC = {"vcds", "evcds", "ievcds"}
 # What needs a key stream that parties share has no encrypted sums.
-MASKED = {"svm", "glm ridge", "glm all", "joint-normal", "lda", "cox", "cox all", "scorecard", "explore"}
+MASKED = {"svm", "glm ridge", "glm all", "joint-normal", "lda", "glm robust", "cox", "cox all", "scorecard", "explore"}
 # Calls whose answers are under pads or sealed, or are counted: they are asked twice as sums are.
 _GROWING = {"send_masked", "share", "route"}
 CALLS = {"gbdt": _GROWING, "gbdt open": _GROWING, "forest": {"send_masked"}}

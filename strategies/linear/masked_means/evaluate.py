@@ -13,14 +13,14 @@ with private products. An owner and its helper together read mu, but no label.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from flwr_vertical import Federation
 from flwr_vertical.arrays import Array, Indices, Ring
-from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
-from flwr_vertical.products import Moments
+from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
 from flwr_vertical.products.arithmetic import Layout, open_vector_products
 from flwr_vertical.products.group_key import GroupKey
 from flwr_vertical.products.streams import SEED_BYTES, stream
@@ -29,6 +29,7 @@ from strategies.linear.masked_means.fixed_point import (
     N_DIGITS,
     N_LEADING,
     ByClass,
+    ByRow,
     Precision,
     choose_precision,
     from_digit_products,
@@ -40,6 +41,8 @@ from strategies.linear.masked_means.information import Roles, open_information, 
 from strategies.linear.masked_means.steps import REACH_STEP
 
 _ATTEMPT_BYTES = 16
+_ROOM = 1.5  # for the rounding of digits, and between one place and the next
+_FINER = 4.0  # times smaller sums are worth another round
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,10 @@ class Bound:
     total: float  # What the sum of their absolute values is expected not to exceed
     largest: float  # What none exceeds
     heaviest: float = 1.0  # What no weight of a row exceeds, where weights are 1 on average
+
+    def over(self, top: float) -> "Bound":
+        """Return the bound of values divided by a number."""
+        return Bound(self.total / top, self.largest / top)
 
     def of_sum(self, n: int, digit: float, degree: int) -> float:
         """Return what no sum of values times products of digits exceeds."""
@@ -191,6 +198,49 @@ class MaskedMeans:
         found = self._ask(placed, shift, expansions, sizes, information=True, weights=weights)
         return np.asarray(found["information"]), found.get("cumulant")
 
+    def open_by_row(
+        self,
+        placed: Placed,
+        shift: float,
+        functions: ByRow,
+        bound: Bound,
+        like: Array | None = None,
+    ) -> Array:
+        """Open products of 1 and centred columns, weighted by a function by row, none below 0.
+
+        One round where it is known how large the sums are (`like`), as that decides how precise
+        they can be; else mostly two.
+
+        Shapes: like, returns (1 + n_columns, 1 + n_columns).
+        """
+
+        def ask(size: float) -> Array:
+            found = self._ask(
+                placed, shift, [functions.common], [size],
+                information=True, make=functions.features, n_digits=N_DIGITS,
+            )  # fmt: skip
+            return np.asarray(found["information"])
+
+        def size_of(sums: Array) -> float:
+            squares = np.diag(sums)[1:] / np.concatenate(list(self._scale.values())) ** 2
+            first, later = 4.0**DIGIT_BITS * squares.max(), 4.0 ** (DIGIT_BITS - 1) * sums[0, 0]
+            return float(max(_ROOM * first, later, bound.largest))
+
+        safe = bound.of_sum(len(placed.alpha), self._largest, 2)
+        if like is not None:
+            return ask(min(safe, _ROOM * size_of(like)))
+        found = ask(safe)
+        finer = size_of(found)
+        return ask(finer) if finer < safe / _FINER else found
+
+    def open_total(self, placed: Placed, shift: float, functions: ByRow, largest: float) -> float:
+        """Open the sum of a function by row, none of whose values exceeds `largest`; one round."""
+        sizes = [largest * len(placed.alpha)]
+        found = self._ask(
+            placed, shift, [functions.common], sizes, information=False, make=functions.features
+        )
+        return float(found["total"][0])
+
     def _ask(
         self,
         placed: Placed,
@@ -201,6 +251,7 @@ class MaskedMeans:
         information: bool,
         make: Callable[[Ring, int], Ring] | None = None,
         weights: Array | None = None,
+        n_digits: int = N_LEADING,
     ) -> dict[str, Any]:
         names, roles = self._names(), Roles(self._names())
         precision = choose_precision(expansions, sizes)
@@ -228,6 +279,7 @@ class MaskedMeans:
             "weight_bits": list(precision.weight),
             "information": information,
             "n_weightings": 1 if weights is None else len(weights),
+            "n_digits": n_digits,
         }
         own: dict[str, dict[str, Any]] = {name: {} for name in names}
         for helper in dict.fromkeys(roles.helper.values()):
@@ -242,7 +294,7 @@ class MaskedMeans:
         while not self._masked and self.federation.next_step() in (None, "send_digits"):
             with self.federation.asking_again(self._asked_at):
                 self.send(self._group)
-        opened = self._information if information else self._mean
+        opened = partial(self._information, n_digits) if information else self._mean
         return self.federation.keep(
             "means", lambda: opened(total.values, total.public, roles, precision)
         )
@@ -280,6 +332,7 @@ class MaskedMeans:
 
     def _information(
         self,
+        n_digits: int,
         sums: dict[str, Any],
         public: dict[str, dict[str, Any]],
         roles: Roles,
@@ -287,13 +340,15 @@ class MaskedMeans:
     ) -> dict[str, Any]:
         opened = open_information(
             roles,
-            self._layout,
-            {name: with_ones(masked, N_LEADING) for name, masked in self._masked.items()},
+            self._layout(n_digits),
+            {name: with_ones(masked, n_digits) for name, masked in self._masked.items()},
             {name: public[name]["rho"][0] for name in set(roles.helper.values())},
             public,
             np.asarray(sums["information"]).view(np.uint64),
         )
-        found: dict[str, Any] = {"information": self._assembled(opened) * 2.0 ** -precision.of(0)}
+        found: dict[str, Any] = {
+            "information": self._assembled(opened, n_digits) * 2.0 ** -precision.of(0)
+        }
         if len(precision.weight) > 1:
             shares = self._shares(public, roles, roles.first, "cumulant", slice(1, 2), 0)
             found["cumulant"] = float(shares[0, 0].view(np.int64)) * 2.0 ** -precision.of(1)
@@ -317,70 +372,22 @@ class MaskedMeans:
             public[helper][f"helper:{label}:{name}"],
         )
 
-    @property
-    def _layout(self) -> Layout:
-        return Layout({n: N_LEADING * len(s) + 1 for n, s in self._scale.items()})
+    def _layout(self, n_digits: int) -> Layout:
+        return Layout({n: n_digits * len(s) + 1 for n, s in self._scale.items()})
 
-    def _assembled(self, opened: Ring) -> Array:
+    def _assembled(self, opened: Ring, n_digits: int) -> Array:
         """Put digits together; every party's block has a column of 1, of which one is kept."""
-        layout, scale = self._layout, self._scale
+        layout, scale = self._layout(n_digits), self._scale
         starts = 1 + np.cumsum([0, *(len(s) for s in scale.values())])
         here = {n: slice(starts[k], starts[k + 1]) for k, n in enumerate(scale)}
         out = np.zeros((starts[-1], starts[-1]))
         for a in scale:
             for b in scale:
                 block = opened[layout.slice(a), layout.slice(b)]
-                values = from_digit_products(block[:-1, :-1], N_LEADING)
+                values = from_digit_products(block[:-1, :-1], n_digits)
                 out[here[a], here[b]] = values * np.outer(scale[a], scale[b])
             own = opened[layout.slice(a), layout.slice(a)]
-            out[0, here[a]] = from_digits(own[:-1, -1], N_LEADING) * scale[a]
+            out[0, here[a]] = from_digits(own[:-1, -1], n_digits) * scale[a]
             out[here[a], 0] = out[0, here[a]]
             out[0, 0] = float(own[-1, -1].view(np.int64))
         return out
-
-
-class EvaluatedColumns:
-    """Columns of a fit in units of their standard deviations, without those that do not vary."""
-
-    def __init__(
-        self,
-        means: MaskedMeans,
-        opened: Moments,
-        n_rows: int,
-        intercept: bool,
-        ridge: Array | float,
-        units: Array | None,
-    ) -> None:
-        self._means, self._intercept, self.evaluations = means, intercept, 0
-        self._mean, second = opened.sums[0] / n_rows, opened.products[0] / n_rows
-        self._covariance = second - np.outer(self._mean, self._mean)
-        spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
-        # What moments leave of a constant column is rounding.
-        self._varies = spread > 1e-6 * np.sqrt(np.maximum(np.diag(second), 1e-300))
-        self._varies &= ~opened.withheld[0]
-        self._kept = kept = np.flatnonzero(self._varies)
-        if not len(kept):
-            raise DataError("no column of any party varies over the samples of the fit")
-        self._scale = spread[kept]
-        self._second = self._in_units(self._covariance if intercept else second)
-        self.ridge = np.broadcast_to(ridge, spread.shape)[kept].copy()
-        if units is not None:
-            self.ridge *= (units[kept] / self._scale) ** 2
-
-    def _in_units(self, products: Array) -> Array:
-        """Return products of the columns that vary, in their units."""
-        kept = np.ix_(self._kept, self._kept)
-        return np.asarray(products[kept] / np.outer(self._scale, self._scale))
-
-    def _raw(self, slopes: Array) -> Array:
-        """Return coefficients of all columns, in the columns' units."""
-        beta = np.zeros(len(self._mean))
-        beta[self._kept] = slopes / self._scale
-        return beta
-
-    def _place(self, level: float, slopes: Array) -> tuple[float, Placed]:
-        """Put linear predictors on the circle; their level, columns being centred."""
-        beta = self._raw(slopes)
-        if not self._intercept:  # the parties centre their columns
-            level = float(self._mean @ beta)
-        return level, self._means.place(beta)

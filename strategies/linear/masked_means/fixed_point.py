@@ -14,7 +14,7 @@ room in 64 bits for as many rows as there may be, where 24-bit columns would not
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -194,3 +194,40 @@ class ByClass:
             out[2 * h] = rounded(b * s - a * c, bits)
             out[2 * h + 1] = rounded(a * s + b * c, bits)
         return out
+
+
+@dataclass(frozen=True)
+class ByRow:
+    """A sum of functions, each times a factor of the row that only the server knows."""
+
+    functions: list[Expansion]  # In the same harmonics, without constants
+    factors: Array  # (n_functions, n)
+
+    @property
+    def common(self) -> Expansion:
+        """What parties are told: sizes of the harmonics, as powers of two that no row exceeds."""
+        size = np.zeros(self.functions[0].n_terms)
+        for start in range(0, self.factors.shape[1], _BLOCK):
+            sine, cosine = self._coefficients(slice(start, start + _BLOCK))
+            size = np.maximum(size, np.hypot(sine, cosine).max(axis=0))
+        size = 2.0 ** np.ceil(np.log2(np.maximum(size, 1e-300)))
+        return replace(self.functions[0], constant=0.0, sine=np.zeros_like(size), cosine=size)
+
+    def features(self, alpha: Ring, bits: int) -> Ring:
+        """Return what takes the place of the server's sines and cosines, at most 1."""
+        first, size = self.functions[0], self.common.cosine
+        out = np.empty((2 * len(size), len(alpha)), dtype=np.uint64)
+        for start in range(0, len(alpha), _BLOCK):
+            here = slice(start, start + _BLOCK)
+            sine, cosine = (part / size for part in self._coefficients(here))
+            for h, (s, c) in enumerate(harmonics(alpha[here], first.times, len(size))):
+                a, b = sine[:, h], cosine[:, h]
+                out[2 * h, here] = rounded(b * s - a * c, bits)
+                out[2 * h + 1, here] = rounded(a * s + b * c, bits)
+        return out
+
+    def _coefficients(self, rows: slice) -> tuple[Array, Array]:
+        """Return those of sines and of cosines by row, each (n_rows, n_terms)."""
+        factors = self.factors[:, rows].T
+        sine = np.stack([one.sine for one in self.functions])
+        return factors @ sine, factors @ np.stack([one.cosine for one in self.functions])

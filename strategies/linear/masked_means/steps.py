@@ -29,7 +29,12 @@ from flwr_vertical.products.arithmetic import own_place
 from flwr_vertical.products.pair_keys import Names, PairKeyFields, Widths
 from flwr_vertical.products.streams import KeyStream, content_tag, stream
 from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits
-from strategies.linear.masked_means.fixed_point import N_DIGITS, combine, to_digits
+from strategies.linear.masked_means.fixed_point import (
+    N_DIGITS,
+    N_LEADING,
+    combine,
+    to_digits,
+)
 from strategies.linear.masked_means.fourier import CIRCLE, to_circle
 from strategies.linear.masked_means.information import Answer, Roles
 
@@ -137,6 +142,7 @@ class MaskedMeanSteps(StepGroup):
         features: Annotated[Ring, OWN, Shape(None, None)],
         rho_seed: Annotated[bytes, OWN] = b"",
         n_weightings: Annotated[int, Within(1, _MOST_WEIGHTINGS)] = 1,
+        n_digits: Annotated[int, Within(N_LEADING, N_DIGITS)] = N_LEADING,
     ) -> Summands:
         """Send what lets the server open sums of the columns with functions of the fits.
 
@@ -202,7 +208,7 @@ class MaskedMeanSteps(StepGroup):
             return Summands({}, public | answer.shares("mean", slice(None), N_DIGITS))
         if len(sine) > 1:
             public |= answer.shares("cumulant", slice(1, 2), 0)
-        told, term = answer.information()
+        told, term = answer.information(n_digits)
         return Summands({"information": term}, public | told, modular=("information",))
 
     # -- the own columns over the samples of the fit ----
