@@ -11,8 +11,8 @@ from flwr_vertical.arrays import Array, Flags
 from strategies.trees.grower import Grower
 from strategies.trees.model import LEAF, Ensembles, TreesModel
 from strategies.trees.node_sums import Indices
-from strategies.trees.objectives import Objective
-from strategies.trees.tree import Tree, leaf_values
+from strategies.trees.objectives import Objective, weights_of
+from strategies.trees.tree import Tree, leaf_values, quantile_values
 
 # Columns of the table of nodes.
 _FIELDS = ("tree", "number", "party", "left", "right", "missing_left", "value", "gain", "cover")
@@ -32,12 +32,12 @@ class Boosting:
         self.settings, self.n_steps = settings, settings.n_trees
         self.objective, self.labels = objective, labels
         self._held, self._rng = held, rng
-        known = np.flatnonzero(~np.isnan(labels))
-        n_validation = round(settings.validation_share * len(known))
+        self._weights = weights_of(settings.class_weights, objective, labels)
+        known = rng.permutation(np.flatnonzero(~np.isnan(labels)))
         # Labelled samples that no tree is fitted to
-        self.held_out: Indices = np.sort(rng.permutation(known)[:n_validation])
+        self.held_out = validation_rows(known, labels, settings.validation_share)
         self._fit = np.setdiff1d(known, self.held_out)
-        self.base = objective.start(labels[self._fit])
+        self.base = objective.start(labels[self._fit], self._weights[self._fit])
         fewest = 2 * settings.min_child
         self.ensembles = Ensembles.frequent(held, self._fit, settings.patterns, fewest)
         self._fitted = self.ensembles.fitted(held)
@@ -59,17 +59,24 @@ class Boosting:
         fit = self._fit
         for first in range(0, len(raw), width):  # lines of an ensemble, one for each class
             own = slice(first, first + width)
-            g[own, fit], h[own, fit] = self.objective.gradients(self.labels[fit], raw[own, fit])
+            derivatives = self.objective.gradients(self.labels[fit], raw[own, fit])
+            g[own, fit], h[own, fit] = (self._weights[fit] * of_raw for of_raw in derivatives)
         inside = np.repeat(self._fitted & self._sample(), width, axis=0)
         first = i * len(raw)
         trees = grower.grow(g, h, inside, self._columns(grower), first, self._routed())
         for t, tree in enumerate(trees):
-            values = self.settings.learning_rate * leaf_values(
-                tree, g[t], h[t], inside[t], self.settings.l2
-            )
+            if self.objective.name == "quantile":
+                left, quantile = self.labels - raw[t], self.objective.parameter
+                values = quantile_values(tree, left, inside[t], quantile)
+            else:
+                values = leaf_values(tree, g[t], h[t], inside[t], self.settings.l2)
+            values *= self.settings.learning_rate
             raw[t] += self._keep(first + t, tree, values, h[t] * inside[t])
         self.state["raw"] = raw
         return self._judge(i, trees, result)
+
+    def _loss(self, rows: Indices, raw: Array) -> float:
+        return self.objective.loss(self.labels[rows], raw[:, rows], self._weights[rows])
 
     def _columns(self, grower: Grower) -> npt.NDArray[np.uint8]:
         """Return which slots each tree may use, shape (n_trees, n_slots) or (1, n_slots)."""
@@ -108,12 +115,11 @@ class Boosting:
         raw = by_ensemble[self._predicting, :, np.arange(n_samples)].T
         entry = {
             "iteration": i + 1,
-            "train_loss": self.objective.loss(self.labels[self._fit], raw[:, self._fit]),
+            "train_loss": self._loss(self._fit, raw),
             "splits": sum(node.left >= 0 for tree in trees for node in tree),
         }
         if len(self.held_out):
-            rows = self.held_out
-            entry["validation_loss"] = self.objective.loss(self.labels[rows], raw[:, rows])
+            entry["validation_loss"] = self._loss(self.held_out, raw)
             if entry["validation_loss"] < self.state["best_loss"]:
                 self.state["best"] = i + 1
                 self.state["best_loss"] = entry["validation_loss"]
@@ -152,6 +158,7 @@ class Boosting:
             name=name,
             parties=parties,
             objective=self.objective.name,
+            parameter=self.objective.parameter,
             base=self.base,
             **whole,
             missing_left=column["missing_left"].astype(np.uint8),
@@ -173,7 +180,18 @@ class Boosting:
         for prefix, rows in (("validation_", self.held_out), ("train_", self._fit)):
             if len(rows):
                 y, own = self.labels[rows], raw[:, rows]
-                found[prefix + "loss"] = self.objective.loss(y, own)
+                found[prefix + "loss"] = self._loss(rows, raw)
                 if self.objective.name in ("binary", "share") and 0.0 < y.mean() < 1.0:
                     found[prefix + "auc"] = float(roc_auc_score(y, own[0]))
         return found
+
+
+def validation_rows(known: Indices, labels: Array, share: float) -> Indices:
+    """Return the labelled samples to hold out, (n_validation,), ascending.
+
+    Shapes: known (n_labelled,): in random order; labels (n_samples,). In the order of labels, equal
+    ones at random, every so-and-so-many-th: so classes keep their shares.
+    """
+    count = round(share * len(known))
+    order = known[np.argsort(labels[known], kind="stable")]
+    return np.sort(order[((np.arange(count) + 0.5) * len(known) / max(count, 1)).astype(np.int64)])

@@ -129,6 +129,7 @@ class TreesModel(Model):
     name: str  # Names the model at the parties
     parties: list[str]  # Parties of the fit
     objective: str
+    parameter: float  # Of the objective, see `Objective`
     base: Array  # (width,): what the raw prediction of every sample begins with
     tree: Numbers  # (n_nodes,): its tree; tree t is of the class ``t % width``
     # (n_nodes,): within the tree, by which its owner knows the split; the root is 0
@@ -155,7 +156,7 @@ class TreesModel(Model):
     @property
     def loss(self) -> Objective:
         """What the trees were grown for."""
-        return Objective(self.objective, self.width)
+        return Objective(self.objective, self.width, self.parameter)
 
     @property
     def longest_way(self) -> int:

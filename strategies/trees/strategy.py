@@ -161,9 +161,26 @@ class VerticalGBDT(Strategy):
     numbers.
     """
 
-    objective: str = setting("binary", "What is predicted.", choices=OBJECTIVES)
-    n_trees: int = setting(100, "Iterations; of classes, each has a tree for each.", at_least=1)
-    max_depth: int = setting(6, "Levels of splits.", at_least=1, at_most=12)
+    objective: str = setting(
+        "binary",
+        "What is predicted: classes, expectations (squared error; counts, or amounts of which some "
+        "are 0, with a log link), or a quantile.",
+        choices=OBJECTIVES,
+    )
+    quantile: float = setting(0.5, "Which quantile 'quantile' predicts.", above=0, below=1)
+    tweedie_power: float = setting(
+        1.5, "Of 'tweedie': the power of the mean that the variance is.", above=1, below=2
+    )
+    class_weights: str = setting(
+        "",
+        "What samples of a class count for: 'balanced' (each class as much as others), or a number "
+        "above 0 for each class, such as '1, 5'; by default all alike. Probabilities shift with "
+        "them.",
+    )
+    n_trees: int = setting(
+        400, "Iterations at most; of classes, each has a tree for each.", at_least=1
+    )
+    max_depth: int = setting(4, "Levels of splits.", at_least=1, at_most=12)
     learning_rate: float = setting(0.1, "What the values of leaves are multiplied by.", above=0)
     n_bins: int = setting(
         32, "Bins of a column at most, beside that of missing cells.", at_least=2, at_most=254
@@ -177,10 +194,13 @@ class VerticalGBDT(Strategy):
         1.0, "Share of all columns that each iteration's trees may use.", above=0, at_most=1
     )
     validation_share: float = setting(
-        0.0, "Share of the labelled samples that tell when to stop.", at_least=0, below=1
+        0.2,
+        "Share of the labelled samples that tell when to stop; 0: all are fitted, by `n_trees`.",
+        at_least=0,
+        below=1,
     )
     early_stopping: int = setting(
-        10,
+        20,
         "With validation: iterations without a better one after which boosting ends; the best "
         "number of iterations is kept.",
         at_least=1,
@@ -263,7 +283,10 @@ class VerticalGBDT(Strategy):
     ) -> None:
         """Grow trees, have the parties keep their splits, and predict samples without a label."""
         labels = labels_of(federation, self.min_child)
-        objective = Objective.of(self.objective, labels[~np.isnan(labels)])
+        parameter = {"quantile": self.quantile, "tweedie": self.tweedie_power}
+        objective = Objective.of(
+            self.objective, labels[~np.isnan(labels)], parameter.get(self.objective, 0.0)
+        )
         course = Boosting(self, objective, labels, federation.rng, ~alignment.mask)
         growth = Growth(self.max_depth, self.min_child, self.l2)
         hidden, columns = self.histograms == "hidden", self.importance == "columns"
@@ -276,11 +299,12 @@ class VerticalGBDT(Strategy):
         slots, arguments, keys = prepare(federation, self.n_bins, n_sides, hidden, result)
         rounds = LevelRounds(federation, slots, hidden, keys)
         stating = [name for name in names if slots.monotone[name].any()]
-        if stating and objective.width > 1:
+        if stating and (objective.width > 1 or objective.name == "quantile"):
             raise ConfigError(
                 f"parties {stating} state directions of columns (trees.monotone.* in their node "
-                "configs), which probabilities of several classes, as they add up to one, cannot "
-                "all follow; take the keys out, or fit one class against the rest"
+                "configs), which neither probabilities of several classes, as they add up to one, "
+                "nor quantiles, whose leaves are fitted anew, can all follow; take the keys out, "
+                "or fit one class against the rest, or an expectation"
             )
         grower = Grower(rounds, growth)
 
