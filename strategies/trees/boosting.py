@@ -8,10 +8,12 @@ from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags
+from strategies.trees.gain import Curvature, combined, level_of
 from strategies.trees.grower import Grower
 from strategies.trees.model import LEAF, Ensembles, TreesModel
 from strategies.trees.node_sums import Indices
 from strategies.trees.objectives import Objective, weights_of
+from strategies.trees.rounds import LevelRounds
 from strategies.trees.tree import Tree, leaf_values, quantile_values
 
 # Columns of the table of nodes.
@@ -50,17 +52,14 @@ class Boosting:
             "best": 0,
             "raw": np.tile(start[:, None], (1, len(labels))),
             "best_loss": float("inf"),
+            "sorted": False,  # Whether levels are, and in which order
+            "order": np.zeros(0, dtype=np.int64),
         }
 
     def iterate(self, i: int, grower: Grower, result: Result) -> bool:
         """Grow the trees of an iteration; return whether boosting ends."""
         width, raw = self.objective.width, np.array(self.state["raw"])
-        g, h = np.zeros(raw.shape), np.zeros(raw.shape)
-        fit = self._fit
-        for first in range(0, len(raw), width):  # lines of an ensemble, one for each class
-            own = slice(first, first + width)
-            derivatives = self.objective.gradients(self.labels[fit], raw[own, fit])
-            g[own, fit], h[own, fit] = (self._weights[fit] * of_raw for of_raw in derivatives)
+        g, h = self._gradients(raw)
         inside = np.repeat(self._fitted & self._sample(), width, axis=0)
         first = i * len(raw)
         trees = grower.grow(g, h, inside, self._columns(grower), first, self._routed())
@@ -74,6 +73,24 @@ class Boosting:
             raw[t] += self._keep(first + t, tree, values, h[t] * inside[t])
         self.state["raw"] = raw
         return self._judge(i, trees, result)
+
+    def _gradients(self, raw: Array) -> tuple[Array, Array]:
+        g, h, fit = np.zeros(raw.shape), np.zeros(raw.shape), self._fit
+        width = self.objective.width
+        for first in range(0, len(raw), width):  # lines of an ensemble, one for each class
+            own = slice(first, first + width)
+            derivatives = self.objective.gradients(self.labels[fit], raw[own, fit])
+            g[own, fit], h[own, fit] = (self._weights[fit] * of_raw for of_raw in derivatives)
+        return g, h
+
+    def order_levels(self, rounds: LevelRounds) -> Indices:
+        """Return slots of levels by their mean gradient before the first tree; see `ranks`."""
+        g, h = self._gradients(np.asarray(self.state["raw"]))
+        inside = np.isin(np.arange(len(self.labels)), self._fit)
+        node = np.where(inside, 0, -1)[None]
+        curvature = Curvature.of(h[0], inside, 0.0)
+        known = combined(level_of(node, 1, g[:1], [curvature], np.array([0])))
+        return rounds.ranks(node, known, curvature, self.settings.min_child)
 
     def _loss(self, rows: Indices, raw: Array) -> float:
         return self.objective.loss(self.labels[rows], raw[:, rows], self._weights[rows])

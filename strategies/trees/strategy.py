@@ -122,6 +122,17 @@ DISCLOSURE = (
 )
 
 
+_SENT = Repeat(
+    Round("send_masked", "rows of its bins, under the group's key stream", again=True),
+    at_most="n_samples",
+)
+_SHARE = Round(
+    "share",
+    "shares of sums of gradients over bins, under pads; open, the sums",
+    tells=(NOTHING, BITS),
+)
+
+
 class VerticalGBDT(Strategy):
     """Boost trees whose splits are columns of any party.
 
@@ -185,6 +196,13 @@ class VerticalGBDT(Strategy):
     n_bins: int = setting(
         32, "Bins of a column at most, beside that of missing cells.", at_least=2, at_most=254
     )
+    levels: str = setting(
+        "sorted",
+        "Splits of columns of levels: 'single' sets one level against all others; 'sorted' may "
+        "also divide them by a threshold in the order of their mean gradient at first (not of "
+        "several classes).",
+        choices=("sorted", "single"),
+    )
     l2: float = setting(0.0, "Added to the second derivatives of a leaf.", at_least=0)
     min_child: int = setting(20, "The fewest samples of a leaf.", at_least=1)
     subsample: float = setting(
@@ -232,16 +250,20 @@ class VerticalGBDT(Strategy):
         Round("prepare", "numbers of bins of its columns, without names; keys", tells=FACTS),
         Round("prepare", "its public key", tells=FACTS, ask=THE_ARBITER),
         Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE),
-        Repeat(
-            Round("send_masked", "rows of its bins, under the group's key stream", again=True),
-            at_most="n_samples",
+        _SENT,
+        If(
+            "levels == 'sorted'",
+            Maybe(
+                _SHARE,
+                If(
+                    "histograms != 'open'",
+                    Round("rank", "in which order levels are", ask=THE_ARBITER),
+                ),
+                _SENT,
+            ),
         ),
         Repeat(
-            Round(
-                "share",
-                "shares of sums of gradients over bins, under pads; open, the sums",
-                tells=(NOTHING, BITS),
-            ),
+            _SHARE,
             If(
                 "histograms != 'open'",
                 Round("compare", "which candidate of each node gains most", ask=THE_ARBITER),
@@ -295,7 +317,7 @@ class VerticalGBDT(Strategy):
             # The parties' masked rows go into no journal: a run goes back to a snapshot.
             federation.checkpoint_every = 10  # iterations
         progress.total = course.n_steps
-        n_sides = course.most_trees * growth.max_depth
+        n_sides = course.most_trees * growth.max_depth + (self.levels == "sorted")
         slots, arguments, keys = prepare(federation, self.n_bins, n_sides, hidden, result)
         rounds = LevelRounds(federation, slots, hidden, keys)
         stating = [name for name in names if slots.monotone[name].any()]
@@ -311,14 +333,32 @@ class VerticalGBDT(Strategy):
         def send() -> None:
             fetch(federation, slots, arguments, rounds.dtype)
 
-        def iterate(i: int) -> bool:
+        def send_if_absent() -> None:
             if not slots.masked:
                 with federation.asking_again(asked_at):
                     send()
+
+        def sort_levels() -> None:
+            for name, ranks in slots.sort_levels(np.asarray(course.state["order"])).items():
+                arguments[name]["ranks"] = ranks
+
+        def iterate(i: int) -> bool:
+            if sorts and slots.levels.any():
+                if course.state["sorted"]:  # a run that is resumed
+                    sort_levels()
+                else:
+                    send_if_absent()
+                    course.state["order"] = course.order_levels(rounds)
+                    course.state["sorted"] = True
+                    sort_levels()
+                    send()
+            send_if_absent()
             ended = course.iterate(i, grower, result)
             progress.step(i + 1, course.n_steps)
             return ended
 
+        # Each class would have an order of its own.
+        sorts = self.levels == "sorted" and objective.width == 1
         asked_at = federation.course
         send()
         federation.loop(course.n_steps, iterate, {"trees": course.state, "history": result.history})
