@@ -16,6 +16,9 @@ from strategies.trees.objectives import Objective, weights_of
 from strategies.trees.rounds import LevelRounds
 from strategies.trees.tree import Tree, leaf_values, quantile_values
 
+_A_FIFTH, _MOST = 0.2, 2_000
+"""What is held out by default: more of many samples would cost more than stopping too late."""
+
 # Columns of the table of nodes.
 _FIELDS = ("tree", "number", "party", "left", "right", "missing_left", "value", "gain", "cover")
 
@@ -37,7 +40,8 @@ class Boosting:
         self._weights = weights_of(settings.class_weights, objective, labels)
         known = rng.permutation(np.flatnonzero(~np.isnan(labels)))
         # Labelled samples that no tree is fitted to
-        self.held_out = validation_rows(known, labels, settings.validation_share)
+        most = len(known) - 2 * settings.min_child
+        self.held_out = validation_rows(known, labels, settings.validation_share, most)
         self._fit = np.setdiff1d(known, self.held_out)
         self.base = objective.start(labels[self._fit], self._weights[self._fit])
         fewest = 2 * settings.min_child
@@ -203,12 +207,13 @@ class Boosting:
         return found
 
 
-def validation_rows(known: Indices, labels: Array, share: float) -> Indices:
-    """Return the labelled samples to hold out, (n_validation,), ascending.
+def validation_rows(known: Indices, labels: Array, share: float | None, most: int) -> Indices:
+    """Return the labelled samples to hold out, (n_validation,), ascending; `most` of them at most.
 
     Shapes: known (n_labelled,): in random order; labels (n_samples,). In the order of labels, equal
     ones at random, every so-and-so-many-th: so classes keep their shares.
     """
-    count = round(share * len(known))
+    stated = min(_A_FIFTH * len(known), _MOST) if share is None else share * len(known)
+    count = max(0, min(round(stated), most))
     order = known[np.argsort(labels[known], kind="stable")]
     return np.sort(order[((np.arange(count) + 0.5) * len(known) / max(count, 1)).astype(np.int64)])

@@ -7,6 +7,7 @@ prepare         up: bins of each column, without names; public keys; of the arbi
 (group seed)    see `GroupKey`; one round
 send_masked     up, once for all trees: the rows of all slots under a key stream; a round for each
                 64 MiB of a party's
+(levels)        once, where there are nominal columns: share and rank, then send_masked again
 share           three rounds a level, see `rounds`; two with open histograms
 compare
 route
@@ -14,7 +15,8 @@ finish          parties keep their splits, and erase all keys
 ==============  ===================================================================================
 
 So a run takes ``4 + 3 depth trees`` rounds after greeting and alignment (``4 + 2 depth trees`` with
-open histograms), less where trees end early; all classes of an iteration share them.
+open histograms), three more to sort levels, less where trees end early; all classes of an iteration
+share them. Samples that are held out cost no round: their sides travel with those of the others.
 """
 
 from types import MappingProxyType
@@ -50,7 +52,6 @@ from strategies.trees.arbiter import TreeArbiter
 from strategies.trees.boosting import Boosting
 from strategies.trees.contributions import contributions_table, path_contributions
 from strategies.trees.grower import Grower
-from strategies.trees.masked_store import fetch
 from strategies.trees.model import prediction_table
 from strategies.trees.node_sums import Indices
 from strategies.trees.objectives import OBJECTIVES, Objective
@@ -58,6 +59,7 @@ from strategies.trees.party import COLUMN_NAMES, TreeParty
 from strategies.trees.predict import TreesPredictions
 from strategies.trees.rounds import LevelRounds
 from strategies.trees.secret_shares import HIDING, HISTOGRAMS
+from strategies.trees.slot_rows import SlotRows
 from strategies.trees.train import labels_of, prepare
 from strategies.trees.tree import Growth
 
@@ -87,6 +89,12 @@ DISCLOSURE = (
         "may use",
     ),
     (
+        "server",
+        "with levels='sorted', the order of each nominal column's levels (by numbers) by their "
+        "mean label, and every party that of its own columns: of levels that have min_child "
+        "labelled samples (and its min-rows), and leave as many; once a run",
+    ),
+    (
         "a party that owns a split",
         "which samples come to it, with and without a label, and that it was the best",
     ),
@@ -95,7 +103,8 @@ DISCLOSURE = (
         "of each node, ratios of gains of its legal splits, to 2^-18, without knowing which "
         "split is which or of whom; how many there are; the number of bins of all columns. Where "
         "nodes state directions of columns: how many splits are of such, and which of these go "
-        "the other way",
+        "the other way. With levels='sorted', once: ratios of mean labels of the levels of all "
+        "nominal columns, less their mean, up to a factor and a sign",
     ),
     (
         "server",
@@ -159,7 +168,8 @@ class VerticalGBDT(Strategy):
     -----
     Trees grow level by level to `max_depth`. A split is the best by second-order gain, and the
     first of those that are equal to 2^-18: in the order of parties, columns, bins. A split of a
-    nominal column sets one level against the others. Sums are of whole numbers, so trees are those
+    nominal column sets one level against the others, or divides levels by a threshold in the order
+    of their mean label. Sums are of whole numbers, so trees are those
     of a central booster to the split, but where two splits are closer than rounding: some 2^-15 of
     a gain, more of a gain that is next to nothing.
 
@@ -211,9 +221,10 @@ class VerticalGBDT(Strategy):
     colsample: float = setting(
         1.0, "Share of all columns that each iteration's trees may use.", above=0, at_most=1
     )
-    validation_share: float = setting(
-        0.2,
-        "Share of the labelled samples that tell when to stop; 0: all are fitted, by `n_trees`.",
+    validation_share: float | None = setting(
+        None,
+        "Share of the labelled samples that tell when to stop; by default a fifth, but 2,000 "
+        "samples at most; 0: all are fitted, by `n_trees` trees.",
         at_least=0,
         below=1,
     )
@@ -330,37 +341,16 @@ class VerticalGBDT(Strategy):
             )
         grower = Grower(rounds, growth)
 
-        def send() -> None:
-            fetch(federation, slots, arguments, rounds.dtype)
-
-        def send_if_absent() -> None:
-            if not slots.masked:
-                with federation.asking_again(asked_at):
-                    send()
-
-        def sort_levels() -> None:
-            for name, ranks in slots.sort_levels(np.asarray(course.state["order"])).items():
-                arguments[name]["ranks"] = ranks
-
         def iterate(i: int) -> bool:
-            if sorts and slots.levels.any():
-                if course.state["sorted"]:  # a run that is resumed
-                    sort_levels()
-                else:
-                    send_if_absent()
-                    course.state["order"] = course.order_levels(rounds)
-                    course.state["sorted"] = True
-                    sort_levels()
-                    send()
-            send_if_absent()
+            rows.provide(course)
             ended = course.iterate(i, grower, result)
             progress.step(i + 1, course.n_steps)
             return ended
 
-        # Each class would have an order of its own.
+        # Each of several classes would have an order of its own.
         sorts = self.levels == "sorted" and objective.width == 1
-        asked_at = federation.course
-        send()
+        rows = SlotRows(federation, rounds, arguments, sorts)
+        rows.send()
         federation.loop(course.n_steps, iterate, {"trees": course.state, "history": result.history})
         name = federation.random_bytes(16).hex()
         replies = federation.call(
@@ -385,15 +375,15 @@ class VerticalGBDT(Strategy):
             table = prediction_table(model.loss, raw[:, rows])
             return table.set_axis(sample_index(alignment, result.labels, rows))
 
-        if len(rows := np.flatnonzero(np.isnan(course.labels))):
-            result.predictions = table_of(rows)
-            parts = path_contributions(model, leaves[:, rows])
+        if len(free := np.flatnonzero(np.isnan(course.labels))):
+            result.predictions = table_of(free)
+            parts = path_contributions(model, leaves[:, free])
             result.contributions = contributions_table(model, parts, result.predictions.index)
-        if len(rows := course.held_out):
-            held_out = table_of(rows)
+        if len(kept := course.held_out):
+            held_out = table_of(kept)
             result.evaluation = evaluate(
                 held_out,
-                pd.Series(course.labels[rows], held_out.index),
-                known=pd.Series(np.delete(course.labels, rows)),
+                pd.Series(course.labels[kept], held_out.index),
+                known=pd.Series(np.delete(course.labels, kept)),
                 what="held-out samples (validation_share)",
             )

@@ -133,11 +133,15 @@ def test_weights_of_several_classes():
 def test_what_is_held_out_has_the_shares_of_classes():
     labels = np.repeat([0.0, 1.0, np.nan], [900, 100, 50])
     known = np.random.default_rng(0).permutation(1000)
-    rows = validation_rows(known, labels, 0.2)
+    rows = validation_rows(known, labels, 0.2, 960)
     assert len(np.unique(rows)) == 200
     assert labels[rows].sum() == 20
-    assert not len(validation_rows(known, labels, 0.0))
-    other = validation_rows(np.random.default_rng(1).permutation(1000), labels, 0.2)
+    np.testing.assert_array_equal(validation_rows(known, labels, None, 960), rows)
+    assert not len(validation_rows(known, labels, 0.0, 960))
+    assert len(validation_rows(known, labels, 0.99, 960)) == 960
+    many = np.tile([0.0, 1.0], 50_000)
+    assert len(validation_rows(np.arange(100_000), many, None, 99_960)) == 2_000
+    other = validation_rows(np.random.default_rng(1).permutation(1000), labels, 0.2, 960)
     assert 20 < len(np.intersect1d(rows, other)) < 60  # drawn, not the same ones
 
 
