@@ -19,7 +19,7 @@ from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
 from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol import pins
-from flwr_vertical.protocol.arguments import DISTINCT, Shape, Within
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, Shape, Within
 from flwr_vertical.protocol.messages import ARBITER
 from strategies.trees.gain import best_of, signed
 
@@ -101,7 +101,7 @@ class ArbiterKeySteps(StepGroup):
         return {"public": public, **pins.endorse(self._identity, payload)}
 
     @step
-    def finish(self, **_: Any) -> None:
+    def finish(self, dependence: Annotated[Any, OWN] = None, **_: Any) -> None:
         """Erase all keys of the run."""
         for key in [key for key in self.state if key.startswith("node.trees.")]:
             self.state.pop(key)

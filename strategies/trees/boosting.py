@@ -8,6 +8,8 @@ from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags
+from strategies.trees.binning import SlotLayout
+from strategies.trees.dependence import partial_dependence
 from strategies.trees.gain import Curvature, combined, level_of
 from strategies.trees.grower import Grower
 from strategies.trees.model import LEAF, Ensembles, TreesModel
@@ -20,7 +22,10 @@ _A_FIFTH, _MOST = 0.2, 2_000
 """What is held out by default: more of many samples would cost more than stopping too late."""
 
 # Columns of the table of nodes.
-_FIELDS = ("tree", "number", "party", "left", "right", "missing_left", "value", "gain", "cover")
+_FIELDS = (
+    "tree", "number", "party", "left", "right", "missing_left", "value", "gain", "cover", "slot",
+    "rows",
+)  # fmt: skip
 
 
 class Boosting:
@@ -160,7 +165,7 @@ class Boosting:
             party = node.party if node.left >= 0 else LEAF
             table[i] = (
                 number, i, party, *below, node.missing_left, values[i], node.gain,
-                h[node.rows].sum(),
+                h[node.rows].sum(), node.slot, node.n_fit,
             )  # fmt: skip
             if node.left < 0:
                 leaf[node.rows] = first + i
@@ -189,6 +194,11 @@ class Boosting:
             roots=np.flatnonzero(whole["number"] == 0).astype(np.int32),
             ensembles=self.ensembles.parties.astype(np.uint8),
         )
+
+    def dependence(self, model: TreesModel, layouts: list[SlotLayout]) -> list[Array]:
+        """Return how raw predictions depend on each column; see `partial_dependence`."""
+        slots, rows = np.asarray(self.state["nodes"])[: len(model.tree), -2:].T
+        return partial_dependence(model, slots.astype(np.int64), rows, layouts)
 
     def leaves(self, model: TreesModel) -> npt.NDArray[np.int32]:
         """Return samples' leaves, (n_trees, n_samples): lines; -1 in trees of other ensembles."""

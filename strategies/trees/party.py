@@ -3,15 +3,17 @@
 from typing import Annotated, Any, ClassVar, Unpack
 
 import numpy as np
+import numpy.typing as npt
 
 from flwr_vertical import Party, Uses, step
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.products.streams import KeyStream, tag_of_blocks
-from flwr_vertical.protocol.arguments import OWN, Is, OneOf, Within
+from flwr_vertical.protocol.arguments import OWN, Is, OneOf, Shape, Within, check_fits
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Bins, Codes, SlotLayout, fit_bins
+from strategies.trees.dependence import dependence_table
 from strategies.trees.model import TreePart
 from strategies.trees.monotone import NODE_KEY, TOLD, directions_of
 from strategies.trees.routing import SIDES, RoutingSteps, check_openings
@@ -19,6 +21,9 @@ from strategies.trees.secret_shares import ShareSteps, stream_label
 
 COLUMN_NAMES = "column-names"
 """The exchange in which the server learns which column each split is of, by name."""
+
+DEPENDENCE = "partial-dependence"
+"""What a party's table of how predictions depend on its columns is called, beside its output."""
 
 _BINS, _RANKS = "node.trees.bins", "node.trees.ranks"
 
@@ -155,15 +160,23 @@ class TreeParty(BinnedParty):
 
     @step
     def finish(
-        self, model: Annotated[str, Within(1, 200)], columns: bool = False
+        self,
+        model: Annotated[str, Within(1, 200)],
+        columns: bool = False,
+        dependence: Annotated[npt.NDArray[np.float64] | None, OWN, Shape(None, None)] = None,
     ) -> dict[str, Any]:
         """Keep the own splits of the trees, on the own disk, and erase all keys.
 
         Message: model: names the model; columns: whether to tell the names of the columns that
-        splits are of; returns nothing, or what `TreePart.named_splits` returns.
+        splits are of; dependence: see `partial_dependence`, which this party keeps as a table;
+        returns nothing, or what `TreePart.named_splits` returns.
         """
         if columns:
             self.check_exchange(COLUMN_NAMES)
+        if dependence is not None:
+            n_codes = sum(bins + 1 for bins in self.layout.n_bins)
+            check_fits(self.name, "dependence", dependence, Shape(None, n_codes))
+            self.save_output(dependence_table(self.bins, dependence), DEPENDENCE)
         part = TreePart(model, **TreePart.fields_of(self.bins), splits=self.routing.splits)
         self.save_model(part)
         self.group_key.erase_group_seed()

@@ -20,7 +20,7 @@ share them. Samples that are held out cost no round: their sides travel with tho
 """
 
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -93,6 +93,11 @@ DISCLOSURE = (
         "with levels='sorted', the order of each nominal column's levels (by numbers) by their "
         "mean label, and every party that of its own columns: of levels that have min_child "
         "labelled samples (and its min-rows), and leave as many; once a run",
+    ),
+    (
+        "every party",
+        "with dependence=true, the mean raw prediction for each bin of each of its columns, and "
+        "so how labels depend on them, all others at their shares of rows",
     ),
     (
         "a party that owns a split",
@@ -252,6 +257,12 @@ class VerticalGBDT(Strategy):
         choices=("parties", "columns"),
     )
 
+    dependence: bool = setting(
+        False,
+        "Whether each party is told, for its own page, how predictions depend on each of its "
+        "columns (partial dependence).",
+    )
+
     name: ClassVar[str] = "gbdt"
     removed = MappingProxyType(
         {"products": "histograms='open', which tells the server the same sums by masked products"}
@@ -353,12 +364,19 @@ class VerticalGBDT(Strategy):
         rows.send()
         federation.loop(course.n_steps, iterate, {"trees": course.state, "history": result.history})
         name = federation.random_bytes(16).hex()
+        result.predictor = model = course.model(name, names)
+        own: dict[str, dict[str, Any]] = {}
+        if self.dependence:
+            curves = course.dependence(model, [slots.layouts[name] for name in names])
+            own = {
+                name: {"dependence": of_name} for name, of_name in zip(names, curves, strict=True)
+            }
         replies = federation.call(
             "finish",
             {"model": name, "columns": columns},
+            per_party=own,
             parties=[*names, ARBITER] if hidden else names,
         )
-        result.predictor = model = course.model(name, names)
         if not (model.party >= 0).any():
             result.notes.append(
                 "no tree has a split, so all predictions are alike: none lowers the loss with "
