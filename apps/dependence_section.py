@@ -6,7 +6,7 @@ import pandas as pd
 from flwr_vertical.pages import figures as fg
 from flwr_vertical.pages.page import Item, Section, dataframe_html, details_html
 
-_MOST_PANELS = 24
+_MOST_PANELS = 12
 
 
 def dependence_section(table: pd.DataFrame) -> Section:

@@ -8,10 +8,10 @@ from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags
-from strategies.trees.binning import SlotLayout
 from strategies.trees.dependence import partial_dependence
 from strategies.trees.gain import Curvature, combined, level_of
 from strategies.trees.grower import Grower
+from strategies.trees.masked_store import Slots
 from strategies.trees.model import LEAF, Ensembles, TreesModel
 from strategies.trees.node_sums import Indices
 from strategies.trees.objectives import Objective, weights_of
@@ -195,10 +195,12 @@ class Boosting:
             ensembles=self.ensembles.parties.astype(np.uint8),
         )
 
-    def dependence(self, model: TreesModel, layouts: list[SlotLayout]) -> list[Array]:
-        """Return how raw predictions depend on each column; see `partial_dependence`."""
-        slots, rows = np.asarray(self.state["nodes"])[: len(model.tree), -2:].T
-        return partial_dependence(model, slots.astype(np.int64), rows, layouts)
+    def dependence(self, model: TreesModel, slots: Slots) -> dict[str, dict[str, Array]]:
+        """Return what each party is told of how raw predictions depend on its columns."""
+        at, rows = np.asarray(self.state["nodes"])[: len(model.tree), -2:].T
+        layouts = [slots.layouts[name] for name in slots.names]
+        curves = partial_dependence(model, at.astype(np.int64), rows, layouts)
+        return {name: {"dependence": own} for name, own in zip(slots.names, curves, strict=True)}
 
     def leaves(self, model: TreesModel) -> npt.NDArray[np.int32]:
         """Return samples' leaves, (n_trees, n_samples): lines; -1 in trees of other ensembles."""

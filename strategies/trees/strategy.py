@@ -20,7 +20,7 @@ share them. Samples that are held out cost no round: their sides travel with tho
 """
 
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -213,9 +213,8 @@ class VerticalGBDT(Strategy):
     )
     levels: str = setting(
         "sorted",
-        "Splits of columns of levels: 'single' sets one level against all others; 'sorted' may "
-        "also divide them by a threshold in the order of their mean gradient at first (not of "
-        "several classes).",
+        "Splits of nominal columns: one level against the others; 'sorted': or a threshold in the "
+        "order of their mean label (not of several classes).",
         choices=("sorted", "single"),
     )
     l2: float = setting(0.0, "Added to the second derivatives of a leaf.", at_least=0)
@@ -259,8 +258,7 @@ class VerticalGBDT(Strategy):
 
     dependence: bool = setting(
         False,
-        "Whether each party is told, for its own page, how predictions depend on each of its "
-        "columns (partial dependence).",
+        "Whether parties are told, for their own pages, how predictions depend on their columns.",
     )
 
     name: ClassVar[str] = "gbdt"
@@ -365,12 +363,7 @@ class VerticalGBDT(Strategy):
         federation.loop(course.n_steps, iterate, {"trees": course.state, "history": result.history})
         name = federation.random_bytes(16).hex()
         result.predictor = model = course.model(name, names)
-        own: dict[str, dict[str, Any]] = {}
-        if self.dependence:
-            curves = course.dependence(model, [slots.layouts[name] for name in names])
-            own = {
-                name: {"dependence": of_name} for name, of_name in zip(names, curves, strict=True)
-            }
+        own = course.dependence(model, slots) if self.dependence else {}
         replies = federation.call(
             "finish",
             {"model": name, "columns": columns},

@@ -7,6 +7,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.inspection import partial_dependence as theirs
 from tree_runs import SMALL, fit, make_labels, make_tables, pooled
 
+from apps.dependence_section import dependence_section
 from flwr_vertical.node.memory_storage import MemoryStorage
 
 
@@ -60,3 +61,16 @@ def test_levels_and_classes(kept):
     fit(tables, classes, objective="multiclass", dependence=True, n_trees=1)
     table = kept["bank", "partial-dependence"]
     assert list(table)[2:] == ["prediction_0", "prediction_1", "prediction_2"]
+
+
+def test_a_party_s_page_shows_those_that_matter_most():
+    table = pd.DataFrame(
+        {
+            "column": ["flat"] * 3 + ["town"] * 3,
+            "values": ["to 1", "above 1", "missing", "Gent", "Ulm", "missing"],
+            "prediction": [0.1, 0.1, 0.1, -1.0, 1.0, 0.0],
+        }
+    )
+    figure, folded = dependence_section(table).body
+    assert figure.index("town") < figure.index("flat")
+    assert "Ulm" in folded
