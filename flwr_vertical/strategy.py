@@ -80,6 +80,8 @@ class Strategy(Settings, ABC):
         Whether labels are used where there are any; those that need labels need not say so.
     predictions : type[Predictions], optional
         How the strategy ``predict`` predicts new rows with models of this one.
+    result_type : type[Result]
+        What a run returns.
     requires : tuple[str, ...]
         Packages that server and parties need beside the core's, such as ``("torch",)``.
     demo : Mapping[str, bool | int | float | str]
@@ -109,6 +111,7 @@ class Strategy(Settings, ABC):
     needs_common_samples: ClassVar[bool] = True
     uses_labels: ClassVar[bool] = False
     predictions: ClassVar[type[Predictions] | None] = None
+    result_type: ClassVar[type[Result]] = Result
     requires: ClassVar[tuple[str, ...]] = ()
     demo: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
@@ -245,7 +248,7 @@ class Strategy(Settings, ABC):
                 journal=journal,
                 protocol="" if protocol is None else protocol.of_strategy,
             )
-            result = Result(
+            result = self.result_type(
                 strategy=self.name,
                 settings=settings,
                 call=repr(self),

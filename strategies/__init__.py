@@ -22,6 +22,7 @@ BUILTIN = {
     "mean-impute": "strategies.least_squares:MeanImpute",
     "min": "strategies.baselines:Min",
     "most-frequent": "strategies.baselines:MostFrequent",
+    "pipeline": "strategies.pipeline:Pipeline",
     "plug-vfl": "strategies.split:PlugVFL",
     "predict": "strategies.predict:Predict",
     "single": "strategies.least_squares:Single",

@@ -244,6 +244,10 @@ class FileStorage:
             raise DataError(f"{error}. The result lies in the output folder: {path}") from error
         return f"{destination}; {path}"
 
+    def load_output(self, context: Context, beside: str) -> pd.DataFrame:
+        """Read what this run wrote beside its result."""
+        return pd.read_parquet(self._result(context, beside))
+
     def save_model(self, context: Context, data: bytes) -> str:
         """Write the party's part of the model under the run's name; only its owner can read it."""
         path = _model_path(context, self.party_name(context), run_name(context))

@@ -60,6 +60,7 @@ class NodeData:
             save_output=lambda frame, beside="": storage.save(context, frame, beside),
             save_model=lambda model: storage.save_model(context, model),
             load_model=lambda run: storage.load_model(context, run),
+            load_output=lambda beside: storage.load_output(context, beside),
             seed=str(state.get(SEED, "0")),
             secret=bytes(state.get(SECRET, b"")),
             sequence=sequence,
