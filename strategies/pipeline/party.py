@@ -5,7 +5,6 @@ table: that of the node, or the one that an earlier stage completed, without the
 stage left out. What it tells goes into one ledger, with what the other stages tell.
 """
 
-import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from flwr_vertical.privacy_ledger.row_identities import SECRET_LENGTH, OwnRows
 from flwr_vertical.privacy_ledger.run_ledger import RunLedger
 from flwr_vertical.protocol import private_sum
+from flwr_vertical.protocol.arguments import takes_as
 from flwr_vertical.protocol.pins import HANDED_ON
 from flwr_vertical.results.model import Model
 from flwr_vertical.tables import Table
@@ -190,14 +190,14 @@ class PipelineParty(StagesNode, Party):
     def _table(self, cache: MutableMapping[str, Any]) -> Table:
         """Return the node's own rows as the stages so far have left them."""
         if "pipeline.table" not in cache:
-            own, made = self.services.load_table(), str(self.state[_READ])
-            frame = self._completed(made).reindex(own.ids) if made else own.frame
-            frame = frame.drop(columns=[c for c in self.state[_WITHOUT] if c in frame])
-            kinds = {name: kind for name, kind in own.kinds.items() if name in frame}
+            found, made = self.services.load_table(), str(self.state[_READ])
             if made:
-                cache["pipeline.table"] = Table.of(frame, fitted_kinds(kinds), self.name)
-            else:
-                cache["pipeline.table"] = replace(own, frame=frame, kinds=kinds)
+                frame = self._completed(made).reindex(found.ids)
+                kinds = {name: kind for name, kind in found.kinds.items() if name in frame}
+                found = Table.of(frame, fitted_kinds(kinds), self.name)
+            kept = [name for name in found.frame if name not in self.state[_WITHOUT]]
+            kinds = {name: found.kinds[name] for name in kept}
+            cache["pipeline.table"] = replace(found, frame=found.frame[kept], kinds=kinds)
         table: Table = cache["pipeline.table"]
         return table
 
@@ -232,7 +232,7 @@ def _contents(frame: pd.DataFrame, ids: "pd.Index[Any]") -> Any:
 
 
 def _without_effect(data: bytes, stage: str) -> list[str]:
-    """Return the own columns whose coefficients are all zero where every party has the row."""
+    """Return the own columns whose coefficients are zero where every party has the row."""
     part = Model.from_bytes(data, f"what stage {stage!r} left")
     if not isinstance(part, LinearPart):
         raise ConfigError(f"stage {stage!r} selects by coefficients, and its strategy has none")
@@ -240,6 +240,7 @@ def _without_effect(data: bytes, stage: str) -> list[str]:
     own = slice(largest * part.n_outputs, (largest + 1) * part.n_outputs)
     used = (np.asarray(part.coefficients)[own] != 0).any(axis=0)
     kept = {source for source, is_used in zip(part.sources, used, strict=True) if is_used}
+    kept = kept or {*part.sources[:1]}  # methods need a column of every party
     return sorted(set(part.sources) - kept)
 
 
@@ -274,8 +275,9 @@ def _with_steps(
 def _declared(function: Callable[..., Any], repeatable: bool) -> Callable[..., Any]:
     """Return a step with the signature of another, which `StagesNode.take` takes."""
 
-    @functools.wraps(function)
+    @step(repeatable=repeatable)
+    @takes_as(getattr(function, "takes_as", function))
     def taken(self: StagesNode, **arguments: Any) -> Any:
         raise NotImplementedError
 
-    return step(repeatable=repeatable)(taken)
+    return taken

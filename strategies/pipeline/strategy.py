@@ -65,7 +65,8 @@ class Pipeline(Strategy):
     A stage is ``(name, strategy)``. Its name says what becomes of its outcome:
 
     * ``impute``: each party goes on with the table that the stage completed, on its own disk;
-    * ``select``: each party leaves out its columns whose coefficients the stage set to zero;
+    * ``select``: each party leaves out its columns whose coefficients the stage set to zero, and
+      keeps its first where that would be all of them;
     * ``fit``: the model is evaluated and predicted with;
     * ``evaluate``: a share of the labels is hidden from all stages before, and compared with what
       the fit predicts (`Evaluate`);
@@ -135,6 +136,7 @@ class Pipeline(Strategy):
     needs_parties = _of_stages(lambda self: self._most("needs_parties", 1), 1)
     needs_common_samples = _of_stages(lambda self: self._most("needs_common_samples", False), True)
     uses_labels: ClassVar[bool] = True
+    check_requirements = _of_stages(lambda self: self._check_stages, lambda: None)
 
     @property
     def needs_arbiter(self) -> str | None:
@@ -189,8 +191,7 @@ class Pipeline(Strategy):
                 found[stage.name] = StageHalf(stage.name, stage.role, kind)
         return found
 
-    def check_requirements(self) -> None:  # type: ignore[override]  # of the stages, not the class
-        """Raise `ConfigError` if a package that a stage needs is not installed."""
+    def _check_stages(self) -> None:
         for stage in self.stages:
             if isinstance(stage.made, Strategy):
                 stage.made.check_requirements()
@@ -275,6 +276,13 @@ class Pipeline(Strategy):
                 own = StageFederation(federation, stage.name, predicts=stage.role != SELECT)
                 strategy.run(own, alignment, found, progress)
                 federation.labels = whole
+            if stage.role == SELECT and found.coefficients is not None:
+                effects = found.coefficients["estimate"].abs().groupby(level=0).sum()
+                found.notes += [
+                    f"no column of party {name!r} has an effect; it keeps the first of them"
+                    for name in result.parties
+                    if not effects.get(name, 0.0)
+                ]
             if stage.role == FIT:
                 fitted = found
                 _take_over(found, result)
