@@ -7,6 +7,7 @@ from typing import Any
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.settings.toml import flat
+from strategies import register_all
 from strategies.pipeline import Pipeline
 
 _STAGES = "stages"
@@ -20,6 +21,7 @@ def read_pipeline(path: Path) -> dict[str, Any]:
     ConfigError
         If the file cannot be read, or has no stages.
     """
+    register_all()  # stages name strategies, whether the package is installed or not
     try:
         found = tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:
