@@ -195,7 +195,7 @@ class PipelineParty(StagesNode, Party):
                 frame = self._completed(made).reindex(found.ids)
                 kinds = {name: kind for name, kind in found.kinds.items() if name in frame}
                 found = Table.of(frame, fitted_kinds(kinds), self.name)
-            kept = [name for name in found.frame if name not in self.state[_WITHOUT]]
+            kept = [name for name in found.columns if name not in self.state[_WITHOUT]]
             kinds = {name: found.kinds[name] for name in kept}
             cache["pipeline.table"] = replace(found, frame=found.frame[kept], kinds=kinds)
         table: Table = cache["pipeline.table"]
