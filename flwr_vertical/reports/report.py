@@ -36,6 +36,7 @@ from flwr_vertical.results.storage import is_own_report
 
 _MOST_PANELS = 12
 _MOST_PREDICTIONS = 20
+_MOST_OF_FRAME = 40  # rows of a table of the strategy's
 _FEW_PANELS = 4  # of a figure in a notebook
 _FEW_COEFFICIENTS = 20
 _MOST_ROWS_GOT = _MOST_COLUMNS_GOT = 12  # on a party's own page
@@ -126,6 +127,9 @@ def _sections(result: ResultData, ungraded: str) -> Iterator[Section]:
         for title, figure in result.figures.items():
             figures += [subheading(title), figure]
         yield Section("Figures of the strategy", figures)
+    for title, frame in result.frames.items():
+        table = dataframe_html(frame, max_rows=_MOST_OF_FRAME)
+        yield Section(title.replace("_", " ").capitalize(), table, f"In Python: result.{title}")
     yield from _cost(result)
     if result.disclosure:
         learned = pd.DataFrame(result.disclosure, columns=["who", "learns"])

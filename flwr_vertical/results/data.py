@@ -90,6 +90,8 @@ class ResultData:
     needed_keys : dict of str to dict, optional
         By node, the keys of its node config without which it would not take part in this run in a
         federation; nodes that need none are left out. The arbiter stands as ``"arbiter"``.
+    frames : dict of str to DataFrame, optional
+        The strategy's own tables, by name; each is an attribute of the result, too.
     figures : dict of str to (SVG str or PNG bytes), optional
         The strategy's own figures, by title; the report shows them.
     where : Path, optional
@@ -131,6 +133,7 @@ class ResultData:
     privacy: PrivacyStatement | MomentStatement | None = None
     graded: Grade | None = None
     needed_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
+    frames: dict[str, pd.DataFrame] = field(default_factory=dict)
     figures: dict[str, str | bytes] = field(default_factory=dict)
     where: Path | None = None
     name: str = ""
@@ -147,6 +150,15 @@ class ResultData:
         if not self.parties:
             named: list[Iterable[str]] = [self.originals, self.tables, self.party_metrics]
             self.parties = list(dict.fromkeys(name for names in named for name in names))
+
+    if not TYPE_CHECKING:  # a checker of types knows `frames`
+
+        def __getattr__(self, name: str) -> pd.DataFrame:
+            frames = vars(self).get("frames", {})
+            if name in frames:
+                return frames[name]
+            has = f"; its frames are {list(frames)}" if frames else ""
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}{has}")
 
     def take_grade(self, grade: Grade) -> None:
         """Keep a grade, and say it in the statement of privacy."""

@@ -126,6 +126,7 @@ def load(folder: Path, kind: type[_Kind]) -> _Kind:
         ),
         tables=tables("tables"),
         intervals=tables("intervals"),
+        frames=tables("frames"),
         draws=[tables(kind) for kind in files if kind.startswith("draws ")],
         privacy=statement_from(_revive(kept)) if (kept := index.get("privacy")) else None,
         graded=Grade.from_dict(_revive(kept)) if (kept := index.get("graded")) else None,
@@ -249,7 +250,7 @@ def _write_files(result: ResultData, folder: Path) -> dict[str, Any]:
         name = safe_name(party, (Path(n).parent.name for n in names.values()))
         names[party] = f"parties/{name}/model.npz"
         write_bytes_atomically(folder / names[party], part, _PRIVATE)
-    kinds = {"tables": result.tables, "intervals": result.intervals}
+    kinds = {"tables": result.tables, "intervals": result.intervals, "frames": result.frames}
     kinds |= {f"draws {number:05}": tables for number, tables in enumerate(result.draws)}
     for kind, tables in kinds.items():
         before = "" if kind == "tables" else f"{kind} "

@@ -184,3 +184,15 @@ def test_contributions_and_importance_are_saved_and_reported(tmp_path):
     assert "Contributions by party" in page
     nothing = Result("any", importance=importance * 0)
     assert "What moves predictions" not in report_html(nothing)
+
+
+def test_a_strategy_s_own_tables_are_attributes_saved_and_reported(tmp_path):
+    index = pd.MultiIndex.from_tuples([("bank", "age"), ("court", "debt")], names=["party", "name"])
+    frame = pd.DataFrame({"kind": ["count", None], "vif": [1.5, np.nan]}, index=index)
+    result = Result("any", frames={"columns": frame})
+    loaded = Result.load(result.save(tmp_path / "result"))
+    pd.testing.assert_frame_equal(loaded.columns, frame)
+    assert "In Python: result.columns" in loaded.report(tmp_path / "page").read_text("utf-8")
+    with pytest.raises(AttributeError, match=r"no attribute 'rows'; its frames are \['columns'\]"):
+        _ = loaded.rows
+    assert not hasattr(Result("any"), "columns")
