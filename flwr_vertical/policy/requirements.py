@@ -32,9 +32,7 @@ def asked_by(strategy: Any, name: str = "") -> RunRequest:
     if type(strategy).protocol is None and ":" not in name:
         asked = (*asked, UNDECLARED)
     stages = getattr(strategy, "stages_asked", ())
-    return RunRequest(
-        strategy=name or strategy.name, exchanges=asked, epsilon=epsilon, stages=stages
-    )
+    return RunRequest(name or strategy.name, exchanges=asked, epsilon=epsilon, stages=stages)
 
 
 def exchanges_of(strategy: Any) -> tuple[str, ...]:
