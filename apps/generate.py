@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from apps import commands, pages
-from apps.cli.pipeline import read_pipeline
 from apps.cli.run_config import checked_config
 from apps.settings import app_config
 from flwr_vertical import load_strategy, make_strategy
@@ -172,9 +171,7 @@ def check_presets(wanted: Mapping[Path, str]) -> None:
     presets |= {path: text for path, text in wanted.items() if path.parent.name == "apps"}
     for path, text in presets.items():
         try:
-            found = tomllib.loads(text)
-            settings = read_pipeline(path) if "stages" in found else flat(found)
-            checked_config(defaults, settings, here=False)
+            checked_config(defaults, flat(tomllib.loads(text)), here=False)
         except (ConfigError, ValueError) as error:
             raise ConfigError(f"{path.relative_to(ROOT)}: {error}") from error
 

@@ -76,7 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Runs the stages of a TOML file as one run, with one report, and keeps "
         "checkpoints: if it breaks off in any stage, the same command goes on there. Settings of "
         "all stages are checked before anything is started; exits with 2 if one is wrong.",
-        epilog="example: flwr-vertical pipeline apps/credit-pipeline.toml",
+        epilog="example: flwr-vertical pipeline apps/pipelines/blood-pressure.toml",
     )
     pipeline.add_argument("file", metavar="TOML", help="its stages, and settings of the run")
     pipeline.add_argument("app", nargs="?", default=".", help="folder of the app")

@@ -1,6 +1,7 @@
 """Pipelines: stages give what they give by hand, and what they tell adds up."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 from sklearn.metrics import mean_squared_error
 
 from apps.cli.pipeline import read_pipeline
+from apps.cli.run_config import app_defaults, checked_config
 from flwr_vertical import Result, Strategy, simulate
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.node.service import StepServer
@@ -20,6 +22,7 @@ from strategies.pipeline.party import StagePart
 from strategies.predict import Predict
 from strategies.vfem import VFEM
 
+ROOT = Path(__file__).parents[2]
 LASSO, PLAIN = VerticalGLM(penalty="lasso", lambdas=0.2), VerticalGLM(penalty="none")
 STAGES = [("impute", JointNormal()), ("select", LASSO), ("fit", PLAIN)]
 WHOLE = [*STAGES, ("evaluate", Evaluate(0.25)), ("predict", Predict())]
@@ -290,3 +293,10 @@ def test_files_of_pipelines(tmp_path):
         path.write_text(text)
         with pytest.raises(ConfigError, match=message):
             read_pipeline(path)
+
+
+def test_the_examples_can_be_run():
+    examples = sorted((ROOT / "apps" / "pipelines").glob("*.toml"))
+    assert examples
+    for path in examples:
+        checked_config(app_defaults(ROOT), read_pipeline(path))
