@@ -6,12 +6,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.app import Context, RecordDict
 from sklearn.metrics import mean_squared_error
 
+from apps.cli.main import main
 from apps.cli.pipeline import read_pipeline
 from apps.cli.run_config import app_defaults, checked_config
+from apps.client_app import pick
 from flwr_vertical import Result, Strategy, simulate
-from flwr_vertical.errors import ConfigError, PartyError
+from flwr_vertical.errors import ConfigError, PartyError, PolicyError
 from flwr_vertical.node.service import StepServer
 from flwr_vertical.policy.requirements import asked_by
 from flwr_vertical.protocol.messages import read_envelope
@@ -171,6 +174,14 @@ def test_a_node_refuses_before_the_first_stage_what_it_does_not_allow(tables_and
     assert asked_by(Pipeline(WHOLE)).stages == ("joint-normal", "glm", "predict")
 
 
+def test_a_node_imports_no_stage_that_its_owner_does_not_allow():
+    stages = json.dumps([{"name": "fit", "strategy": "no.such.module:Class"}])
+    config = {"strategy": "pipeline", "pipeline.stages": stages}
+    node = Context(1, 1, {"party": "bank", "data": "bank.csv"}, RecordDict(), config)
+    with pytest.raises(PolicyError, match=r"policy\.modules: asked: strategy 'no\.such\.module:Cl"):
+        pick(node)
+
+
 @pytest.mark.parametrize("predictions", [23, 24])
 def test_predictions_of_all_stages_count_together(tables_and_labels, predictions):
     """The fit predicts what was held out, and the last stage predicts it again."""
@@ -300,3 +311,11 @@ def test_the_examples_can_be_run():
     assert examples
     for path in examples:
         checked_config(app_defaults(ROOT), read_pipeline(path))
+
+
+def test_a_nodes_owner_asks_whether_it_would_take_part(capsys):
+    run = str(ROOT / "apps" / "pipelines" / "blood-pressure.toml")
+    ask = ["policy", "--app", str(ROOT), "--run-config", run, "--node-config"]
+    assert main([*ask, "party='bank' policy.strategies='pipeline,joint-normal,glm'"]) == 1
+    assert "policy.strategies='pipeline,joint-normal,glm,predict'" in capsys.readouterr().out
+    assert main([*ask, "party='bank'"]) == 0
