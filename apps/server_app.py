@@ -27,6 +27,7 @@ from flwr_vertical.incomplete.demo import demo_labels
 from flwr_vertical.policy.requirements import asked_by, needed_by_node
 from flwr_vertical.server import RunSettings
 from flwr_vertical.server.discovery import Presence
+from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.settings.secrets import refuse_secrets
 from flwr_vertical.tables import read_labels
 from strategies import register_all
@@ -47,7 +48,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the strategy and leave result and report in the server's own folder."""
     _log_to_flower()
     folder = _folder(context)
-    patience = _PATIENCE if context.run_config.get("resume") else 0.0
+    patience = _PATIENCE if _goes_on(context.run_config, folder) else 0.0
     with taken(folder, context.run_id, patience) as own:
         _run(grid, context, own)
 
@@ -127,6 +128,12 @@ def _folder(context: Context) -> Path:
     return server_folder(context)
 
 
+def _goes_on(config: Mapping[str, Any], folder: Path) -> bool:
+    """Whether a run goes on with one that broke off; a pipeline does when it is started again."""
+    is_pipeline = config.get("strategy") == "pipeline" and bool(config.get("checkpoint"))
+    return bool(config.get("resume")) or (is_pipeline and (folder / JOURNAL).exists())
+
+
 def _job(context: Context, folder: Path) -> _Job:
     """Check everything of a run that needs no node: settings, packages, names, files."""
     config = context.run_config
@@ -135,14 +142,15 @@ def _job(context: Context, folder: Path) -> _Job:
     if (earlier := earlier_folder(context)) is not None:
         strategy = strategy.building_on(earlier)
     strategy.check_requirements()
-    is_finished = check_free(folder, app_settings.resume, strategy)
+    resume = _goes_on(config, folder)
+    is_finished = check_free(folder, resume, strategy)
     run = RunSettings.from_config(config)
     arbiter_for = "aggregation 'ckks'" if run.aggregation == "ckks" else strategy.needs_arbiter
     run = replace(
         run,
         min_nodes=run.min_nodes or max(2, len(run.parties or ())) + int(arbiter_for is not None),
-        checkpoint=folder if app_settings.checkpoint or app_settings.resume else None,
-        resume=app_settings.resume,
+        checkpoint=folder if app_settings.checkpoint or resume else None,
+        resume=resume,
         label_secret=folder.parent / LABEL_SECRET,
     )
     labels = truth = None

@@ -82,6 +82,8 @@ class Strategy(Settings, ABC):
         Whether it takes weights of the samples and an offset of their linear predictors.
     predictions : type[Predictions], optional
         How the strategy ``predict`` predicts new rows with models of this one.
+    result_type : type[Result]
+        What a run returns.
     requires : tuple[str, ...]
         Packages that server and parties need beside the core's, such as ``("torch",)``.
     demo : Mapping[str, bool | int | float | str]
@@ -112,6 +114,7 @@ class Strategy(Settings, ABC):
     uses_labels: ClassVar[bool] = False
     uses_weights: ClassVar[bool] = False
     predictions: ClassVar[type[Predictions] | None] = None
+    result_type: ClassVar[type[Result]] = Result
     requires: ClassVar[tuple[str, ...]] = ()
     demo: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
@@ -253,6 +256,14 @@ class Strategy(Settings, ABC):
             result = Result(
                 strategy=self.name, settings=settings, call=repr(self), version=__version__,
                 ledger=federation.ledger, disclosure=[
+            )
+            result = self.result_type(
+                strategy=self.name,
+                settings=settings,
+                call=repr(self),
+                version=__version__,
+                ledger=federation.ledger,
+                disclosure=[
                     *aligner.disclosure,
                     *[("server", f"the labels that {label_holder} holds")] * bool(label_holder),
                     *_SUM_DISCLOSURE[run.aggregation],

@@ -24,6 +24,7 @@ BUILTIN = {
     "mean-impute": "strategies.least_squares:MeanImpute",
     "min": "strategies.baselines:Min",
     "most-frequent": "strategies.baselines:MostFrequent",
+    "pipeline": "strategies.pipeline:Pipeline",
     "plug-vfl": "strategies.split:PlugVFL",
     "predict": "strategies.predict:Predict",
     "scorecard": "strategies.scorecard:Scorecard",

@@ -16,7 +16,7 @@ from strategies import BUILTIN
 PARTIES = ("bank", "court", "hospital", "shop", "town")
 FAMILIES = ("gaussian", "binomial", "poisson")
 SUMS = "sums"  # of the papers: opens a number of each sample in each round, by consent only
-_IMPUTERS = ("fknn", "joint-normal", "max", "mean", "min", "most-frequent")
+_IMPUTERS = ("fknn", "joint-normal", "max", "mean", "min", "most-frequent", "pipeline")
 _SYNTHESES = ("vcds", "evcds", "ievcds")
 _FITS = ("vfem", "false-vfl", "vanilla-vfl", "gbdt", "forest")
 """Strategies whose models are predicted with, one for each kind of model."""
@@ -39,6 +39,14 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "single": {"party_name": PARTIES[0]},
     "fedpsg-ar": {"n_associated": 2},  # of tables of three columns
     "vertigan": {"iterations": 10},
+    "pipeline": {
+        "stages": [
+            {"name": "impute", "strategy": "joint-normal"},
+            {"name": "select", "strategy": "glm", "penalty": "lasso"},
+            {"name": "fit", "strategy": "glm", "penalty": "none"},
+            {"name": "predict"},
+        ]
+    },
     "vfem-iterations": {"max_iter": 60},
     "false-vfl": _FEW_STEPS,
     **dict.fromkeys(("fedhssl", "laser-vfl", "plug-vfl", "vanilla-vfl"), _SPLIT),

@@ -164,6 +164,8 @@ def keep_and_predict(
     free_mask (n_unlabelled, n_parties): true where a party lacks such a sample
     (`Problem.free_mask`); shift (n_unlabelled,): what the server adds to their linear predictors.
     """
+    if not getattr(federation, "predicts", True):  # a stage of a pipeline that selects columns
+        free, free_mask = free[:0], free_mask[:0]
     names = list(federation.parties)
     grid = _grid(regressions)
     digest = _digest(names, regressions, grid)
