@@ -253,17 +253,9 @@ class Strategy(Settings, ABC):
                 grid, run, arbiter=self.arbiter, needs_arbiter=self.needs_arbiter, journal=journal,
                 protocol="" if protocol is None else protocol.of_strategy,
             )  # fmt: skip
-            result = Result(
+            result = self.result_type(
                 strategy=self.name, settings=settings, call=repr(self), version=__version__,
                 ledger=federation.ledger, disclosure=[
-            )
-            result = self.result_type(
-                strategy=self.name,
-                settings=settings,
-                call=repr(self),
-                version=__version__,
-                ledger=federation.ledger,
-                disclosure=[
                     *aligner.disclosure,
                     *[("server", f"the labels that {label_holder} holds")] * bool(label_holder),
                     *_SUM_DISCLOSURE[run.aggregation],

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from apps.cli.policy_words import in_words
 from apps.cli.pipeline import with_stages
+from apps.cli.policy_words import in_words
 from apps.cli.run_config import app_defaults, checked_config
 from flwr_vertical.policy.reading import read_policy, read_policy_file
 from flwr_vertical.policy.record import PREFIX, Policy, text_of

@@ -249,9 +249,10 @@ def plan_pairs(held: Flags, own: Integers, both: Integers, beside: Flags | None 
                 sets += [(s, []) for s, _ in of]
             for rows, pairs in sets:
                 for one in classes:
-                    size = n_rows(np.asarray(rows & one))
+                    few: Flags = np.asarray(rows & one & kept)
+                    size = n_rows(few)
                     if 0 < size < own[k] and (smallest is None or size < smallest[0]):
-                        smallest = size, rows & one & kept, pairs
+                        smallest = size, few, pairs
         if smallest is None:
             return PairPlan(len(classes) > 1, kept[kind.ravel()], together)
         _, lone, pairs = smallest

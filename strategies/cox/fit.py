@@ -29,7 +29,8 @@ from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments
 from strategies.cox.risk_sets import RiskSets
-from strategies.linear.masked_means.evaluate import Bound, EvaluatedColumns, MaskedMeans, Placed
+from strategies.linear.masked_means.columns import EvaluatedColumns
+from strategies.linear.masked_means.evaluate import Bound, MaskedMeans, Placed
 from strategies.linear.masked_means.fourier import Expansion, expand
 from strategies.linear.masked_means.problem import refuse_singular
 from strategies.linear.masked_means.solver import corrected, rises

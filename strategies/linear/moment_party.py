@@ -95,8 +95,7 @@ def moments_protocol(*evaluated_if: str, opening: Part = OPENED_PRODUCTS) -> Pro
     return Protocol(
         Round("prepare_moments", "names of columns, number of rows, keys", tells=(FACTS, EPSILON)),
         opening,
-        *(If(condition, *EVALUATED) for condition in evaluated_if),
-        *(If(condition, Maybe(*_EVALUATED)) for condition in evaluated_if),
+        *(If(condition, Maybe(*EVALUATED)) for condition in evaluated_if),
         Round(
             "finish_moments",
             "summed, a rounded term of each sample without a label",

@@ -110,7 +110,19 @@ COMPLETING = {"fknn", "joint-normal", "mean", "min", "max", "most-frequent"}
 GENERATING = {"fedpsg-ar", "vertigan"}
 SYNTHETIC = {"vcds", "evcds", "ievcds"}
 # What needs a key stream that parties share has no encrypted sums.
-MASKED = {"svm", "glm ridge", "glm all", "joint-normal", "lda", "pipeline", "glm robust", "cox", "cox all", "scorecard", "explore"}
+MASKED = {
+    "svm",
+    "glm ridge",
+    "glm all",
+    "joint-normal",
+    "lda",
+    "pipeline",
+    "glm robust",
+    "cox",
+    "cox all",
+    "scorecard",
+    "explore",
+}
 # Calls whose answers are under pads or sealed, or are counted: they are asked twice as sums are.
 _GROWING = {"send_masked", "share", "route"}
 CALLS = {"gbdt": _GROWING, "gbdt open": _GROWING, "forest": {"send_masked"}}

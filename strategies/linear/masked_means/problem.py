@@ -309,6 +309,8 @@ def refuse_singular(correlation: Array, names: list[str]) -> None:
             f"columns follow from each other over the samples of the fit ({shown}); leave one of "
             "them out"
         )
+
+
 def null_deviance(family: Family, y: Array, beside: Beside, intercept: bool) -> float:
     """Return the deviance of the model without columns."""
     weights, eta = beside.weights, beside.offset
