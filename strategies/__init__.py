@@ -4,6 +4,7 @@ from flwr_vertical.registry import register_strategy
 
 BUILTIN = {
     "complete-case": "strategies.least_squares:CompleteCase",
+    "cox": "strategies.cox:Cox",
     "evcds": "strategies.copula:EVCDS",
     "false-vfl": "strategies.false_vfl:FalseVFL",
     "fedhssl": "strategies.split:FedHSSL",

@@ -66,6 +66,7 @@ class Bound:
 
     total: float  # What the sum of their absolute values is expected not to exceed
     largest: float  # What none exceeds
+    heaviest: float = 1.0  # What no weight of a row exceeds, where weights are 1 on average
 
     def over(self, top: float) -> "Bound":
         """Return the bound of values divided by a number."""
@@ -75,7 +76,10 @@ class Bound:
         """Return what no sum of values times products of digits exceeds."""
         # Leading digits have a root mean square of at most 2^8 and rounding (Cauchy, Schwarz).
         root = 1.01 * 2.0**DIGIT_BITS
-        by_total, by_largest = self.total * digit**degree, self.largest * n * root**degree
+        by_total, by_largest = (
+            self.total * digit**degree,
+            self.largest * self.heaviest * n * root**degree,
+        )
         # The sum of the values themselves must be right even where they exceed what is expected.
         return max(min(by_total, by_largest), self.largest * n)
 
@@ -155,7 +159,7 @@ class MaskedMeans:
     ) -> tuple[Array, Array]:
         """Open sums of a function without a constant, and of each column times it, by weighting.
 
-        Shapes: weights (n_weightings, n): secret, at most 1; returns (n_weightings,) and
+        Shapes: weights (n_weightings, n): secret, 1 on average at most; returns (n_weightings,) and
         (n_weightings, n_columns); one round.
         """
         sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
@@ -187,7 +191,7 @@ class MaskedMeans:
     ) -> tuple[Array, float | None]:
         """Open products of 1 and centred columns with the variance, and the cumulant; one round.
 
-        Shapes: weights (1, n): secret, at most 1, of rows; of one function without a constant.
+        Shapes: weights (1, n): secret, 1 on average at most; of one function without a constant.
         """
         n = len(placed.alpha)
         sizes = [b.of_sum(n, self._largest, d) for b, d in zip(bounds, (2, 0), strict=False)]

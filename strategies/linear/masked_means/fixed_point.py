@@ -104,7 +104,7 @@ def server_features(
 ) -> Ring:
     """Return sines and cosines, by turns, of multiples of the server's angle.
 
-    Shapes: weights (n_weightings, n): what rows count, at most 1; by default 1; returns
+    Shapes: weights (n_weightings, n): what rows count; by default 1; returns
     (n_weightings * 2 * n_terms, n).
     """
     of_rows = np.ones((1, len(alpha))) if weights is None else weights

@@ -126,17 +126,8 @@ class MeanProblem(EvaluatedColumns):
             float(np.average(self.beside.offset, weights=weights)),
         )  # fmt: skip
         if not self.ridge.any():
-            self._check_singular(self._in_units(self._covariance))
-
-    def _check_singular(self, correlation: Array) -> None:
-        values, vectors = np.linalg.eigh(correlation)
-        if values[0] < _SINGULAR:
-            involved = np.flatnonzero(np.abs(vectors[:, 0]) > 1e-3)
-            shown = ", ".join(self._names[self._kept[j]] for j in involved)
-            raise DataError(
-                f"columns follow from each other over the samples of the fit ({shown}); leave one "
-                "of them out"
-            )
+            shown = [names[j] for j in self._kept]
+            refuse_singular(self._in_units(self._covariance), shown)
 
     def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
         """Have the parties evaluate the mean; None where the predictors are out of reach."""
@@ -315,6 +306,17 @@ def null_deviance(family: Family, y: Array, beside: Beside, intercept: bool) -> 
     if intercept:
         eta = eta + family.null_level(y, weights, eta)
     return float(family.deviance(y[:, None], eta[:, None], weights[:, None])[0])
+
+
+def refuse_singular(correlation: Array, names: list[str]) -> None:
+    """Refuse columns, given their correlations, that follow from each other."""
+    values, vectors = np.linalg.eigh(correlation)
+    if values[0] < _SINGULAR:
+        shown = ", ".join(names[j] for j in np.flatnonzero(np.abs(vectors[:, 0]) > 1e-3))
+        raise DataError(
+            f"columns follow from each other over the samples of the fit ({shown}); leave one of "
+            "them out"
+        )
 
 
 def _about(information: Array, mean: Array) -> Array:
