@@ -300,6 +300,14 @@ class MeanProblem(EvaluatedColumns):
         return out
 
 
+def null_deviance(family: Family, y: Array, beside: Beside, intercept: bool) -> float:
+    """Return the deviance of the model without columns."""
+    weights, eta = beside.weights, beside.offset
+    if intercept:
+        eta = eta + family.null_level(y, weights, eta)
+    return float(family.deviance(y[:, None], eta[:, None], weights[:, None])[0])
+
+
 def refuse_singular(correlation: Array, names: list[str]) -> None:
     """Refuse columns, given their correlations, that follow from each other."""
     values, vectors = np.linalg.eigh(correlation)
