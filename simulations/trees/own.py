@@ -274,7 +274,7 @@ def _tuned(x: pd.DataFrame, y: "pd.Series[float]") -> Any:
         own: dict[str, Any] = {"learning_rate": 0.05, **dict(zip(_TUNING, values, strict=True))}
         model = LGBMClassifier(n_estimators=1500, n_jobs=1, verbose=-1, **own)
         stop = early_stopping(50, verbose=False)
-        model.fit(fit, fit_y, eval_set=[(valid, valid_y)], callbacks=[stop])
+        model.fit(fit, fit_y, eval_X=valid, eval_y=valid_y, callbacks=[stop])
         loss = float(model.best_score_["valid_0"]["binary_logloss"])
         found.append((loss, own | {"n_estimators": model.best_iteration_}))
     best = min(found, key=lambda item: item[0])[1]
