@@ -257,7 +257,9 @@ def plan_pairs(held: Flags, own: Integers, both: Integers, beside: Flags | None 
             return PairPlan(len(classes) > 1, kept[kind.ravel()], together)
         _, lone, pairs = smallest
         opened = np.argwhere(np.triu(together))
-        lost = sum(n_rows(lone & kinds[:, a] & kinds[:, b]) / shared[a, b] for a, b in opened)
+        lost = sum(
+            n_rows(np.asarray(lone & kinds[:, a] & kinds[:, b])) / shared[a, b] for a, b in opened
+        )
         if len(classes) > 1:  # what is told beside counts as a pair
             lost += n_rows(lone & marked) / max(n_rows(marked), 1)
         if lost < 1.0:
