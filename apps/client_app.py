@@ -9,12 +9,20 @@ from apps.settings import AppSettings
 from apps.storage import AppStorage
 from flwr_vertical import Strategy, make_strategy, party_app
 from flwr_vertical.node.policy_check import NodeTypes
+from flwr_vertical.node.storage import node_in_words
 from flwr_vertical.policy.requirements import asked_by
+from flwr_vertical.policy.run_request import RunRequest, check_request
 from strategies import register_all
 
 
 def pick(context: Context) -> NodeTypes:
     """Return what a node runs of the strategy named in the run config, and what it asks for."""
+    if context.run_config.get("strategy") == "pipeline":
+        from strategies.pipeline.stages import methods_of
+
+        # Before the strategies of its stages are imported; more is asked once they are.
+        asked = RunRequest(stages=tuple(methods_of(context.run_config.get("pipeline.stages", ""))))
+        check_request(node_in_words(context), storage.policy(context), asked)
     strategy = _strategy(tuple(sorted(context.run_config.items())))
     if storage.role(context) != "arbiter":
         strategy = strategy.at_node(lambda: storage.load_model(context))

@@ -27,6 +27,7 @@ from flwr_vertical.incomplete.demo import demo_labels
 from flwr_vertical.policy.requirements import asked_by, needed_by_node
 from flwr_vertical.server import RunSettings
 from flwr_vertical.server.discovery import Presence
+from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.settings.secrets import refuse_secrets
 from flwr_vertical.tables import read_labels
 from strategies import register_all
@@ -47,7 +48,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the strategy and leave result and report in the server's own folder."""
     _log_to_flower()
     folder = _folder(context)
-    patience = _PATIENCE if context.run_config.get("resume") else 0.0
+    patience = _PATIENCE if _goes_on(context.run_config, folder) else 0.0
     with taken(folder, context.run_id, patience) as own:
         _run(grid, context, own)
 
@@ -87,6 +88,7 @@ def _run(grid: Grid, context: Context, own: RunFolder) -> None:
             grid=channels,
             labels=job.labels,
             label_holder=app_settings.label_holder or None,
+            beside=job.beside,
             run=run,
             save=save,
         )
@@ -116,6 +118,7 @@ class _Job:
     arbiter_for: str | None
     labels: "pd.Series[Any] | None"
     truth: "pd.Series[Any] | None"
+    beside: "dict[str, pd.Series[Any]]"
 
 
 def _folder(context: Context) -> Path:
@@ -123,6 +126,12 @@ def _folder(context: Context) -> Path:
     register_all()
     refuse_secrets(context.run_config)  # first of all: other messages may show a value
     return server_folder(context)
+
+
+def _goes_on(config: Mapping[str, Any], folder: Path) -> bool:
+    """Whether a run goes on with one that broke off; a pipeline does when it is started again."""
+    is_pipeline = config.get("strategy") == "pipeline" and bool(config.get("checkpoint"))
+    return bool(config.get("resume")) or (is_pipeline and (folder / JOURNAL).exists())
 
 
 def _job(context: Context, folder: Path) -> _Job:
@@ -133,21 +142,29 @@ def _job(context: Context, folder: Path) -> _Job:
     if (earlier := earlier_folder(context)) is not None:
         strategy = strategy.building_on(earlier)
     strategy.check_requirements()
-    is_finished = check_free(folder, app_settings.resume, strategy)
+    resume = _goes_on(config, folder)
+    is_finished = check_free(folder, resume, strategy)
     run = RunSettings.from_config(config)
     arbiter_for = "aggregation 'ckks'" if run.aggregation == "ckks" else strategy.needs_arbiter
     run = replace(
         run,
         min_nodes=run.min_nodes or max(2, len(run.parties or ())) + int(arbiter_for is not None),
-        checkpoint=folder if app_settings.checkpoint or app_settings.resume else None,
-        resume=app_settings.resume,
+        checkpoint=folder if app_settings.checkpoint or resume else None,
+        resume=resume,
         label_secret=folder.parent / LABEL_SECRET,
     )
     labels = truth = None
+    beside: dict[str, Any] = {}
     if not is_finished:
         labels = _labels(app_settings.labels, app_settings, config)
         truth = _labels(app_settings.test_labels, app_settings, config, whole=True)
-    return _Job(is_finished, strategy, app_settings, run, arbiter_for, labels, truth)
+        columns = {"weights": app_settings.weights_column, "offset": app_settings.offset_column}
+        beside = {
+            name: read_labels(app_settings.labels, column=column)
+            for name, column in columns.items()
+            if column
+        }
+    return _Job(is_finished, strategy, app_settings, run, arbiter_for, labels, truth, beside)
 
 
 def check_here(config: Mapping[str, Any]) -> int:

@@ -48,6 +48,14 @@ class AppSettings(Settings):
         "", "The server's label file; ``demo`` for those of the demonstration data."
     )
     label_column: str = setting("", "Its column, or the party's, if it has several.")
+    weights_column: str = setting(
+        "",
+        "The column of the server's label file with what samples count, for strategies that "
+        "take weights.",
+    )
+    offset_column: str = setting(
+        "", "Its column with what is added to linear predictors, for the same strategies."
+    )
     test_labels: str = setting(
         "",
         "The server's file of true labels of samples whose label is NaN: the result says how good "
@@ -57,6 +65,12 @@ class AppSettings(Settings):
 
     def check(self) -> None:
         """Raise if settings do not go together."""
+        beside = self.weights_column or self.offset_column
+        if beside and (not self.labels or self.labels == "demo"):
+            raise ConfigError(
+                f"column {beside!r} goes beside labels in a file of the server; set 'labels' to "
+                "that file"
+            )
         if (self.checkpoint or self.resume) and not self.run_name:
             raise ConfigError(
                 "checkpoint=true and resume=true need a run-name: checkpoints are kept and found "

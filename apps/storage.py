@@ -37,7 +37,7 @@ from flwr_vertical.version import __version__
 
 logger = logging.getLogger("flwr_vertical")
 
-INTERVALS = "intervals"  # beside the table
+INTERVALS, DEPENDENCE = "intervals", "partial-dependence"  # beside the table
 
 # Of the run config, on a party's page; settings of the strategy are the server's to show.
 _SHOWN = ("aggregation", "alignment", "align-rows", "seed")
@@ -121,10 +121,14 @@ class AppStorage(FileStorage):
 
     def save(self, context: Context, frame: pd.DataFrame, beside: str = "") -> str:
         """Write the table and the party's own report."""
+        drawn = beside.startswith("draw-")
+        if drawn and _hold_out(context):
+            frame = put_back(frame, super().load(context).frame)
         if beside:
-            if _hold_out(context) and beside != INTERVALS:
-                frame = put_back(frame, super().load(context).frame)
-            return super().save(context, frame, beside)
+            where = super().save(context, frame, beside)
+            if beside != INTERVALS and not drawn:  # a table of the strategy's
+                self._report(context, {}, frames={beside: frame})
+            return where
         compared: tuple[pd.DataFrame, ...] = ()
         if _hold_out(context):
             given = super().load(context).frame
@@ -137,7 +141,8 @@ class AppStorage(FileStorage):
     def save_model(self, context: Context, data: bytes) -> str:
         """Write the party's part of the model and, if it keeps a privacy ledger, its report."""
         where = super().save_model(context, data)
-        if self._ledger_of_run(context) is not None:
+        kept = self._ledger_of_run(context) is not None
+        if kept or self._result(context, DEPENDENCE).is_file():
             self._report(context, {})
         return where
 
@@ -151,10 +156,12 @@ class AppStorage(FileStorage):
         context: Context,
         tables: dict[str, pd.DataFrame],
         compared: tuple[pd.DataFrame, ...] = (),
+        frames: dict[str, pd.DataFrame] | None = None,
     ) -> None:
         """Write the party's own report; only its owner can read it."""
         # Figures take more than a second to import, and a SuperNode may start a process for
         # every message.
+        from apps.dependence_section import dependence_section
         from flwr_vertical.reports.report import write_report
 
         name = self.party_name(context)
@@ -165,6 +172,7 @@ class AppStorage(FileStorage):
             originals={name: compared[2] if compared else self.load(context).frame},
             tables=tables,
             intervals=self._intervals(context) if tables else {},
+            frames=frames or {},
             truth={} if truth is None else {name: truth},
             notes=["This page was made by the party from its own table and stays with it."],
             name=run_name(context),
@@ -180,9 +188,12 @@ class AppStorage(FileStorage):
         if tables and bool(context.node_config.get(GRADE, True)):
             _grade(report, name)
         more: list[Section] = []
+        beside = self._result(context, DEPENDENCE)
+        if beside.is_file():
+            more = [dependence_section(pd.read_parquet(beside))]
         if (ledger := self._ledger_of_run(context)) is not None:
             run = str(context.run_config.get("run-name") or context.run_id)
-            more = [*ledger_sections(LedgerSummary.of(ledger.path), ledger.policy, run)]
+            more += [*ledger_sections(LedgerSummary.of(ledger.path), ledger.policy, run)]
         page = party_folder(context) / run_name(context) / f"{name}.html"
         with writing(f"party {name!r}: its report", page):
             write_report(report, page, more, party=name)

@@ -1,4 +1,4 @@
-"""Methods of a joint normal model: completion, discriminants, a regression on 150 columns.
+"""Methods on pairs: exploration, completion, discriminants, a regression on 150 columns.
 
     python benchmarks/normal.py [--quick]
 
@@ -6,12 +6,15 @@ Tables are drawn: correlated normal columns, a quarter of some parties' rows mis
 one process with plain alignment. Beside completion stands the same in numpy on the pooled table.
 """
 
+import resource
+
 import numpy as np
 import pandas as pd
 from common import command_line, machine_line, seconds_of
 
 from flwr_vertical import Strategy, simulate
 from flwr_vertical.incomplete import split_columns
+from strategies.explore import Explore
 from strategies.lda import LDA
 from strategies.normal import JointNormal
 from strategies.vfem import VFEM
@@ -61,6 +64,15 @@ def main() -> None:
     """Parse the command line and run."""
     quick = command_line(__doc__).parse_args().quick
     print(machine_line() + "\n")
+    n_rows = 1_500 if quick else 1_000_000
+    tables = make_tables(n_rows, 50, 2, lacking=0)
+    show(f"explore, {n_rows:,} x 50", Explore(), tables, None)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"  peak memory of the process, tables and Python with it: {peak:.1f} GiB")
+    ranks = seconds_of(
+        lambda: [(t.corr(), t.corr("spearman")) for t in [pd.concat(tables, axis=1)]]
+    )
+    print(f"  pooled in pandas: {ranks:.1f} s")
     sizes = ((800, 24, 3),) if quick else ((166_207, 35, 3), (6_238, 616, 8))
     for n_rows, n_columns, n_parties in sizes:
         tables = make_tables(n_rows, n_columns, n_parties)

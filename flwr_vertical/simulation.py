@@ -47,6 +47,8 @@ def simulate(
     engine: str = "local",
     seed: int = 0,
     *,
+    weights: "pd.Series[Any] | None" = None,
+    offset: "pd.Series[Any] | None" = None,
     kinds: Mapping[str, Mapping[str, Any]] | None = None,
     node_config: Mapping[str, Mapping[str, Any]] | None = None,
     test_labels: "pd.Series[Any] | None" = None,
@@ -83,6 +85,9 @@ def simulate(
         Where the parties run: in threads of this process or in Ray actors.
     seed : int, default 0
         Seed of simulation randomness.
+    weights, offset : pandas.Series, optional
+        What samples count, and what is added to their linear predictors: numbers beside the labels,
+        for strategies that take them.
     kinds : Mapping[str, Mapping[str, str]], optional
         Column kinds by party and column, where they shall not be inferred.
     node_config : Mapping[str, Mapping[str, Any]], optional
@@ -167,6 +172,8 @@ def simulate(
             "samples whose label is NaN), truth, or hold_out"
         )
     chosen: dict[str, object] = {"alignment": here, "retries": 0, **options}
+    given = (("weights", weights), ("offset", offset))
+    beside: dict[str, Any] = {name: own for name, own in given if own is not None}
     run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
     earlier = fitted_tables(fitted, kinds or {})
     whole = tables = tables_of(parties, kinds or {}, earlier)
@@ -184,11 +191,9 @@ def simulate(
         raise ConfigError(f"truth names unknown parties {unknown}; the parties are {list(tables)}")
     has_arbiter = run.aggregation == "ckks" or bool(strategy.needs_arbiter)
     check_node_config(node_config or {}, tables)
-    nodes: list[dict[str, Any]] = [
-        {**(node_config or {}).get(name, {}), "party": name} for name in tables
-    ]
-    if has_arbiter:
-        nodes.append({"role": "arbiter"})
+    own_keys = node_config or {}
+    nodes: list[dict[str, Any]] = [{**own_keys.get(name, {}), "party": name} for name in tables]
+    nodes += [{"role": "arbiter"}] * has_arbiter
     policies = policies_of(policy, min_rows, [*tables, *([ARBITER] if has_arbiter else [])])
     for node in nodes:
         if policy is not None:
@@ -214,27 +219,15 @@ def simulate(
     asks = None if policy is None else replace(asked, alignment=alignment_name(aligner))
     counted_in = None if ledgers is None else Path(ledgers)
     make_app = memory_app(
-        strategy.party,
-        strategy.arbiter,
-        aligner,
-        parts,
-        kept,
-        asks,
-        counted_in,
+        strategy.party, strategy.arbiter, aligner, parts, kept, asks, counted_in,
         strategy.protocol_of_run(),
-    )
+    )  # fmt: skip
     grid: NodesGrid
     if engine == "ray":
         grid = RayGrid(
-            make_app,
-            nodes,
-            tables,
-            run_config,
-            fitted=earlier,
-            address=ray_address,
-            n_actors=n_actors,
-            num_gpus=num_gpus,
-        )
+            make_app, nodes, tables, run_config, fitted=earlier, address=ray_address,
+            n_actors=n_actors, num_gpus=num_gpus,
+        )  # fmt: skip
     else:
         app, storage = make_app(tables, earlier)
         grid = LocalGrid(app, nodes, run_config, storage=storage)
@@ -244,6 +237,7 @@ def simulate(
             result = strategy.start(
                 grid=recorder or grid,
                 labels=labels,
+                beside=beside,
                 run=replace(run, parties=tuple(tables)),
             )
         finally:
@@ -255,11 +249,9 @@ def simulate(
     result.notes += notes
     result.settings["engine"] = engine
     in_a_federation = aligner_class(options.get("alignment") or strategy.default_alignment)
+    request = replace(asked, aggregation=run.aggregation, alignment=alignment_name(in_a_federation))
     result.needed_keys = needed_by_node(
-        replace(asked, aggregation=run.aggregation, alignment=alignment_name(in_a_federation)),
-        list(tables),
-        policies=policies,
-        arbiter=has_arbiter,
+        request, list(tables), policies=policies, arbiter=has_arbiter
     )
 
     def saved_as(what: str) -> dict[str, pd.DataFrame]:
@@ -286,12 +278,11 @@ def simulate(
     by_party: dict[str, Result] = {}
     if beside_single_parties:
         own: dict[str, Any] = {k: v for k, v in options.items() if k not in _OF_THE_WHOLE_RUN}
-        configs = node_config or {}
 
         def run_alone(some: Mapping[str, pd.DataFrame | Table]) -> Result:
             return simulate(
-                strategy, some, labels, aggregation, seed=seed, min_rows=min_rows,
-                node_config={name: configs[name] for name in some if name in configs},
+                strategy, some, labels, aggregation, seed=seed, min_rows=min_rows, **beside,
+                node_config={name: own_keys[name] for name in some if name in own_keys},
                 **{**own, "progress": False},
             )  # fmt: skip
 

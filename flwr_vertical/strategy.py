@@ -78,8 +78,12 @@ class Strategy(Settings, ABC):
         Whether each party must share a sample with another one.
     uses_labels : bool
         Whether labels are used where there are any; those that need labels need not say so.
+    uses_weights : bool
+        Whether it takes weights of the samples and an offset of their linear predictors.
     predictions : type[Predictions], optional
         How the strategy ``predict`` predicts new rows with models of this one.
+    result_type : type[Result]
+        What a run returns.
     requires : tuple[str, ...]
         Packages that server and parties need beside the core's, such as ``("torch",)``.
     demo : Mapping[str, bool | int | float | str]
@@ -108,7 +112,9 @@ class Strategy(Settings, ABC):
     needs_parties: ClassVar[int] = 1
     needs_common_samples: ClassVar[bool] = True
     uses_labels: ClassVar[bool] = False
+    uses_weights: ClassVar[bool] = False
     predictions: ClassVar[type[Predictions] | None] = None
+    result_type: ClassVar[type[Result]] = Result
     requires: ClassVar[tuple[str, ...]] = ()
     demo: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
@@ -191,6 +197,7 @@ class Strategy(Settings, ABC):
         grid: Grid,
         labels: "pd.Series[Any] | None" = None,
         label_holder: str | None = None,
+        beside: "Mapping[str, pd.Series[Any]] | None" = None,
         save: Callable[[Result], Any] | None = None,
         run: RunSettings | None = None,
         **options: Unpack[RunOptions],
@@ -205,6 +212,8 @@ class Strategy(Settings, ABC):
             Labels held by the server, indexed by sample ID; NaN = unlabelled.
         label_holder : str, optional
             A party that hands its label column to the server instead.
+        beside : Mapping[str, pandas.Series], optional
+            ``weights`` and ``offset``, beside labels of the server.
         save : Callable[[Result], Any], optional
             Called with the result before journal and checkpoints are given up.
         run : RunSettings, optional
@@ -218,6 +227,8 @@ class Strategy(Settings, ABC):
             What the server holds afterwards. Tables stay at the parties.
         """
         self.check_requirements()
+        if beside and not self.uses_weights:
+            raise ConfigError(f"{self._subject()}it takes no {' and no '.join(beside)}")
         run = RunSettings.of(run, options)
         chosen = self.default_alignment if run.alignment is None else run.alignment
         aligner = make_aligner(chosen, run.align_rows, run.normalise_ids)
@@ -234,37 +245,24 @@ class Strategy(Settings, ABC):
         identity = {}
         if run.checkpoint is not None:
             identity = self._identity(settings, aligner, labels, label_holder, run.parties)
+            identity |= {name: data_digest(values) for name, values in (beside or {}).items()}
             if run.checkpoint_every is not None:
                 identity["checkpoint_every"] = describe(run.checkpoint_every)
         with journaled(run.checkpoint, run.resume, identity) as journal:
             federation = Federation(
-                grid,
-                run,
-                arbiter=self.arbiter,
-                needs_arbiter=self.needs_arbiter,
-                journal=journal,
+                grid, run, arbiter=self.arbiter, needs_arbiter=self.needs_arbiter, journal=journal,
                 protocol="" if protocol is None else protocol.of_strategy,
-            )
-            result = Result(
-                strategy=self.name,
-                settings=settings,
-                call=repr(self),
-                version=__version__,
-                ledger=federation.ledger,
-                disclosure=[
+            )  # fmt: skip
+            result = self.result_type(
+                strategy=self.name, settings=settings, call=repr(self), version=__version__,
+                ledger=federation.ledger, disclosure=[
                     *aligner.disclosure,
-                    *(
-                        (("server", f"the labels that {label_holder} holds"),)
-                        if label_holder
-                        else ()
-                    ),
+                    *[("server", f"the labels that {label_holder} holds")] * bool(label_holder),
                     *_SUM_DISCLOSURE[run.aggregation],
                     *self.disclosure,
                 ],
-            )
-            with Progress(
-                self.name, enabled=True if run.progress is None else run.progress
-            ) as shown:
+            )  # fmt: skip
+            with Progress(self.name, enabled=run.progress in (None, True)) as shown:
                 federation.on_round = shown.round
                 federation.open()
                 label_ids = None if labels is None else label_index(labels)
@@ -281,6 +279,8 @@ class Strategy(Settings, ABC):
                         "that all parties write sample IDs in the same way"
                     )
                 federation.labels = align_labels(federation, aligned, labels, label_holder)
+                for name, values in (beside or {}).items():
+                    federation.beside[name] = align_beside(aligned, labels, values, name)
                 federation.rng = np.random.default_rng(run.seed)
                 result.parties = list(federation.parties)
                 result.mask = aligned.mask
@@ -355,6 +355,19 @@ def align_labels(
     return to_aligned(
         labels.to_numpy(dtype=float), alignment.label_rows, alignment.n_samples, np.nan
     )
+
+
+def align_beside(
+    alignment: Alignment, labels: "pd.Series[Any] | None", values: "pd.Series[Any]", name: str
+) -> Any:
+    """Bring numbers of the labels' samples into the aligned order, as `align_labels` does these."""
+    if labels is None or alignment.label_rows is None:
+        raise ConfigError(f"{name}: these go beside labels that the server holds, not a party")
+    own = values.set_axis(label_index(values)).reindex(label_index(labels)).to_numpy(dtype=float)
+    lacking = ~np.isfinite(own) & labels.notna().to_numpy()
+    if lacking.any():
+        raise DataError(f"{name}: {lacking.sum():,} samples with a label have no finite number")
+    return to_aligned(own, alignment.label_rows, alignment.n_samples, np.nan)
 
 
 def label_index(labels: "pd.Series[Any]") -> "pd.Index[Any]":

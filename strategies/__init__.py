@@ -4,7 +4,9 @@ from flwr_vertical.registry import register_strategy
 
 BUILTIN = {
     "complete-case": "strategies.least_squares:CompleteCase",
+    "cox": "strategies.cox:Cox",
     "evcds": "strategies.copula:EVCDS",
+    "explore": "strategies.explore:Explore",
     "false-vfl": "strategies.false_vfl:FalseVFL",
     "fedhssl": "strategies.split:FedHSSL",
     "fedpsg-ar": "strategies.fedpsg:FedPSGAR",
@@ -22,6 +24,7 @@ BUILTIN = {
     "mean-impute": "strategies.least_squares:MeanImpute",
     "min": "strategies.baselines:Min",
     "most-frequent": "strategies.baselines:MostFrequent",
+    "pipeline": "strategies.pipeline:Pipeline",
     "plug-vfl": "strategies.split:PlugVFL",
     "predict": "strategies.predict:Predict",
     "scorecard": "strategies.scorecard:Scorecard",

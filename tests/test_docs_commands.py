@@ -17,6 +17,7 @@ from flwr.cli.app import app as flwr_app
 from typer.main import get_command
 
 from apps.cli import main
+from apps.cli.pipeline import read_pipeline
 from apps.cli.run_config import app_defaults, checked_config
 from apps.deploy import federation
 from flwr_vertical.node.config import NODE_KEYS, check_node_config
@@ -178,6 +179,10 @@ def test_every_toml_block_has_known_keys(tmp_path):
             continue
         if set(given) & OF_NODES or all(is_of_a_node(key) for key in keys):
             check_node_config("the node", keys)
+        elif "stages" in given:
+            file = tmp_path / f"{i}.toml"
+            file.write_text(block)
+            checked_config(app_defaults(ROOT), read_pipeline(file))
         elif set(keys) & set(app_defaults(ROOT)):
             checked_config(app_defaults(ROOT), keys)
         else:

@@ -13,7 +13,7 @@ from strategies import BUILTIN
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "method-in-six-files.md"
 MOST_STEPS, MOST_GROUPS = 14, 8
-LARGER = {"fedpsg-ar": (23, 8), "glm": (17, 9), "svm": (15, 8)}
+LARGER = {"fedpsg-ar": (23, 8), "glm": (17, 9), "svm": (15, 8), "cox": (17, 9)}
 """Steps and groups of party halves with more than one exchange: of ranks, counts and regressions;
 of trees and votes; of moments and means, of pairs and completed rows."""
 
@@ -50,23 +50,20 @@ ROUNDS = {
     }),
     "gbdt": ("trees", "splits of a level", {
         "linear/problem": "before: labels", "trees/binning": "before: tables to codes",
-        "trees/train": "before: keys and masked slots", "trees/masked_store": "before: slots",
+        "trees/train": "before: keys and masked slots", "trees/slot_rows": "before: slots",
         "trees/boosting": "between trees", "trees/objectives": "between trees: gradients",
         "trees/monotone": "an option", "trees/routing": "the round after it",
         "trees/tree": "after it: what is split", "trees/model": "afterwards",
         "trees/predict": "afterwards", "trees/contributions": "afterwards",
+        "trees/dependence": "afterwards",
     }),
     "glm": ("glm", "open_products", {
-        "linear/settings": "settings", "linear/moments/groups": "before: rows",
-        "linear/moments/dp_moments": "an option: noise",
+        "linear/settings": "settings", "glm/disclosure": "who learns what",
         "linear/moments/dp_opening": "an option: noise",
-        "linear/families": "binomial and Poisson labels", "glm/likelihoods": "after it",
-        "glm/means": "binomial and Poisson labels", "glm/outcome": "after it: tables",
+        "linear/families": "binomial and Poisson labels",
         "normal/labelled_server": "an option: completed rows",
         "normal/labelled_party": "an option: completed rows",
         "glm/party": "an option: completed rows",
-        "linear/prediction/conditional_regressions": "afterwards",
-        "linear/prediction/server": "afterwards",
     }),
 }  # fmt: skip
 

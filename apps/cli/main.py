@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,20 @@ def make_parser() -> argparse.ArgumentParser:
         default=[],
         metavar="KEY=VALUE",
         help="of a simulation: num-supernodes=3 client-resources-num-cpus=1",
+    )
+    pipeline = commands.add_parser(
+        "pipeline",
+        help="run several strategies one after the other, over one alignment, as a file lists them",
+        description="Runs the stages of a TOML file as one run, with one report, and keeps "
+        "checkpoints: if it breaks off in any stage, the same command goes on there. Settings of "
+        "all stages are checked before anything is started; exits with 2 if one is wrong.",
+        epilog="example: flwr-vertical pipeline apps/pipelines/blood-pressure.toml",
+    )
+    pipeline.add_argument("file", metavar="TOML", help="its stages, and settings of the run")
+    pipeline.add_argument("app", nargs="?", default=".", help="folder of the app")
+    pipeline.add_argument("superlink", nargs="?", help="name of a SuperLink")
+    pipeline.add_argument(
+        "--federation-config", action="append", default=[], metavar="KEY=VALUE", help="as of run"
     )
     commands.add_parser(
         "stop",
@@ -192,7 +207,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "stop":
             print(stop_local_superlink())
             return 0
-        return _run(options.app, options.superlink, options.run_config, options.federation_config)
+        if options.command == "pipeline":
+            from apps.cli.pipeline import read_pipeline
+
+            read = partial(read_pipeline, Path(options.file))
+        else:
+            read = partial(read_items, options.run_config)
+        return _run(options.app, options.superlink, read, options.federation_config)
     except VerticalError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -237,7 +258,10 @@ def _keygen(path: str, party: str, show: bool) -> int:
 
 
 def _run(
-    app: str, superlink: str | None, run_config: list[str], federation_config: list[str]
+    app: str,
+    superlink: str | None,
+    read: Callable[[], dict[str, Any]],
+    federation_config: list[str],
 ) -> int:
     if not (Path(app) / "pyproject.toml").is_file():
         raise ConfigError(
@@ -246,7 +270,7 @@ def _run(
         )
     try:
         defaults = app_defaults(Path(app))
-        settings = checked_config(defaults, read_items(run_config), superlink is None)
+        settings = checked_config(defaults, read(), superlink is None)
         options = local_options(superlink)
         if options is not None:
             check_simulation()

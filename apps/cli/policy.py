@@ -2,11 +2,13 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from apps.cli.pipeline import with_stages
+from apps.cli.policy_words import in_words
 from apps.cli.run_config import app_defaults, checked_config
-from flwr_vertical.policy.describe import in_words
 from flwr_vertical.policy.reading import read_policy, read_policy_file
 from flwr_vertical.policy.record import PREFIX, Policy, text_of
 from flwr_vertical.policy.requirements import asked_by, for_arbiter
@@ -32,7 +34,10 @@ def explain_policy(
     lines = [f"{who}:", *_wrapped(in_words(policy)), "", *_stated_lines(policy)]
     if not run_config:
         return "\n".join(lines), True
-    request = request_of(read_items(run_config), app, party)
+    given = read_items(run_config)
+    if "stages" in given:
+        given = with_stages(given, "the run config")
+    request = request_of(given, app, party)
     found = refusals(policy, for_arbiter(request) if who == "the arbiter" else request)
     lines += ["", "This run:"]
     if not found:
@@ -56,7 +61,8 @@ def request_of(given: Mapping[str, Any], app: str, party: str) -> RunRequest:
     config |= checked_config(defaults, given, here=False)
     strategy = make_strategy(name, {SETTINGS: "", **config})
     asked = asked_by(strategy, name)
-    return RunRequest.of(config, party, exchanges=asked.exchanges, epsilon=asked.epsilon)
+    found = RunRequest.of(config, party, exchanges=asked.exchanges, epsilon=asked.epsilon)
+    return replace(found, stages=asked.stages)
 
 
 def _stated_lines(policy: Policy) -> list[str]:

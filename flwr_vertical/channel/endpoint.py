@@ -155,9 +155,7 @@ class Endpoint:
         self._stop = threading.Event()
         self._threads = StreamThreads("channel-stream")
         self._server = grpc.server(
-            self._threads,
-            options=_OPTIONS,
-            maximum_concurrent_rpcs=_MAX_STREAMS,
+            self._threads, options=_OPTIONS, maximum_concurrent_rpcs=_MAX_STREAMS
         )
         method = grpc.stream_stream_rpc_method_handler(self._admit)
         self._server.add_generic_rpc_handlers(

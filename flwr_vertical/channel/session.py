@@ -42,10 +42,7 @@ class Peer:
         self._lock = threading.Lock()
 
     def stream(
-        self,
-        requests: Iterator[bytes],
-        context: grpc.ServicerContext,
-        first: Iterable[bytes],
+        self, requests: Iterator[bytes], context: grpc.ServicerContext, first: Iterable[bytes]
     ) -> Iterator[bytes]:
         """Serve the stream: yield what goes to the party; a thread reads what it sends."""
         self._context = context

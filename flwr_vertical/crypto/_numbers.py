@@ -74,10 +74,7 @@ def id_hasher(
             )
         key = hashlib.blake2b(secret, person=purpose).digest()
     start = hashlib.blake2b(
-        len(context).to_bytes(8, "big") + context,
-        digest_size=digest_size,
-        key=key,
-        person=purpose,
+        len(context).to_bytes(8, "big") + context, digest_size=digest_size, key=key, person=purpose
     )
 
     def hasher(message: bytes) -> bytes:

@@ -50,6 +50,7 @@ class PlacedRound:
 
     round: Round
     at_most: tuple[int | str, ...]  # of each repetition around it
+    settings: Mapping[str, Any]  # of the protocol that it stands in
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class Automaton:
     def __init__(self, protocol: Protocol, role: str, encrypted: bool) -> None:
         self.protocol, self._role, self._encrypted = protocol, role, encrypted
         self.places: list[PlacedRound] = []
+        self._settings = protocol.settings
         self._follow: dict[int, set[int]] = {_START: set()}
         whole = self._sequence(protocol.parts, ())
         self._follow[_START] |= set(whole.first)
@@ -125,7 +127,10 @@ class Automaton:
             last = [place for ends in found for place in ends.last]
             return _Ends(first, last, any(ends.empty for ends in found))
         assert isinstance(part, Sequence)  # settings were given, so no choice is left
-        return self._sequence(part.parts, around)
+        outer, self._settings = self._settings, getattr(part, "settings", self._settings)
+        whole = self._sequence(part.parts, around)
+        self._settings = outer
+        return whole
 
     def _round(self, one: Round, around: tuple[int | str, ...]) -> _Ends:
         if self._role == "arbiter":
@@ -134,7 +139,7 @@ class Automaton:
         elif one.ask == ARBITER:
             return _Ends()
         place = len(self.places)
-        self.places.append(PlacedRound(one, around))
+        self.places.append(PlacedRound(one, around, self._settings))
         self._follow[place] = set()
         # Of what not all are asked, a node does not know whether it is among them.
         asked = self._role != "arbiter" and one.ask == ALL
@@ -203,7 +208,7 @@ class Course:
             raise UnexpectedMessageError(
                 self._who, step, f"next may come {expected or 'nothing more'}"
             )
-        names = {**automaton.protocol.settings, **self._facts()}
+        names = {**automaton.places[asked[0].place].settings, **self._facts()}
         most = {way.place: self._most(way.place, names) for way in asked}
         within = [way for way in asked if way.counts[way.place] <= most[way.place]]
         if not within:

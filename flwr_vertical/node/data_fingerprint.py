@@ -42,14 +42,10 @@ class DataWatch:
         self._check()
         return self.noted
 
-    def before(self, read: Callable[[], _T]) -> Callable[[], _T]:
-        """Return a function that checks the data before it reads them."""
-
-        def checked() -> _T:
-            self._check()
-            return read()
-
-        return checked
+    def before(self, read: Callable[[], _T]) -> _T:
+        """Check the data before they are read."""
+        self._check()
+        return read()
 
     def _check(self) -> None:
         if _CHECKED in self._cache or (self._storage.in_memory and not self.noted):

@@ -132,23 +132,12 @@ class FileStorage:
             frame, fitted = copy.frame(), self.load_fitted(context)
             return Table.of(frame, _stated_kinds(context), party, fitted)
         _refuse_database_keys(party, context)
+        how: dict[str, Any] = {"id_column": _id_column(context), "kinds": _stated_kinds(context)}
+        how |= {"party": party, "like": self.load_fitted(context)}
+        config = context.node_config
         if Path(str(path)).is_dir():
-            return read_source(
-                str(path),
-                id_column=_id_column(context),
-                kinds=_stated_kinds(context),
-                party=party,
-                like=self.load_fitted(context),
-                dates=context.node_config.get("csv.dates"),  # type: ignore[arg-type]
-            )
-        return read_table(
-            str(path),
-            id_column=_id_column(context),
-            kinds=_stated_kinds(context),
-            party=party,
-            like=self.load_fitted(context),
-            csv=CsvFormat.of_node_config(context.node_config),
-        )
+            return read_source(str(path), **how, dates=_text(config, "csv.dates"))
+        return read_table(str(path), **how, csv=CsvFormat.of_node_config(config))
 
     def load_fitted(self, context: Context) -> Table | None:
         """Read the table that the run named ``fitted`` in the run config left here."""
@@ -243,6 +232,10 @@ class FileStorage:
         except VerticalError as error:
             raise DataError(f"{error}. The result lies in the output folder: {path}") from error
         return f"{destination}; {path}"
+
+    def load_output(self, context: Context, beside: str) -> pd.DataFrame:
+        """Read what this run wrote beside its result."""
+        return pd.read_parquet(self._result(context, beside))
 
     def save_model(self, context: Context, data: bytes) -> str:
         """Write the party's part of the model under the run's name; only its owner can read it."""

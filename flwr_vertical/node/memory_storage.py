@@ -121,6 +121,10 @@ class MemoryStorage:
             self._folder.save_table(name, frame)
         return "memory"
 
+    def load_output(self, context: Context, beside: str) -> pd.DataFrame:
+        """Return what was kept beside the result."""
+        return self.outputs[f"{self.party_name(context)}@{beside}"]
+
     def save_model(self, context: Context, data: bytes) -> str:
         """Keep the party's part of the model in ``models``."""
         self.models[self.party_name(context)] = data

@@ -55,11 +55,12 @@ class NodeData:
             state=state,
             cache=self._cache,
             load_table=self.table,
-            load_fitted=self.watch.before(lambda: storage.load_fitted(context)),
+            load_fitted=lambda: self.watch.before(lambda: storage.load_fitted(context)),
             load_truth=lambda: storage.load_truth(context),
             save_output=lambda frame, beside="": storage.save(context, frame, beside),
             save_model=lambda model: storage.save_model(context, model),
             load_model=lambda run: storage.load_model(context, run),
+            load_output=lambda beside: storage.load_output(context, beside),
             seed=str(state.get(SEED, "0")),
             secret=bytes(state.get(SECRET, b"")),
             sequence=sequence,
@@ -100,7 +101,7 @@ class NodeData:
     def table(self) -> Table:
         """Return the node's table as it is in its storage; read once a process."""
         if _TABLE not in self._cache:
-            self._cache[_TABLE] = self.watch.before(lambda: self._storage.load(self._context))()
+            self._cache[_TABLE] = self.watch.before(lambda: self._storage.load(self._context))
             self._tell_of(self._cache[_TABLE])
         table: Table = self._cache[_TABLE]
         return table

@@ -96,7 +96,7 @@ def _loaded(request: RunRequest, types: NodeTypes, is_arbiter: bool) -> RunReque
     asked = types.asked
     # A class that is allowed by its module need not be listed by its name as well.
     strategy = request.strategy if ":" in request.strategy else asked.strategy or request.strategy
-    loaded = replace(request, strategy=strategy)
+    loaded = replace(request, strategy=strategy, stages=asked.stages)
     if is_arbiter:
         return loaded
     if len(types.groups) == 1:  # steps are refused one by one where the run has not said which

@@ -28,11 +28,7 @@ from flwr_vertical.node.policy_check import Admitted, Guard, NodeTypes, check_n_
 from flwr_vertical.node.recovering import Recovery, check_follows, keep_reply, repeated_reply
 from flwr_vertical.node.rollback import SEQUENCE, remember, take_back
 from flwr_vertical.node.state import State
-from flwr_vertical.node.steps import (
-    StepGroup,
-    Summands,
-    function_of,
-)
+from flwr_vertical.node.steps import StepGroup, Summands, function_of
 from flwr_vertical.node.storage import Storage
 from flwr_vertical.policy.run_request import RunRequest
 from flwr_vertical.protocol import pins, private_sum

@@ -61,6 +61,9 @@ class Storage(Protocol):
     def save(self, context: Context, frame: pd.DataFrame, beside: str = "") -> str:
         """Store what the party holds after the run, or what is named `beside` it; returns where."""
 
+    def load_output(self, context: Context, beside: str) -> pd.DataFrame:
+        """Read what this run stored `beside` its result."""
+
     def save_model(self, context: Context, data: bytes) -> str:
         """Store the party's part of the run's model, for its owner's eyes; returns where."""
 

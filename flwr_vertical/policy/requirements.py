@@ -31,7 +31,8 @@ def asked_by(strategy: Any, name: str = "") -> RunRequest:
     # A class that a policy names by its module is agreed to as it is.
     if type(strategy).protocol is None and ":" not in name:
         asked = (*asked, UNDECLARED)
-    return RunRequest(strategy=name or strategy.name, exchanges=asked, epsilon=epsilon)
+    stages = getattr(strategy, "stages_asked", ())
+    return RunRequest(name or strategy.name, exchanges=asked, epsilon=epsilon, stages=stages)
 
 
 def exchanges_of(strategy: Any) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ class RunRequest:
     label_column: str = ""
     exchanges: tuple[str, ...] = ()  # Exchanges that tell more than the method's default one
     epsilon: float | None = None  # What privacy noise may spend on a column
+    stages: tuple[str, ...] = ()  # Of a pipeline, the strategies of its stages
 
     @classmethod
     def of(
@@ -82,6 +83,7 @@ def refusals(policy: Policy, request: RunRequest) -> list[Refusal]:
 
     for field, what, asked in (
         ("strategies", "strategy", request.strategy),
+        *(("strategies", "strategy", name) for name in request.stages),
         ("alignments", "alignment", request.alignment),
     ):
         # A class is imported by its module, which runs that module: so it is allowed by itself.

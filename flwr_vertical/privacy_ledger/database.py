@@ -9,12 +9,7 @@ from pathlib import Path
 
 from flwr_vertical.errors import LedgerDamagedError, LedgerError
 from flwr_vertical.privacy_ledger.row_identities import SECRET_LENGTH
-from flwr_vertical.privacy_ledger.seals import (
-    SCHEMA,
-    add_functions,
-    find_damage,
-    seal,
-)
+from flwr_vertical.privacy_ledger.seals import SCHEMA, add_functions, find_damage, seal
 from flwr_vertical.protocol.disk import FILE_MODE, flush_folder
 
 SUFFIX = ".privacy-ledger.sqlite"

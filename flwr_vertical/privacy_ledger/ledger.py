@@ -18,11 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.errors import (
-    LedgerError,
-    PolicyError,
-    ProtocolError,
-)
+from flwr_vertical.errors import LedgerError, PolicyError, ProtocolError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.budgets import (
     VERSIONS,

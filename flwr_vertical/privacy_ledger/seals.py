@@ -106,8 +106,7 @@ def _contents(
 ) -> tuple[int, int]:
     """Return how many rows there are, and the sum of their checksums."""
     row = connection.execute(
-        f"SELECT count(*), coalesce(sum({_row_checksum(table)}), 0) FROM {table} {where}",
-        values,
+        f"SELECT count(*), coalesce(sum({_row_checksum(table)}), 0) FROM {table} {where}", values
     ).fetchone()
     return row[0], row[1]
 

@@ -43,6 +43,9 @@ class HeldColumns:
         Sums of squares over all rows of the table. What the columns are divided by is public, and
         follows from these: of the rows that take part, which the server chooses, it would tell
         whether a row with a large value is among them.
+    variable : numpy.ndarray of shape (n_columns,), optional
+        Number of the variable of which a column holds a level, -1 of other columns. The levels of
+        one add up to all its rows: those that are withheld follow together.
     """
 
     values: Array
@@ -52,6 +55,7 @@ class HeldColumns:
     own: npt.NDArray[np.integer[Any]] | None = None
     noise: PrivateRows | None = None
     squares: Array | None = None
+    variable: Indices | None = None
 
     def weighted(self, weight: Array) -> "HeldColumns":
         """Return the columns, each row times its weight; shape (n_held,)."""
@@ -159,7 +163,7 @@ def own_moments(held: HeldColumns, group: Indices, withheld: Flags) -> dict[str,
     products = np.zeros((n_groups, n_columns, n_columns))
     own = group[held.rows]
     for start in range(0, len(own), _ROWS):
-        block = held.values[start : start + _ROWS]
+        block = np.asarray(held.values[start : start + _ROWS], dtype=np.float64)
         for g, rows in enumerate(rows_by_group(own[start : start + _ROWS], n_groups)):
             if len(rows) and not withheld[g].all():
                 part = block if len(rows) == len(block) else block[rows]

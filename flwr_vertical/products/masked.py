@@ -383,7 +383,7 @@ class PrivateProducts:
             )
         self.commitment = Commitment(self.federation)
 
-    def send(self, vectors: Array | None = None) -> dict[str, dict[str, Any]]:
+    def send(self, vectors: Array | None = None, **common: Any) -> dict[str, dict[str, Any]]:
         """Have every party hand over its columns under the group's key stream; one round.
 
         Parameters
@@ -391,13 +391,15 @@ class PrivateProducts:
         vectors : numpy.ndarray of shape (n_samples, n_vectors), optional
             What `moments` will be asked for with. Given here, they are committed to before
             anything of the columns is opened.
+        **common
+            What a step of the strategy takes beside.
 
         Returns
         -------
         dict[str, dict[str, Any]]
             By party, what a step that does more than `PrivateProductSteps.send_masked` told.
         """
-        arguments: dict[str, Any] = {"limbs": self.limbs}
+        arguments: dict[str, Any] = {"limbs": self.limbs, **common}
         if self.room:
             arguments["room"] = self.room
         own, bound = self.group_key.arguments(), None

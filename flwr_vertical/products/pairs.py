@@ -19,8 +19,9 @@ before, its own rows and those shared with one party are, over all runs. Relatio
 of three other parties are not looked at.
 """
 
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -121,6 +122,10 @@ class PairMoments:
     withheld: Flags  # (n_columns,): columns of which nothing is told
     apart: Flags  # (n_parties, n_parties): parties whose products are not known
     n_left_out: int  # Rows that take no part: what sets differ by would be few
+    # By party, all that its step told
+    told: dict[str, dict[str, Any]] = field(default_factory=dict)
+    taken: Flags = field(default_factory=lambda: np.zeros(0, dtype=bool))  # (n_samples,): the rows
+    beside: bool = False  # Whether other sums may be told, over those rows that were named so
 
 
 class PairProducts(PrivateProducts):
@@ -136,20 +141,27 @@ class PairProducts(PrivateProducts):
         """Of each party, the tag of what it sent."""
         return [self._tags[name] for name in self.federation.parties]
 
-    def pairs(self, held: Flags) -> PairMoments:
+    def pairs(
+        self, held: Flags, beside: Flags | None = None, n_beside: Sequence[int] = ()
+    ) -> PairMoments:
         """Open products over all rows that two parties share; one round.
 
-        Shapes: held (n_samples, n_parties): which parties hold each row.
+        Shapes: held (n_samples, n_parties): which parties hold each row; beside (n_samples,): rows
+        over which other sums will be told, `n_beside` of each party; rows are chosen so that these
+        tell of few rows neither.
         """
         names = self.federation.parties
         widths = np.array(list(self.widths.values()))
         most = [int(widths[k] + np.delete(widths, k).max()) for k in range(len(names))]
         own = np.array([self._fewest(name, most[k]) for k, name in enumerate(names)])
+        if n_beside:
+            fewest = [self._fewest(name, n) for name, n in zip(names, n_beside, strict=True)]
+            own = np.maximum(own, fewest)
         both = np.maximum(own[:, None], own)
         for a, b in np.ndindex(both.shape):
             needed = (self._fewest(names[k], int(widths[a] + widths[b])) for k in (a, b))
             both[a, b] = max(*needed, 10 * int(widths[a]), 10 * int(widths[b]))
-        plan = plan_pairs(held, own, both)
+        plan = plan_pairs(held, own, both, beside)
         taken, alone = plan.taken, np.eye(len(names), dtype=bool)
         counts = held[taken].T.astype(np.int64) @ held[taken].astype(np.int64)
         if not plan.together.any():
@@ -183,8 +195,9 @@ class PairProducts(PrivateProducts):
             if unknown:
                 products[layout.slices[names[a]], layout.slices[names[b]]] = 0.0
         return PairMoments(
-            opened.sums[0], products, counts, opened.withheld[0], apart, int((~taken).sum())
-        )
+            opened.sums[0], products, counts, opened.withheld[0], apart, int((~taken).sum()),
+            total.public, taken, plan.beside,
+        )  # fmt: skip
 
     def _fewest(self, name: str, n_columns: int) -> int:
         from_policy = self._minima.get(name)
@@ -195,23 +208,29 @@ class PairProducts(PrivateProducts):
 class PairPlan:
     """Which rows take part, and products of which parties are opened."""
 
+    beside: bool  # Whether other sums may be told
     taken: Flags  # (n_samples,)
     together: Flags  # (n_parties, n_parties): symmetric, False on the diagonal
 
 
-def plan_pairs(held: Flags, own: Integers, both: Integers) -> PairPlan:
+def plan_pairs(held: Flags, own: Integers, both: Integers, beside: Flags | None = None) -> PairPlan:
     """Choose rows and pairs so that no party tells of few rows by what two sets of rows differ in.
 
     Where such a difference is small, its rows are left out, or a pair of parties is not opened:
     whichever loses less. A pair counts 1, rows count their share of each pair that is opened.
 
     Shapes: held (n_samples, n_parties): which parties hold each row; own (n_parties,): the fewest
-    rows of a difference, of each party; both (n_parties, n_parties): of a set that two share.
+    rows of a difference, of each party; both (n_parties, n_parties): of a set that two share;
+    beside (n_samples,): rows over which other sums of each party are told. The rule holds among
+    them and among the others then.
     """
-    kinds, kind, counts = np.unique(held, axis=0, return_inverse=True, return_counts=True)
-    kept: Flags = np.asarray(kinds.any(axis=1))
     n_parties = held.shape[1]
+    given = held if beside is None else np.column_stack([held, beside])
+    kinds, kind, counts = np.unique(given, axis=0, return_inverse=True, return_counts=True)
+    kinds, marked = kinds[:, :n_parties], kinds[:, n_parties:].any(axis=1)
+    kept: Flags = np.asarray(kinds.any(axis=1))
     together = ~np.eye(n_parties, dtype=bool)
+    classes = [np.ones_like(kept)] if beside is None else [marked, ~marked]
 
     def n_rows(chosen: Flags) -> int:
         return int(counts[chosen & kept].sum())
@@ -221,19 +240,30 @@ def plan_pairs(held: Flags, own: Integers, both: Integers) -> PairPlan:
         together &= shared >= both
         smallest: tuple[int, Flags, list[tuple[int, int]]] | None = None
         for k in range(n_parties):
-            for m in np.flatnonzero(together[k]).tolist():
-                for j in [k, *np.flatnonzero(together[k]).tolist()]:
-                    lone = kinds[:, k] & kinds[:, j] & ~kinds[:, m] & kept
-                    size = n_rows(lone)
+            others = np.flatnonzero(together[k]).tolist()
+            of = [(kinds[:, k] & kinds[:, j], j) for j in [k, *others]]
+            sets = [
+                (s & ~kinds[:, m], [(k, i) for i in {j, m} - {k}]) for m in others for s, j in of
+            ]
+            if len(classes) > 1:
+                sets += [(s, []) for s, _ in of]
+            for rows, pairs in sets:
+                for one in classes:
+                    few: Flags = np.asarray(rows & one & kept)
+                    size = n_rows(few)
                     if 0 < size < own[k] and (smallest is None or size < smallest[0]):
-                        smallest = size, lone, [(k, i) for i in {j, m} - {k}]
+                        smallest = size, few, pairs
         if smallest is None:
-            return PairPlan(kept[kind.ravel()], together)
+            return PairPlan(len(classes) > 1, kept[kind.ravel()], together)
         _, lone, pairs = smallest
         opened = np.argwhere(np.triu(together))
         lost = sum(n_rows(lone & kinds[:, a] & kinds[:, b]) / shared[a, b] for a, b in opened)
-        if lost <= 1.0:
+        if len(classes) > 1:  # what is told beside counts as a pair
+            lost += n_rows(lone & marked) / max(n_rows(marked), 1)
+        if lost < 1.0:
             kept &= ~lone
+        elif not pairs:
+            classes = [np.ones_like(kept)]
         else:
             a, b = min(pairs, key=lambda pair: shared[pair])
             together[a, b] = together[b, a] = False

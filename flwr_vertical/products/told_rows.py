@@ -211,7 +211,11 @@ class ToldRows:
             refined = judged.refined
             n_vectors = counted_vectors(judged.n_known, judged.n_sets) + math.ceil(bits / 64.0)
             atoms = LevelAtoms(atom[at], refined.parent, refined.group, n_vectors)
-            return atoms.withheld(codes, n_groups, n_columns, party.policy.min_rows)
+            withheld = atoms.withheld(codes, n_groups, n_columns, party.policy.min_rows)
+            for v in () if held.variable is None else np.unique(held.variable[held.variable >= 0]):
+                for told in withheld:
+                    self._withhold_together(held, np.flatnonzero(held.variable == v), told, atoms)
+            return withheld
 
         def digest(codes: dict[int, Indices]) -> bytes:
             asked = hashlib.sha256(repr((n_columns, held.names, n_groups, sorted(codes))).encode())
@@ -242,6 +246,18 @@ class ToldRows:
         )
         assert told.answer is not None
         return told.answer.reshape(n_groups, n_columns).astype(bool)
+
+    def _withhold_together(
+        self, held: HeldColumns, levels: Indices, withheld: Flags, atoms: LevelAtoms
+    ) -> None:
+        """Withhold more levels of a variable until those withheld are safe as one: it follows."""
+        by_rows = levels[np.argsort(held.values[:, levels].sum(axis=0), kind="stable")]
+        for level in by_rows[~withheld[by_rows]] if withheld[levels].any() else ():
+            rest = np.round(held.values[:, levels[withheld[levels]]].sum(axis=1), 6)
+            codes, n_groups = np.unique(rest, return_inverse=True)[1], int(atoms.group.max()) + 1
+            if not atoms.withheld({0: codes}, n_groups, 1, self._party.policy.min_rows).any():
+                return
+            withheld[level] = True
 
     def _codes(self, held: HeldColumns) -> dict[int, Indices]:
         """Return the levels of columns of few values."""

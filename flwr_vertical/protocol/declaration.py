@@ -249,7 +249,8 @@ def _chosen(parts: tuple[Part, ...], settings: Mapping[str, Any]) -> tuple[Part,
         elif isinstance(part, Repeat):
             found.append(Repeat(*_chosen(part.parts, settings), at_most=part.at_most))
         elif isinstance(part, Protocol):
-            found.append(replace_parts(part, _chosen(part.parts, settings), settings))
+            own = {**settings, **part.settings}  # a stage of several has settings of its own
+            found.append(replace_parts(part, _chosen(part.parts, own), own))
         elif isinstance(part, Either):
             found.append(Either(*_chosen(part.choices, settings)))
         elif isinstance(part, Sequence):

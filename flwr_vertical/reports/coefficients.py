@@ -94,6 +94,7 @@ def sections(result: ResultData) -> Iterator[Section]:
                 "line is the model that was chosen."
             )
             yield Section("Path of the penalty", figure, caption)
+    yield from getattr(result.model, "sections", tuple)()  # a strategy's own
 
 
 def spreads_of(result: ResultData) -> pd.Series | None:

@@ -158,6 +158,12 @@ def _sections(result: ResultData, ungraded: str) -> Iterator[Section]:
         yield Section("Settings", dataframe_html(settings, index=False))
 
 
+def stage_sections(result: ResultData) -> Iterator[Section]:
+    """Yield the sections of one of several results on a page, without what is said once."""
+    once = {"What is missing", "What it cost", "Who learned what", "What nodes must agree to"}
+    return (section for section in _sections(result, "") if section.heading not in once)
+
+
 def _metrics(result: ResultData) -> Iterator[Section]:
     tables = []
     if result.metrics:

@@ -138,6 +138,7 @@ class Nodes:
         # Told of each round as it begins: its number, the step and who is asked.
         self.on_round: Callable[[int, str, Sequence[str]], None] | None = None
         self.labels: Any = None
+        self.beside: dict[str, Any] = {}
         self.label_memory = LabelMemory(run.label_secret)
         self.rng = np.random.default_rng()
         self._expected = None if run.parties is None else list(run.parties)

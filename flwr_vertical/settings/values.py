@@ -85,11 +85,7 @@ class Values:
 
 
 def checked(
-    name: str,
-    value: Any,
-    values: Values,
-    limits: Limits,
-    parse: Callable[[Any], Any] | None = None,
+    name: str, value: Any, values: Values, limits: Limits, parse: Callable[[Any], Any] | None = None
 ) -> Any:
     """Return a value in the form that is kept, or raise `ConfigError`; see `Setting.check`."""
     given = value

@@ -16,7 +16,7 @@ from strategies import BUILTIN
 PARTIES = ("bank", "court", "hospital", "shop", "town")
 FAMILIES = ("gaussian", "binomial", "poisson")
 SUMS = "sums"  # of the papers: opens a number of each sample in each round, by consent only
-_IMPUTERS = ("fknn", "joint-normal", "max", "mean", "min", "most-frequent")
+_IMPUTERS = ("fknn", "joint-normal", "max", "mean", "min", "most-frequent", "pipeline")
 _SYNTHESES = ("vcds", "evcds", "ievcds")
 _FITS = ("vfem", "false-vfl", "vanilla-vfl", "gbdt", "forest")
 """Strategies whose models are predicted with, one for each kind of model."""
@@ -39,6 +39,13 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "single": {"party_name": PARTIES[0]},
     "fedpsg-ar": {"n_associated": 2},  # of tables of three columns
     "vertigan": {"iterations": 10},
+    "pipeline": {
+        "stages": [
+            {"name": "impute", "strategy": "joint-normal"},
+            {"name": "select", "strategy": "glm", "penalty": "lasso"},
+            {"name": "fit", "strategy": "glm", "penalty": "none"},
+        ]
+    },
     "vfem-iterations": {"max_iter": 60},
     "false-vfl": _FEW_STEPS,
     **dict.fromkeys(("fedhssl", "laser-vfl", "plug-vfl", "vanilla-vfl"), _SPLIT),
@@ -57,7 +64,7 @@ _VARIANTS: dict[str, list[dict[str, Any]]] = {
     "gbdt": [{"histograms": "open"}],
 }
 """Further settings that are tried where nodes must agree."""
-_CLASSES = dict.fromkeys(("svm", "forest", "lda", "scorecard"), "binomial")
+_CLASSES = dict.fromkeys(("svm", "forest", "lda", "explore", "scorecard"), "binomial")
 """By strategy, the family of its labels where it has no such setting and they are not numbers."""
 
 _TELL_NOTHING = {"generated", "networks"}
@@ -146,8 +153,9 @@ def fit(tables: Mapping[str, pd.DataFrame], labels: Any, strategy: str = "vfem")
     return simulate(kind(**_SETTINGS.get(strategy, {})), tables, labels, progress=False)
 
 
-ROWS = {"fedpsg-ar": 1500}
-"""Fewest samples of a strategy's tables: counts of pairs of values are told from 100 on."""
+ROWS = {"fedpsg-ar": 1500, "pipeline": 3000}
+"""Fewest samples of a strategy's tables: counts of pairs of values are told from 100 on, and so are
+sums over rows that one stage of a pipeline tells of and another does not."""
 
 
 def make_case_tables(

@@ -191,6 +191,8 @@ def _moments(run: Recording) -> Iterator[Item]:
 def _result_items(result: Result) -> Iterator[Item]:
     """Numbers in a result: coefficients, predictions, and arrays of the model."""
     last = 10**9
+    for stage in getattr(result, "stages", {}).values():
+        yield from _result_items(stage)
     for key in ("coefficients", "predictions"):
         frame = getattr(result, key)
         for column in () if frame is None else frame.columns:

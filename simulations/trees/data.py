@@ -5,22 +5,34 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.datasets import load_breast_cancer, load_digits
 
 from flwr_vertical import Table
 from flwr_vertical.arrays import Flags
-from simulations.data import Sources, load_motor
+from simulations.data import Sources, fingerprint, load_motor
 from simulations.fedpsg.data import Joint, coded
 from simulations.fedpsg.data import load as load_classes
 from strategies.trees.binning import fit_bins
 
+WITH_LEVELS = " with levels"
+EMBEDDED = ("Breast cancer", "Digits odd or even")
+"""What scikit-learn brings along; the first half of the columns is party a's."""
+
 
 def load(name: str, sources: Sources) -> Joint:
-    """Load ``Bank``, ``Credit`` or ``Letter``, levels as numbers, or ``motor``."""
+    """Load ``Bank``, ``Credit`` or ``Letter``, levels as numbers or as they are, or others."""
+    if name in EMBEDDED:
+        made = load_breast_cancer if name == EMBEDDED[0] else load_digits
+        x, y = made(return_X_y=True, as_frame=True)
+        y, half = (y % 2).astype(float), x.shape[1] // 2
+        return Joint(x.iloc[:, :half], x.iloc[:, half:], y, fingerprint([x, y.to_frame()]))
     if name == "motor":
         data = load_motor(sources)
         return Joint(data.parties["guest"], data.parties["host"], data.labels, data.fingerprint)
-    joint = load_classes(name, sources)
+    joint = load_classes(name.removesuffix(WITH_LEVELS), sources)
     labels = pd.Series(pd.factorize(joint.labels, sort=True)[0], joint.labels.index, dtype=float)
+    if name.endswith(WITH_LEVELS):
+        return Joint(joint.a, joint.b, labels, joint.fingerprint)
     return Joint(coded(joint.a, joint.a), coded(joint.b, joint.b), labels, joint.fingerprint)
 
 

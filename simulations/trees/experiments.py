@@ -11,6 +11,7 @@ from simulations.fedpsg.data import Joint
 from simulations.replications import Job, Metrics
 from simulations.trees.data import draw
 from simulations.trees.methods import METHODS, federated, pooled_predictions
+from simulations.trees.own import predicted
 
 OBJECTIVES = {
     "Bank": "binary", "Credit": "binary", "Letter": "multiclass", "motor": "regression"
@@ -21,7 +22,17 @@ def replicate(job: Job, data: dict[str, Joint]) -> Metrics:
     """Return the numbers of one replication."""
     settings = job.settings
     joint = data[settings["dataset"]]
-    return _pooled(settings, joint) if job.part == "pooled" else _blocks(settings, joint)
+    parts = {"pooled": _pooled, "blocks": _blocks, "defaults": _defaults}
+    return parts[job.part](settings, joint)
+
+
+def _defaults(settings: dict[str, Any], joint: Joint) -> Metrics:
+    labels, n = joint.labels, len(joint.labels)
+    test = np.random.default_rng(settings["seed"]).random(n) < settings["test"]
+    started = time.process_time()
+    p = predicted(settings["method"], {"a": joint.a, "b": joint.b}, labels, test)
+    seconds = time.process_time() - started
+    return {"AUC": float(roc_auc_score(labels[test], p)), "CPU seconds": seconds}
 
 
 def _pooled(settings: dict[str, Any], joint: Joint) -> Metrics:

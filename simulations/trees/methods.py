@@ -22,7 +22,9 @@ Completed = Callable[[Task], tuple[pd.DataFrame, Flags | bool]]
 
 def federated(task: Task, objective: str, booster: dict[str, Any], histograms: str) -> Array:
     """Predict by `VerticalGBDT`: probabilities, shape (n_test, n_classes), or numbers."""
-    strategy = VerticalGBDT(objective=objective, histograms=histograms, **booster)
+    strategy = VerticalGBDT(
+        objective=objective, histograms=histograms, validation_share=0.0, **booster
+    )
     result = simulate(strategy, task.tables, task.hidden_labels, progress=False)
     assert result.predictions is not None
     found = result.predictions.loc[task.labels.index[task.test]]

@@ -1,9 +1,12 @@
 """A user's own table: `VerticalGBDT` beside LightGBM and scikit-learn's booster on all columns.
 
-Each library has its own default settings but for the number of trees. The others get the pooled
-table as it is, in bins of their own (255), text as categories.
+Each library has its own default settings, `VerticalGBDT` with early stopping, the others with 100
+trees. "LightGBM, tuned" has the best of some settings, each stopped early by a fifth of the rows,
+and is then fitted to all. The others get the pooled table as it is, in bins of their own (255),
+text as categories.
 """
 
+import itertools
 import logging
 import time
 from collections.abc import Mapping
@@ -15,6 +18,7 @@ import numpy.typing as npt
 import pandas as pd
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.model_selection import train_test_split
 
 from flwr_vertical import simulate
 from flwr_vertical.arrays import Array, Flags
@@ -34,8 +38,11 @@ Tables = dict[str, pd.DataFrame]
 
 MECHANISMS = ("cells", "blocks")
 _MOST_CATEGORIES = 254  # of a column, as scikit-learn takes them
-_OURS, _LIGHTGBM = "flwr-vertical", "LightGBM"
-METHODS = (_OURS, _LIGHTGBM, "HistGradientBoosting")
+OURS, _LIGHTGBM, TUNED = "flwr-vertical", "LightGBM", "LightGBM, tuned"
+METHODS = (OURS, _LIGHTGBM, TUNED, "HistGradientBoosting")
+_TUNING = {
+    "num_leaves": (7, 15, 31), "min_child_samples": (20, 60), "colsample_bytree": (0.6, 1.0)
+}  # fmt: skip
 
 
 class OwnPreset(StudyPreset):
@@ -70,7 +77,7 @@ class OwnStudy(Study):
                 f"--{others[0] if others else 'write'} is of the study's own data sets, and "
                 "--file names another; leave one of them out"
             )
-        self._methods = options.choice("methods", _methods())
+        self._methods = options.choice("methods", installed())
         return load(self._settings)
 
     @property
@@ -83,7 +90,7 @@ class OwnStudy(Study):
     def jobs(self) -> list[Job]:
         """Return a job for each seed and method."""
         settings = self._settings
-        chosen = {name: settings[name] for name in ("missing", "mechanism", "test", "trees")}
+        chosen = {name: settings[name] for name in ("missing", "mechanism", "test")}
         columns = [list(map(str, own)) for own in self.shared[0].values()]
         label = {"label": settings["label"], "columns": columns}
         return [
@@ -104,7 +111,7 @@ class OwnStudy(Study):
                 f"{(~test).sum():,} have one class only; give more rows, or change own.test"
             )
         started = time.process_time()
-        p = predicted(settings["method"], held, labels, test, settings["trees"])
+        p = predicted(settings["method"], held, labels, test)
         seconds = time.process_time() - started
         return {
             "AUC": float(roc_auc_score(y, p)),
@@ -125,7 +132,7 @@ class OwnStudy(Study):
             f"{Path(settings['file']).name}, {len(self.shared[1]):,} rows with a label; label "
             f"{settings['label']}; a share of {settings['test']:g} of them is held out.",
             f"Missing: a share of {settings['missing']:g} of all {settings['mechanism']}{blocks}.",
-            f"{settings['trees']} trees; all else as each library's defaults.",
+            "All have their defaults, 'tuned' the best of several settings.",
             *(f"{name}: {', '.join(map(str, own))}" for name, own in tables.items()),
         ]
 
@@ -206,13 +213,13 @@ def _split(frame: pd.DataFrame, parties: list[str]) -> Tables:
     return found
 
 
-def _methods() -> list[str]:
+def installed() -> list[str]:
     """Return what is compared; LightGBM where it is installed."""
     try:
         import lightgbm  # noqa: F401
     except ImportError:
         logger.warning("LightGBM is not installed (pip install lightgbm): left out")
-        return [name for name in METHODS if name != _LIGHTGBM]
+        return [name for name in METHODS if _LIGHTGBM not in name]
     return list(METHODS)
 
 
@@ -229,23 +236,21 @@ def drawn(tables: Tables, settings: Mapping[str, Any]) -> tuple[Tables, npt.NDAr
     return {name: own[~lacks[:, k]] for k, (name, own) in enumerate(tables.items())}, test
 
 
-def predicted(
-    method: str, tables: Tables, labels: "pd.Series[float]", test: Flags, trees: int
-) -> Array:
+def predicted(method: str, tables: Tables, labels: "pd.Series[float]", test: Flags) -> Array:
     """Return probabilities of the held-out samples."""
-    if method == _OURS:
+    if method == OURS:
         # The trees of hidden histograms, without the arbiter's computing.
-        strategy = VerticalGBDT(n_trees=trees, histograms="open")
+        strategy = VerticalGBDT(histograms="open")
         result = simulate(strategy, tables, labels.mask(test), progress=False)
         assert result.predictions is not None
         return result.predictions["probability_1"].loc[labels.index[test]].to_numpy()
     model: Any = HistGradientBoostingClassifier(
-        max_iter=trees, early_stopping=False, categorical_features="from_dtype"
+        early_stopping=False, categorical_features="from_dtype"
     )
     if method == _LIGHTGBM:
         from lightgbm import LGBMClassifier
 
-        model = LGBMClassifier(n_estimators=trees, n_jobs=1, verbose=-1)
+        model = LGBMClassifier(n_jobs=1, verbose=-1)
     x = pd.concat([own.reindex(labels.index) for own in tables.values()], axis=1)
     x.columns = pd.RangeIndex(x.shape[1]).astype(str)  # LightGBM refuses some names
     for name in x:
@@ -253,8 +258,27 @@ def predicted(
             levels = x[name].astype("category")
             few = len(levels.cat.categories) <= _MOST_CATEGORIES
             x[name] = levels if few else levels.cat.codes.where(levels.notna())
+    if method == TUNED:
+        model = _tuned(x[~test], labels[~test])
     model.fit(x[~test], labels[~test])
     return np.asarray(model.predict_proba(x[test])[:, 1])
+
+
+def _tuned(x: pd.DataFrame, y: "pd.Series[float]") -> Any:
+    """Return LightGBM with the best of some settings and as many trees, not fitted yet."""
+    from lightgbm import LGBMClassifier, early_stopping
+
+    fit, valid, fit_y, valid_y = train_test_split(x, y, test_size=0.2, random_state=0, stratify=y)
+    found: list[tuple[float, dict[str, Any]]] = []
+    for values in itertools.product(*_TUNING.values()):
+        own: dict[str, Any] = {"learning_rate": 0.05, **dict(zip(_TUNING, values, strict=True))}
+        model = LGBMClassifier(n_estimators=1500, n_jobs=1, verbose=-1, **own)
+        stop = early_stopping(50, verbose=False)
+        model.fit(fit, fit_y, eval_X=valid, eval_y=valid_y, callbacks=[stop])
+        loss = float(model.best_score_["valid_0"]["binary_logloss"])
+        found.append((loss, own | {"n_estimators": model.best_iteration_}))
+    best = min(found, key=lambda item: item[0])[1]
+    return LGBMClassifier(n_jobs=1, verbose=-1, **best)
 
 
 def summary(wide: pd.DataFrame, within: float) -> pd.DataFrame:
@@ -269,8 +293,8 @@ def summary(wide: pd.DataFrame, within: float) -> pd.DataFrame:
         }
         row["CPU seconds"] = f"{own['CPU seconds'].mean():.1f}"
         row["seeds"] = str(len(own))
-        if _OURS in auc and method != _OURS:
-            gap = (auc[_OURS] - auc[method]).mean()
-            row[f"{_OURS} less it, within {within:g}"] = verdict(gap >= -within, f"{gap:+.4f}")
+        if OURS in auc and method != OURS:
+            gap = (auc[OURS] - auc[method]).mean()
+            row[f"{OURS} less it, within {within:g}"] = verdict(gap >= -within, f"{gap:+.4f}")
         rows[method] = row
     return pd.DataFrame.from_dict(rows, orient="index").fillna("–").rename_axis("method")

@@ -6,12 +6,13 @@ from typing import ClassVar, Self
 from simulations.preset import Options, StudyPreset
 from simulations.replications import Job
 from simulations.trees.methods import METHODS
+from simulations.trees.own import installed
 
 
 class Preset(StudyPreset):
     """The settings of one run of the study."""
 
-    repeated = ("blocks",)
+    repeated = ("blocks",)  # and those below, by data set
     choices: ClassVar[Mapping[str, str]] = {
         "parts": "part", "datasets": "dataset", "shares": "share", "methods": "method",
         "only-seeds": "seed",
@@ -22,13 +23,24 @@ class Preset(StudyPreset):
         """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
         preset = super().load(options)
         if options.seeds is not None:
-            pooled = preset.values["pooled"]
-            pooled["runs"] = dict.fromkeys(pooled["runs"], options.seeds)
+            for part in (preset.values["pooled"], preset.values["defaults"]):
+                part["runs"] = dict.fromkeys(part["runs"], options.seeds)
         return preset
 
     def jobs(self) -> list[Job]:
-        """Return the jobs of both parts, seed by seed: a study that is stopped has whole seeds."""
-        return sorted(self._pooled() + self._blocks(), key=lambda job: job.settings["seed"])
+        """Return the jobs of all parts, seed by seed: a study that is stopped has whole seeds."""
+        found = self._pooled() + self._blocks() + self._defaults()
+        return sorted(found, key=lambda job: job.settings["seed"])
+
+    def _defaults(self) -> list[Job]:
+        section = self["defaults"]
+        common = {"share": 0.0, "test": section["test"]}
+        return [
+            Job("defaults", {"dataset": name, "method": method, "seed": seed, **common})
+            for name, runs in section["runs"].items()
+            for seed in range(runs)
+            for method in installed()
+        ]
 
     def _pooled(self) -> list[Job]:
         section = self["pooled"]

@@ -7,6 +7,8 @@ import pandas as pd
 
 from simulations.page import FAIL, PASS, verdict
 from simulations.trees.methods import METHODS, OURS
+from simulations.trees.own import OURS as DEFAULTS
+from simulations.trees.own import TUNED
 
 SEEDS = "seeds"
 _SIGNS = {"AUC": 1.0, "accuracy": 1.0, "log loss": -1.0, "RMSE": -1.0}
@@ -47,6 +49,22 @@ def pooled(frame: pd.DataFrame, within: float) -> pd.DataFrame:
                 SEEDS: len(gap),
             }
     return _table(rows, ["dataset", "cells missing", "histograms", "measure"])
+
+
+def defaults(frame: pd.DataFrame, within: float) -> pd.DataFrame:
+    """Return mean AUC at default settings, and by how much ours is above others', by seed."""
+    found = wide(frame, "defaults")
+    rows: dict[Any, dict[Any, Any]] = {}
+    for dataset, part in found.groupby(level=0, sort=False):
+        auc = part["AUC"].droplevel(["dataset", "share"]).unstack("method")
+        row: dict[Any, str] = {name: f"{auc[name].mean():.4f}" for name in auc}
+        for name in auc.columns.drop(DEFAULTS, errors="ignore") if DEFAULTS in auc else ():
+            gap = (auc[DEFAULTS] - auc[name]).dropna()
+            said = f"{gap.mean():+.4f} ± {gap.std() / np.sqrt(len(gap)):.4f}"
+            near = gap.mean() >= -within
+            row[f"less {name}"] = verdict(near, said) if name == TUNED else said
+        rows[(dataset,)] = {**row, SEEDS: len(auc)}
+    return _table(rows, ["dataset"])
 
 
 def blocks(frame: pd.DataFrame, metric: str = "AUC") -> pd.DataFrame:

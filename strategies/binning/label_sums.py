@@ -125,12 +125,20 @@ class LabelSums(PrivateProducts):
     ``send``) and the same number of limbs: the parties count the labels once then.
     """
 
-    def send_bins(self, labels: Array, most: int, special: tuple[float, ...] = ()) -> None:
+    def send_bins(
+        self,
+        labels: Array,
+        most: int,
+        special: tuple[float, ...] = (),
+        taken: Flags | None = None,
+    ) -> None:
         """Have every party put its columns into bins; one round.
 
-        Shapes: labels (n_samples,): NaN where a sample has none.
+        Shapes: labels (n_samples,): NaN where a sample has none; taken (n_samples,): samples that
+        take part, all by default.
         """
-        self._known = np.isfinite(labels)
+        taken = np.ones(len(labels), dtype=bool) if taken is None else taken
+        self._known = np.isfinite(labels) & taken
         self._labels = checked_vectors(labels[self._known][:, None], int(self._known.sum()))
         n = len(self._labels)
         encoded, unit = self._encoded(self._labels, fraction_bits(n))
@@ -139,7 +147,7 @@ class LabelSums(PrivateProducts):
             "most": most,
             "special": list(special),
             "field_bits": self._code.field_bits,
-            "labelled": self._known.view(np.uint8),
+            "labelled": np.where(taken, self._known, 2).astype(np.uint8),
         }
         self.send(self._labels)
 

@@ -95,7 +95,7 @@ class BinSteps(StepGroup):
         most: Annotated[int, Within(2, MOST_BINS)],
         special: Annotated[list[float], Within(0, MOST_BINS), DISTINCT],
         field_bits: Annotated[int, Within(1, 64)],
-        labelled: Annotated[npt.NDArray[np.uint8], Shape("n_samples"), Within(0, 1)],
+        labelled: Annotated[npt.NDArray[np.uint8], Shape("n_samples"), Within(0, 2)],
         owner: str,
         sealed: Annotated[bytes, OWN],
         **keys: Unpack[SendFields],
@@ -103,9 +103,10 @@ class BinSteps(StepGroup):
         """Put the own columns into bins, and hand over which one each labelled row is in.
 
         Message: limbs: of the server's vectors; most, special: see `fit_column_bins`; field_bits:
-        of the sum of a bin in a word; labelled (n_samples,): 1 where a sample has a label; owner,
-        sealed, **keys: see `PrivateProductSteps.send_masked`; returns ``masked`` (n_labelled,
-        n_words), uint64; the ``tag`` of its content; ``n_columns``, the number of words;
+        of the sum of a bin in a word; labelled (n_samples,): 1 where a sample has a label, 2 where
+        it takes no part; owner, sealed, **keys: see `PrivateProductSteps.send_masked`; returns
+        ``masked`` (n_labelled, n_words), uint64; the ``tag`` of its content; ``n_columns``, the
+        number of words;
         ``columns``, and of each ``n_bins``, ``n_proper`` and ``nominal``, see `ColumnBins`;
         ``bins``, what all these are as far as others may know; ``min_rows``, if the policy states
         it; and what `LabelSketch.answer` tells.
@@ -235,7 +236,7 @@ class BinSteps(StepGroup):
 
     def _own_rows(self, labelled: bool) -> Indices:
         """Return which of the own rows have a label, or have none, in aligned order."""
-        chosen = np.asarray(self._asked("labelled"), dtype=bool) == labelled
+        chosen = np.asarray(self._asked("labelled")) == int(labelled)
         own: Indices = self.party.rows_of(np.flatnonzero(chosen))[1]
         return own
 
@@ -250,7 +251,7 @@ class BinSteps(StepGroup):
     @property
     def _held(self) -> HeldColumns:
         """The own labelled rows, numbered among the labelled samples; no values."""
-        labelled = np.flatnonzero(np.asarray(self._asked("labelled"), dtype=bool))
+        labelled = np.flatnonzero(np.asarray(self._asked("labelled")) == 1)
         rows, own = self.party.rows_of(labelled)
         return HeldColumns(np.zeros((len(rows), 0)), rows, len(labelled), own=own)
 

@@ -35,6 +35,10 @@ class Approximation:
     noise: float | None = None
     # Whether the model has one; else the first row of `information` counts for nothing
     intercept: bool = True
+    # (1 + n_columns, 1 + n_columns): as `information`, of the squares of weighted residuals, where
+    # errors are robust
+    middle: Array | None = None
+    mean_weight: float = 1.0  # What the weights of normal labels were divided by
 
     @property
     def loss(self) -> Quadratic:
@@ -107,6 +111,7 @@ class Approximation:
             information=self.information * np.outer(size, size),
             estimate=estimate,
             noise=None if self.noise is None else y_unit**2 * self.noise,
+            middle=None if self.middle is None else self.middle * np.outer(size, size),
         )
 
     def covariance(self, chosen: npt.NDArray[np.int64], dispersion: float) -> Array | None:
@@ -116,13 +121,17 @@ class Approximation:
         and Wang): where signals are strong against lambda, the penalty is flat at the selected
         coefficients, as if the support had been known (Fan and Li, 2001). The lasso is nowhere
         flat: the same matrix describes the spread but not the bias. Neither accounts for the
-        selection itself.
+        selection itself. With `middle` it is the sandwich of White (1982), statsmodels' ``HC0``.
 
         Shapes: chosen (n_chosen,): numbers of columns; the others are held at zero; returns (1 +
         n_chosen, 1 + n_chosen): none where the information is singular.
         """
         kept = np.concatenate([[0], 1 + chosen])
-        at_center = _inverse(self.information[np.ix_(kept, kept)], dispersion, self.intercept)
+        inner = np.ix_(kept, kept)
+        spread = dispersion if self.middle is None else 1.0
+        at_center = _inverse(self.information[inner], spread, self.intercept)
+        if at_center is not None and self.middle is not None:
+            at_center = np.asarray(at_center @ self.middle[inner] @ at_center)
         if at_center is None or not self.intercept:
             return at_center
         # From the level at `center` to the level at zero.
@@ -170,7 +179,9 @@ def select(
     if penalty not in SELECTING:
         lambdas = np.zeros(1)
     elif lambdas is None:
-        lambdas = grid(max(loss.largest_lambda(penalised), 1e-300))
+        # With as many columns as rows, fits of small values have no error left to choose by.
+        ratio = 0.1 if len(at.scale) >= at.n_rows else 0.01
+        lambdas = grid(max(loss.largest_lambda(penalised), 1e-300), ratio=ratio)
     scaled = penalised_path(ridged, lambdas, penalty, penalised)
     unit = np.where(at.scale > 0.0, at.scale, 1.0)
     if last is not None and penalty in CONCAVE:

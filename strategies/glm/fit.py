@@ -57,6 +57,7 @@ class Path:
         self._times += 1
         if not self.ridge:
             self.found = select(at, self._penalty, self.lambdas, self.penalised, last)
+            self.lambdas = self.found.lambdas
             return self.found
         if last is None:
             self._strength = choose_ridge(at, self.penalised)
@@ -150,28 +151,22 @@ def _names_by_party(text: str, parties: Sequence[str]) -> dict[str, list[str]]:
     return names
 
 
-def fill_normal(at: Approximation, beta: Array, whole: bool, result: Result) -> None:
-    """Fill in how well the chosen coefficients fit normal labels."""
+def fill_normal(
+    at: Approximation, beta: Array, whole: bool, result: Result, weights: Array
+) -> None:
+    """Fill in how well the chosen coefficients fit normal labels; `weights`: those of the rows."""
     left, without = at.noise_of(beta), at.noise_of(np.zeros_like(beta))
     result.metrics["deviance_explained"] = 1.0 - left / max(without, 1e-300)
     if whole:  # with blocks missing, the labels' likelihood given the columns is not one number
-        result.metrics["deviance"] = at.n_rows * left
+        result.metrics["deviance"] = at.n_rows * left * at.mean_weight
         result.metrics["log_likelihood"] = float(
             -0.5 * at.n_rows * (np.log(2.0 * np.pi * max(left, 1e-300)) + 1.0)
+            + 0.5 * np.log(weights).sum()
         )
 
 
-def fill_means(
-    maximum: MaximumLikelihood,
-    found: Selection,
-    family: Family,
-    y: Array,
-    intercept: bool,
-    result: Result,
-) -> None:
-    """Fill in how well the chosen coefficients fit labels of other families."""
-    level = family.link(float(y.mean())) if intercept else 0.0
-    null = float(family.deviance(y[:, None], np.full((len(y), 1), level))[0])
+def fill_means(maximum: MaximumLikelihood, found: Selection, null: float, result: Result) -> None:
+    """Fill in how well the chosen coefficients fit; `null`: the deviance without columns."""
     lost = float(found.lost[found.chosen])
     value = maximum.log_likelihood_of(found.beta[:, found.chosen], lost)
     deviance = maximum.deviance + 2.0 * (maximum.log_likelihood - value)

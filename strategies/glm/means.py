@@ -4,7 +4,7 @@ Moments and masked means are of standardised columns; what comes back is an `App
 columns' units, as for normal labels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from flwr_vertical.products import Moments, PrivateProducts
 from strategies.glm.approximation import Approximation
 from strategies.linear.families import family_named
 from strategies.linear.masked_means.fit import fit_mean_model
-from strategies.linear.masked_means.problem import MeanFit
+from strategies.linear.masked_means.problem import Beside, MeanFit
 from strategies.linear.moments.collect import OpenedMoments
 from strategies.linear.problem import Problem
 
@@ -38,6 +38,8 @@ class MaximumLikelihood:
     # (n_columns,): columns that got a ridge since their coefficients would grow without end
     bounded: npt.NDArray[np.bool_]
     notes: tuple[str, ...]  # On these
+    sums: Mapping[str, float]  # Further sums over residuals that were opened
+    labels: float  # Sum of the labels
 
     def log_likelihood_of(self, beta: Array, lost: float) -> float:
         """Return the log likelihood of coefficients, which lack `lost` twice to the maximum."""
@@ -56,20 +58,30 @@ def maximum_likelihood(
     choose: Callable[[Approximation], Array] | None = None,
     cure: str = "set a penalty",
     fewest: int | None = None,
+    beside: Beside | None = None,
+    vector_unit: float = 1.0,
+    more: Collection[str] | None = None,
 ) -> MaximumLikelihood:
     """Find the maximum of the likelihood; two rounds for each evaluation of the means, and more.
 
     Less `ridge`, one or of shape (n_columns,), times squared coefficients; with `choose` expanded
-    about what that returns, until it stays.
+    about what that returns, until it stays. `beside`, `more`: see `fit_mean_model`; `vector_unit`:
+    what labels times weights were divided by.
     """
     problem, offered = opened.problem, opened.offered
     assert isinstance(opened.products, PrivateProducts)  # see `check_federation`
     y, inside = given_labels(federation, problem), opened.groups.group >= 0
-    moments, center = with_labels(offered.moments, problem), offered.center
+    moments, center = offered.moments, offered.center
+    total = float(y[inside].sum())
+    if beside is None:
+        moments = with_labels(moments, problem)
+    else:
+        moments = replace(moments, with_vectors=vector_unit * moments.with_vectors)
+        total = float(beside.weights @ y[inside])
     n_rows = float(inside.sum())
     if not intercept:
         # Predictors are 0 where the columns are, not where the offered ones are.
-        moments = shifted(moments, center / offered.unit, n_rows, float(y[inside].sum()))
+        moments = shifted(moments, center / offered.unit, n_rows, total)
         center = np.zeros_like(center)
     variance = np.diag(moments.products[0]) / n_rows - (moments.sums[0] / n_rows) ** 2
     spread = np.sqrt(np.maximum(variance, 0.0))
@@ -100,6 +112,8 @@ def maximum_likelihood(
         follow=None if choose is None else follow,
         cure=cure,
         fewest=fewest,
+        beside=beside,
+        more=more,
     )
     return MaximumLikelihood(
         at(fit),
@@ -110,12 +124,14 @@ def maximum_likelihood(
         fit.ridge / offered.unit**2,
         fit.bounded,
         fit.notes,
+        fit.sums,
+        float(y[inside].sum()),
     )
 
 
-def check_federation(family: str, federation: Federation) -> None:
+def check_federation(what: str, federation: Federation) -> None:
     """Refuse federations that cannot evaluate masked means, before anything is opened."""
-    needs = f"family {family!r} needs columns under a key stream that two parties or more share"
+    needs = f"{what} needs columns under a key stream that two parties or more share"
     if len(federation.parties) < 2:
         raise ConfigError(
             f"{needs}, and there is one. It has all columns: fit there by statsmodels or "
@@ -157,11 +173,12 @@ def given_labels(federation: Federation, problem: Problem) -> Array:
 def _approximation(fit: MeanFit, n_rows: float, spread: Array, intercept: bool) -> Approximation:
     """Return the quadratic of likelihood and ridge at their maximum, in the units of the fit."""
     information = fit.information + np.diag(np.append(0.0, 2.0 * fit.ridge))
-    center, level = fit.mean, fit.level
+    center, level, middle = fit.mean, fit.level, fit.middle
     if not intercept:
         about_zero = np.eye(len(information))
         about_zero[0, 1:] = center
         information = about_zero.T @ information @ about_zero
+        middle = None if middle is None else about_zero.T @ middle @ about_zero
         center, level = np.zeros_like(center), 0.0
     return Approximation(
         n_rows=n_rows,
@@ -170,4 +187,5 @@ def _approximation(fit: MeanFit, n_rows: float, spread: Array, intercept: bool) 
         information=information,
         estimate=np.append(level, fit.beta),
         intercept=intercept,
+        middle=middle,
     )

@@ -8,7 +8,9 @@ import pandas as pd
 
 from flwr_vertical import Model, Result
 from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.errors import ConfigError
 from strategies.glm.approximation import Approximation, Selection
+from strategies.glm.summary import text_of
 from strategies.glm.unseen import Unseen
 from strategies.linear.coefficients import coefficient_table
 from strategies.linear.problem import Problem, note
@@ -31,7 +33,8 @@ class GLMModel(Model):
     coefficients : dict of str to dict of str to float
         By party and variable.
     dispersion : float
-        Variance of the noise of a gaussian fit, else 1.
+        Variance of the noise of a gaussian fit (of a sample of weight 1); else 1, or Pearson's
+        chi-squared over the degrees of freedom.
     path : pandas.DataFrame
         By lambda: ``bic``, ``selected``, ``intercept``; of iterations also ``outcome`` and
         ``rounds``, and no ``intercept``.
@@ -42,6 +45,12 @@ class GLMModel(Model):
     ridged : list of str
         Columns, as ``party:variable``, whose coefficients have a ridge since they would grow
         without end; their standard errors are NaN.
+    errors : str
+        How standard errors were made.
+    statistics : dict of str to float
+        What `summary` prints above the coefficients.
+    table : pandas.DataFrame, optional
+        `Result.coefficients`, with variance inflation factors (``vif``).
     """
 
     strategy = "glm"
@@ -55,6 +64,22 @@ class GLMModel(Model):
     path_coefficients: pd.DataFrame | None = None
     covariance: Any = None
     ridged: list[str] = field(default_factory=list)
+    errors: str = ""
+    statistics: dict[str, float] = field(default_factory=dict)
+    table: pd.DataFrame | None = None
+
+    def summary(self, stars: bool = False) -> str:
+        """Return the table that statistical packages print, as text.
+
+        Parameters
+        ----------
+        stars : bool
+            Whether small p values are marked.
+        """
+        if self.table is None:
+            raise ConfigError("a model of iterations, or of an older version, has no summary")
+        title = f"Generalised linear model, columns of {', '.join(self.coefficients)}"
+        return text_of(title, self.family, self.errors, self.statistics, self.table, stars)
 
 
 @dataclass(frozen=True)
@@ -79,6 +104,7 @@ def fill_selected(
     unknown: Flags | None,
     ridged: Flags | None,
     unseen: Unseen | None,
+    dispersion: float | None,
 ) -> Reported:
     """Fill coefficients, metrics and model of the chosen fit into the result.
 
@@ -86,13 +112,15 @@ def fill_selected(
     covariance of intercept and selected coefficients; unknown (1 + n_columns,): intercept and
     coefficients that the data do not tell: these have no standard errors; ridged (n_columns,):
     coefficients that only a ridge keeps finite: nor have these.
-    `unseen`: what corrects coefficients and errors for means in place of columns.
+    `dispersion`: that which was estimated of labels that have none; `unseen`: what corrects
+    coefficients and errors for means in place of columns.
     """
     beta, intercept = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
     chosen = np.flatnonzero(beta)
     noise = at.noise_of(beta)
     freedom = max(at.n_rows - len(chosen) - at.intercept, 1.0)
-    dispersion = 1.0 if at.noise is None else noise * at.n_rows / freedom
+    if dispersion is None:
+        dispersion = 1.0 if at.noise is None else noise * at.n_rows / freedom
     covariance = at.covariance(chosen, dispersion) if with_errors else None
     if covariance is not None and added is not None:
         covariance = covariance + added
@@ -127,7 +155,7 @@ def fill_selected(
         {
             "lambda": float(found.lambdas[found.chosen]),
             "n_selected": float(len(chosen)),
-            "dispersion": dispersion,
+            "dispersion": dispersion * at.mean_weight,
             "converged": 1.0,
             "n_samples": at.n_rows,
             "kkt_violation": found.violation,
@@ -146,7 +174,7 @@ def fill_selected(
             name: dict(zip(problem.columns[name], map(float, own), strict=True))
             for name, own in by_party.items()
         },
-        dispersion,
+        dispersion * at.mean_weight,
         pd.DataFrame(
             {"bic": found.bic, "selected": found.selected, "intercept": found.intercepts},
             index=lambdas,

@@ -17,12 +17,16 @@ from strategies.normal.labelled_server import COMPLETING
 COMPLETES = "rows == 'all' and family != 'gaussian'"
 """Settings with which labelled rows are completed."""
 
+EVALUATES = "family != 'gaussian' or rows == 'complete' and not epsilon"
+"""Settings with which functions of linear predictors may be evaluated, of gaussian labels for
+weights and robust errors alone."""
+
 OPENED_ROWS = If(COMPLETES, *COMPLETING, otherwise=(OPENED_PRODUCTS,))
 """What opens sums over the rows of a fit."""
 
 TOLD_COMPLETING = (
     (
-        "server, with rows='all' and labels 0 and 1, or counts",
+        "server, with rows='all' and labels that are not gaussian",
         "of each party, sums of columns and of products of two of them over its rows; of two "
         "parties, sums of products of their columns over the rows that both hold; parties that "
         "share too few rows; the sums above over labelled rows that others completed for a "
@@ -30,7 +34,7 @@ TOLD_COMPLETING = (
         "parties",
     ),
     (
-        "every party, with rows='all' and labels 0 and 1, or counts",
+        "every party, with rows='all' and labels that are not gaussian",
         "which parties hold each row; coefficients of its columns in the means of others', by "
         "who holds a row; of each labelled row that it lacks, the mean of its columns given "
         "the others', to a quarter of what is left of their standard deviation; where one "

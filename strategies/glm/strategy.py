@@ -32,11 +32,8 @@ The paper's own iterations, which open a number of each sample in each round, ar
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
-from typing import ClassVar, cast
-
-import numpy as np
+from typing import ClassVar
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
@@ -44,41 +41,14 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import read_bounds
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.glm.fit import (
-    Path,
-    fill_means,
-    fill_normal,
-    grid_of,
-    noise_covariance,
-    penalised_columns,
-    rows_in_common,
-)
-from strategies.glm.likelihoods import (
-    moments_of,
-    of_all_rows,
-    of_complete_rows,
-    unseen_of,
-    usable_rows,
-)
-from strategies.glm.means import (
-    MaximumLikelihood,
-    check_federation,
-    given_labels,
-    maximum_likelihood,
-)
-from strategies.glm.outcome import fill_selected
-from strategies.glm.party import OPENED_ROWS, TOLD_COMPLETING, GLMParty
-from strategies.glm.penalties import GCV, SELECTING, parse_l2, parse_lambdas, stated
+from strategies.glm.disclosure import DISCLOSURE
+from strategies.glm.fitting import Fitting
+from strategies.glm.party import EVALUATES, OPENED_ROWS, GLMParty
+from strategies.glm.penalties import GCV, SELECTING, parse_l2, parse_lambdas
 from strategies.linear import settings as shared
-from strategies.linear.families import FAMILIES, family_named
-from strategies.linear.moment_party import PRIVATE, RECOGNISED, MomentArbiter, moments_protocol
-from strategies.linear.moments.collect import Grouping, open_moments
-from strategies.linear.moments.dp_moments import noisy_least_squares, state_privacy
+from strategies.linear.families import FAMILIES
+from strategies.linear.moment_party import MomentArbiter, moments_protocol
 from strategies.linear.moments.dp_opening import FitBudget, check_budget
-from strategies.linear.moments.groups import by_pattern
-from strategies.linear.prediction.conditional_regressions import conditional_regressions
-from strategies.linear.prediction.server import keep_and_predict
-from strategies.normal.labelled_server import LabelledCompletion
 
 OF_ITERATIONS = "the paper's iterations are strategy 'glm-admm'"
 OF_PATH = "state lambdas=[...]; 'bic' compares 50 values down to 1 % of the largest"
@@ -182,6 +152,19 @@ class VerticalGLM(Strategy):
         "columns and label are jointly normal (maximum likelihood), with others the columns are.",
         choices=("complete", "all"),
     )
+    standard_errors: str = setting(
+        "model",
+        "From the model's variance, or ``robust``: the sandwich of White (1982), right where the "
+        "variance is another (statsmodels' ``HC0``). Robust ones need complete rows.",
+        choices=("model", "robust"),
+    )
+    dispersion: str = setting(
+        "model",
+        "The family's own (estimated of gaussian labels, else 1), or ``pearson``: Pearson's "
+        "chi-squared over the degrees of freedom, which standard errors count (quasi-likelihood), "
+        "with a test of overdispersion of counts. Needs complete rows.",
+        choices=("model", "pearson"),
+    )
     encoding: str = shared.encoding()
     missing_cells: str = shared.missing_cells()
     missing_labels: str = shared.missing_labels()
@@ -202,7 +185,6 @@ class VerticalGLM(Strategy):
                 ("exchange", "max_iter", "tol", "kkt_tol", "lla_steps", "dp_rounds"), OF_ITERATIONS
             ),
             "dp": "set epsilon and bounds; VFL-ADMM-DP is strategy 'glm-admm' with epsilon",
-            "standard_errors": "they are always given",
             "n_lambdas": OF_PATH,
             "lambda_ratio": OF_PATH,
             "penalty_shape": "the a of SCAD is 3.7, that of MCP is 3",
@@ -211,62 +193,12 @@ class VerticalGLM(Strategy):
 
     name: ClassVar[str] = "glm"
     needs_labels = True
+    uses_weights = True
     demo = shared.demo(0.1, **{"glm.rows": "all"})
     party = GLMParty
-    protocol = moments_protocol("family != 'gaussian'", opening=OPENED_ROWS)
+    protocol = moments_protocol(EVALUATES, opening=OPENED_ROWS)
     arbiter = MomentArbiter
-    disclosure = (
-        (
-            "server",
-            "names of the parties' columns, and which rows a party leaves out for missing cells",
-        ),
-        (
-            "server",
-            "a rough unit and level of each column; sums over groups of rows with the same blocks "
-            "present (at least max(100, 3 (columns + 1)) rows, or what a node states) of the "
-            "columns, of products of two columns, also of different parties, and of columns with "
-            "the labels; which columns have a value too rare for that. From these follow the "
-            "coefficients for every lambda",
-        ),
-        (
-            "server, with labels 0 and 1, or counts",
-            "for each evaluation, at coefficients of the server's choice, the sum of the means and "
-            "of each column times them, and how far linear predictors reach, to a grid; at the "
-            "maximum, and with a penalty at fits that BIC chooses, also products of two columns "
-            "weighted by the labels' variance, and the sum of the cumulants",
-        ),
-        (
-            "server",
-            "for each sample without a label, the sum of the parties' terms, rounded to a grid: at "
-            "most ``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
-        ),
-        *TOLD_COMPLETING,
-        *RECOGNISED,
-        PRIVATE,
-        (
-            "server and a party together",
-            "all parties' columns: the party has the seed that hides them from the server",
-        ),
-        (
-            "a party and its helper together",
-            "the labels: one has these under a mask, the other the seed of the mask; of labels 0 "
-            "and 1, or counts, also their expectations",
-        ),
-        (
-            "arbiter in ckks mode",
-            "products of columns under a mask of the server, and sums of predictions",
-        ),
-        (
-            "every party",
-            "which samples have a label; of the labelled ones, which are in the fit and, with "
-            "rows='all', which have the same parties present; its own coefficients, with labels 0 "
-            "and 1 or counts at each evaluation. Of the labels, random numbers only",
-        ),
-        (
-            "nobody",
-            "a value of another party's columns, or a fitted value; of the parties, a label",
-        ),
-    )
+    disclosure = DISCLOSURE
 
     def check(self) -> None:
         """Raise if settings do not go together."""
@@ -275,6 +207,13 @@ class VerticalGLM(Strategy):
         if self.rows == "all" and not self.intercept:
             raise ConfigError(
                 "rows='all' models columns as jointly normal, with means; it needs intercept=True"
+            )
+        more = self.standard_errors != "model" or self.dispersion != "model"
+        plain = self.rows == "complete" and self.penalty != "ridge" and self.epsilon is None
+        if more and not plain:
+            raise ConfigError(
+                "standard_errors='robust' and dispersion='pearson' need rows='complete', no ridge "
+                "and no epsilon"
             )
         if self.l2 == GCV and (self.family, self.rows) == ("gaussian", "all"):
             raise ConfigError("l2='gcv' needs rows='complete' with gaussian labels")
@@ -297,102 +236,4 @@ class VerticalGLM(Strategy):
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Open sums, select at the server, and have the parties keep their coefficients."""
-        family, penalty = family_named(self.family), str(self.penalty)
-        if self.family != "gaussian":
-            check_federation(self.family, federation)
-        if federation.labels is not None:
-            family.check(federation.labels[np.isfinite(federation.labels)])
-        progress.total = 2
-        budget, completing, advice, few = self.budget, None, "rows='all' uses them, too", ""
-        whole = self.rows == "complete" or self.family != "gaussian"
-        if budget is not None or not self.intercept:
-            advice = "VerticalGBDT uses them, too, or FKNN imputes them first"
-        if penalty in SELECTING and budget is None:
-            few = ". Strategy 'glm-admm' fits few rows with a penalty, if every node agrees to it"
-        grouping, since = cast(Grouping, by_pattern), "some party lacks them"
-        if whole and self.rows == "all":
-            completing, since = LabelledCompletion(), "too few are held by the same parties"
-            grouping, advice = completing.rows, "rows='complete' leaves out more"
-        elif whole:
-            grouping = partial(rows_in_common, advice=advice, few=few)
-        opened = open_moments(
-            federation, alignment, result, **shared.reading_of(self), intercept=self.intercept,
-            grouping=grouping, budget=budget, completing=completing,
-        )  # fmt: skip
-        progress.step("moments")
-        problem = opened.problem
-        penalised = penalised_columns(str(self.unpenalized), problem)
-        chosen_ridge = penalty == "ridge" and self.l2 == GCV
-        path = Path(penalty, stated(parse_lambdas(self.lambdas)), penalised, chosen_ridge)
-        strength = float(self.l2) if penalty == "ridge" and not chosen_ridge else 0.0
-        ridge = np.asarray(strength * penalised, dtype=np.float64)
-        maximum: MaximumLikelihood | None = None
-        unknown = rows = added = ridged = unseen = None
-        if not whole:
-            at, mean, covariance, unknown = of_all_rows(opened, result, self.standardize)
-        else:
-            rows = usable_rows(
-                opened,
-                result,
-                intercept=self.intercept,
-                penalised=penalty != "none" or self.family != "gaussian",
-                noisy=budget is not None,
-                more=advice,
-                since=since,
-            )
-            if budget is not None:
-                noisy = noisy_least_squares(rows, (opened.noise or [])[:1], self.intercept)
-                rows = noisy.rows
-                state_privacy(result, budget, opened, noisy)
-            mean, covariance = moments_of(rows, opened)
-            if completing is not None:  # means in place of columns vary less than these
-                unseen = unseen_of(opened, completing.model, family)
-                mean, covariance = unseen.mean, unseen.covariance
-            if self.family == "gaussian":
-                at = of_complete_rows(opened, rows, self.standardize, self.intercept)
-            else:
-                how = {"intercept": self.intercept, "standardize": self.standardize}
-                selects = penalty in SELECTING
-                if selects and path.lambdas is None:
-                    path.lambdas = grid_of(opened, rows, family, penalised, **how)
-                maximum = maximum_likelihood(
-                    federation, opened, self.family, **how, ridge=ridge,
-                    choose=path.choose if selects or chosen_ridge else None,
-                    cure="raise l2" if ridge.any() else "set a penalty",
-                    fewest=None if completing is None else completing.fewest,
-                )  # fmt: skip
-                at = maximum.at
-        if ridge.any() and maximum is None:
-            at = at.with_ridge(ridge)
-        found = path.found or path.select(at)
-        beta, level = found.beta[:, found.chosen], float(found.intercepts[found.chosen])
-        with_errors = penalty != "ridge"
-        if rows is not None:
-            added = noise_covariance(opened, rows, beta, level, self.intercept)
-        if maximum is not None:
-            ridged = maximum.bounded
-        chosen = fill_selected(
-            self.family, problem, at, found, with_errors, result, added, unknown, ridged,
-            unseen if with_errors else None,
-        )  # fmt: skip
-        if not whole:
-            result.metrics["n_samples"] = opened.n_used
-        if maximum is None:
-            fill_normal(at, chosen.beta, whole, result)
-        else:
-            y = given_labels(federation, problem)[opened.groups.group >= 0]
-            fill_means(maximum, found, family, y, self.intercept, result)
-        free = problem.free if budget is None else problem.free[:0]
-        regressions = conditional_regressions(
-            mean,
-            covariance,
-            chosen.intercept,
-            chosen.beta,
-            chosen.covariance,
-            at.working_variance if maximum else chosen.dispersion,
-            [len(problem.columns[name]) for name in federation.parties],
-            self.family,
-        )
-        rest = free, problem.free_mask[: len(free)]
-        keep_and_predict(federation, alignment, result, regressions, *rest, step="finish_moments")
-        progress.step("keep")
+        Fitting(self, federation, alignment, result).run(progress)

@@ -49,15 +49,38 @@ class Family(ABC):
         """Return the ``eta`` of an expected label."""
 
     @abstractmethod
-    def deviance(self, y: Array, eta: Array) -> Array:
+    def saturated(self, y: Array) -> Array:
+        """Return the largest ``y eta - psi(eta)`` of each label."""
+
+    def deviance(self, y: Array, eta: Array, weights: Array | float = 1.0) -> Array:
         """Return twice the log likelihood lost to the saturated model, dispersion 1.
 
-        Shapes: y (n_samples, 1); eta (n_samples, n_columns); returns (n_columns,).
+        Shapes: y (n_samples, 1); eta (n_samples, n_columns); weights (n_samples, 1): what samples
+        count; returns (n_columns,).
         """
+        lost = self.saturated(y) - y * eta + self.cumulant(eta)
+        values: Array = 2.0 * np.sum(weights * lost, axis=0)
+        return values
 
-    @abstractmethod
-    def log_likelihood(self, y: Array, eta: Array) -> float:
-        """Return the log likelihood of one fit, both of shape (n_samples,)."""
+    def own_term(self, y: Array) -> Array:
+        """Return what the log likelihood of each label has beside ``y eta - psi(eta)``."""
+        return np.zeros_like(y)
+
+    def log_likelihood(self, y: Array, eta: Array, weights: Array | float = 1.0) -> float:
+        """Return the log likelihood of one fit, all of shape (n_samples,)."""
+        return float(np.sum(weights * (y * eta - self.cumulant(eta) + self.own_term(y))))
+
+    def null_level(self, y: Array, weights: Array, offset: Array) -> float:
+        """Return the best level of the model without columns; shapes as in `log_likelihood`."""
+        level = self.link(float(np.average(y, weights=weights)))
+        level -= float(np.average(offset, weights=weights))
+        for _ in range(_NEWTON_STEPS):
+            mean, variance = self.moments(level + offset)
+            step = float(weights @ (y - mean)) / max(float(weights @ variance), 1e-300)
+            level += float(np.clip(step, -_LONGEST, _LONGEST))
+            if abs(step) < 1e-12:
+                break
+        return level
 
     def loss(self, y: Array, eta: Array) -> Array:
         """Return the mean of ``psi(eta) - y eta`` (Eq. 4.2); shapes as in `deviance`."""
@@ -107,15 +130,15 @@ class Gaussian(Family):
         """Return the mean itself."""
         return mean
 
-    def deviance(self, y: Array, eta: Array) -> Array:
-        """Return the residual sum of squares."""
-        values: Array = np.sum((y - eta) ** 2, axis=0)
-        return values
+    def saturated(self, y: Array) -> Array:
+        """Return ``y^2 / 2``: the deviance is the residual sum of squares."""
+        return 0.5 * y**2
 
-    def log_likelihood(self, y: Array, eta: Array) -> float:
+    def log_likelihood(self, y: Array, eta: Array, weights: Array | float = 1.0) -> float:
         """Return the log likelihood at the variance of maximum likelihood."""
-        variance = max(float(np.mean((y - eta) ** 2)), 1e-300)
-        return float(-0.5 * len(y) * (np.log(2 * np.pi * variance) + 1.0))
+        variance = max(float(np.mean(weights * (y - eta) ** 2)), 1e-300)
+        own = float(np.sum(np.log(np.broadcast_to(weights, y.shape))))
+        return float(0.5 * own - 0.5 * len(y) * (np.log(2 * np.pi * variance) + 1.0))
 
     def level(self, y: Array, fit: Array, start: Array) -> Array:
         """Return the means of the residuals."""
@@ -160,13 +183,9 @@ class Binomial(Family):
         """Return the log-odds."""
         return float(np.log(mean / (1.0 - mean)))
 
-    def deviance(self, y: Array, eta: Array) -> Array:
-        """Return minus twice the log likelihood: the saturated one is 0."""
-        return 2.0 * len(y) * self.loss(y, eta)
-
-    def log_likelihood(self, y: Array, eta: Array) -> float:
-        """Return the log likelihood."""
-        return float(-np.sum(self.cumulant(eta) - y * eta))
+    def saturated(self, y: Array) -> Array:
+        """Return 0: the deviance is minus twice the log likelihood."""
+        return np.zeros_like(y)
 
 
 class Poisson(Family):
@@ -204,15 +223,13 @@ class Poisson(Family):
         """Return the logarithm."""
         return float(np.log(mean))
 
-    def deviance(self, y: Array, eta: Array) -> Array:
-        """Return ``2 sum(y log(y / mu) - y + mu)``."""
-        saturated = np.where(y > 0, y * np.log(np.maximum(y, 1.0)), 0.0) - y
-        values: Array = 2.0 * np.sum(saturated - y * eta + self.cumulant(eta), axis=0)
-        return values
+    def saturated(self, y: Array) -> Array:
+        """Return ``y log y - y``."""
+        return np.asarray(y * np.log(np.maximum(y, 1.0)) - y)
 
-    def log_likelihood(self, y: Array, eta: Array) -> float:
-        """Return the log likelihood."""
-        return float(np.sum(y * eta - self.cumulant(eta) - gammaln(y + 1.0)))
+    def own_term(self, y: Array) -> Array:
+        """Return ``-log y!``."""
+        return np.asarray(-gammaln(y + 1.0))
 
 
 _ALL: tuple[Family, ...] = (Gaussian(), Binomial(), Poisson())

@@ -19,6 +19,7 @@ from flwr_vertical.protocol.declaration import (
     FACTS,
     ROWS,
     If,
+    Maybe,
     Part,
     Protocol,
     Repeat,
@@ -81,7 +82,7 @@ EVALUATED = (
         Round("place_fits", "summed, an angle for each row under key streams; how far fits reach"),
         Repeat(
             Round("open_means", "sums of columns times a function of the fits", tells=ROWS),
-            at_most=2,
+            at_most=6,
         ),
         at_most=_MOST_EVALUATIONS,
     ),
@@ -94,7 +95,7 @@ def moments_protocol(*evaluated_if: str, opening: Part = OPENED_PRODUCTS) -> Pro
     return Protocol(
         Round("prepare_moments", "names of columns, number of rows, keys", tells=(FACTS, EPSILON)),
         opening,
-        *(If(condition, *EVALUATED) for condition in evaluated_if),
+        *(If(condition, Maybe(*EVALUATED)) for condition in evaluated_if),
         Round(
             "finish_moments",
             "summed, a rounded term of each sample without a label",

@@ -156,7 +156,8 @@ def open_problem(
                 f"alignment {held}",
             )
     if len(free):
-        result.notes.append(f"{len(free):,} samples have no label: not fitted, but predicted")
+        then = ", but predicted" if getattr(federation, "predicts", True) else ""
+        result.notes.append(f"{len(free):,} samples have no label: not fitted{then}")
     return problem
 
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 import numpy as np
 from scipy.special import ndtr
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.tables import Kind
 
 
@@ -29,6 +29,12 @@ class Coding:
     def _spans(self) -> list[slice]:
         ends = accumulate(self._widths)
         return [slice(end - w, end) for end, w in zip(ends, self._widths, strict=True)]
+
+    @property
+    def variable(self) -> Indices:
+        """Number of the own column of which each column holds a level, -1 of others."""
+        numbers = [j if width > 1 else -1 for j, width in enumerate(self._widths)]
+        return np.repeat(np.array(numbers, dtype=np.int64), self._widths)
 
     def encode(self, codes: Array) -> Array:
         """Return the columns of the model.

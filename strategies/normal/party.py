@@ -49,7 +49,7 @@ class JointNormalParty(ImputingParty):
             squares = (filled**2).sum(axis=0)
             names = self._coding.names(self.table.columns)
             self.cache["normal.columns"] = HeldColumns(
-                filled, rows, self.n_samples, names, squares=squares
+                filled, rows, self.n_samples, names, squares=squares, variable=self._coding.variable
             )
         columns: HeldColumns = self.cache["normal.columns"]
         return columns

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.arrays import Flags
+from flwr_vertical.arrays import Array, Flags
 from strategies.linear.prediction.party_model import LinearPart
 from strategies.linear.prediction.server import Predictor
 from strategies.predict.linear import LinearPredictions, PredictParty
@@ -31,9 +31,11 @@ class ScorecardPredictor(Predictor):
         """Add the scale of points."""
         return cls(**vars(predictor), **vars(scale))
 
-    def table(self, held: Flags, term: npt.NDArray[Any]) -> pd.DataFrame:
+    def table(
+        self, held: Flags, term: npt.NDArray[Any], shift: Array | float = 0.0
+    ) -> pd.DataFrame:
         """Turn sums of terms into probabilities of the event, and scores; see `Predictor`."""
-        found = super().table(held, term)
+        found = super().table(held, term, shift)
         scale = PointScale(self.base_score, self.base_odds, self.points_to_double)
         score = scale.score(found["linear_predictor"].to_numpy(dtype=np.float64))
         return pd.DataFrame({"prediction": found["prediction"], "score": score})

@@ -42,6 +42,7 @@ from strategies.glm.outcome import fill_selected
 from strategies.glm.penalties import SELECTING
 from strategies.linear import settings as shared
 from strategies.linear.families import family_named
+from strategies.linear.masked_means.problem import Beside, null_deviance
 from strategies.linear.moment_party import EVALUATED, RECOGNISED, moments_protocol
 from strategies.linear.moments.collect import OpenedMoments, open_moments
 from strategies.linear.prediction.regressions import Regressions, pattern_list
@@ -218,10 +219,11 @@ class Scorecard(Strategy):
         at = maximum.at
         found = path.found or path.select(at)
         chosen = fill_selected(
-            FAMILY, opened.problem, at, found, True, result, None, None, maximum.bounded, None
+            FAMILY, opened.problem, at, found, True, result, None, None, maximum.bounded, None, None
         )
         y = given_labels(federation, opened.problem)[opened.groups.group >= 0]
-        fill_means(maximum, found, family, y, True, result)
+        alike = Beside(np.ones(len(y)), np.zeros(len(y)), weighted=False)
+        fill_means(maximum, found, null_deviance(family, y, alike, True), result)
         progress.step("fit")
         self._report(binned, opened, chosen.beta, chosen.intercept, result)
         regressions = self._regressions(

@@ -25,7 +25,8 @@ from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments, PrivateProducts
 from flwr_vertical.products.row_groups import max_vectors
-from strategies.linear.masked_means.evaluate import Bound, EvaluatedColumns, MaskedMeans
+from strategies.linear.masked_means.columns import EvaluatedColumns
+from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
 from strategies.linear.masked_means.fixed_point import ByClass
 from strategies.linear.masked_means.fourier import Expansion, expand
 from strategies.linear.masked_means.solver import OutOfReachError

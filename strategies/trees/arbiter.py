@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Arbiter, Party, StepGroup, Uses, step
-from flwr_vertical.arrays import Flags, Ring
+from flwr_vertical.arrays import Array, Flags, Ring
 from flwr_vertical.crypto import generate_keypair
 from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.crypto.sealed_box import open_sealed
@@ -19,7 +19,7 @@ from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
 from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol import pins
-from flwr_vertical.protocol.arguments import DISTINCT, Shape, Within
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, Shape, Within
 from flwr_vertical.protocol.messages import ARBITER
 from strategies.trees.gain import best_of, signed
 
@@ -101,7 +101,7 @@ class ArbiterKeySteps(StepGroup):
         return {"public": public, **pins.endorse(self._identity, payload)}
 
     @step
-    def finish(self, **_: Any) -> None:
+    def finish(self, dependence: Annotated[Any, OWN] = None, **_: Any) -> None:
         """Erase all keys of the run."""
         for key in [key for key in self.state if key.startswith("node.trees.")]:
             self.state.pop(key)
@@ -164,6 +164,44 @@ class CompareSteps(ArbiterKeySteps):
         ``count`` of shape (n_nodes,), how many places of each node win (equal gains); ``place`` of
         shape (sum of counts,), which.
         """
+        numerator, left, right, legal = self._opened(number, parcels, shares, keys)
+        if signs is not None:
+            may = np.unpackbits(np.asarray(signs), count=2 * legal.size).astype(bool)
+            above, below = may.reshape(2, *legal.shape)
+            legal &= np.where(numerator >= 0.0, above, below)
+        wins = best_of(numerator, left, right, legal)
+        return {
+            "count": wins.sum(axis=1).astype(np.int32),
+            "place": np.nonzero(wins)[1].astype(np.int32),
+        }
+
+    @step
+    def rank(
+        self,
+        number: Annotated[int, Within(0, 2**60)],
+        parcels: Annotated[list[bytes], Within("names", "names")],
+        shares: Annotated[Ring, Shape(3, 1, None)],
+        flips: npt.NDArray[np.uint8],
+        **keys: Unpack[PartyKeys],
+    ) -> dict[str, Any]:
+        """Add the shares up, and say in which order levels are by their mean gradient.
+
+        Message: as of `compare`, but that both sums behind the first are the same one under two
+        factors; flips: packed bits of shape (n_candidates,): of which candidates the first sum has
+        the other sign than the rest; returns ``place``: of the legal candidates, ascending or
+        descending.
+        """
+        numerator, left, right, legal = self._opened(number, parcels, shares, keys)
+        other = np.unpackbits(np.asarray(flips), count=legal.size).astype(bool)
+        places = np.flatnonzero(legal[0])
+        mean = np.where(other, -numerator[0], numerator[0])[places]
+        mean /= np.sqrt(np.maximum(left[0] * right[0], 1.0))[places]
+        return {"place": places[np.argsort(mean, kind="stable")].astype(np.int32)}
+
+    def _opened(
+        self, number: int, parcels: list[bytes], shares: Ring, keys: PartyKeys
+    ) -> tuple[Array, Array, Array, Flags]:
+        """Return the blinded sums, and which candidates are legal; parcels are taken once."""
         self.once(number, _LAST, "compare", "compared")
         total = np.array(shares, dtype=np.uint64)
         legal = np.zeros(total.shape[1:], dtype=bool)
@@ -174,15 +212,7 @@ class CompareSteps(ArbiterKeySteps):
             if len(theirs):
                 total += theirs.reshape(total.shape)
         numerator, left, right = signed(total).astype(np.float64)
-        if signs is not None:
-            may = np.unpackbits(np.asarray(signs), count=2 * legal.size).astype(bool)
-            above, below = may.reshape(2, *legal.shape)
-            legal &= np.where(numerator >= 0.0, above, below)
-        wins = best_of(numerator, left, right, legal)
-        return {
-            "count": wins.sum(axis=1).astype(np.int32),
-            "place": np.nonzero(wins)[1].astype(np.int32),
-        }
+        return numerator, left, right, legal
 
 
 class TreeArbiter(Arbiter):

@@ -3,13 +3,13 @@
 Numbers are cut halfway between neighbouring values. Where there are more values than bins, a value
 that more rows have than fill a bin has a bin of its own, and the others share the remaining bins by
 their rows, as in LightGBM (Ke et al., 2017): quantiles would leave a column that is 0 in most rows
-next to no bins. Levels of an ordinal column keep their order. Levels of a nominal one have none
-that the party could know (the order by gradient would tell it the labels), so a split sets one
-level against all others.
+next to no bins. Levels of an ordinal column keep their order. Those of a nominal one have none that
+the party could know: a split sets one level against all others. Where the party is told an order
+of its levels by their mean gradient (`LevelRounds.ranks`), a split may also be a threshold in it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,16 +31,18 @@ class SlotLayout:
     Column j has ``n_bins[j]`` codes, and that very number as code of a missing cell. An ordered
     column has a slot for each code b, with the rows of code b or below; the last one holds all
     rows that are observed. A nominal column has a slot for each code, with its rows, and one with
-    all rows that are observed.
+    all rows that are observed. If its levels were sorted, it has those of an ordered column, too.
     """
 
     n_bins: tuple[int, ...]  # Of each column, at least 1 and at most 255
     nominal: tuple[bool, ...]  # Of each column
+    are_sorted: bool = False  # Whether levels of nominal columns were
 
     @property
     def widths(self) -> list[int]:
         """Slots of each column."""
-        return [b + n for b, n in zip(self.n_bins, self.nominal, strict=True)]
+        columns = zip(self.n_bins, self.nominal, strict=True)
+        return [b + n * (b if self.are_sorted else 1) for b, n in columns]
 
     @property
     def starts(self) -> list[int]:
@@ -59,11 +61,12 @@ class SlotLayout:
 
     def goes_left(self, codes: Codes, column: int, at: int, missing_left: bool) -> Flags:
         """Return which rows, by their codes in a column, a split sends to the left."""
-        missing = codes == self.n_bins[column]
-        if self.nominal[column] and at < self.n_bins[column]:
+        bins = self.n_bins[column]
+        missing = codes == bins
+        if self.nominal[column] and at < bins:
             left = codes == at
         else:
-            left = (codes <= at) & ~missing
+            left = (codes <= at - bins * (self.nominal[column] and self.are_sorted)) & ~missing
         return np.asarray(left | missing if missing_left else left)
 
     def indicators(self, codes: Codes) -> npt.NDArray[np.uint64]:
@@ -74,7 +77,8 @@ class SlotLayout:
             code, at = codes[:, j, None], np.arange(width)
             if nominal:
                 own = code == at
-                own[:, -1] = codes[:, j] < bins
+                own[:, bins:] = code <= at[bins:] - bins if self.are_sorted else True
+                own[:, bins:] &= code < bins
             else:
                 own = (code <= at) & (code < bins)
             out[:, start : start + width] = own
@@ -92,6 +96,21 @@ class Bins:
     # Of each column, the code of levels that are not named: rare ones, which share it, and such
     # as the fit did not know; -1 where there is none, and they count as missing
     other: list[int]
+    # Of each nominal column whose levels were sorted, their codes in the order of `levels`
+    ranks: dict[int, list[int]] = field(default_factory=dict)
+
+    def sorted_by(self, ranks: list[int]) -> "Bins":
+        """Return what gives codes of nominal columns in another order: by the ranks of all."""
+        columns = [j for j, nominal in enumerate(self.nominal) if nominal]
+        ends = np.cumsum([self.layout.n_bins[j] for j in columns])
+        parts = [part.tolist() for part in np.split(np.asarray(ranks, dtype=int), ends)]
+        if parts[-1] or any(sorted(part) != list(range(len(part))) for part in parts):
+            raise DataError(
+                f"ranks of levels are no orders of the codes of nominal columns: expected "
+                f"{[self.layout.n_bins[j] for j in columns]} codes, got {len(ranks)} ranks"
+            )
+        by_column = dict(zip(columns, parts, strict=False))
+        return replace(self, ranks=by_column)
 
     @property
     def layout(self) -> SlotLayout:
@@ -100,7 +119,7 @@ class Bins:
             len(edges) + 1 if not levels else len(levels) + (other >= 0)
             for edges, levels, other in zip(self.edges, self.levels, self.other, strict=True)
         ]
-        return SlotLayout(tuple(codes), tuple(self.nominal))
+        return SlotLayout(tuple(codes), tuple(self.nominal), bool(self.ranks))
 
     def codes(self, table: Table, party: str) -> Codes:
         """Return codes of a table, shape (n_rows, n_columns)."""
@@ -137,7 +156,9 @@ class Bins:
     def _level_codes(self, column: "pd.Series[Any]", j: int, n_bins: int) -> npt.NDArray[Any]:
         unknown = n_bins if self.other[j] < 0 else self.other[j]
         number = {level: code for code, level in enumerate(self.levels[j])}
-        return np.array([number.get(value, unknown) for value in column.astype(object)])
+        codes = np.array([number.get(value, unknown) for value in column.astype(object)], dtype=int)
+        found: npt.NDArray[Any] = np.array([*self.ranks.get(j, range(n_bins)), n_bins])[codes]
+        return found
 
 
 def fit_bins(table: Table, most: int, least: int = 1) -> Bins:

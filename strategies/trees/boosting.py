@@ -8,14 +8,24 @@ from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags
+from strategies.trees.dependence import partial_dependence
+from strategies.trees.gain import Curvature, combined, level_of
 from strategies.trees.grower import Grower
+from strategies.trees.masked_store import Slots
 from strategies.trees.model import LEAF, Ensembles, TreesModel
 from strategies.trees.node_sums import Indices
-from strategies.trees.objectives import Objective
-from strategies.trees.tree import Tree, leaf_values
+from strategies.trees.objectives import Objective, weights_of
+from strategies.trees.rounds import LevelRounds
+from strategies.trees.tree import Tree, leaf_values, quantile_values
+
+_A_FIFTH, _MOST = 0.2, 2_000
+"""What is held out by default: more of many samples would cost more than stopping too late."""
 
 # Columns of the table of nodes.
-_FIELDS = ("tree", "number", "party", "left", "right", "missing_left", "value", "gain", "cover")
+_FIELDS = (
+    "tree", "number", "party", "left", "right", "missing_left", "value", "gain", "cover", "slot",
+    "rows",
+)  # fmt: skip
 
 
 class Boosting:
@@ -32,12 +42,13 @@ class Boosting:
         self.settings, self.n_steps = settings, settings.n_trees
         self.objective, self.labels = objective, labels
         self._held, self._rng = held, rng
-        known = np.flatnonzero(~np.isnan(labels))
-        n_validation = round(settings.validation_share * len(known))
+        self._weights = weights_of(settings.class_weights, objective, labels)
+        known = rng.permutation(np.flatnonzero(~np.isnan(labels)))
         # Labelled samples that no tree is fitted to
-        self.held_out: Indices = np.sort(rng.permutation(known)[:n_validation])
+        most = len(known) - 2 * settings.min_child
+        self.held_out = validation_rows(known, labels, settings.validation_share, most)
         self._fit = np.setdiff1d(known, self.held_out)
-        self.base = objective.start(labels[self._fit])
+        self.base = objective.start(labels[self._fit], self._weights[self._fit])
         fewest = 2 * settings.min_child
         self.ensembles = Ensembles.frequent(held, self._fit, settings.patterns, fewest)
         self._fitted = self.ensembles.fitted(held)
@@ -50,26 +61,48 @@ class Boosting:
             "best": 0,
             "raw": np.tile(start[:, None], (1, len(labels))),
             "best_loss": float("inf"),
+            "sorted": False,  # Whether levels are, and in which order
+            "order": np.zeros(0, dtype=np.int64),
         }
 
     def iterate(self, i: int, grower: Grower, result: Result) -> bool:
         """Grow the trees of an iteration; return whether boosting ends."""
         width, raw = self.objective.width, np.array(self.state["raw"])
-        g, h = np.zeros(raw.shape), np.zeros(raw.shape)
-        fit = self._fit
-        for first in range(0, len(raw), width):  # lines of an ensemble, one for each class
-            own = slice(first, first + width)
-            g[own, fit], h[own, fit] = self.objective.gradients(self.labels[fit], raw[own, fit])
+        g, h = self._gradients(raw)
         inside = np.repeat(self._fitted & self._sample(), width, axis=0)
         first = i * len(raw)
         trees = grower.grow(g, h, inside, self._columns(grower), first, self._routed())
         for t, tree in enumerate(trees):
-            values = self.settings.learning_rate * leaf_values(
-                tree, g[t], h[t], inside[t], self.settings.l2
-            )
+            if self.objective.name == "quantile":
+                left, quantile = self.labels - raw[t], self.objective.parameter
+                values = quantile_values(tree, left, inside[t], quantile)
+            else:
+                values = leaf_values(tree, g[t], h[t], inside[t], self.settings.l2)
+            values *= self.settings.learning_rate
             raw[t] += self._keep(first + t, tree, values, h[t] * inside[t])
         self.state["raw"] = raw
         return self._judge(i, trees, result)
+
+    def _gradients(self, raw: Array) -> tuple[Array, Array]:
+        g, h, fit = np.zeros(raw.shape), np.zeros(raw.shape), self._fit
+        width = self.objective.width
+        for first in range(0, len(raw), width):  # lines of an ensemble, one for each class
+            own = slice(first, first + width)
+            derivatives = self.objective.gradients(self.labels[fit], raw[own, fit])
+            g[own, fit], h[own, fit] = (self._weights[fit] * of_raw for of_raw in derivatives)
+        return g, h
+
+    def order_levels(self, rounds: LevelRounds) -> Indices:
+        """Return slots of levels by their mean gradient before the first tree; see `ranks`."""
+        g, h = self._gradients(np.asarray(self.state["raw"]))
+        inside = np.isin(np.arange(len(self.labels)), self._fit)
+        node = np.where(inside, 0, -1)[None]
+        curvature = Curvature.of(h[0], inside, 0.0)
+        known = combined(level_of(node, 1, g[:1], [curvature], np.array([0])))
+        return rounds.ranks(node, known, curvature, self.settings.min_child)
+
+    def _loss(self, rows: Indices, raw: Array) -> float:
+        return self.objective.loss(self.labels[rows], raw[:, rows], self._weights[rows])
 
     def _columns(self, grower: Grower) -> npt.NDArray[np.uint8]:
         """Return which slots each tree may use, shape (n_trees, n_slots) or (1, n_slots)."""
@@ -108,12 +141,11 @@ class Boosting:
         raw = by_ensemble[self._predicting, :, np.arange(n_samples)].T
         entry = {
             "iteration": i + 1,
-            "train_loss": self.objective.loss(self.labels[self._fit], raw[:, self._fit]),
+            "train_loss": self._loss(self._fit, raw),
             "splits": sum(node.left >= 0 for tree in trees for node in tree),
         }
         if len(self.held_out):
-            rows = self.held_out
-            entry["validation_loss"] = self.objective.loss(self.labels[rows], raw[:, rows])
+            entry["validation_loss"] = self._loss(self.held_out, raw)
             if entry["validation_loss"] < self.state["best_loss"]:
                 self.state["best"] = i + 1
                 self.state["best_loss"] = entry["validation_loss"]
@@ -133,7 +165,7 @@ class Boosting:
             party = node.party if node.left >= 0 else LEAF
             table[i] = (
                 number, i, party, *below, node.missing_left, values[i], node.gain,
-                h[node.rows].sum(),
+                h[node.rows].sum(), node.slot, node.n_fit,
             )  # fmt: skip
             if node.left < 0:
                 leaf[node.rows] = first + i
@@ -152,6 +184,7 @@ class Boosting:
             name=name,
             parties=parties,
             objective=self.objective.name,
+            parameter=self.objective.parameter,
             base=self.base,
             **whole,
             missing_left=column["missing_left"].astype(np.uint8),
@@ -161,6 +194,13 @@ class Boosting:
             roots=np.flatnonzero(whole["number"] == 0).astype(np.int32),
             ensembles=self.ensembles.parties.astype(np.uint8),
         )
+
+    def dependence(self, model: TreesModel, slots: Slots) -> dict[str, dict[str, Array]]:
+        """Return what each party is told of how raw predictions depend on its columns."""
+        at, rows = np.asarray(self.state["nodes"])[: len(model.tree), -2:].T
+        layouts = [slots.layouts[name] for name in slots.names]
+        curves = partial_dependence(model, at.astype(np.int64), rows, layouts)
+        return {name: {"dependence": own} for name, own in zip(slots.names, curves, strict=True)}
 
     def leaves(self, model: TreesModel) -> npt.NDArray[np.int32]:
         """Return samples' leaves, (n_trees, n_samples): lines; -1 in trees of other ensembles."""
@@ -173,7 +213,19 @@ class Boosting:
         for prefix, rows in (("validation_", self.held_out), ("train_", self._fit)):
             if len(rows):
                 y, own = self.labels[rows], raw[:, rows]
-                found[prefix + "loss"] = self.objective.loss(y, own)
+                found[prefix + "loss"] = self._loss(rows, raw)
                 if self.objective.name in ("binary", "share") and 0.0 < y.mean() < 1.0:
                     found[prefix + "auc"] = float(roc_auc_score(y, own[0]))
         return found
+
+
+def validation_rows(known: Indices, labels: Array, share: float | None, most: int) -> Indices:
+    """Return the labelled samples to hold out, (n_validation,), ascending; `most` of them at most.
+
+    Shapes: known (n_labelled,): in random order; labels (n_samples,). In the order of labels, equal
+    ones at random, every so-and-so-many-th: so classes keep their shares.
+    """
+    stated = min(_A_FIFTH * len(known), _MOST) if share is None else share * len(known)
+    count = max(0, min(round(stated), most))
+    order = known[np.argsort(labels[known], kind="stable")]
+    return np.sort(order[((np.arange(count) + 0.5) * len(known) / max(count, 1)).astype(np.int64)])

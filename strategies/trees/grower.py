@@ -19,7 +19,6 @@ class Grower:
 
     def __init__(self, rounds: LevelRounds, growth: Growth) -> None:
         self._rounds, self.growth, self.slots = rounds, growth, rounds.slots
-        self._directions = self.slots.directions
 
     def grow(
         self,
@@ -38,6 +37,7 @@ class Grower:
         rows that go down each tree, those of the fit among them.
         """
         n_trees, n_rows = g.shape
+        directions = self.slots.directions
         trees: list[Tree] = [
             [TreeNode(np.flatnonzero(routed[t]), int(inside[t].sum()))] for t in range(n_trees)
         ]
@@ -66,7 +66,7 @@ class Grower:
                 break
             for (t, number), left in self._rounds.route(trees, chosen, inside, first).items():
                 of_tree = inside[t], g[t], h[t]
-                direction = int(self._directions[chosen[t, number] // 2])
+                direction = int(directions[chosen[t, number] // 2])
                 divide(trees[t], trees[t][number], left, *of_tree, self.growth.l2, direction)
             level, parent, direct = self._below(trees, level, chosen, depth)
             if not level:

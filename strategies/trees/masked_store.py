@@ -5,12 +5,13 @@ run ends, however it ends. What is in it is uniform without the group seed, whic
 """
 
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from flwr_vertical.arrays import Flags
 from flwr_vertical.server import Federation
 from strategies.trees.binning import SlotLayout
 from strategies.trees.monotone import Directions, of_slots
@@ -61,6 +62,36 @@ class Slots:
         columns = self.columns
         last = np.flatnonzero(np.append(columns[1:] != columns[:-1], True))
         return np.asarray(last[columns])
+
+    @property
+    def levels(self) -> Flags:
+        """Of each slot, whether it is a single level of a nominal column that is not sorted."""
+        parts = []
+        for own in (self.layouts[name] for name in self.names):
+            single = np.repeat(np.array(own.nominal) & (not own.are_sorted), own.widths)
+            single[np.cumsum(own.widths) - 1] = False
+            parts.append(single)
+        return np.concatenate(parts)
+
+    def sort_levels(self, order: Indices) -> dict[str, list[int]]:
+        """Give nominal columns the slots of ordered ones, too; return the ranks of their codes.
+
+        Shapes: order (n_ranked,): slots of single levels in their order; levels that it lacks come
+        last.
+        """
+        place = np.full(sum(self.widths), len(self.columns))
+        place[order] = np.arange(len(order))
+        ranks: dict[str, list[int]] = {}
+        for name, first in zip(self.names, self.starts, strict=True):
+            own, ranks[name] = self.layouts[name], []
+            for j in np.flatnonzero(own.nominal):
+                start = first + own.starts[j]
+                levels = np.argsort(place[start : start + own.n_bins[j]], kind="stable")
+                ranks[name] += np.argsort(levels).tolist()
+        for name, own in self.layouts.items():
+            self.layouts[name] = replace(own, are_sorted=any(own.nominal))
+        self.masked = {}
+        return ranks
 
     def locate(self, slot: int) -> tuple[int, int]:
         """Return the place of a slot's party, and its number there."""

@@ -79,17 +79,20 @@ class BinnedPart(Model):
     edges: list[Array]
     levels: list[list[Any]]
     other: list[int]
+    ranks: dict[str, list[int]]
 
     @staticmethod
     def fields_of(bins: Bins) -> dict[str, Any]:
         """Return what is written down of the bins."""
         plain = [[v.item() if hasattr(v, "item") else v for v in own] for own in bins.levels]
-        return {**vars(bins), "levels": plain}
+        ranks = {str(column): own for column, own in bins.ranks.items()}
+        return {**vars(bins), "levels": plain, "ranks": ranks}
 
     @property
     def bins(self) -> Bins:
         """How columns become codes."""
-        return Bins(self.columns, self.nominal, self.edges, self.levels, self.other)
+        ranks = {int(column): own for column, own in self.ranks.items()}
+        return Bins(self.columns, self.nominal, self.edges, self.levels, self.other, ranks)
 
     @classmethod
     def of_fit(cls, party: Party, model: str) -> Self:
@@ -129,6 +132,7 @@ class TreesModel(Model):
     name: str  # Names the model at the parties
     parties: list[str]  # Parties of the fit
     objective: str
+    parameter: float  # Of the objective, see `Objective`
     base: Array  # (width,): what the raw prediction of every sample begins with
     tree: Numbers  # (n_nodes,): its tree; tree t is of the class ``t % width``
     # (n_nodes,): within the tree, by which its owner knows the split; the root is 0
@@ -155,7 +159,7 @@ class TreesModel(Model):
     @property
     def loss(self) -> Objective:
         """What the trees were grown for."""
-        return Objective(self.objective, self.width)
+        return Objective(self.objective, self.width, self.parameter)
 
     @property
     def longest_way(self) -> int:

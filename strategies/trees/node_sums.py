@@ -51,8 +51,10 @@ def to_slots(layout: SlotLayout, sums: Ring) -> Ring:
     for j, (start, width) in enumerate(zip(layout.starts, layout.widths, strict=True)):
         observed = sums[:, _codes_of(layout, j)][:, :-1]
         if layout.nominal[j]:
-            out[:, start : start + width - 1] = observed
-            out[:, start + width - 1] = observed.sum(axis=1, dtype=sums.dtype)
+            bins = observed.shape[1]
+            out[:, start : start + bins] = observed
+            below = observed.cumsum(axis=1, dtype=sums.dtype)
+            out[:, start + bins : start + width] = below[:, -(width - bins) :]
         else:
             out[:, start : start + width] = observed.cumsum(axis=1, dtype=sums.dtype)
     return out
@@ -148,8 +150,10 @@ def legal_of(layout: SlotLayout, counts: Ring, min_child: int) -> Flags:
         total = count.sum(axis=1, keepdims=True)
         missing, own = count[:, -1:], count[:, :-1]
         if layout.nominal[j]:
-            left = np.concatenate([own, own.sum(axis=1, keepdims=True)], axis=1)
-            first = np.concatenate([own > 0, np.ones((n_nodes, 1), dtype=bool)], axis=1)
+            below = own.cumsum(axis=1)[:, -(width - own.shape[1]) :]
+            left = np.concatenate([own, below], axis=1)
+            first = np.concatenate([own > 0, own[:, -below.shape[1] :] > 0], axis=1)
+            first[:, -1] = True
         else:
             left, first = own.cumsum(axis=1), own > 0
         whole = np.arange(width) == width - 1

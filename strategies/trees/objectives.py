@@ -1,7 +1,9 @@
 """What trees are grown for: gradients of a loss, where it starts, what a prediction is.
 
 Losses are those of Friedman (2001) and of `sklearn.ensemble`'s histogram boosters: half the squared
-error, the Poisson deviance with a log link, the log loss of two and of several classes.
+error, the Poisson deviance with a log link, the log loss of two and of several classes, the pinball
+loss of a quantile (Koenker and Bassett, 1978). That of Tweedie's distributions, whose variance is a
+power p of the mean between 1 and 2, is as in Yang, Qian and Zou (2018), Eq. 8, with a log link.
 """
 
 from dataclasses import dataclass
@@ -9,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from flwr_vertical.arrays import Array
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import ConfigError, DataError
 
-OBJECTIVES = ("binary", "multiclass", "regression", "poisson")
+OBJECTIVES = ("binary", "multiclass", "regression", "poisson", "quantile", "tweedie")
+LOG_LINK = ("poisson", "tweedie")
 
 
 @dataclass(frozen=True)
@@ -20,9 +23,10 @@ class Objective:
 
     name: str  # One of `OBJECTIVES`; of a forest ``mean``, ``share`` (of class 1) or ``shares``
     n_classes: int = 1  # Of classes; 1 otherwise
+    parameter: float = 0.0  # Which quantile; of Tweedie, the power of the variance
 
     @classmethod
-    def of(cls, name: str, labels: Array) -> "Objective":
+    def of(cls, name: str, labels: Array, parameter: float = 0.0) -> "Objective":
         """Check the known labels of all samples, and count classes."""
         if not len(labels):
             raise DataError("no sample has a label; trees are grown on labelled samples")
@@ -32,12 +36,12 @@ class Objective:
             return cls(name, _count_classes(name, labels))
         if labels.min() == labels.max():
             raise DataError(f"all {len(labels):,} labels are {labels[0]:g}: nothing to fit")
-        if name == "poisson" and labels.min() < 0:
+        if name in LOG_LINK and labels.min() < 0:
             raise DataError(
-                f"objective 'poisson' needs labels of 0 and above, got {labels.min():g}; use "
+                f"objective {name!r} needs labels of 0 and above, got {labels.min():g}; use "
                 "'regression'"
             )
-        return cls(name)
+        return cls(name, parameter=parameter)
 
     @classmethod
     def of_votes(cls, classes: bool, labels: Array) -> "Objective":
@@ -53,16 +57,18 @@ class Objective:
         """Raw predictions of a sample, and trees of an iteration."""
         return self.n_classes if self.name in ("multiclass", "shares") else 1
 
-    def start(self, labels: Array) -> Array:
+    def start(self, labels: Array, weights: Array) -> Array:
         """Return the raw prediction that all samples begin with, shape (width,)."""
-        mean = labels.mean()
+        mean = np.average(labels, weights=weights)
         if self.name == "regression":
             return np.array([mean])
-        if self.name == "poisson":
+        if self.name == "quantile":
+            return np.array([np.quantile(labels, self.parameter)])
+        if self.name in LOG_LINK:
             return np.array([np.log(mean)])
         if self.name == "binary":
             return np.array([np.log(mean / (1 - mean))])
-        shares = np.bincount(labels.astype(np.int64), minlength=self.n_classes) / len(labels)
+        shares = np.bincount(labels.astype(np.int64), weights, self.n_classes) / weights.sum()
         if (shares == 0).any():
             raise DataError(
                 f"no sample that is fitted has the class {int(shares.argmin())}; lower "
@@ -73,14 +79,14 @@ class Objective:
 
     def mean(self, raw: Array) -> Array:
         """Return expectations, or probabilities of classes; shape of `raw`, (width, n_samples)."""
-        if self.name in ("regression", "mean"):
+        if self.name in ("regression", "quantile", "mean"):
             return raw
         if self.name == "share":
             return np.clip(raw, 0.0, 1.0)  # but for rounding it is
         if self.name == "shares":  # each class has trees of its own
             votes = np.maximum(raw, 0.0)
             return np.asarray(votes / np.maximum(votes.sum(axis=0), 1e-12))
-        if self.name == "poisson":
+        if self.name in LOG_LINK:
             return np.exp(raw)
         if self.name == "binary":
             return np.asarray(0.5 * (1.0 + np.tanh(raw / 2.0)))
@@ -94,22 +100,71 @@ class Objective:
             return mean - (labels == np.arange(self.width)[:, None]), mean * (1.0 - mean)
         if self.name == "binary":
             return mean - labels, mean * (1.0 - mean)
+        if self.name == "quantile":
+            return np.asarray((labels < raw) - self.parameter), np.ones_like(raw)
+        if self.name == "tweedie":
+            left, right = self._tweedie(labels, raw)
+            power = self.parameter
+            return right - left, (power - 1.0) * left + (2.0 - power) * right
         return mean - labels, np.ones_like(mean) if self.name == "regression" else mean
 
-    def loss(self, labels: Array, raw: Array) -> float:
-        """Return the mean loss: log loss, half the squared error (or Brier score), or deviance."""
+    def loss(self, labels: Array, raw: Array, weights: Array | None = None) -> float:
+        """Return the mean loss: log loss, half squared or pinball error, Brier score, deviance."""
+        return float(np.average(self._losses(labels, raw), weights=weights))
+
+    def _losses(self, labels: Array, raw: Array) -> Array:
         if self.name == "shares":
             wrong = raw - (labels == np.arange(self.width)[:, None])
-            return float(np.mean((wrong**2).sum(axis=0)) / 2.0)
+            return np.asarray((wrong**2).sum(axis=0) / 2.0)
         if self.name in ("regression", "mean", "share"):
-            return float(np.mean((raw[0] - labels) ** 2) / 2.0)
+            return np.asarray((raw[0] - labels) ** 2 / 2.0)
         if self.name == "poisson":
-            return float(np.mean(np.exp(raw[0]) - labels * raw[0]))
+            return np.asarray(np.exp(raw[0]) - labels * raw[0])
+        if self.name == "quantile":
+            over = labels - raw[0]
+            return np.asarray(np.maximum(self.parameter * over, (self.parameter - 1.0) * over))
+        if self.name == "tweedie":
+            left, right = self._tweedie(labels, raw[0])
+            return np.asarray(left / (self.parameter - 1.0) + right / (2.0 - self.parameter))
         if self.name == "binary":
-            return float(np.mean(np.logaddexp(0.0, raw[0]) - labels * raw[0]))
+            return np.asarray(np.logaddexp(0.0, raw[0]) - labels * raw[0])
         own = np.take_along_axis(raw, labels.astype(np.int64)[None], axis=0)[0]
         top = raw.max(axis=0)
-        return float(np.mean(np.log(np.exp(raw - top).sum(axis=0)) + top - own))
+        return np.asarray(np.log(np.exp(raw - top).sum(axis=0)) + top - own)
+
+    def _tweedie(self, labels: Array, raw: Array) -> tuple[Array, Array]:
+        """Return both terms of the gradient: of labels, of the mean."""
+        power = self.parameter
+        return labels * np.exp((1.0 - power) * raw), np.exp((2.0 - power) * raw)
+
+
+def weights_of(stated: str, objective: Objective, labels: Array) -> Array:
+    """Return the weight of each sample by its class, (n_samples,); 1 on average where balanced."""
+    if not stated:
+        return np.ones(len(labels))
+    if objective.name not in ("binary", "multiclass"):
+        raise ConfigError(
+            f"class_weights={stated!r}: objective {objective.name!r} has no classes; leave "
+            "class_weights out"
+        )
+    known = labels[~np.isnan(labels)].astype(np.int64)
+    if stated == "balanced":
+        by_class = len(known) / (objective.n_classes * np.bincount(known))
+    else:
+        by_class = np.array(_numbers(stated))
+    if len(by_class) != objective.n_classes or not (by_class > 0).all():
+        raise ConfigError(
+            f"class_weights must be 'balanced' or {objective.n_classes} numbers above 0, one for "
+            f"each class, got {stated!r}"
+        )
+    return np.where(np.isnan(labels), 1.0, by_class[np.nan_to_num(labels).astype(np.int64)])
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        return []
 
 
 def _count_classes(name: str, labels: Array) -> int:

@@ -3,15 +3,17 @@
 from typing import Annotated, Any, ClassVar, Unpack
 
 import numpy as np
+import numpy.typing as npt
 
 from flwr_vertical import Party, Uses, step
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.products.streams import KeyStream, tag_of_blocks
-from flwr_vertical.protocol.arguments import OWN, Is, OneOf, Within
+from flwr_vertical.protocol.arguments import OWN, Is, OneOf, Shape, Within, check_fits
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Bins, Codes, SlotLayout, fit_bins
+from strategies.trees.dependence import dependence_table
 from strategies.trees.model import TreePart
 from strategies.trees.monotone import NODE_KEY, TOLD, directions_of
 from strategies.trees.routing import SIDES, RoutingSteps, check_openings
@@ -20,7 +22,10 @@ from strategies.trees.secret_shares import ShareSteps, stream_label
 COLUMN_NAMES = "column-names"
 """The exchange in which the server learns which column each split is of, by name."""
 
-_BINS = "node.trees.bins"
+DEPENDENCE = "partial-dependence"
+"""What a party's table of how predictions depend on its columns is called, beside its output."""
+
+_BINS, _RANKS = "node.trees.bins", "node.trees.ranks"
 
 
 class BinnedParty(Party):
@@ -54,8 +59,7 @@ class BinnedParty(Party):
                 "'predict'"
             )
         self.state[_BINS] = int(n_bins)
-        for key in ("trees.bins", "trees.codes", "trees.tag"):
-            self.cache.pop(key, None)
+        self._sort_levels([])
         layout = self.layout
         check_openings(self, layout, n_sides, growing=self.winners_are_told)
         self.state[SIDES] = int(n_sides)
@@ -78,15 +82,19 @@ class BinnedParty(Party):
         start: Annotated[int, Within(0, "n_samples")],
         stop: Annotated[int, Within("start", "n_samples")],
         arbiter: list[bytes] | None = None,
+        ranks: Annotated[list[Annotated[int, Within(0, 254)]], OWN] = [],  # noqa: B006
         **keys: Unpack[PairKeyFields],
     ) -> dict[str, Any]:
         """Hand over the rows of the own slots under the key stream of the group seed.
 
         Message: owner, sealed, **keys: see `GroupKeySteps.take`; dtype: of the ring; start, stop:
         which rows, of all samples; arbiter: public key, identity and signature of the arbiter,
-        where there is one; returns ``masked`` of shape (stop - start, n_slots); the ``tag`` of the
+        where there is one; ranks: of all codes of nominal columns, if their levels were sorted, see
+        `Bins.sorted_by`; returns ``masked`` of shape (stop - start, n_slots); the ``tag`` of the
         whole content.
         """
+        if ranks != list(self.state.get(_RANKS, [])):
+            self._sort_levels(ranks)
         self.group_key.take(owner, sealed, keys)
         if arbiter is not None:
             self.parcels.take_arbiter(keys["nonce"], *arbiter)
@@ -98,6 +106,11 @@ class BinnedParty(Party):
 
     # -- the own columns ---------------------------------------------------------------------
 
+    def _sort_levels(self, ranks: list[int]) -> None:
+        self.state[_RANKS] = ranks
+        for key in ("trees.bins", "trees.codes", "trees.tag"):
+            self.cache.pop(key, None)
+
     @property
     def bins(self) -> Bins:
         """How columns become codes."""
@@ -106,7 +119,9 @@ class BinnedParty(Party):
                 raise ProtocolError(f"party {self.name!r} has no bins yet: 'prepare' comes first")
             # A bin is told as a whole, so it holds as many rows as a side of a split.
             least = self.policy.min_rows or 1
-            self.cache["trees.bins"] = fit_bins(self.table, int(self.state[_BINS]), least)
+            made = fit_bins(self.table, int(self.state[_BINS]), least)
+            ranks = list(self.state.get(_RANKS, []))
+            self.cache["trees.bins"] = made.sorted_by(ranks) if ranks else made
         bins: Bins = self.cache["trees.bins"]
         return bins
 
@@ -128,7 +143,8 @@ class BinnedParty(Party):
         """Of the own codes: another content would get another key stream."""
         if "trees.tag" not in self.cache:
             layout, codes = self.layout, self.codes
-            kinds = np.array([layout.n_bins, layout.nominal], dtype=np.uint64)
+            nominal = np.array(layout.nominal) * (1 + layout.are_sorted)
+            kinds = np.array([layout.n_bins, nominal], dtype=np.uint64)
             shape = codes.shape[0] + 2, codes.shape[1]
             blocks = (kinds, codes.astype(np.uint64))
             self.cache["trees.tag"] = tag_of_blocks(self.group_key.seed, shape, blocks)
@@ -144,15 +160,23 @@ class TreeParty(BinnedParty):
 
     @step
     def finish(
-        self, model: Annotated[str, Within(1, 200)], columns: bool = False
+        self,
+        model: Annotated[str, Within(1, 200)],
+        columns: bool = False,
+        dependence: Annotated[npt.NDArray[np.float64] | None, OWN, Shape(None, None)] = None,
     ) -> dict[str, Any]:
         """Keep the own splits of the trees, on the own disk, and erase all keys.
 
         Message: model: names the model; columns: whether to tell the names of the columns that
-        splits are of; returns nothing, or what `TreePart.named_splits` returns.
+        splits are of; dependence: see `partial_dependence`, which this party keeps as a table;
+        returns nothing, or what `TreePart.named_splits` returns.
         """
         if columns:
             self.check_exchange(COLUMN_NAMES)
+        if dependence is not None:
+            n_codes = sum(bins + 1 for bins in self.layout.n_bins)
+            check_fits(self.name, "dependence", dependence, Shape(None, n_codes))
+            self.save_output(dependence_table(self.bins, dependence), DEPENDENCE)
         part = TreePart(model, **TreePart.fields_of(self.bins), splits=self.routing.splits)
         self.save_model(part)
         self.group_key.erase_group_seed()

@@ -6,21 +6,24 @@ round      what travels
 share      down: which node each row is in; v + rho to the owners (and h + rho, once a tree), the
            seeds of rho to their helpers; up: shares under pads; of helpers blinded and sealed
 compare    to the arbiter: these parcels, and the server's own blinded shares; back: who wins
+(rank)     once, in its place, where levels are sorted; back: their order
 route      down, to the owners of the winners: which split; up: one bit of each row
 =========  =========================================================================================
 
 With open histograms there is no second round.
 """
 
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Flags
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import PartyError
 from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import SEED_BYTES, stream
@@ -63,7 +66,6 @@ class LevelRounds:
         self.hidden, self._keys = hidden, keys
         self.dtype = np.dtype(np.uint64 if hidden else np.uint32)
         self._helper = helpers(slots.names)
-        self._directions = slots.directions
         self._pool = ThreadPoolExecutor(1)
         self._masks_h: Masks = {}
         self._above = np.zeros((0, 0), dtype=self.dtype)
@@ -77,6 +79,46 @@ class LevelRounds:
         min_child: int,
     ) -> list[int]:
         """Return the best candidate of each active node, -1 where none is legal; two rounds."""
+        return self._compare(self._share(nodes, known, curvature, usable, min_child), known, nodes)
+
+    def ranks(
+        self, node: Indices, known: LevelGradients, curvature: Curvature, min_child: int
+    ) -> Indices:
+        """Return slots of single levels in the order of their mean gradients; two rounds.
+
+        Shapes: node (1, n_samples): 0 of rows of the fit, -1 of others; returns (n_ranked,): those
+        that have `min_child` rows, and leave as many.
+        """
+        root = LevelNodes(node, np.array([-1]), np.array([0]), np.array([0]))
+        usable = self.slots.levels[None].astype(np.uint8)
+        shares = self._share(root, known, [curvature], usable, min_child, {"ranked": True})
+        total_v, total_h = (to_ring(own, self.dtype) for own in (known.total_v, known.total_h))
+        v = candidates(shares.v, self.slots.observed, total_v)
+        h = candidates(shares.h, self.slots.observed, total_h)
+        if not self.hidden:
+            found = np.flatnonzero(shares.legal(self.slots.names)[0])
+            found = found[np.argsort(signed(v)[0, found] / signed(h)[0, found], kind="stable")]
+            return np.asarray(found[found % 2 == 0] // 2)  # with missing cells to the right
+        factors = Factors.of(shares.order, limits_of(known, root.active), v.shape[1])
+        # The arbiter is not told which end of the order is which.
+        reverse = shares.order[0] % 2 == 1
+        flips = (signed(factors.numerator) < 0) ^ reverse
+        told = self._ask_arbiter("rank", shares, factors.blinded(v, h, h), {
+            "flips": np.packbits(factors.placed(flips))
+        })  # fmt: skip
+        found = factors.order[0, told["place"]][:: -1 if reverse else 1]
+        return np.asarray(found[found % 2 == 0] // 2)
+
+    def _share(
+        self,
+        nodes: LevelNodes,
+        known: LevelGradients,
+        curvature: list[Curvature] | None,
+        usable: npt.NDArray[np.uint8],
+        min_child: int,
+        more: Mapping[str, Any] = MappingProxyType({}),
+    ) -> "LevelSums":
+        """Return the server's shares of sums over slots and active nodes; one round."""
         with_h, node, active = curvature is not None, nodes.node, nodes.active
         direct, parent = nodes.direct, nodes.parent
         if curvature is not None:
@@ -95,12 +137,12 @@ class LevelRounds:
             "active": active,
             "usable": usable,
             "min_child": min_child,
+            **more,
         }
-        limits = np.stack([known.limit_v[active], known.limit_h[active]])
         order = b""
         if self.hidden:
             order = self.federation.random_bytes(SEED_BYTES)
-            common |= {"limits": limits, "order": order}
+            common |= {"limits": limits_of(known, active), "order": order}
         own: dict[str, dict[str, Any]] = {}
         for name in names:
             helper = self._helper[name]
@@ -116,7 +158,13 @@ class LevelRounds:
         replies = self.federation.call("share", common, per_party=own)
         share_v, share_h = self._own_shares(replies, made)
         self._above = with_siblings(share_h, direct, parent, self._above)
-        return self._compare(replies, share_v, self._above[active], known, active, order)
+        share_h = self._above[active]
+        for name in [] if self.hidden else masks_v:
+            helped = [n for n in names if self._helper[n] == name]
+            at = np.flatnonzero(np.repeat([n in helped for n in names], slots.widths))
+            share_v[:, at] += replies[name]["helper_v"]
+            share_h[:, at] += replies[name]["helper_h"]
+        return LevelSums(replies, share_v, share_h, order)
 
     def route(
         self, trees: list[Tree], chosen: dict[tuple[int, int], int], inside: Flags, first: int
@@ -195,61 +243,64 @@ class LevelRounds:
                 out.append(told - own)
         return np.concatenate(found[0], axis=1), np.concatenate(found[1], axis=1)
 
-    def _compare(
-        self,
-        replies: dict[str, dict[str, Any]],
-        share_v: Ring,
-        share_h: Ring,
-        known: LevelGradients,
-        active: Indices,
-        order: bytes,
-    ) -> list[int]:
-        slots = self.slots
+    def _compare(self, shares: "LevelSums", known: LevelGradients, nodes: LevelNodes) -> list[int]:
+        slots, active = self.slots, nodes.active
         ring = {
             name: to_ring(getattr(known, name)[active], self.dtype)
             for name in ("correction", "total_v", "total_h", "l2")
         }
-        if not self.hidden:
-            share_v, share_h = share_v.copy(), share_h.copy()
-            for name in slots.names:
-                helped = [n for n in slots.names if self._helper[n] == name]
-                if not helped:
-                    continue
-                places = np.repeat([n in helped for n in slots.names], slots.widths)
-                share_v[:, places] += replies[name]["helper_v"]
-                share_h[:, places] += replies[name]["helper_h"]
         numerator = (
-            candidates(share_v, slots.observed, ring["total_v"]) + ring["correction"][:, None]
+            candidates(shares.v, slots.observed, ring["total_v"]) + ring["correction"][:, None]
         )
-        left = candidates(share_h, slots.observed, ring["total_h"]) + ring["l2"][:, None]
+        left = candidates(shares.h, slots.observed, ring["total_h"]) + ring["l2"][:, None]
         right = (ring["total_h"] + 2 * ring["l2"])[:, None] - left
         if not self.hidden:
-            legal = np.concatenate([replies[name]["legal"] for name in slots.names], axis=1)
             sums = [signed(part).astype(np.float64) for part in (numerator, left, right)]
-            may_win = np.asarray(legal, dtype=bool).reshape(len(active), -1)
-            may_win &= right_way(sums[0], self._directions)
+            may_win = shares.legal(slots.names) & right_way(sums[0], slots.directions)
             wins = best_of(sums[0], sums[1], sums[2], may_win)
             return [int(np.flatnonzero(row)[0]) if row.any() else -1 for row in wins]
-        limits = np.stack([known.limit_v[active], known.limit_h[active]])
-        factors = Factors.of(order, limits, numerator.shape[1])
+        factors = Factors.of(shares.order, limits_of(known, active), numerator.shape[1])
         signs = {}
-        if self._directions.any():
-            may = allowed_signs(signed(factors.numerator), self._directions)
+        if (directions := slots.directions).any():
+            may = allowed_signs(signed(factors.numerator), directions)
             signs["signs"] = np.packbits([factors.placed(plane) for plane in may])
-        told = self.federation.call(
-            "compare",
-            {
-                **self._keys,
-                **signs,
-                "number": int(replies[slots.names[0]]["number"]),
-                "parcels": [replies[name]["parcel"] for name in slots.names],
-                "shares": factors.blinded(numerator, left, right),
-            },
-            parties=[ARBITER],
-        )[ARBITER]
+        told = self._ask_arbiter("compare", shares, factors.blinded(numerator, left, right), signs)
         bounds = np.concatenate([[0], np.cumsum(told["count"])])
         won = [told["place"][a:b] for a, b in pairwise(bounds)]
         return [
             int(factors.order[q, places].min()) if len(places) else -1
             for q, places in enumerate(won)
         ]
+
+    def _ask_arbiter(
+        self, step: str, shares: "LevelSums", blinded: Ring, more: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        names = self.slots.names
+        asked = {
+            **self._keys,
+            **more,
+            "number": int(shares.replies[names[0]]["number"]),
+            "parcels": [shares.replies[name]["parcel"] for name in names],
+            "shares": blinded,
+        }
+        return self.federation.call(step, asked, parties=[ARBITER])[ARBITER]
+
+
+@dataclass(frozen=True)
+class LevelSums:
+    """The server's shares of a level, or with open histograms the sums."""
+
+    replies: dict[str, dict[str, Any]]
+    v: Ring  # (n_active, n_slots)
+    h: Ring  # (n_active, n_slots)
+    order: bytes  # See `Factors`
+
+    def legal(self, names: list[str]) -> Flags:
+        """Return which candidates are, (n_active, 2 * n_slots), where parties told it."""
+        told = np.concatenate([self.replies[name]["legal"] for name in names], axis=1)
+        return np.asarray(told, dtype=bool).reshape(len(told), -1)
+
+
+def limits_of(known: LevelGradients, active: Indices) -> Array:
+    """Return what no sum of active nodes exceeds, (2, n_active); see `Factors`."""
+    return np.stack([known.limit_v[active], known.limit_h[active]])

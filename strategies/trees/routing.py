@@ -24,6 +24,7 @@ _SPLITS, _TOLD = "node.trees.splits", "node.trees.told"
 _LEVELS = "node.trees.levels"
 SIDES = "node.trees.sides"
 _WHAT = "which side of splits of trees rows are on"
+_ORDER = "in which order levels of its columns are, by gradients that the server chose"
 _WINNERS = "which splits of trees gain most, by gradients that the server chose"
 _MOST_OF_SPLIT = 32.0
 """Bits of a row that a split tells at most: which one it is, and on which side the row is."""
@@ -124,6 +125,16 @@ def count_winners(party: Party, node: Indices, layout: SlotLayout, n_slots: int)
     count_sides(party, bits, layout, party.services.binding(), what=_WINNERS)
 
 
+def count_order(party: Party, node: Indices, layout: SlotLayout) -> None:
+    """Write down first what the order of levels tells of rows; node (n_trees, n_samples).
+
+    As with winners: a row whose gradient is far above all others' is in the level that comes first.
+    """
+    bits = (node >= 0).sum(axis=0) * bits_of_levels(layout)
+    content = party.services.binding() + b" order"  # beside the winners of the same message
+    count_sides(party, bits, layout, content, what=_ORDER)
+
+
 def count_sides(
     party: Party,
     number: Indices | Numbers,
@@ -154,6 +165,11 @@ def bits_of_codes(layout: SlotLayout) -> float:
     return float(np.log2(np.array(layout.n_bins) + 1.0).sum())
 
 
+def bits_of_levels(layout: SlotLayout) -> float:
+    """Return how many bits of a row the order of levels of nominal columns can tell at most."""
+    return float(np.log2(np.array(layout.n_bins)[np.array(layout.nominal, dtype=bool)] + 1.0).sum())
+
+
 def check_openings(
     party: Party, layout: SlotLayout, n_sides: int, *, growing: bool = False
 ) -> None:
@@ -163,7 +179,8 @@ def check_openings(
     `growing`: whether the best splits of nodes are told as well, which may be of any party.
     """
     limit = party.policy.openings
-    most = min(n_sides * (_MOST_OF_SPLIT if growing else 1.0), bits_of_codes(layout))
+    told = n_sides * _MOST_OF_SPLIT + bits_of_levels(layout) if growing else float(n_sides)
+    most = min(told, bits_of_codes(layout))
     if limit is not None and most > limit + ROUNDING:
         raise PolicyError(
             f"party {party.name!r}",

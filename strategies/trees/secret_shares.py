@@ -38,7 +38,7 @@ from strategies.trees.node_sums import (
     legal_of,
     to_slots,
 )
-from strategies.trees.routing import count_winners
+from strategies.trees.routing import count_order, count_winners
 
 Numbers: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 UnsignedRing: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
@@ -78,6 +78,7 @@ class ShareSteps(StepGroup):
         rho_h: Annotated[bytes, OWN] = b"",
         limits: Annotated[npt.NDArray[np.float64] | None, Shape(2, "active")] = None,
         order: bytes = b"",
+        ranked: bool = False,
     ) -> dict[str, Any]:
         """Make the shares of one level.
 
@@ -91,7 +92,8 @@ class ShareSteps(StepGroup):
         one line if all trees may use the same; min_child: the fewest rows of a node; masked_v,
         masked_h (n_trees, n_samples): v and h under rho; h comes with the first level of a tree;
         rho_v, rho_h: at a helper, the seed of the rho of those that it helps; limits, order: see
-        `Factors`; without them histograms are opened; returns ``number`` of the message;
+        `Factors`; without them histograms are opened; ranked: whether the arbiter is to learn
+        ratios of v and h over single levels, in place of gains; returns ``number`` of the message;
         ``owner_v`` of shape (n_active, n_own) and ``owner_h`` of shape (n_direct, n_own), the own
         shares; and either the sealed ``parcel``, or ``legal`` of shape (n_active, n_own, 2), and
         at a helper ``helper_v`` and ``helper_h`` of shape (n_active, n_helped).
@@ -113,6 +115,8 @@ class ShareSteps(StepGroup):
             self._check_rows(places, own)
         if limits is not None:
             count_winners(self.party, places.node, self.party.layout, sum(widths))
+            if ranked:
+                count_order(self.party, places.node, self.party.layout)
         parcels, seed = self.other(ParcelSteps), self.other(GroupKeySteps).seed
         number, asked = parcels.number, self.party.services.binding().hex()
 
@@ -146,7 +150,8 @@ class ShareSteps(StepGroup):
         parcel = None
         if helped is not None:
             mine = [n for n in names if helper[n] == self.name]
-            parcel = self._blinded(names, widths, mine, helped, observed, factors, limits)
+            right = 1 if ranked else -1
+            parcel = self._blinded(names, widths, mine, helped, observed, factors, limits, right)
         told["parcel"] = seal(parcels.shared, pack(marks, parcel), place_of(self.name, number))
         return told
 
@@ -231,10 +236,10 @@ class ShareSteps(StepGroup):
         streamed = Streamed(keys, dtype).rows
         if n_rows * width * np.dtype(dtype).itemsize > _HOLD_BYTES:
             return streamed
-        key = f"trees.stream {name} {tag.hex()} {np.dtype(dtype)}"
-        if key not in self.cache:
-            self.cache[key] = InMemory(streamed(0, n_rows))
-        held: InMemory = self.cache[key]
+        key, content = f"trees.stream {name}", (tag, np.dtype(dtype))
+        if self.cache.get(key, (None,))[0] != content:
+            self.cache[key] = content, InMemory(streamed(0, n_rows))
+        held: InMemory = self.cache[key][1]
         return held.rows
 
     def _blinded(
@@ -246,6 +251,7 @@ class ShareSteps(StepGroup):
         observed: Indices,
         factors: Factors,
         limits: npt.NDArray[np.float64],
+        right: int,
     ) -> Ring:
         """Return blinded shares of all candidates, under pads that the two helpers add and take."""
         shape = len(helped[0]), sum(widths)
@@ -253,7 +259,9 @@ class ShareSteps(StepGroup):
         places = np.repeat([name in mine for name in names], widths)
         every["v"][:, places], every["h"][:, places] = helped
         left = candidates(every["h"], observed)
-        blinded = factors.blinded(candidates(every["v"], observed), left, -left)
+        blinded = factors.blinded(
+            candidates(every["v"], observed), left, left if right > 0 else -left
+        )
         seed = self.party.secret_bytes("noise of gains")
         own = factors.placed(np.tile(np.repeat(places, 2), (shape[0], 1)))
         blinded += noise(seed, limits, 2 * shape[1]) * own

@@ -7,6 +7,7 @@ prepare         up: bins of each column, without names; public keys; of the arbi
 (group seed)    see `GroupKey`; one round
 send_masked     up, once for all trees: the rows of all slots under a key stream; a round for each
                 64 MiB of a party's
+(levels)        once, where there are nominal columns: share and rank, then send_masked again
 share           three rounds a level, see `rounds`; two with open histograms
 compare
 route
@@ -14,7 +15,8 @@ finish          parties keep their splits, and erase all keys
 ==============  ===================================================================================
 
 So a run takes ``4 + 3 depth trees`` rounds after greeting and alignment (``4 + 2 depth trees`` with
-open histograms), less where trees end early; all classes of an iteration share them.
+open histograms), three more to sort levels, less where trees end early; all classes of an iteration
+share them. Samples that are held out cost no round: their sides travel with those of the others.
 """
 
 from types import MappingProxyType
@@ -50,7 +52,6 @@ from strategies.trees.arbiter import TreeArbiter
 from strategies.trees.boosting import Boosting
 from strategies.trees.contributions import contributions_table, path_contributions
 from strategies.trees.grower import Grower
-from strategies.trees.masked_store import fetch
 from strategies.trees.model import prediction_table
 from strategies.trees.node_sums import Indices
 from strategies.trees.objectives import OBJECTIVES, Objective
@@ -58,6 +59,7 @@ from strategies.trees.party import COLUMN_NAMES, TreeParty
 from strategies.trees.predict import TreesPredictions
 from strategies.trees.rounds import LevelRounds
 from strategies.trees.secret_shares import HIDING, HISTOGRAMS
+from strategies.trees.slot_rows import SlotRows
 from strategies.trees.train import labels_of, prepare
 from strategies.trees.tree import Growth
 
@@ -87,6 +89,17 @@ DISCLOSURE = (
         "may use",
     ),
     (
+        "server",
+        "with levels='sorted', the order of each nominal column's levels (by numbers) by their "
+        "mean label, and every party that of its own columns: of levels that have min_child "
+        "labelled samples (and its min-rows), and leave as many; once a run",
+    ),
+    (
+        "every party",
+        "with dependence=true, the mean raw prediction for each bin of each of its columns, and "
+        "so how labels depend on them, all others at their shares of rows",
+    ),
+    (
         "a party that owns a split",
         "which samples come to it, with and without a label, and that it was the best",
     ),
@@ -95,7 +108,8 @@ DISCLOSURE = (
         "of each node, ratios of gains of its legal splits, to 2^-18, without knowing which "
         "split is which or of whom; how many there are; the number of bins of all columns. Where "
         "nodes state directions of columns: how many splits are of such, and which of these go "
-        "the other way",
+        "the other way. With levels='sorted', once: ratios of mean labels of the levels of all "
+        "nominal columns, less their mean, up to a factor and a sign",
     ),
     (
         "server",
@@ -119,6 +133,17 @@ DISCLOSURE = (
         "where blocks are missing, with patterns above 0: which parties hold the samples of "
         "each pattern that has trees of its own, and which labelled samples one of these holds",
     ),
+)
+
+
+_SENT = Repeat(
+    Round("send_masked", "rows of its bins, under the group's key stream", again=True),
+    at_most="n_samples",
+)
+_SHARE = Round(
+    "share",
+    "shares of sums of gradients over bins, under pads; open, the sums",
+    tells=(NOTHING, BITS),
 )
 
 
@@ -148,7 +173,8 @@ class VerticalGBDT(Strategy):
     -----
     Trees grow level by level to `max_depth`. A split is the best by second-order gain, and the
     first of those that are equal to 2^-18: in the order of parties, columns, bins. A split of a
-    nominal column sets one level against the others. Sums are of whole numbers, so trees are those
+    nominal column sets one level against the others, or divides levels by a threshold in the order
+    of their mean label. Sums are of whole numbers, so trees are those
     of a central booster to the split, but where two splits are closer than rounding: some 2^-15 of
     a gain, more of a gain that is next to nothing.
 
@@ -161,12 +187,35 @@ class VerticalGBDT(Strategy):
     numbers.
     """
 
-    objective: str = setting("binary", "What is predicted.", choices=OBJECTIVES)
-    n_trees: int = setting(100, "Iterations; of classes, each has a tree for each.", at_least=1)
-    max_depth: int = setting(6, "Levels of splits.", at_least=1, at_most=12)
+    objective: str = setting(
+        "binary",
+        "What is predicted: classes, expectations (squared error; counts, or amounts of which some "
+        "are 0, with a log link), or a quantile.",
+        choices=OBJECTIVES,
+    )
+    quantile: float = setting(0.5, "Which quantile 'quantile' predicts.", above=0, below=1)
+    tweedie_power: float = setting(
+        1.5, "Of 'tweedie': the power of the mean that the variance is.", above=1, below=2
+    )
+    class_weights: str = setting(
+        "",
+        "What samples of a class count for: 'balanced' (each class as much as others), or a number "
+        "above 0 for each class, such as '1, 5'; by default all alike. Probabilities shift with "
+        "them.",
+    )
+    n_trees: int = setting(
+        400, "Iterations at most; of classes, each has a tree for each.", at_least=1
+    )
+    max_depth: int = setting(4, "Levels of splits.", at_least=1, at_most=12)
     learning_rate: float = setting(0.1, "What the values of leaves are multiplied by.", above=0)
     n_bins: int = setting(
         32, "Bins of a column at most, beside that of missing cells.", at_least=2, at_most=254
+    )
+    levels: str = setting(
+        "sorted",
+        "Splits of nominal columns: one level against the others; 'sorted': or a threshold in the "
+        "order of their mean label (not of several classes).",
+        choices=("sorted", "single"),
     )
     l2: float = setting(0.0, "Added to the second derivatives of a leaf.", at_least=0)
     min_child: int = setting(20, "The fewest samples of a leaf.", at_least=1)
@@ -176,11 +225,15 @@ class VerticalGBDT(Strategy):
     colsample: float = setting(
         1.0, "Share of all columns that each iteration's trees may use.", above=0, at_most=1
     )
-    validation_share: float = setting(
-        0.0, "Share of the labelled samples that tell when to stop.", at_least=0, below=1
+    validation_share: float | None = setting(
+        None,
+        "Share of the labelled samples that tell when to stop; by default a fifth, but 2,000 "
+        "samples at most; 0: all are fitted, by `n_trees` trees.",
+        at_least=0,
+        below=1,
     )
     early_stopping: int = setting(
-        10,
+        20,
         "With validation: iterations without a better one after which boosting ends; the best "
         "number of iterations is kept.",
         at_least=1,
@@ -203,6 +256,11 @@ class VerticalGBDT(Strategy):
         choices=("parties", "columns"),
     )
 
+    dependence: bool = setting(
+        False,
+        "Whether parties are told, for their own pages, how predictions depend on their columns.",
+    )
+
     name: ClassVar[str] = "gbdt"
     removed = MappingProxyType(
         {"products": "histograms='open', which tells the server the same sums by masked products"}
@@ -212,16 +270,20 @@ class VerticalGBDT(Strategy):
         Round("prepare", "numbers of bins of its columns, without names; keys", tells=FACTS),
         Round("prepare", "its public key", tells=FACTS, ask=THE_ARBITER),
         Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE),
-        Repeat(
-            Round("send_masked", "rows of its bins, under the group's key stream", again=True),
-            at_most="n_samples",
+        _SENT,
+        If(
+            "levels == 'sorted'",
+            Maybe(
+                _SHARE,
+                If(
+                    "histograms != 'open'",
+                    Round("rank", "in which order levels are", ask=THE_ARBITER),
+                ),
+                _SENT,
+            ),
         ),
         Repeat(
-            Round(
-                "share",
-                "shares of sums of gradients over bins, under pads; open, the sums",
-                tells=(NOTHING, BITS),
-            ),
+            _SHARE,
             If(
                 "histograms != 'open'",
                 Round("compare", "which candidate of each node gains most", ask=THE_ARBITER),
@@ -263,7 +325,10 @@ class VerticalGBDT(Strategy):
     ) -> None:
         """Grow trees, have the parties keep their splits, and predict samples without a label."""
         labels = labels_of(federation, self.min_child)
-        objective = Objective.of(self.objective, labels[~np.isnan(labels)])
+        parameter = {"quantile": self.quantile, "tweedie": self.tweedie_power}
+        objective = Objective.of(
+            self.objective, labels[~np.isnan(labels)], parameter.get(self.objective, 0.0)
+        )
         course = Boosting(self, objective, labels, federation.rng, ~alignment.mask)
         growth = Growth(self.max_depth, self.min_child, self.l2)
         hidden, columns = self.histograms == "hidden", self.importance == "columns"
@@ -272,39 +337,39 @@ class VerticalGBDT(Strategy):
             # The parties' masked rows go into no journal: a run goes back to a snapshot.
             federation.checkpoint_every = 10  # iterations
         progress.total = course.n_steps
-        n_sides = course.most_trees * growth.max_depth
+        n_sides = course.most_trees * growth.max_depth + (self.levels == "sorted")
         slots, arguments, keys = prepare(federation, self.n_bins, n_sides, hidden, result)
         rounds = LevelRounds(federation, slots, hidden, keys)
         stating = [name for name in names if slots.monotone[name].any()]
-        if stating and objective.width > 1:
+        if stating and (objective.width > 1 or objective.name == "quantile"):
             raise ConfigError(
                 f"parties {stating} state directions of columns (trees.monotone.* in their node "
-                "configs), which probabilities of several classes, as they add up to one, cannot "
-                "all follow; take the keys out, or fit one class against the rest"
+                "configs), which neither probabilities of several classes, as they add up to one, "
+                "nor quantiles, whose leaves are fitted anew, can all follow; take the keys out, "
+                "or fit one class against the rest, or an expectation"
             )
         grower = Grower(rounds, growth)
 
-        def send() -> None:
-            fetch(federation, slots, arguments, rounds.dtype)
-
         def iterate(i: int) -> bool:
-            if not slots.masked:
-                with federation.asking_again(asked_at):
-                    send()
+            rows.provide(course)
             ended = course.iterate(i, grower, result)
             progress.step(i + 1, course.n_steps)
             return ended
 
-        asked_at = federation.course
-        send()
+        # Each of several classes would have an order of its own.
+        sorts = self.levels == "sorted" and objective.width == 1
+        rows = SlotRows(federation, rounds, arguments, sorts)
+        rows.send()
         federation.loop(course.n_steps, iterate, {"trees": course.state, "history": result.history})
         name = federation.random_bytes(16).hex()
+        result.predictor = model = course.model(name, names)
+        own = course.dependence(model, slots) if self.dependence else {}
         replies = federation.call(
             "finish",
             {"model": name, "columns": columns},
+            per_party=own,
             parties=[*names, ARBITER] if hidden else names,
         )
-        result.predictor = model = course.model(name, names)
         if not (model.party >= 0).any():
             result.notes.append(
                 "no tree has a split, so all predictions are alike: none lowers the loss with "
@@ -321,15 +386,15 @@ class VerticalGBDT(Strategy):
             table = prediction_table(model.loss, raw[:, rows])
             return table.set_axis(sample_index(alignment, result.labels, rows))
 
-        if len(rows := np.flatnonzero(np.isnan(course.labels))):
-            result.predictions = table_of(rows)
-            parts = path_contributions(model, leaves[:, rows])
+        if len(free := np.flatnonzero(np.isnan(course.labels))):
+            result.predictions = table_of(free)
+            parts = path_contributions(model, leaves[:, free])
             result.contributions = contributions_table(model, parts, result.predictions.index)
-        if len(rows := course.held_out):
-            held_out = table_of(rows)
+        if len(kept := course.held_out):
+            held_out = table_of(kept)
             result.evaluation = evaluate(
                 held_out,
-                pd.Series(course.labels[rows], held_out.index),
-                known=pd.Series(np.delete(course.labels, rows)),
+                pd.Series(course.labels[kept], held_out.index),
+                known=pd.Series(np.delete(course.labels, kept)),
                 what="held-out samples (validation_share)",
             )

@@ -98,3 +98,16 @@ def leaf_values(tree: Tree, g: Array, h: Array, inside: Flags, l2: float) -> Arr
             value = -g[fit].sum() / max(h[fit].sum() + l2, MIN_WEIGHT)
             out[i] = np.clip(value, node.low, node.high)
     return out
+
+
+def quantile_values(tree: Tree, residuals: Array, inside: Flags, quantile: float) -> Array:
+    """Return a quantile of each leaf's residuals, 0 of other nodes; shape (n_nodes,).
+
+    The pinball loss has no second derivative, so its leaves are fitted anew (Friedman, 2001,
+    Algorithm 3).
+    """
+    out = np.zeros(len(tree))
+    for i, node in enumerate(tree):
+        if node.left < 0:
+            out[i] = np.quantile(residuals[node.rows[inside[node.rows]]], quantile)
+    return out

@@ -202,10 +202,13 @@ def test_trees_of_the_preset_grow_with_an_arbiter_and_predict_new_rows(home, met
     """The last of the simulated nodes is the arbiter; predictions by boosted trees need none."""
     given = preset(method, "demo.")
     given |= {"labels": "demo", f"{method}.n-trees": 3, f"{method}.max-depth": 2}
+    given |= {"gbdt.dependence": True} if method == "gbdt" else {}
     run_app(simulated(3), strategy=method, run_name="fit", **given)
     folder = home / "results" / "server"
     result = Result.load(folder / "fit")
     assert result.model["splits"].sum() >= 3
+    told = list((home / "results/parties/fit").glob("*.partial-dependence.parquet"))
+    assert len(told) == (2 if method == "gbdt" else 0)
     unknown = demo_labels("breast-cancer", given["demo.missing-labels"]).isna()
     found = result.predictions["probability_1"]
     assert 100 < len(found) <= unknown.sum()

@@ -40,7 +40,7 @@ from strategies.vfem import VFEM, CompleteCase
 pytestmark = pytest.mark.slow
 
 N = 330
-ROWS = {"fedpsg-ar": 900}  # its counts of pairs of values are told from 100 samples on
+ROWS = {"fedpsg-ar": 900, "pipeline": 3000}  # counts of pairs, sums that differ between stages
 OF_ONE_ROW = {"bits", "predictions", "epsilon"}
 # All that a method may ask for, so that it runs to its end; what it tells is looked at.
 OPEN = {

@@ -52,7 +52,7 @@ class Run:
     def __init__(self, flower, log, arguments):
         self.log = log
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "apps.cli.main", "run", ".", "trial", *arguments],
+            [sys.executable, "-m", "apps.cli.main", *arguments],
             cwd=ROOT,
             env=flower.env,
             stdout=log.open("w"),
@@ -117,11 +117,15 @@ class Deployment:
 
     def submit(self, **config):
         """Start a run of the repository's app."""
-        self.count += 1
-        arguments = []
+        arguments = ["run", ".", "trial"]
         for key, value in config.items():
             text = str(value).lower() if isinstance(value, bool) else repr(value)
             arguments += ["--run-config", f"{key.replace('_', '-')}={text}".replace("'", '"')]
+        return self.start_run(*arguments)
+
+    def start_run(self, *arguments):
+        """Start `flwr-vertical` with these arguments."""
+        self.count += 1
         return Run(self.flower, self.flower.home / f"run-{self.count}.log", arguments)
 
     def folder(self, run_name):

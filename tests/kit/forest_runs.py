@@ -14,6 +14,7 @@ def central(tables, targets, seed, n_trees, depth, bootstrap=True, min_child=5, 
     `targets` are NaN where unknown; draws are those of the forest's seed.
     """
     codes, bins, nominal = pooled(tables, n_bins, len(targets))
+    nominal = {j: bins[j] + 1 for j in nominal}
     fit = np.flatnonzero(~np.isnan(targets))
     y, trees, votes = np.nan_to_num(targets), [], np.zeros(len(targets))
     for draw in range(n_trees):

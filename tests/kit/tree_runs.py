@@ -13,7 +13,7 @@ from strategies.trees.binning import fit_bins
 from strategies.trees.model import TreePart
 
 N = 400
-SMALL = {"n_trees": 3, "max_depth": 4, "n_bins": 12, "min_child": 8, "patterns": 0}
+SMALL = {"n_trees": 3, "max_depth": 4, "n_bins": 12, "min_child": 8, "validation_share": 0.0}
 
 
 def make_tables(n=N, seed=0, n_parties=2):

@@ -14,6 +14,9 @@ Guestrin, 2016, Equations 5 to 7) would write them:
   value (1) or the smaller one (-1), and neither side's leaves pass the mean of the two values. A
   node stays a leaf if values brought into its range do not lower the loss. A split into known and
   missing cells has no direction.
+* With `sorted_levels` codes of nominal columns are numbered anew, by the mean first gradient of
+  their rows (codes that leave fewer than `min_child` rows on a side last), and beside the splits of
+  one code a nominal column has those of an ordered one, which come after them.
 * Both sides have `min_child` rows at least. A node whose rows are all alike is not split.
 """
 
@@ -45,6 +48,9 @@ class Boosted:
     trees: list = field(default_factory=list)
     raw: np.ndarray = None
     base: np.ndarray = None
+    codes: np.ndarray = None
+    nominal: dict = None
+    """Of each nominal column, how many splits there are."""
 
     def splits(self, number, of_class=0):
         """Splits of a tree: set of (path, column, bin, side of missing cells)."""
@@ -57,14 +63,20 @@ class Boosted:
 
 def boost(
     codes, bins, y, objective="binary", n_trees=10, depth=4, rate=0.1, l2=0.0, min_child=20,
-    nominal=(), fit=None, monotone=None,
+    nominal=(), fit=None, monotone=None, sorted_levels=False,
 ):  # fmt: skip
     """Fit; `fit` are the rows that are fitted, the others are only routed."""
+    nominal = {j: 2 * bins[j] if sorted_levels else bins[j] + 1 for j in nominal}
     n = len(codes)
     fit = np.arange(n) if fit is None else fit
     base = start(y[fit], objective)
     raw = np.tile(base[:, None], (1, n))
-    out = Boosted(base=base)
+    if sorted_levels:
+        g, h = gradients(y, raw, objective)
+        codes = codes.copy()
+        for j in nominal:
+            codes[:, j] = renumbered(codes[:, j], bins[j], g[0], h[0], fit, min_child)
+    out = Boosted(base=base, codes=codes, nominal=nominal)
     for _ in range(n_trees):
         g, h = gradients(y, raw, objective)
         trees = []
@@ -77,6 +89,18 @@ def boost(
         out.trees.append(trees)
     out.raw = raw
     return out
+
+
+def renumbered(code, n_codes, g, h, fit, min_child):
+    """Number codes by the mean gradient of their rows; the last is that of missing cells."""
+    ranked = {}
+    for c in range(n_codes):
+        rows = fit[code[fit] == c]
+        if min_child <= len(rows) <= len(fit) - min_child:
+            ranked[c] = g[rows].sum() / h[rows].sum()
+    order = sorted(ranked, key=ranked.get) + [c for c in range(n_codes) if c not in ranked]
+    number = {c: rank for rank, c in enumerate(order)} | {n_codes: n_codes}
+    return np.array([number[c] for c in code])
 
 
 def start(y, objective):
@@ -173,10 +197,12 @@ def below_in_range(codes, bins, g, h, mine, node, l2, nominal, monotone, low, hi
 def goes_left(codes, split, bins, nominal):
     column, at, missing_left = split
     code = codes[:, column]
-    if at == bins[column]:  # of a nominal column: observed or not
-        left = code < bins[column]
-    else:
-        left = code == at if column in nominal else code <= at
+    last = bins[column]
+    if column in nominal and at < last:
+        left = code == at
+    else:  # of a nominal column up to all codes: that is, observed or not
+        threshold = at - (nominal[column] - last) if column in nominal else at
+        left = (code <= threshold) & (code < last)
     return left | ((code == bins[column]) & bool(missing_left))
 
 
@@ -189,11 +215,13 @@ def best_split(codes, bins, g, h, l2, min_child, nominal, largest, monotone):
     for j, last in enumerate(bins):
         code = codes[:, j]
         missing = code == last
-        for at in range(last + (j in nominal)):
-            if at < last and not (code == at).any():
+        n_splits = nominal.get(j, last)
+        for at in range(n_splits):
+            top = at if at < last else at - (n_splits - last)
+            whole = at == n_splits - 1
+            if not (code == top).any() and not (whole and j in nominal):
                 continue
             for missing_left in (0, 1):
-                whole = at == last if j in nominal else at == last - 1
                 if missing_left and (whole or not missing.any()):
                     continue
                 left = goes_left(codes, (j, at, missing_left), bins, nominal)

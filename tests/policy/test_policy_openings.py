@@ -9,11 +9,11 @@ import pytest
 from ledgered import IDS, N, Nodes, labels_of, tables
 
 from apps.cli.align import AlignOnly
+from apps.cli.policy_words import in_words
 from flwr_vertical import simulate
 from flwr_vertical.alignment.blind_rsa import BlindRsaAligner
 from flwr_vertical.crypto import commutative
 from flwr_vertical.errors import PartyError
-from flwr_vertical.policy.describe import in_words
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.privacy_ledger.database import reading

@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
+from apps.cli.policy_words import in_words
 from flwr_vertical.errors import ConfigError, PolicyError
-from flwr_vertical.policy.describe import in_words
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.run_request import RunRequest, check_request, needed_keys, refusals

@@ -129,7 +129,7 @@ def own_file(tmp_path_factory):
 def own(path, out, *more, label="income"):
     return [
         "trees", "--file", str(path), "--label", label, "--workers", "0", "--quick",
-        "--output", str(out), "--set", "own.trees=10", *more,
+        "--output", str(out), *more,
     ]  # fmt: skip
 
 
@@ -141,10 +141,10 @@ def test_a_file_of_ones_own_beside_other_boosters(own_file, tmp_path, capsys, me
     )  # fmt: skip
     assert main([*command, "--seeds", "2"]) == 0
     found = pd.read_csv(tmp_path / "own_by_seed.csv").set_index(["method", "seed"])
-    methods = {"flwr-vertical", "HistGradientBoosting", "LightGBM"}
-    assert methods - {"LightGBM"} <= set(found.index.levels[0]) <= methods
+    methods = {"flwr-vertical", "HistGradientBoosting", "LightGBM", "LightGBM, tuned"}
+    assert {"flwr-vertical", "HistGradientBoosting"} <= set(found.index.levels[0]) <= methods
     assert found.loc["flwr-vertical", "AUC"].between(0.6, 0.95).all()
-    assert (found["log loss"] < 0.7).all()
+    assert (found["log loss"] < 0.75).all()
     told = capsys.readouterr().out
     assert "flwr-vertical less it, within 0.001" in told
     assert "HistGradientBoosting" in told

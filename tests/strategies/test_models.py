@@ -14,6 +14,7 @@ from flwr_vertical import FileStorage, Model, Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from strategies import BUILTIN
 from strategies.copula import EVCDS, IEVCDS, VCDS
+from strategies.cox import Cox
 from strategies.fedpsg import FedPSGAR
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
@@ -76,10 +77,11 @@ WITH_MODEL = [
     IEVCDS(min_joint=10, iterations=2),
     FedPSGAR(n_associated=1),
     LDA(encoding="one-hot"),
+    Cox(encoding="one-hot"),
     JointNormal(),
     Scorecard(),
 ]
-WITHOUT = {"complete-case", "mean-impute", "single", "predict"} | {
+WITHOUT = {"complete-case", "mean-impute", "single", "predict", "pipeline"} | {
     "false-vfl", "fedhssl", "laser-vfl", "plug-vfl",
     "vanilla-vfl", "vertigan", "gbdt", "forest", "fknn", "max",
     "mean", "min", "most-frequent", "svm", "final-net",

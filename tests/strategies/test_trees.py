@@ -47,12 +47,15 @@ def with_arbiter(folder, tables):
 
 def test_rounds(data, hidden):
     levels = SMALL["n_trees"] * SMALL["max_depth"]
-    # Greeting and alignment; keys and bins, the group seed, masked slots, the end.
-    assert hidden[0].ledger.rounds == 2 + 4 + 3 * levels
+    # Greeting and alignment; keys and bins, the group seed, masked slots, the end; levels in order.
+    assert hidden[0].ledger.rounds == 2 + 4 + 3 + 3 * levels
     steps = hidden[0].ledger.to_frame().groupby("step")["round"].nunique()
-    assert steps["share"] == steps["compare"] == steps["route"] == levels
-    assert steps["send_masked"] == 1
-    assert fit(*data, histograms="open").ledger.rounds == 2 + 4 + 2 * levels
+    assert steps["share"] - 1 == steps["compare"] == steps["route"] == levels
+    assert steps["send_masked"] == 2
+    assert steps["rank"] == 1
+    assert fit(*data, histograms="open").ledger.rounds == 2 + 4 + 2 + 2 * levels
+    single = fit(*data, histograms="open", levels="single")
+    assert single.ledger.rounds == 2 + 4 + 2 * levels
     classes = make_labels(data[0], "multiclass")  # which share rounds
     result = fit(data[0], classes, objective="multiclass", n_trees=1)
     assert len(result.predictor.roots) == 3
@@ -85,7 +88,8 @@ def test_nodes_count_bits_of_rows_and_can_cap_them(data, tmp_path):
     # Each level tells which split is best, which may be of any row, and some rows their sides.
     said = [entry["what"] for entry in entries]
     assert sum("which splits of trees gain most" in what for what in said) >= 1
-    assert all("which side of splits" in what or "gain most" in what for what in said)
+    assert sum("in which order levels of its columns are" in what for what in said) >= 1
+    assert all("which side" in w or "gain most" in w or "in which order" in w for w in said)
     for name in tables:
         assert not nodes.entries("rows", name)  # no sum is opened
     # Twice as many trees could tell more than the node allows: nothing leaves at all.
@@ -129,7 +133,7 @@ def test_winners_of_gradients_of_one_row_are_counted_and_few(data, tmp_path, mon
         raise EnoughError
 
     monkeypatch.setattr(Grower, "grow", grow)
-    strategy = VerticalGBDT(**{**SMALL, "n_trees": 1, "max_depth": 2})
+    strategy = VerticalGBDT(**{**SMALL, "n_trees": 1, "max_depth": 2, "levels": "single"})
     logging.disable(logging.CRITICAL)
     try:
         with pytest.raises((EnoughError, PartyError)) as caught:
@@ -308,8 +312,8 @@ def test_rows_in_blocks_and_on_disk_make_the_same_trees(data, hidden, monkeypatc
     monkeypatch.setattr(masked_store.OnDisk, "append", keep)
     result = fit(*data)
     width = max(rows.shape[1] for rows in kept)
-    assert len(kept) == 2 * -(-N // ((1 << 15) // (8 * width)))
-    assert sum(len(rows) for rows in kept) == 2 * N
+    assert sum(len(rows) for rows in kept) == 4 * N  # anew after levels were sorted
+    assert max(len(rows) for rows in kept if rows.shape[1] == width) == (1 << 15) // (8 * width)
     np.testing.assert_array_equal(result.predictor.value, hidden[0].predictor.value)
     np.testing.assert_array_equal(result.predictor.party, hidden[0].predictor.party)
 

@@ -133,7 +133,7 @@ def test_classes_have_a_line_each(data):
 def test_expectations_by_hand():
     """One tree: bank's split, and below it on the left court's."""
     model = TreesModel(
-        "m", ["bank", "court"], "regression", np.array([10.0]),
+        "m", ["bank", "court"], "regression", 0.0, np.array([10.0]),
         tree=np.zeros(5, np.int32), number=np.arange(5, dtype=np.int32),
         party=np.array([0, 1, -1, -1, -1]), left=np.array([1, 3, -1, -1, -1]),
         right=np.array([2, 4, -1, -1, -1]), missing_left=np.zeros(5, np.uint8),

@@ -76,6 +76,7 @@ def test_trees_are_the_oracle_s(data, hidden, opened, histograms):
     codes, bins, nominal = pooled(data[0])
     monotone = {ORDER.index(column): d for (_, column), d in DIRECTIONS.items()}
     settings = {"min_child": SMALL["min_child"], "nominal": nominal, "monotone": monotone}
+    settings["sorted_levels"] = True
     expected = oracle.boost(
         codes, bins, data[1].to_numpy(), "binary", SMALL["n_trees"], SMALL["max_depth"], **settings
     )

@@ -1,6 +1,7 @@
 """Vertical boosting grows the trees of a plain central booster, to the split."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from oracles import trees as oracle
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -8,12 +9,13 @@ from sklearn.metrics import roc_auc_score
 from tree_runs import SMALL, N, fit, make_labels, make_tables, pooled, splits_of
 
 
-def central(tables, labels, objective="binary", **settings):
+def central(tables, labels, objective="binary", *, sorted_levels=True, **settings):
     codes, bins, nominal = pooled(tables)
     known = np.flatnonzero(labels.notna())
     return oracle.boost(
         codes, bins, labels.to_numpy(), objective, SMALL["n_trees"], SMALL["max_depth"],
-        min_child=SMALL["min_child"], nominal=nominal, fit=known, **settings,
+        min_child=SMALL["min_child"], nominal=nominal, fit=known,
+        sorted_levels=sorted_levels, **settings,
     )  # fmt: skip
 
 
@@ -69,10 +71,34 @@ def test_other_losses_and_l2(objective, l2):
     tables = make_tables(seed=3)
     labels = make_labels(tables, objective, seed=4)
     result = fit(tables, labels, objective=objective, l2=l2)
-    expected = central(tables, labels, objective, l2=l2)
+    expected = central(tables, labels, objective, l2=l2, sorted_levels=objective != "multiclass")
     assert_same_trees(result, expected)
-    raw = result.predictor.raw(result_leaves(result, tables))
+    raw = result.predictor.raw(result_leaves(result, expected, pooled(tables)[1]))
     np.testing.assert_allclose(raw, expected.raw, atol=1e-12)
+
+
+@pytest.mark.parametrize("histograms", ["hidden", "open"])
+def test_levels_may_be_sorted(histograms):
+    """Labels that a threshold in an order of many levels tells, and no single level."""
+    tables = make_tables(seed=7)
+    rng = np.random.default_rng(8)
+    tables["bank"]["b8"] = town = rng.choice(list("abcdefghij"), N)
+    effect = dict(zip("abcdefghij", rng.permutation(np.linspace(-1, 1, 10)), strict=True))
+    chance = 1 / (1 + np.exp(-np.vectorize(effect.get)(town)))
+    labels = pd.Series((rng.random(N) < chance).astype(float))
+    result, single = (
+        fit(tables, labels, histograms=histograms, levels=levels) for levels in ("sorted", "single")
+    )
+    expected = central(tables, labels)
+    assert_same_trees(result, expected)
+    assert_same_trees(single, central(tables, labels, sorted_levels=False))
+    column, (_, bins, nominal) = 4, pooled(tables)
+    assert column in nominal
+    splits = set().union(*(splits_of(result, t) for t in range(SMALL["n_trees"])))
+    assert any(j == column and at >= bins[column] for _, j, at, _ in splits)
+    assert result.metrics["train_loss"] < single.metrics["train_loss"]
+    again = result.predict(tables, labels, progress=False)
+    assert again.metrics["loss"] == pytest.approx(result.metrics["train_loss"], rel=1e-12)
 
 
 def test_three_parties_have_two_helpers():
@@ -100,10 +126,10 @@ def test_predictions_of_new_rows_and_of_parties_that_left():
     assert "court" in alone.notes[0]
 
 
-def result_leaves(result, tables):
+def result_leaves(result, expected, bins):
     """Leaf of each sample in each tree, from the parties' parts."""
     model = result.predictor
-    codes, bins, nominal = pooled(tables)
+    codes, nominal = expected.codes, expected.nominal
     out = np.zeros((len(model.roots), N), dtype=np.int64)
     for t, root in enumerate(model.roots):
         splits = {path: rest for path, *rest in splits_of(result, t)}

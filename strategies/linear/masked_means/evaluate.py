@@ -13,14 +13,14 @@ with private products. An owner and its helper together read mu, but no label.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from flwr_vertical import Federation
 from flwr_vertical.arrays import Array, Indices, Ring
-from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
-from flwr_vertical.products import Moments
+from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
 from flwr_vertical.products.arithmetic import Layout, open_vector_products
 from flwr_vertical.products.group_key import GroupKey
 from flwr_vertical.products.streams import SEED_BYTES, stream
@@ -29,6 +29,7 @@ from strategies.linear.masked_means.fixed_point import (
     N_DIGITS,
     N_LEADING,
     ByClass,
+    ByRow,
     Precision,
     choose_precision,
     from_digit_products,
@@ -40,6 +41,8 @@ from strategies.linear.masked_means.information import Roles, open_information, 
 from strategies.linear.masked_means.steps import REACH_STEP
 
 _ATTEMPT_BYTES = 16
+_ROOM = 1.5  # for the rounding of digits, and between one place and the next
+_FINER = 4.0  # times smaller sums are worth another round
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,20 @@ class Bound:
 
     total: float  # What the sum of their absolute values is expected not to exceed
     largest: float  # What none exceeds
+    heaviest: float = 1.0  # What no weight of a row exceeds, where weights are 1 on average
+
+    def over(self, top: float) -> "Bound":
+        """Return the bound of values divided by a number."""
+        return Bound(self.total / top, self.largest / top)
 
     def of_sum(self, n: int, digit: float, degree: int) -> float:
         """Return what no sum of values times products of digits exceeds."""
         # Leading digits have a root mean square of at most 2^8 and rounding (Cauchy, Schwarz).
         root = 1.01 * 2.0**DIGIT_BITS
-        by_total, by_largest = self.total * digit**degree, self.largest * n * root**degree
+        by_total, by_largest = (
+            self.total * digit**degree,
+            self.largest * self.heaviest * n * root**degree,
+        )
         # The sum of the values themselves must be right even where they exceed what is expected.
         return max(min(by_total, by_largest), self.largest * n)
 
@@ -141,7 +152,19 @@ class MaskedMeans:
         """Open sums of each centred column, (n_columns,), times the mean; one round."""
         sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
         found = self._ask(placed, shift, [mean], sizes, information=False)
-        return float(found["total"]), np.asarray(found["columns"])
+        return float(found["total"][0]), np.asarray(found["columns"][0])
+
+    def open_weighted(
+        self, placed: Placed, shift: float, mean: Expansion, weights: Array, bound: Bound
+    ) -> tuple[Array, Array]:
+        """Open sums of a function without a constant, and of each column times it, by weighting.
+
+        Shapes: weights (n_weightings, n): secret, 1 on average at most; returns (n_weightings,) and
+        (n_weightings, n_columns); one round.
+        """
+        sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
+        found = self._ask(placed, shift, [mean], sizes, information=False, weights=weights)
+        return np.asarray(found["total"]), np.asarray(found["columns"])
 
     def open_mean_by_class(
         self, placed: Placed, shift: float, functions: ByClass, bound: Bound
@@ -156,16 +179,67 @@ class MaskedMeans:
         found = self._ask(
             placed, shift, [functions.common], sizes, information=False, make=functions.features
         )
-        return float(found["total"]), np.asarray(found["columns"])
+        return float(found["total"][0]), np.asarray(found["columns"][0])
 
     def open_information(
-        self, placed: Placed, shift: float, expansions: list[Expansion], bounds: list[Bound]
+        self,
+        placed: Placed,
+        shift: float,
+        expansions: list[Expansion],
+        bounds: list[Bound],
+        weights: Array | None = None,
     ) -> tuple[Array, float | None]:
-        """Open products of 1 and centred columns with the variance, and the cumulant; one round."""
+        """Open products of 1 and centred columns with the variance, and the cumulant; one round.
+
+        Shapes: weights (1, n): secret, 1 on average at most; of one function without a constant.
+        """
         n = len(placed.alpha)
         sizes = [b.of_sum(n, self._largest, d) for b, d in zip(bounds, (2, 0), strict=False)]
-        found = self._ask(placed, shift, expansions, sizes, information=True)
+        found = self._ask(placed, shift, expansions, sizes, information=True, weights=weights)
         return np.asarray(found["information"]), found.get("cumulant")
+
+    def open_by_row(
+        self,
+        placed: Placed,
+        shift: float,
+        functions: ByRow,
+        bound: Bound,
+        like: Array | None = None,
+    ) -> Array:
+        """Open products of 1 and centred columns, weighted by a function by row, none below 0.
+
+        One round where it is known how large the sums are (`like`), as that decides how precise
+        they can be; else mostly two.
+
+        Shapes: like, returns (1 + n_columns, 1 + n_columns).
+        """
+
+        def ask(size: float) -> Array:
+            found = self._ask(
+                placed, shift, [functions.common], [size],
+                information=True, make=functions.features, n_digits=N_DIGITS,
+            )  # fmt: skip
+            return np.asarray(found["information"])
+
+        def size_of(sums: Array) -> float:
+            squares = np.diag(sums)[1:] / np.concatenate(list(self._scale.values())) ** 2
+            first, later = 4.0**DIGIT_BITS * squares.max(), 4.0 ** (DIGIT_BITS - 1) * sums[0, 0]
+            return float(max(_ROOM * first, later, bound.largest))
+
+        safe = bound.of_sum(len(placed.alpha), self._largest, 2)
+        if like is not None:
+            return ask(min(safe, _ROOM * size_of(like)))
+        found = ask(safe)
+        finer = size_of(found)
+        return ask(finer) if finer < safe / _FINER else found
+
+    def open_total(self, placed: Placed, shift: float, functions: ByRow, largest: float) -> float:
+        """Open the sum of a function by row, none of whose values exceeds `largest`; one round."""
+        sizes = [largest * len(placed.alpha)]
+        found = self._ask(
+            placed, shift, [functions.common], sizes, information=False, make=functions.features
+        )
+        return float(found["total"][0])
 
     def _ask(
         self,
@@ -176,13 +250,17 @@ class MaskedMeans:
         *,
         information: bool,
         make: Callable[[Ring, int], Ring] | None = None,
+        weights: Array | None = None,
+        n_digits: int = N_LEADING,
     ) -> dict[str, Any]:
         names, roles = self._names(), Roles(self._names())
         precision = choose_precision(expansions, sizes)
         first = expansions[0]
         alpha = placed.alpha - to_circle(np.array(shift))
         if make is None:
-            features = server_features(alpha, first.times, first.n_terms, precision.feature)
+            features = server_features(
+                alpha, first.times, first.n_terms, precision.feature, weights
+            )
         else:
             features = make(alpha, precision.feature)
         constants = [
@@ -200,6 +278,8 @@ class MaskedMeans:
             "constant": np.array(constants, dtype=np.uint64),
             "weight_bits": list(precision.weight),
             "information": information,
+            "n_weightings": 1 if weights is None else len(weights),
+            "n_digits": n_digits,
         }
         own: dict[str, dict[str, Any]] = {name: {} for name in names}
         for helper in dict.fromkeys(roles.helper.values()):
@@ -214,7 +294,7 @@ class MaskedMeans:
         while not self._masked and self.federation.next_step() in (None, "send_digits"):
             with self.federation.asking_again(self._asked_at):
                 self.send(self._group)
-        opened = self._information if information else self._mean
+        opened = partial(self._information, n_digits) if information else self._mean
         return self.federation.keep(
             "means", lambda: opened(total.values, total.public, roles, precision)
         )
@@ -239,18 +319,20 @@ class MaskedMeans:
         unit = 2.0 ** -precision.of(0)
         columns, totals = [], {}
         for name in roles.names:
-            shares = self._shares(public, roles, name, "mean", 0, N_DIGITS)
-            columns.append(from_digits(shares[:-1], N_DIGITS)[:, 0] * unit * self._scale[name])
-            totals[name] = int(shares[-1, 0].view(np.int64))
-        if len(set(totals.values())) > 1:
+            shares = self._shares(public, roles, name, "mean", slice(None), N_DIGITS)
+            columns.append(from_digits(shares[:-1], N_DIGITS).T * unit * self._scale[name])
+            totals[name] = shares[-1].view(np.int64).tolist()
+        if len(set(map(tuple, totals.values()))) > 1:
             raise ProtocolError(
                 f"the parties come to different sums of the same means ({totals}); do all nodes "
                 "run the same version of the strategy?"
             )
-        return {"columns": np.concatenate(columns), "total": totals[roles.first] * unit}
+        total = np.array(totals[roles.first]) * unit
+        return {"columns": np.concatenate(columns, axis=1), "total": total}
 
     def _information(
         self,
+        n_digits: int,
         sums: dict[str, Any],
         public: dict[str, dict[str, Any]],
         roles: Roles,
@@ -258,15 +340,17 @@ class MaskedMeans:
     ) -> dict[str, Any]:
         opened = open_information(
             roles,
-            self._layout,
-            {name: with_ones(masked, N_LEADING) for name, masked in self._masked.items()},
+            self._layout(n_digits),
+            {name: with_ones(masked, n_digits) for name, masked in self._masked.items()},
             {name: public[name]["rho"][0] for name in set(roles.helper.values())},
             public,
             np.asarray(sums["information"]).view(np.uint64),
         )
-        found: dict[str, Any] = {"information": self._assembled(opened) * 2.0 ** -precision.of(0)}
+        found: dict[str, Any] = {
+            "information": self._assembled(opened, n_digits) * 2.0 ** -precision.of(0)
+        }
         if len(precision.weight) > 1:
-            shares = self._shares(public, roles, roles.first, "cumulant", 1, 0)
+            shares = self._shares(public, roles, roles.first, "cumulant", slice(1, 2), 0)
             found["cumulant"] = float(shares[0, 0].view(np.int64)) * 2.0 ** -precision.of(1)
         return found
 
@@ -276,82 +360,34 @@ class MaskedMeans:
         roles: Roles,
         name: str,
         label: str,
-        function: int,
+        which: slice,
         n_digits: int,
     ) -> Ring:
-        """Open what an owner and its helper sent; shape (n_digits * n_columns + 1, 1)."""
+        """Open what an owner and its helper sent; (n_digits * n_columns + 1, n_values)."""
         helper = roles.helper[name]
         return open_vector_products(
             with_ones(self._masked[name], n_digits),
-            np.asarray(public[helper]["rho"])[function][:, None],
+            np.asarray(public[helper]["rho"])[which].T,
             public[name][f"owner:{label}"],
             public[helper][f"helper:{label}:{name}"],
         )
 
-    @property
-    def _layout(self) -> Layout:
-        return Layout({n: N_LEADING * len(s) + 1 for n, s in self._scale.items()})
+    def _layout(self, n_digits: int) -> Layout:
+        return Layout({n: n_digits * len(s) + 1 for n, s in self._scale.items()})
 
-    def _assembled(self, opened: Ring) -> Array:
+    def _assembled(self, opened: Ring, n_digits: int) -> Array:
         """Put digits together; every party's block has a column of 1, of which one is kept."""
-        layout, scale = self._layout, self._scale
+        layout, scale = self._layout(n_digits), self._scale
         starts = 1 + np.cumsum([0, *(len(s) for s in scale.values())])
         here = {n: slice(starts[k], starts[k + 1]) for k, n in enumerate(scale)}
         out = np.zeros((starts[-1], starts[-1]))
         for a in scale:
             for b in scale:
                 block = opened[layout.slice(a), layout.slice(b)]
-                values = from_digit_products(block[:-1, :-1], N_LEADING)
+                values = from_digit_products(block[:-1, :-1], n_digits)
                 out[here[a], here[b]] = values * np.outer(scale[a], scale[b])
             own = opened[layout.slice(a), layout.slice(a)]
-            out[0, here[a]] = from_digits(own[:-1, -1], N_LEADING) * scale[a]
+            out[0, here[a]] = from_digits(own[:-1, -1], n_digits) * scale[a]
             out[here[a], 0] = out[0, here[a]]
             out[0, 0] = float(own[-1, -1].view(np.int64))
         return out
-
-
-class EvaluatedColumns:
-    """Columns of a fit in units of their standard deviations, without those that do not vary."""
-
-    def __init__(
-        self,
-        means: MaskedMeans,
-        opened: Moments,
-        n_rows: int,
-        intercept: bool,
-        ridge: Array | float,
-        units: Array | None,
-    ) -> None:
-        self._means, self._intercept, self.evaluations = means, intercept, 0
-        self._mean, second = opened.sums[0] / n_rows, opened.products[0] / n_rows
-        self._covariance = second - np.outer(self._mean, self._mean)
-        spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
-        # What moments leave of a constant column is rounding.
-        self._varies = spread > 1e-6 * np.sqrt(np.maximum(np.diag(second), 1e-300))
-        self._varies &= ~opened.withheld[0]
-        self._kept = kept = np.flatnonzero(self._varies)
-        if not len(kept):
-            raise DataError("no column of any party varies over the samples of the fit")
-        self._scale = spread[kept]
-        self._second = self._in_units(self._covariance if intercept else second)
-        self.ridge = np.broadcast_to(ridge, spread.shape)[kept].copy()
-        if units is not None:
-            self.ridge *= (units[kept] / self._scale) ** 2
-
-    def _in_units(self, products: Array) -> Array:
-        """Return products of the columns that vary, in their units."""
-        kept = np.ix_(self._kept, self._kept)
-        return np.asarray(products[kept] / np.outer(self._scale, self._scale))
-
-    def _raw(self, slopes: Array) -> Array:
-        """Return coefficients of all columns, in the columns' units."""
-        beta = np.zeros(len(self._mean))
-        beta[self._kept] = slopes / self._scale
-        return beta
-
-    def _place(self, level: float, slopes: Array) -> tuple[float, Placed]:
-        """Put linear predictors on the circle; their level, columns being centred."""
-        beta = self._raw(slopes)
-        if not self._intercept:  # the parties centre their columns
-            level = float(self._mean @ beta)
-        return level, self._means.place(beta)

@@ -15,7 +15,7 @@ An evaluation takes two rounds, the information one. Under a penalty that shrink
 likelihood is evaluated again where these end, with the information there (`follow`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,8 +28,10 @@ from flwr_vertical.products import PrivateProducts
 from flwr_vertical.products.row_groups import max_vectors
 from strategies.linear.families import Family, check_labels
 from strategies.linear.masked_means.evaluate import MaskedMeans
-from strategies.linear.masked_means.problem import REACH, MeanFit, MeanProblem
+from strategies.linear.masked_means.problem import REACH, Beside, MeanFit, MeanProblem
+from strategies.linear.masked_means.residuals import ResidualSums
 from strategies.linear.masked_means.separation import (
+    NOTE_ON_WIDE,
     RIDGE,
     Watch,
     all_apart,
@@ -44,6 +46,12 @@ _STAYS = 0.01
 method, which leaves about the square."""
 _OF_INFORMATION = 2
 """Vectors that the information takes: variance and cumulant."""
+MORE = {
+    "pearson": ResidualSums.pearson,
+    "squares": ResidualSums.squares,
+    "squared means": ResidualSums.squared_means,
+}
+"""Sums over squared residuals, beside ``middle``, that of robust errors."""
 
 
 def fit_mean_model(
@@ -62,10 +70,15 @@ def fit_mean_model(
     follow: Callable[[MeanFit], tuple[float, Array]] | None = None,
     cure: str = "set a penalty",
     fewest: int | None = None,
+    beside: Beside | None = None,
+    more: Collection[str] | None = None,
 ) -> MeanFit:
     """Fit a binomial or Poisson model to columns of several parties.
 
     `fewest`: rows of the smallest set that a party counts vectors for; by default all of the fit.
+    `beside`: weights and offset of the samples of the fit; `moments` are of labels times weights.
+    `more`: sums over squared residuals to open at the end, ``middle`` or of `MORE`, beside the
+    information anew: a round for each, and two.
 
     Shapes: y (n_samples,): labels; those of samples that are not in the fit do not matter; group
     (n_samples,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,): in
@@ -79,19 +92,49 @@ def fit_mean_model(
     check_labels(family, own)
     names = [f"{party}:{name}" for party in federation.parties for name in columns[party]]
     if moments is None:
+        if beside is not None:
+            labels[group >= 0] *= beside.weights
         moments = products.moments(group, 1, labels[:, None])
     means = MaskedMeans(federation, products.group_key)
-    problem = MeanProblem(means, family, own, moments, names, intercept, ridge, units)
+    # With as many columns as rows there is no maximum before a penalty has selected.
+    wide = follow is not None and len(names) >= len(own)
+    start = np.maximum(ridge, RIDGE) if wide else ridge
+    problem = MeanProblem(means, family, own, moments, names, intercept, start, units, beside)
+    if wide:
+        problem.bound(np.arange(len(problem.ridge)), RIDGE)
     means.send(group)
     try:
         vectors = max_vectors(len(own) if fewest is None else fewest) - 1
-        search = _Search(problem, max_evaluations, vectors, cure)
+        # The information is opened once more where residuals are.
+        reserved = 0 if more is None else len(more) + _OF_INFORMATION
+        search = _Search(problem, max_evaluations, vectors - reserved, cure)
+        if wide:
+            search.notes.append(NOTE_ON_WIDE)
         found = search.maximum(penalised=follow is not None)
-        if follow is None:
-            return search.fit(found)
-        return search.followed(found, follow)
+        fit = search.fit(found) if follow is None else search.followed(found, follow)
+        if more is not None:
+            fit = _with_residuals(problem, fit, follow, more)
+        return fit
     finally:
         means.close()
+
+
+def _with_residuals(
+    problem: MeanProblem,
+    fit: MeanFit,
+    follow: Callable[[MeanFit], tuple[float, Array]] | None,
+    more: Collection[str],
+) -> MeanFit:
+    """Open the information once more, and sums over squared residuals, at the last coefficients."""
+    last = problem.own(*((fit.level, fit.beta) if follow is None else follow(fit)))
+    residuals = problem.residuals(float(last[0]), last[1:])
+    information = residuals.information(fit.information)
+    middle = residuals.middle() if "middle" in more else None
+    if middle is not None:
+        unused = np.append(False, ~fit.varies)
+        middle = np.where(np.logical_or.outer(unused, unused), 0.0, middle)
+    sums = {name: MORE[name](residuals) for name in more if name != "middle"}
+    return replace(fit, information=information, middle=middle, sums=sums)
 
 
 class _Search:
@@ -100,7 +143,7 @@ class _Search:
     def __init__(self, problem: MeanProblem, evaluations: int, vectors: int, cure: str) -> None:
         self._problem, self._cure = problem, cure
         self._evaluations, self._vectors = evaluations, vectors
-        self._notes: list[str] = []
+        self.notes: list[str] = []
 
     @property
     def _left(self) -> int:
@@ -112,7 +155,7 @@ class _Search:
     def maximum(self, penalised: bool) -> MeanMaximum:
         """Find the maximum of the likelihood, with a ridge on slopes that have none."""
         problem, start = self._problem, None
-        watch = Watch(problem, self._notes)
+        watch = Watch(problem, self.notes)
         while True:
             try:
                 found = maximise(
@@ -134,7 +177,7 @@ class _Search:
                 watch.bound(lost)
                 start = replace(found, slopes=np.where(problem.bounded, slopes / 2.0, slopes))
             elif penalised and problem.family.name == "binomial" and not problem.bounded.all():
-                self._notes = [note_on_all(problem, slopes)]
+                self.notes = [note_on_all(problem, slopes)]
                 problem.bound(np.arange(len(slopes)), RIDGE)
                 start = None
             else:
@@ -161,4 +204,4 @@ class _Search:
     def fit(self, found: MeanMaximum) -> MeanFit:
         """Return the fit in the columns' own units."""
         fit = self._problem.fit(found)
-        return replace(fit, evaluations=self._problem.evaluations, notes=tuple(self._notes))
+        return replace(fit, evaluations=self._problem.evaluations, notes=tuple(self.notes))

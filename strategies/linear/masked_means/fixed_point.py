@@ -14,7 +14,7 @@ room in 64 bits for as many rows as there may be, where 24-bit columns would not
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -99,15 +99,22 @@ def choose_precision(expansions: list[Expansion], bounds: list[float]) -> Precis
     return Precision(feature, weight)
 
 
-def server_features(alpha: Ring, times: int, n_terms: int, bits: int) -> Ring:
-    """Return sines and cosines, by turns, of multiples of the server's angle: (2 * n_terms, n)."""
-    out = np.empty((2 * n_terms, len(alpha)), dtype=np.uint64)
+def server_features(
+    alpha: Ring, times: int, n_terms: int, bits: int, weights: Array | None = None
+) -> Ring:
+    """Return sines and cosines, by turns, of multiples of the server's angle.
+
+    Shapes: weights (n_weightings, n): what rows count; by default 1; returns
+    (n_weightings * 2 * n_terms, n).
+    """
+    of_rows = np.ones((1, len(alpha))) if weights is None else weights
+    out = np.empty((len(of_rows), 2 * n_terms, len(alpha)), dtype=np.uint64)
     for start in range(0, len(alpha), _BLOCK):
         here = slice(start, start + _BLOCK)
         for h, (sine, cosine) in enumerate(harmonics(alpha[here], times, n_terms)):
-            out[2 * h, here] = rounded(sine, bits)
-            out[2 * h + 1, here] = rounded(cosine, bits)
-    return out
+            out[:, 2 * h, here] = rounded(sine * of_rows[:, here], bits)
+            out[:, 2 * h + 1, here] = rounded(cosine * of_rows[:, here], bits)
+    return out.reshape(-1, len(alpha))
 
 
 def combine(
@@ -120,20 +127,24 @@ def combine(
 ) -> Ring:
     """Combine features to values: ``mu + q`` of masked ones, ``q`` of the mask.
 
-    Shapes: features (2 * n_terms, n): of `server_features` under a mask, or the mask; gamma (n,):
-    by which the angles are turned; sine, cosine (n_functions, n_terms): coefficients; returns
-    (n_functions, n).
+    Shapes: features (n_weightings * 2 * n_terms, n): of `server_features` under a mask, or the
+    mask; gamma (n,): by which the angles are turned; sine, cosine (n_functions, n_terms):
+    coefficients, of one function if there are several weightings; returns (n_functions *
+    n_weightings, n).
     """
     n_functions, n_terms = sine.shape
-    out = np.zeros((n_functions, len(gamma)), dtype=np.uint64)
+    by_weighting = features.reshape(-1, 2 * n_terms, len(gamma))
+    out = np.zeros((n_functions * len(by_weighting), len(gamma)), dtype=np.uint64)
     for start in range(0, len(gamma), _BLOCK):
         here = slice(start, start + _BLOCK)
         for h, (s, c) in enumerate(harmonics(gamma[here], times, n_terms)):
             for f in range(n_functions):
                 a, b = sine[f, h], cosine[f, h]
                 of_sine, of_cosine = a * c + b * s, b * c - a * s
-                out[f, here] += rounded(of_sine, bits[f]) * features[2 * h, here]
-                out[f, here] += rounded(of_cosine, bits[f]) * features[2 * h + 1, here]
+                of_sine, of_cosine = rounded(of_sine, bits[f]), rounded(of_cosine, bits[f])
+                for k, own in enumerate(by_weighting):
+                    out[f + k, here] += of_sine * own[2 * h, here]
+                    out[f + k, here] += of_cosine * own[2 * h + 1, here]
     return out
 
 
@@ -183,3 +194,40 @@ class ByClass:
             out[2 * h] = rounded(b * s - a * c, bits)
             out[2 * h + 1] = rounded(a * s + b * c, bits)
         return out
+
+
+@dataclass(frozen=True)
+class ByRow:
+    """A sum of functions, each times a factor of the row that only the server knows."""
+
+    functions: list[Expansion]  # In the same harmonics, without constants
+    factors: Array  # (n_functions, n)
+
+    @property
+    def common(self) -> Expansion:
+        """What parties are told: sizes of the harmonics, as powers of two that no row exceeds."""
+        size = np.zeros(self.functions[0].n_terms)
+        for start in range(0, self.factors.shape[1], _BLOCK):
+            sine, cosine = self._coefficients(slice(start, start + _BLOCK))
+            size = np.maximum(size, np.hypot(sine, cosine).max(axis=0))
+        size = 2.0 ** np.ceil(np.log2(np.maximum(size, 1e-300)))
+        return replace(self.functions[0], constant=0.0, sine=np.zeros_like(size), cosine=size)
+
+    def features(self, alpha: Ring, bits: int) -> Ring:
+        """Return what takes the place of the server's sines and cosines, at most 1."""
+        first, size = self.functions[0], self.common.cosine
+        out = np.empty((2 * len(size), len(alpha)), dtype=np.uint64)
+        for start in range(0, len(alpha), _BLOCK):
+            here = slice(start, start + _BLOCK)
+            sine, cosine = (part / size for part in self._coefficients(here))
+            for h, (s, c) in enumerate(harmonics(alpha[here], first.times, len(size))):
+                a, b = sine[:, h], cosine[:, h]
+                out[2 * h, here] = rounded(b * s - a * c, bits)
+                out[2 * h + 1, here] = rounded(a * s + b * c, bits)
+        return out
+
+    def _coefficients(self, rows: slice) -> tuple[Array, Array]:
+        """Return those of sines and of cosines by row, each (n_rows, n_terms)."""
+        factors = self.factors[:, rows].T
+        sine = np.stack([one.sine for one in self.functions])
+        return factors @ sine, factors @ np.stack([one.cosine for one in self.functions])

@@ -73,8 +73,12 @@ def expand(
     tolerance: float = 1e-6,
     unit: Callable[[Array], Array] = np.ones_like,
     most_terms: int = _TERMS[-1],
+    constant: bool = True,
 ) -> list[Expansion]:
-    """Expand functions in the same harmonics, as few as are needed."""
+    """Expand functions in the same harmonics, as few as are needed.
+
+    Without a constant, values may be multiplied by weights of the rows.
+    """
     best: list[Expansion] | None = None
     # Fewer terms than the radius never are enough.
     enough = [n_terms for n_terms in _TERMS if radius < n_terms <= most_terms]
@@ -83,7 +87,7 @@ def expand(
         for n_terms in enough if times >= 1 else ():
             if best is not None and n_terms >= best[0].n_terms:
                 break
-            found = _fit(functions, radius, times, n_terms, tolerance, unit)
+            found = _fit(functions, radius, times, n_terms, tolerance, unit, float(constant))
             if all(one.error <= tolerance for one in found):
                 best = found
                 break
@@ -118,14 +122,15 @@ def _fit(
     n_terms: int,
     tolerance: float,
     unit: Callable[[Array], Array],
+    constant: float,
 ) -> list[Expansion]:
     n_nodes = max(5 * n_terms, 200)
     # Chebyshev's nodes: least squares there are close to the best uniform fit.
     nodes = radius * np.cos(np.pi * (np.arange(n_nodes) + 0.5) / n_nodes)
     between = radius * np.linspace(-1.0, 1.0, 2 * n_nodes + 1)
     frequencies = _frequencies(times, n_terms)
-    fine = _basis(between, frequencies)
-    left, singular, right = _svd(_basis(nodes, frequencies) / unit(nodes)[:, None])
+    fine = _basis(between, frequencies, constant)
+    left, singular, right = _svd(_basis(nodes, frequencies, constant) / unit(nodes)[:, None])
     out = []
     for function in functions:
         inner, truth = left.T @ (function(nodes) / unit(nodes)), function(between)
@@ -136,7 +141,8 @@ def _fit(
             error = float((np.abs(fine @ values - truth) / unit(between)).max())
             if best is None or error < best.error:
                 sine, cosine = values[1 : n_terms + 1], values[n_terms + 1 :]
-                best = Expansion(times, float(values[0]), sine, cosine, radius, error)
+                level = constant * float(values[0])
+                best = Expansion(times, level, sine, cosine, radius, error)
             if best.error <= tolerance:
                 break
         assert best is not None
@@ -144,9 +150,9 @@ def _fit(
     return out
 
 
-def _basis(t: Array, frequencies: Array) -> Array:
+def _basis(t: Array, frequencies: Array, constant: float) -> Array:
     angle = np.multiply.outer(t, frequencies)
-    return np.column_stack([np.ones(len(t)), np.sin(angle), np.cos(angle)])
+    return np.column_stack([np.full(len(t), constant), np.sin(angle), np.cos(angle)])
 
 
 def to_circle(t: Array) -> Ring:

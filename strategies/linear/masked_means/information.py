@@ -25,7 +25,7 @@ import numpy.typing as npt
 from flwr_vertical.arrays import Ring
 from flwr_vertical.products.arithmetic import Layout, helper_share, helpers, owner_share, product
 from flwr_vertical.products.streams import KeyStream
-from strategies.linear.masked_means.fixed_point import N_DIGITS, N_LEADING
+from strategies.linear.masked_means.fixed_point import N_DIGITS
 
 
 @dataclass(frozen=True)
@@ -195,30 +195,33 @@ class Answer:
         """Whom the party helps."""
         return [name for name, helper in self.roles.helper.items() if helper == self.party]
 
-    def shares(self, label: str, function: int, n_digits: int) -> dict[str, Ring]:
-        """Return shares of sums of a function with columns and 1, (n_digits * n_columns + 1, 1)."""
+    def shares(self, label: str, which: slice, n_digits: int) -> dict[str, Ring]:
+        """Return shares of sums of some values with columns and 1.
+
+        Shapes: returns (n_digits * n_columns + 1, n_values).
+        """
+        values, rho = self.values[which].T, self.rho[which].T
 
         def pad(name: str) -> Ring:
-            shape = n_digits * self.widths[name] + 1, 1
+            shape = n_digits * self.widths[name] + 1, values.shape[1]
             return self.secret(f"pad {label} {name!r}", shape).rows(0, shape[0])
 
         nothing = np.zeros((1, 1), dtype=np.uint64)
         owner = np.uint64(0) - pad(self.party)
         helping = {name: pad(name) for name in self.helped}
         for rows in self._blocks():
-            vector = self.values[function, rows, None]
-            owner += owner_share(with_ones(self.digits[rows], n_digits), vector, nothing)
+            owner += owner_share(with_ones(self.digits[rows], n_digits), values[rows], nothing)
             for name, share in helping.items():
                 mask = with_zeros(self.streams[name].rows(rows.start, rows.stop), n_digits)
-                share += helper_share(mask, self.rho[function, rows, None], nothing)
+                share += helper_share(mask, rho[rows], nothing)
         return {f"owner:{label}": owner} | {
             f"helper:{label}:{name}": share for name, share in helping.items()
         }
 
-    def information(self) -> tuple[dict[str, Ring], Ring]:
+    def information(self, n_digits: int) -> tuple[dict[str, Ring], Ring]:
         """Return what is handed over and the term of the private sum, of the first function."""
         roles, n = self.roles, len(self.digits)
-        width = {name: N_LEADING * w + 1 for name, w in self.widths.items()}
+        width = {name: n_digits * w + 1 for name, w in self.widths.items()}
         layout = Layout(width)
         owners = {name: self.secret(f"Z {name!r}", (n, w)) for name, w in width.items()}
         about = {name: self.secret(f"Y {name!r}", (n, w)) for name, w in width.items()}
@@ -229,11 +232,11 @@ class Answer:
         for rows in self._blocks():
             at = rows.start, rows.stop
             streams = Streams(
-                {name: with_zeros(s.rows(*at), N_LEADING) for name, s in self.streams.items()},
+                {name: with_zeros(s.rows(*at), n_digits) for name, s in self.streams.items()},
                 {name: s.rows(*at) for name, s in owners.items()},
                 {name: s.rows(*at) for name, s in about.items()},
             )
-            own = with_ones(self.digits[rows], N_LEADING)
+            own = with_ones(self.digits[rows], n_digits)
             rho = self.rho[0, rows] if self.helped else self.rho[0]
             how = own, self.values[0, rows], rho, streams
             for name, part in handed_over(self.party, roles, *how).items():

@@ -1,7 +1,7 @@
 """A binomial or Poisson model as the server sees it: sums of means at chosen coefficients."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,10 @@ from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments as Opened
 from strategies.linear.families import Family
-from strategies.linear.masked_means.evaluate import Bound, EvaluatedColumns, MaskedMeans, Placed
-from strategies.linear.masked_means.fourier import Expansion, expand
+from strategies.linear.masked_means.columns import EvaluatedColumns
+from strategies.linear.masked_means.evaluate import Bound, MaskedMeans, Placed
+from strategies.linear.masked_means.fourier import Expansion, expand, to_circle
+from strategies.linear.masked_means.residuals import ResidualSums
 from strategies.linear.masked_means.solver import MeanMaximum, MeanMoments
 
 REACH = {"binomial": 112.0, "poisson": 14.0}
@@ -23,6 +25,15 @@ _SINGULAR = 1e-9
 _ROUNDING = 1e-3  # of a sum that may be at its bound
 _FAR = 4.0
 """Means that sum up to more than so many times the labels are too far from the maximum."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What the server has beside the labels of the samples of a fit, all of shape (n,)."""
+
+    weights: Array  # What each counts, above 0
+    offset: Array  # What is added to each linear predictor
+    weighted: bool = True  # Whether the weights differ
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,9 @@ class MeanFit:
     # (n_columns,): columns that got a ridge since their coefficients would grow without end
     bounded: npt.NDArray[np.bool_]
     notes: tuple[str, ...] = ()  # What a user should know of these
+    # As `information`, of squared residuals in place of variances, where it was asked for
+    middle: Array | None = None
+    sums: dict[str, float] = field(default_factory=dict)  # Further sums that were asked for
 
     @property
     def converged(self) -> bool:
@@ -95,28 +109,25 @@ class MeanProblem(EvaluatedColumns):
         intercept: bool,
         ridge: Array | float = 0.0,
         units: Array | None = None,
+        beside: Beside | None = None,
     ) -> None:
         n = len(y)
+        self.beside = beside or Beside(np.ones(n), np.zeros(n), weighted=False)
+        weights, total = self.beside.weights, float(self.beside.weights @ y)
         super().__init__(means, opened, n, intercept, ridge, units)
         self.vectors, self._total = 0, 0.0
         self._last = 0.0, Placed(np.zeros(0, dtype=np.uint64), [], 0.0, 0.0)
         self.family, self._y, self._names = family, y, names
-        with_labels = opened.with_vectors[0, :, 0] - self._mean * y.sum() * intercept
+        with_labels = opened.with_vectors[0, :, 0] - self._mean * total * intercept
         self.bounded = np.zeros(len(self._kept), dtype=bool)
         with_labels = with_labels[self._kept] / self._scale
-        self.moments = MeanMoments(n, float(y.sum()), self._second, with_labels, intercept)
+        self.moments = MeanMoments(
+            float(weights.sum()), total, self._second, with_labels, intercept,
+            float(np.average(self.beside.offset, weights=weights)),
+        )  # fmt: skip
         if not self.ridge.any():
-            self._check_singular(self._in_units(self._covariance))
-
-    def _check_singular(self, correlation: Array) -> None:
-        values, vectors = np.linalg.eigh(correlation)
-        if values[0] < _SINGULAR:
-            involved = np.flatnonzero(np.abs(vectors[:, 0]) > 1e-3)
-            shown = ", ".join(self._names[self._kept[j]] for j in involved)
-            raise DataError(
-                f"columns follow from each other over the samples of the fit ({shown}); leave one "
-                "of them out"
-            )
+            shown = [names[j] for j in self._kept]
+            refuse_singular(self._in_units(self._covariance), shown)
 
     def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
         """Have the parties evaluate the mean; None where the predictors are out of reach."""
@@ -128,7 +139,14 @@ class MeanProblem(EvaluatedColumns):
             return None
         bound = self._bounds[0]
         self.vectors += 1
-        total, columns = self._means.open_mean(placed, placed.centre, mean, bound)
+        if self.beside.weighted:
+            top, rows = self._rows
+            totals, sums = self._means.open_weighted(
+                placed, placed.centre, mean, rows, bound.over(top)
+            )
+            total, columns = top * float(totals[0]), top * sums[0]
+        else:
+            total, columns = self._means.open_mean(placed, placed.centre, mean, bound)
         if total > (1.0 + _ROUNDING) * bound.total:
             return None
         self._total = total
@@ -145,14 +163,31 @@ class MeanProblem(EvaluatedColumns):
             functions.append(family.cumulant)
         expansions, bounds = self._expand(functions), self._bounds[1:][: len(functions)]
         self.vectors += len(functions)
-        information, cumulant = self._means.open_information(
-            placed, placed.centre, expansions, bounds
-        )
+        if self.beside.weighted:
+            top, rows = self._rows
+            smaller = [bound.over(top) for bound in bounds]
+            information, cumulant = self._means.open_information(
+                placed, placed.centre, expansions, smaller, rows
+            )
+            information = top * information
+            cumulant = None if cumulant is None else top * cumulant
+        else:
+            information, cumulant = self._means.open_information(
+                placed, placed.centre, expansions, bounds
+            )
         if not self._intercept:
             information = _about(information, self._mean)
         chosen, unit = np.r_[0, 1 + self._kept], np.r_[1.0, self._scale]
         return information[np.ix_(chosen, chosen)] / np.outer(unit, unit), (
             self._total if cumulant is None else cumulant
+        )
+
+    def residuals(self, level: float, slopes: Array) -> ResidualSums:
+        """Place linear predictors where sums of squared residuals are asked for."""
+        self._last = level, placed = self._place(level, slopes)
+        beside = self.beside
+        return ResidualSums(
+            self._means, self.family, self._y, beside.weights, beside.offset, placed, level
         )
 
     def bound(self, slopes: Indices, ridge: float) -> None:
@@ -176,9 +211,21 @@ class MeanProblem(EvaluatedColumns):
     @property
     def null_deviance(self) -> float:
         """Deviance of the model without columns."""
-        level = self.family.link(float(self._y.mean())) if self._intercept else 0.0
-        eta = np.full((len(self._y), 1), level)
-        return float(self.family.deviance(self._y[:, None], eta)[0])
+        return null_deviance(self.family, self._y, self.beside, self._intercept)
+
+    @property
+    def _rows(self) -> tuple[float, Array]:
+        """The largest weight, and weights over it, of shape (1, n)."""
+        top = float(self.beside.weights.max())
+        return top, self.beside.weights[None] / top
+
+    def _place(self, level: float, slopes: Array) -> tuple[float, Placed]:
+        """Put linear predictors on the circle, offsets included."""
+        level, placed = super()._place(level, slopes)
+        offset = self.beside.offset
+        alpha = placed.alpha + to_circle(offset)
+        low, high = placed.low + float(offset.min()), placed.high + float(offset.max())
+        return level, replace(placed, alpha=alpha, low=low, high=high)
 
     def _expand(self, functions: list[Callable[[Array], Array]]) -> list[Expansion]:
         family, (level, placed) = self.family, self._last
@@ -186,7 +233,8 @@ class MeanProblem(EvaluatedColumns):
         if not radius <= REACH[family.name]:
             raise DataError("out of reach")
         middle = level + placed.centre
-        typical = float(family.variance(np.array([family.link(float(self._y.mean()))]))[0])
+        mean = self.moments.labels / self.moments.n_rows
+        typical = float(family.variance(np.array([family.link(mean)]))[0])
 
         def unit(t: Array) -> Array:
             # Errors are relative to the variance where it is larger than usual.
@@ -195,60 +243,88 @@ class MeanProblem(EvaluatedColumns):
         def about(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
             return lambda t: function(middle + t)
 
-        return expand([about(f) for f in functions], radius, unit=unit)
+        constant = not self.beside.weighted
+        return expand([about(f) for f in functions], radius, unit=unit, constant=constant)
 
     @property
     def _bounds(self) -> list[Bound]:
         """How large mean, variance and cumulant are where they are evaluated."""
-        family, n, (level, placed) = self.family, len(self._y), self._last
+        family, n, (level, placed) = self.family, self.moments.n_rows, self._last
+        top = float(self.beside.weights.max())
         low, high = level + placed.low, level + placed.high
         ends = np.array([low, min(max(0.0, low), high), high])
         mean, variance, cumulant = (
             float(f(ends).max()) for f in (family.mean, family.variance, family.cumulant)
         )
-        total = min(_FAR * float(self._y.sum()), n * mean)
+        total = min(_FAR * self.moments.labels, n * mean)
         return [
-            Bound(total, mean),
-            Bound(min(total, n * variance), variance),
-            Bound(n * cumulant, cumulant),
+            Bound(total, top * mean),
+            Bound(min(total, n * variance), top * variance),
+            Bound(n * cumulant, top * cumulant),
         ]
 
     def fit(self, found: MeanMaximum) -> MeanFit:
         """Return the fit in the columns' own units."""
         beta = self._raw(found.slopes)
-        unit, chosen = np.r_[1.0, self._scale], np.r_[0, 1 + self._kept]
-        information = np.zeros((len(beta) + 1, len(beta) + 1))
-        information[np.ix_(chosen, chosen)] = found.information * np.outer(unit, unit)
-        level = found.level
-        if not self._intercept:
-            level = float(self._mean @ beta)
-            information = _about(information, -self._mean)
-        # The labels' own term, and the saturated model, from any linear predictor.
-        nothing = np.zeros(len(self._y))
-        at_zero = self.family.log_likelihood(self._y, nothing)
-        own = at_zero + float(self.family.cumulant(nothing).sum())
-        value = own + found.log_likelihood
-        deviance = float(self.family.deviance(self._y[:, None], nothing[:, None])[0])
+        level = found.level if self._intercept else float(self._mean @ beta)
+        weights, y = self.beside.weights, self._y
+        own = float(weights @ self.family.own_term(y))
+        value = own + float(weights @ (y * self.beside.offset)) + found.log_likelihood
+        saturated = own + float(weights @ self.family.saturated(y))
         return MeanFit(
             level=level,
             beta=beta,
             mean=self._mean,
-            information=information,
+            information=self.in_own_units(found.information),
             varies=self._varies,
             has_intercept=self._intercept,
             log_likelihood=value,
-            deviance=deviance + 2.0 * (at_zero - value),
+            deviance=2.0 * (saturated - value),
             evaluations=found.evaluations,
             distance=found.distance,
             ridge=self._spread_out(self.ridge * self._scale**2),
             bounded=self._spread_out(self.bounded),
         )
 
+    def in_own_units(self, information: Array) -> Array:
+        """Return an information of `inform` in the columns' own units, about their means."""
+        unit, chosen = np.r_[1.0, self._scale], np.r_[0, 1 + self._kept]
+        out = np.zeros((len(self._mean) + 1, len(self._mean) + 1))
+        out[np.ix_(chosen, chosen)] = information * np.outer(unit, unit)
+        return out if self._intercept else _about(out, -self._mean)
+
     def _spread_out(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return values of varying columns as such of all; shape (n_columns,)."""
         out = np.zeros(len(self._mean), dtype=values.dtype)
         out[self._kept] = values
         return out
+
+
+def null_deviance(family: Family, y: Array, beside: Beside, intercept: bool) -> float:
+    """Return the deviance of the model without columns."""
+    weights, eta = beside.weights, beside.offset
+    if intercept:
+        eta = eta + family.null_level(y, weights, eta)
+    return float(family.deviance(y[:, None], eta[:, None], weights[:, None])[0])
+
+
+def refuse_singular(correlation: Array, names: list[str]) -> None:
+    """Refuse columns, given their correlations, that follow from each other."""
+    values, vectors = np.linalg.eigh(correlation)
+    if values[0] < _SINGULAR:
+        shown = ", ".join(names[j] for j in np.flatnonzero(np.abs(vectors[:, 0]) > 1e-3))
+        raise DataError(
+            f"columns follow from each other over the samples of the fit ({shown}); leave one of "
+            "them out"
+        )
+
+
+def null_deviance(family: Family, y: Array, beside: Beside, intercept: bool) -> float:
+    """Return the deviance of the model without columns."""
+    weights, eta = beside.weights, beside.offset
+    if intercept:
+        eta = eta + family.null_level(y, weights, eta)
+    return float(family.deviance(y[:, None], eta[:, None], weights[:, None])[0])
 
 
 def _about(information: Array, mean: Array) -> Array:

@@ -17,6 +17,11 @@ from strategies.linear.masked_means.solver import MeanMaximum
 RIDGE = 0.5
 """Of a slope without a maximum, on its square, the column in standard deviations: a normal prior of
 standard deviation 1. What ``penalty="ridge"`` and scikit-learn put on all slopes by default."""
+NOTE_ON_WIDE = (
+    "there are as many columns as rows, or more, so the likelihood has no maximum without a "
+    f"penalty: all columns have a ridge of {RIDGE:g} on the square of each coefficient in standard "
+    "deviations, beside the penalty; no standard errors are given"
+)
 _LOST = 1e3
 """How many times larger the variance of a slope that grows without end is than at no effect."""
 _APART = 1e-3
@@ -61,7 +66,7 @@ def levels_of_one_kind(problem: MeanProblem) -> list[SeparatingLevel]:
     then the coefficient does not go on to grow (`Watch`).
     """
     moments, found = problem.moments, []
-    if not moments.intercept:
+    if not moments.intercept or problem.beside.weighted:  # moments then count no rows
         return []
     n, mean = moments.n_rows, moments.labels / moments.n_rows
     for j, covariance in enumerate(moments.with_labels / n):

@@ -36,11 +36,12 @@ _OVERSHOT = 0.7
 class MeanMoments:
     """What the labels and columns tell without means."""
 
-    n_rows: int
-    labels: float  # Sum of the labels
+    n_rows: float  # Or the sum of their weights
+    labels: float  # Sum of the labels, times the weights if there are any
     covariance: Array  # (n_columns, n_columns): of the columns, divisor `n_rows`
     with_labels: Array  # (n_columns,): sums of each centred column times the labels
     intercept: bool = True  # Whether the level is free, or 0
+    shift: float = 0.0  # Mean of what the server adds to linear predictors (its offset)
 
 
 class Source(Protocol):
@@ -257,7 +258,7 @@ def predicted_information(family: Family, moments: MeanMoments, here: Array, mea
     along = covariance @ slopes
     variance = float(slopes @ along)
     spread = np.sqrt(variance)
-    w = family.variance(here[0] + spread * _NODES)
+    w = family.variance(here[0] + moments.shift + spread * _NODES)
     w = w * _WEIGHTS
     out = np.empty((len(here), len(here)))
     unit = along / max(spread, 1e-150)
@@ -274,7 +275,7 @@ def _start(family: Family, moments: MeanMoments, ridge: Array) -> Array:
     but for a factor: the mean slope of the mean function.
     """
     mean = moments.labels / moments.n_rows
-    level = family.link(mean) if moments.intercept else 0.0
+    level = family.link(mean) if moments.intercept else moments.shift
     weight = moments.n_rows * float(family.variance(np.array([level]))[0])
     penalised = moments.covariance + np.diag(ridge) / weight
     slopes = np.linalg.solve(penalised, moments.with_labels / moments.n_rows)
@@ -287,7 +288,8 @@ def _start(family: Family, moments: MeanMoments, ridge: Array) -> Array:
             level = _level(family, mean, spread)
         slope = float(_WEIGHTS @ family.variance(level + spread * _NODES))
         factor = 0.5 * factor + 0.5 / slope
-    return np.concatenate([[level], slopes * (spread / max(np.sqrt(variance), 1e-150))])
+    slopes = slopes * (spread / max(np.sqrt(variance), 1e-150))
+    return np.concatenate([[level - moments.shift], slopes])
 
 
 def _level(family: Family, mean: float, spread: float) -> float:

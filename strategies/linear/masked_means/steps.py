@@ -29,7 +29,12 @@ from flwr_vertical.products.arithmetic import own_place
 from flwr_vertical.products.pair_keys import Names, PairKeyFields, Widths
 from flwr_vertical.products.streams import KeyStream, content_tag, stream
 from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits
-from strategies.linear.masked_means.fixed_point import N_DIGITS, combine, to_digits
+from strategies.linear.masked_means.fixed_point import (
+    N_DIGITS,
+    N_LEADING,
+    combine,
+    to_digits,
+)
 from strategies.linear.masked_means.fourier import CIRCLE, to_circle
 from strategies.linear.masked_means.information import Answer, Roles
 
@@ -40,6 +45,8 @@ _FARTHEST = 64.0
 
 _MOST_PERIODS = 1 << 20
 """Of a circle: by none, or by 2^63, key streams would not hide what features are multiplied by."""
+
+_MOST_WEIGHTINGS = 1 << 12
 
 _ROWS, _WITHHELD = "means.rows", "means.withheld"
 
@@ -134,6 +141,8 @@ class MaskedMeanSteps(StepGroup):
         information: bool,
         features: Annotated[Ring, OWN, Shape(None, None)],
         rho_seed: Annotated[bytes, OWN] = b"",
+        n_weightings: Annotated[int, Within(1, _MOST_WEIGHTINGS)] = 1,
+        n_digits: Annotated[int, Within(N_LEADING, N_DIGITS)] = N_LEADING,
     ) -> Summands:
         """Send what lets the server open sums of the columns with functions of the fits.
 
@@ -142,15 +151,22 @@ class MaskedMeanSteps(StepGroup):
         Fourier sums, see `combine`: of the mean; of variance and cumulant, if the information is
         wanted; constant (n_functions,): their constants; weight_bits: fraction bits of the
         weights, by function; information: whether to open the columns' products weighted by the
-        variance and the sum of the cumulant, or sums of the columns with the mean; features (2 *
-        n_terms, n): masked; rho_seed: at a helper, the seed of the mask of those that it helps;
-        not that of `features`; returns summed, with information: ``information``, see
-        `party_term`.
+        variance and the sum of the cumulant, or sums of the columns with the mean; features
+        (n_weightings * 2 * n_terms, n): masked, for each weighting of the rows that one function is
+        summed by; rho_seed: at a helper, the seed of the mask of those that it helps; not that of
+        `features`; returns summed, with information: ``information``, see `party_term`.
         """
         seed = self.other(GroupKeySteps).seed
         digits, scale = self._digits
-        check_fits(self.name, "features", features, Shape(2 * sine.shape[1], len(digits)))
+        shape = Shape(n_weightings * 2 * sine.shape[1], len(digits))
+        check_fits(self.name, "features", features, shape)
         check_fits(self.name, "cosine", cosine, Shape(*sine.shape))
+        n_values = len(sine) * n_weightings
+        if n_values > max(len(sine), n_weightings) or (information and n_weightings > 1):
+            raise ProtocolError(
+                f"party {self.name!r}: several weightings of rows go with sums of one function, "
+                f"got {n_weightings} with {len(sine)} functions"
+            )
         own = own_place(self.name, names, widths, len(scale))
         if column_tags[own] != content_tag(seed, digits):
             raise ProtocolError(
@@ -158,7 +174,7 @@ class MaskedMeanSteps(StepGroup):
                 "hides one content only"
             )
         group = np.where(self._chosen, 0, -1)
-        withheld = self.other(PrivateProductSteps).allow(group, 1, len(sine), attempt)[0]
+        withheld = self.other(PrivateProductSteps).allow(group, 1, n_values, attempt)[0]
         if (withheld & ~self._withheld).any():
             raise DataError(
                 f"party {self.name!r}: a value of one of its columns is too rare in the samples of "
@@ -174,11 +190,11 @@ class MaskedMeanSteps(StepGroup):
             return KeyStream(seed, f"means {what} {attempt.hex()} {asked}", shape)
 
         def added(helper: str) -> Ring:
-            return secret(f"delta {helper!r}", (len(sine), n)).rows(0, len(sine))
+            return secret(f"delta {helper!r}", (n_values, n)).rows(0, n_values)
 
         how = gamma, times, sine, cosine, weight_bits
         values = combine(features, *how) + constant[:, None] + added(roles.helper[self.name])
-        rho, public = np.zeros((len(sine), 0), dtype=np.uint64), {}
+        rho, public = np.zeros((n_values, 0), dtype=np.uint64), {}
         if self.name in roles.helper.values():
             mask = stream(rho_seed, "features", features.shape)
             rho = public["rho"] = combine(mask, *how) + added(self.name)
@@ -189,10 +205,10 @@ class MaskedMeanSteps(StepGroup):
         width = dict(zip(names, widths, strict=True))
         answer = Answer(self.name, roles, width, digits, values, rho, streams, secret)
         if not information:
-            return Summands({}, public | answer.shares("mean", 0, N_DIGITS))
+            return Summands({}, public | answer.shares("mean", slice(None), N_DIGITS))
         if len(sine) > 1:
-            public |= answer.shares("cumulant", 1, 0)
-        told, term = answer.information()
+            public |= answer.shares("cumulant", slice(1, 2), 0)
+        told, term = answer.information(n_digits)
         return Summands({"information": term}, public | told, modular=("information",))
 
     # -- the own columns over the samples of the fit ----

@@ -115,11 +115,14 @@ class Predictor(Model):
         """Choose the regression of each row; see `find_patterns`."""
         return find_patterns(self.present, self.unseen, held)
 
-    def table(self, held: Flags, term: npt.NDArray[Any]) -> pd.DataFrame:
+    def table(
+        self, held: Flags, term: npt.NDArray[Any], shift: Array | float = 0.0
+    ) -> pd.DataFrame:
         """Turn sums of terms into predictions.
 
         Shapes: held (n_rows, n_parties): which of `parties` have each row; term (n_rows,), with
-        classes (n_rows, *scores): sum of the parties' terms in units of the grid.
+        classes (n_rows, *scores): sum of the parties' terms in units of the grid; shift (n_rows,):
+        what the server adds.
         """
         chosen = self.patterns_of(held)
         if self.classes:
@@ -133,7 +136,7 @@ class Predictor(Model):
         )
         return prediction_table(
             self.family,
-            self.level[chosen] + self.grid * np.asarray(term, dtype=np.float64),
+            self.level[chosen] + self.grid * np.asarray(term, dtype=np.float64) + shift,
             self.unseen[chosen] + absent @ self.absent_variance,
             np.maximum(self.leverage[chosen] - absent @ self.absent_leverage, 0.0) + rounding,
             self.noise,
@@ -150,6 +153,7 @@ def keep_and_predict(
     *,
     standardized: bool = False,
     step: str = "keep_model",
+    shift: Array | float = 0.0,
 ) -> Total:
     """Give each party its coefficients to keep, and predict the samples without a label; one round.
 
@@ -158,8 +162,10 @@ def keep_and_predict(
 
     Shapes: free (n_unlabelled,): aligned row numbers of samples without a label (`Problem.free`);
     free_mask (n_unlabelled, n_parties): true where a party lacks such a sample
-    (`Problem.free_mask`).
+    (`Problem.free_mask`); shift (n_unlabelled,): what the server adds to their linear predictors.
     """
+    if not getattr(federation, "predicts", True):  # a stage of a pipeline that selects columns
+        free, free_mask = free[:0], free_mask[:0]
     names = list(federation.parties)
     grid = _grid(regressions)
     digest = _digest(names, regressions, grid)
@@ -207,7 +213,7 @@ def keep_and_predict(
     result.predictor = predictor
     if len(free):
         note_bits(result, predictor, told)
-        result.predictions = predictor.table(~free_mask, total["term"]).set_axis(
+        result.predictions = predictor.table(~free_mask, total["term"], shift).set_axis(
             sample_index(alignment, result.labels, free)
         )
         result.labels = completed_labels(

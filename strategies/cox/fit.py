@@ -1,0 +1,269 @@
+"""Cox's partial likelihood over columns of several parties, nothing of a sample opened.
+
+=================  ===============================================================================
+round              what the server learns
+=================  ===============================================================================
+open_products      moments of the columns; sums of columns over events, and with weights by time
+send_digits        scales of the columns and their largest values, as powers of two
+place_fits         for each evaluation: how far the sum of fits reaches at most, to a grid
+open_means         for each evaluation, by knot k of time: ``S_k``, and the sum ``x_k`` of each
+                   column times ``E_k exp(eta)``; at the maximum: the columns' products weighted by
+                   ``H0 exp(eta)``
+=================  ===============================================================================
+
+Where labelled rows were completed, their columns are means given those of the parties that have
+them, about which ``x' beta`` still varies, with variance v under a joint normal model. A sample
+then has on average the hazard ``exp(eta + v / 2)`` (regression calibration: Prentice, 1982), so the
+server multiplies ``E_k`` by ``exp(v / 2)`` at each evaluation, and errors are a sandwich.
+
+The score is ``sum over events of x_i - sum over k of lambda_k x_k`` (`risk_sets`); the information
+is the weighted products less what lambda takes (`RiskSets.taken_by`). The server weighs each
+sample's sines and cosines by ``E_k`` before it masks them, so parties see no time.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.errors import DataError
+from flwr_vertical.products import Moments
+from strategies.cox.risk_sets import RiskSets
+from strategies.linear.masked_means.columns import EvaluatedColumns
+from strategies.linear.masked_means.evaluate import Bound, MaskedMeans, Placed
+from strategies.linear.masked_means.fourier import Expansion, expand
+from strategies.linear.masked_means.problem import refuse_singular
+from strategies.linear.masked_means.solver import corrected, rises
+
+REACH = 10.0
+"""Linear predictors farther from their centre are refused."""
+_LEAST_RADIUS = 0.5
+_FAR = 4.0
+"""Sums that are so many times those of normal columns are too far from the maximum."""
+_ROUNDING = 1e-3
+_NEAR = 5e-3
+"""Standard errors to the maximum at which the information is asked for: Newton's last step leaves
+about the square."""
+_OVERSHOT = 0.7
+"""A step whose score points back by more than this share went much too far."""
+_MOST_HALVINGS = 6
+_GROWS = 0.1
+"""Of a column in standard deviations: a last step that is longer has no end."""
+_CONVERGED = 0.05
+_MOST_EVALUATIONS = 30
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What is not known of the columns of completed rows, in units of the columns as offered."""
+
+    unseen: Array  # (n_patterns, n_columns, n_columns): covariance about the means, by who holds
+    pattern: Indices  # (n,): of each row of the fit
+
+    def variance(self, beta: Array) -> Array:
+        """Return that of each row's linear predictor, shape (n,)."""
+        return np.asarray(np.einsum("pij,i,j->p", self.unseen, beta, beta)[self.pattern])
+
+    def between(self, beta: Array) -> Array:
+        """Return the covariance over rows of its derivative by the coefficients, halved."""
+        slopes = (self.unseen @ beta)[self.pattern]
+        return np.asarray(np.atleast_2d(np.cov(slopes.T, bias=True)))
+
+
+@dataclass(frozen=True)
+class CoxFit:
+    """The maximum, in units of the columns as they are offered; 0 for those that do not vary."""
+
+    beta: Array  # (n_columns,)
+    covariance: Array  # (n_columns, n_columns)
+    log_likelihood: float
+    sums: Array  # (n_knots,): the S_k, columns less their means over the samples of the fit
+    residuals: Array | None  # (n_columns,): sum of Schoenfeld's residuals by rank of time
+    evaluations: int
+    distance: float  # Length of the last step, in standard errors
+
+
+@dataclass(frozen=True)
+class _At:
+    """What was opened at some coefficients, in units of standard deviations."""
+
+    slopes: Array  # (n_kept,)
+    sums: Array  # (n_knots,)
+    columns: Array  # (n_knots, n_kept)
+    score: Array  # (n_kept,)
+    log_likelihood: float
+
+
+class PartialLikelihood(EvaluatedColumns):
+    """The likelihood in units of columns' standard deviations, without constant columns."""
+
+    def __init__(
+        self,
+        means: MaskedMeans,
+        risk: RiskSets,
+        opened: Moments,
+        vectors: Array,
+        names: list[str],
+        completed: Completed | None,
+    ) -> None:
+        n = len(risk.event)
+        super().__init__(means, opened, n, True, 0.0, None)
+        self._risk, self._names, self._completed = risk, names, completed
+        refuse_singular(self._second, [names[j] for j in self._kept])
+        centred = opened.with_vectors[0] - np.outer(self._mean, vectors.sum(axis=0))
+        self._with = centred[self._kept] / self._scale[:, None]
+        self._n_rows = n
+        self._last: tuple[Placed, Expansion, Bound] | None = None
+
+    @property
+    def n_knots(self) -> int:
+        """How many vectors an evaluation takes."""
+        return len(self._risk.exposure)
+
+    def evaluate(self, slopes: Array) -> _At | None:
+        """Have the parties evaluate the sums; None where linear predictors are out of reach."""
+        self.evaluations += 1
+        _, placed = self._place(0.0, slopes)
+        radius = max((placed.high - placed.low) / 2.0, _LEAST_RADIUS)
+        if radius > REACH:
+            return None
+        least = float(np.exp(-placed.centre))  # of the mean sample
+        (found,) = expand(
+            [np.exp], radius, unit=lambda t: np.maximum(np.exp(t), least), constant=False
+        )
+        largest = float(np.exp(radius))
+        spread = float(slopes @ self._second @ slopes)
+        typical = _FAR * self._n_rows * least * float(np.exp(min(spread / 2.0, 2.0 * REACH)))
+        # Of mean 1: sums about late knots, over few samples, are as exact as others.
+        more = self._more(slopes)
+        exposure = self._risk.exposure * np.exp(more)
+        size = exposure.mean(axis=1)
+        weights = exposure / size[:, None]
+        bound = Bound(min(typical, self._n_rows * largest), largest, float(weights.max()))
+        self._last = placed, found, bound
+        total, columns = self._means.open_weighted(placed, placed.centre, found, weights, bound)
+        if (total > (1.0 + _ROUNDING) * bound.total).any():
+            return None
+        unit = size * float(np.exp(placed.centre))
+        sums, columns = total * unit, columns[:, self._kept] / self._scale * unit[:, None]
+        score = self._with[:, 0] - self._risk.levels(sums) @ columns
+        of_events = float(self._with[:, 0] @ slopes + more @ self._risk.event)
+        value = self._risk.log_likelihood(of_events, sums)
+        return _At(slopes, sums, columns, score, value)
+
+    def inform(self, here: _At) -> Array:
+        """Have the parties open the information where the sums were evaluated last."""
+        assert self._last is not None
+        placed, expansion, bound = self._last
+        levels = self._risk.levels(here.sums)
+        weights = levels @ self._risk.exposure * np.exp(self._more(here.slopes))
+        size = float(weights.mean())
+        weights = weights[None] / size
+        bound = replace(bound, heaviest=float(weights.max()))
+        opened, _ = self._means.open_information(
+            placed, placed.centre, [expansion], [bound], weights
+        )
+        kept = 1 + self._kept
+        products = opened[np.ix_(kept, kept)] / np.outer(self._scale, self._scale)
+        products *= size * float(np.exp(placed.centre))
+        return np.asarray(products - self._risk.taken_by(levels, here.columns))
+
+    def _more(self, slopes: Array) -> Array:
+        """Return half of the variance about each row's linear predictor, shape (n,)."""
+        if self._completed is None:
+            return np.zeros(self._n_rows)
+        return self._completed.variance(self._raw(slopes)) / 2.0
+
+    def _moved(self, slopes: Array) -> Array:
+        """Return by how much scores move less with coefficients than the information says.
+
+        In samples at risk normal columns ``x^`` have the mean ``(Sigma - V) beta`` by pattern,
+        whose covariance with ``V beta`` is minus that of ``V beta``.
+        """
+        if self._completed is None:
+            return np.zeros((len(slopes), len(slopes)))
+        at = np.ix_(self._kept, self._kept)
+        found = self._completed.between(self._raw(slopes))[at]
+        return np.asarray(self._risk.n_events * found / np.outer(self._scale, self._scale))
+
+    def maximise(self, most: int) -> CoxFit:
+        """Find the maximum; `most`: evaluations."""
+        most = min(most, _MOST_EVALUATIONS)
+        curvature, pairs = self._risk.n_events * self._second, list[tuple[Array, Array]]()
+        nothing = np.zeros(len(self._kept))
+        # Without columns all lambda are 1, and nothing need be opened.
+        null = self._with[:, 0] - self._with[:, 1]
+        here = _At(nothing, nothing, nothing, null, self._risk.null)
+        trial, halvings = _newton(curvature, null)[0], 0
+        while True:
+            if self.evaluations >= most:
+                raise self._refusal(trial)
+            found = self.evaluate(trial)
+            if found is None:
+                trial, halvings = (here.slopes + trial) / 2.0, halvings + 1
+                if halvings > _MOST_HALVINGS:
+                    raise self._refusal(trial)
+                continue
+            step, change = found.slopes - here.slopes, here.score - found.score
+            if rises(step, change):
+                pairs.append((step, change))
+            if found.score @ step < -_OVERSHOT * (here.score @ step) and self.evaluations < most:
+                # The maximum lies between.
+                trial = here.slopes + _newton(corrected(curvature, pairs), here.score)[0]
+                continue
+            here = found
+            step, distance = _newton(corrected(curvature, pairs), here.score)
+            if distance < _NEAR or self.evaluations >= most:
+                information = self.inform(here)
+                curvature, pairs = information - self._moved(here.slopes), []
+                step, distance = _newton(curvature, here.score)
+                if np.abs(step).max() > _GROWS and self.evaluations >= most:
+                    raise self._refusal(step)
+                if distance < 2.0 * _NEAR or self.evaluations >= most:
+                    return self._fit(here, step, curvature, information, distance)
+            trial = here.slopes + step
+
+    def _fit(
+        self, here: _At, step: Array, curvature: Array, information: Array, distance: float
+    ) -> CoxFit:
+        risk, kept, back = self._risk, self._kept, np.linalg.inv(curvature)
+        covariance = np.zeros((len(self._mean), len(self._mean)))
+        unit = np.outer(self._scale, self._scale)
+        covariance[np.ix_(kept, kept)] = back @ information @ back.T / unit
+        residuals = None
+        if self._with.shape[1] > 2:
+            by_rank = (risk.count * risk.ranks) @ risk.hats
+            residuals = np.zeros(len(self._mean))
+            at_risk = by_rank @ (here.columns / here.sums[:, None])
+            events = self._with[:, 2] * np.abs(risk.rank).max()
+            residuals[kept] = (events - at_risk) * self._scale
+        return CoxFit(
+            self._raw(here.slopes + step),
+            covariance,
+            here.log_likelihood + float(here.score @ step) / 2.0,
+            here.sums * np.exp(here.columns @ step / here.sums),
+            residuals,
+            self.evaluations,
+            distance,
+        )
+
+    def _refusal(self, slopes: Array) -> DataError:
+        size = np.abs(slopes)
+        shown = ", ".join(self._names[self._kept[j]] for j in np.flatnonzero(size > size.max() / 3))
+        return DataError(
+            f"no maximum of the likelihood was found in {self.evaluations} evaluations: "
+            f"coefficients of {shown} go on growing. A level without events has none: leave it out "
+            "or merge it. Transform columns with values far out, or have the parties allow more "
+            "'vectors' in their node config"
+        )
+
+
+def _newton(information: Array, score: Array) -> tuple[Array, float]:
+    """Return the step to the maximum, and its length in standard errors."""
+    step = np.asarray(np.linalg.solve(information, score), dtype=np.float64)
+    return step, float(np.sqrt(max(float(score @ step), 0.0)))
+
+
+def is_converged(fit: CoxFit) -> bool:
+    """Return whether the last step was so short that what it leaves does not matter."""
+    return fit.distance < _CONVERGED

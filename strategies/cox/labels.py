@@ -1,0 +1,86 @@
+"""Times and events in one column of labels: a time, negative where it was censored.
+
+One column, since labels are one column wherever they lie: at the server, in a file, at the party
+that holds them. The sign is the convention of XGBoost's ``survival:cox``.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.errors import DataError
+
+
+def survival_labels(
+    time: "pd.Series[Any]",
+    event: "pd.Series[Any]",
+    strata: "pd.Series[Any] | None" = None,
+    stratum_span: float | None = None,
+) -> "pd.Series[float]":
+    """Return times as labels, negative where they were censored.
+
+    Parameters
+    ----------
+    time : pandas.Series
+        Until the event or the end of observation, above 0, by sample ID; NaN = unknown.
+    event : pandas.Series
+        Whether the event was observed (0 or 1), by the same sample IDs.
+    strata : pandas.Series, optional
+        Stratum of each sample, whole numbers from 0, by the same sample IDs.
+    stratum_span : float, optional
+        With strata: a number that no time reaches, of which each stratum adds one more to its
+        times; `Cox` has the setting of this name.
+
+    Returns
+    -------
+    pandas.Series
+
+    Raises
+    ------
+    DataError
+        If sample IDs differ, or a time is not above 0 or reaches the span.
+    """
+    index = time.index
+    for name, other in (("event", event), ("strata", strata)):
+        if other is not None and not other.index.equals(index):
+            raise DataError(f"{name} must have the sample IDs of time, in the same order")
+    values, happened = time.to_numpy(dtype=float), event.to_numpy(dtype=float)
+    known = np.isfinite(values)
+    if not np.isin(happened[known], (0.0, 1.0)).all():
+        raise DataError("event must be 1 where it was observed, else 0, wherever there is a time")
+    if (values[known] <= 0.0).any():
+        raise DataError(
+            f"times must be above 0, got {values[known].min():g}; add half of the unit of time"
+        )
+    if strata is not None:
+        if stratum_span is None or values[known].max(initial=0.0) >= stratum_span:
+            raise DataError(
+                "strata need stratum_span, a number that no time reaches; the longest time is "
+                f"{values[known].max(initial=0.0):g}, and stratum_span {stratum_span}"
+            )
+        values = values + stratum_span * strata.to_numpy(dtype=float)
+    signed = np.where(happened == 1.0, values, -values)
+    return pd.Series(signed, index=index, name=time.name, dtype=float)
+
+
+def read_labels(labels: Array, span: float | None) -> tuple[Array, Flags, Indices]:
+    """Return times, events and strata of labels that are known, all of shape (n,)."""
+    if (labels == 0.0).any():
+        raise DataError(
+            "a time of 0 has no sign to say whether it was censored; cox needs labels above 0 for "
+            "events and below 0 for censored times (strategies.cox.survival_labels makes them)"
+        )
+    time, event = np.abs(labels), labels > 0.0
+    if not event.any():
+        raise DataError(
+            f"all {len(labels):,} labels are below 0: no event was observed. Labels are times, "
+            "negative where they were censored"
+        )
+    stratum = np.zeros(len(labels), dtype=np.int64)
+    if span is not None:
+        stratum = np.floor(time / span).astype(np.int64)
+        time = time - span * stratum
+        stratum = np.unique(stratum, return_inverse=True)[1].reshape(-1)
+    return time, event, stratum

@@ -1,0 +1,152 @@
+"""The party half of exploration: what it offers of its variables, and its own page."""
+
+from typing import Annotated, Any, Unpack
+
+import numpy as np
+import pandas as pd
+
+from flwr_vertical import Party, Summands, Uses, step
+from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps
+from flwr_vertical.products.masked import SendFields
+from flwr_vertical.products.pair_keys import Nonce
+from flwr_vertical.products.pairs import PairProductSteps
+from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits, takes_as
+from strategies.binning.bins import fit_column_bins
+from strategies.binning.steps import MOST_BINS, BinSteps
+from strategies.explore.columns import Offered, offer, sizes
+
+CORRELATIONS = "correlations"
+"""What a party keeps its page's table as, beside its own."""
+
+MEASURES = ("correlation", "rank correlation", "cramers v", "eta", "gaps")
+"""How two variables go together: numbers, their ranks, levels, numbers by level, missing cells."""
+
+_RANKS, _GAPS = "explore.ranks", "explore.gaps"
+_ROWS = 65_536  # at a time
+
+
+class ExploreParty(Party):
+    """Offers values, ranks and levels of its variables for products."""
+
+    pair_keys = Uses(PairKeySteps, sends="masked columns")
+    group_key = Uses(GroupKeySteps)
+    products = Uses(PairProductSteps, purpose="explore")
+    bins = Uses(BinSteps, purpose="explore")
+
+    def columns_to_multiply(self) -> HeldColumns:
+        """Return what is offered of the rows that take part."""
+        if "explore.columns" not in self.cache:
+            offered, rows = self._offered, np.flatnonzero(self._held)
+            names = [offered.variables.names[v] for v in offered.of]
+            self.cache["explore.columns"] = HeldColumns(
+                offered.values,
+                rows,
+                self.n_samples,
+                tuple(names),
+                squares=offered.squares,
+                variable=offered.variable,
+            )
+        columns: HeldColumns = self.cache["explore.columns"]
+        return columns
+
+    @step(repeatable=False)  # a key pair is drawn
+    def prepare_exploration(
+        self, nonce: Nonce, most: Annotated[int, Within(0, MOST_BINS)]
+    ) -> dict[str, Any]:
+        """Make the key pair of this run, and say how many columns could be offered.
+
+        Message: nonce: of this run; most: bins of a variable, 0 for none; returns what
+        `PairKeySteps.pair_key` does, `sizes`, and how many ``bins`` there are of all variables.
+        """
+        fewest, bins = self.policy.min_rows, 0
+        if most:
+            bins = sum(fit_column_bins(self.table, most, (), fewest, self.name).n_bins)
+        return {**self.pair_keys.pair_key(nonce), **sizes(self.table, fewest), "bins": bins}
+
+    @step
+    def send_masked(
+        self,
+        limbs: Annotated[int, Within(1, 2)],
+        owner: str,
+        sealed: Annotated[bytes, OWN],
+        ranks: bool,
+        gaps: bool,
+        **keys: Unpack[SendFields],
+    ) -> dict[str, Any]:
+        """Hand over the offered columns under a key stream, and say what they are.
+
+        Message: limbs, owner, sealed, **keys: see `PrivateProductSteps.send_masked`; ranks, gaps:
+        what is offered, see `offer`; returns as there, and ``variables.*``, see `Variables`.
+        """
+        self.state[_RANKS], self.state[_GAPS] = ranks, gaps
+        self.cache.pop("explore.offered", None), self.cache.pop("explore.columns", None)
+        told = self.products.send_masked(limbs, owner, sealed, **keys)
+        about = self._offered.variables.to_plain()
+        return told | {f"variables.{name}": values for name, values in about.items()}
+
+    @step
+    @takes_as(PairProductSteps.open_pairs)
+    def open_pairs(self, **arguments: Any) -> Summands:
+        """Send what opens pairwise moments, and own sums over the rows that others hold, too.
+
+        Message: see `PairProductSteps.open_pairs`; returns as there; publicly also ``shared_sums``
+        and ``shared_squares`` (n_parties, n_own): of the offered columns, over the rows that each
+        party holds, too; 0 of parties with which too few are shared.
+        """
+        told = self.products.open_pairs(**arguments)
+        columns, withheld = self.columns_to_multiply(), told.public["withheld"][0]
+        shared = np.asarray(arguments["held"]) & np.asarray(arguments["taken"])[:, None]
+        shared = (shared[columns.rows] & ~told.public["apart"]).T
+        sums = np.zeros((2, len(shared), columns.values.shape[1]))
+        for start in range(0, len(columns.rows), _ROWS):
+            rows = slice(start, start + _ROWS)
+            block = np.asarray(columns.values[rows], dtype=np.float64)
+            flags = shared[:, rows].astype(np.float64)
+            sums += np.stack([flags @ block, flags @ block**2])
+        sums[..., withheld] = 0.0
+        more = {"shared_sums": sums[0], "shared_squares": sums[1]}
+        return Summands(told.values, {**told.public, **more}, modular=told.modular)
+
+    @step
+    def finish_exploration(
+        self,
+        own: Annotated[Indices, Within(0, 2**31), OWN],
+        others: Annotated[list[str], Within(0, 2**31), OWN],
+        other: Annotated[Indices, Shape("own"), OWN],
+        measure: Annotated[Indices, Shape("own"), Within(0, len(MEASURES) - 1), OWN],
+        value: Annotated[Array, Shape("own"), Within(-1.0, 1.0), OWN],
+    ) -> dict[str, Any]:
+        """Keep how the own variables go with the others', and forget the seed.
+
+        Message: own (n_pairs,): number of the own variable; others: names of the others'
+        variables; other (n_pairs,): number among these; measure (n_pairs,): number in `MEASURES`;
+        value (n_pairs,): rounded to half of n^-1/2; returns nothing.
+        """
+        check_fits(self.name, "own", own, Within(0, len(self.table.columns) - 1))
+        check_fits(self.name, "other", other, Within(0, len(others) - 1))
+        self.group_key.erase_group_seed()
+        frame = pd.DataFrame(
+            {
+                "variable": np.array(self.table.columns, dtype=object)[own],
+                "other": np.array(others, dtype=object)[other],
+                "measure": np.array(MEASURES, dtype=object)[measure],
+                "value": value,
+            }
+        )
+        self.save_output(frame, CORRELATIONS)
+        return {}
+
+    @property
+    def _held(self) -> Flags:
+        held: Flags = self.to_aligned(np.ones(len(self.positions), dtype=bool), False)
+        return held
+
+    @property
+    def _offered(self) -> Offered:
+        if "explore.offered" not in self.cache:
+            rows = self.rows_of(np.flatnonzero(self._held))[1]
+            wanted = bool(self.state[_RANKS]), bool(self.state[_GAPS])
+            self.cache["explore.offered"] = offer(self.table, rows, self.policy.min_rows, *wanted)
+        offered: Offered = self.cache["explore.offered"]
+        return offered

@@ -1,0 +1,55 @@
+"""Columns of a fit by masked means, in the units in which the server searches."""
+
+import numpy as np
+
+from flwr_vertical.arrays import Array
+from flwr_vertical.errors import DataError
+from flwr_vertical.products import Moments
+from strategies.linear.masked_means.evaluate import MaskedMeans, Placed
+
+
+class EvaluatedColumns:
+    """Columns of a fit in units of their standard deviations, without those that do not vary."""
+
+    def __init__(
+        self,
+        means: MaskedMeans,
+        opened: Moments,
+        n_rows: int,
+        intercept: bool,
+        ridge: Array | float,
+        units: Array | None,
+    ) -> None:
+        self._means, self._intercept, self.evaluations = means, intercept, 0
+        self._mean, second = opened.sums[0] / n_rows, opened.products[0] / n_rows
+        self._covariance = second - np.outer(self._mean, self._mean)
+        spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
+        # What moments leave of a constant column is rounding.
+        self._varies = spread > 1e-6 * np.sqrt(np.maximum(np.diag(second), 1e-300))
+        self._varies &= ~opened.withheld[0]
+        self._kept = kept = np.flatnonzero(self._varies)
+        if not len(kept):
+            raise DataError("no column of any party varies over the samples of the fit")
+        self._scale = spread[kept]
+        self._second = self._in_units(self._covariance if intercept else second)
+        self.ridge = np.broadcast_to(ridge, spread.shape)[kept].copy()
+        if units is not None:
+            self.ridge *= (units[kept] / self._scale) ** 2
+
+    def _in_units(self, products: Array) -> Array:
+        """Return products of the columns that vary, in their units."""
+        kept = np.ix_(self._kept, self._kept)
+        return np.asarray(products[kept] / np.outer(self._scale, self._scale))
+
+    def _raw(self, slopes: Array) -> Array:
+        """Return coefficients of all columns, in the columns' units."""
+        beta = np.zeros(len(self._mean))
+        beta[self._kept] = slopes / self._scale
+        return beta
+
+    def _place(self, level: float, slopes: Array) -> tuple[float, Placed]:
+        """Put linear predictors on the circle; their level, columns being centred."""
+        beta = self._raw(slopes)
+        if not self._intercept:  # the parties centre their columns
+            level = float(self._mean @ beta)
+        return level, self._means.place(beta)

@@ -1,0 +1,86 @@
+"""Cox's partial likelihood row by row: ties by Breslow, strata, baseline, proportionality."""
+
+import numpy as np
+from scipy import optimize
+
+
+def partial(beta, x, time, event, stratum):
+    """Return the log partial likelihood, its score and its information, of all rows."""
+    value, score = 0.0, np.zeros(x.shape[1])
+    information, means = np.zeros((x.shape[1], x.shape[1])), np.full(x.shape, np.nan)
+    for i in np.flatnonzero(event):
+        at_risk = (time >= time[i]) & (stratum == stratum[i])
+        weight = np.exp(x[at_risk] @ beta)
+        share = weight / weight.sum()
+        means[i] = share @ x[at_risk]
+        value += x[i] @ beta - np.log(weight.sum())
+        score += x[i] - means[i]
+        information += (x[at_risk].T * share) @ x[at_risk] - np.outer(means[i], means[i])
+    return value, score, information, means
+
+
+def fit(x, time, event, stratum=None):
+    """Return coefficients, their covariance and the log partial likelihood, by Newton's method."""
+    stratum = np.zeros(len(x)) if stratum is None else stratum
+    beta = np.zeros(x.shape[1])
+    for _ in range(30):
+        value, score, information, _ = partial(beta, x, time, event, stratum)
+        beta = beta + np.linalg.solve(information, score)
+    return beta, np.linalg.inv(information), value
+
+
+def step_with_offset(beta, x, time, event, offset, steps=30):
+    """Return coefficients that solve the score with offsets, from others, and the information."""
+    order = np.argsort(-time)
+    x, event, offset = x[order], event[order], offset[order]
+    for _ in range(steps):  # without ties, rows at risk are those before
+        weight = np.exp(x @ beta + offset)
+        total = np.cumsum(weight)[:, None]
+        means = np.cumsum(weight[:, None] * x, axis=0) / total
+        square = np.cumsum(weight[:, None, None] * x[:, :, None] * x[:, None, :], axis=0)
+        spread = square / total[:, :, None] - means[:, :, None] * means[:, None, :]
+        information = spread[event].sum(axis=0)
+        beta = beta + np.linalg.solve(information, (x - means)[event].sum(axis=0))
+    return beta, information
+
+
+def baseline(beta, x, time, event, at):
+    """Return Breslow's cumulative hazard of the columns' means at times `at`."""
+    risk = np.exp((x - x.mean(axis=0)) @ beta)
+    jumps = np.array([1.0 / risk[time >= t].sum() for t in time[event]])
+    return np.array([jumps[time[event] <= t].sum() for t in at])
+
+
+def proportional(beta, covariance, x, time, event):
+    """Return the statistic of Grambsch and Therneau (1994) by column, by rank of time."""
+    means = partial(beta, x, time, event, np.zeros(len(x)))[3]
+    residuals, times = (x - means)[event], time[event]
+    rank = np.array([np.mean(times < t) + np.mean(times <= t) for t in times]) * len(times) / 2
+    centred = rank - rank.mean()
+    scaled = residuals @ covariance * len(times)
+    return (centred @ scaled) ** 2 / (len(times) * np.diag(covariance) * (centred @ centred))
+
+
+def with_knots(x, time, event, hats):
+    """Maximise the likelihood of a baseline that is Nelson and Aalen's, times functions of time.
+
+    hats (n_times, n_knots): their values at event times. Returns coefficients, and the log
+    likelihood on the scale of the partial one.
+    """
+    times, count = np.unique(time[event], return_counts=True)
+    jump = count / np.array([(time >= t).sum() for t in times])
+    before = time[:, None] >= times
+
+    def lost(theta):
+        beta, level = theta[: x.shape[1]], np.exp(theta[x.shape[1] :])
+        shape = hats @ level
+        eta = x @ beta
+        hazard = before @ (shape * jump)
+        at = np.searchsorted(times, time[event])
+        return np.sum(hazard * np.exp(eta)) - np.sum(eta[event]) - np.sum(np.log(shape * jump)[at])
+
+    theta = np.zeros(x.shape[1] + hats.shape[1])
+    for _ in range(3):  # from where it stops, until rounding
+        theta = optimize.minimize(lost, theta, method="BFGS", options={"gtol": 1e-8}).x
+    constant = event.sum() - count @ np.log(count)
+    return theta[: x.shape[1]], -lost(theta) + constant

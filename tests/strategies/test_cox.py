@@ -1,0 +1,433 @@
+"""Proportional hazards over parties, against statsmodels and row by row."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from statsmodels.duration.hazard_regression import PHReg
+
+from flwr_vertical import Result, simulate
+from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.policy.defaults import max_vectors
+from flwr_vertical.reports.report import report_html
+from strategies.cox import Cox, survival_labels
+from strategies.cox.model import concordance
+from strategies.cox.risk_sets import risk_sets
+from strategies.predict import Predict
+from tests.oracles import cox as oracle
+
+EVERY_TIME = {"policy": {"min-rows": 1, "vectors": 10**6, "openings": 10**6}}
+"""With which all event times are knots."""
+
+# lifelines needs pandas 2: its numbers are those of `CoxPHFitter().fit(frame, "time", "event",
+# fit_options={"precision": 1e-12, "r_precision": 1e-14})` and of `proportional_hazard_test(...,
+# time_transform="rank")` in an environment of its own.
+LIFELINES_COLUMNS = [
+    *("coef", "exp(coef)", "se(coef)", "coef lower 95%", "coef upper 95%"),
+    *("exp(coef) lower 95%", "exp(coef) upper 95%", "cmp to", "z", "p", "-log2(p)"),
+]
+LIFELINES = {
+    "coef": [0.0311418613, 0.41071275, 0.700965874, -0.0162658617],
+    "exp(coef)": [1.03163184, 1.50789215, 2.01569868, 0.983865713],
+    "se(coef)": [0.00754665762, 0.13234704, 0.116549639, 0.00452422817],
+    "coef lower 95%": [0.0163506842, 0.151317318, 0.47253278, -0.0251331859],
+    "exp(coef) upper 95%": [1.0470043, 1.95444874, 2.53298631, 0.992628764],
+    "z": [4.12657668, 3.10330136, 6.01431187, -3.59527881],
+    "-log2(p)": [14.729138, 9.02938449, 29.0441362, 11.5915211],
+}
+LIFELINES_PH = [0.0271040815, 1.7910648193, 0.6106958059, 0.1278425513]
+
+
+def cohort(n=300, seed=0, unit=None):
+    """Flags, skewed and normal columns of two parties; times, censored for a third."""
+    rng = np.random.default_rng(seed)
+    ids = [f"s{i:05}" for i in range(n)]
+    clinic = pd.DataFrame({"age": rng.normal(60, 9, n), "sex": (rng.random(n) < 0.5) * 1.0}, ids)
+    laboratory = pd.DataFrame(
+        {"marker": np.exp(0.5 * rng.normal(size=n)), "egfr": rng.normal(80, 15, n)}, ids
+    )
+    hazard = np.exp(
+        0.04 * (clinic["age"] - 60)
+        + 0.5 * clinic["sex"]
+        + 0.6 * laboratory["marker"]
+        - 0.02 * (laboratory["egfr"] - 80)
+    )
+    time, end = 5 * rng.exponential(size=n) / hazard, rng.uniform(1, 8, n)
+    event, time = (time <= end).astype(float), np.minimum(time, end)
+    if unit is not None:
+        time = np.ceil(time / unit) * unit
+    return {"clinic": clinic, "laboratory": laboratory}, time.rename("time"), event
+
+
+def run(tables, labels, strategy=None, **options):
+    return simulate(strategy or Cox(), tables, labels, progress=False, **options)
+
+
+def pooled(tables, time, event):
+    x = pd.concat(tables, axis=1, join="inner")
+    x.columns = [name for table in tables.values() for name in table]
+    rows = time.index[time.notna()].intersection(x.index, sort=False)
+    x = x.loc[rows]
+    return x.to_numpy(), time[rows].to_numpy(), event[rows].to_numpy() == 1
+
+
+def assert_like_statsmodels(result, tables, time, event, strata=None):
+    x, t, d = pooled(tables, time, event)
+    own = None if strata is None else strata[time.notna()].to_numpy()
+    fit = PHReg(t, x, status=d, strata=own, ties="breslow").fit()
+    table = result.coefficients
+    assert result.metrics["exact"] == result.metrics["converged"] == 1.0
+    np.testing.assert_allclose(table["estimate"], fit.params, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(table["std_error"], fit.bse, rtol=1e-4)
+    assert result.metrics["log_likelihood"] == pytest.approx(fit.llf, abs=2e-3)
+    return fit
+
+
+@pytest.fixture(scope="module")
+def data():
+    return cohort()
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    tables, time, event = data
+    return run(tables, survival_labels(time, event), **EVERY_TIME)
+
+
+def test_estimates_at_raw_times_are_those_of_statsmodels(fitted, data):
+    fit = assert_like_statsmodels(fitted, *data)
+    assert fitted.metrics["knots"] == fitted.metrics["n_events"] == data[2].sum()
+    np.testing.assert_allclose(np.exp(fit.params), fitted.coefficients["hazard_ratio"], rtol=1e-5)
+    x, time, event = pooled(*data)
+    null = oracle.partial(np.zeros(4), x, time, event, np.zeros(len(x)))[0]
+    assert fitted.model.log_likelihood_null == pytest.approx(null)
+    assert fitted.metrics["lr_chi2"] == pytest.approx(2 * (fit.llf - null), abs=5e-3)
+
+
+def test_the_summary_is_that_of_lifelines(fitted):
+    """Values from lifelines 0.30.3 on this cohort; it treats ties by Efron, and there are none."""
+    summary = fitted.model.summary()
+    assert list(summary) == LIFELINES_COLUMNS
+    for name, values in LIFELINES.items():
+        rtol = 1e-5 if name in ("coef", "exp(coef)") else 1e-4
+        np.testing.assert_allclose(summary[name], values, rtol=rtol, atol=1e-6)
+
+
+def test_the_baseline_is_breslow_s(fitted, data):
+    x, time, event = pooled(*data)
+    found = fitted.model.baseline
+    beta = fitted.coefficients["estimate"].to_numpy()
+    expected = oracle.baseline(beta, x, time, event, found["time"].to_numpy())
+    np.testing.assert_allclose(found["cumulative_hazard"], expected, rtol=1e-4)
+    row = pd.DataFrame([x.mean(axis=0), x[0]], ["mean", "first"])
+    curves = fitted.model.survival(row)
+    np.testing.assert_allclose(curves["mean"], np.exp(-expected), rtol=1e-4)
+    ratio = np.exp((x[0] - x.mean(axis=0)) @ beta)
+    np.testing.assert_allclose(curves["first"], np.exp(-expected * ratio), rtol=1e-3)
+
+
+def test_proportionality_is_tested_by_rank_of_time(fitted, data):
+    x, time, event = pooled(*data)
+    beta, covariance, _ = oracle.fit(x, time, event)
+    expected = oracle.proportional(beta, covariance, x, time, event)
+    np.testing.assert_allclose(fitted.model.proportional["chi2"], expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(fitted.model.proportional["chi2"], LIFELINES_PH, rtol=1e-3)
+
+
+def test_a_ratio_that_changes_is_seen():
+    tables, time, event = cohort(3000, 5)
+    late = tables["clinic"]["sex"] == 1
+    time = time.where(~late, time**3 / 20)  # few early, many late
+    result = run(tables, survival_labels(time.clip(1e-9), event))
+    assert result.metrics["exact"] == 0.0
+    p_value = result.model.proportional["p_value"]
+    assert p_value[("clinic", "sex")] < 1e-6
+
+
+def test_few_times_are_exact_at_default_rules():
+    tables, time, event = cohort(4000, 1, unit=2.0)
+    time = time.clip(upper=6.0)
+    result = run(tables, survival_labels(time, event))
+    assert_like_statsmodels(result, tables, time, event)
+    assert result.metrics["knots"] == 3
+
+
+def test_rounds_and_what_is_counted(data):
+    tables, time, event = cohort(1200, 2)
+    result = run(tables, survival_labels(time, event))
+    frame = result.ledger.to_frame().drop_duplicates("round")
+    steps, n = frame["step"].to_list(), int(result.metrics["iterations"])
+    assert 3 <= n <= 5
+    assert steps[steps.index("prepare_moments") :] == [
+        *("prepare_moments", "seal_group_seed", "send_masked", "open_products", "send_digits"),
+        *["place_fits", "open_means"] * n,
+        *("open_means", "finish_moments"),
+    ]
+    knots = int(result.metrics["knots"])
+    vectors = 3 + n * knots + 1
+    assert vectors <= max_vectors(1200)
+    assert 10 <= knots <= 12
+
+
+def test_with_knots_the_likelihood_is_that_of_the_baseline_between_them():
+    tables, time, event = cohort(500, 3)
+    result = run(tables, survival_labels(time, event))
+    assert result.metrics["exact"] == 0.0
+    x, t, d = pooled(tables, time, event)
+    risk = risk_sets(t, d, np.zeros(len(t), dtype=int), 8, 100)
+    assert risk.hats.shape[1] == result.metrics["knots"] > 2
+    np.testing.assert_allclose(risk.hats.sum(axis=1), 1.0)
+    assert (risk.hats >= 0.0).all()
+    assert ((risk.hats > 0.0).sum(axis=1) <= 2).all()
+    unit = x.std(axis=0)
+    beta, value = oracle.with_knots((x - x.mean(axis=0)) / unit, t, d, risk.hats)
+    estimate, error = result.coefficients[["estimate", "std_error"]].to_numpy().T
+    assert np.abs((estimate - beta / unit) / error).max() < 1e-3
+    assert result.metrics["log_likelihood"] == pytest.approx(value, abs=5e-3)
+    assert np.abs((estimate - oracle.fit(x, t, d)[0]) / error).max() < 0.1
+
+
+def test_knots_cost_little():
+    """Against Cox's likelihood at all times, 30 knots are a hundredth of a standard error off."""
+    tables, time, event = cohort(3000, 4)
+    result = run(tables, survival_labels(time, event))
+    x, t, d = pooled(tables, time, event)
+    fit = PHReg(t, x, status=d, ties="breslow").fit()
+    assert 20 <= result.metrics["knots"] <= 30
+    assert np.abs((result.coefficients["estimate"] - fit.params) / fit.bse).max() < 0.02
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_combination_of_sums_is_over_few_samples(seed):
+    """Found by search: combinations of two and three sums that leave the fewest samples."""
+    rng = np.random.default_rng(seed)
+    n, fewest = 400, 40
+    time = rng.exponential(size=n)
+    time[rng.random(n) < 0.3] = 2.0  # as where a study ends
+    event = (rng.random(n) < 0.8) & (time < 2.0)
+    risk = risk_sets(time, event, np.zeros(n, dtype=int), 8, fewest)
+    rows = risk.exposure.T
+    assert 3 <= rows.shape[1] <= 8
+    for size in (1, 2, 3):
+        for start in range(rows.shape[1] - size + 1):
+            columns = rows[:, start : start + size]
+            for _ in range(100):
+                # A combination that is 0 for as many samples as there are sums but one.
+                chosen = rng.choice(n, size - 1, replace=False)
+                normal = np.linalg.svd(np.vstack([columns[chosen], np.zeros(size)]))[2][-1]
+                assert (np.abs(columns @ normal) > 1e-9 * np.abs(columns).max()).sum() >= fewest
+
+
+def test_strata_have_baselines_of_their_own():
+    tables, time, event = cohort(400, 6)
+    strata = pd.Series(np.arange(400) % 2, time.index)
+    time = time * (1.0 + 2.0 * strata)
+    labels = survival_labels(time, event, strata, stratum_span=1000.0)
+    result = run(tables, labels, Cox(stratum_span=1000.0), **EVERY_TIME)
+    assert_like_statsmodels(result, tables, time, event, strata)
+    x, t, d = pooled(tables, time, event)
+    expected = oracle.fit(x, t, d, strata.to_numpy())
+    np.testing.assert_allclose(result.coefficients["estimate"], expected[0], rtol=1e-5)
+    assert result.model.baseline["stratum"].nunique() == 2
+    other = run(tables, survival_labels(time, event), **EVERY_TIME)
+    gap = (other.coefficients["estimate"] - expected[0]) / other.coefficients["std_error"]
+    assert np.abs(gap).max() > 0.5  # strata matter
+
+
+# -- blocks missing ---------------------------------------------------------------------------
+
+
+BETA = np.array([0.5, -0.4, 0.4, 0.3])
+
+
+def normal_cohort(seed, n=4000, missing=0.4, strength=1.0):
+    """Correlated normal columns of two parties, each of which lacks rows at random."""
+    rng = np.random.default_rng(seed)
+    ids = [f"s{i:05}" for i in range(n)]
+    x = rng.normal(size=(n, 4)) @ np.linalg.cholesky(0.4 + 0.6 * np.eye(4)).T
+    time = pd.Series(rng.exponential(size=n) / np.exp(strength * x @ BETA), ids)
+    end = rng.uniform(0, 2, n)
+    labels = survival_labels(np.minimum(time, end), (time <= end).astype(float))
+    table, here = pd.DataFrame(x, ids, list("abcd")), rng.random((2, n)) >= missing
+    return {"clinic": table[["a", "b"]][here[0]], "laboratory": table[["c", "d"]][here[1]]}, labels
+
+
+def test_completed_rows_are_fitted_with_what_is_not_known_of_them():
+    """Against the same equations row by row, means by the sample covariance of all pairs."""
+    tables, labels = normal_cohort(3, 3000, strength=1.5)
+    result = run(tables, labels, Cox(rows="all"))
+    held = pd.concat(tables, axis=1).reindex(labels.index)
+    x, mask = held.to_numpy(), held.isna().to_numpy()
+    some = ~mask.all(axis=1)
+    x, mask, y = x[some], mask[some], labels.to_numpy()[some]
+    assert result.metrics["n_samples"] == some.sum()
+    assert result.metrics["samples_completed"] == mask.any(axis=1).sum()
+    frame = pd.DataFrame(x)
+    mean, covariance = frame.mean().to_numpy(), frame.cov(min_periods=1).to_numpy()
+    unseen = np.zeros((len(x), 4, 4))
+    for k, gone in enumerate(mask):
+        if gone.any():
+            o = ~gone
+            slope = covariance[np.ix_(gone, o)] @ np.linalg.inv(covariance[np.ix_(o, o)])
+            x[k, gone] = mean[gone] + slope @ (x[k, o] - mean[o])
+            rest = covariance[np.ix_(gone, gone)] - slope @ covariance[np.ix_(o, gone)]
+            unseen[k][np.ix_(gone, gone)] = rest
+    beta = np.zeros(4)
+    for _ in range(20):
+        offset = np.einsum("kij,i,j->k", unseen, beta, beta) / 2
+        beta, information = oracle.step_with_offset(beta, x, np.abs(y), y > 0, offset)
+    estimate, error = result.coefficients[["estimate", "std_error"]].to_numpy().T
+    assert np.abs((estimate - beta) / error).max() < 0.25  # of knots, of rounded means
+    assert (error > 0.98 * np.sqrt(np.diag(np.linalg.inv(information)))).all()
+    plain = oracle.step_with_offset(beta, x, np.abs(y), y > 0, np.zeros(len(x)))[0]
+    assert np.abs((plain - beta) / error).max() > 0.35  # means alone are another fit
+
+
+def test_rounds_and_knots_of_completed_rows():
+    tables, labels = normal_cohort(4, 1500)
+    result = run(tables, labels, Cox(rows="all"))
+    steps = result.ledger.to_frame().drop_duplicates("round")["step"].to_list()
+    n = int(result.metrics["iterations"])
+    assert steps[steps.index("prepare_moments") :] == [
+        *("prepare_moments", "seal_group_seed", "send_masked", "open_pairs", "complete"),
+        *("send_masked", "open_products", "send_digits"),
+        *["place_fits", "open_means"] * n,
+        *("open_means", "finish_moments"),
+    ]
+    smallest = int(1500 * 0.4 * 0.6 * 0.9)  # of the sets that the same parties hold
+    assert 1 < result.metrics["knots"] <= smallest // 10 // 6 + 1
+
+
+def pooled_fits(seed, strength, last, n=4000):
+    """Errors, standard errors and coverage with complete rows and completed ones; share of events.
+
+    The normal model is known here; 40 % of each party's rows are missing, and times are censored
+    evenly up to `last`.
+    """
+    rng = np.random.default_rng(seed)
+    sigma, beta = 0.4 + 0.6 * np.eye(4), strength * BETA
+    x = rng.normal(size=(n, 4)) @ np.linalg.cholesky(sigma).T
+    time, end = rng.exponential(size=n) / np.exp(x @ beta), rng.uniform(0, last, n)
+    event, time = time <= end, np.minimum(time, end)
+    lacks = rng.random((2, n)) < 0.4
+    means, pattern, unseen = x.copy(), np.zeros(n, dtype=int), np.zeros((3, 4, 4))
+    for k, gone in enumerate(([0, 1], [2, 3])):
+        other, rows = [j for j in range(4) if j not in gone], lacks[k] & ~lacks[1 - k]
+        slope = sigma[np.ix_(gone, other)] @ np.linalg.inv(sigma[np.ix_(other, other)])
+        means[np.ix_(rows, gone)] = x[np.ix_(rows, other)] @ slope.T
+        block = np.ix_(gone, gone)
+        unseen[k + 1][block] = sigma[block] - slope @ sigma[np.ix_(other, gone)]
+        pattern[rows] = k + 1
+    found = []
+    for rows in (~lacks.any(axis=0), ~lacks.all(axis=0)):
+        own, kind, b = means[rows], pattern[rows], np.zeros(4)
+        for _ in range(8):
+            offset = np.einsum("pij,i,j->p", unseen, b, b)[kind] / 2
+            b, information = oracle.step_with_offset(b, own, time[rows], event[rows], offset, 2)
+        moved = event[rows].sum() * np.cov((unseen @ b)[kind].T, bias=True)
+        back = np.linalg.inv(information - moved)
+        error = np.sqrt(np.diag(back @ information @ back))
+        found.append([b - beta, error, np.abs(b - beta) < 1.96 * error])
+    return np.array(found, dtype=float), event.mean()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strength", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("last", [0.2, 2.0, 20.0])
+def test_completed_rows_over_many_draws(strength, last):
+    """Prints the table of docs/methods/cox.md."""
+    runs, events = zip(*(pooled_fits(seed, strength, last) for seed in range(100)), strict=True)
+    found, share = np.array(runs), np.mean(events)
+    root = np.sqrt((found[:, :, 0] ** 2).mean(axis=(0, 2)))
+    slope = 1 + (found[:, :, 0].mean(axis=0) / (strength * BETA)).mean(axis=1)
+    covered = 100 * found[:, :, 2].mean(axis=(0, 2))
+    numbers = [*root.round(3), *slope.round(2), *covered.round(1)]
+    print(f"| {strength:g} | {100 * share:.0f}% | " + " | ".join(map(str, numbers)) + " |")
+    assert covered[0] > 90
+    assert 0.7 < slope[1] < 1.05
+    if strength < 1.0:
+        assert root[1] < root[0]
+        assert covered[1] > 92
+
+
+def test_samples_that_a_party_lacks_are_left_out_and_others_predicted():
+    tables, time, event = cohort(900, 7)
+    tables["clinic"], tables["laboratory"] = tables["clinic"][50:], tables["laboratory"][:860]
+    time = time.where(np.arange(900) < 700)
+    labels = survival_labels(time, event)
+    result = run(tables, labels)
+    assert result.metrics["n_samples"] == 650
+    pd.testing.assert_series_equal(result.labels, labels)
+    found = result.predictions
+    assert len(found) == 200
+    x = pd.concat([tables["clinic"], tables["laboratory"]], axis=1).loc[time.index[700:860]]
+    centre = result.model.means["mean"].to_numpy()
+    eta = (x.to_numpy() - centre) @ result.coefficients["estimate"].to_numpy()
+    both = found.loc[x.index]
+    np.testing.assert_allclose(both["linear_predictor"], eta, atol=0.03)
+    np.testing.assert_allclose(both["prediction"], np.exp(eta), rtol=0.03)
+    later = simulate(Predict(result), tables, fitted=result, progress=False).predictions
+    np.testing.assert_allclose(later.loc[x.index, "prediction"], both["prediction"], rtol=1e-9)
+
+
+def test_results_come_back_and_reports_show_survival(fitted, tmp_path):
+    loaded = Result.load(fitted.save(tmp_path / "r"))
+    pd.testing.assert_frame_equal(loaded.model.summary(), fitted.model.summary())
+    text = report_html(loaded)
+    for title in ("Survival", "Hazard ratios", "Proportional hazards"):
+        assert f">{title}<" in text
+
+
+def test_concordance_is_that_of_drawn_pairs():
+    rng = np.random.default_rng(0)
+    eta = rng.normal(scale=0.8, size=(2, 400_000))
+    chance = 1 / (1 + np.exp(-np.abs(eta[0] - eta[1])))
+    assert concordance(0.8) == pytest.approx(chance.mean(), abs=2e-3)
+    assert concordance(0.0) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda y: y.abs() * 0, "are the same|has no sign"),
+        (lambda y: -y.abs(), "no event was observed"),
+        (lambda y: y.where(y < 0, -y).mask(np.arange(300) < 5, 1.0), "5 events among the 300"),
+        (lambda y: None, "cox needs labels"),
+    ],
+)
+def test_labels_that_are_no_times_are_refused(data, change, message):
+    tables, time, event = data
+    with pytest.raises(DataError, match=message):
+        run(tables, change(survival_labels(time, event)))
+
+
+def test_labels_are_made_of_times_above_0_and_events(data):
+    _, time, event = data
+    with pytest.raises(DataError, match="above 0, got -"):
+        survival_labels(time - 1.0, event)
+    with pytest.raises(DataError, match="event must be 1"):
+        survival_labels(time, event + 1)
+    with pytest.raises(DataError, match="sample IDs of time"):
+        survival_labels(time, event[::-1])
+    with pytest.raises(DataError, match="no time reaches"):
+        survival_labels(time, event, event, 1.0)
+
+
+def test_one_party_and_ciphertexts_are_refused(data):
+    tables, time, event = data
+    labels = survival_labels(time, event)
+    with pytest.raises(ConfigError, match="1 parties"):
+        run({"clinic": tables["clinic"]}, labels)
+
+
+def test_a_level_without_events_is_named():
+    tables, time, event = cohort(1000, 8)
+    event = event.where(tables["clinic"]["sex"] == 0, 0.0)
+    with pytest.raises(DataError, match=r"clinic\.sex"):
+        run(tables, survival_labels(time, event))
+
+
+def test_columns_that_follow_from_others_are_named(data):
+    tables, time, event = cohort(1000, 9)
+    tables["laboratory"]["copy"] = 2 * tables["clinic"]["age"] + 1
+    with pytest.raises(DataError, match=r"follow from each other.*clinic\.age.*laboratory\.copy"):
+        run(tables, survival_labels(time, event))

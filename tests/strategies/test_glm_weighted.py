@@ -1,0 +1,253 @@
+"""VerticalGLM with weights, offset, robust and quasi-likelihood errors beside statsmodels."""
+
+import functools
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from glm_runs import estimates, split
+from sklearn.linear_model import Lasso
+from statsmodels.discrete._diagnostics_count import test_poisson_dispersion as dispersion_tests
+from statsmodels.stats.outliers_influence import variance_inflation_factor
+from vfem_runs import rounds_of
+
+from flwr_vertical import simulate
+from flwr_vertical.errors import ConfigError, DataError
+from strategies.glm import VerticalGLM
+from strategies.linear.families import family_named
+from strategies.linear.masked_means.fixed_point import ByRow, combine
+from strategies.linear.masked_means.fourier import expand, to_circle
+from strategies.svm import VerticalSVM
+
+SIZES = (2, 2, 2)
+FAMILIES = {
+    "gaussian": sm.families.Gaussian(),
+    "binomial": sm.families.Binomial(),
+    "poisson": sm.families.Poisson(),
+}
+
+
+@functools.cache
+def claims(family, n=1500):
+    """Columns, labels, weights and log exposures as in motor insurance, simulated."""
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((n, 6))
+    x[:, 1] = x[:, 1] > 0.3
+    x[:, 3] = x[:, 3] ** 2 / 2.0
+    weights, offset = rng.uniform(0.2, 2.0, n), np.log(rng.uniform(0.1, 1.0, n))
+    eta = x @ np.array([0.3, -0.4, 0.2, 0.25, 0.0, -0.3]) - 0.2 + offset
+    if family == "gaussian":
+        y = eta + rng.standard_normal(n) * (0.5 + np.abs(x[:, 0]))
+    elif family == "binomial":
+        y = (rng.random(n) < 1.0 / (1.0 + np.exp(-eta))).astype(float)
+    else:  # more than Poisson
+        y = rng.poisson(np.exp(eta) * rng.gamma(2.0, 0.5, n)).astype(float)
+    return x, y, weights, offset
+
+
+def fit(x, y, given=None, sizes=SIZES, **settings):
+    tables, labels = split(x, y, sizes)
+    beside = {name: pd.Series(own, labels.index) for name, own in (given or {}).items()}
+    strategy = VerticalGLM(**{"penalty": "none"} | settings)
+    return simulate(strategy, tables, labels, progress=False, **beside)
+
+
+def reference(family, x, y, given, intercept=True, **how):
+    x = sm.add_constant(x) if intercept else x
+    named = {"var_weights" if key == "weights" else key: v for key, v in given.items()}
+    return sm.GLM(y, x, family=FAMILIES[family], **named).fit(tol=1e-14, maxiter=300, **how)
+
+
+def compare(result, expected, atol=1e-6):
+    np.testing.assert_allclose(estimates(result), expected.params, rtol=0, atol=atol)
+    np.testing.assert_allclose(result.coefficients["std_error"], expected.bse, rtol=0, atol=atol)
+
+
+# Whole numbers of 64 bits leave fewer digits where few rows have squared residuals far above most.
+TOLERANCE = {"gaussian": 1e-6, "binomial": 1e-6, "poisson": 1e-5}
+
+
+@pytest.mark.parametrize("errors", ["model", "robust", "pearson"])
+@pytest.mark.parametrize("beside", ["weights", "offset", "both"])
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_weights_offset_and_errors_are_those_of_statsmodels(family, beside, errors):
+    x, y, weights, offset = claims(family)
+    given = {"weights": weights, "offset": offset}
+    given = given if beside == "both" else {beside: given[beside]}
+    settings = {"standard_errors": "robust"} if errors == "robust" else {}
+    how = {"cov_type": "HC0"} if errors == "robust" else {}
+    if errors == "pearson":
+        settings, how = {"dispersion": "pearson"}, {"scale": "X2"}
+    result = fit(x, y, given, family=family, **settings)
+    expected = reference(family, x, y, given, **how)
+    compare(result, expected, TOLERANCE[family])
+    model = reference(family, x, y, given)
+    assert result.metrics["log_likelihood"] == pytest.approx(model.llf, rel=5e-6)
+    assert result.metrics["deviance"] == pytest.approx(model.deviance, rel=1e-5)
+    assert result.metrics["dispersion"] == pytest.approx(expected.scale, rel=1e-5)
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_without_an_intercept(family):
+    x, y, weights, offset = claims(family)
+    given = {"weights": weights, "offset": offset}
+    result = fit(x, y, given, family=family, intercept=False, standard_errors="robust")
+    expected = reference(family, x, y, given, intercept=False, cov_type="HC0")
+    compare(result, expected, TOLERANCE[family])
+
+
+def test_robust_errors_of_visits_to_a_doctor():
+    """The RAND health insurance experiment, which statsmodels contains."""
+    data = sm.datasets.randhie.load_pandas().data.iloc[:5000]
+    x = data.drop(columns="mdvis").to_numpy(dtype=float)
+    y = np.minimum(data["mdvis"].to_numpy(dtype=float), 9.0)
+    assert x.shape == (5000, 9)
+    result = fit(x, y, sizes=(3, 3, 3), family="poisson", standard_errors="robust")
+    compare(result, reference("poisson", x, y, {}, cov_type="HC0"))
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
+def test_rounds(family):
+    """Greeting and alignment take two; gaussian labels with weights alone eight more."""
+    x, y, weights, offset = claims(family)
+    given = {"weights": weights, "offset": offset}
+    plain, weighted = fit(x, y, given, family=family), rounds_of(fit(x, y, given, family=family))
+    robust = rounds_of(fit(x, y, given, family=family, standard_errors="robust"))
+    if family == "gaussian":
+        assert plain.ledger.rounds == 10
+        assert (weighted["place_fits"], weighted["open_means"]) == (1, 1)
+        assert (robust["place_fits"], robust["open_means"]) == (2, 3)
+        only = rounds_of(fit(x, y, {"offset": offset}, family=family))
+        assert "send_digits" not in only
+        return
+    evaluations = int(plain.metrics["iterations"])
+    # Means at each evaluation, the information at the last; the information once more at the end.
+    assert weighted["place_fits"] == evaluations + 1
+    assert weighted["open_means"] == evaluations + 2
+    # The sandwich's middle takes two: the first says how precise the other can be.
+    assert robust["open_means"] <= evaluations + 4
+    quasi = rounds_of(fit(x, y, {"offset": offset}, family=family, dispersion="pearson"))
+    more = 3 if family == "poisson" else 1  # with a test of overdispersion
+    assert quasi["open_means"] == quasi["place_fits"] + 1 + more
+
+
+def test_the_summary_has_what_statsmodels_has():
+    x, y, _, offset = claims("poisson")
+    result = fit(x, y, {"offset": offset}, family="poisson", dispersion="pearson")
+    expected = reference("poisson", x, y, {"offset": offset})
+    found = result.model.statistics
+    assert found["aic"] == pytest.approx(expected.aic, rel=5e-6)
+    assert found["bic"] == pytest.approx(expected.bic_llf, rel=5e-6)
+    assert found["pearson_chi2"] == pytest.approx(expected.pearson_chi2, rel=2e-5)
+    null = sm.GLM(y, np.ones((len(y), 1)), family=FAMILIES["poisson"], offset=offset).fit()
+    assert found["log_likelihood_null"] == pytest.approx(null.llf, rel=5e-6)
+    assert found["lr_statistic"] == pytest.approx(2 * (expected.llf - null.llf), rel=1e-4)
+    dean = dispersion_tests(expected)
+    assert dean.method[1] == "Dean B"
+    assert found["overdispersion_z"] == pytest.approx(dean.statistic[1], rel=1e-3)
+    assert found["overdispersion_p_value"] == pytest.approx(dean.pvalue[1], abs=1e-6)
+    factors = [variance_inflation_factor(sm.add_constant(x), j) for j in range(1, 7)]
+    np.testing.assert_allclose(result.model.table["vif"].to_numpy()[1:], factors, rtol=1e-6)
+    text = result.model.summary(stars=True)
+    assert "Overdispersion z:" in text
+    first = next(line for line in text.splitlines() if line.startswith("p0:x0"))
+    shown = result.coefficients.loc[("p0", "x0")]
+    assert f"{shown['estimate']:.4f}" in first
+    assert first.endswith("***")
+    assert "***" not in result.model.summary()
+
+
+def test_a_lasso_with_weights_is_that_of_scikit_learn():
+    x, y, weights, offset = claims("gaussian")
+    strength = 0.08
+    result = fit(x, y, {"weights": weights, "offset": offset}, penalty="lasso", lambdas=strength)
+    mean = np.average(x, axis=0, weights=weights)
+    unit = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weights))
+    exact = Lasso(strength, tol=1e-12, max_iter=100_000)
+    exact.fit((x - mean) / unit, y - offset, sample_weight=weights)
+    np.testing.assert_allclose(estimates(result)[1:] * unit, exact.coef_, atol=1e-6)
+    assert 0 < np.count_nonzero(exact.coef_) < 6
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_whole_weights_are_repeated_rows(family):
+    x, y, _, offset = claims(family)
+    times = np.random.default_rng(0).integers(1, 4, len(y))
+    given = {"weights": times.astype(float), "offset": offset}
+    lambdas = (0.2, 0.1, 0.05, 0.02)
+    weighted = fit(x, y, given, family=family, penalty="lasso", lambdas=lambdas)
+    again = np.repeat(np.arange(len(y)), times)
+    # A mean over rows: the loss of repeated rows is divided by more.
+    strength = weighted.metrics["lambda"] * len(y) / len(again)
+    assert weighted.metrics["lambda"] in lambdas
+    how = {"family": family, "penalty": "lasso", "lambdas": strength}
+    pooled = fit(x[again], y[again], {"offset": offset[again]}, **how)
+    # The penalty's units are standard deviations without weights, which differ a little.
+    np.testing.assert_allclose(estimates(weighted), estimates(pooled), atol=0.01)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "poisson"])
+def test_predictions_have_the_offset_of_their_samples(family):
+    x, y, _, offset = claims(family)
+    y = y.copy()
+    y[-20:] = np.nan
+    result = fit(x, y, {"offset": offset}, family=family)
+    eta = estimates(result)[0] + x[-20:] @ estimates(result)[1:] + offset[-20:]
+    expected = np.exp(eta) if family == "poisson" else eta
+    np.testing.assert_allclose(result.predictions["prediction"], expected, atol=0.02)
+
+
+def test_more_columns_than_rows_need_the_nodes_consent():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((200, 300))
+    y = x[:, [3, 50, 160, 250]] @ np.array([1.0, -1.0, 0.8, -0.8]) + rng.standard_normal(200)
+    tables, labels = split(x, y, (150, 150))
+    with pytest.raises(DataError, match=r"fewer than 903 .* lower 'min-rows' in its node config"):
+        simulate(VerticalGLM(penalty="lasso"), tables, labels, progress=False)
+    result = simulate(VerticalGLM(penalty="lasso"), tables, labels, progress=False, min_rows=100)
+    assert set(np.flatnonzero(estimates(result)[1:])) >= {3, 50, 160, 250}
+    assert result.metrics["n_selected"] < 20
+
+
+def test_what_cannot_be_used_is_refused():
+    x, y, weights, _ = claims("binomial")
+    wrong = weights.copy()
+    wrong[0] = 0.0
+    with pytest.raises(DataError, match="weights: 1 are not above 0; leave these samples out"):
+        fit(x, y, {"weights": wrong}, family="binomial")
+    wrong[0] = np.nan
+    with pytest.raises(DataError, match="weights: 1 samples with a label have no finite number"):
+        fit(x, y, {"weights": wrong}, family="binomial")
+    with pytest.raises(ConfigError, match="these need rows='complete' and no epsilon"):
+        fit(x, y, {"weights": weights}, family="binomial", rows="all")
+    with pytest.raises(ConfigError, match="need rows='complete', no ridge and no epsilon"):
+        VerticalGLM(penalty="ridge", standard_errors="robust")
+    tables, labels = split(x, y, SIZES)
+    one = {"weights": pd.Series(weights, labels.index)}
+    with pytest.raises(ConfigError, match=r"strategy 'svm': it takes no weights"):
+        simulate(VerticalSVM(), tables, labels, progress=False, **one)
+    alone = {"p0": tables["p0"]}
+    with pytest.raises(ConfigError, match="a fit with weights needs columns under a key stream"):
+        simulate(VerticalGLM(), alone, labels, progress=False, **one)
+    with pytest.raises(ConfigError, match="go beside labels that the server holds"):
+        simulate(VerticalGLM(), tables, None, progress=False, **one)
+
+
+def test_a_sum_of_functions_by_row_comes_from_features_of_the_server():
+    rng = np.random.default_rng(0)
+    n, eta = 500, rng.uniform(-3.0, 3.0, 500)
+    mean = family_named("binomial").mean
+    functions = [np.ones_like, mean, lambda t: mean(t) ** 2]
+    factors = rng.uniform(-4.0, 9.0, (3, n))
+    by_row = ByRow(expand(functions, 3.0, 1e-8, constant=False), factors)
+    gamma = rng.integers(0, 2**64, n, dtype=np.uint64)
+    common, bits = by_row.common, 26
+    features = by_row.features(to_circle(eta) + gamma, bits)
+    assert np.log2(common.cosine).tolist() == np.log2(common.cosine).round().tolist()
+    values = combine(
+        features, gamma, common.times, common.sine[None], common.cosine[None], [bits]
+    )[0]  # fmt: skip
+    found = values.view(np.int64) / 2.0 ** (2 * bits)
+    expected = sum(f * g(eta) for f, g in zip(factors, functions, strict=True))
+    np.testing.assert_allclose(found, expected, atol=2e-5)
