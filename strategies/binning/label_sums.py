@@ -131,11 +131,13 @@ class LabelSums(PrivateProducts):
         most: int,
         special: tuple[float, ...] = (),
         taken: Flags | None = None,
+        left_out: Flags | bool = False,
     ) -> None:
         """Have every party put its columns into bins; one round.
 
         Shapes: labels (n_samples,): NaN where a sample has none; taken (n_samples,): samples that
-        take part, all by default.
+        take part, all by default; left_out (n_samples,): labelled ones of these that are in no sum,
+        where other products multiply with the labels of all.
         """
         taken = np.ones(len(labels), dtype=bool) if taken is None else taken
         self._known = np.isfinite(labels) & taken
@@ -147,7 +149,7 @@ class LabelSums(PrivateProducts):
             "most": most,
             "special": list(special),
             "field_bits": self._code.field_bits,
-            "labelled": np.where(taken, self._known, 2).astype(np.uint8),
+            "labelled": np.where(taken, np.where(left_out, 3, self._known), 2).astype(np.uint8),
         }
         self.send(self._labels)
 

@@ -95,7 +95,7 @@ class BinSteps(StepGroup):
         most: Annotated[int, Within(2, MOST_BINS)],
         special: Annotated[list[float], Within(0, MOST_BINS), DISTINCT],
         field_bits: Annotated[int, Within(1, 64)],
-        labelled: Annotated[npt.NDArray[np.uint8], Shape("n_samples"), Within(0, 2)],
+        labelled: Annotated[npt.NDArray[np.uint8], Shape("n_samples"), Within(0, 3)],
         owner: str,
         sealed: Annotated[bytes, OWN],
         **keys: Unpack[SendFields],
@@ -104,12 +104,12 @@ class BinSteps(StepGroup):
 
         Message: limbs: of the server's vectors; most, special: see `fit_column_bins`; field_bits:
         of the sum of a bin in a word; labelled (n_samples,): 1 where a sample has a label, 2 where
-        it takes no part; owner, sealed, **keys: see `PrivateProductSteps.send_masked`; returns
-        ``masked`` (n_labelled, n_words), uint64; the ``tag`` of its content; ``n_columns``, the
-        number of words;
-        ``columns``, and of each ``n_bins``, ``n_proper`` and ``nominal``, see `ColumnBins`;
-        ``bins``, what all these are as far as others may know; ``min_rows``, if the policy states
-        it; and what `LabelSketch.answer` tells.
+        it takes no part, 3 where it has a label and is in no sum; owner, sealed, **keys: see
+        `PrivateProductSteps.send_masked`; returns ``masked`` (n_labelled, n_words), uint64; the
+        ``tag`` of its content; ``n_columns``, the number of words; ``columns``, and of each
+        ``n_bins``, ``n_proper`` and ``nominal``, see `ColumnBins`; ``bins``, what all these are as
+        far as others may know; ``min_rows``, if the policy states it; and what
+        `LabelSketch.answer` tells.
         """
         given: dict[str, Any] = dict(keys)
         labels = {
@@ -251,9 +251,11 @@ class BinSteps(StepGroup):
     @property
     def _held(self) -> HeldColumns:
         """The own labelled rows, numbered among the labelled samples; no values."""
-        labelled = np.flatnonzero(np.asarray(self._asked("labelled")) == 1)
-        rows, own = self.party.rows_of(labelled)
-        return HeldColumns(np.zeros((len(rows), 0)), rows, len(labelled), own=own)
+        asked = np.asarray(self._asked("labelled"))
+        labelled = asked[np.isin(asked, (1, 3))] == 1
+        rows = np.flatnonzero(labelled)
+        held, own = self.party.rows_of(np.flatnonzero(asked == 1))
+        return HeldColumns(np.zeros((len(own), 0)), rows[held], len(labelled), own=own)
 
     @property
     def _words(self) -> "tuple[_Words, bytes]":

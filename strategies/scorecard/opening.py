@@ -8,12 +8,12 @@ from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.labels import Commitment
-from flwr_vertical.products.row_groups import RowGroups, group_rows
+from flwr_vertical.products.row_groups import RowGroups, distinct_rows
 from strategies.binning.label_sums import LabelSums
 from strategies.linear.moments.collect import limbs_for
 from strategies.linear.moments.groups import MinimumRows, too_few
 from strategies.linear.problem import Problem
-from strategies.normal.labelled_server import HandingOn
+from strategies.normal.labelled_server import HandingOn, large_sets
 from strategies.scorecard.card import CardColumns
 
 _VECTORS = 16
@@ -56,15 +56,15 @@ class BinnedColumns:
         Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,).
         """
         needed = max(minimum.of(int(widths.sum())), minimum.rows_for(_VECTORS))
-        groups = group_rows(mask, widths, 1, needed)
-        if not len(groups.mask):
+        taken = large_sets(mask, needed)
+        if not taken.any():
             largest = int(np.unique(mask, axis=0, return_counts=True)[1].max(initial=0))
             raise too_few(largest, needed, int(widths.sum()))
-        taken = groups.group >= 0
-        self._who = ~groups.mask[groups.group] & taken[:, None]
-        self.fewest = int(np.bincount(groups.group[taken]).min())
+        self._who = ~mask & taken[:, None]
+        self.fewest = int(distinct_rows(mask[taken])[2].min())
         none = np.zeros((1, mask.shape[1]), dtype=bool)
-        return RowGroups(none, np.where(taken, 0, -1), groups.n_merged, groups.n_left_out)
+        left_out = int((~mask.all(axis=1) & ~taken).sum())
+        return RowGroups(none, np.where(taken, 0, -1), 0, left_out)
 
     def __call__(
         self,
@@ -83,7 +83,9 @@ class BinnedColumns:
         limbs = limbs_for(len(y), problem.n_columns)
         sums = LabelSums(federation, key, limbs)
         sums.commitment = self._commitment
-        sums.send_bins(labels, self._bins, self._special)
+        left_out = np.zeros(len(labels), dtype=bool)
+        left_out[problem.labelled] = groups.group < 0
+        sums.send_bins(labels, self._bins, self._special, left_out=left_out)
         opened, event = sums.open_bins(), y == y.max()
         self.columns, further = {}, {}
         taken = groups.group >= 0

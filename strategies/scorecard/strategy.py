@@ -84,7 +84,7 @@ class Scorecard(Strategy):
     coefficient is ``2 AUC - 1``.
 
     BIC selects columns. The fit takes sets of rows held by the same parties of 160 rows or what the
-    nodes demand, smaller ones are merged or left out.
+    nodes demand; smaller ones are left out.
 
     Examples
     --------

@@ -86,8 +86,6 @@ SETTINGS = {
         "family": "binomial", "penalty": "none", "standard_errors": "robust",
         "dispersion": "pearson", "encoding": "one-hot",
     },
-    "cox": {"encoding": "one-hot"},
-    "cox all": {"rows": "all", "encoding": "one-hot"},
     "glm all": {"family": "binomial", "rows": "all", "penalty": "none", "encoding": "one-hot"},
     "svm": {"l2": 2.0, "encoding": "one-hot"},
     "pipeline": {
@@ -125,7 +123,6 @@ MASKED = {
     "scorecard",
     "explore",
 }
-MASKED = {"svm", "glm ridge", "glm robust", "glm all", "joint-normal", "lda", "cox", "cox all"}
 # Calls whose answers are under pads or sealed, or are counted: they are asked twice as sums are.
 _GROWING = {"send_masked", "share", "route"}
 CALLS = {"gbdt": _GROWING, "gbdt open": _GROWING, "forest": {"send_masked"}}

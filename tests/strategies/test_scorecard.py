@@ -6,13 +6,15 @@ import pytest
 import statsmodels.api as sm
 from vfem_runs import DiskNodes
 
-from flwr_vertical import Table, simulate
+from flwr_vertical import Result, Table, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from strategies.binning.bins import fit_column_bins
 from strategies.binning.woe import merge_bins
+from strategies.normal.labelled_server import large_sets
 from strategies.predict import Predict
-from strategies.scorecard import Scorecard
+from strategies.scorecard import Scorecard, opening
 from strategies.scorecard.card import LEAST_EVENTS, PointScale, merged_labels, reasons
+from strategies.scorecard.opening import BinnedColumns
 
 N = 1500
 PLAIN = Scorecard(penalty="none")
@@ -186,6 +188,50 @@ def test_stability_tells_which_columns_moved(data):
     psi = found.stability["psi"]
     assert psi["phone", "age"] > 0.25
     assert psi["phone", "calls"] < 0.1
+
+
+def test_rounds(fitted):
+    evaluations = fitted.metrics["iterations"]
+    assert 2 + 8 + 2 * evaluations <= fitted.ledger.rounds <= 2 + 8 + 3 * evaluations
+
+
+def test_a_saved_card_scores_new_rows(data, fitted, tmp_path):
+    tables, labels, _ = data
+    some = {name: frame.loc[frame.index.isin(labels.index[:200])] for name, frame in tables.items()}
+    saved = Result.load(fitted.save(tmp_path / "card"))
+    pd.testing.assert_frame_equal(saved.scorecard, fitted.scorecard)
+    found = simulate(Predict(saved), some, progress=False, fitted=fitted).predictions
+    pd.testing.assert_frame_equal(
+        found.sort_index(), fitted.predictions.sort_index(), check_names=False
+    )
+
+
+def test_a_server_that_says_otherwise_who_has_rows_opens_nothing(data, fitted, monkeypatch):
+    tell = BinnedColumns.__call__
+
+    def lying(self, *arguments):
+        key = tell(self, *arguments)
+        who = key.further["bank"]["who"].copy()
+        who[:, 1] = 1
+        key.further["bank"]["who"] = who
+        return key
+
+    monkeypatch.setattr(BinnedColumns, "__call__", lying)
+    try:
+        found = simulate(PLAIN, *data[:2], progress=False).coefficients["estimate"]
+    except (DataError, PartyError, np.linalg.LinAlgError):
+        return  # products of columns are uniform numbers
+    assert np.abs(found - fitted.coefficients["estimate"]).max() > 1.0
+
+
+def test_parties_refuse_small_sets_whatever_the_server_takes(data, monkeypatch):
+    tables, labels, _ = data
+    phone = make(missing=0.0)[0]["phone"].iloc[:-30]
+    everyone = {"bank": tables["bank"], "phone": phone}
+    assert simulate(PLAIN, everyone, labels, progress=False).metrics["rows_left_out"] == 30
+    monkeypatch.setattr(opening, "large_sets", lambda mask, needed: large_sets(mask, 1))
+    with pytest.raises(PartyError, match="30 of its rows alone"):
+        simulate(PLAIN, everyone, labels, progress=False)
 
 
 def test_labels_and_parties_are_checked(data):

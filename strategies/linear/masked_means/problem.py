@@ -319,14 +319,6 @@ def refuse_singular(correlation: Array, names: list[str]) -> None:
         )
 
 
-def null_deviance(family: Family, y: Array, beside: Beside, intercept: bool) -> float:
-    """Return the deviance of the model without columns."""
-    weights, eta = beside.weights, beside.offset
-    if intercept:
-        eta = eta + family.null_level(y, weights, eta)
-    return float(family.deviance(y[:, None], eta[:, None], weights[:, None])[0])
-
-
 def _about(information: Array, mean: Array) -> Array:
     """Return the information of 1 and the columns plus their means."""
     turn = np.eye(len(information))
