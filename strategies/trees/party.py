@@ -93,6 +93,8 @@ class BinnedParty(Party):
         `Bins.sorted_by`; returns ``masked`` of shape (stop - start, n_slots); the ``tag`` of the
         whole content.
         """
+        if ranks and not self.winners_are_told:
+            raise ProtocolError(f"party {self.name!r}: a forest does not sort levels ('ranks')")
         if ranks != list(self.state.get(_RANKS, [])):
             self._sort_levels(ranks)
         self.group_key.take(owner, sealed, keys)
