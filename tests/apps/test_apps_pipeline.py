@@ -137,7 +137,7 @@ def test_killed_in_each_stage_the_same_command_goes_on_there(deployment, expecte
     journal = deployment.folder("killed") / FILE_NAME
 
     def begun(stage):
-        return journal.exists() and f"{stage}.".encode() in journal.read_bytes()
+        return journal.exists() and f'"step":"{stage}.'.encode() in journal.read_bytes()
 
     for stage, later in (("impute", "select"), ("select", "fit"), ("fit", "predict")):
         run = start(deployment, "killed", transport="messages")
