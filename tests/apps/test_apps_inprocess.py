@@ -23,6 +23,7 @@ from apps.lock import taken
 from flwr_vertical import RecordingGrid, Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.incomplete.demo import demo_labels, demo_names, demo_tables
+from flwr_vertical.server.federation import Federation
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.settings.toml import flat, read_items, toml_text
 from strategies.fknn import FKNN
@@ -553,3 +554,33 @@ def test_a_run_that_was_killed_leaves_no_lock(home, bank, court):
     run_app(own_files(home, bank=bank, court=court))
     assert Result.load(folder).strategy == "fknn"
     assert not [path for path in home.rglob("*") if path.name.startswith(".")]
+
+
+def test_a_pipeline_that_is_started_again_goes_on(home, bank, court, monkeypatch):
+    stages = [{"name": "impute", "strategy": "mean"}, {"name": "fit", "strategy": "glm"}]
+    labels = (bank["v"] + court["debts"].reindex(bank.index).fillna(0)).rename("y")
+    labels.to_csv(home / "y.csv")
+    nodes = [n | {"policy.min-rows": 1, "policy.vectors": 99} for n in
+             own_files(home, bank=bank, court=court)]  # fmt: skip
+    config = {"strategy": "pipeline", "pipeline.stages": json.dumps(stages), "checkpoint": True,
+              "labels": str(home / "y.csv"), "parties": "bank,court"}  # fmt: skip
+    send, sent = Federation._round, []
+
+    def killed(federation, step, *arguments, **options):
+        sent.append(step)
+        if step.startswith(f"{dies_in}."):
+            raise KeyboardInterrupt
+        return send(federation, step, *arguments, **options)
+
+    monkeypatch.setattr(Federation, "_round", killed)
+    for dies_in in ("impute", "fit"):  # noqa: B007
+        with pytest.raises(KeyboardInterrupt):
+            run_app(nodes, **config)
+    dies_in = "nowhere"
+    run_app(nodes, **config)
+    assert sent.count("share_ids") == 1
+    assert sent.count("impute.fill") == 2  # the first was not sent
+    folder = home / "results" / "server" / "test"
+    assert sorted(path.name for path in (folder / "stages").iterdir()) == ["1-impute", "2-fit"]
+    with pytest.raises(ConfigError, match="holds the result of an earlier run"):
+        run_app(nodes, **config)
