@@ -261,7 +261,7 @@ def plan_pairs(held: Flags, own: Integers, both: Integers, beside: Flags | None 
             n_rows(np.asarray(lone & kinds[:, a] & kinds[:, b])) / shared[a, b] for a, b in opened
         )
         if len(classes) > 1:  # what is told beside counts as a pair
-            lost += n_rows(lone & marked) / max(n_rows(marked), 1)
+            lost += n_rows(np.asarray(lone & marked)) / max(n_rows(np.asarray(marked)), 1)
         if lost < 1.0:
             kept &= ~lone
         elif not pairs:

@@ -16,7 +16,7 @@ _EPSILON = 1e-12
 
 
 @dataclass(frozen=True)
-class Part:
+class PartyVariables:
     """One party's variables among all offered columns."""
 
     party: str
@@ -35,7 +35,7 @@ class Part:
 class Pooled:
     """What was opened, as sums over the rows in which two variables are observed."""
 
-    parts: Sequence[Part]
+    parts: Sequence[PartyVariables]
     moments: PairMoments
 
     def overlap(self, a: int, b: int) -> Array:

@@ -71,7 +71,7 @@ class Variables:
 
 
 @dataclass(frozen=True)
-class Offered:
+class OfferedVariables:
     """Columns of a party's own rows."""
 
     # (n_rows, n_columns): 0 in cells that are missing
@@ -95,7 +95,9 @@ def sizes(table: Table, policy_rows: int | None) -> dict[str, int]:
     return found | {"gaps": len(masks)}
 
 
-def offer(table: Table, rows: Indices, policy_rows: int | None, ranks: bool, gaps: bool) -> Offered:
+def offer(
+    table: Table, rows: Indices, policy_rows: int | None, ranks: bool, gaps: bool
+) -> OfferedVariables:
     """Make the columns of the rows that take part.
 
     Parameters
@@ -161,7 +163,9 @@ def offer(table: Table, rows: Indices, policy_rows: int | None, ranks: bool, gap
     level = np.zeros(len(of), dtype=bool)
     for j in range(len(made.names)):
         level[made.levels_of(j)] = made.n_levels[j] > 0
-    return Offered(columns.values, np.where(level, of, -1), of, np.array(columns.squares), made)
+    return OfferedVariables(
+        columns.values, np.where(level, of, -1), of, np.array(columns.squares), made
+    )
 
 
 class _Columns:

@@ -14,7 +14,7 @@ from flwr_vertical.products.pairs import PairProductSteps
 from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits, takes_as
 from strategies.binning.bins import fit_column_bins
 from strategies.binning.steps import MOST_BINS, BinSteps
-from strategies.explore.columns import Offered, offer, sizes
+from strategies.explore.columns import OfferedVariables, offer, sizes
 
 CORRELATIONS = "correlations"
 """What a party keeps its page's table as, beside its own."""
@@ -143,10 +143,10 @@ class ExploreParty(Party):
         return held
 
     @property
-    def _offered(self) -> Offered:
+    def _offered(self) -> OfferedVariables:
         if "explore.offered" not in self.cache:
             rows = self.rows_of(np.flatnonzero(self._held))[1]
             wanted = bool(self.state[_RANKS]), bool(self.state[_GAPS])
             self.cache["explore.offered"] = offer(self.table, rows, self.policy.min_rows, *wanted)
-        offered: Offered = self.cache["explore.offered"]
+        offered: OfferedVariables = self.cache["explore.offered"]
         return offered

@@ -36,7 +36,7 @@ from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.binning.label_sums import LabelSums
 from strategies.binning.steps import BINS_OPENING, MOST_BINS, TOLD_BINS
-from strategies.explore.associations import Part, Pooled, inflation, pairs, summaries
+from strategies.explore.associations import PartyVariables, Pooled, inflation, pairs, summaries
 from strategies.explore.columns import Variables
 from strategies.explore.labels import by_bin, by_variable
 from strategies.explore.party import MEASURES, ExploreParty
@@ -299,7 +299,7 @@ def _pooled(names: list[str], sent: dict[str, dict[str, Any]], moments: PairMome
             np.asarray(moments.told[name][key], dtype=np.float64)
             for key in ("shared_sums", "shared_squares")
         )
-        parts.append(Part(name, Variables.from_plain(told, name), start, sums, squares))
+        parts.append(PartyVariables(name, Variables.from_plain(told, name), start, sums, squares))
         start += int(sent[name]["n_columns"])
     return Pooled(parts, moments)
 

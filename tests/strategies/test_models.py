@@ -81,7 +81,7 @@ WITH_MODEL = [
     JointNormal(),
     Scorecard(),
 ]
-WITHOUT = {"complete-case", "mean-impute", "single", "predict", "pipeline"} | {
+WITHOUT = {"complete-case", "mean-impute", "single", "predict", "pipeline", "explore"} | {
     "false-vfl", "fedhssl", "laser-vfl", "plug-vfl",
     "vanilla-vfl", "vertigan", "gbdt", "forest", "fknn", "max",
     "mean", "min", "most-frequent", "svm", "final-net",
