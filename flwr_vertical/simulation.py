@@ -261,6 +261,11 @@ def simulate(
     result.intervals = saved_as("@intervals")
     while drawn := saved_as(f"@draw-{len(result.draws) + 1}"):
         result.draws.append(drawn)
+    for key, frame in outputs.items():
+        party, _, what = key.partition("@")
+        known = {"", "intervals", *result.frames} | ({what} if what.startswith("draw-") else set())
+        if what not in known and not (party in made and made[party].equals(frame)):
+            result.frames[f"{what} of {party}"] = frame
     if hold_out:
         result.settings["hold_out"] = hold_out
         result.tables, *result.draws = (

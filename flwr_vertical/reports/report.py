@@ -129,7 +129,8 @@ def _sections(result: ResultData, ungraded: str) -> Iterator[Section]:
         yield Section("Figures of the strategy", figures)
     for title, frame in result.frames.items():
         table = dataframe_html(frame, max_rows=_MOST_OF_FRAME)
-        yield Section(title.replace("_", " ").capitalize(), table, f"In Python: result.{title}")
+        where = f"result.{title}" if title.isidentifier() else f"result.frames[{title!r}]"
+        yield Section(title.replace("_", " ").capitalize(), table, f"In Python: {where}")
     yield from _cost(result)
     if result.disclosure:
         learned = pd.DataFrame(result.disclosure, columns=["who", "learns"])

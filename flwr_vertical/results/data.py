@@ -91,7 +91,8 @@ class ResultData:
         By node, the keys of its node config without which it would not take part in this run in a
         federation; nodes that need none are left out. The arbiter stands as ``"arbiter"``.
     frames : dict of str to DataFrame, optional
-        The strategy's own tables, by name; each is an attribute of the result, too.
+        The strategy's own tables, by name; each is an attribute of the result, too. After a
+        simulation also those that a party keeps beside its own, such as ``points of bank``.
     figures : dict of str to (SVG str or PNG bytes), optional
         The strategy's own figures, by title; the report shows them.
     where : Path, optional
