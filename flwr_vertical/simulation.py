@@ -263,8 +263,8 @@ def simulate(
         result.draws.append(drawn)
     for key, frame in outputs.items():
         party, _, what = key.partition("@")
-        known = {"", "intervals", *result.frames} | ({what} if what.startswith("draw-") else set())
-        if what not in known and not (party in made and made[party].equals(frame)):
+        elsewhere = what in {"", "intervals", *result.frames} or what.startswith("draw-")
+        if not elsewhere and not (party in made and made[party].equals(frame)):
             result.frames[f"{what} of {party}"] = frame
     if hold_out:
         result.settings["hold_out"] = hold_out

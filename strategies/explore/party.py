@@ -121,7 +121,7 @@ class ExploreParty(Party):
 
         Message: own (n_pairs,): number of the own variable; others: names of the others'
         variables; other (n_pairs,): number among these; measure (n_pairs,): number in `MEASURES`;
-        value (n_pairs,): rounded to half of n^-1/2; returns nothing.
+        value (n_pairs,): rounded to n^-1/2; returns nothing.
         """
         check_fits(self.name, "own", own, Within(0, len(self.table.columns) - 1))
         check_fits(self.name, "other", other, Within(0, len(others) - 1))

@@ -117,7 +117,7 @@ class Explore(Strategy):
         ("every party", "which parties hold each row, and with labels which rows have one"),
         (
             "every party",
-            "names of the others' variables, and how its own ones go with them, to half of n^-1/2",
+            "names of the others' variables, and how its own ones go with them, to n^-1/2",
         ),
         (
             "server together with any one party",
@@ -315,7 +315,7 @@ def _pages(names: list[str], pooled: Pooled, found: pd.DataFrame) -> dict[str, d
     both = both[both["party"] != both["other_party"]]
     for part in pooled.parts:
         own = both[both["party"] == part.party].sort_values("value", key=abs, ascending=False)
-        step = 0.5 / np.sqrt(own["n"].to_numpy(dtype=float))
+        step = own["n"].to_numpy(dtype=float) ** -0.5
         rounded = np.clip(np.rint(own["value"].to_numpy() / step) * step, -1.0, 1.0)
         labels = own["other_party"] + "." + own["other_variable"]
         others = sorted(set(labels))

@@ -169,7 +169,7 @@ def test_rounds_and_what_a_party_gets(monkeypatch):
             "variable == @line.other_variable and other == 'bank.' + @line.variable "
             "and measure == @line.measure"
         )
-        assert abs(chosen["value"].item() - line.value) <= 0.25 / np.sqrt(line.n) + 1e-12
+        assert abs(chosen["value"].item() - line.value) <= 0.5 / np.sqrt(line.n) + 1e-12
 
 
 def test_levels_that_are_withheld_count_as_one():
@@ -325,3 +325,22 @@ def test_ranks_and_gaps_are_left_out_where_rows_are_few():
     filled = filled.fillna(filled.mean())
     line = found(result, "correlation")[frozenset(("income", "debts"))]
     assert line.value == pytest.approx(filled.corr().iloc[0, 1], abs=1e-9)
+
+
+def test_a_crafted_column_reads_a_cell_no_finer_than_a_standard_deviation(monkeypatch):
+    """What docs/privacy.md says of parties that craft their tables."""
+    from strategies.explore.party import ExploreParty
+
+    pages = {}
+    monkeypatch.setattr(
+        ExploreParty, "save_output", lambda self, frame, beside="": pages.update({self.name: frame})
+    )
+    rng = np.random.default_rng(0)
+    bank = pd.DataFrame({"income": rng.normal(size=900)})
+    z = ((bank["income"] - bank["income"].mean()) / bank["income"].std()).to_numpy()
+    rows = rng.choice(900, 20, replace=False)
+    crafted = {f"row {i}": (np.arange(900) == i) + 1e-6 * rng.normal(size=900) for i in rows}
+    explored({"bank": bank, "court": pd.DataFrame(crafted)})
+    page = pages["court"].query("measure == 'correlation'").set_index("variable")["value"]
+    read = np.array([page[f"row {i}"] for i in rows]) * 30.0
+    np.testing.assert_allclose(read, np.rint(z[rows]), atol=0.1)
