@@ -10,9 +10,12 @@ from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.protocol.arguments import Is, Shape, Within
 from strategies.linear.design import Design, make_design
+from strategies.linear.formula import formulas_of
+from strategies.linear.formula_design import make_formula_design
 
 # Under a prefix that the server may not write to.
 PUBLIC_RANGE = "node.regression.range"
+_FORMULA = "node.regression.formula"
 
 
 class RowSettings(TypedDict):
@@ -23,6 +26,7 @@ class RowSettings(TypedDict):
     standardize: bool
     intercept: bool
     n_unheld: NotRequired[Annotated[int, Within(0, 2**40)]]
+    formula: NotRequired[Annotated[str, Is("formula")]]
 
 
 Labelled: TypeAlias = Annotated[npt.NDArray[np.uint8], Shape("n_samples"), Within(0, 1)]
@@ -49,11 +53,12 @@ class RegressionRows(StepGroup):
         intercept: bool,
         labelled: npt.NDArray[np.uint8] | None = None,
         n_unheld: int = 0,
+        formula: str = "",
     ) -> Summands:
         """Turn the own table into a matrix, check it, and say what the server must know of it."""
         self.state["encoding"], self.state["missing_cells"] = encoding, missing_cells
         self.state["standardize"], self.state["intercept"] = standardize, intercept
-        self.state["n_unheld"] = n_unheld
+        self.state["n_unheld"], self.state[_FORMULA] = n_unheld, formula
         if labelled is not None:
             self.state["labelled"] = labelled
         if not self._penalized:
@@ -74,7 +79,8 @@ class RegressionRows(StepGroup):
         )
 
     def _check_rows(self) -> None:
-        held, needed = len(self.x), len(self.design.columns) + 2
+        held = len(self.x)
+        needed = max(len(self.design.columns) + 2, self.design.at_least)
         if held < needed:
             raise DataError(
                 f"party {self.name!r} holds {held} rows of labelled samples, but its "
@@ -86,13 +92,8 @@ class RegressionRows(StepGroup):
     def design(self) -> Design:
         """The own table as a matrix, aligned; made once per process."""
         if "design" not in self.cache:
-            self.cache["design"] = make_design(
-                self.party.table,
-                self.party.positions,
-                self.name,
-                str(self.state["encoding"]),
-                str(self.state["missing_cells"]),
-                self.party.policy.min_rows,
+            self.cache["design"] = self._made(
+                self.party.positions, str(self.state["missing_cells"])
             )
         design: Design = self.cache["design"]
         return design
@@ -107,13 +108,20 @@ class RegressionRows(StepGroup):
         """
         if "table-rows" not in self.cache:
             everyone = np.arange(self.party.table.n_samples)
-            encoding, smallest = str(self.state["encoding"]), self.party.policy.min_rows
-            made = make_design(
-                self.party.table, everyone, self.party.name, encoding, "drop-row", smallest
-            )
-            self.cache["table-rows"] = made.x
+            self.cache["table-rows"] = self._made(everyone, "drop-row").x
         rows: Array = self.cache["table-rows"]
         return rows
+
+    def _made(self, positions: Indices, missing_cells: str) -> Design:
+        """Return the own table as a matrix: the columns, or what a formula makes of them."""
+        table, smallest = self.party.table, self.party.policy.min_rows
+        formula = formulas_of(str(self.state.get(_FORMULA, ""))).get(self.name)
+        if formula is not None:
+            return make_formula_design(
+                table, positions, self.name, formula, missing_cells, smallest
+            )
+        encoding = str(self.state["encoding"])
+        return make_design(table, positions, self.name, encoding, missing_cells, smallest)
 
     def _dependent_in_table(self) -> npt.NDArray[np.bool_]:
         """Return which columns are constant, or follow from others, in the whole table."""
@@ -252,10 +260,11 @@ class RegressionData(RegressionRows):
         Message: encoding, missing_cells: see `make_design`; standardize: divide each column by its
         standard deviation (and centre it if there is an intercept); intercept: whether the model
         has one; labelled (n_samples,): 1 where a sample has a label; None if all have; n_unheld:
-        how many further labels there are, of samples that no party holds; returns nothing to be
-        summed; publicly the names of the ``columns``, ``n_observed`` rows of labelled samples, the
-        aligned numbers of ``dropped`` rows and the names of ``collinear`` columns, of the whole
-        table, and of columns ``left_out`` (`Design`).
+        how many further labels there are, of samples that no party holds; formula: by party, what
+        takes the place of its columns (`read_formulas`); returns nothing to be summed; publicly the
+        names of the ``columns``, ``n_observed`` rows of labelled samples, the aligned numbers of
+        ``dropped`` rows and the names of ``collinear`` columns, of the whole table, and of columns
+        ``left_out`` (`Design`).
         """
         return self.prepare_rows(labelled=labelled, **settings)
 
