@@ -15,7 +15,7 @@ from strategies.linear.formula_design import make_formula_design
 
 # Under a prefix that the server may not write to.
 PUBLIC_RANGE = "node.regression.range"
-_FORMULA = "node.regression.formula"
+FORMULA = "node.regression.formula"
 
 
 class RowSettings(TypedDict):
@@ -26,7 +26,6 @@ class RowSettings(TypedDict):
     standardize: bool
     intercept: bool
     n_unheld: NotRequired[Annotated[int, Within(0, 2**40)]]
-    formula: NotRequired[Annotated[str, Is("formula")]]
 
 
 Labelled: TypeAlias = Annotated[npt.NDArray[np.uint8], Shape("n_samples"), Within(0, 1)]
@@ -53,12 +52,11 @@ class RegressionRows(StepGroup):
         intercept: bool,
         labelled: npt.NDArray[np.uint8] | None = None,
         n_unheld: int = 0,
-        formula: str = "",
     ) -> Summands:
         """Turn the own table into a matrix, check it, and say what the server must know of it."""
         self.state["encoding"], self.state["missing_cells"] = encoding, missing_cells
         self.state["standardize"], self.state["intercept"] = standardize, intercept
-        self.state["n_unheld"], self.state[_FORMULA] = n_unheld, formula
+        self.state["n_unheld"] = n_unheld
         if labelled is not None:
             self.state["labelled"] = labelled
         if not self._penalized:
@@ -79,8 +77,7 @@ class RegressionRows(StepGroup):
         )
 
     def _check_rows(self) -> None:
-        held = len(self.x)
-        needed = max(len(self.design.columns) + 2, self.design.at_least)
+        held, needed = len(self.x), len(self.design.columns) + 2
         if held < needed:
             raise DataError(
                 f"party {self.name!r} holds {held} rows of labelled samples, but its "
@@ -115,7 +112,7 @@ class RegressionRows(StepGroup):
     def _made(self, positions: Indices, missing_cells: str) -> Design:
         """Return the own table as a matrix: the columns, or what a formula makes of them."""
         table, smallest = self.party.table, self.party.policy.min_rows
-        formula = formulas_of(str(self.state.get(_FORMULA, ""))).get(self.name)
+        formula = formulas_of(str(self.state.get(FORMULA, ""))).get(self.name)
         if formula is not None:
             return make_formula_design(
                 table, positions, self.name, formula, missing_cells, smallest
@@ -260,11 +257,10 @@ class RegressionData(RegressionRows):
         Message: encoding, missing_cells: see `make_design`; standardize: divide each column by its
         standard deviation (and centre it if there is an intercept); intercept: whether the model
         has one; labelled (n_samples,): 1 where a sample has a label; None if all have; n_unheld:
-        how many further labels there are, of samples that no party holds; formula: by party, what
-        takes the place of its columns (`read_formulas`); returns nothing to be summed; publicly the
-        names of the ``columns``, ``n_observed`` rows of labelled samples, the aligned numbers of
-        ``dropped`` rows and the names of ``collinear`` columns, of the whole table, and of columns
-        ``left_out`` (`Design`).
+        how many further labels there are, of samples that no party holds; returns nothing to be
+        summed; publicly the names of the ``columns``, ``n_observed`` rows of labelled samples, the
+        aligned numbers of ``dropped`` rows and the names of ``collinear`` columns, of the whole
+        table, and of columns ``left_out`` (`Design`).
         """
         return self.prepare_rows(labelled=labelled, **settings)
 

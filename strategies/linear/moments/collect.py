@@ -208,14 +208,14 @@ def prepare(
     with_unheld: bool = False,
     columns_of: str = "",
     budget: FitBudget | None = None,
-    formula: str = "",
+    formula: str | None = None,
 ) -> Prepared:
     """Have the parties prepare their columns; one round."""
     pairs = PairKeys(federation)
     extra: dict[str, Any] = {"nonce": pairs.nonce}
     if columns_of:
         extra["columns_of"] = columns_of
-    if formula:
+    if formula is not None:
         extra["formula"] = formula
     label_range = None
     if budget is not None:
