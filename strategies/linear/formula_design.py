@@ -15,6 +15,7 @@ import pandas as pd
 
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.optional import require
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products.row_groups import levels_are_safe
 from flwr_vertical.tables import Kind, Table, is_numeric
@@ -269,13 +270,7 @@ def _evaluated(
     Shapes: values (n_rows, n_columns): NaN in rows with a missing cell.
     """
     fitting = between is not None
-    try:
-        from formulaic import Formula, ModelSpec
-        from formulaic.errors import FormulaicError
-    except ImportError:
-        raise ConfigError(
-            f"party {party!r}: formulas need formulaic: pip install 'flwr-vertical[formula]'"
-        ) from None
+    formulaic = require("formulaic", f"the formula of party {party!r}")
     factors = {_variable(factor): factor for term in terms for factor in term}
     place = {name: j for j, name in enumerate(factors)}
     values = [_values(table, factor, kept, party, fitting) for factor in factors.values()]
@@ -293,11 +288,17 @@ def _evaluated(
     codes = {_code(f, place[_variable(f)]): f for term in terms for f in term}
     of_factor = {factor: code for code, factor in codes.items()}
     text = "1 + " + " + ".join(":".join(of_factor[f] for f in term) for term in terms)
-    spec = ModelSpec(Formula(text), transform_state=kept.state, na_action="ignore")
+    spec = formulaic.ModelSpec(
+        formulaic.Formula(text), transform_state=kept.state, na_action="ignore"
+    )
     # Of a table without rows there is nothing to compute, but there are columns: of one row of 0.
     try:
         made = spec.get_model_matrix(frame if len(frame) else _one_row(frame), context={})
-    except (FormulaicError, ValueError, ArithmeticError):  # its words may hold cells
+    except (
+        formulaic.errors.FormulaicError,
+        ValueError,
+        ArithmeticError,
+    ):  # its words may hold cells
         raise DataError(
             f"party {party!r}: its formula cannot be computed; are there columns of few different "
             "values in bs, cr, cc or poly? Take fewer degrees of freedom"

@@ -1,6 +1,7 @@
 """Formulas of a party's columns: the grammar refuses all else; fits equal those of the pooled."""
 
 import json
+import sys
 from html import unescape
 
 import numpy as np
@@ -18,6 +19,7 @@ from strategies.linear.formula_design import made_columns, new_columns
 from strategies.linear.moments.collect import Prepared
 from strategies.linear.moments.groups import MinimumRows
 from strategies.linear.prediction.party_model import LinearPart
+from tests.kit.blocked import Absent
 
 N = 900
 
@@ -390,3 +392,11 @@ def test_all_labelled_samples_with_a_formula():
     assert found.metrics["n_samples"] == other.metrics["n_samples"] == N
     distance = (found.coefficients["estimate"] - other.coefficients["estimate"]).abs()
     assert (distance < 1e-6 * other.coefficients["std_error"]).all()
+
+
+def test_a_node_without_formulaic_says_how_to_install_it(monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "formulaic"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent(["formulaic"]), *sys.meta_path])
+    with pytest.raises(ConfigError, match=r"flwr-vertical\[formula\]"):
+        made_columns(Table.of(tables()[0]["bank"]), "bank", "age", None)
