@@ -15,6 +15,7 @@ EXTRAS = {
     "adbc_driver_postgresql": "postgres",
     "duckdb": "duckdb",
     "flwr_datasets": "datasets",
+    "formulaic": "formula",
 }
 """By optional package, the extra of flwr-vertical that installs it."""
 

@@ -64,6 +64,7 @@ ROUNDS = {
         "normal/labelled_server": "an option: completed rows",
         "normal/labelled_party": "an option: completed rows",
         "glm/party": "an option: completed rows",
+        "linear/formula": "an option: a formula", "linear/data": "an option: a formula",
     }),
 }  # fmt: skip
 

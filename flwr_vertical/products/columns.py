@@ -46,6 +46,8 @@ class HeldColumns:
     variable : numpy.ndarray of shape (n_columns,), optional
         Number of the variable of which a column holds a level, -1 of other columns. The levels of
         one add up to all its rows: those that are withheld follow together.
+    at_least : int
+        The fewest rows of a set that may be told of, where the rule of the columns is too few.
     """
 
     values: Array
@@ -56,6 +58,7 @@ class HeldColumns:
     noise: PrivateRows | None = None
     squares: Array | None = None
     variable: Indices | None = None
+    at_least: int = 0
 
     def weighted(self, weight: Array) -> "HeldColumns":
         """Return the columns, each row times its weight; shape (n_held,)."""

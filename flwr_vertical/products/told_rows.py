@@ -98,7 +98,7 @@ class ToldRows:
             raise ProtocolError(
                 f"party {self._name!r}: group {int(np.argmin(used))} of {n_groups} has no row"
             )
-        n_columns = held.values.shape[1]
+        n_columns, self._at_least = held.values.shape[1], max(self._at_least, held.at_least)
         absent = self._absent(held, group, n_groups, missing)
         own = group[held.rows]
         own[own >= 0] = np.where(absent[own[own >= 0]], -1, own[own >= 0])
@@ -130,6 +130,7 @@ class ToldRows:
         nothing is told of, since they are not wanted or share too few rows.
         """
         names, n_columns = list(widths), held.values.shape[1]
+        self._at_least = max(self._at_least, held.at_least)
         place, who = names.index(self._name), np.asarray(who, dtype=bool)
         mine = np.zeros(held.n_samples, dtype=bool)
         mine[held.rows] = True

@@ -6,7 +6,9 @@ from strategies.linear.moment_party import PRIVATE, RECOGNISED
 DISCLOSURE = (
     (
         "server",
-        "names of the parties' columns, and which rows a party leaves out for missing cells",
+        "names of the parties' columns, or of those that a formula makes, without knots; which "
+        "rows a party leaves out for missing cells; with a formula, the fewest rows of a set that "
+        "a party tells of",
     ),
     (
         "server",

@@ -1,5 +1,6 @@
 """What the server works out between opened sums and the result: path, noise, how well it fits."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from strategies.linear.moments.groups import MinimumRows, complete_rows
 from strategies.linear.moments.patterns import Pattern
 from strategies.linear.problem import Problem, note
 
+_BETWEEN = re.compile(r",(?![^(]*\))")  # not within bs(age, 4)
 _CHOICES = 4
 """How often BIC may choose another value of lambda; of two alike it would go on for ever."""
 
@@ -140,7 +142,7 @@ def penalised_columns(unpenalised: str, problem: Problem) -> Flags:
 def _names_by_party(text: str, parties: Sequence[str]) -> dict[str, list[str]]:
     """Split ``"party:column, ..."`` by party."""
     names: dict[str, list[str]] = {party: [] for party in parties}
-    for item in filter(None, (part.strip() for part in text.split(","))):
+    for item in filter(None, (part.strip() for part in _BETWEEN.split(text))):
         party, colon, column = item.partition(":")
         if not colon or party.strip() not in names:
             raise ConfigError(

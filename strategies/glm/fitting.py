@@ -38,6 +38,7 @@ from strategies.glm.unseen import Unseen
 from strategies.glm.weighted import NormalResiduals
 from strategies.linear import settings as shared
 from strategies.linear.families import family_named
+from strategies.linear.formula import formulas_of
 from strategies.linear.masked_means.problem import Beside, null_deviance
 from strategies.linear.moments.collect import Grouping, OpenedMoments, open_moments
 from strategies.linear.moments.dp_moments import noisy_least_squares, state_privacy
@@ -107,6 +108,10 @@ class Fitting:
             check_federation("a fit with weights", federation)
         if beside and (settings.rows != "complete" or settings.epsilon is not None):
             raise ConfigError(f"{' and '.join(beside)}: these need rows='complete' and no epsilon")
+        if unknown := sorted(set(formulas_of(settings.formula)) - set(federation.parties)):
+            raise ConfigError(
+                f"formula names the parties {unknown}; the parties are {list(federation.parties)}"
+            )
         if federation.labels is not None:
             self.family.check(federation.labels[np.isfinite(federation.labels)])
         if beside:
@@ -145,6 +150,7 @@ class Fitting:
         self.opened = open_moments(
             self.federation, self.alignment, self.result, **shared.reading_of(settings),
             intercept=settings.intercept, grouping=grouping, budget=budget,
+            formula=settings.formula,
             completing=self.completing,
             vectors=self._weighted_labels if self.federation.beside else None,
         )  # fmt: skip

@@ -1,6 +1,8 @@
 """From a selection at the server to what people read: coefficients, standard errors, model."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pandas as pd
 from flwr_vertical import Model, Result
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.pages.page import Section
 from strategies.glm.approximation import Approximation, Selection
 from strategies.glm.summary import text_of
 from strategies.glm.unseen import Unseen
@@ -80,6 +83,11 @@ class GLMModel(Model):
             raise ConfigError("a model of iterations, or of an older version, has no summary")
         title = f"Generalised linear model, columns of {', '.join(self.coefficients)}"
         return text_of(title, self.family, self.errors, self.statistics, self.table, stars)
+
+    def sections(self) -> Iterator[Section]:
+        """Return the report's own section: the summary."""
+        if self.table is not None:
+            yield Section("Summary", f"<pre>{escape(self.summary())}</pre>")
 
 
 @dataclass(frozen=True)

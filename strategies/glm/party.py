@@ -2,11 +2,13 @@
 
 from typing import Annotated, Any, Unpack
 
-from flwr_vertical import Uses, step
+from flwr_vertical import Summands, Uses, step
 from flwr_vertical.products import OPENED_PRODUCTS
 from flwr_vertical.protocol.arguments import OWN, Is, Within
 from flwr_vertical.protocol.declaration import If
+from strategies.linear.data import FORMULA, Labelled, RowSettings
 from strategies.linear.masked_means.steps import MaskedMeanSteps
+from strategies.linear.moments.steps import MomentSteps
 from strategies.normal.labelled_party import (
     CompletedFields,
     CompletingParty,
@@ -50,9 +52,36 @@ class GLMFields(CompletedFields, total=False):
     completing: Annotated[bool, Is(COMPLETES)]
 
 
+class FormulaSteps(MomentSteps):
+    """Offers what a formula makes of the columns of its party."""
+
+    @step(repeatable=False)  # a key pair is drawn
+    def prepare_moments(  # type: ignore[override]  # the formula may not be absent
+        self,
+        nonce: bytes,
+        formula: Annotated[str, Is("formula")],
+        labelled: Labelled | None = None,
+        epsilon: Annotated[float, Is("epsilon or 0.0")] = 0.0,
+        delta: Annotated[float, Within(0.0, 1.0)] = 0.0,
+        row_norm: Annotated[float, Is("row_norm")] = 1.0,
+        bounds: str = "",
+        **settings: Unpack[RowSettings],
+    ) -> Summands:
+        """Prepare the table, and make the key pair of this run.
+
+        Message: formula: by party, what takes the place of its columns (`read_formulas`); others,
+        and what is returned: see `MomentSteps.prepare_moments`.
+        """
+        self.state[FORMULA] = formula
+        return super().prepare_moments(
+            nonce, "", labelled, epsilon, delta, row_norm, bounds, **settings
+        )
+
+
 class GLMParty(CompletingParty):
     """Keeps its columns and, of a fitted model, its own coefficients."""
 
+    moments = Uses(FormulaSteps, penalized=True)
     products = Uses(LabelledProductSteps, purpose="glm")
     means = Uses(MaskedMeanSteps)
 

@@ -47,6 +47,7 @@ from strategies.glm.party import EVALUATES, OPENED_ROWS, GLMParty
 from strategies.glm.penalties import GCV, SELECTING, parse_l2, parse_lambdas
 from strategies.linear import settings as shared
 from strategies.linear.families import FAMILIES
+from strategies.linear.formula import read_formulas
 from strategies.linear.moment_party import MomentArbiter, moments_protocol
 from strategies.linear.moments.dp_opening import FitBudget, check_budget
 
@@ -165,6 +166,14 @@ class VerticalGLM(Strategy):
         "with a test of overdispersion of counts. Needs complete rows.",
         choices=("model", "pearson"),
     )
+    formula: str | Mapping[str, str] | None = setting(
+        "",
+        "By party, the terms that take the place of its columns, as a mapping or JSON text: "
+        '``{"bank": "income * owner + bs(age, 4)"}``. Columns, ``+ - : *``, sums to a power, and '
+        "``bs``, ``cr``, ``cc``, ``poly``, ``center``, ``scale``, ``log``, ``sqrt``, ``C`` of a "
+        "column.",
+        parse=read_formulas,
+    )
     encoding: str = shared.encoding()
     missing_cells: str = shared.missing_cells()
     missing_labels: str = shared.missing_labels()
@@ -208,6 +217,8 @@ class VerticalGLM(Strategy):
             raise ConfigError(
                 "rows='all' models columns as jointly normal, with means; it needs intercept=True"
             )
+        if self.formula and self.epsilon is not None:
+            raise ConfigError("formula makes columns that have no bounds; it needs no epsilon")
         more = self.standard_errors != "model" or self.dispersion != "model"
         plain = self.rows == "complete" and self.penalty != "ridge" and self.epsilon is None
         if more and not plain:

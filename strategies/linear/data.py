@@ -10,9 +10,12 @@ from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.protocol.arguments import Is, Shape, Within
 from strategies.linear.design import Design, make_design
+from strategies.linear.formula import formulas_of
+from strategies.linear.formula_design import make_formula_design
 
 # Under a prefix that the server may not write to.
 PUBLIC_RANGE = "node.regression.range"
+FORMULA = "node.regression.formula"
 
 
 class RowSettings(TypedDict):
@@ -86,13 +89,8 @@ class RegressionRows(StepGroup):
     def design(self) -> Design:
         """The own table as a matrix, aligned; made once per process."""
         if "design" not in self.cache:
-            self.cache["design"] = make_design(
-                self.party.table,
-                self.party.positions,
-                self.name,
-                str(self.state["encoding"]),
-                str(self.state["missing_cells"]),
-                self.party.policy.min_rows,
+            self.cache["design"] = self._made(
+                self.party.positions, str(self.state["missing_cells"])
             )
         design: Design = self.cache["design"]
         return design
@@ -107,13 +105,20 @@ class RegressionRows(StepGroup):
         """
         if "table-rows" not in self.cache:
             everyone = np.arange(self.party.table.n_samples)
-            encoding, smallest = str(self.state["encoding"]), self.party.policy.min_rows
-            made = make_design(
-                self.party.table, everyone, self.party.name, encoding, "drop-row", smallest
-            )
-            self.cache["table-rows"] = made.x
+            self.cache["table-rows"] = self._made(everyone, "drop-row").x
         rows: Array = self.cache["table-rows"]
         return rows
+
+    def _made(self, positions: Indices, missing_cells: str) -> Design:
+        """Return the own table as a matrix: the columns, or what a formula makes of them."""
+        table, smallest = self.party.table, self.party.policy.min_rows
+        formula = formulas_of(str(self.state.get(FORMULA, ""))).get(self.name)
+        if formula is not None:
+            return make_formula_design(
+                table, positions, self.name, formula, missing_cells, smallest
+            )
+        encoding = str(self.state["encoding"])
+        return make_design(table, positions, self.name, encoding, missing_cells, smallest)
 
     def _dependent_in_table(self) -> npt.NDArray[np.bool_]:
         """Return which columns are constant, or follow from others, in the whole table."""

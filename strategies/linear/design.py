@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.row_groups import levels_are_safe
 from flwr_vertical.tables import Kind, Table, is_numeric
@@ -88,6 +89,8 @@ class Design:
     origins: dict[str, tuple[str, list[Any]]] = field(default_factory=dict)
     # Columns of levels of which at most one is held by enough rows: they have no column here
     left_out: list[str] = field(default_factory=list)
+    formula: str = ""  # What makes the columns of new rows, if a formula does
+    at_least: int = 0  # See `HeldColumns`
 
 
 def make_design(
@@ -100,16 +103,30 @@ def make_design(
 ) -> Design:
     """Turn a party's table into a matrix, in aligned order; -1 in `positions`: left out."""
     columns, x, origins = numeric_matrix(table, party, encoding, min_rows)
+    used = {column for column, _ in origins.values()}
+    left_out = [name for name in table.kinds if name not in used]
+    gaps = {name: np.isnan(x[:, j]) for j, name in enumerate(columns)}
+    x, rows, dropped = complete_rows(x, gaps, positions, party, missing_cells)
+    return Design(columns, x, rows, dropped, origins, left_out)
+
+
+def complete_rows(
+    x: Array, gaps: Mapping[str, Flags], positions: Indices, party: str, missing_cells: str
+) -> tuple[Array, Indices, Indices]:
+    """Return the complete rows in aligned order, their aligned numbers, and those of the others.
+
+    Shapes: x (n_own_rows, n_columns); gaps, by column: (n_own_rows,), true where a cell is missing.
+    """
     order = np.argsort(positions, kind="stable")
     order = order[positions[order] >= 0]
     x, rows = x[order], positions[order]
     incomplete = np.isnan(x).any(axis=1)
     if incomplete.any() and missing_cells == "error":
-        per_column = np.isnan(x).sum(axis=0)
-        gaps = {name: int(n) for name, n in zip(columns, per_column, strict=True) if n}
+        cells = {name: int(found[order].sum()) for name, found in gaps.items()}
+        by_column = {name: n for name, n in cells.items() if n}
         raise DataError(
             f"party {party!r}: {int(incomplete.sum())} of {len(x)} rows have missing cells "
-            f"(cells by column: {gaps}); impute them first (strategy 'fknn'), or set "
+            f"(cells by column: {by_column}); impute them first (strategy 'fknn'), or set "
             "missing_cells='drop-row' to treat such rows as missing altogether"
         )
     kept = ~incomplete
@@ -118,9 +135,7 @@ def make_design(
             f"party {party!r}: no row without missing cells takes part; impute the cells "
             "first (strategy 'fknn') or leave out the columns that are mostly missing"
         )
-    used = {column for column, _ in origins.values()}
-    left_out = [name for name in table.kinds if name not in used]
-    return Design(columns, x[kept], rows[kept], rows[incomplete], origins, left_out)
+    return x[kept], rows[kept], rows[incomplete]
 
 
 def numeric_matrix(
@@ -135,7 +150,7 @@ def numeric_matrix(
     origins: dict[str, tuple[str, list[Any]]] = {}
     for name, kind in table.kinds.items():
         column = table.frame[name]
-        if is_numeric(kind) or (kind is Kind.BINARY and _holds_numbers(column)):
+        if is_numeric(kind) or (kind is Kind.BINARY and holds_numbers(column)):
             names.append(name)
             origins[name] = name, []
             parts.append(column.to_numpy(dtype=np.float64, na_value=np.nan))
@@ -163,7 +178,28 @@ def numeric_matrix(
     return names, np.column_stack(parts), origins
 
 
-def _holds_numbers(column: "pd.Series[Any]") -> bool:
+def holds_numbers(column: "pd.Series[Any]") -> bool:
+    """Tell whether a column's cells are numbers or truth values."""
     return bool(
         pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_numeric_dtype(column.dtype)
     )
+
+
+def level_texts(column: "pd.Series[Any]", known: list[str]) -> npt.NDArray[np.object_]:
+    """Return the levels of a column as texts, whatever type they are stored in now.
+
+    Shapes: column (n_rows,); returns (n_rows,): empty where a cell is missing or holds another
+    level.
+    """
+    numbers, values = pd.factorize(column)
+    texts = np.array([*map(level_text, values), ""], dtype=object)  # -1, missing, is the last
+    texts[~np.isin(texts.astype(str), known)] = ""
+    return np.asarray(texts[numbers])
+
+
+def level_text(value: Any) -> str:
+    """Return a level as text."""
+    # 3 and 3.0 are one level: a missing cell turns a column of whole numbers into floats.
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)

@@ -236,6 +236,8 @@ def _without_effect(data: bytes, stage: str) -> list[str]:
     part = Model.from_bytes(data, f"what stage {stage!r} left")
     if not isinstance(part, LinearPart):
         raise ConfigError(f"stage {stage!r} selects by coefficients, and its strategy has none")
+    if part.formula:
+        raise ConfigError(f"stage {stage!r} selects columns, and its formula makes others of them")
     largest = int(part.present.sum(axis=1).argmax())
     own = slice(largest * part.n_outputs, (largest + 1) * part.n_outputs)
     used = (np.asarray(part.coefficients)[own] != 0).any(axis=0)

@@ -86,6 +86,10 @@ SETTINGS = {
         "family": "binomial", "penalty": "none", "standard_errors": "robust",
         "dispersion": "pearson", "encoding": "one-hot",
     },
+    "glm formula": {
+        "penalty": "none", "encoding": "one-hot",
+        "formula": {"bank": "income*rating + poly(loans, 2)"},
+    },
     "glm all": {"family": "binomial", "rows": "all", "penalty": "none", "encoding": "one-hot"},
     "svm": {"l2": 2.0, "encoding": "one-hot"},
     "pipeline": {
@@ -119,7 +123,7 @@ _GROWING = {"send_masked", "share", "route"}
 CALLS = {"gbdt": _GROWING, "gbdt open": _GROWING, "forest": {"send_masked"}}
 FITTED_CALLS = {"gbdt": {"sides"}, "forest": {"tally"}}
 # A vector of the server that columns are multiplied with takes ten rows.
-LARGE = MASKED | {"svm mean", "glm binomial"}
+LARGE = MASKED | {"svm mean", "glm binomial", "glm formula"}
 # They predict samples that have no label.
 PREDICTING = {"false-vfl", "vanilla-vfl", "laser-vfl", "plug-vfl", "fedhssl", "final-net"} | {
     "gbdt", "forest"

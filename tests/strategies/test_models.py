@@ -154,7 +154,7 @@ def test_a_part_that_is_absent_foreign_or_damaged_is_an_error_that_says_so(nodes
     assert caught.value.party == "bank"
     assert (
         "what party 'bank' saved in the earlier run 'fit' is a model of strategy 'vfem' "
-        "(VFEMModel, version 1); expected one of strategy 'predict' (LinearPart, version 3)"
+        "(VFEMModel, version 1); expected one of strategy 'predict' (LinearPart, version 4)"
     ) in caught.value.cause
     path.write_bytes(good[: len(good) // 2])
     with pytest.raises(PartyError, match=r"saved in the earlier run 'fit' is damaged"):

@@ -166,7 +166,9 @@ class Prepared:
         minima = self.minima
         allowed = min(int(self.told[name].get("vectors", 0)) for name in self.widths)
         by_rule = len(minima) < len(self.widths)
-        return MinimumRows(max(minima.values(), default=None), by_rule, allowed)
+        made = [int(self.told[name].get("at_least", 0)) for name in self.widths]
+        stated = max([*minima.values(), *filter(None, made)], default=None)
+        return MinimumRows(stated, by_rule, allowed)
 
     def groups(self, grouping: Grouping) -> RowGroups:
         """Group the labelled samples."""
@@ -206,12 +208,15 @@ def prepare(
     with_unheld: bool = False,
     columns_of: str = "",
     budget: FitBudget | None = None,
+    formula: str | None = None,
 ) -> Prepared:
     """Have the parties prepare their columns; one round."""
     pairs = PairKeys(federation)
     extra: dict[str, Any] = {"nonce": pairs.nonce}
     if columns_of:
         extra["columns_of"] = columns_of
+    if formula is not None:
+        extra["formula"] = formula
     label_range = None
     if budget is not None:
         extra |= budget.arguments

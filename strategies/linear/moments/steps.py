@@ -73,8 +73,8 @@ class MomentSteps(RegressionRows):
         parties' if empty; epsilon, delta, row_norm, bounds: see `FitBudget`; no epsilon: sums
         are opened as they are; labelled, **settings: see `RegressionData.prepare`; returns nothing
         to be summed; publicly what `RegressionData.prepare` and `PairKeySteps.pair_key` tell,
-        ``center`` and ``unit`` of each column (`rough_units`), and ``min_rows``, if the node's
-        policy states it.
+        ``center`` and ``unit`` of each column (`rough_units`), ``min_rows``, if the node's policy
+        states it, and ``at_least``, the fewest rows of a set, where a formula needs more.
         """
         if epsilon:
             check_epsilon(self.party, epsilon)
@@ -93,6 +93,8 @@ class MomentSteps(RegressionRows):
         told |= {"center": center, "unit": unit, **self.other(PairKeySteps).pair_key(nonce)}
         if self.party.policy.min_rows is not None:
             told["min_rows"] = self.party.policy.min_rows
+        if offered and self.design.at_least:
+            told["at_least"] = self.design.at_least
         if self.party.policy.vectors is not None:
             told["vectors"] = self.party.policy.vectors
         return Summands({}, told)
@@ -124,7 +126,8 @@ class MomentSteps(RegressionRows):
         own, (center, unit) = self.design, self._units
         squares = (((self.table_rows - center) / unit) ** 2).sum(axis=0)
         values, n, names = (own.x - center) / unit, self.party.n_samples, tuple(own.columns)
-        return HeldColumns(values, own.rows, n, names, squares=squares)
+        at_least = own.at_least
+        return HeldColumns(values, own.rows, n, names, squares=squares, at_least=at_least)
 
     def _columns(self) -> HeldColumns:
         if not self.state[_OFFERED]:
@@ -150,7 +153,8 @@ class MomentSteps(RegressionRows):
             squares = (((self.table_rows - center) / unit) ** 2).sum(axis=0)
         names = tuple(self.design.columns)
         rows, own, n_labelled = self.rows, self.own_rows, self.n_labelled
-        return HeldColumns(values, rows, n_labelled, names, own, noise, squares)
+        at_least = self.design.at_least
+        return HeldColumns(values, rows, n_labelled, names, own, noise, squares, at_least=at_least)
 
     @property
     def _noise(self) -> PrivateRows | None:

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from flwr_vertical import Model
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables import Table
 from flwr_vertical.tables.codes import fit_levels
+from strategies.linear.design import level_text, level_texts
+from strategies.linear.formula_design import new_columns
 
 
 @dataclass
@@ -20,7 +21,7 @@ class LinearPart(Model):
     """A party's own coefficients; enough to multiply new rows without any other party."""
 
     strategy = "predict"
-    version = 3
+    version = 4
 
     model: str  # Which model it belongs to: the digest by which the server names it
     parties: list[str]  # Parties of the fit
@@ -44,16 +45,19 @@ class LinearPart(Model):
     highest: Indices
     bits: int  # What one term tells at most
     n_outputs: int = 1  # Scores of a row
+    formula: str = ""  # What makes the columns, if a formula does; see `formula_design.Kept`
 
     @classmethod
     def upgrade(cls, version: int, fields: dict[str, Any]) -> dict[str, Any]:
-        """Read parts from before rare levels counted as one, and of one score."""
-        if version not in (1, 2):
+        """Read parts from before rare levels counted as one, of one score, and without formula."""
+        if version not in (1, 2, 3):
             return super().upgrade(version, fields)
-        return {"other": {}, "n_outputs": 1, **fields}
+        return {"other": {}, "n_outputs": 1, "formula": "", **fields}
 
     def features(self, table: Table, party: str) -> Array:
         """Return the columns of the fit from a new table, NaN where a cell is missing or new."""
+        if self.formula:
+            return new_columns(self.formula, table, party)
         of = self.sources, self.levels, self.known_levels, self.other
         return fitted_features(table, *of, party)
 
@@ -123,29 +127,10 @@ def column_sources(table: Table, origins: Mapping[str, tuple[str, list[Any]]]) -
             continue
         if name not in known:
             found = fit_levels([Table(table.frame[[name]], {name: table.kinds[name]})])[name]
-            known[name] = [_level_text(level) for level in found]
+            known[name] = [level_text(level) for level in found]
         if len(of) > 1 or column != f"{name}={of[0]}":
-            other[name] = [_level_text(level) for level in of]
+            other[name] = [level_text(level) for level in of]
             levels.append(column.removeprefix(f"{name}="))
         else:
-            levels.append(_level_text(of[0]))
+            levels.append(level_text(of[0]))
     return {"sources": sources, "levels": levels, "known_levels": known, "other": other}
-
-
-def level_texts(column: "pd.Series[Any]", known: list[str]) -> npt.NDArray[np.object_]:
-    """Return the levels of a column as texts, whatever type they are stored in now.
-
-    Shapes: column (n_rows,); returns (n_rows,): empty where a cell is missing or holds another
-    level.
-    """
-    numbers, values = pd.factorize(column)
-    texts = np.array([*map(_level_text, values), ""], dtype=object)  # -1, missing, is the last
-    texts[~np.isin(texts.astype(str), known)] = ""
-    return np.asarray(texts[numbers])
-
-
-def _level_text(value: Any) -> str:
-    # 3 and 3.0 are one level: a missing cell turns a column of whole numbers into floats.
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    return str(value)

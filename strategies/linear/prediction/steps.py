@@ -157,6 +157,7 @@ class KeptCoefficients(StepGroup):
             highest=highest,
             bits=bits,
             n_outputs=n_outputs,
+            formula=data.design.formula if columns else "",
         )
 
 

@@ -1,0 +1,402 @@
+"""Formulas of a party's columns: the grammar refuses all else; fits equal those of the pooled."""
+
+import json
+import sys
+from html import unescape
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from formulaic import model_matrix
+
+from flwr_vertical import Table, make_strategy, simulate
+from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.reports.report import report_html
+from strategies.glm import VerticalGLM
+from strategies.linear.formula import parse_formula, read_formulas
+from strategies.linear.formula_design import made_columns, new_columns
+from strategies.linear.moments.collect import Prepared
+from strategies.linear.moments.groups import MinimumRows
+from strategies.linear.prediction.party_model import LinearPart
+from tests.kit.blocked import Absent
+
+N = 900
+
+
+def labels_of(text):
+    return [":".join(factor.label for factor in term) for term in parse_formula(text, "bank")]
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("b + a", ["b", "a"]),
+        ("a*b - a", ["b", "a:b"]),
+        ("a:b + b:a + c", ["c", "a:b"]),
+        ("(a + b + c)**2 - b:c", ["a", "b", "c", "a:b", "a:c"]),
+        ("a:(b + c)*d", ["d", "a:b", "a:c", "a:b:d", "a:c:d"]),
+        ("a:a", ["a"]),
+        ("`age in years`:C(`a`) + log(b)", ["log(b)", "age in years:C(a)"]),
+        ("bs(age, 4) + bs(age, df=4, degree=3)", ["bs(age, 4)"]),
+        ("bs(age, 5, 2) + poly(x, degree=2)", ["bs(age, 5, degree=2)", "poly(x, 2)"]),
+    ],
+)  # fmt: skip
+def test_terms_are_those_of_wilkinson_and_rogers(text, terms):
+    assert labels_of(text) == terms
+
+
+HOSTILE = [
+    "__import__('os').system('x')",
+    "bs.__globals__",
+    "bs(age, 4).__class__",
+    "lambda: 0",
+    "{a}",
+    "{__import__('os')}",
+    "I(a)",
+    "I(a ** 2)",
+    "eval(a)",
+    "np.log(a)",
+    "Q('a')",
+    "log(log(a))",
+    "log(a + b)",
+    "bs(age, df=a)",
+    "bs(age, df=1e3)",
+    "bs(age, 4, knots=(1, 2))",
+    "bs(age, 4, lower_bound=3)",
+    "bs(age, 4, 3, 1)",
+    "bs(age, 4, df=4)",
+    "bs(age)",
+    "bs(4)",
+    "bs()",
+    "bs(age, 31)",
+    "bs(age, 2)",
+    "bs(age, 9999999)",
+    "poly(a, 9)",
+    "poly(a, -1)",
+    "(a + b)**5",
+    "(a + b)**0",
+    "(a + b)**a",
+    "a**b",
+    "a ** 99999999999",
+    "((a + b + c)**4 + d + e)**4",
+    "a:b:c:d:e",
+    "*".join(f"x{j}" for j in range(30)),
+    f"({'+'.join(f'x{j}' for j in range(60))})**2",
+    "(" * 5000 + "a" + ")" * 5000,
+    "(" * 21 + "a" + ")" * 21,
+    "+".join(["a"] * 2000),
+    "1 + a",
+    "a - 1",
+    "0",
+    "a - a",
+    "",
+    " ",
+    "y ~ a",
+    "a | b",
+    "a | b ~ c",
+    "a % b",
+    "a / b",
+    "a; b",
+    "a b",
+    "a +",
+    "+ a",
+    "(a",
+    "a)",
+    "'a'",
+    '"a"',
+    "``",
+    "`a",
+    "a.b",
+    "a[0]",
+    "a\x00",
+    "a=4",
+    "bs(age, 4)(a)",
+    "C(a, Treatment)",
+    "C(a, contr=1)",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_formula_that_the_grammar_does_not_have_is_refused(text):
+    with pytest.raises(ConfigError, match="formula of party 'bank'"):
+        parse_formula(text, "bank")
+
+
+def test_only_what_the_grammar_writes_reaches_formulaic(monkeypatch):
+    """Names of columns do not, whatever they are."""
+    import formulaic
+
+    seen = []
+    kept = formulaic.Formula
+    monkeypatch.setattr(formulaic, "Formula", lambda text: seen.append(text) or kept(text))
+    name = "__import__('os').system('x') + {1/0}"
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({name: rng.normal(size=800), "np": rng.choice(["}", "'"], 800)})
+    made = made_columns(Table.of(frame), "bank", f"bs(`{name}`, 4)*np", None)
+    assert made.columns[0] == f"bs({name}, 4)[1]"
+    assert len(made.columns) == 9
+    bs = "bs(v0, df=4, degree=3, extrapolation='clip')"
+    assert seen == [f"1 + {bs} + v1 + {bs}:v1"]
+
+
+@pytest.mark.parametrize("formula", [{"bank": 3}, "[1]", "{", 7.0, '{"bank": ["a"]}'])
+def test_other_than_a_mapping_of_texts_is_refused(formula):
+    with pytest.raises(ConfigError, match="formula"):
+        VerticalGLM(formula=formula)
+
+
+def test_a_mapping_and_its_json_are_one_setting():
+    formula = {"bank": "age + bs(income, 4)"}
+    made = [
+        VerticalGLM(formula=formula),
+        make_strategy("glm", {"glm.formula": json.dumps(formula)}),
+    ]
+    assert {one.formula for one in made} == {json.dumps(formula)}
+    assert read_formulas(None) == ""
+
+
+def tables(seed=0):
+    rng = np.random.default_rng(seed)
+    ids = pd.Index([f"s{j:04}" for j in range(N)], name="id")
+    bank = pd.DataFrame(
+        {
+            "income": rng.normal(size=N),
+            "age": rng.uniform(20, 80, N),
+            "owner": rng.choice(["no", "yes"], N),
+            "unused": rng.choice(["u", "v"], N),
+        },
+        index=ids,
+    )
+    court = pd.DataFrame(
+        {"cases": rng.poisson(3, N).astype(float), "size": rng.uniform(1, 9, N)}, index=ids
+    )
+    eta = np.sin(bank["age"] / 15) + 0.5 * bank["income"] * (bank["owner"] == "yes")
+    eta += 0.3 * np.log(court["size"]) - 0.1 * court["cases"]
+    return {"bank": bank, "court": court}, eta, rng
+
+
+FORMULA = {"bank": "income*owner + bs(age, 5)", "court": "poly(cases, 2) + log(size)"}
+
+
+def pooled(parties):
+    """The same columns by formulaic's own reading."""
+    one = model_matrix("income*owner + bs(age, df=5)", parties["bank"])
+    other = model_matrix("0 + poly(cases, 2) + log(size)", parties["court"])
+    X = pd.concat([one, other], axis=1)
+    assert list(X.columns[:3]) == ["Intercept", "income", "owner[T.yes]"]
+    return X
+
+
+NAMES = [
+    "intercept", "income", "owner=yes", *(f"bs(age, 5)[{j}]" for j in range(1, 6)),
+    "income:owner=yes", "poly(cases, 2)[1]", "poly(cases, 2)[2]", "log(size)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["gaussian", "poisson", "binomial"])
+def test_the_fit_is_that_of_the_pooled_table(family):
+    parties, eta, rng = tables()
+    made = {
+        "gaussian": lambda: eta + rng.normal(size=N),
+        "poisson": lambda: pd.Series(rng.poisson(np.exp(eta)), eta.index),
+        "binomial": lambda: pd.Series(rng.random(N) < 1 / (1 + np.exp(-eta)), eta.index),
+    }
+    y = made[family]().astype(float).rename("y")
+    kind = {"gaussian": "Gaussian", "poisson": "Poisson", "binomial": "Binomial"}[family]
+    normal = family == "gaussian"
+    glm = VerticalGLM(
+        family=family,
+        penalty="none",
+        formula=FORMULA,
+        standard_errors="model" if normal else "robust",
+    )
+    result = simulate(glm, parties, y, progress=False)
+    model = sm.GLM(y, pooled(parties), family=getattr(sm.families, kind)())
+    other = model.fit(tol=1e-14, cov_type="nonrobust" if normal else "HC0")
+    assert list(result.coefficients.index.get_level_values("variable")) == NAMES
+    distance = (result.coefficients["estimate"].to_numpy() - other.params) / other.bse
+    # Sums of functions of linear predictors have so many digits, whatever the columns are.
+    assert np.abs(distance).max() < (1e-9 if normal else 3e-5)
+    rtol = 1e-9 if normal else 2e-5
+    np.testing.assert_allclose(result.coefficients["std_error"], other.bse, rtol=rtol)
+    report = report_html(result)
+    assert result.model.summary() in unescape(report)
+    assert "***" not in report
+
+
+def test_new_rows_become_the_same_columns():
+    """Knots are those of the fit, also where new rows lie beyond them."""
+    parties, eta, rng = tables()
+    y = (eta + 0.1 * rng.normal(size=N)).rename("y")
+    fitted = {name: table.iloc[:800] for name, table in parties.items()}
+    result = simulate(VerticalGLM(penalty="none", formula=FORMULA), fitted, y[:800], progress=False)
+    new = {name: table.iloc[800:].copy() for name, table in parties.items()}
+    new["bank"]["age"] = new["bank"]["age"].clip(*fitted["bank"]["age"].agg(["min", "max"]))
+    inside = result.predict(new).predictions["prediction"]
+    X = pooled(fitted)
+    specs = (
+        model_matrix("income*owner + bs(age, df=5)", fitted["bank"]),
+        model_matrix("0 + poly(cases, 2) + log(size)", fitted["court"]),
+    )
+    expected = (
+        pd.concat(
+            [
+                spec.model_spec.get_model_matrix(new[name])
+                for spec, name in zip(specs, new, strict=True)
+            ],
+            axis=1,
+        )
+        @ sm.OLS(y[:800], X).fit().params
+    )
+    np.testing.assert_allclose(inside, expected, atol=0.02)  # the grid of terms
+    assert np.corrcoef(inside, y[800:])[0, 1] > 0.95
+    # A formula keeps plain values, and reads them again.
+    part = LinearPart.from_bytes(result._party_models["bank"])
+    again = new_columns(part.formula, Table.of(fitted["bank"]), "bank")
+    np.testing.assert_allclose(again, X.to_numpy()[:, 1:9], atol=1e-12)
+    beyond = fitted["bank"].head(3).copy()
+    beyond["age"], beyond["owner"] = [500.0, -5.0, 30.0], ["yes", "no", "other"]
+    found = new_columns(part.formula, Table.of(beyond), "bank")
+    assert np.isfinite(found[:2]).all()
+    assert np.isnan(found[2]).all()  # a level that the fit did not know
+
+
+def test_interactions_alone_have_a_column_for_each_level():
+    bank = tables()[0]["bank"]
+    made = made_columns(Table.of(bank), "bank", "income:owner + cr(age, 4) + cc(income, 3)", None)
+    assert made.columns[:3] == ["cr(age, 4)[1]", "cr(age, 4)[2]", "cr(age, 4)[3]"]
+    assert made.columns[-2:] == ["income:owner=no", "income:owner=yes"]
+    text = "0 + income:owner + cr(age, df=4, constraints='center')"
+    text += " + cc(income, df=3, constraints='center')"
+    expected = model_matrix(text, bank)
+    order = [*range(4, 7)]
+    assert made.x.shape == (N, len(expected.columns)), order
+    by_sum = np.sort(made.x.sum(axis=0))
+    np.testing.assert_allclose(by_sum, np.sort(expected.to_numpy().sum(axis=0)), atol=1e-9)
+
+
+def test_cells_that_are_missing_are_missing_in_the_row():
+    bank = tables()[0]["bank"].astype({"owner": object})
+    bank.iloc[3, 2], bank.iloc[5, 1], bank.iloc[7, 3] = None, np.nan, None
+    made = made_columns(Table.of(bank), "bank", "income*owner + bs(age, 5)", None)
+    assert np.flatnonzero(np.isnan(made.x).any(axis=1)).tolist() == [3, 5]  # "unused" is not used
+    whole = model_matrix("income*owner + bs(age, df=5)", bank.drop(index=bank.index[[3, 5]]))
+    np.testing.assert_allclose(np.delete(made.x, [3, 5], axis=0), whole.to_numpy()[:, 1:])
+    parties, eta, _ = tables()
+    parties["bank"] = bank
+    run = {"parties": parties, "labels": eta, "progress": False}
+    with pytest.raises(PartyError, match=r"cells by column: \{'age': 1, 'owner': 1\}"):
+        simulate(VerticalGLM(formula={"bank": "owner + age"}), **run)
+    dropped = simulate(
+        VerticalGLM(formula=FORMULA, missing_cells="drop-row", penalty="none"), **run
+    )
+    assert dropped.metrics["n_samples"] == N - 2
+
+
+def test_rare_levels_count_as_one_and_rare_sets_of_levels_not_at_all():
+    rows = np.arange(N)
+    frame = pd.DataFrame(
+        {
+            "region": np.select([rows < 15, rows < 450], [np.array([*"cde"])[rows % 3], "b"], "a"),
+            "code": np.where(rows % 3, 7, 8),
+            "one": "same",
+            "x": np.sin(rows),
+        }
+    )
+    made = made_columns(Table.of(frame), "bank", "region*C(code) + one:x", None)
+    assert made.columns == ["region=b", "region=other", "C(code)=8", "region=b:C(code)=8"]
+    assert made.left_out == ["one", "region=other:C(code)=8"]
+    with pytest.raises(DataError, match="no column left by its formula"):
+        made_columns(Table.of(frame), "bank", "one", None)
+    with pytest.raises(DataError, match="cannot take"):
+        made_columns(Table.of(frame), "bank", "log(region)", None)
+    with pytest.raises(DataError, match="no column 'nothing'"):
+        made_columns(Table.of(frame), "bank", "nothing", None)
+    with pytest.raises(DataError, match="x' has values that"):
+        made_columns(Table.of(frame), "bank", "log(x)", None)
+
+
+def test_few_rows_between_knots_are_not_told_of():
+    bank = Table.of(tables()[0]["bank"])
+    made_columns(bank, "bank", "bs(age, 9)", None)
+    for formula in ("bs(age, 12)", "cr(age, 12)", "bs(age, 6):owner"):
+        with pytest.raises(DataError, match="fewer than 1") as refused:
+            made_columns(bank, "bank", formula, None)
+        cells = [f"{value:.3f}" for value in bank.frame["age"]]
+        assert not any(cell in str(refused.value) for cell in cells)
+        made_columns(bank, "bank", formula, 20)  # the owner's minimum goes before
+    # Knots of cubic splines are of different values: many zeros leave few rows between them.
+    many = Table.of(pd.DataFrame({"x": np.append(np.zeros(840), np.arange(1.0, 61.0))}))
+    with pytest.raises(DataError, match="between two knots"):
+        made_columns(many, "bank", "cr(x, 4)", None)
+    constant = Table.of(pd.DataFrame({"x": np.zeros(N)}))
+    with pytest.raises(DataError, match="few different values"):
+        made_columns(constant, "bank", "cr(x, 4)", 1)
+
+
+def test_columns_made_of_few_others_need_more_rows(monkeypatch):
+    """Sums go with the square of the columns made, and cells with those of the table."""
+    parties, eta, _ = tables()
+    formula = {"bank": "bs(age, 5)*poly(income, 3)"}
+    made = made_columns(Table.of(parties["bank"]), "bank", formula["bank"], None)
+    assert len(made.columns) == 23
+    assert made.at_least == 3 * 24 * 23 / 2
+    assert made_columns(Table.of(parties["bank"]), "bank", "age + owner", None).at_least == 0
+    run = {"parties": parties, "progress": False, "alignment": "plain"}
+    glm = VerticalGLM(penalty="none", formula=formula)
+    simulate(glm, labels=eta, **run)
+    with pytest.raises(DataError, match="fewer than 828"):
+        simulate(glm, labels=eta.where(np.arange(N) < 800), **run)
+    parties["court"] = parties["court"].iloc[:800]  # all samples have labels, fewer all parties
+    with pytest.raises(DataError, match="fewer than 828"):
+        simulate(glm, labels=eta, **run)
+    monkeypatch.setattr(Prepared, "minimum", property(lambda self: MinimumRows()))
+    with pytest.raises(PartyError, match=r"'bank'.*sets of at least 828 rows"):
+        simulate(glm, labels=eta, **run)
+
+
+def test_what_does_not_go_together_is_said():
+    parties, eta, _ = tables()
+    with pytest.raises(ConfigError, match="formula names the parties"):
+        simulate(VerticalGLM(formula={"shop": "a"}), parties, eta, progress=False)
+    with pytest.raises(ConfigError, match="no bounds"):
+        VerticalGLM(formula=FORMULA, epsilon=1.0, bounds={"age": (0, 1)})
+    wide = "bs(age, 29):poly(income, 8):bs(income, 29)"
+    with pytest.raises(PartyError, match="at most 500"):
+        simulate(VerticalGLM(formula={"bank": wide}), parties, eta, progress=False)
+
+
+def test_columns_of_a_formula_go_without_a_penalty_by_name():
+    parties, eta, rng = tables()
+    free = ["bank:bs(age, 5)[2]", "bank:income:owner=yes"]
+    glm = VerticalGLM(penalty="lasso", lambdas=50.0, formula=FORMULA, unpenalized=free)
+    y = (eta + rng.normal(size=N)).rename("y")
+    result = simulate(glm, parties, y, progress=False)
+    kept = result.coefficients.index[result.coefficients["estimate"] != 0.0]
+    assert [f"{party}:{name}" for party, name in kept[1:]] == free
+
+
+def test_all_labelled_samples_with_a_formula():
+    """Of rows that a party lacks, its made columns are expected as other columns are."""
+    parties, eta, rng = tables()
+    y = (eta + 0.3 * rng.normal(size=N)).rename("y")
+    lacking = {"bank": parties["bank"].iloc[:700], "court": parties["court"].iloc[150:]}
+    columns = {}
+    for name, table in lacking.items():
+        made = made_columns(Table.of(table), name, FORMULA[name], None)
+        columns[name] = pd.DataFrame(made.x, table.index, made.columns)
+    glm = {"penalty": "none", "rows": "all"}
+    found = simulate(VerticalGLM(**glm, formula=FORMULA), lacking, y, progress=False)
+    other = simulate(VerticalGLM(**glm), columns, y, progress=False)
+    assert found.metrics["n_samples"] == other.metrics["n_samples"] == N
+    distance = (found.coefficients["estimate"] - other.coefficients["estimate"]).abs()
+    assert (distance < 1e-6 * other.coefficients["std_error"]).all()
+
+
+def test_a_node_without_formulaic_says_how_to_install_it(monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "formulaic"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent(["formulaic"]), *sys.meta_path])
+    with pytest.raises(ConfigError, match=r"flwr-vertical\[formula\]"):
+        made_columns(Table.of(tables()[0]["bank"]), "bank", "age", None)
