@@ -204,7 +204,7 @@ def test_hazards_are_fitted_and_predicted():
     stages = [("explore", None), ("fit", Cox()), ("predict", None)]
     found = Pipeline(stages).simulate(tables, times, progress=False)
     alone = simulate(Cox(), tables, times, progress=False)
-    pd.testing.assert_frame_equal(found.coefficients, alone.coefficients, rtol=1e-5)
+    pd.testing.assert_frame_equal(found.coefficients, alone.coefficients, atol=1e-4)  # it iterates
     assert len(found.stages["predict"].predictions) == len(times)
     assert (found.stages["predict"].predictions["prediction"] > 0).all()
 
