@@ -19,6 +19,7 @@ before, its own rows and those shared with one party are, over all runs. Relatio
 of three other parties are not looked at.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -41,6 +42,7 @@ from flwr_vertical.products.group_key import GroupKeySteps
 from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
 from flwr_vertical.products.moments import Moments
 from flwr_vertical.products.pair_keys import Widths
+from flwr_vertical.products.row_groups import distinct_rows
 from flwr_vertical.products.streams import KeyStream
 from flwr_vertical.protocol.arguments import DISTINCT, Shape, Within
 from flwr_vertical.protocol.declaration import FACTS, ONE, ROWS, Protocol, Round
@@ -124,8 +126,7 @@ class PairMoments:
     n_left_out: int  # Rows that take no part: what sets differ by would be few
     # By party, all that its step told
     told: dict[str, dict[str, Any]] = field(default_factory=dict)
-    taken: Flags = field(default_factory=lambda: np.zeros(0, dtype=bool))  # (n_samples,): the rows
-    beside: bool = False  # Whether other sums may be told, over those rows that were named so
+    beside: Flags = field(default_factory=lambda: np.zeros(0, dtype=bool))  # See `rows_beside`
 
 
 class PairProducts(PrivateProducts):
@@ -147,8 +148,8 @@ class PairProducts(PrivateProducts):
         """Open products over all rows that two parties share; one round.
 
         Shapes: held (n_samples, n_parties): which parties hold each row; beside (n_samples,): rows
-        over which other sums will be told, `n_beside` of each party; rows are chosen so that these
-        tell of few rows neither.
+        over which, and over the others, `n_beside` sums of each party will be told, see
+        `rows_beside`. Where that leaves less than half of them, the others take no part at all.
         """
         names = self.federation.parties
         widths = np.array(list(self.widths.values()))
@@ -161,10 +162,16 @@ class PairProducts(PrivateProducts):
         for a, b in np.ndindex(both.shape):
             needed = (self._fewest(names[k], int(widths[a] + widths[b])) for k in (a, b))
             both[a, b] = max(*needed, 10 * int(widths[a]), 10 * int(widths[b]))
-        plan = plan_pairs(held, own, both, beside)
-        taken, alone = plan.taken, np.eye(len(names), dtype=bool)
+        taken, together = plan_pairs(held, own, both)
+        alone = np.eye(len(names), dtype=bool)
+        rows = np.zeros(len(held), dtype=bool)
+        if beside is not None and together.any():
+            rows = rows_beside(held & taken[:, None], own, together | alone, beside)
+            n_others = int((held.any(axis=1) & ~beside).sum())
+            if 2 * (rows & beside).sum() < beside.sum() and 0 < n_others < beside.sum():
+                return self.pairs(held & beside[:, None], beside, n_beside)
         counts = held[taken].T.astype(np.int64) @ held[taken].astype(np.int64)
-        if not plan.together.any():
+        if not together.any():
             raise DataError(
                 "no two parties share enough rows for products of their columns: they share at "
                 f"most {int(np.where(alone, 0, counts).max())}, and need {int(both.max()):,}; "
@@ -179,7 +186,7 @@ class PairProducts(PrivateProducts):
             "tags": self.tags,
             "taken": taken,
             "held": held,
-            "together": plan.together,
+            "together": together,
         }
         total = self.federation.sum("open_pairs", common)
         self._ask_again_if_resumed()
@@ -189,14 +196,14 @@ class PairProducts(PrivateProducts):
         )
         opened = Moments(**found)
         said = np.stack([np.asarray(total.public[name]["apart"], dtype=bool) for name in names])
-        apart = said | said.T | ~(plan.together | alone)
+        apart = said | said.T | ~(together | alone)
         products = opened.products[0]
         for (a, b), unknown in np.ndenumerate(apart):
             if unknown:
                 products[layout.slices[names[a]], layout.slices[names[b]]] = 0.0
         return PairMoments(
             opened.sums[0], products, counts, opened.withheld[0], apart, int((~taken).sum()),
-            total.public, taken, plan.beside,
+            total.public, rows,
         )  # fmt: skip
 
     def _fewest(self, name: str, n_columns: int) -> int:
@@ -204,16 +211,7 @@ class PairProducts(PrivateProducts):
         return min_rows(n_columns, 0) if from_policy is None else from_policy
 
 
-@dataclass(frozen=True)
-class PairPlan:
-    """Which rows take part, and products of which parties are opened."""
-
-    beside: bool  # Whether other sums may be told
-    taken: Flags  # (n_samples,)
-    together: Flags  # (n_parties, n_parties): symmetric, False on the diagonal
-
-
-def plan_pairs(held: Flags, own: Integers, both: Integers, beside: Flags | None = None) -> PairPlan:
+def plan_pairs(held: Flags, own: Integers, both: Integers) -> tuple[Flags, Flags]:
     """Choose rows and pairs so that no party tells of few rows by what two sets of rows differ in.
 
     Where such a difference is small, its rows are left out, or a pair of parties is not opened:
@@ -221,51 +219,60 @@ def plan_pairs(held: Flags, own: Integers, both: Integers, beside: Flags | None 
 
     Shapes: held (n_samples, n_parties): which parties hold each row; own (n_parties,): the fewest
     rows of a difference, of each party; both (n_parties, n_parties): of a set that two share;
-    beside (n_samples,): rows over which other sums of each party are told. The rule holds among
-    them and among the others then.
+    returns (n_samples,): rows that take part; returns (n_parties, n_parties): which pairs are
+    opened, False on the diagonal.
     """
     n_parties = held.shape[1]
-    given = held if beside is None else np.column_stack([held, beside])
-    kinds, kind, counts = np.unique(given, axis=0, return_inverse=True, return_counts=True)
-    kinds, marked = kinds[:, :n_parties], kinds[:, n_parties:].any(axis=1)
+    kinds, kind, counts = distinct_rows(held)
     kept: Flags = np.asarray(kinds.any(axis=1))
     together = ~np.eye(n_parties, dtype=bool)
-    classes = [np.ones_like(kept)] if beside is None else [marked, ~marked]
-
-    def n_rows(chosen: Flags) -> int:
-        return int(counts[chosen & kept].sum())
-
     while True:
         shared = np.einsum("gk,gl,g->kl", kinds, kinds, counts * kept)
         together &= shared >= both
         smallest: tuple[int, Flags, list[tuple[int, int]]] | None = None
         for k in range(n_parties):
             others = np.flatnonzero(together[k]).tolist()
-            of = [(kinds[:, k] & kinds[:, j], j) for j in [k, *others]]
-            sets = [
-                (s & ~kinds[:, m], [(k, i) for i in {j, m} - {k}]) for m in others for s, j in of
-            ]
-            if len(classes) > 1:
-                sets += [(s, []) for s, _ in of]
-            for rows, pairs in sets:
-                for one in classes:
-                    few: Flags = np.asarray(rows & one & kept)
-                    size = n_rows(few)
-                    if 0 < size < own[k] and (smallest is None or size < smallest[0]):
-                        smallest = size, few, pairs
+            for j, m in itertools.product([k, *others], others):
+                few = np.asarray(kinds[:, k] & kinds[:, j] & ~kinds[:, m] & kept)
+                size = int(counts[few].sum())
+                if 0 < size < own[k] and (smallest is None or size < smallest[0]):
+                    smallest = size, few, [(k, i) for i in {j, m} - {k}]
         if smallest is None:
-            return PairPlan(len(classes) > 1, kept[kind.ravel()], together)
+            return kept[kind], together
         _, lone, pairs = smallest
-        opened = np.argwhere(np.triu(together))
         lost = sum(
-            n_rows(np.asarray(lone & kinds[:, a] & kinds[:, b])) / shared[a, b] for a, b in opened
+            counts[lone & kinds[:, a] & kinds[:, b]].sum() / shared[a, b]
+            for a, b in np.argwhere(np.triu(together))
         )
-        if len(classes) > 1:  # what is told beside counts as a pair
-            lost += n_rows(np.asarray(lone & marked)) / max(n_rows(np.asarray(marked)), 1)
         if lost < 1.0:
             kept &= ~lone
-        elif not pairs:
-            classes = [np.ones_like(kept)]
         else:
             a, b = min(pairs, key=lambda pair: shared[pair])
             together[a, b] = together[b, a] = False
+
+
+def rows_beside(held: Flags, own: Integers, known: Flags, marked: Flags) -> Flags:
+    """Choose rows over which sums may be told of those marked, and of those not, beside products.
+
+    Of the rows that a party holds, or shares with another, and not with a third, the marked, the
+    others and those not chosen are none or enough. All rows that the same parties hold are chosen
+    or none: products are over all of them.
+
+    Shapes: held (n_samples, n_parties): which parties hold each row that takes part; own
+    (n_parties,): as of `plan_pairs`; known (n_parties, n_parties): whose products are opened;
+    marked (n_samples,); returns (n_samples,).
+    """
+    kinds, kind, counts = distinct_rows(held)
+    with_mark = np.bincount(kind, marked, len(kinds)).astype(np.int64)
+    without = np.column_stack([~kinds, np.ones(len(kinds), dtype=bool)])
+    chosen, before = np.asarray(kinds.any(axis=1)), -1
+    while before != (before := int(chosen.sum())):
+        for k, j in np.argwhere(known):
+            for m in [*np.flatnonzero(known[k] & (np.arange(len(own)) != k)), -1]:
+                rows = kinds[:, k] & kinds[:, j] & without[:, m]
+                for number in (with_mark, counts - with_mark):
+                    if 0 < number[rows & chosen].sum() < own[k]:
+                        chosen &= ~(rows & (number > 0))
+                if 0 < counts[rows & ~chosen].sum() < own[k]:
+                    chosen &= ~rows
+    return np.asarray(chosen[kind])

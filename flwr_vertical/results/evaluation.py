@@ -204,7 +204,7 @@ def evaluate(
 
 def with_probabilities(frame: pd.DataFrame) -> pd.DataFrame:
     """Return predictions with probabilities, made of the expectation of a label that is 0 or 1."""
-    if _probability_classes(frame) or "linear_predictor" not in frame:
+    if _probability_classes(frame) or not {"linear_predictor", "score"} & set(frame):
         return frame
     p = frame["prediction"].to_numpy(dtype=float)
     own = {f"{PROBABILITY}0": 1.0 - p, f"{PROBABILITY}1": p}
@@ -248,7 +248,7 @@ def _task_of(frame: pd.DataFrame, labels: pd.Series) -> str:
         return "classes"
     p = frame["prediction"].to_numpy(dtype=float)
     binary = set(labels.unique()) <= {0.0, 1.0} and bool(((p >= 0.0) & (p <= 1.0)).all())
-    return "classes" if binary and "linear_predictor" in frame else "numbers"
+    return "classes" if binary and {"linear_predictor", "score"} & set(frame) else "numbers"
 
 
 def _probability_classes(frame: pd.DataFrame) -> list[float]:

@@ -18,7 +18,7 @@ RARE_ROWS = 5
 """A level in fewer rows than this is rare."""
 MOSTLY = 0.9
 """Share of a column's distinct texts from which it is taken for numbers or dates with mistakes."""
-_UNITS = "^[-+(]?[ ]*(?:[A-Z]{3}|[$€£¥%~<>≤≥])?[ ]*[-+]?[0-9][0-9., ']*[ ]*(?:[$€£¥%]|[A-Za-z]{1,4})?[)]?$"  # noqa: E501
+_UNITS = "^[-+(]?[ ]*(?:[A-Z]{3}|[$€£¥%~<>≤≥])?[ ]*[-+]?[0-9][0-9., ']*[ ]*(?:[$€£¥%]|[A-Za-z]{1,7})?[)]?$"  # noqa: E501
 
 FREE = (
     "drop it if it is a name, an address or free text; if it is an ID of the samples, name it as "

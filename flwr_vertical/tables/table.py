@@ -83,7 +83,7 @@ class Table:
             data = data.frame
         if not isinstance(data, pd.DataFrame):
             raise DataError(
-                f"{who} must be a pandas DataFrame indexed by sample ID, got {type(data).__name__}"
+                f"{who} must be a DataFrame by sample ID, see read_table, got {type(data).__name__}"
             )
         check_shape(data, who)
         frame = plain(data)

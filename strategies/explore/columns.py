@@ -96,7 +96,13 @@ def sizes(table: Table, policy_rows: int | None) -> dict[str, int]:
 
 
 def offer(
-    table: Table, rows: Indices, policy_rows: int | None, ranks: bool, gaps: bool
+    table: Table,
+    rows: Indices,
+    policy_rows: int | None,
+    ranks: bool,
+    gaps: bool,
+    smallest: int,
+    widest: int,
 ) -> OfferedVariables:
     """Make the columns of the rows that take part.
 
@@ -114,14 +120,21 @@ def offer(
     gaps : bool
         Whether it is told which cells are observed; another party's may be missing, so squares are
         needed, too. Without, missing cells count as the mean, or the most frequent level.
+    smallest, widest : int
+        Rows of the smallest set over which sums are told, and the most columns of another party:
+        a variable of which too few cells are likely to be missing in that set is taken as without
+        `gaps`, since all that is told of it would be withheld.
     """
     made, columns = Variables(), _Columns(len(table.frame), rows)
     masks: dict[bytes, int] = {}
     rare = _Rare(len(table.frame), len(table.columns), policy_rows)
+    rare_in_set = _Rare(smallest, widest, policy_rows)
     for number, (name, kind) in enumerate(table.kinds.items()):
         column = table.frame[name]
         missing = column.isna().to_numpy()
-        told = gaps and bool(missing.any()) and not rare(int(missing.sum()))
+        expected = missing.mean() * smallest
+        likely = max(int(expected - 2.0 * math.sqrt(expected)), 1)  # 2 standard deviations
+        told = gaps and bool(missing.any()) and not rare_in_set(likely)
         made.names.append(str(name))
         made.kinds.append(kind.value)
         made.filled.append(bool(missing.any()) and not told)

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical import Party, Summands, Uses, step
-from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.arrays import Array, Flags, Indices, Integers
+from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps
 from flwr_vertical.products.masked import SendFields
 from flwr_vertical.products.pair_keys import Nonce
@@ -22,7 +23,7 @@ CORRELATIONS = "correlations"
 MEASURES = ("correlation", "rank correlation", "cramers v", "eta", "gaps")
 """How two variables go together: numbers, their ranks, levels, numbers by level, missing cells."""
 
-_RANKS, _GAPS = "explore.ranks", "explore.gaps"
+_OFFERED = "explore.offered"
 _ROWS = 65_536  # at a time
 
 
@@ -72,14 +73,24 @@ class ExploreParty(Party):
         sealed: Annotated[bytes, OWN],
         ranks: bool,
         gaps: bool,
+        shared: Annotated[Integers, Within(0, "n_samples")],
+        widest: Annotated[int, Within(1, 2**31)],
         **keys: Unpack[SendFields],
     ) -> dict[str, Any]:
         """Hand over the offered columns under a key stream, and say what they are.
 
         Message: limbs, owner, sealed, **keys: see `PrivateProductSteps.send_masked`; ranks, gaps:
-        what is offered, see `offer`; returns as there, and ``variables.*``, see `Variables`.
+        what is offered, see `offer`; shared (n_parties, n_parties): how many rows two parties hold;
+        widest: the most columns of a party; returns as there, and ``variables.*``, see `Variables`.
         """
-        self.state[_RANKS], self.state[_GAPS] = ranks, gaps
+        names = keys["names"]
+        check_fits(self.name, "shared", shared, Shape(len(names), len(names)))
+        with_others = np.asarray(shared)[names.index(self.name)]
+        n_own = int(with_others.max())
+        sets, fewest = np.append(with_others, n_own - with_others), self.policy.min_rows
+        fewest = min_rows(0, 0) if fewest is None else fewest
+        smallest = int(sets[sets >= fewest].min(initial=n_own))
+        self.state[_OFFERED] = [int(ranks), int(gaps), smallest, widest]
         self.cache.pop("explore.offered", None), self.cache.pop("explore.columns", None)
         told = self.products.send_masked(limbs, owner, sealed, **keys)
         about = self._offered.variables.to_plain()
@@ -146,7 +157,9 @@ class ExploreParty(Party):
     def _offered(self) -> OfferedVariables:
         if "explore.offered" not in self.cache:
             rows = self.rows_of(np.flatnonzero(self._held))[1]
-            wanted = bool(self.state[_RANKS]), bool(self.state[_GAPS])
-            self.cache["explore.offered"] = offer(self.table, rows, self.policy.min_rows, *wanted)
+            ranks, gaps, *sets = self.state[_OFFERED]
+            self.cache["explore.offered"] = offer(
+                self.table, rows, self.policy.min_rows, bool(ranks), bool(gaps), *sets
+            )
         offered: OfferedVariables = self.cache["explore.offered"]
         return offered

@@ -26,7 +26,7 @@ import pandas as pd
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.pairs import PAIRS_OPENING, PairMoments, PairProducts
@@ -147,17 +147,18 @@ class Explore(Strategy):
         asked = {"nonce": keys.nonce, "most": 0 if labels is None else self.n_bins}
         prepared = federation.call("prepare_exploration", asked)
         keys.collect(prepared)
-        ranks, gaps, width = _what_rows_allow(list(prepared.values()), held)
+        shared = held.T.astype(np.int64) @ held.astype(np.int64)
+        ranks, gaps, widths = _what_rows_allow(list(prepared.values()), shared)
         if not ranks:
             left = "ranks" if gaps else "ranks, or for telling which cells are missing"
             result.notes.append(
                 f"two parties share too few rows for {left}: ten go with each column of a party"
             )
-        limbs = 2 if len(held) * width**2 < _TWO_LIMBS else 1
+        limbs = 2 if len(held) * int(widths.sum()) ** 2 < _TWO_LIMBS else 1
         group_key = GroupKey(federation, keys)
         products = PairProducts(federation, group_key, limbs)
         progress.step("keys")
-        sent = products.send(ranks=ranks, gaps=gaps)
+        sent = products.send(ranks=ranks, gaps=gaps, shared=shared, widest=int(widths.max()))
         progress.step("columns")
         known = None if labels is None else np.isfinite(labels)
         n_sums = [] if labels is None else [int(prepared[name]["bins"]) + 1 for name in names]
@@ -171,8 +172,8 @@ class Explore(Strategy):
         factors = inflation(pooled)
         variables["vif"] = [factors.get(key, np.nan) for key in variables.index]
         result.frames |= {"variables": variables, "correlations": found}
-        if labels is not None and pooled.moments.beside:
-            self._open_labels(federation, group_key, labels, held, pooled.moments.taken, result)
+        if labels is not None and (rows := pooled.moments.beside).any():
+            self._open_labels(federation, group_key, labels, held, rows, result)
         elif labels is not None:
             result.notes.append(
                 "nothing is told of the labels: too few rows of a party have one, or have none; a "
@@ -235,8 +236,14 @@ class Explore(Strategy):
         if n_left_out := pooled.moments.n_left_out:
             result.notes.append(
                 f"{n_left_out:,} rows took no part in the sums, as they could have been told from "
-                "others: sets of rows that the same parties hold, and have a label or not, that "
-                "are too small. A lower 'min-rows' at the nodes would use more of them"
+                "others: sets of rows that the same parties hold, or that have no label, that are "
+                "too small. A lower 'min-rows' at the nodes would use more of them"
+            )
+        rows = pooled.moments.beside
+        if 0 < (n_chosen := int(rows.sum())) < (n_rows := len(held) - n_left_out):
+            result.notes.append(
+                f"what is told of the labels is over {n_chosen:,} of {n_rows:,} rows: of the "
+                "others, which the same parties hold, too few have a label, or have none"
             )
         for k, part in enumerate(pooled.parts):
             made, told = part.variables, pooled.values_told(k, "value")
@@ -258,21 +265,21 @@ class Explore(Strategy):
                     result.notes.append(f"{part.party}: {what.format(shown)}")
 
 
-def _what_rows_allow(told: list[dict[str, Any]], held: Flags) -> tuple[bool, bool, int]:
+def _what_rows_allow(told: list[dict[str, Any]], shared: Integers) -> tuple[bool, bool, Integers]:
     """Choose whether ranks, and which cells are observed, are offered; return the columns as well.
 
     Both, unless fewer pairs of parties share enough rows then.
+    Shapes: shared (n_parties, n_parties): rows that two hold; returns the columns of each party.
     """
     levels, numbers, masks = (
         np.array([int(one[key]) for one in told]) for key in ("levels", "numbers", "gaps")
     )
-    shared = held.T.astype(np.int64) @ held.astype(np.int64)
-    found, most, any_gaps = (False, False, 0), -1, bool(masks.any())
+    found, most, any_gaps = (False, False, levels), -1, bool(masks.any())
     for ranks, gaps in ((True, any_gaps), (False, any_gaps), (False, False)):
         widths = levels + numbers * (1 + ranks) * (1 + gaps) + masks * gaps
         enough = shared >= 10 * np.maximum.outer(widths, widths)
         if (n_pairs := int(np.triu(enough, 1).sum())) > most:
-            found, most = (ranks, gaps, int(widths.sum())), n_pairs
+            found, most = (ranks, gaps, widths), n_pairs
     return found
 
 
@@ -325,7 +332,7 @@ def _pages(names: list[str], pooled: Pooled, found: pd.DataFrame) -> dict[str, d
             "others": others,
             "other": np.searchsorted(others, labels).astype(np.int64),
             "measure": np.array([MEASURES.index(m) for m in own["measure"]], dtype=np.int64),
-            "value": rounded,
+            "value": rounded.astype(np.float64),
         }
     return out
 

@@ -52,7 +52,7 @@ class PipelineResult(Result):
         # What a stage shows is shown with it.
         whole = replace(
             self, coefficients=None, predictions=None, evaluation=None, history=[], figures={},
-            importance=None, contributions=None,
+            frames={}, importance=None, contributions=None,
         )  # fmt: skip
         path: Path = ReportPath(write_report(whole, Path(folder), [*self._sections()]))
         return path

@@ -14,15 +14,16 @@ from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.registry import SETTINGS, name_of
 from flwr_vertical.settings import Settings, nearest, setting, settings_of
 from strategies.common.imputing_party import ImputingParty
+from strategies.cox import Cox
+from strategies.explore import Explore
 from strategies.glm.penalties import SELECTING
 from strategies.predict import Predict
 from strategies.predict.linear import LinearPredictions
 
-IMPUTE, SELECT, FIT, EVALUATE, PREDICT = "impute", "select", "fit", "evaluate", "predict"
-ROLES = (IMPUTE, SELECT, FIT, EVALUATE, PREDICT)
+EXPLORE, IMPUTE, SELECT, FIT = "explore", "impute", "select", "fit"
+EVALUATE, PREDICT = "evaluate", "predict"
+ROLES = (EXPLORE, IMPUTE, SELECT, FIT, EVALUATE, PREDICT)
 _NAME = re.compile(rf"({'|'.join(ROLES)})(-[a-z0-9-]{{1,40}})?")
-_SETTLED = {EVALUATE: "evaluate", PREDICT: Predict.name}
-"""The strategy of stages that can have one only."""
 
 
 class Evaluate(Settings):
@@ -43,6 +44,9 @@ class Evaluate(Settings):
 
 
 Made: TypeAlias = Strategy | Evaluate
+
+_SETTLED: dict[str, type[Made]] = {EXPLORE: Explore, EVALUATE: Evaluate, PREDICT: Predict}
+"""What stages are made of that can be one thing only, called as the stage is."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,9 @@ class Stage:
     @property
     def method(self) -> str:
         """What its strategy is called in a run config."""
-        return _SETTLED.get(self.role) or name_of(type(self.made))  # type: ignore[arg-type]
+        if self.role in _SETTLED:
+            return self.role
+        return name_of(type(self.made))  # type: ignore[arg-type]
 
     @property
     def exchanges(self) -> tuple[str, ...]:
@@ -188,19 +194,16 @@ def _role(name: Any) -> str:
 
 def _made(role: str, method: Any, settings: dict[str, Any]) -> Made:
     settled = _SETTLED.get(role)
-    if role == EVALUATE and method in (None, settled):
+    if role == EVALUATE and method in (None, role):
         named = {key.replace("-", "_"): value for key, value in settings.items()}
         return Evaluate(**named)
     if isinstance(method, Strategy | Evaluate):
-        kind: type[Made] = Evaluate if role == EVALUATE else Predict
-        if isinstance(method, Evaluate) != (role == EVALUATE) or (
-            settled and not isinstance(method, kind)
-        ):
-            raise ConfigError(f"it is {settled or 'a strategy'!r} there, got {method!r}")
+        if not isinstance(method, settled or Strategy):
+            raise ConfigError(f"it is {role if settled else 'a strategy'!r} there, got {method!r}")
         return method
-    method = method or settled
-    if not isinstance(method, str) or (settled and method != settled):
-        wanted = f"{settled!r} alone" if settled else "an object or the name of a strategy"
+    method = method or (role if settled else None)
+    if not isinstance(method, str) or (settled and method != role):
+        wanted = f"{role!r} alone" if settled else "an object or the name of a strategy"
         raise ConfigError(f"its strategy must be {wanted}, got {method!r}")
     return make_strategy(method, {SETTINGS: json.dumps(settings)})
 
@@ -214,6 +217,10 @@ def check_place(stage: Stage, before: list[Stage]) -> None:
     if isinstance(made, Strategy):
         if made.name == "pipeline":
             raise ConfigError(f"{where} is a pipeline; write its stages into this one")
+        if role not in _SETTLED and isinstance(made, Explore | Predict):
+            raise ConfigError(
+                f"{where}: strategy {made.name!r} fits no model; name the stage {made.name!r}"
+            )
         makes_tables = issubclass(made.party, ImputingParty)
         if (role == IMPUTE) != makes_tables:
             what = "fills in no cells" if role == IMPUTE else "fills in cells, and fits no model"
@@ -238,6 +245,12 @@ def check_place(stage: Stage, before: list[Stage]) -> None:
         raise ConfigError(
             f"{where} comes before any stage that fits a model, and needs one; put a stage 'fit' "
             f"before it (here: {[one.name for one in before] or 'nothing'})"
+        )
+    if role == EVALUATE and isinstance([one.made for one in before if one.role == FIT][-1], Cox):
+        raise ConfigError(
+            f"{where} compares predictions with labels, and those of 'cox' are hazards where "
+            "labels are times; leave the stage out: the metrics of the fit have a probability of "
+            "concordance"
         )
     if isinstance(made, Predict) and made.model:
         raise ConfigError(f"{where} predicts with the model of this pipeline's fit; name no other")

@@ -16,7 +16,7 @@ import pandas as pd
 
 from flwr_vertical import Federation, Result, Strategy, simulate
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.results import Ledger, Progress
 from flwr_vertical.settings import setting
@@ -32,6 +32,7 @@ from strategies.pipeline.party import (
 from strategies.pipeline.result import PipelineResult
 from strategies.pipeline.stages import (
     EVALUATE,
+    EXPLORE,
     FIT,
     PREDICT,
     SELECT,
@@ -41,6 +42,7 @@ from strategies.pipeline.stages import (
     read_stages,
 )
 from strategies.predict import Predict
+from strategies.scorecard import Scorecard
 
 
 class _OfStages:
@@ -64,6 +66,7 @@ class Pipeline(Strategy):
     -----
     A stage is ``(name, strategy)``. Its name says what becomes of its outcome:
 
+    * ``explore``: figures and tables of what there is (`Explore`); nothing is passed on;
     * ``impute``: each party goes on with the table that the stage completed, on its own disk;
     * ``select``: each party leaves out its columns whose coefficients the stage set to zero, and
       keeps its first where that would be all of them;
@@ -73,8 +76,8 @@ class Pipeline(Strategy):
     * ``predict``: all samples are predicted with the model of the last fit.
 
     Several of a kind have more after a hyphen, ``fit-trees``. The strategy of ``impute``,
-    ``select`` and ``fit`` is an object, or the name of one; `Evaluate` and `Predict` may be left
-    out: ``("predict", None)``.
+    ``select`` and ``fit`` is an object, or the name of one; that of the others may be left out:
+    ``("predict", None)``.
 
     Rows stay those of the alignment: a sample that a party lacks is missing in every stage, whether
     a stage completes it or not. Rows that one stage tells of and another does not (without a label,
@@ -110,8 +113,8 @@ class Pipeline(Strategy):
         "",
         "The stages in their order: a list of (name, strategy), where the strategy is an object or "
         "a name; or of mappings with the keys ``name``, ``strategy`` and settings of that "
-        "strategy; or such a list as JSON text. Names are ``impute``, ``select``, ``fit``, "
-        "``evaluate`` and ``predict``.",
+        "strategy; or such a list as JSON text. Names are ``explore``, ``impute``, ``select``, "
+        "``fit``, ``evaluate`` and ``predict``.",
         parse=read_stages,
         plain=as_text,
     )
@@ -256,7 +259,11 @@ class Pipeline(Strategy):
                 call=repr(stage.made),
                 version=result.version,
             )
-            if hidden is not None and stage.role != EVALUATE:
+            scored = [one.made for one in self.stages[number:] if isinstance(one.made, Scorecard)]
+            if stage.role == EXPLORE and scored:
+                # It tells of the labels by bin itself; two sets of bins together would tell more.
+                federation.labels = None
+            elif hidden is not None and stage.role != EVALUATE:
                 federation.labels = np.where(hidden, np.nan, whole)
             if isinstance(stage.made, Evaluate):
                 assert fitted is not None
@@ -274,7 +281,10 @@ class Pipeline(Strategy):
                     strategy = Predict(fitted, strategy.contributions)
                 # What a selection would predict is nobody's concern, and would count as told.
                 own = StageFederation(federation, stage.name, predicts=stage.role != SELECT)
-                strategy.run(own, alignment, found, progress)
+                try:
+                    strategy.run(own, alignment, found, progress)
+                except PartyError as error:
+                    raise _with_advice(error, [*result.stages]) from error
                 federation.labels = whole
             if stage.role == SELECT and found.coefficients is not None:
                 effects = found.coefficients["estimate"].abs().groupby(level=0).sum()
@@ -313,6 +323,18 @@ class Pipeline(Strategy):
         hidden = np.zeros(len(labels), dtype=bool)
         hidden[np.random.default_rng([seed, len(known)]).permutation(known)[:count]] = True
         return hidden
+
+
+def _with_advice(error: PartyError, before: list[str]) -> PartyError:
+    """Return the error; of a refusal by what adds up, with what can be done about stages."""
+    if not before or not any(f"policy.{key}" in error.cause for key in ("min-rows", "vectors")):
+        return error
+    advice = (
+        f"Stages {before} of this pipeline told of these rows before, and what stages tell adds "
+        "up. Leave one of them out, such as 'explore'; take the rows that all parties hold "
+        "(align-rows='intersection'); or have the nodes' owners allow more, if they agree"
+    )
+    return PartyError(error.party, error.step, f"{error.cause}\n{advice}")
 
 
 def _settings(stage: Stage) -> dict[str, Any]:
@@ -355,7 +377,7 @@ def _evaluate(
 
 def _take_over(found: Result, result: Result) -> None:
     """Make the outcome of a fit that of the pipeline."""
-    for name in ("coefficients", "predictions", "model", "predictor", "importance"):
+    for name in ("coefficients", "predictions", "model", "predictor", "importance", "frames"):
         setattr(result, name, getattr(found, name))
     result.metrics = dict(found.metrics)
 

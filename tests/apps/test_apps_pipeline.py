@@ -12,7 +12,7 @@ from deployments import Deployment, wait_until
 from flwr_vertical.server.journal import FILE_NAME
 from strategies.pipeline import Pipeline, PipelineResult
 
-pytestmark = [pytest.mark.deployment, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.deployment, pytest.mark.timeout(1800)]
 
 NAMES = ("bank", "court", "shop")
 STAGES = [
@@ -141,7 +141,7 @@ def test_killed_in_each_stage_the_same_command_goes_on_there(deployment, expecte
 
     for stage, later in (("impute", "select"), ("select", "fit"), ("fit", "predict")):
         run = start(deployment, "killed", transport="messages")
-        wait_until(lambda s=stage, r=run: begun(s) or r.process.poll() is not None, 300, stage)
+        wait_until(lambda s=stage, r=run: begun(s) or r.process.poll() is not None, 600, stage)
         for pid in deployment.apps("flwr-serverapp"):
             os.kill(pid, signal.SIGKILL)
         run.process.kill()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flwr_vertical import Uses
 from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.products.group_key import GroupKey
-from flwr_vertical.products.pairs import PairProducts, PairProductSteps, plan_pairs
+from flwr_vertical.products.pairs import PairProducts, PairProductSteps, plan_pairs, rows_beside
 from flwr_vertical.server import Federation
 from strategies.least_squares import CompleteCase
 from strategies.normal import JointNormal
@@ -33,13 +33,12 @@ def test_moments_are_those_of_the_rows_that_two_parties_hold(mode, k, limbs, tol
     with Opened(tables(k), mode, party=PairParty) as opened:
         held = ~opened.alignment.mask
         found = opened_pairs(opened, limbs).pairs(held)
-        plan = plan_pairs(held, np.full(k, 100), np.full((k, k), 100))
-        taken = plan.taken
+        taken, together = plan_pairs(held, np.full(k, 100), np.full((k, k), 100))
         x = np.where(taken[:, None], np.nan_to_num(opened.rows), 0.0)
         assert found.n_left_out == (~taken).sum() <= N // 2
         assert not found.withheld.any()
-        np.testing.assert_array_equal(found.apart, ~plan.together & ~np.eye(k, dtype=bool))
-        assert plan.together.sum() >= k
+        np.testing.assert_array_equal(found.apart, ~together & ~np.eye(k, dtype=bool))
+        assert together.sum() >= k
         size = np.sqrt((x**2).sum(axis=0))
         party = np.repeat(np.arange(k), [frame.shape[1] for frame in tables(k).values()])
         # Rows that a party lacks are 0 there.
@@ -81,15 +80,21 @@ def test_without_shared_rows_there_is_nothing_to_open():
 @given(st.integers(2, 5), st.floats(0.02, 0.6), st.integers(0, 10_000))
 def test_what_is_left_has_no_small_difference(k, missing, seed):
     held = np.random.default_rng(seed).random((400, k)) > missing
-    plan = plan_pairs(held, np.full(k, 40), np.full((k, k), 60))
-    assert (plan.together == plan.together.T).all()
+    taken, together = plan_pairs(held, np.full(k, 40), np.full((k, k), 60))
+    assert (together == together.T).all()
+    held &= taken[:, None]
+    marked = np.random.default_rng(seed + 1).random(400) > missing
+    chosen = rows_beside(held, np.full(k, 40), together | np.eye(k, dtype=bool), marked)
     for j in range(k):
-        mine = held[:, j] & plan.taken
-        shared = [mine & held[:, i] for i in np.flatnonzero(plan.together[j])]
+        mine = held[:, j]
+        shared = [mine & held[:, i] for i in np.flatnonzero(together[j])]
         assert all(rows.sum() >= 60 for rows in shared)
         for one in [mine, *shared]:
             for other in shared:
                 assert not 0 < (one & ~other).sum() < 40
+                for rows in (one, one & ~other):
+                    for part in (chosen & marked, chosen & ~marked, ~chosen):
+                        assert not 0 < (rows & part).sum() < 40
 
 
 def test_a_rare_flag_is_withheld_from_who_knows_its_own_columns():

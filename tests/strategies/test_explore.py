@@ -295,6 +295,30 @@ def test_rows_are_chosen_so_that_labels_tell_of_few_rows_neither():
     assert "all labels are the same" in " ".join(same.notes)
 
 
+def test_where_few_lack_a_label_the_labels_are_told_of_over_fewer_rows_and_pairs_over_all():
+    tables = tables_of(n=1600, lost=300)
+    labels = pd.Series(np.arange(1600) % 2 * 1.0)
+    labels[::8] = np.nan  # of the rows that one party alone holds, some 30
+    result = explored(tables, labels=labels, min_rows=100)
+    both = tables["bank"].index.intersection(tables["court"].index)
+    assert f"labels is over {len(both):,} of" in " ".join(result.notes)
+    told = result.weight_of_evidence.groupby(level=[0, 1])[["n", "unlabelled"]].sum()
+    assert told["n"].eq(labels[both].notna().sum()).all()
+    assert told["unlabelled"].eq(labels[both].isna().sum()).all()
+    assert result.variables["n"].eq(1300).all()
+
+
+def test_cells_of_which_few_are_missing_in_a_set_of_rows_count_as_the_mean():
+    """160 of 1,600 could be told of, 32 of the 320 rows that one party alone holds could not."""
+    tables = tables_of(n=2000, lost=400, gaps=0.1)
+    result = explored(tables, min_rows=None)
+    assert "missing cells of income, age" in " ".join(result.notes)
+    filled = pooled({name: table.fillna(table.mean(numeric_only=True)) for name, table in
+                     tables.items()})[["income", "debts"]].dropna()  # fmt: skip
+    line = found(result, "correlation")[frozenset(("income", "debts"))]
+    assert line.value == pytest.approx(filled.corr().iloc[0, 1], abs=1e-9)
+
+
 def test_a_party_refuses_labels_that_single_out_few_of_the_shared_rows(monkeypatch):
     opened = Explore._open_labels
 

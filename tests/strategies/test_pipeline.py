@@ -13,16 +13,19 @@ from apps.cli.main import main
 from apps.cli.pipeline import read_pipeline
 from apps.cli.run_config import app_defaults, checked_config
 from apps.client_app import pick
-from flwr_vertical import Result, Strategy, simulate
+from flwr_vertical import Result, Strategy, load_demo, simulate
 from flwr_vertical.errors import ConfigError, PartyError, PolicyError
 from flwr_vertical.node.service import StepServer
 from flwr_vertical.policy.requirements import asked_by
 from flwr_vertical.protocol.messages import read_envelope
+from strategies.cox import Cox, survival_labels
+from strategies.explore import Explore
 from strategies.glm import VerticalGLM
 from strategies.normal import JointNormal
 from strategies.pipeline import Evaluate, Pipeline, PipelineResult
 from strategies.pipeline.party import StagePart
 from strategies.predict import Predict
+from strategies.scorecard import Scorecard
 from strategies.vfem import VFEM
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +150,65 @@ def test_written_stages_are_read_again():
     }  # fmt: skip
 
 
+def test_explore_passes_nothing_on():
+    """On demonstration data of ordinary size, with cells, blocks and labels missing."""
+    demo = load_demo("blood-pressure", missing_cells=0.1, missing_blocks=0.2, missing_labels=0.2)
+    rest = [("impute", JointNormal()), ("fit", PLAIN), ("predict", None)]
+    options = {"policy": policy(), "alignment": "plain", "progress": False}
+    found = Pipeline([("explore", Explore()), *rest]).simulate(demo.parties, demo.labels, **options)
+    assert list(found.stages) == ["explore", "impute", "fit", "predict"]
+    alone = simulate(Explore(), demo.parties, demo.labels, alignment="plain", progress=False)
+    for name, frame in alone.frames.items():
+        pd.testing.assert_frame_equal(found.stages["explore"].frames[name], frame)
+    without = Pipeline(rest).simulate(demo.parties, demo.labels, **options)
+    pd.testing.assert_frame_equal(found.coefficients, without.coefficients, rtol=1e-6)
+    assert found.frames == {}
+
+
+def test_explore_is_on_the_page_under_its_stage(tmp_path):
+    stages = [("fit", VFEM()), ("explore", None)]  # anywhere
+    found = Pipeline(stages).simulate(*data(gaps=0.0), progress=False)
+    assert found.coefficients is not None
+    text = found.report(tmp_path).read_text()
+    for title in ("Overlap", "Correlations", "Figures of the strategy"):
+        assert f"explore: {title}" in text
+    assert not list(tmp_path.rglob("*.correlations.parquet"))
+
+
+def test_a_scorecard_is_fitted_evaluated_and_predicted_with(tmp_path):
+    tables, labels = data(2000, gaps=0.0)
+    labels = (labels > 1).astype(float)
+    stages = [("explore", None), ("fit", Scorecard()), ("evaluate", None), ("predict", None)]
+    found = Pipeline(stages).simulate(tables, labels, progress=False)
+    assert list(found.stages["explore"].frames) == ["overlap", "variables", "correlations"]
+    assert found.metrics["test_auc"] > 0.9
+    assert found.predictions is None  # all samples have a label
+    predicted = found.stages["predict"].predictions
+    held_out = found.stages["evaluate"].predictions
+    assert len(predicted) == 2000
+    pd.testing.assert_frame_equal(
+        predicted.loc[held_out.index, ["score"]], held_out[["score"]], atol=0.5
+    )
+    text = found.report(tmp_path).read_text()
+    assert "fit: Scorecard" in text
+    assert text.count(">Scorecard<") == 0
+    pd.testing.assert_frame_equal(found.scorecard, found.stages["fit"].scorecard)
+
+
+def test_hazards_are_fitted_and_predicted():
+    tables, labels = data(gaps=0.0)
+    rng = np.random.default_rng(0)
+    time = rng.exponential(size=len(labels)) / np.exp(0.5 * (labels - 1))
+    end = rng.exponential(2.0, size=len(labels))
+    times = survival_labels(np.minimum(time, end), time <= end)
+    stages = [("explore", None), ("fit", Cox()), ("predict", None)]
+    found = Pipeline(stages).simulate(tables, times, progress=False)
+    alone = simulate(Cox(), tables, times, progress=False)
+    pd.testing.assert_frame_equal(found.coefficients, alone.coefficients, atol=1e-4)  # it iterates
+    assert len(found.stages["predict"].predictions) == len(times)
+    assert (found.stages["predict"].predictions["prediction"] > 0).all()
+
+
 # -- what adds up ---------------------------------------------------------------------------
 
 
@@ -205,8 +267,11 @@ def test_few_completed_rows_are_not_told_apart(with_policy):
     tables, labels = data(gaps=0.0)
     tables["bank"].iloc[:20, 0] = np.nan
     options = {"policy": policy(), "alignment": "plain"} if with_policy else {}
-    with pytest.raises(PartyError, match="tell of 20 of its rows alone, as their cells have chan"):
+    with pytest.raises(
+        PartyError, match="tell of 20 of its rows alone, as their cells have chan"
+    ) as found:
         Pipeline(STAGES).simulate(tables, labels, progress=False, **options)
+    assert "Stages ['impute'] of this pipeline told of these rows before" in str(found.value)
 
 
 def test_a_stage_with_noise_reads_no_completed_table():
@@ -239,6 +304,9 @@ def test_stages_have_states_of_their_own():
         ([("imput", JointNormal())], r"unknown stage 'imput' \(did you mean 'impute'\?\)"),
         ([("fit", "gml")], r"stage 'fit': unknown strategy 'gml' \(did you mean 'glm'\?\)"),
         ([("fit", {"strategy": "glm", "penalti": "none"})], "did you mean 'glm.penalty'"),
+        ([("fit", Explore())], "strategy 'explore' fits no model; name the stage 'explore'"),
+        ([("explore", PLAIN)], "it is 'explore' there"),
+        ([("fit", Cox()), ("evaluate", None)], "those of 'cox' are hazards where labels are times"),
         ([("fit", JointNormal())], "fills in cells, and fits no model; name the stage 'impute'"),
         ([("impute", PLAIN)], "strategy 'glm' fills in no cells"),
         ([("select", PLAIN)], "with these settings keeps all columns"),

@@ -133,7 +133,7 @@ def test_refuses_ids_without_printing_them(index, message):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([[1, 2]], "must be a pandas DataFrame indexed by sample ID, got list"),
+        ([[1, 2]], "must be a DataFrame by sample ID, see read_table, got list"),
         (pd.Series([1, 2]), "got Series"),
         (pd.DataFrame(index=[1, 2]), "2 rows and 0 columns"),
         (pd.DataFrame({"x": []}), "0 rows and 1 columns"),
