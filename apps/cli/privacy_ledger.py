@@ -10,9 +10,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from flwr_vertical.privacy_ledger.database import check_whole, transaction
+from flwr_vertical.errors import LedgerError
+from flwr_vertical.privacy_ledger.database import SUFFIX, check_whole, transaction
 from flwr_vertical.privacy_ledger.entries import Book
-from flwr_vertical.privacy_ledger.summary import LedgerSummary, find_ledgers
+from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.privacy_ledger.usage import (
     ENTRY_COLUMNS,
     RUN_COLUMNS,
@@ -28,7 +29,7 @@ _PATIENCE = 30.0
 
 def show_ledgers(place: Path, as_json: bool, console: Console | None = None) -> None:
     """Print the ledgers of a folder."""
-    found = [LedgerSummary.of(path) for path in find_ledgers(place)]
+    found = [LedgerSummary.of(path) for path in _find_ledgers(place)]
     if as_json:
         print(json.dumps([asdict(one) for one in found], indent=1))
         return
@@ -46,7 +47,7 @@ def repair_clocks(place: Path, clock: Callable[[], float] = time.time) -> None:
 
     Each repair is an entry of its ledger, and nothing that was told is forgotten.
     """
-    for path in find_ledgers(place):
+    for path in _find_ledgers(place):
         who = f"ledger {path.name!r}"
         with transaction(path, who, _PATIENCE) as connection:
             check_whole(connection, path, who)
@@ -78,3 +79,14 @@ def _table(title: str, columns: list[str], right: set[int]) -> Table:
     for number, name in enumerate(columns):
         table.add_column(name, justify="right" if number in right else "left", overflow="fold")
     return table
+
+
+def _find_ledgers(place: Path) -> list[Path]:
+    """Return the ledgers in a folder, or the one that is named."""
+    found = [place] if place.is_file() else sorted(place.glob(f"*{SUFFIX}"))
+    if not found:
+        raise LedgerError(
+            f"there is no privacy ledger in {place}; expected the folder that 'output' of a node "
+            f"config names, with a file <party>{SUFFIX}: a node makes it in its first run"
+        )
+    return found

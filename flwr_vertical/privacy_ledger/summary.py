@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_vertical.errors import LedgerError
-from flwr_vertical.privacy_ledger.database import SUFFIX, check_whole, reading
+from flwr_vertical.privacy_ledger.database import check_whole, reading
 from flwr_vertical.privacy_ledger.entries import Book, get_meta
 from flwr_vertical.privacy_ledger.row_sets import AtomVectors
 from flwr_vertical.privacy_ledger.stored_arrays import Arrays
@@ -48,17 +47,6 @@ class LedgerSummary:
             sizes = dict(connection.execute("SELECT id, n_vectors FROM labels"))
             state = _state(connection, arrays, book, sizes)
         return cls(str(path), party, state, runs, entries)
-
-
-def find_ledgers(place: Path) -> list[Path]:
-    """Return the ledgers in a folder, or the one that is named."""
-    found = [place] if place.is_file() else sorted(place.glob(f"*{SUFFIX}"))
-    if not found:
-        raise LedgerError(
-            f"there is no privacy ledger in {place}; expected the folder that 'output' of a node "
-            f"config names, with a file <party>{SUFFIX}: a node makes it in its first run"
-        )
-    return found
 
 
 def _state(connection: Any, arrays: Arrays, book: Book, sizes: dict[int, int]) -> dict[str, float]:

@@ -87,20 +87,6 @@ def check_table(
     return sorted(found, key=lambda one: order.index(one.severity))
 
 
-def inferred_kinds(
-    frame: pd.DataFrame, kinds: Mapping[str, Kind | str] | None = None
-) -> dict[str, str]:
-    """Return the kind of each column; "unusable" where none fits."""
-    found = {}
-    for name in frame.columns:
-        own = {name: kinds[name]} if kinds and name in kinds else None
-        try:
-            found[str(name)] = str(infer_kinds(plain_column(frame[name]).to_frame(), own)[name])
-        except (DataError, ConfigError):
-            found[str(name)] = "unusable"
-    return found
-
-
 def _check_column(
     name: str, column: "pd.Series[Any]", kinds: Mapping[str, Kind | str], stated: bool
 ) -> Iterator[Finding]:

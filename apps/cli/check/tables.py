@@ -11,8 +11,9 @@ from apps.cli.check.trial import Trial
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.sources import read_frame as read_from_source
 from flwr_vertical.tables import CsvFormat, Finding, Severity, Table, check_table, read_frame
-from flwr_vertical.tables.checks import inferred_kinds
+from flwr_vertical.tables.dtypes import plain_column
 from flwr_vertical.tables.id_checks import check_overlap_of, overlap_of, type_of_ids
+from flwr_vertical.tables.kinds import Kind, infer_kinds
 from flwr_vertical.tables.table import checked_ids
 from flwr_vertical.tables.writers import FORMATS
 
@@ -189,10 +190,24 @@ def _checked(
 ) -> CheckedTable:
     table = Table(frame, {}, reading)
     findings = check_table(table, kinds, step=lambda column: step(f"checking {name}: {column}"))
-    return CheckedTable(name, source, frame, inferred_kinds(frame, kinds), findings)
+    return CheckedTable(name, source, frame, _inferred_kinds(frame, kinds), findings)
 
 
 def _size(file: Path) -> str:
     from flwr_vertical.pages.page import human_bytes
 
     return human_bytes(file.stat().st_size) if file.is_file() else "no file"
+
+
+def _inferred_kinds(
+    frame: pd.DataFrame, kinds: Mapping[str, Kind | str] | None = None
+) -> dict[str, str]:
+    """Return the kind of each column; "unusable" where none fits."""
+    found = {}
+    for name in frame.columns:
+        own = {name: kinds[name]} if kinds and name in kinds else None
+        try:
+            found[str(name)] = str(infer_kinds(plain_column(frame[name]).to_frame(), own)[name])
+        except (DataError, ConfigError):
+            found[str(name)] = "unusable"
+    return found
