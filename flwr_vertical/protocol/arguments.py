@@ -24,7 +24,8 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -155,6 +156,7 @@ class Arguments:
     named: Mapping[str, Argument]
     required: frozenset[str]
     further: Argument | None  # of what ``**arguments`` takes
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # Of arguments that may be left out
 
     def own_names(self, names: "typing.Iterable[str]") -> list[str]:
         """Return which of these arguments may differ between parties."""
@@ -180,6 +182,11 @@ class Arguments:
         for name, argument in known.items():  # bounds are of arguments of the right type
             if found := argument.wrong_type(values[name]):
                 return f"its argument {name!r} {found}"
+        for name, default in self.defaults.items():  # what is left out repeats a setting as well
+            for mark in self.named[name].marks if name not in values else ():
+                with suppress(ConfigError):  # a strategy without that setting
+                    if isinstance(mark, Is) and evaluate(mark.expression, names) != default:
+                        return f"its argument {name!r} is left out, and settings have another value"
         for name, argument in known.items():
             try:
                 found = argument.problem(values[name], names)
@@ -225,7 +232,7 @@ def arguments_of(step: Callable[..., Any]) -> Arguments:
             "signature names where its module is imported"
         ) from error
     named: dict[str, Argument] = {}
-    further, required = None, set()
+    further, required, defaults = None, set(), {}
     for name, parameter in inspect.signature(step).parameters.items():
         if name == "self":
             continue
@@ -242,7 +249,9 @@ def arguments_of(step: Callable[..., Any]) -> Arguments:
             named[name] = found
             if parameter.default is inspect.Parameter.empty:
                 required.add(name)
-    return Arguments(named, frozenset(required), further)
+            else:
+                defaults[name] = parameter.default
+    return Arguments(named, frozenset(required), further, defaults)
 
 
 def _argument(hint: Any) -> Argument:

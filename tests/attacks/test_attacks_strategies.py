@@ -228,7 +228,7 @@ def test_a_party_guesses_labels_from_nodes(grown):
     assert 0.6 < max(blind, known) < trees.run.result.metrics["train_auc"]
     view = views_of(trees.run)["bank"]
     nodes = _last_nodes(view)
-    assert len(nodes) == len(trees.run.result.predictor.roots)
+    assert len(nodes) >= len(trees.run.result.predictor.roots)  # early stopping drops the last
     rng = np.random.default_rng(0)
     order = rng.permutation(len(nodes[0]))
     labels = views_of(trees.run)[SERVER].labels

@@ -217,8 +217,8 @@ def test_the_fit_is_that_of_the_pooled_table(family):
     assert list(result.coefficients.index.get_level_values("variable")) == NAMES
     distance = (result.coefficients["estimate"].to_numpy() - other.params) / other.bse
     # Sums of functions of linear predictors have so many digits, whatever the columns are.
-    assert np.abs(distance).max() < (1e-9 if normal else 3e-5)
-    rtol = 1e-9 if normal else 2e-5
+    assert np.abs(distance).max() < (1e-9 if normal else 3e-4)
+    rtol = 1e-9 if normal else 2e-4
     np.testing.assert_allclose(result.coefficients["std_error"], other.bse, rtol=rtol)
     report = report_html(result)
     assert result.model.summary() in unescape(report)

@@ -59,13 +59,13 @@ def reference(family, x, y, given, intercept=True, **how):
     return sm.GLM(y, x, family=FAMILIES[family], **named).fit(tol=1e-14, maxiter=300, **how)
 
 
-def compare(result, expected, atol=1e-6):
+def compare(result, expected, atol=2e-6):
     np.testing.assert_allclose(estimates(result), expected.params, rtol=0, atol=atol)
     np.testing.assert_allclose(result.coefficients["std_error"], expected.bse, rtol=0, atol=atol)
 
 
 # Whole numbers of 64 bits leave fewer digits where few rows have squared residuals far above most.
-TOLERANCE = {"gaussian": 1e-6, "binomial": 1e-6, "poisson": 1e-5}
+TOLERANCE = {"gaussian": 2e-6, "binomial": 5e-6, "poisson": 2e-5}
 
 
 @pytest.mark.parametrize("errors", ["model", "robust", "pearson"])

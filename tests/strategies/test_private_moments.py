@@ -459,3 +459,21 @@ def test_settings_that_do_not_go_together_and_columns_without_bounds():
     del bounds["x1"]
     with pytest.raises(PartyError, match=r"party 'court'.*\['x1'\] have none"):
         run(CompleteCase(epsilon=1.0, bounds=bounds), tables, labels)
+
+
+def test_a_server_cannot_leave_out_the_epsilon_that_nodes_agreed_to(monkeypatch):
+    from flwr_vertical.errors import PartyError
+    from strategies.linear.moments.dp_opening import FitBudget
+
+    rng = np.random.default_rng(0)
+    tables = {
+        "bank": pd.DataFrame({"a": rng.uniform(size=800)}),
+        "court": pd.DataFrame({"b": rng.uniform(size=800)}),
+    }
+    labels = pd.Series(rng.uniform(size=800), name="y")
+    bounds = {"a": [0, 1], "b": [0, 1], "y": [0, 1]}
+    glm = VerticalGLM(penalty="none", epsilon=1.0, bounds=bounds)
+    simulate(glm, tables, labels, progress=False)
+    monkeypatch.setattr(FitBudget, "arguments", property(lambda self: {}))
+    with pytest.raises(PartyError, match="'epsilon' is left out, and settings have another value"):
+        simulate(glm, tables, labels, progress=False)
