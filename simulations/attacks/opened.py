@@ -101,10 +101,12 @@ def find_subset(vectors: Array, sums: Array, count: int) -> Indices | None:
     """
     n_rows = len(vectors)
     tolerance = _EXACT * np.sqrt((vectors**2).sum(axis=0)) + 1e-12
+    # The vector with most different values leaves the fewest sets.
+    k = max(range(vectors.shape[1]), key=lambda j: len(np.unique(vectors[:, j])))
     if count <= _RARE:
-        sets = _rare_sets(vectors[:, 0], sums[0], count, tolerance[0])
+        sets = _rare_sets(vectors[:, k], sums[k], count, tolerance[k])
     elif n_rows <= _SMALL:
-        sets = _halves(vectors[:, 0], sums[0], count, tolerance[0])
+        sets = _halves(vectors[:, k], sums[k], count, tolerance[k])
     else:
         return None
     off = [float((np.abs(vectors[s].sum(axis=0) - sums) / tolerance).max()) for s in sets]
