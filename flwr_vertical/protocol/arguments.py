@@ -156,7 +156,7 @@ class Arguments:
     named: Mapping[str, Argument]
     required: frozenset[str]
     further: Argument | None  # of what ``**arguments`` takes
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # Of arguments that may be left out
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # Of what may be left out; not None
 
     def own_names(self, names: "typing.Iterable[str]") -> list[str]:
         """Return which of these arguments may differ between parties."""
@@ -182,7 +182,7 @@ class Arguments:
         for name, argument in known.items():  # bounds are of arguments of the right type
             if found := argument.wrong_type(values[name]):
                 return f"its argument {name!r} {found}"
-        for name, default in self.defaults.items():  # what is left out repeats a setting as well
+        for name, default in self.defaults.items():  # what is left out repeats settings as well
             for mark in self.named[name].marks if name not in values else ():
                 with suppress(ConfigError):  # a strategy without that setting
                     if isinstance(mark, Is) and evaluate(mark.expression, names) != default:
@@ -249,7 +249,7 @@ def arguments_of(step: Callable[..., Any]) -> Arguments:
             named[name] = found
             if parameter.default is inspect.Parameter.empty:
                 required.add(name)
-            else:
+            elif parameter.default is not None:
                 defaults[name] = parameter.default
     return Arguments(named, frozenset(required), further, defaults)
 

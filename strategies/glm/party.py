@@ -63,7 +63,7 @@ class FormulaSteps(MomentSteps):
         labelled: Labelled | None = None,
         epsilon: Annotated[float, Is("epsilon or 0.0")] = 0.0,
         delta: Annotated[float, Within(0.0, 1.0)] = 0.0,
-        row_norm: Annotated[float, Is("row_norm")] = 1.0,
+        row_norm: Annotated[float | None, Is("row_norm")] = None,
         bounds: str = "",
         **settings: Unpack[RowSettings],
     ) -> Summands:

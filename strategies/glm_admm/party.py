@@ -63,10 +63,10 @@ class GLMADMMParty(Party):
         steep: Annotated[float, Within(1e-300, 1e300)],
         again: Annotated[Indices, DISTINCT, Within(0, 2**20)],
         strengths: Annotated[Array | None, Shape(None), Within(0.0, 1e300)] = None,
-        penalty: Annotated[str, Is("penalty")] = "",
+        penalty: Annotated[str | None, Is("penalty")] = None,
         noise: Annotated[float, Within(0.0, 1e300)] = 0.0,
-        delta: Annotated[float, Is("delta")] = 0.0,
-        rounds: Annotated[int, Is("max_iter")] = 0,
+        delta: Annotated[float | None, Is("delta")] = None,
+        rounds: Annotated[int | None, Is("max_iter")] = None,
     ) -> Summands:
         """Take the step (4.4) of every fit that is asked for.
 
@@ -79,7 +79,12 @@ class GLMADMMParty(Party):
         self._agree()
         key = self.secret_bytes("admm noise")
         if strengths is not None:
-            if noise > 0:
+            if penalty is None or (noise > 0 and (delta is None or rounds is None)):
+                raise ProtocolError(
+                    f"party {self.name!r}: values of lambda come with the penalty, and noise with "
+                    "its delta and the number of rounds"
+                )
+            if delta is not None and rounds is not None and noise > 0:
                 self._spend(noise, delta, rounds * len(strengths), key)
             self.state["glm.strengths"], self.state["glm.penalty"] = strengths, penalty
             self.state["glm.noise"] = noise

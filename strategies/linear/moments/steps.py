@@ -63,7 +63,7 @@ class MomentSteps(RegressionRows):
         labelled: Labelled | None = None,
         epsilon: Annotated[float, Is("epsilon or 0.0")] = 0.0,
         delta: Annotated[float, Within(0.0, 1.0)] = 0.0,
-        row_norm: Annotated[float, Is("row_norm")] = 1.0,
+        row_norm: Annotated[float | None, Is("row_norm")] = None,
         bounds: str = "",
         **settings: Unpack[RowSettings],
     ) -> Summands:
@@ -78,7 +78,7 @@ class MomentSteps(RegressionRows):
         """
         if epsilon:
             check_epsilon(self.party, epsilon)
-            self.state[_PRIVATE] = [float(epsilon), float(delta), float(row_norm)]
+            self.state[_PRIVATE] = [float(epsilon), float(delta), float(row_norm or 1.0)]
         offered = columns_of in ("", self.name)
         self.state[_OFFERED] = offered
         if offered:
