@@ -124,8 +124,8 @@ class PairMoments:
     withheld: Flags  # (n_columns,): columns of which nothing is told
     apart: Flags  # (n_parties, n_parties): parties whose products are not known
     n_left_out: int  # Rows that take no part: what sets differ by would be few
-    # By party, all that its step told
-    told: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # All that was summed, also what a strategy's own step added
+    summed: dict[str, Any] = field(default_factory=dict)
     beside: Flags = field(default_factory=lambda: np.zeros(0, dtype=bool))  # See `rows_beside`
 
 
@@ -203,7 +203,7 @@ class PairProducts(PrivateProducts):
                 products[layout.slices[names[a]], layout.slices[names[b]]] = 0.0
         return PairMoments(
             opened.sums[0], products, counts, opened.withheld[0], apart, int((~taken).sum()),
-            total.public, rows,
+            total.values, rows,
         )  # fmt: skip
 
     def _fewest(self, name: str, n_columns: int) -> int:

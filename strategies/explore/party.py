@@ -1,5 +1,6 @@
 """The party half of exploration: what it offers of its variables, and its own page."""
 
+import hashlib
 from typing import Annotated, Any, Unpack
 
 import numpy as np
@@ -9,9 +10,11 @@ from flwr_vertical import Party, Summands, Uses, step
 from flwr_vertical.arrays import Array, Flags, Indices, Integers
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps
+from flwr_vertical.products.arithmetic import Layout
 from flwr_vertical.products.masked import SendFields
 from flwr_vertical.products.pair_keys import Nonce
 from flwr_vertical.products.pairs import PairProductSteps
+from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits, takes_as
 from strategies.binning.bins import fit_column_bins
 from strategies.binning.steps import MOST_BINS, BinSteps
@@ -101,23 +104,38 @@ class ExploreParty(Party):
     def open_pairs(self, **arguments: Any) -> Summands:
         """Send what opens pairwise moments, and own sums over the rows that others hold, too.
 
-        Message: see `PairProductSteps.open_pairs`; returns as there; publicly also ``shared_sums``
-        and ``shared_squares`` (n_parties, n_own): of the offered columns, over the rows that each
-        party holds, too; 0 of parties with which too few are shared.
+        Message: see `PairProductSteps.open_pairs`; returns as there; summed also ``shared``
+        (n_parties, 2, n_columns), the bits of sums and sums of squares of all offered columns over
+        the rows that each party holds, too; 0 of parties with which too few are shared. They open
+        only if all parties were told the same of who holds which rows, and each checks its own.
         """
         told = self.products.open_pairs(**arguments)
         columns, withheld = self.columns_to_multiply(), told.public["withheld"][0]
         shared = np.asarray(arguments["held"]) & np.asarray(arguments["taken"])[:, None]
         shared = (shared[columns.rows] & ~told.public["apart"]).T
-        sums = np.zeros((2, len(shared), columns.values.shape[1]))
+        sums = np.zeros((len(shared), 2, columns.values.shape[1]))
         for start in range(0, len(columns.rows), _ROWS):
             rows = slice(start, start + _ROWS)
             block = np.asarray(columns.values[rows], dtype=np.float64)
             flags = shared[:, rows].astype(np.float64)
-            sums += np.stack([flags @ block, flags @ block**2])
+            sums += np.stack([flags @ block, flags @ block**2], axis=1)
         sums[..., withheld] = 0.0
-        more = {"shared_sums": sums[0], "shared_squares": sums[1]}
-        return Summands(told.values, {**told.public, **more}, modular=told.modular)
+        names = arguments["names"]
+        layout = Layout(dict(zip(names, arguments["widths"], strict=True)))
+        bits = np.zeros((len(names), 2, layout.total), dtype=np.uint64)
+        bits[..., layout.slices[self.name]] = sums.view(np.uint64)
+        asked = hashlib.sha256(
+            repr([arguments[key] for key in ("names", "widths", "tags")]).encode()
+        )
+        for key in ("taken", "held", "together"):
+            asked.update(np.ascontiguousarray(arguments[key]).tobytes())
+        place = names.index(self.name)
+        for number, sign in ((place, 1), ((place + 1) % len(names), -1)):
+            label = f"shared sums {number} {asked.hexdigest()}"
+            pad = stream(self.group_key.seed, label, bits.shape)
+            bits += pad if sign > 0 else np.uint64(0) - pad
+        modular = (*told.modular, "shared")
+        return Summands({**told.values, "shared": bits}, told.public, modular=modular)
 
     @step
     def finish_exploration(

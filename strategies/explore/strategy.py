@@ -296,18 +296,17 @@ def _two_or_more(labels: Any, result: Result) -> Array | None:
 
 def _pooled(names: list[str], sent: dict[str, dict[str, Any]], moments: PairMoments) -> Pooled:
     parts, start = [], 0
+    shared = np.ascontiguousarray(moments.summed["shared"]).view(np.uint64).view(np.float64)
     for name in names:
         told = {
             key.removeprefix("variables."): value
             for key, value in sent[name].items()
             if key.startswith("variables.")
         }
-        sums, squares = (
-            np.asarray(moments.told[name][key], dtype=np.float64)
-            for key in ("shared_sums", "shared_squares")
-        )
+        stop = start + int(sent[name]["n_columns"])
+        sums, squares = np.moveaxis(shared[..., start:stop], 1, 0)
         parts.append(PartyVariables(name, Variables.from_plain(told, name), start, sums, squares))
-        start += int(sent[name]["n_columns"])
+        start = stop
     return Pooled(parts, moments)
 
 
