@@ -5,14 +5,15 @@ from typing import Any
 
 from flwr.app import Context
 
-from apps.settings import AppSettings
-from apps.storage import AppStorage
 from flwr_vertical import Strategy, make_strategy, party_app
 from flwr_vertical.node.policy_check import NodeTypes
 from flwr_vertical.node.storage import node_in_words
 from flwr_vertical.policy.requirements import asked_by
 from flwr_vertical.policy.run_request import RunRequest, check_request
 from strategies import register_all
+
+from .settings import AppSettings
+from .storage import AppStorage
 
 
 def pick(context: Context) -> NodeTypes:

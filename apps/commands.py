@@ -4,8 +4,8 @@ import argparse
 import textwrap
 from collections.abc import Callable, Iterator
 
-from apps.cli import main
-from apps.deploy import federation
+from .cli import main
+from .deploy import federation
 
 _WIDTH = 100
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {

@@ -18,9 +18,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apps import commands, pages
-from apps.cli.run_config import checked_config
-from apps.settings import app_config
 from flwr_vertical import load_strategy, make_strategy
 from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.policy.requirements import asked_by, lines_of
@@ -28,6 +25,10 @@ from flwr_vertical.policy.run_request import RunRequest, needed_keys
 from flwr_vertical.settings.toml import flat, toml_value
 from flwr_vertical.strategy import Strategy
 from strategies import BUILTIN, register_all
+
+from . import commands, pages
+from .cli.run_config import checked_config
+from .settings import app_config
 
 ROOT = Path(__file__).parents[1]
 _PART = re.compile(

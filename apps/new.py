@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apps.settings import AppSettings, DemoSettings
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.storage import check_name
 from flwr_vertical.policy.requirements import asked_by
@@ -20,6 +19,8 @@ from flwr_vertical.settings.toml import flat, read_items, toml_value
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.version import __version__
 from strategies import register_all
+
+from .settings import AppSettings, DemoSettings
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")
 _PRESETS = Path(__file__).parent
@@ -169,7 +170,7 @@ clientapp = "{package}.client_app:app"
 _SERVER = '''\
 """The ServerApp: runs the strategy that the run config names."""
 
-from apps import server_app
+from flwr_vertical.apps import server_app
 
 app = server_app.app
 '''
@@ -177,7 +178,7 @@ app = server_app.app
 _CLIENT = '''\
 """The ClientApp: serves a node's half of the strategy that the run config names."""
 
-from apps import client_app
+from flwr_vertical.apps import client_app
 
 app = client_app.app
 '''

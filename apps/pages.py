@@ -4,9 +4,6 @@ import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from apps.cli.rounds import UNDECLARED, protocols_of, round_rows
-from apps.cli.strategies import default_text, disclosures, kind_text, labels_text, summary
-from apps.settings import AppSettings, DemoSettings
 from flwr_vertical import load_strategy
 from flwr_vertical.node.config import NODE_KEYS
 from flwr_vertical.policy.record import PREFIX, Policy, text_of
@@ -15,6 +12,10 @@ from flwr_vertical.server import RunSettings
 from flwr_vertical.settings import Setting, settings_of
 from flwr_vertical.strategy import Strategy
 from strategies import BUILTIN
+
+from .cli.rounds import UNDECLARED, protocols_of, round_rows
+from .cli.strategies import default_text, disclosures, kind_text, labels_text, summary
+from .settings import AppSettings, DemoSettings
 
 _WIDTH = 100
 _HEAD = """\

@@ -10,16 +10,6 @@ import pandas as pd
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from apps.lock import RunFolder, taken
-from apps.settings import AppSettings, DemoSettings
-from apps.storage import (
-    LABEL_SECRET,
-    NODE_NAMES,
-    check_free,
-    earlier_folder,
-    save_result,
-    server_folder,
-)
 from flwr_vertical import Result, Strategy, make_strategy
 from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.errors import VerticalError
@@ -31,6 +21,17 @@ from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.settings.secrets import refuse_secrets
 from flwr_vertical.tables import read_labels
 from strategies import register_all
+
+from .lock import RunFolder, taken
+from .settings import AppSettings, DemoSettings
+from .storage import (
+    LABEL_SECRET,
+    NODE_NAMES,
+    check_free,
+    earlier_folder,
+    save_result,
+    server_folder,
+)
 
 logger = logging.getLogger("flwr_vertical")
 

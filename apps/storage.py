@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 from flwr.app import Context
 
-from apps.settings import DemoSettings
 from flwr_vertical import Strategy, make_strategy
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
 from flwr_vertical.incomplete import hide_cells, put_back
@@ -34,6 +33,8 @@ from flwr_vertical.server.run_record import describe
 from flwr_vertical.server.settings import RunSettings
 from flwr_vertical.tables import Table
 from flwr_vertical.version import __version__
+
+from .settings import DemoSettings
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -161,8 +162,9 @@ class AppStorage(FileStorage):
         """Write the party's own report; only its owner can read it."""
         # Figures take more than a second to import, and a SuperNode may start a process for
         # every message.
-        from apps.dependence_section import dependence_section
         from flwr_vertical.reports.report import write_report
+
+        from .dependence_section import dependence_section
 
         name = self.party_name(context)
         truth = self.load_truth(context)

@@ -17,17 +17,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from apps.cli.local_superlink import (
+from flwr_vertical.errors import ConfigError, DataError, VerticalError
+from flwr_vertical.registry import available_strategies
+from flwr_vertical.settings.toml import read_items, toml_text
+
+from .local_superlink import (
     check_simulation,
     local_options,
     run_environment,
     stop_local_superlink,
 )
-from apps.cli.parsing import SHELLS, SuggestingParser, completion_script, version_text
-from apps.cli.run_config import app_defaults, checked_config, checked_here
-from flwr_vertical.errors import ConfigError, DataError, VerticalError
-from flwr_vertical.registry import available_strategies
-from flwr_vertical.settings.toml import read_items, toml_text
+from .parsing import SHELLS, SuggestingParser, completion_script, version_text
+from .run_config import app_defaults, checked_config, checked_here
 
 _STARTS = 3
 _NO_RAY = "Ray, which carries simulations, did not start on this machine, and nothing was computed"
@@ -36,7 +37,7 @@ _STARTED = re.compile(r"Successfully started run (\d+)")
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser: one subcommand for each thing that can be done."""
-    from apps.cli.check.options import add_check_command
+    from .check.options import add_check_command
 
     parser = SuggestingParser(
         prog="flwr-vertical", description="Vertical federated learning on incomplete data."
@@ -171,18 +172,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(completion_script(parser, options.shell))
             return 0
         if options.command == "new":
-            from apps.new import write_app
+            from ..new import write_app
 
             print(write_app(Path(options.folder), options.strategy, options.parties.split(",")))
             return 0
         if options.command == "align":
             return _align(options)
         if options.command == "check":
-            from apps.cli.check import run_check
+            from .check import run_check
 
             return run_check(options)
         if options.command == "policy":
-            from apps.cli.policy import explain_policy
+            from .policy import explain_policy
 
             text, agreed = explain_policy(
                 options.node_config, options.file, options.run_config, options.app
@@ -190,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(text)
             return 0 if agreed else 1
         if options.command == "privacy-ledger":
-            from apps.cli.privacy_ledger import repair_clocks, show_ledgers
+            from .privacy_ledger import repair_clocks, show_ledgers
 
             if options.repair_clock:
                 repair_clocks(Path(options.place))
@@ -200,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "keygen":
             return _keygen(options.path, options.party, options.show)
         if options.command == "strategies":
-            from apps.cli.strategies import describe_strategy, list_strategies
+            from .strategies import describe_strategy, list_strategies
 
             print(describe_strategy(options.name) if options.name else list_strategies())
             return 0
@@ -208,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(stop_local_superlink())
             return 0
         if options.command == "pipeline":
-            from apps.cli.pipeline import read_pipeline
+            from .pipeline import read_pipeline
 
             read = partial(read_pipeline, Path(options.file))
         else:
@@ -220,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _align(options: argparse.Namespace) -> int:
-    from apps.cli.align import align_files, pattern_table
+    from .align import align_files, pattern_table
 
     result = align_files(
         options.files,
@@ -334,7 +335,7 @@ def _stream(
         return _stream(app, superlink, run_config, federation_config, starts - 1)
     hint = f"; {_NO_RAY}: run the command again" if no_ray else ""
     if not told:  # a ServerApp that was killed says nothing
-        from apps.cli.resume_hint import resume_hint
+        from .resume_hint import resume_hint
 
         hint += resume_hint(Path(app), run_config)
     details = f"{run['status-details']}{hint}"

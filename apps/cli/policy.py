@@ -6,9 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from apps.cli.pipeline import with_stages
-from apps.cli.policy_words import in_words
-from apps.cli.run_config import app_defaults, checked_config
 from flwr_vertical.policy.reading import read_policy, read_policy_file
 from flwr_vertical.policy.record import PREFIX, Policy, text_of
 from flwr_vertical.policy.requirements import asked_by, for_arbiter
@@ -16,6 +13,10 @@ from flwr_vertical.policy.run_request import RunRequest, refusals
 from flwr_vertical.registry import SETTINGS, make_strategy
 from flwr_vertical.settings import settings_of
 from flwr_vertical.settings.toml import read_items
+
+from .pipeline import with_stages
+from .policy_words import in_words
+from .run_config import app_defaults, checked_config
 
 _WIDTH = 96
 

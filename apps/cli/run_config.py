@@ -76,8 +76,8 @@ def checked_here(
     defaults: Mapping[str, Any], settings: Mapping[str, Any], federation: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     """Check a simulation of this package's app as its server would, a minute later."""
-    from apps.server_app import check_here  # brings the whole app's imports
-    from apps.settings import AppSettings
+    from ..server_app import check_here  # brings the whole app's imports
+    from ..settings import AppSettings
 
     found = dict(settings)
     if not AppSettings.config_defaults().keys() <= defaults.keys():

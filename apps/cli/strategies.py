@@ -4,11 +4,12 @@ import dataclasses
 import textwrap
 from typing import Any
 
-from apps.cli.rounds import UNDECLARED, protocols_of, round_rows
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.registry import available_strategies, load_strategy, setting_names
 from flwr_vertical.settings import Setting, settings_of
 from flwr_vertical.strategy import Strategy
+
+from .rounds import UNDECLARED, protocols_of, round_rows
 
 _WIDTH = 96
 

@@ -20,10 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from apps.deploy.folder import Plan
-from apps.deploy.operations import down, run, status, up
-from apps.deploy.settings import policies_for
 from flwr_vertical.errors import ConfigError, VerticalError
+
+from .folder import Plan
+from .operations import down, run, status, up
+from .settings import policies_for
 
 PARTIES = "bank,court,hospital"
 HOME = "~/flwr-vertical/deploy"

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from apps.deploy.certificates import make_node_key, make_server_certificate, write_private
 from flwr_vertical.crypto.identity import (
     generate_identity,
     identity_text,
@@ -19,6 +18,8 @@ from flwr_vertical.incomplete.demo import demo_labels, demo_tables
 from flwr_vertical.node.storage import check_name
 from flwr_vertical.results import write_text_atomically
 from flwr_vertical.settings.toml import toml_text, toml_value
+
+from .certificates import make_node_key, make_server_certificate, write_private
 
 LINK = "deploy"  # name of the SuperLink in the analyst's Flower configuration
 ARBITER = "arbiter"

@@ -11,7 +11,9 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from apps.deploy.folder import (
+from flwr_vertical.errors import ConfigError
+
+from .folder import (
     LINK,
     STATE,
     Plan,
@@ -21,7 +23,7 @@ from apps.deploy.folder import (
     write_files,
     write_toml,
 )
-from apps.deploy.processes import (
+from .processes import (
     Process,
     check_alive,
     check_port,
@@ -31,8 +33,7 @@ from apps.deploy.processes import (
     start,
     stop,
 )
-from apps.deploy.settings import ROOT, run_config
-from flwr_vertical.errors import ConfigError
+from .settings import ROOT, run_config
 
 
 def up(home: Path, plan: Plan, port: int | None, say: Callable[[str], None] = print) -> State:

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from apps.cli.policy import request_of
-from apps.deploy.folder import ARBITER, Plan, label_file
 from flwr_vertical import load_strategy
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.policy.reading import read_policy
@@ -14,6 +12,9 @@ from flwr_vertical.policy.run_request import needed_keys
 from flwr_vertical.settings.toml import read_items
 from flwr_vertical.strategy import Strategy
 from strategies import BUILTIN, register_all
+
+from ..cli.policy import request_of
+from .folder import ARBITER, Plan, label_file
 
 ROOT = Path(__file__).parents[2]
 

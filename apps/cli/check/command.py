@@ -10,14 +10,15 @@ from typing import Any
 
 import pandas as pd
 
-from apps.cli.check.page import plain_lines, show_page
-from apps.cli.check.tables import Checks, check_files, check_source
-from apps.cli.check.trial import Trial, try_strategy
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.registry import available_strategies
 from flwr_vertical.settings.toml import read_items
 from flwr_vertical.sources import is_database
 from flwr_vertical.tables import CsvFormat, Severity, read_labels
+
+from .page import plain_lines, show_page
+from .tables import Checks, check_files, check_source
+from .trial import Trial, try_strategy
 
 _KIND = "kind."
 ALL = "all"

@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from apps.cli.check.tables import CheckedTable, Checks
 from flwr_vertical.tables import Finding, Severity
 from flwr_vertical.tables.findings import lines_of
+
+from .tables import CheckedTable, Checks
 
 _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _MOST_NAMES = 6

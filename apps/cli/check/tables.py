@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from apps.cli.check.trial import Trial
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.sources import read_frame as read_from_source
 from flwr_vertical.tables import CsvFormat, Finding, Severity, Table, check_table, read_frame
@@ -16,6 +15,8 @@ from flwr_vertical.tables.id_checks import check_overlap_of, overlap_of, type_of
 from flwr_vertical.tables.kinds import Kind, infer_kinds
 from flwr_vertical.tables.table import checked_ids
 from flwr_vertical.tables.writers import FORMATS
+
+from .trial import Trial
 
 Step = Callable[[str], None]
 
