@@ -12,7 +12,6 @@ from io import BytesIO
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
-from apps import client_app, server_app
 from apps.cli.main import main
 from apps.cli.policy import explain_policy
 from apps.cli.run_config import app_defaults, checked_config
@@ -64,8 +63,9 @@ def test_a_new_app_is_a_flower_app_without_its_nodes(app):
 
 def test_it_runs_the_apps_of_this_package(app, monkeypatch):
     monkeypatch.syspath_prepend(str(app))
-    assert importlib.import_module("credit_scores.server_app").app is server_app.app
-    assert importlib.import_module("credit_scores.client_app").app is client_app.app
+    for name in ("server_app", "client_app"):
+        ours = importlib.import_module(f"flwr_vertical.apps.{name}")
+        assert importlib.import_module(f"credit_scores.{name}").app is ours.app
 
 
 def test_every_party_has_a_node_config_and_a_policy_of_its_own(app):

@@ -1,6 +1,3 @@
-import html
-import shutil
-import subprocess
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,6 +5,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from browser import browse, needs_chromium, scroll_width
 from test_results_page import Checker
 
 from flwr_vertical.errors import ConfigError
@@ -313,9 +311,6 @@ def test_a_party_s_page_names_it_and_shows_the_rows_that_it_got(undrawn):
 
 # -- in a real browser: on a phone, and on paper ----------------------------------------------
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-
 
 @pytest.fixture(scope="module")
 def wide_page():
@@ -327,23 +322,10 @@ def wide_page():
     return report_html(result)
 
 
-def browse(folder, text, *options):
-    file = folder / "page.html"
-    file.write_text(text, "utf-8")
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--hide-scrollbars", *options, file.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True)
-    return done.stdout
-
-
 @needs_chromium
 @pytest.mark.parametrize("width", [400, 1000])
 def test_the_page_does_not_scroll_sideways(wide_page, width, tmp_path):
-    frame = (
-        f'<iframe width="{width}" height="900" style="border: 0" srcdoc="{html.escape(wide_page)}" '
-        "onload=\"document.body.prepend('scrolls over ' + "
-        "this.contentDocument.documentElement.scrollWidth + ' pixels')\"></iframe>"
-    )
-    assert f"scrolls over {width} pixels" in browse(tmp_path, frame, "--dump-dom")
+    assert scroll_width(tmp_path, wide_page, width) == width
 
 
 @needs_chromium
