@@ -8,6 +8,9 @@ import pytest
 import yaml
 
 from apps.site import pages_of, target_in_site
+from flwr_vertical import simulate
+from flwr_vertical.incomplete import imputation_accuracy
+from flwr_vertical.strategies import Mean
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -57,6 +60,21 @@ def test_what_the_readme_shows_is_right(names_after):
     counted = names["simulate"](names["KnownCells"](), parties).metrics["cells"]
     assert counted == sum(int(table.notna().to_numpy().sum()) for table in parties.values())
     assert not names["result"].tables["clinic"].isna().any().any()
+
+
+def test_the_errors_that_the_readme_gives_are_those_of_its_run(names_after):
+    names = names_after("README.md")
+    demo, tables = names["demo"], names["result"].tables
+    means = simulate(Mean(), demo.parties).tables
+    missing = sum(int(tables[p].size - demo.parties[p].notna().to_numpy().sum()) for p in tables)
+    errors = [
+        imputation_accuracy(demo.parties[party], filled[party], demo.complete[party])
+        for filled in (tables, means)
+        for party in ("clinic", "laboratory")
+    ]
+    shown = [f"{error:.2f}" for found in errors for error in found.values()]
+    said = re.search(r"^Of the .*?off", (ROOT / "README.md").read_text(), re.S | re.M)[0]
+    assert re.findall(r"\d[\d,.]*\d", said) == [f"{missing:,}", *shown]
 
 
 def test_what_the_page_on_trees_shows_is_right(names_after):
@@ -177,6 +195,20 @@ def test_a_method_has_what_every_method_has():
             assert any(head.startswith(wanted) for head in heads), (path, wanted)
         assert "**Problem.**" in text, path
         assert "**Method.**" in text, path
+
+
+def test_every_equation_becomes_mathml():
+    convert = pytest.importorskip("latex2mathml.converter").convert
+    wrong, count = [], 0
+    for path in METHODS:
+        text = re.sub(r"^```.*?^```|`+[^`]+`+", "", path.read_text(), flags=re.S | re.M)
+        for equation in re.findall(r"\$\$?([^$]+)\$\$?", text):
+            count += 1
+            shown = convert(equation)
+            if "\\" in shown or "&</mi>" in shown:  # what the converter does not know it prints
+                wrong.append(f"{path.name}: {equation}")
+    assert count > 300
+    assert wrong == []
 
 
 def entries_of(nav):
