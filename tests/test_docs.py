@@ -1,14 +1,16 @@
 """README and documentation hold: every Python block runs as written, every link leads somewhere."""
 
 import importlib
+import itertools
 import pathlib
 import re
 
+import numpy as np
 import pytest
 import yaml
 
 from apps.site import pages_of, target_in_site
-from flwr_vertical import simulate
+from flwr_vertical import load_demo, simulate
 from flwr_vertical.incomplete import imputation_accuracy
 from flwr_vertical.strategies import Mean
 
@@ -90,6 +92,24 @@ def test_what_the_page_on_evaluation_shows_is_right(names_after):
     table = names_after("docs/evaluation.md")["result"].evaluation.table()
     assert list(table.index) == ["this run", "constant", "bank alone", "court alone"]
     assert table["auc"].idxmax() == "this run"
+
+
+def test_what_the_page_on_adding_a_strategy_shows_is_right(names_after, tmp_path):
+    names = names_after("docs/add-a-strategy.md")
+    parties = load_demo("wine").parties
+    half = [simulate(names["Median"](share=0.5), parties, seed=1) for _ in range(2)]
+    assert half[0].metrics == half[1].metrics == names["median"].metrics
+    result = simulate(names["Median"](), parties)
+    cells = np.concatenate([table.to_numpy(float).ravel() for table in parties.values()])
+    known = np.sort(cells[np.isfinite(cells)])
+    assert known.size / 2 <= (known <= result.metrics["median"]).sum()
+    assert (known < result.metrics["median"] - 1e-3).sum() < known.size / 2
+    assert result.metrics["median"] != half[0].metrics["median"]
+    widths = [entry["width"] for entry in result.history]
+    assert all(b == a / 2 for a, b in itertools.pairwise(widths))
+    kept = type(result).load(result.save(tmp_path / "kept"))
+    page = kept.report(tmp_path / "page").read_text()
+    assert "Value below which half of all parties" in page
 
 
 def test_the_readme_is_short():
