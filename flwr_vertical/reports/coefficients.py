@@ -59,10 +59,7 @@ def path_figure(
             ax.axvline(chosen, color=fg.SOFT, linewidth=1, linestyle=(0, (4, 3)))
     fg.label(axes[0], "Coefficients", "lambda", what)
     # Beside the axes: lines fill them.
-    figure.legend(
-        handles=axes[0].get_lines()[: len(named)], loc="outside right upper", frameon=False,
-        fontsize=8, labelcolor=fg.SOFT,
-    )  # fmt: skip
+    fg.legend(axes[0], loc="outside right upper")
     return fg.to_svg(figure)
 
 
