@@ -22,8 +22,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
+from matplotlib.image import AxesImage
 from matplotlib.text import Text
-from matplotlib.ticker import FixedFormatter, MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 # Okabe and Ito's colours: they stay apart for colour-blind readers. Strongest first.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6b7c")
@@ -35,7 +36,7 @@ _saving = threading.Lock()
 WIDTH = 10.6  # inches; a figure fills a section of the page at 100 dots per inch
 _NARROW = 3.7  # inches of a drawing for a phone, on which its letters keep their size
 # Letters that fit into a narrow drawing: of a title, a label of an axis, and a tick.
-_TITLE, _AXIS, _TICK = 32, 42, 20
+_TITLE, _AXIS, _TICK = 28, 42, 20
 
 
 class Drawing(str):
@@ -104,6 +105,13 @@ def legend(ax: Axes, **options: Any) -> None:
         ax.legend(**options)
 
 
+def colour_scale(ax: Axes, image: AxesImage) -> None:
+    """Add the scale of an image's colours, as a part of its axes, with which it moves."""
+    beside = ax.inset_axes((1.04, 0.1, 0.04, 0.8))
+    beside.figure.colorbar(image, cax=beside)
+    beside.tick_params(colors=SOFT, labelsize=8, length=3)
+
+
 def to_svg(figure: Figure, *, restyle: bool = True) -> Drawing:
     """Return a figure as SVG text without a background, so that it suits a dark page as well.
 
@@ -151,31 +159,39 @@ def _make_narrow(figure: Figure) -> None:
     columns = max(1, grid.ncols // 2)
     rows = math.ceil(len(panels) / columns)
     height = figure.get_figheight() / grid.nrows * (1.0 if columns == 1 else 0.85)
+    if any(ax.images and ax.get_aspect() == 1.0 for ax in panels):  # squares of a matrix
+        height = min(height, _NARROW + 1.0)
     figure.set_size_inches(_NARROW, height * rows)
     ratios = grid.get_height_ratios() if rows == grid.nrows else None
     narrow = figure.add_gridspec(rows, columns, height_ratios=ratios)
     for number, ax in enumerate(panels):
         ax.set_subplotspec(narrow[number // columns, number % columns])
-        _shorten(ax, columns)
+        _shorten(ax, columns, height)
     for found in figure.legends:
+        found.set_loc("outside upper left")
         found.set_ncols(2)
 
 
-def _shorten(ax: Axes, columns: int) -> None:
+def _shorten(ax: Axes, columns: int, height: float) -> None:
     """Let the letters of a panel fit into one of `columns` columns of a narrow drawing."""
-    title = _broken(ax.get_title("left"), _TITLE // columns)
-    label(ax, title, _broken(ax.get_xlabel(), _AXIS // columns), ax.get_ylabel())
+    beside = 0.0  # the share of the width that names beside the axes take
     ax.tick_params(axis="y", labelleft=True)
-    if isinstance(ax.yaxis.get_major_formatter(), FixedFormatter):
+    if isinstance(ax.yaxis.get_major_locator(), FixedLocator):
         names = [plain(tick.get_text().replace(r"\$", "$"), _TICK) for tick in ax.get_yticklabels()]
         ax.set_yticks(ax.get_yticks(), names)
-    if isinstance(ax.xaxis.get_major_formatter(), FixedFormatter):
+        if ax.images:
+            ax.tick_params(axis="y", labelsize=min(8.0, 72 * (height - 2.2) / len(names)))
+        beside = 0.018 * max(map(len, names), default=0)
+    if isinstance(ax.xaxis.get_major_locator(), FixedLocator):
         names = [tick.get_text() for tick in ax.get_xticklabels()]
         if sum(map(len, names)) > _AXIS // columns:
             room = 72 * (_NARROW - 0.6) / columns / len(names)  # points
             ax.tick_params(axis="x", labelrotation=90, labelsize=min(8.0, room))
             for tick in ax.get_xticklabels():
                 tick.set(horizontalalignment="center", rotation_mode="default")
+    title, axis = (int(most * (1 - beside)) // columns for most in (_TITLE, _AXIS))
+    title_text, x = _broken(ax.get_title("left"), title), _broken(ax.get_xlabel(), axis)
+    label(ax, title_text, x, ax.get_ylabel())
 
 
 def _broken(text: str, width: int) -> str:

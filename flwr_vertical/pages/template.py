@@ -66,6 +66,7 @@ figure img { display: block; max-width: 100%; height: auto; }
                      linear-gradient(to left, var(--rule), transparent) right scroll;
          background-size: 32px 100%, 32px 100%, 14px 100%, 14px 100%;
          background-repeat: no-repeat; }
+pre { margin: 0; overflow-x: auto; }
 .side { display: flex; flex-wrap: wrap; gap: 4px 72px; }
 .side > div { min-width: 0; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
@@ -94,10 +95,12 @@ summary { cursor: pointer; color: var(--accent); font-size: 13.5px; margin-botto
   td.words { min-width: 120px; }
   /* Words that end a row of two or three cells stand below the others. */
   table:has(> thead .words:last-child:nth-child(-n + 3)),
-  table:has(> thead .words:last-child:nth-child(-n + 3)) :is(thead, tbody) { display: block; }
+  table:has(> thead .words:last-child:nth-child(-n + 3)) > tbody { display: block; }
   tr:has(> .words:last-child:nth-child(-n + 3)) {
     display: grid; grid-template-columns: 1fr auto; border-bottom: 1px solid var(--line); }
   tr:has(> .words:last-child:nth-child(-n + 3)) > * { border: 0; padding-bottom: 2px; }
+  tr:has(> .words:last-child:nth-child(-n + 3)) > :first-child { font-weight: 600; }
+  thead:has(.words:last-child:nth-child(-n + 3)) { display: none; }
   .words:last-child:nth-child(-n + 3) { grid-column: 1 / -1; }
 }
 @media print {

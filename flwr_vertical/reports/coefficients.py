@@ -77,8 +77,8 @@ def sections(result: ResultData) -> Iterator[Section]:
             table if len(frame) <= 12 else details_html(f"All {len(frame)} estimates", table)
         )
         caption = (
-            "On the right, by how much the prediction changes as the variable rises by one of its "
-            "standard deviations: that can be compared between variables."
+            "Standardised is by how much the prediction changes as the variable rises by one of "
+            "its standard deviations: that can be compared between variables."
         )
         yield Section("Coefficients", items, caption if spreads is not None else "")
     path = getattr(result.model, "path", None)
