@@ -1,6 +1,6 @@
 """`party_app`: a Flower ``ClientApp`` that serves the steps of a party."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ def party_app(
     storage: Storage | None = None,
     asked: RunRequest | None = None,
     protocol: Protocol | None = None,
+    mods: Sequence[Any] = (),
 ) -> ClientApp:
     """Make a Flower ``ClientApp`` of a party.
 
@@ -49,6 +50,8 @@ def party_app(
         What the party's strategy asks of the node's policy, if `party` does not tell.
     protocol : Protocol, optional
         What the run exchanges after the alignment, if `party` does not tell.
+    mods : sequence of Callable, optional
+        Flower's mods of the app.
 
     Returns
     -------
@@ -86,7 +89,7 @@ def party_app(
         groups = alignment_steps(chosen if isinstance(chosen, str | type) else None)
         return replace(found, groups=groups, protocol=whole_protocol(groups, found.protocol))
 
-    app = ChannelClientApp()
+    app = ChannelClientApp(mods=[*mods])
     server = StepServer(types, kept, names)
 
     @app.query("step")
