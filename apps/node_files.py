@@ -9,7 +9,6 @@ from typing import Any
 from flwr.app import Context, Message
 
 from flwr_vertical.channel.background import in_ray_worker
-from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.config_files import ARBITER, read_node_configs
 from flwr_vertical.server import RunSettings
 
@@ -23,26 +22,20 @@ def with_node_config(
 
     A run config comes from a server, which must not point a node at a file. So only a worker of
     the Simulation Runtime reads one, for a node that has no node config of its own; any other
-    node takes part in no such run.
+    node keeps its own, and `AppStorage` has it take part in no such run.
     """
-    folder = str(context.run_config.get("nodes", ""))
-    if not folder:
+    run_config = dict(context.run_config)
+    folder, start = (str(run_config.pop(key, "")) for key in ("nodes", "nodes-start"))
+    simulated = set(context.node_config) == _OF_SIMULATIONS and in_ray_worker()
+    if not folder or not simulated:
         return call_next(message, context)
-    if set(context.node_config) != _OF_SIMULATIONS or not in_ray_worker():
-        raise ConfigError(
-            "the run config has 'nodes', which is for simulations: this node reads no node config "
-            "that a server names; leave 'nodes' away"
-        )
-    start = str(context.run_config.get("nodes-start", ""))
     if start:
         os.chdir(start)  # this worker is the simulation's own
-    config = config_of(
-        folder, str(context.run_config.get("parties", "")), int(context.node_config["partition-id"])
-    )
+    number = int(context.node_config["partition-id"])
+    config = config_of(folder, str(run_config.get("parties", "")), number)
     own = Context(
-        context.run_id, context.node_id, config, context.state, context.run_config,
-        context.series_id,
-    )  # fmt: skip
+        context.run_id, context.node_id, config, context.state, run_config, context.series_id
+    )
     return call_next(message, own)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 
 from flwr_vertical.alignment import Aligner, alignment_steps, whole_protocol
 from flwr_vertical.channel.app import ChannelClientApp
@@ -30,7 +31,7 @@ def party_app(
     storage: Storage | None = None,
     asked: RunRequest | None = None,
     protocol: Protocol | None = None,
-    mods: Sequence[Any] = (),
+    mods: Sequence[Mod] = (),
 ) -> ClientApp:
     """Make a Flower ``ClientApp`` of a party.
 
@@ -50,7 +51,7 @@ def party_app(
         What the party's strategy asks of the node's policy, if `party` does not tell.
     protocol : Protocol, optional
         What the run exchanges after the alignment, if `party` does not tell.
-    mods : sequence of Callable, optional
+    mods : sequence of flwr.clientapp.typing.Mod, optional
         Flower's mods of the app.
 
     Returns

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from apps.cli.check import check_files, trial, try_strategy
+from apps.cli.check import check_nodes, configs_of, trial, try_strategy
 from apps.cli.check.page import show_page
 from apps.cli.check.trial import Trial, scaled
 from apps.cli.main import main
@@ -126,12 +126,12 @@ def test_the_data_of_a_node_may_be_a_database_or_a_folder_of_parquet(folder, cap
 def test_two_files_of_one_party_are_refused(folder):
     (folder / "bank.parquet").write_bytes(b"")
     with pytest.raises(ConfigError, match="several tables named bank"):
-        check_files(folder)
+        check_nodes(configs_of(folder))
 
 
 def test_a_terminal_gets_a_page(folder):
     (folder / "court.csv").write_text("customer,[red]x\nc001,1\nc002,1\n")
-    checks = check_files(folder)
+    checks = check_nodes(configs_of(folder))
     checks.trials = [Trial("mean", rounds=4.0, traffic=2048.0, seconds=0.5)]
     console = Console(record=True, width=100, file=open("/dev/null", "w"))  # noqa: SIM115
     show_page(checks, console)

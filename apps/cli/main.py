@@ -65,6 +65,12 @@ def make_parser() -> argparse.ArgumentParser:
         "'flwr-vertical strategies NAME' shows the settings of one",
     )
     run.add_argument(
+        "--nodes",
+        metavar="FOLDER",
+        help="of a simulation: the nodes' configs, NAME.toml or NAME/node.toml, which name tables "
+        "of your own; relative paths in them are taken from the current folder",
+    )
+    run.add_argument(
         "--federation-config",
         action="append",
         default=[],
@@ -214,7 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             read = partial(read_pipeline, Path(options.file))
         else:
             read = partial(read_items, options.run_config)
-        return _run(options.app, options.superlink, read, options.federation_config)
+        nodes = getattr(options, "nodes", None)
+        return _run(options.app, options.superlink, read, options.federation_config, nodes)
     except VerticalError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -263,6 +270,7 @@ def _run(
     superlink: str | None,
     read: Callable[[], dict[str, Any]],
     federation_config: list[str],
+    nodes: str | None = None,
 ) -> int:
     if not (Path(app) / "pyproject.toml").is_file():
         raise ConfigError(
@@ -276,8 +284,12 @@ def _run(
         if options is not None:
             check_simulation()
             stated = {**options, **read_items(federation_config)}
-            settings, nodes = checked_here(defaults, settings, stated)
-            federation_config = [*federation_config, *nodes]
+            settings, count = checked_here(app, defaults, settings, stated, nodes)
+            federation_config = [*federation_config, *count]
+        elif nodes is not None:
+            raise ConfigError(
+                "--nodes is for simulations; real nodes start with their own node configs"
+            )
     except (ConfigError, DataError) as error:  # nothing has been started
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,7 +1,7 @@
 """Look at sample IDs before a run: in one table, and whether those of several tables meet."""
 
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,10 +124,18 @@ def check_overlap_of(indices: "Mapping[str, pd.Index[Any]]") -> Iterator[Finding
             yield from _check_pair(one, indices[one], other, indices[other])
 
 
-def changed_by(index: "pd.Index[Any]", step: str) -> bool:
-    """Whether a step of normalise-ids changes any of the IDs."""
-    form = next(form for form, name in _REPAIRS.values() if name == step)
-    return any(form(str(text)) != str(text) for text in index)
+def steps_for(index: "pd.Index[Any]", steps: Sequence[str]) -> list[str]:
+    """Return which steps of normalise-ids change IDs of one table, and make no two of them equal.
+
+    Shapes: index (n_samples,): unique sample IDs.
+    """
+    texts, found = [*map(str, index)], []
+    for form, step in _REPAIRS.values():
+        made = [form(text) for text in texts] if step in steps else texts
+        if made != texts and len(set(made)) == len(made):
+            texts = made
+            found.append(step)
+    return found
 
 
 def _check_pair(
