@@ -72,12 +72,10 @@ def simulate_files(
     >>> from strategies.fknn import FKNN
     >>> simulate_files(FKNN(), "nodes")  # doctest: +SKIP
     """
-    if not isinstance(nodes, Mapping):
-        nodes = Path(nodes).expanduser()
     configs = read_node_configs(
         {k: v if isinstance(v, Mapping) else Path(v) for k, v in nodes.items()}
         if isinstance(nodes, Mapping)
-        else nodes
+        else Path(nodes).expanduser()
     )
     stated = {"policy", "kinds", "node_config", "min_rows", "hold_out"} & options.keys()
     if stated:
@@ -90,11 +88,6 @@ def simulate_files(
             "all parties hold out the same share"
         )
     needs_arbiter = options.get("aggregation") == "ckks" or bool(strategy.needs_arbiter)
-    if needs_arbiter and ARBITER not in configs:
-        raise ConfigError(
-            "this run needs an arbiter, and no node config is of one; add arbiter.toml with "
-            "role = 'arbiter'"
-        )
     taking_part = configs if needs_arbiter else parties
     tables, storage = load_tables(parties), FileStorage()
     own = {

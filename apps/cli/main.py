@@ -27,7 +27,7 @@ from .local_superlink import (
     run_environment,
     stop_local_superlink,
 )
-from .parsing import SHELLS, SuggestingParser, completion_script, version_text
+from .parsing import SHELLS, SuggestingParser, add_nodes_option, completion_script, version_text
 from .run_config import app_defaults, checked_config, checked_here
 
 _STARTS = 3
@@ -65,12 +65,6 @@ def make_parser() -> argparse.ArgumentParser:
         "'flwr-vertical strategies NAME' shows the settings of one",
     )
     run.add_argument(
-        "--nodes",
-        metavar="FOLDER",
-        help="of a simulation: the nodes' configs, NAME.toml or NAME/node.toml, which name tables "
-        "of your own; relative paths in them are taken from the current folder",
-    )
-    run.add_argument(
         "--federation-config",
         action="append",
         default=[],
@@ -91,6 +85,8 @@ def make_parser() -> argparse.ArgumentParser:
     pipeline.add_argument(
         "--federation-config", action="append", default=[], metavar="KEY=VALUE", help="as of run"
     )
+    add_nodes_option(run)
+    add_nodes_option(pipeline)
     commands.add_parser(
         "stop",
         help="end the local SuperLink, which the first simulation leaves running",
@@ -220,8 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             read = partial(read_pipeline, Path(options.file))
         else:
             read = partial(read_items, options.run_config)
-        nodes = getattr(options, "nodes", None)
-        return _run(options.app, options.superlink, read, options.federation_config, nodes)
+        return _run(options.app, options.superlink, read, options.federation_config, options.nodes)
     except VerticalError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

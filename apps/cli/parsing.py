@@ -79,3 +79,13 @@ def _arguments(parser: argparse.ArgumentParser) -> list[tuple[str, argparse.Acti
             for name, command in action.choices.items():
                 found += [(name, each) for each in command._actions]
     return found
+
+
+def add_nodes_option(command: argparse.ArgumentParser) -> None:
+    """Add the option by which a simulation's nodes have node configs and own tables."""
+    command.add_argument(
+        "--nodes",
+        metavar="FOLDER",
+        help="of a simulation: node configs, NAME.toml or NAME/node.toml, which name tables of "
+        "your own; relative paths in them are taken from the current folder",
+    )

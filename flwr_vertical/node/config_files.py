@@ -27,7 +27,8 @@ def read_node_configs(nodes: Path | Mapping[str, Mapping[str, Any] | Path]) -> d
     Returns
     -------
     dict of str to dict
-        Flat node configs by the names of the parties, sorted; that of the arbiter comes last.
+        Flat node configs by the names of the parties, sorted; that of the arbiter, which is made
+        up if there is none, comes last.
 
     Raises
     ------
@@ -45,7 +46,10 @@ def read_node_configs(nodes: Path | Mapping[str, Mapping[str, Any] | Path]) -> d
             )
         check_node_config(where, config)
         found[name] = where, config
-    return {name: found[name][1] for name in sorted(found, key=lambda n: (n == ARBITER, n))}
+    _, arbiter = found.pop(ARBITER, ("", {"role": ARBITER}))
+    if not found:
+        raise ConfigError("the only node config is of an arbiter, which has no data; add a party")
+    return {name: found[name][1] for name in sorted(found)} | {ARBITER: arbiter}
 
 
 def node_name(where: str, config: Mapping[str, Any]) -> str:
