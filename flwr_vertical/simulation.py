@@ -173,8 +173,8 @@ def simulate(
         labels = label_numbers(labels, positive_label, "labels")
     if positive_label and test_labels is not None:
         test_labels = label_numbers(test_labels, positive_label, "test_labels")
-    alone = labels is not None or beside_single_parties
-    if label_holder and (alone or label_holder not in parties):
+    elsewhere = labels is not None or beside_single_parties or label_holder not in parties
+    if label_holder and elsewhere:
         raise ConfigError(
             f"label_holder={label_holder!r} must be one of the parties {list(parties)}, and goes "
             "without labels and beside_single_parties: the run takes its label_column"

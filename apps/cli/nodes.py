@@ -1,6 +1,6 @@
 """``flwr-vertical run --nodes FOLDER``: a simulation whose nodes have configs and own files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +73,14 @@ def check_nodes(app: str, given: Mapping[str, Any], needed: int) -> None:
 
 
 def _check_labels(
-    config: Mapping[str, Any], tables: Mapping[str, Table], parties: list[str]
+    config: Mapping[str, Any], tables: Mapping[str, Table], parties: Sequence[str]
 ) -> None:
     """Raise if the party that is to hold the labels has none, or none that can be used."""
     holder, column = str(config["label-holder"]), str(config["label-column"])
     if not holder:
         return
     if holder not in parties:
-        raise ConfigError(f"label-holder = {holder!r} is no party; the parties are {parties}")
+        raise ConfigError(f"label-holder = {holder!r} is no party; the parties are {[*parties]}")
     if holder in tables:
         frame = tables[holder].frame
         if column not in frame.columns:
