@@ -28,7 +28,7 @@ from .local_superlink import (
     stop_local_superlink,
 )
 from .parsing import SHELLS, SuggestingParser, add_nodes_option, completion_script, version_text
-from .run_config import app_defaults, checked_config, checked_here
+from .run_config import app_defaults, checked_config
 
 _STARTS = 3
 _NO_RAY = "Ray, which carries simulations, did not start on this machine, and nothing was computed"
@@ -279,7 +279,9 @@ def _run(
         if options is not None:
             check_simulation()
             stated = {**options, **read_items(federation_config)}
-            settings, count = checked_here(app, defaults, settings, stated, nodes)
+            from .nodes import checked_simulation
+
+            settings, count = checked_simulation(app, nodes, defaults, settings, stated)
             federation_config = [*federation_config, *count]
         elif nodes is not None:
             raise ConfigError(

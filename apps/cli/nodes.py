@@ -10,10 +10,36 @@ from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.policy.requirements import for_arbiter
 from flwr_vertical.policy.run_request import refusals
 from flwr_vertical.server import RunSettings
+from flwr_vertical.settings.toml import read_items
 from flwr_vertical.sources import is_database
 from flwr_vertical.tables import Table, label_numbers
 
 from .policy import request_of
+from .run_config import checked_here
+
+
+def checked_simulation(
+    app: str,
+    nodes: str | None,
+    defaults: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    federation: Mapping[str, Any],
+) -> tuple[dict[str, Any], list[str]]:
+    """Check a simulation as its server, and its nodes if they have configs, would a minute later.
+
+    Returns
+    -------
+    settings : dict of str to Any
+        Those of the run, as Flower takes them.
+    federation : list of str
+        What is to be added to ``--federation-config``.
+    """
+    if nodes is None:
+        return checked_here(defaults, settings, federation)
+    found, count = checked_here(defaults, with_nodes(Path(nodes), defaults, settings), {})
+    (needed,) = read_items(count).values()
+    _check_policies(app, found, needed)
+    return found, count
 
 
 def with_nodes(
@@ -57,13 +83,13 @@ def with_nodes(
     return found
 
 
-def check_nodes(app: str, given: Mapping[str, Any], needed: int) -> None:
+def _check_policies(app: str, given: Mapping[str, Any], needed: int) -> None:
     """Raise unless the nodes of a run, with the arbiter if it needs one, agree to it."""
     configs = read_node_configs(Path(given["nodes"]))
     taking_part = [*given["parties"].split(","), ARBITER][:needed]
     for name in taking_part:
         policy = FileStorage().policy(context_of(configs[name]))
-        request = request_of({k: v for k, v in given.items() if k != "nodes"}, app, name)
+        request = request_of(given, app, name)
         if found := refusals(policy, for_arbiter(request) if name == ARBITER else request):
             lines = "; ".join(one.line for one in found)
             raise ConfigError(
