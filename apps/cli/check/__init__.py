@@ -1,6 +1,7 @@
 """``flwr-vertical check``: what a run would meet in the tables of a node, before it starts."""
 
-from .command import run_check
+from .command import run
+from .options import add_parser
 from .tables import CheckedTable, Checks, check_nodes, configs_of
 from .trial import Trial, try_strategy
 
@@ -8,8 +9,9 @@ __all__ = [
     "CheckedTable",
     "Checks",
     "Trial",
+    "add_parser",
     "check_nodes",
     "configs_of",
-    "run_check",
+    "run",
     "try_strategy",
 ]

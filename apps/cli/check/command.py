@@ -25,7 +25,7 @@ from .trial import Trial, try_strategy
 ALL = "all"
 
 
-def run_check(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Carry out ``flwr-vertical check``; returns the exit code."""
     with _status() as status:
 
