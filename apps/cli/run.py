@@ -103,7 +103,7 @@ def run_app(
             stated = {**options, **read_items(federation_config)}
             from .nodes import checked_simulation  # brings the whole app's imports
 
-            settings, count = checked_simulation(app, nodes, defaults, settings, stated)
+            settings, count = checked_simulation(nodes, defaults, settings, stated)
             federation_config = [*federation_config, *count]
         elif nodes is not None:
             raise ConfigError(
