@@ -11,7 +11,7 @@ from typing import Any
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.settings.toml import flat
 
-from .run import run_app
+from .run import add_nodes_option, run_app
 
 _STAGES = "stages"
 
@@ -32,13 +32,14 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--federation-config", action="append", default=[], metavar="KEY=VALUE", help="as of run"
     )
+    add_nodes_option(parser)
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the app with the stages of the file; returns the exit code."""
     read = partial(read_pipeline, Path(options.file))
-    return run_app(options.app, options.superlink, read, options.federation_config)
+    return run_app(options.app, options.superlink, read, options.federation_config, options.nodes)
 
 
 def read_pipeline(path: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from flwr_vertical.settings.toml import read_items, toml_text
 
 from .local_superlink import check_simulation, local_options, run_environment
 from .resume_hint import resume_hint
-from .run_config import app_defaults, checked_config, checked_here
+from .run_config import app_defaults, checked_config
 
 _STARTS = 3
 _NO_RAY = "Ray, which carries simulations, did not start on this machine, and nothing was computed"
@@ -61,13 +61,24 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="of a simulation: num-supernodes=3 client-resources-num-cpus=1",
     )
+    add_nodes_option(parser)
     return parser
+
+
+def add_nodes_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option by which a simulation's nodes have node configs and own tables."""
+    parser.add_argument(
+        "--nodes",
+        metavar="FOLDER",
+        help="of a simulation: node configs, NAME.toml or NAME/node.toml, which name tables of "
+        "your own; relative paths in them are taken from the current folder",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the app; returns the exit code."""
     read = partial(read_items, options.run_config)
-    return run_app(options.app, options.superlink, read, options.federation_config)
+    return run_app(options.app, options.superlink, read, options.federation_config, options.nodes)
 
 
 def run_app(
@@ -75,6 +86,7 @@ def run_app(
     superlink: str | None,
     read: Callable[[], dict[str, Any]],
     federation_config: list[str],
+    nodes: str | None = None,
 ) -> int:
     """Check the settings that `read` returns, then run the app; returns the exit code."""
     if not (Path(app) / "pyproject.toml").is_file():
@@ -89,8 +101,14 @@ def run_app(
         if options is not None:
             check_simulation()
             stated = {**options, **read_items(federation_config)}
-            settings, nodes = checked_here(defaults, settings, stated)
-            federation_config = [*federation_config, *nodes]
+            from .nodes import checked_simulation  # brings the whole app's imports
+
+            settings, count = checked_simulation(nodes, defaults, settings, stated)
+            federation_config = [*federation_config, *count]
+        elif nodes is not None:
+            raise ConfigError(
+                "--nodes is for simulations; real nodes start with their own node configs"
+            )
     except (ConfigError, DataError) as error:  # nothing has been started
         print(f"error: {error}", file=sys.stderr)
         return 2
