@@ -37,6 +37,7 @@ _STARTED = re.compile(r"Successfully started run (\d+)")
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser: one subcommand for each thing that can be done."""
+    from . import watch
     from .check.options import add_check_command
 
     parser = SuggestingParser(
@@ -143,6 +144,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="go on although the last entry is later than this machine's clock, which was ahead "
         "then and is right now; the repair is an entry, and every limit still counts what was told",
     )
+    watch.add_parser(commands)
     new = commands.add_parser(
         "new",
         help="write a small Flower app of your own, which imports the installed package",
@@ -182,6 +184,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from .check import run_check
 
             return run_check(options)
+        if options.command == "watch":
+            from . import watch
+
+            return watch.run(options)
         if options.command == "policy":
             from .policy import explain_policy
 

@@ -6,25 +6,69 @@ import contextvars
 import importlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol, SupportsFloat
 
 from flwr_vertical.pages.page import human_seconds
 
 _REDRAW_EVERY_SECONDS = 1.0
 # A run that is over sooner leaves no line in the notebook.
 _SHORT_SECONDS = 0.5
+_MOST_NAMED = 3  # parties of a round
+
+
+class Round(NamedTuple):
+    """A round that began."""
+
+    number: int
+    step: str
+    names: Sequence[str]  # Who is asked
+    since: float  # Moment of `time.monotonic`
 
 
 class Seen(NamedTuple):
     """What a display shows of a run."""
 
-    done: int  # Steps done, and steps to take as far as that is known
-    total: int | None  # Steps done, and steps to take as far as that is known
+    done: int  # Steps
+    total: int | None  # Steps to take, as far as that is known
     name: str  # What is going on
     seconds: float  # Since the beginning
-    parts: list[str]  # What stands behind it: round, values, rate, time left
+    rate: float  # Steps a second, of late; 0 while that is not known
+    detail: str
+    values: Mapping[str, SupportsFloat]
+    round: Round | None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until all steps are taken, None while that is not known."""
+        known = self.rate and self.total and self.total > self.done
+        return (self.total - self.done) / self.rate if known and self.total else None
+
+    @property
+    def parts(self) -> list[str]:
+        """What stands behind the count: round, values, detail, rate and time left."""
+        parts = []
+        if self.round is not None:
+            few = 0 < len(self.round.names) <= _MOST_NAMED
+            who = ", ".join(self.round.names) if few else f"{len(self.round.names)} parties"
+            parts.append(f"round {self.round.number}: {self.round.step} at {who}")
+        parts += [f"{name.replace('_', ' ')} {_number(v)}" for name, v in self.values.items()]
+        if self.detail:
+            parts.append(self.detail)
+        if self.rate:
+            each = human_seconds(1 / self.rate)
+            parts.append(f"{self.rate:.3g} it/s" if self.rate >= 1 else f"{each}/it")
+        if self.left is not None:
+            parts.append(f"{human_seconds(self.left)} left")
+        return parts
+
+
+def _number(value: SupportsFloat) -> str:
+    try:
+        return f"{float(value):.6g}"
+    except (TypeError, ValueError):  # a display must never stop a run
+        return str(value)
 
 
 class Display(Protocol):

@@ -11,14 +11,13 @@ from types import TracebackType
 from typing import IO, SupportsFloat, overload
 
 from flwr_vertical.pages.page import human_seconds
-from flwr_vertical.results.displays import Display, Seen, open_display
+from flwr_vertical.results.displays import Display, Round, Seen, open_display
 
 logger = logging.getLogger("flwr_vertical")
 
 _LOG_EVERY_SECONDS = 5.0
 _LOG_EVERY_SHARE = 0.10
 _DRAW_EVERY_SECONDS = 0.1
-_MOST_NAMED = 3  # parties of a round
 # The rate is that of the last half minute, once there is a second of it.
 _WINDOW_SECONDS, _SHORTEST_SECONDS, _MARK_EVERY_SECONDS = 30.0, 1.0, 0.25
 
@@ -65,7 +64,7 @@ class Progress:
         self._enabled = enabled
         self._stream = stream
         self._display: Display | None = None
-        self._round = ""
+        self._round: Round | None = None
         self._started = self._last_time = time.monotonic()
         self._last_done = 0
         self._name = ""
@@ -121,16 +120,16 @@ class Progress:
             self.done = int(name)
         now = time.monotonic()
         self._mark(now)
+        self._latest = detail, values
         if self._display is not None:
             self._display.count(self.done, self._total, self._name)
-            self._latest = detail, values
             if now - self._drawn >= _DRAW_EVERY_SECONDS:
                 self._draw(now)
         elif self._due(now):
             self._last_time, self._last_done = now, self.done
             of = f"/{self._total}" if self._total else ""
             share = f" ({self.done / self._total:.0%})" if self._total else ""
-            tail = "".join(f", {part}" for part in self._parts(now, detail, values))
+            tail = "".join(f", {part}" for part in self.seen()._replace(round=None).parts)
             what = f"{self._name} " if self._name else ""
             logger.info("%s: %s%d%s%s%s", self.title, what, self.done, of, share, tail)
 
@@ -146,12 +145,9 @@ class Progress:
         names : sequence of str
             Who is asked.
         """
-        if self._display is None:
-            return
-        few = 0 < len(names) <= _MOST_NAMED
-        who = ", ".join(names) if few else f"{len(names)} parties"
-        self._round = f"round {number}: {step} at {who}"
-        self._draw(time.monotonic())
+        self._round = Round(number, step, names, time.monotonic())
+        if self._display is not None:
+            self._draw(self._round.since)
 
     def _mark(self, now: float) -> None:
         """Remember when how much was done, as far as the rate needs it."""
@@ -168,30 +164,18 @@ class Progress:
         since, done = self._marks[0]
         return (self.done - done) / (now - since) if now - since >= _SHORTEST_SECONDS else 0.0
 
-    def _parts(self, now: float, detail: str, values: dict[str, SupportsFloat]) -> list[str]:
-        """Return what stands behind the count: values, detail, rate and time left."""
-        parts = [f"{name.replace('_', ' ')} {_number(value)}" for name, value in values.items()]
-        if detail:
-            parts.append(detail)
-        if rate := self._rate(now):
-            parts.append(f"{rate:.3g} it/s" if rate >= 1 else f"{human_seconds(1 / rate)}/it")
-            if self._total and self._total > self.done:
-                parts.append(f"{human_seconds((self._total - self.done) / rate)} left")
-        return parts
-
-    def _seen(self) -> Seen:
-        """Return what a display shows; also called by a display's own thread."""
+    def seen(self) -> Seen:
+        """Return what a display shows; may be called by another thread."""
         now = time.monotonic()
         detail, values = self._latest
-        parts = [self._round] if self._round else []
-        parts += self._parts(now, detail, values)
-        return Seen(self.done, self._total, self._name, now - self._started, parts)
+        spent, rate = now - self._started, self._rate(now)
+        return Seen(self.done, self._total, self._name, spent, rate, detail, values, self._round)
 
     def _draw(self, now: float) -> None:
         """Bring the text beside the bar up to date."""
         self._drawn = now
         if self._display is not None:
-            self._display.show(self._seen())
+            self._display.show(self.seen())
 
     def __enter__(self) -> Progress:
         self._started = self._last_time = time.monotonic()
@@ -210,8 +194,8 @@ class Progress:
         if self._display is not None:
             display, self._display = self._display, None
             try:
-                self._round = ""
-                display.stop(self._seen(), end)
+                self._round = None
+                display.stop(self.seen(), end)
             finally:
                 _drawing.release()
         elif self._enabled:
@@ -230,18 +214,11 @@ class Progress:
             return
         # A display must never stop a run: without rich, or with an odd terminal, lines are logged.
         try:
-            self._display = open_display(self._stream, self.title, self._seen(), self._seen)
+            self._display = open_display(self._stream, self.title, self.seen(), self.seen)
         except Exception as error:
             logger.debug("no progress bar: %s", error)
         if self._display is None:
             _drawing.release()
-
-
-def _number(value: SupportsFloat) -> str:
-    try:
-        return f"{float(value):.6g}"
-    except (TypeError, ValueError):  # a display must never stop a run
-        return str(value)
 
 
 def progress(title: str, total: int | None = None, *, enabled: bool = True) -> Progress:
