@@ -5,6 +5,7 @@ import json
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from ..live.page import FORMATS, facts, node_table, sentence
 from ..live.server import PATTERN, address_file
 from .privacy_ledger import find_ledgers, ledger_tables
 
-_EVERY = 1.0  # seconds between two looks at a run, and at ledgers
+_EVERY = 1.0  # seconds between two looks at a run
+_LEDGERS_EVERY = 5.0
 _PATIENCE = 5.0  # seconds for an answer
 
 
@@ -132,7 +134,14 @@ def _show(address: str | None, ledgers: Sequence[Path]) -> int:
 
 def _drawn(address: str | None, ledgers: Sequence[Path]) -> RenderableType:
     parts = [] if address is None else status_parts(read_status(address))
-    return Group(*parts, *(ledger_part(LedgerSummary.of(path)) for path in ledgers))
+    moment = int(time.monotonic() / _LEDGERS_EVERY)
+    return Group(*parts, *(ledger_part(_summary(path, moment)) for path in ledgers))
+
+
+@lru_cache(maxsize=64)
+def _summary(path: Path, moment: int) -> LedgerSummary:
+    """Read a ledger, once for each moment: its node cannot write meanwhile."""
+    return LedgerSummary.of(path)
 
 
 def status_parts(status: Mapping[str, Any]) -> list[RenderableType]:
@@ -145,11 +154,14 @@ def status_parts(status: Mapping[str, Any]) -> list[RenderableType]:
     for row in found.itertuples(index=False):
         cells = zip(names, row, strict=True)
         shown.add_row(*(Text(FORMATS.get(name, format_value)(cell)) for name, cell in cells))
+    bar = Table.grid()  # by itself a bar ends no line
+    if doing.get("total"):
+        bar.add_row(ProgressBar(doing["total"], doing["done"], width=60))
     what = f"{status['run']}: {status['strategy']}, {status['aggregation']} sums"
     return [
         Text(what, style="bold"),
         Text(sentence(status)),
-        ProgressBar(doing.get("total") or 1, doing.get("done", 0) if doing.get("total") else 0),
+        bar,
         Text(", ".join(f"{name} {value}" for name, value in facts(status).items())),
         shown,
     ]
