@@ -31,7 +31,7 @@ _PATIENCE = 5.0  # seconds for an answer
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
-    """Add the command to a parser and return its own."""
+    """Add the command to the subparsers of ``flwr-vertical``."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "watch",
         help="show a run while it lasts: nodes, round, rate, time left, loss, bytes",
