@@ -17,7 +17,6 @@ logger = logging.getLogger("flwr_vertical")
 
 _LOG_EVERY_SECONDS = 5.0
 _LOG_EVERY_SHARE = 0.10
-_DRAW_EVERY_SECONDS = 0.1
 # The rate is that of the last half minute, once there is a second of it.
 _WINDOW_SECONDS, _SHORTEST_SECONDS, _MARK_EVERY_SECONDS = 30.0, 1.0, 0.25
 
@@ -60,7 +59,7 @@ class Progress:
     ) -> None:
         self.title = title
         self.done = 0
-        self._total = total
+        self.total = total
         self._enabled = enabled
         self._stream = stream
         self._display: Display | None = None
@@ -68,20 +67,8 @@ class Progress:
         self._started = self._last_time = time.monotonic()
         self._last_done = 0
         self._name = ""
-        self._drawn = 0.0
         self._latest: tuple[str, dict[str, SupportsFloat]] = "", {}
         self._marks: deque[tuple[float, int]] = deque([(self._started, 0)])
-
-    @property
-    def total(self) -> int | None:
-        """Number of steps to take, or None while it is unknown."""
-        return self._total
-
-    @total.setter
-    def total(self, total: int | None) -> None:
-        self._total = total
-        if self._display is not None:
-            self._display.count(self.done, total, self._name)
 
     @overload
     def step(
@@ -115,20 +102,15 @@ class Progress:
             self._name = name
             self.done += 1 if advance is None else advance
         else:
-            if advance is not None and advance != self._total:
-                self.total = int(advance)
+            self.total = self.total if advance is None else int(advance)
             self.done = int(name)
         now = time.monotonic()
         self._mark(now)
         self._latest = detail, values
-        if self._display is not None:
-            self._display.count(self.done, self._total, self._name)
-            if now - self._drawn >= _DRAW_EVERY_SECONDS:
-                self._draw(now)
-        elif self._due(now):
+        if self._display is None and self._due(now):
             self._last_time, self._last_done = now, self.done
-            of = f"/{self._total}" if self._total else ""
-            share = f" ({self.done / self._total:.0%})" if self._total else ""
+            of = f"/{self.total}" if self.total else ""
+            share = f" ({self.done / self.total:.0%})" if self.total else ""
             tail = "".join(f", {part}" for part in self.seen()._replace(round=None).parts)
             what = f"{self._name} " if self._name else ""
             logger.info("%s: %s%d%s%s%s", self.title, what, self.done, of, share, tail)
@@ -146,8 +128,6 @@ class Progress:
             Who is asked.
         """
         self._round = Round(number, step, names, time.monotonic())
-        if self._display is not None:
-            self._draw(self._round.since)
 
     def _mark(self, now: float) -> None:
         """Remember when how much was done, as far as the rate needs it."""
@@ -169,13 +149,7 @@ class Progress:
         now = time.monotonic()
         detail, values = self._latest
         spent, rate = now - self._started, self._rate(now)
-        return Seen(self.done, self._total, self._name, spent, rate, detail, values, self._round)
-
-    def _draw(self, now: float) -> None:
-        """Bring the text beside the bar up to date."""
-        self._drawn = now
-        if self._display is not None:
-            self._display.show(self.seen())
+        return Seen(self.done, self.total, self._name, spent, rate, detail, values, self._round)
 
     def __enter__(self) -> Progress:
         self._started = self._last_time = time.monotonic()
@@ -195,7 +169,7 @@ class Progress:
             display, self._display = self._display, None
             try:
                 self._round = None
-                display.stop(self.seen(), end)
+                display.stop(end)
             finally:
                 _drawing.release()
         elif self._enabled:
@@ -205,8 +179,8 @@ class Progress:
     def _due(self, now: float) -> bool:
         if now - self._last_time >= _LOG_EVERY_SECONDS:
             return True
-        return bool(self._total) and (
-            self.done - self._last_done >= _LOG_EVERY_SHARE * (self._total or 1)
+        return bool(self.total) and (
+            self.done - self._last_done >= _LOG_EVERY_SHARE * (self.total or 1)
         )
 
     def _open_display(self) -> None:
@@ -214,13 +188,8 @@ class Progress:
             return
         # A display must never stop a run: without rich, or with an odd terminal, lines are logged.
         try:
-            self._display = open_display(self._stream, self.title, self.seen(), self.seen)
+            self._display = open_display(self._stream, self.title, self.seen)
         except Exception as error:
             logger.debug("no progress bar: %s", error)
         if self._display is None:
             _drawing.release()
-
-
-def progress(title: str, total: int | None = None, *, enabled: bool = True) -> Progress:
-    """Return a `Progress`: ``with progress("FKNN", total=12) as p: p.step("distances")``."""
-    return Progress(title, total, enabled=enabled)
