@@ -18,7 +18,7 @@ _SHORT_SECONDS = 0.5
 _MOST_NAMED = 3  # parties of a round
 
 
-class Round(NamedTuple):
+class RoundBegun(NamedTuple):
     """A round that began."""
 
     number: int
@@ -37,7 +37,7 @@ class Seen(NamedTuple):
     rate: float  # Steps a second, of late; 0 while that is not known
     detail: str
     values: Mapping[str, SupportsFloat]
-    round: Round | None
+    round: RoundBegun | None
 
     @property
     def left(self) -> float | None:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO, SupportsFloat, overload
 
 from flwr_vertical.pages.page import human_seconds
-from flwr_vertical.results.displays import Display, Round, Seen, open_display
+from flwr_vertical.results.displays import Display, RoundBegun, Seen, open_display
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -63,7 +63,7 @@ class Progress:
         self._enabled = enabled
         self._stream = stream
         self._display: Display | None = None
-        self._round: Round | None = None
+        self._round: RoundBegun | None = None
         self._started = self._last_time = time.monotonic()
         self._last_done = 0
         self._name = ""
@@ -127,7 +127,7 @@ class Progress:
         names : sequence of str
             Who is asked.
         """
-        self._round = Round(number, step, names, time.monotonic())
+        self._round = RoundBegun(number, step, names, time.monotonic())
 
     def _mark(self, now: float) -> None:
         """Remember when how much was done, as far as the rate needs it."""
