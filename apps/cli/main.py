@@ -19,6 +19,7 @@ from . import (
     run,
     stop,
     strategies,
+    watch,
 )
 from .parsing import SuggestingParser, version_text
 
@@ -41,6 +42,7 @@ COMMANDS: tuple[_Command, ...] = (
     check,
     policy,
     privacy_ledger,
+    watch,
     new,
     completion,
 )
