@@ -3,8 +3,8 @@
 import os
 import pathlib
 import re
-import subprocess
 import shutil
+import subprocess
 import tomllib
 
 import numpy as np
