@@ -1,5 +1,6 @@
 """``flwr-vertical policy``: a node's policy in words, and what a run would need of it."""
 
+import argparse
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,32 @@ from .policy_words import in_words
 from .run_config import app_defaults, checked_config
 
 _WIDTH = 96
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command to the subparsers of ``flwr-vertical``."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "policy",
+        help="say in words what a node agrees to, and whether it would take part in a run",
+        description="Nothing is started. With --run-config it exits with 1 if the node would "
+        "refuse the run, and prints the keys that its owner would have to set.",
+        epilog="example: flwr-vertical policy --node-config \"party='bank' policy.min-rows=200\" "
+        '--run-config \'strategy="vfem" label-holder="bank" label-column="default"\'',
+    )
+    parser.add_argument("--node-config", action="append", default=[], metavar="KEY=VALUE|TOML")
+    parser.add_argument("--file", metavar="TOML", help="a policy file")
+    parser.add_argument("-c", "--run-config", action="append", default=[], metavar="KEY=VALUE|TOML")
+    parser.add_argument("--app", default=".", help="folder of the app (default: this one)")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the policy, and the answer to a run; returns 1 if it would be refused."""
+    text, agreed = explain_policy(
+        options.node_config, options.file, options.run_config, options.app
+    )
+    print(text)
+    return 0 if agreed else 1
 
 
 def explain_policy(

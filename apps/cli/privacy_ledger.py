@@ -1,5 +1,6 @@
 """``flwr-vertical privacy-ledger``: show what has left a node, run by run; repair its clock."""
 
+import argparse
 import json
 import time
 from collections.abc import Callable
@@ -25,6 +26,31 @@ from flwr_vertical.privacy_ledger.usage import (
 
 _WIDTH = 160
 _PATIENCE = 30.0
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command to the subparsers of ``flwr-vertical``."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "privacy-ledger", help="show what has left a node: runs, sets of rows, bits, epsilon"
+    )
+    parser.add_argument("place", metavar="DIR", help="the node's 'output' folder, or a ledger")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--repair-clock",
+        action="store_true",
+        help="go on although the last entry is later than this machine's clock, which was ahead "
+        "then and is right now; the repair is an entry, and every limit still counts what was told",
+    )
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the ledgers, or repair their clocks."""
+    if options.repair_clock:
+        repair_clocks(Path(options.place))
+    else:
+        show_ledgers(Path(options.place), options.json)
+    return 0
 
 
 def show_ledgers(place: Path, as_json: bool, console: Console | None = None) -> None:

@@ -1,5 +1,6 @@
 """``flwr-vertical strategies``: list the strategies, or show the settings of one."""
 
+import argparse
 import dataclasses
 import textwrap
 from typing import Any
@@ -12,6 +13,22 @@ from flwr_vertical.strategy import Strategy
 from .rounds import UNDECLARED, protocols_of, round_rows
 
 _WIDTH = 96
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command to the subparsers of ``flwr-vertical``."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "strategies", help="list the strategies that can be used by name, or show one's settings"
+    )
+    names = ", ".join(available_strategies())
+    parser.add_argument("name", nargs="?", help=f"one of {names}, or module:Class")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what there is to know about one strategy, or a line on each."""
+    print(describe_strategy(options.name) if options.name else list_strategies())
+    return 0
 
 
 def list_strategies() -> str:

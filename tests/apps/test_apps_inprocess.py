@@ -466,19 +466,19 @@ else:
 @pytest.mark.parametrize(("late", "code"), [(1, 0), (3, 1)])
 def test_a_ray_that_does_not_start_is_started_again(tmp_path, monkeypatch, capsys, late, code):
     """Stands in for `flwr`, as no real Ray can be made late in a test."""
-    from apps.cli import main
+    from apps.cli import run
 
     calls, fake = tmp_path / "calls", tmp_path / "flwr"
     fake.write_text(FLWR.format(python=sys.executable, calls=str(calls), line=LATE_RAY, late=late))
     fake.chmod(0o700)
-    monkeypatch.setattr(main, "_flwr", lambda: str(fake))
-    assert main._stream(str(ROOT), None, [], []) == code
+    monkeypatch.setattr(run, "_flwr", lambda: str(fake))
+    assert run._stream(str(ROOT), None, [], []) == code
     shown = capsys.readouterr()
     assert "trying again (2 of 3)" in shown.out
     assert len(calls.read_text()) == min(late + 1, 3)
     assert ("run the command again" in shown.err) == bool(code)
-    assert main._is_ray_start('  File "/lib/ray/_private/worker.py", line 1842, in init\n')
-    assert not main._is_ray_start("RuntimeError: Timed out waiting for a party")
+    assert run._is_ray_start('  File "/lib/ray/_private/worker.py", line 1842, in init\n')
+    assert not run._is_ray_start("RuntimeError: Timed out waiting for a party")
 
 
 # -- one name, one run -----------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from third_party import install, install_known_cells
 
-from apps.cli import main
+from apps.cli import main, run
 from apps.cli.run_config import app_defaults, checked_config
 from flwr_vertical import Party, Strategy, load_strategy, make_strategy, simulate
 from flwr_vertical.errors import ConfigError
@@ -37,7 +37,7 @@ def no_flower(monkeypatch):
     def start():
         raise AssertionError("Flower was started")
 
-    monkeypatch.setattr(main, "_flwr", start)
+    monkeypatch.setattr(run, "_flwr", start)
 
 
 TABLES = {

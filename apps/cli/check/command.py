@@ -24,7 +24,7 @@ _KIND = "kind."
 ALL = "all"
 
 
-def run_check(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Carry out ``flwr-vertical check``; returns the exit code."""
     config = read_items(options.node_config)
     source = options.path or config.get("data")

@@ -1,11 +1,12 @@
 """The options of ``flwr-vertical check``."""
 
+import argparse
 from typing import Any
 
 
-def add_check_command(commands: Any) -> None:
+def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command to the subparsers of ``flwr-vertical``."""
-    check = commands.add_parser(
+    check: argparse.ArgumentParser = commands.add_parser(
         "check",
         help="check a table, or a folder with each party's, before a run",
         description="Prints kinds of columns, type and duplicates of sample IDs, and what is "
@@ -63,3 +64,4 @@ def add_check_command(commands: Any) -> None:
     )
     check.add_argument("--json", action="store_true", help="print JSON")
     check.add_argument("--strict", action="store_true", help="exit with 1 for a warning, too")
+    return check
