@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.registry import available_strategies
 from flwr_vertical.settings.toml import read_items, toml_text
 
@@ -40,6 +40,12 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         epilog="example: flwr-vertical run . --run-config 'fknn.n-neighbors=7 strategy=\"fknn\"' "
         "--federation-config 'num-supernodes=3'",
     )
+    add_run_options(parser)
+    return parser
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which app runs where, and with which settings."""
     names = ", ".join(available_strategies())
     parser.add_argument("app", nargs="?", default=".", help="folder of the app (default: this one)")
     parser.add_argument(
@@ -61,7 +67,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="of a simulation: num-supernodes=3 client-resources-num-cpus=1",
     )
-    return parser
 
 
 def run(options: argparse.Namespace) -> int:
@@ -82,18 +87,14 @@ def run_app(
             f"{app!r} is no Flower app: there is no pyproject.toml in it; give the folder of the "
             "app, for instance a clone of this repository"
         )
-    try:
-        defaults = app_defaults(Path(app))
-        settings = checked_config(defaults, read(), superlink is None)
-        options = local_options(superlink)
-        if options is not None:
-            check_simulation()
-            stated = {**options, **read_items(federation_config)}
-            settings, nodes = checked_here(defaults, settings, stated)
-            federation_config = [*federation_config, *nodes]
-    except (ConfigError, DataError) as error:  # nothing has been started
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    defaults = app_defaults(Path(app))
+    settings = checked_config(defaults, read(), superlink is None)
+    options = local_options(superlink)
+    if options is not None:
+        check_simulation()
+        stated = {**options, **read_items(federation_config)}
+        settings, nodes = checked_here(defaults, settings, stated)
+        federation_config = [*federation_config, *nodes]
     with tempfile.TemporaryDirectory(prefix="flwr-vertical-") as folder:
         file = Path(folder) / "run-config.toml"
         file.write_text(toml_text(settings))
@@ -192,7 +193,7 @@ def _wait(flwr: str, run_id: str, link: list[str], patience: float = 120.0) -> d
         if runs:  # it goes on without a log
             deadline = time.monotonic() + patience
         if time.monotonic() > deadline:
-            raise ConfigError(
+            raise VerticalError(
                 f"cannot learn how run {run_id} ended; ask `flwr ls` ({answer.stderr.strip()})"
             )
         time.sleep(1.0)

@@ -1,7 +1,6 @@
 """Carry out ``flwr-vertical check``."""
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +15,7 @@ from flwr_vertical.settings.toml import read_items
 from flwr_vertical.sources import is_database
 from flwr_vertical.tables import CsvFormat, Severity, read_labels
 
+from ..output import print_json
 from .page import plain_lines, show_page
 from .tables import Checks, check_files, check_source
 from .trial import Trial, try_strategy
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         if options.strategy:
             checks.trials = _trials(checks, options, kinds, step)
     if options.json:
-        print(json.dumps(checks.to_dict(), indent=2, default=_plain))
+        print_json(checks.to_dict())
     elif sys.stdout.isatty():
         from rich.console import Console
 
@@ -138,7 +138,3 @@ def _status() -> AbstractContextManager[Any]:
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else str(value)
