@@ -223,6 +223,13 @@ leaves running.
 `flwr-vertical strategies {strategy}` explains the settings. Change them in `pyproject.toml`, in
 `presets/{strategy}.toml`, or for one run with `--run-config '{strategy}.KEY=VALUE'`.
 
+On tables of your own, fill in `nodes/NAME/node.toml` and `policy.toml` and run it so:
+
+```bash
+flwr-vertical check --nodes nodes
+flwr-vertical run . --nodes nodes
+```
+
 ## Run it on real nodes
 
 Each party fills in `nodes/NAME/node.toml` and `policy.toml` on its own machine, and starts

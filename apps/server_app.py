@@ -21,7 +21,7 @@ from flwr_vertical.server import RunSettings
 from flwr_vertical.server.discovery import Presence
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.settings.secrets import refuse_secrets
-from flwr_vertical.tables import read_labels
+from flwr_vertical.tables import label_numbers, read_labels
 from strategies import register_all
 
 from .lock import RunFolder, taken
@@ -216,7 +216,8 @@ def _labels(
         demo = DemoSettings.from_config(config, "demo.")
         removed = 0.0 if whole else demo.missing_labels
         return demo_labels(demo.dataset, removed, seed=int(config.get("seed", 0)))
-    return read_labels(source, column=settings.label_column or None)
+    labels = read_labels(source, column=settings.label_column or None)
+    return label_numbers(labels, settings.positive_label, f"the labels in {source}")
 
 
 def _log_to_flower() -> None:

@@ -401,6 +401,6 @@ def label_index(labels: "pd.Series[Any]") -> "pd.Index[Any]":
     except (TypeError, ValueError):
         raise DataError(
             f"labels must be numbers, NaN where a sample has none, got dtype {labels.dtype}; code "
-            "classes as 0, 1, ..."
+            "classes as 0, 1, ..., or of two state positive_label"
         ) from None
     return checked_ids(labels.index, "the table of labels")

@@ -16,9 +16,9 @@ from flwr_vertical.settings import settings_of
 from flwr_vertical.settings.toml import read_items
 
 from .output import add_json, print_json
-from .pipeline import with_stages
 from .policy_words import in_words
 from .run_config import app_defaults, checked_config
+from .stages import with_stages
 
 _WIDTH = 96
 _ITEMS = settings_of(Policy)

@@ -6,7 +6,7 @@ from typing import Any
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.settings.toml import read_items
 
-from .run import add_run_options, run_app
+from .run import add_place, add_settings, run_app
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -21,20 +21,17 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         epilog="example: flwr-vertical predict first . my-federation -c 'run-name=\"new-rows\"'",
     )
     parser.add_argument("fitted", metavar="RUN", help="run-name of the fit")
-    add_run_options(parser)
+    add_place(parser)
+    add_settings(parser)
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the app with the strategy `predict`; returns the exit code."""
-
-    def read() -> dict[str, Any]:
-        given = read_items(options.run_config)
-        if named := sorted({"strategy", "fitted"} & given.keys()):
-            raise ConfigError(
-                f"--run-config has {', '.join(named)}, which 'flwr-vertical predict' states "
-                "itself; use 'flwr-vertical run' for another one"
-            )
-        return {"strategy": "predict", "fitted": options.fitted, **given}
-
-    return run_app(options.app, options.superlink, read, options.federation_config)
+    given = read_items(options.run_config)
+    if named := sorted({"strategy", "fitted"} & given.keys()):
+        raise ConfigError(
+            f"--run-config has {', '.join(named)}, which 'flwr-vertical predict' states itself; "
+            "use 'flwr-vertical run' for another one"
+        )
+    return run_app(options, {"strategy": "predict", "fitted": options.fitted, **given})

@@ -12,8 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +38,35 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         epilog="example: flwr-vertical run . --run-config 'fknn.n-neighbors=7 strategy=\"fknn\"' "
         "--federation-config 'num-supernodes=3'",
     )
-    add_run_options(parser)
+    add_place(parser)
+    add_settings(parser)
     return parser
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says which app runs where, and with which settings."""
-    names = ", ".join(available_strategies())
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which app runs where."""
     parser.add_argument("app", nargs="?", default=".", help="folder of the app (default: this one)")
     parser.add_argument(
         "superlink", nargs="?", help="name of a SuperLink in Flower's configuration"
     )
+    parser.add_argument(
+        "--federation-config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="of a simulation: num-supernodes=3 client-resources-num-cpus=1",
+    )
+    parser.add_argument(
+        "--nodes",
+        metavar="FOLDER",
+        help="of a simulation: node configs, NAME.toml or NAME/node.toml, which name tables of "
+        "your own; relative paths in them are taken from the current folder",
+    )
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the settings of a run."""
+    names = ", ".join(available_strategies())
     parser.add_argument(
         "-c",
         "--run-config",
@@ -60,41 +76,33 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help=f"settings, or a file of them; strategy is one of {names}, or module:Class; "
         "'flwr-vertical strategies NAME' shows the settings of one",
     )
-    parser.add_argument(
-        "--federation-config",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="of a simulation: num-supernodes=3 client-resources-num-cpus=1",
-    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the app; returns the exit code."""
-    read = partial(read_items, options.run_config)
-    return run_app(options.app, options.superlink, read, options.federation_config)
+    return run_app(options, read_items(options.run_config))
 
 
-def run_app(
-    app: str,
-    superlink: str | None,
-    read: Callable[[], dict[str, Any]],
-    federation_config: list[str],
-) -> int:
-    """Check the settings that `read` returns, then run the app; returns the exit code."""
+def run_app(options: argparse.Namespace, given: dict[str, Any]) -> int:
+    """Check the settings of a run, then run the app; returns the exit code."""
+    app, superlink, federation_config = options.app, options.superlink, options.federation_config
     if not (Path(app) / "pyproject.toml").is_file():
         raise ConfigError(
             f"{app!r} is no Flower app: there is no pyproject.toml in it; give the folder of the "
             "app, for instance a clone of this repository"
         )
     defaults = app_defaults(Path(app))
-    settings = checked_config(defaults, read(), superlink is None)
-    options = local_options(superlink)
-    if options is not None:
+    settings = checked_config(defaults, given, superlink is None)
+    simulation = local_options(superlink)
+    if simulation is not None:
         check_simulation()
-        stated = {**options, **read_items(federation_config)}
-        settings, nodes = checked_here(defaults, settings, stated)
-        federation_config = [*federation_config, *nodes]
+        stated = {**simulation, **read_items(federation_config)}
+        settings, count = checked_here(app, defaults, settings, stated, options.nodes)
+        federation_config = [*federation_config, *count]
+    elif options.nodes is not None:
+        raise ConfigError(
+            "--nodes is for simulations; real nodes start with their own node configs"
+        )
     with tempfile.TemporaryDirectory(prefix="flwr-vertical-") as folder:
         file = Path(folder) / "run-config.toml"
         file.write_text(toml_text(settings))
