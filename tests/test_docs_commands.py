@@ -13,12 +13,12 @@ import shlex
 import tomllib
 
 import pytest
-from apps.cli.stages import read_pipeline
 from flwr.cli.app import app as flwr_app
 from typer.main import get_command
 
 from apps.cli import main
 from apps.cli.run_config import app_defaults, checked_config
+from apps.cli.stages import read_pipeline
 from apps.deploy import federation
 from flwr_vertical.node.config import NODE_KEYS, check_node_config
 from flwr_vertical.policy.reading import read_policy_file

@@ -1,19 +1,45 @@
 """``flwr-vertical run --nodes FOLDER``: a simulation whose nodes have configs and own files."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.config_files import ARBITER, context_of, read_node_configs
 from flwr_vertical.node.file_storage import FileStorage
-from flwr_vertical.policy.requirements import for_arbiter
-from flwr_vertical.policy.run_request import refusals
+from flwr_vertical.policy.requirements import asked_by, for_arbiter
+from flwr_vertical.policy.run_request import RunRequest, refusals
+from flwr_vertical.registry import make_strategy
 from flwr_vertical.server import RunSettings
+from flwr_vertical.settings.toml import read_items
 from flwr_vertical.sources import is_database
 from flwr_vertical.tables import Table, label_numbers
 
-from .policy import request_of
+from .run_config import checked_here
+
+
+def checked_simulation(
+    nodes: str | None,
+    defaults: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    federation: Mapping[str, Any],
+) -> tuple[dict[str, Any], list[str]]:
+    """Check a simulation as its server, and its nodes if they have configs, would a minute later.
+
+    Returns
+    -------
+    settings : dict of str to Any
+        Those of the run, as Flower takes them.
+    federation : list of str
+        What is to be added to ``--federation-config``.
+    """
+    if nodes is None:
+        return checked_here(defaults, settings, federation)
+    found, count = checked_here(defaults, with_nodes(Path(nodes), defaults, settings), {})
+    (needed,) = read_items(count).values()
+    _check_policies({**defaults, **found}, needed)
+    return found, count
 
 
 def with_nodes(
@@ -57,13 +83,15 @@ def with_nodes(
     return found
 
 
-def check_nodes(app: str, given: Mapping[str, Any], needed: int) -> None:
+def _check_policies(config: Mapping[str, Any], needed: int) -> None:
     """Raise unless the nodes of a run, with the arbiter if it needs one, agree to it."""
-    configs = read_node_configs(Path(given["nodes"]))
-    taking_part = [*given["parties"].split(","), ARBITER][:needed]
+    configs = read_node_configs(Path(config["nodes"]))
+    asked = asked_by(make_strategy(str(config["strategy"]), config), str(config["strategy"]))
+    taking_part = [*config["parties"].split(","), ARBITER][:needed]
     for name in taking_part:
         policy = FileStorage().policy(context_of(configs[name]))
-        request = request_of({k: v for k, v in given.items() if k != "nodes"}, app, name)
+        request = RunRequest.of(config, name, exchanges=asked.exchanges, epsilon=asked.epsilon)
+        request = replace(request, stages=asked.stages)
         if found := refusals(policy, for_arbiter(request) if name == ARBITER else request):
             lines = "; ".join(one.line for one in found)
             raise ConfigError(

@@ -21,7 +21,7 @@ from flwr_vertical.settings.toml import read_items, toml_text
 
 from .local_superlink import check_simulation, local_options, run_environment
 from .resume_hint import resume_hint
-from .run_config import app_defaults, checked_config, checked_here
+from .run_config import app_defaults, checked_config
 
 _STARTS = 3
 _NO_RAY = "Ray, which carries simulations, did not start on this machine, and nothing was computed"
@@ -97,7 +97,9 @@ def run_app(options: argparse.Namespace, given: dict[str, Any]) -> int:
     if simulation is not None:
         check_simulation()
         stated = {**simulation, **read_items(federation_config)}
-        settings, count = checked_here(app, defaults, settings, stated, options.nodes)
+        from .nodes import checked_simulation  # brings the whole app's imports
+
+        settings, count = checked_simulation(options.nodes, defaults, settings, stated)
         federation_config = [*federation_config, *count]
     elif options.nodes is not None:
         raise ConfigError(

@@ -73,34 +73,20 @@ def checked_config(
 
 
 def checked_here(
-    app: str,
-    defaults: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    federation: Mapping[str, Any],
-    nodes: str | None = None,
+    defaults: Mapping[str, Any], settings: Mapping[str, Any], federation: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Check a simulation of this package's app as its server and its nodes would, a minute later.
-
-    `nodes` is the folder of node configs, if the nodes have any.
-    """
+    """Check a simulation of this package's app as its server would, a minute later."""
     from ..server_app import check_here  # brings the whole app's imports
     from ..settings import AppSettings
 
     found = dict(settings)
     if not AppSettings.config_defaults().keys() <= defaults.keys():
         return found, []  # another app, whose keys mean what it likes
-    if nodes is not None:
-        from .nodes import check_nodes, with_nodes
-
-        found = with_nodes(Path(nodes), defaults, found)
     for key in _FILES:
         path = str({**defaults, **found}[key])
         if path not in ("", "demo"):
             found[key] = str(Path(path).expanduser().absolute())
     needed = check_here({**defaults, **found})
-    if nodes is not None:
-        check_nodes(app, found, needed)
-        return found, [f"{_NODES}={needed}"]
     stated = federation.get(_NODES)
     if stated is None:
         return found, [f"{_NODES}={needed}"] if {**defaults, **found}["parties"] else []
