@@ -100,7 +100,7 @@ def test_ids_of_another_type(folder, capsys):
 def test_wrong_options_are_one_line(folder, capsys, monkeypatch, arguments, why):
     (folder / "empty").mkdir()
     monkeypatch.chdir(folder)
-    assert main(["check", *arguments]) == 1
+    assert main(["check", *arguments]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")
     assert why in shown

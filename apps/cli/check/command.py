@@ -1,7 +1,6 @@
 """Carry out ``flwr-vertical check``."""
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +16,7 @@ from flwr_vertical.settings.toml import read_items
 from flwr_vertical.sources import is_database
 from flwr_vertical.tables import Severity, label_numbers, read_labels
 
+from ..output import print_json
 from .mend import Mending
 from .page import plain_lines, show_page
 from .tables import Checks, check_nodes, configs_of, kinds_in
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         if options.strategy:
             checks.trials = _trials(checks, options, configs, step)
     if options.json:
-        print(json.dumps(checks.to_dict(), indent=2, default=_plain))
+        print_json(checks.to_dict())
         return _exit_code(checks, options)
     if written:
         print("\n".join([*written, "", "read so, the tables have left what no key mends:"]))
@@ -142,7 +142,3 @@ def _status() -> AbstractContextManager[Any]:
     from rich.console import Console
 
     return Console(stderr=True).status("reading")
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else str(value)

@@ -3,6 +3,8 @@
 import argparse
 from typing import Any
 
+from ..output import add_json
+
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command to the subparsers of ``flwr-vertical``."""
@@ -80,6 +82,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="longest trial of a strategy on all samples (default: 20)",
     )
-    check.add_argument("--json", action="store_true", help="print JSON")
+    add_json(check)
     check.add_argument("--strict", action="store_true", help="exit with 1 for a warning, too")
     return check
