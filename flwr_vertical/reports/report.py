@@ -17,6 +17,7 @@ from flwr_vertical.pages.page import (
     Section,
     bullet_list,
     dataframe_html,
+    format_named,
     format_value,
     human_bytes,
     human_seconds,
@@ -169,7 +170,12 @@ def _metrics(result: ResultData) -> Iterator[Section]:
     tables = []
     if result.metrics:
         names = most_telling_first(result.metrics)
-        overall = pd.DataFrame({"metric": names, "value": [result.metrics[n] for n in names]})
+        # Only p-values become text here: a column of numbers stands on the right.
+        values = [
+            format_named(name, value) if name.endswith("p_value") else value
+            for name, value in ((name, result.metrics[name]) for name in names)
+        ]
+        overall = pd.DataFrame({"metric": names, "value": values}, dtype=object)
         meanings = [result.meanings.get(name) or meaning_of(name) for name in names]
         if any(meanings):
             overall["meaning"] = meanings
@@ -273,7 +279,7 @@ def _sentence(result: ResultData, size: _Size) -> str:
         )
     if result.metrics:
         name = most_telling_first(result.metrics)[0]
-        text += f"; {name} {format_value(result.metrics[name])}"
+        text += f"; {name} {format_named(name, result.metrics[name])}"
     return text + "."
 
 

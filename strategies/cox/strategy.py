@@ -245,12 +245,6 @@ class _Survival:
     ) -> None:
         self._federation, labels = federation, federation.labels
         self._completing = completing
-        if labels is None:
-            raise DataError(
-                "cox needs labels, times that are negative where they were censored: give them to "
-                "simulate(..., labels=...), or in an app name a file ('labels') or the party that "
-                "holds them ('label-holder', 'label-column')"
-            )
         self._span, self._known = span, labels[np.isfinite(labels)]
         read_labels(self._known, span)
 

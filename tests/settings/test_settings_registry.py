@@ -170,7 +170,7 @@ def test_settings_of_one_strategy_are_shown(capsys):
     assert 'vfem.covariance = "full"   {"full", "block"}' in shown
     assert "labels:    needed" in shown
     assert "every party:" in shown
-    assert main.main(["strategies", "nope"]) == 1
+    assert main.main(["strategies", "nope"]) == 2
 
 
 @pytest.mark.parametrize(
