@@ -1,6 +1,7 @@
 """The Flower ``ServerApp``: runs the strategy that the run config names."""
 
 import logging
+import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -13,14 +14,15 @@ from flwr.serverapp import Grid, ServerApp
 
 from flwr_vertical import Result, Strategy, make_strategy
 from flwr_vertical.channel import ChannelGrid
-from flwr_vertical.errors import VerticalError
+from flwr_vertical.channel.address import advertised, split_address
+from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.incomplete.demo import demo_labels
 from flwr_vertical.policy.requirements import asked_by, needed_by_node
 from flwr_vertical.server import RunSettings
 from flwr_vertical.server.discovery import Presence
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.settings.secrets import refuse_secrets
-from flwr_vertical.tables import read_labels
+from flwr_vertical.tables import label_numbers, read_labels
 from strategies import register_all
 
 from .live.status import LiveStatus
@@ -174,7 +176,24 @@ def _job(context: Context, folder: Path) -> _Job:
             for name, column in columns.items()
             if column
         }
+        strategy.plan(run, labels, app_settings.label_holder or None, beside)
+        if app_settings.transport != "messages":
+            _check_listening(app_settings.channel_bind, app_settings.channel_address)
     return _Job(is_finished, strategy, app_settings, run, arbiter_for, labels, truth, beside)
+
+
+def _check_listening(bind: str, address: str) -> None:
+    """Raise if the server cannot listen for channels, which it does once nodes are there."""
+    host, port = split_address(bind, "channel-bind")
+    advertised(host, port, address)
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen at channel-bind = {bind!r} ({error.strerror}); set another one in the "
+            "run config, or port 0 for any free one"
+        ) from error
 
 
 def check_here(config: Mapping[str, Any]) -> int:
@@ -206,7 +225,8 @@ def _labels(
         demo = DemoSettings.from_config(config, "demo.")
         removed = 0.0 if whole else demo.missing_labels
         return demo_labels(demo.dataset, removed, seed=int(config.get("seed", 0)))
-    return read_labels(source, column=settings.label_column or None)
+    labels = read_labels(source, column=settings.label_column or None)
+    return label_numbers(labels, settings.positive_label, f"the labels in {source}")
 
 
 def _log_to_flower() -> None:

@@ -67,6 +67,19 @@ class AppSettings(Settings):
         "predictions of them are; ``demo`` for those of the demonstration data.",
     )
     label_holder: str = setting("", "The party that holds the labels, if the server does not.")
+    positive_label: str = setting(
+        "",
+        "Of labels of two classes the one that counts as 1, as it is written: ``yes``. Labels that "
+        "are numbers need none.",
+    )
+    nodes: str = setting(
+        "",
+        "Of a simulation, the folder with its nodes' configs; ``flwr-vertical run --nodes FOLDER`` "
+        "sets it. A node with a config of its own refuses it.",
+    )
+    nodes_start: str = setting(
+        "", "The folder from which relative paths in these are taken; set by the same."
+    )
 
     def check(self) -> None:
         """Raise if settings do not go together."""

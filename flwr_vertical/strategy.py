@@ -24,6 +24,7 @@ from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.result import Result
 from flwr_vertical.results import Progress
 from flwr_vertical.server.federation import Federation
+from flwr_vertical.server.journal import Journal
 from flwr_vertical.server.label_memory import digest_of_labels
 from flwr_vertical.server.run_record import describe, journaled
 from flwr_vertical.server.settings import RunOptions, RunSettings
@@ -229,28 +230,9 @@ class Strategy(Settings, ABC):
         Result
             What the server holds afterwards. Tables stay at the parties.
         """
-        self.check_requirements()
-        if beside and not self.uses_weights:
-            raise ConfigError(f"{self._subject()}it takes no {' and no '.join(beside)}")
         run = RunSettings.of(run, options)
-        chosen = self.default_alignment if run.alignment is None else run.alignment
-        aligner = make_aligner(chosen, run.align_rows, run.normalise_ids)
+        aligner, settings, identity = self.plan(run, labels, label_holder, beside)
         protocol = self.protocol_of_run()
-        settings = {
-            **self.settings(),
-            "aggregation": run.aggregation,
-            "alignment": chosen if isinstance(chosen, str) else type(chosen).__name__,
-            "align_rows": aligner.rows,
-            "normalise_ids": list(aligner.normalise),
-            "seed": run.seed,
-            "fraction_bits": run.fraction_bits,
-        }
-        identity = {}
-        if run.checkpoint is not None:
-            identity = self._identity(settings, aligner, labels, label_holder, run.parties)
-            identity |= {name: data_digest(values) for name, values in (beside or {}).items()}
-            if run.checkpoint_every is not None:
-                identity["checkpoint_every"] = describe(run.checkpoint_every)
         with journaled(run.checkpoint, run.resume, identity) as journal:
             federation = Federation(
                 grid, run, arbiter=self.arbiter, needs_arbiter=self.needs_arbiter, journal=journal,
@@ -299,6 +281,46 @@ class Strategy(Settings, ABC):
                 save(result)
         return result
 
+    def plan(
+        self,
+        run: RunSettings,
+        labels: "pd.Series[Any] | None" = None,
+        label_holder: str | None = None,
+        beside: "Mapping[str, pd.Series[Any]] | None" = None,
+    ) -> tuple[Aligner, dict[str, Any], dict[str, str]]:
+        """Check what needs no node; return the aligner, the run's settings and its identity."""
+        self.check_requirements()
+        if beside and not self.uses_weights:
+            raise ConfigError(f"{self._subject()}it takes no {' and no '.join(beside)}")
+        if self.needs_labels and labels is None and label_holder is None:
+            raise DataError(
+                f"{self.name} needs labels: give them to simulate(..., labels=...), or in an app "
+                "name a file ('labels') or the party that holds them ('label-holder', "
+                "'label-column')"
+            )
+        if labels is not None:
+            label_index(labels)  # says in words what cannot be used
+        chosen = self.default_alignment if run.alignment is None else run.alignment
+        aligner = make_aligner(chosen, run.align_rows, run.normalise_ids)
+        settings = {
+            **self.settings(),
+            "aggregation": run.aggregation,
+            "alignment": chosen if isinstance(chosen, str) else type(chosen).__name__,
+            "align_rows": aligner.rows,
+            "normalise_ids": list(aligner.normalise),
+            "seed": run.seed,
+            "fraction_bits": run.fraction_bits,
+        }
+        identity = {}
+        if run.checkpoint is not None:
+            identity = self._identity(settings, aligner, labels, label_holder, run.parties)
+            identity |= {name: data_digest(values) for name, values in (beside or {}).items()}
+            if run.checkpoint_every is not None:
+                identity["checkpoint_every"] = describe(run.checkpoint_every)
+            if run.resume:
+                Journal.check(Path(run.checkpoint), identity)
+        return aligner, settings, identity
+
     def _identity(
         self,
         settings: dict[str, Any],
@@ -308,8 +330,6 @@ class Strategy(Settings, ABC):
         parties: Sequence[str] | None,
     ) -> dict[str, str]:
         """Return what a run that is resumed must have in common with the one that broke off."""
-        if labels is not None:
-            label_index(labels)  # says in words what cannot be used
         known = settings | {f"alignment {key}": value for key, value in vars(aligner).items()}
         return {
             **{key: describe(value) for key, value in known.items()},
@@ -386,6 +406,6 @@ def label_index(labels: "pd.Series[Any]") -> "pd.Index[Any]":
     except (TypeError, ValueError):
         raise DataError(
             f"labels must be numbers, NaN where a sample has none, got dtype {labels.dtype}; code "
-            "classes as 0, 1, ..."
+            "classes as 0, 1, ..., or of two state positive_label"
         ) from None
     return checked_ids(labels.index, "the table of labels")

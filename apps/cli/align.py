@@ -19,6 +19,8 @@ from flwr_vertical.simulation import simulate
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.tables import read_table
 
+from .output import add_json, print_json
+
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command to the subparsers of ``flwr-vertical``."""
@@ -35,6 +37,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--rows", default="union", choices=("union", "intersection"))
     parser.add_argument("--normalise", default="", help="of strip,casefold,nfc; default none")
+    add_json(parser)
     return parser
 
 
@@ -47,8 +50,14 @@ def run(options: argparse.Namespace) -> int:
         rows=options.rows,
         normalise=options.normalise,
     )
-    print(pattern_table(result.model).to_string(index=False))
-    print(f"\n{result}")
+    patterns = pattern_table(result.model)
+    if options.json:
+        held = {name: [value == "yes" for value in patterns[name]] for name in result.parties}
+        print_json({"patterns": patterns.assign(**held), "metrics": result.metrics,
+                    "samples-of-parties": result.party_metrics})  # fmt: skip
+    else:
+        print(patterns.to_string(index=False))
+        print(f"\n{result}")
     return 0
 
 
@@ -76,7 +85,7 @@ class AlignOnly(Strategy):
         }
         present = ~alignment.mask
         result.metrics["samples"] = float(alignment.n_samples)
-        result.metrics["samples-of-all"] = float(present.all(axis=1).sum())
+        result.metrics["samples_of_all"] = float(present.all(axis=1).sum())
 
 
 def align_files(

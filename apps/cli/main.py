@@ -1,21 +1,28 @@
-"""``flwr-vertical``: run the app and know how it ended; tools for nodes and their owners."""
+"""``flwr-vertical``: run the app and know how it ended; tools for nodes and their owners.
+
+Exit codes of all commands: 0 if it is done; 1 if a run or a check fails, or a node would refuse; 2
+if nothing was begun, since an option, a setting or a file cannot be used.
+"""
 
 import argparse
 import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from flwr_vertical.errors import VerticalError
+from flwr_vertical.errors import ConfigError, DataError, VerticalError
 
 from . import (
     align,
     check,
+    compare,
     completion,
     keygen,
     new,
     pipeline,
     policy,
+    predict,
     privacy_ledger,
+    report,
     run,
     stop,
     strategies,
@@ -34,7 +41,10 @@ class _Command(Protocol):
 
 COMMANDS: tuple[_Command, ...] = (
     run,
+    predict,
     pipeline,
+    compare,
+    report,
     stop,
     strategies,
     keygen,
@@ -69,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.carry_out(options)
     except VerticalError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError | DataError) else 1
     return code
 
 

@@ -1,7 +1,6 @@
 """``flwr-vertical privacy-ledger``: show what has left a node, run by run; repair its clock."""
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from flwr_vertical.errors import LedgerError
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy_ledger.database import SUFFIX, check_whole, transaction
 from flwr_vertical.privacy_ledger.entries import Book
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
@@ -24,6 +23,8 @@ from flwr_vertical.privacy_ledger.usage import (
     standing,
 )
 
+from .output import add_json, print_json
+
 _WIDTH = 160
 _PATIENCE = 30.0
 
@@ -34,7 +35,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "privacy-ledger", help="show what has left a node: runs, sets of rows, bits, epsilon"
     )
     parser.add_argument("place", metavar="DIR", help="the node's 'output' folder, or a ledger")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     parser.add_argument(
         "--repair-clock",
         action="store_true",
@@ -57,7 +58,7 @@ def show_ledgers(place: Path, as_json: bool, console: Console | None = None) -> 
     """Print the ledgers of a folder."""
     found = [LedgerSummary.of(path) for path in find_ledgers(place)]
     if as_json:
-        print(json.dumps([asdict(one) for one in found], indent=1))
+        print_json([asdict(one) for one in found])
         return
     shown = console or Console(highlight=False)
     if not shown.is_terminal:  # a pipe has no width
@@ -112,7 +113,7 @@ def find_ledgers(place: Path) -> list[Path]:
     """Return the ledgers in a folder, or the one that is named."""
     found = [place] if place.is_file() else sorted(place.glob(f"*{SUFFIX}"))
     if not found:
-        raise LedgerError(
+        raise ConfigError(
             f"there is no privacy ledger in {place}; expected the folder that 'output' of a node "
             f"config names, with a file <party>{SUFFIX}: a node makes it in its first run"
         )

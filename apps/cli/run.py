@@ -12,18 +12,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.registry import available_strategies
 from flwr_vertical.settings.toml import read_items, toml_text
 
 from .local_superlink import check_simulation, local_options, run_environment
 from .resume_hint import resume_hint
-from .run_config import app_defaults, checked_config, checked_here
+from .run_config import app_defaults, checked_config
 
 _STARTS = 3
 _NO_RAY = "Ray, which carries simulations, did not start on this machine, and nothing was computed"
@@ -40,11 +38,35 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         epilog="example: flwr-vertical run . --run-config 'fknn.n-neighbors=7 strategy=\"fknn\"' "
         "--federation-config 'num-supernodes=3'",
     )
-    names = ", ".join(available_strategies())
+    add_place(parser)
+    add_settings(parser)
+    return parser
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which app runs where."""
     parser.add_argument("app", nargs="?", default=".", help="folder of the app (default: this one)")
     parser.add_argument(
         "superlink", nargs="?", help="name of a SuperLink in Flower's configuration"
     )
+    parser.add_argument(
+        "--federation-config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="of a simulation: num-supernodes=3 client-resources-num-cpus=1",
+    )
+    parser.add_argument(
+        "--nodes",
+        metavar="FOLDER",
+        help="of a simulation: node configs, NAME.toml or NAME/node.toml, which name tables of "
+        "your own; relative paths in them are taken from the current folder",
+    )
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the settings of a run."""
+    names = ", ".join(available_strategies())
     parser.add_argument(
         "-c",
         "--run-config",
@@ -54,46 +76,35 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help=f"settings, or a file of them; strategy is one of {names}, or module:Class; "
         "'flwr-vertical strategies NAME' shows the settings of one",
     )
-    parser.add_argument(
-        "--federation-config",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="of a simulation: num-supernodes=3 client-resources-num-cpus=1",
-    )
-    return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the app; returns the exit code."""
-    read = partial(read_items, options.run_config)
-    return run_app(options.app, options.superlink, read, options.federation_config)
+    return run_app(options, read_items(options.run_config))
 
 
-def run_app(
-    app: str,
-    superlink: str | None,
-    read: Callable[[], dict[str, Any]],
-    federation_config: list[str],
-) -> int:
-    """Check the settings that `read` returns, then run the app; returns the exit code."""
+def run_app(options: argparse.Namespace, given: dict[str, Any]) -> int:
+    """Check the settings of a run, then run the app; returns the exit code."""
+    app, superlink, federation_config = options.app, options.superlink, options.federation_config
     if not (Path(app) / "pyproject.toml").is_file():
         raise ConfigError(
             f"{app!r} is no Flower app: there is no pyproject.toml in it; give the folder of the "
             "app, for instance a clone of this repository"
         )
-    try:
-        defaults = app_defaults(Path(app))
-        settings = checked_config(defaults, read(), superlink is None)
-        options = local_options(superlink)
-        if options is not None:
-            check_simulation()
-            stated = {**options, **read_items(federation_config)}
-            settings, nodes = checked_here(defaults, settings, stated)
-            federation_config = [*federation_config, *nodes]
-    except (ConfigError, DataError) as error:  # nothing has been started
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    defaults = app_defaults(Path(app))
+    settings = checked_config(defaults, given, superlink is None)
+    simulation = local_options(superlink)
+    if simulation is not None:
+        check_simulation()
+        stated = {**simulation, **read_items(federation_config)}
+        from .nodes import checked_simulation  # brings the whole app's imports
+
+        settings, count = checked_simulation(options.nodes, defaults, settings, stated)
+        federation_config = [*federation_config, *count]
+    elif options.nodes is not None:
+        raise ConfigError(
+            "--nodes is for simulations; real nodes start with their own node configs"
+        )
     with tempfile.TemporaryDirectory(prefix="flwr-vertical-") as folder:
         file = Path(folder) / "run-config.toml"
         file.write_text(toml_text(settings))
@@ -192,7 +203,7 @@ def _wait(flwr: str, run_id: str, link: list[str], patience: float = 120.0) -> d
         if runs:  # it goes on without a log
             deadline = time.monotonic() + patience
         if time.monotonic() > deadline:
-            raise ConfigError(
+            raise VerticalError(
                 f"cannot learn how run {run_id} ended; ask `flwr ls` ({answer.stderr.strip()})"
             )
         time.sleep(1.0)

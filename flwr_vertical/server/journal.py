@@ -109,12 +109,7 @@ class Journal:
     def resume(cls, folder: Path, identity: Identity) -> Self:
         """Read the journal of a run that broke off. One without a round begins anew."""
         # The parties clear away what they keep of a run that did not get beyond its opening.
-        path = folder / FILE_NAME
-        if not path.is_file():
-            raise ConfigError(
-                f"no run can be resumed from {folder}: it holds no journal. Either the run of this "
-                "name was not started with checkpoint=true, or it is finished"
-            )
+        path = cls._to_resume(folder)
         journal = cls._open(path)
         try:
             found = journal._scan()
@@ -126,6 +121,23 @@ class Journal:
             journal.close()
             raise
         return journal
+
+    @classmethod
+    def check(cls, folder: Path, identity: Identity) -> None:
+        """Refuse to resume where there is no journal, or that of another run; change nothing."""
+        path = cls._to_resume(folder)
+        with path.open("rb") as file, suppress(ProtocolError):  # `resume` says what to do about it
+            if payload := read_frame(file, path):
+                _compare(path, unpack(payload)[0].get("identity", identity), identity)
+
+    @staticmethod
+    def _to_resume(folder: Path) -> Path:
+        if (path := folder / FILE_NAME).is_file():
+            return path
+        raise ConfigError(
+            f"no run can be resumed from {folder}: it holds no journal. Either the run of this "
+            "name was not started with checkpoint=true, or it is finished"
+        )
 
     @classmethod
     def _open(cls, path: Path) -> Self:

@@ -20,8 +20,9 @@ from third_party import install_known_cells
 
 from apps.client_app import pick
 from apps.lock import taken
+from apps.server_app import app as server_app
 from flwr_vertical import RecordingGrid, Result, simulate
-from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.errors import ConfigError, DataError, PartyError, VerticalError
 from flwr_vertical.incomplete.demo import demo_labels, demo_names, demo_tables
 from flwr_vertical.server.federation import Federation
 from flwr_vertical.server.journal import Journal
@@ -325,7 +326,7 @@ def test_a_node_compares_held_out_cells_and_tells_nobody(home, pages):
     assert "rmse_mean" not in (home / "court-out" / "test" / "court.html").read_text()
     text = (home / "results" / "server" / "test" / "result.json").read_text()
     # The server learns how many cells are missing, as in any run, and nothing of the comparison.
-    assert 20 <= json.loads(text)["metrics"]["cells-imputed"] <= 24
+    assert 20 <= json.loads(text)["metrics"]["cells_imputed"] <= 24
     assert "skill" not in text
     assert not any("skill" in repr(message) for message in grid.transcript)
 
@@ -429,6 +430,34 @@ def test_a_second_run_of_a_name_is_refused_before_anything_is_computed(home, ban
         run_app(nodes, output=str(home / "elsewhere"))
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
     run_app(nodes, run_name="second")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"labels": "nowhere.csv"}, "nowhere.csv does not exist"),
+        ({"test_labels": "nowhere.csv"}, "nowhere.csv does not exist"),
+        ({"strategy": "predict", "fitted": "first"}, "first holds no saved result"),
+        ({"output": "/dev/null"}, "the lock of the run /dev/null.* cannot be written"),
+        ({"strategy": "vfem"}, r"vfem needs labels: .*\('label-holder', 'label-column'\)"),
+        ({"labels": "{labels}", "weights_column": "y"}, "strategy 'fknn': it takes no weights"),
+        ({"resume": True}, "no run can be resumed from .*: it holds no journal"),
+        ({"channel_bind": "192.0.2.1:7070"}, r"listen at channel-bind = '192.0.2.1:7070' \("),
+        ({"channel_bind": "0.0.0.0:0"}, "set channel-address='HOST:PORT'"),
+        ({"alignment": "by-hand"}, "by-hand"),
+    ],
+)  # fmt: skip
+def test_what_the_server_can_check_alone_is_checked_before_a_node_is_asked(home, settings, says):
+    labels = home / "labels.csv"
+    labels.write_text("id,y\na,1\n")
+    given = {k: v.format(labels=labels) if k == "labels" else v for k, v in settings.items()}
+    grid = RecordingGrid(None)  # has no node, and cannot be asked for one
+    context = Context(1, 1, {}, RecordDict(), DEFAULTS | {"run-name": "test"} | {
+        key.replace("_", "-"): value for key, value in given.items()
+    })  # fmt: skip
+    with pytest.raises(VerticalError, match=says):
+        server_app(grid, context)
+    assert not [*(home / "results").rglob("*")]
 
 
 def test_settings_of_several_options_are_put_together():

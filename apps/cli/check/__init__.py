@@ -2,7 +2,16 @@
 
 from .command import run
 from .options import add_parser
-from .tables import CheckedTable, Checks, check_files
+from .tables import CheckedTable, Checks, check_nodes, configs_of
 from .trial import Trial, try_strategy
 
-__all__ = ["CheckedTable", "Checks", "Trial", "add_parser", "check_files", "run", "try_strategy"]
+__all__ = [
+    "CheckedTable",
+    "Checks",
+    "Trial",
+    "add_parser",
+    "check_nodes",
+    "configs_of",
+    "run",
+    "try_strategy",
+]
