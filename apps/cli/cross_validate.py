@@ -187,16 +187,17 @@ def _write(done: CrossValidation, output: str | None, parties: list[str]) -> Pat
     name = f"{done.strategy.name}-{now:%Y%m%d-%H%M%S}.html"
     path = Path(output) if output else output_home() / "cross-validation" / name
     path = path.expanduser().absolute()
-    scores: list[Item] = [done.scores.rename_axis("score").reset_index()]
+    scores: list[Item] = [done.scores.rename_axis("score")]
     sections = [Section("Scores of withheld labels", scores, "Mean and deviation over the folds.")]
     if done.candidates is not None:
         caption = (
             f"Best first, by {done.score}. The best one's score is optimistic: choose on some "
             "samples, and test on others."
         )
-        sections.append(Section("Settings compared", done.candidates, caption))
+        varied = [name for name in done.candidates if name not in done.scores.index]
+        sections.append(Section("Settings compared", done.candidates.set_index(varied), caption))
     sections += [
-        Section("Folds", done.folds.reset_index(), "Each is a run of its own."),
+        Section("Folds", done.folds, "Each is a run of its own."),
         Section("Notes", bullet_list(done.notes)),
     ]
     facts = {
