@@ -3,6 +3,7 @@
 import logging
 import socket
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from flwr_vertical.settings.secrets import refuse_secrets
 from flwr_vertical.tables import label_numbers, read_labels
 from strategies import register_all
 
+from .live.status import LiveStatus
 from .lock import RunFolder, taken
 from .settings import AppSettings, DemoSettings
 from .storage import (
@@ -75,25 +77,32 @@ def _run(grid: Grid, context: Context, own: RunFolder) -> None:
         save_result(found, folder)
 
     logger.info("strategy %s, aggregation %s", strategy.name, run.aggregation)
-    presence.wait(grid, run.min_nodes or 1)
-    with ChannelGrid(
-        grid,
-        transport=app_settings.transport,
-        bind=app_settings.channel_bind,
-        address=app_settings.channel_address,
-        # A node that never answers is found when the patience ends, not after both.
-        timeout=min(app_settings.channel_timeout, max(presence.left, _LEAST_DIALLING)),
-        enough=run.min_nodes if run.parties else None,
-        names=presence.names_of_silent,
-        keep_state=False,  # the channels stay open until the run is over
-    ) as channels:
+    live = LiveStatus(folder.name, strategy.name, run.aggregation, presence)
+    with ExitStack() as open_until_the_end:
+        if app_settings.live_page:
+            from .live.server import serving
+
+            open_until_the_end.enter_context(serving(live, folder))
+        presence.wait(grid, run.min_nodes or 1)
+        channels = ChannelGrid(
+            grid,
+            transport=app_settings.transport,
+            bind=app_settings.channel_bind,
+            address=app_settings.channel_address,
+            # A node that never answers is found when the patience ends, not after both.
+            timeout=min(app_settings.channel_timeout, max(presence.left, _LEAST_DIALLING)),
+            enough=run.min_nodes if run.parties else None,
+            names=presence.names_of_silent,
+            keep_state=False,  # the channels stay open until the run is over
+        )
         result = strategy.start(
-            grid=channels,
+            grid=open_until_the_end.enter_context(channels),
             labels=job.labels,
             label_holder=app_settings.label_holder or None,
             beside=job.beside,
             run=run,
             save=save,
+            watch=live.watch,
         )
     logger.info("\n%s\n\n%s", result, result.ledger)
     if result.coefficients is not None:

@@ -31,6 +31,11 @@ class AppSettings(Settings):
     fitted: str = setting("", "An earlier run whose tables at the parties are used, not made anew.")
     checkpoint: bool = setting(False, "Keep what is needed to go on after a failure.")
     resume: bool = setting(False, "Go on with the run of that ``run-name`` that broke off.")
+    live_page: bool = setting(
+        False,
+        "Serve a page that shows the run while it lasts, to the server's machine alone; "
+        "``flwr-vertical watch`` shows the same in a terminal.",
+    )
     transport: str = setting(
         "auto",
         "How rounds travel: by a live TLS stream from each node to the server, milliseconds a "

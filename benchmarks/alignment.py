@@ -76,7 +76,7 @@ def align(count: int, alignment: str) -> float:
     started = time.perf_counter()
     result = simulate(AlignOnly(), given, alignment=alignment, progress=False)
     seconds = time.perf_counter() - started
-    assert result.metrics["samples-of-all"] == count - count // 2
+    assert result.metrics["samples_of_all"] == count - count // 2
     return seconds
 
 

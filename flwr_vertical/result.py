@@ -11,7 +11,7 @@ import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
 from flwr_vertical.grading import Grade, grade
-from flwr_vertical.pages import format_value, human_bytes, human_seconds
+from flwr_vertical.pages import format_named, human_bytes, human_seconds
 from flwr_vertical.reports.glossary import most_telling_first
 from flwr_vertical.results.data import ResultData, needed_lines
 from flwr_vertical.results.imputation import (
@@ -326,4 +326,6 @@ def _letters(graded: Grade | None) -> str:
 
 
 def _pairs(values: dict[str, float], prefix: str = "") -> str:
-    return ", ".join(f"{prefix}{name} {format_value(value)}" for name, value in values.items())
+    return ", ".join(
+        f"{prefix}{name} {format_named(name, value)}" for name, value in values.items()
+    )

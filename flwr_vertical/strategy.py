@@ -200,6 +200,7 @@ class Strategy(Settings, ABC):
         label_holder: str | None = None,
         beside: "Mapping[str, pd.Series[Any]] | None" = None,
         save: Callable[[Result], Any] | None = None,
+        watch: Callable[[Federation, Progress], Any] | None = None,
         run: RunSettings | None = None,
         **options: Unpack[RunOptions],
     ) -> Result:
@@ -217,6 +218,8 @@ class Strategy(Settings, ABC):
             ``weights`` and ``offset``, beside labels of the server.
         save : Callable[[Result], Any], optional
             Called with the result before journal and checkpoints are given up.
+        watch : Callable[[Federation, Progress], Any], optional
+            Given what another thread may read while the run lasts, before it begins.
         run : RunSettings, optional
             Settings of the run.
         **options
@@ -246,6 +249,8 @@ class Strategy(Settings, ABC):
             )  # fmt: skip
             with Progress(self.name, enabled=run.progress in (None, True)) as shown:
                 federation.on_round = shown.round
+                if watch is not None:
+                    watch(federation, shown)
                 federation.open()
                 label_ids = None if labels is None else label_index(labels)
                 aligned = aligner.align(federation, label_ids, label_holder)

@@ -383,5 +383,5 @@ def test_what_parties_say_openly_is_in_the_disclosure_table(runs, mode):
         "seal_group_seed": {"court", "shop"},
         "prepare": {"fitted"},
         "impute": set(),
-        "finish": {"cells-imputed", "cells-with-fewer-donors", "cells-without-neighbour"},
+        "finish": {"cells_imputed", "cells_with_fewer_donors", "cells_without_neighbour"},
     }

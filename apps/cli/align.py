@@ -85,7 +85,7 @@ class AlignOnly(Strategy):
         }
         present = ~alignment.mask
         result.metrics["samples"] = float(alignment.n_samples)
-        result.metrics["samples-of-all"] = float(present.all(axis=1).sum())
+        result.metrics["samples_of_all"] = float(present.all(axis=1).sum())
 
 
 def align_files(

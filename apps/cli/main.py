@@ -27,6 +27,7 @@ from . import (
     run,
     stop,
     strategies,
+    watch,
 )
 from .parsing import SuggestingParser, version_text
 
@@ -53,6 +54,7 @@ COMMANDS: tuple[_Command, ...] = (
     check,
     policy,
     privacy_ledger,
+    watch,
     new,
     completion,
 )

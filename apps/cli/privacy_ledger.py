@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
 
 def show_ledgers(place: Path, as_json: bool, console: Console | None = None) -> None:
     """Print the ledgers of a folder."""
-    found = [LedgerSummary.of(path) for path in _find_ledgers(place)]
+    found = [LedgerSummary.of(path) for path in find_ledgers(place)]
     if as_json:
         print_json([asdict(one) for one in found])
         return
@@ -64,7 +64,7 @@ def show_ledgers(place: Path, as_json: bool, console: Console | None = None) -> 
     if not shown.is_terminal:  # a pipe has no width
         shown = Console(file=shown.file, width=_WIDTH, highlight=False)
     for one in found:
-        for table in _tables(one):
+        for table in ledger_tables(one):
             shown.print(table)
             shown.print()
 
@@ -74,7 +74,7 @@ def repair_clocks(place: Path, clock: Callable[[], float] = time.time) -> None:
 
     Each repair is an entry of its ledger, and nothing that was told is forgotten.
     """
-    for path in _find_ledgers(place):
+    for path in find_ledgers(place):
         who = f"ledger {path.name!r}"
         with transaction(path, who, _PATIENCE) as connection:
             check_whole(connection, path, who)
@@ -82,7 +82,8 @@ def repair_clocks(place: Path, clock: Callable[[], float] = time.time) -> None:
         print(f"{path}: {done or 'nothing to repair: no entry is later than the clock'}")
 
 
-def _tables(one: LedgerSummary) -> list[Table]:
+def ledger_tables(one: LedgerSummary) -> list[Table]:
+    """Return a ledger as tables: where the node stands, its runs, what was told."""
     state = _table(f"Privacy ledger of party {one.party!r}", ["over all runs", ""], right={1})
     for line in standing(one):
         state.add_row(line.what, line.so_far)
@@ -108,7 +109,7 @@ def _table(title: str, columns: list[str], right: set[int]) -> Table:
     return table
 
 
-def _find_ledgers(place: Path) -> list[Path]:
+def find_ledgers(place: Path) -> list[Path]:
     """Return the ledgers in a folder, or the one that is named."""
     found = [place] if place.is_file() else sorted(place.glob(f"*{SUFFIX}"))
     if not found:

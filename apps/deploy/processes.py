@@ -60,7 +60,9 @@ def command(name: str) -> str:
 def environment(flower_home: Path, results: Path) -> dict[str, str]:
     """Environment of a process: nothing of it lies in the user's own Flower home."""
     beside = str(Path(sys.executable).parent)
-    return os.environ | {
+    # The kernel of a notebook forces colours, which would stand in what is read of a command.
+    own = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
+    return own | {
         "PATH": os.pathsep.join([beside, os.environ.get("PATH", "")]),
         "FLWR_HOME": str(flower_home),
         "FLWR_VERTICAL_HOME": str(results),

@@ -34,8 +34,8 @@ def imputation_accuracy(
     Returns
     -------
     dict[str, float]
-        ``rmse-in-sd``: root mean squared error of numeric cells, each in standard deviations of
-        its column's true values, so that filling in the mean gives about 1. ``share-right``:
+        ``rmse_in_sd``: root mean squared error of numeric cells, each in standard deviations of
+        its column's true values, so that filling in the mean gives about 1. ``share_right``:
         share of all other cells that were hit. ``coverage``: share of intervals that hold the true
         value. Each is absent if there is no such cell.
     """
@@ -54,9 +54,9 @@ def imputation_accuracy(
             hits.append(left.astype(str).to_numpy() == right.astype(str).to_numpy())
     found: dict[str, float] = {}
     if errors and (flat := np.concatenate(errors)).size:
-        found["rmse-in-sd"] = float(np.sqrt(np.mean(flat**2)))
+        found["rmse_in_sd"] = float(np.sqrt(np.mean(flat**2)))
     if hits and (right_ones := np.concatenate(hits)).size:
-        found["share-right"] = float(right_ones.mean())
+        found["share_right"] = float(right_ones.mean())
     inside: list[np.ndarray[tuple[int], np.dtype[np.bool_]]] = []
     for name in truth.columns:
         if intervals is not None and f"{name} lower" in intervals:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import io
 import math
+import textwrap
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
+from matplotlib.image import AxesImage
 from matplotlib.text import Text
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 # Okabe and Ito's colours: they stay apart for colour-blind readers. Strongest first.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6b7c")
@@ -32,6 +34,15 @@ _OTHER_FONTS = "Verdana, 'Noto Sans', 'Noto Sans CJK SC', sans-serif"
 _RASTER_DPI = 150  # of clouds of points inside a drawing
 _saving = threading.Lock()
 WIDTH = 10.6  # inches; a figure fills a section of the page at 100 dots per inch
+_NARROW = 3.7  # inches of a drawing for a phone, on which its letters keep their size
+# Letters that fit into a narrow drawing: of a title, a label of an axis, and a tick.
+_TITLE, _AXIS, _TICK = 28, 42, 20
+
+
+class Drawing(str):
+    """A drawing as SVG text, and the same for a phone: narrow, with panels below each other."""
+
+    narrow = ""
 
 
 def colour(number: int) -> str:
@@ -85,24 +96,44 @@ def label(ax: Axes, title: str = "", x: str = "", y: str = "") -> None:
 
 
 def legend(ax: Axes, **options: Any) -> None:
-    """Add a plain legend to the axes."""
-    ax.legend(frameon=False, fontsize=8, labelcolor=SOFT, **options)
+    """Add a plain legend to the axes; to their figure where it stands outside of the axes."""
+    options = {"frameon": False, "fontsize": 8, "labelcolor": SOFT, **options}
+    if str(options.get("loc")).startswith("outside"):
+        handles = ax.get_legend_handles_labels()[0]
+        ax.figure.legend(**{"handles": handles, **options})
+    else:
+        ax.legend(**options)
 
 
-def to_svg(figure: Figure, *, restyle: bool = True) -> str:
+def colour_scale(ax: Axes, image: AxesImage) -> None:
+    """Add the scale of an image's colours, as a part of its axes, with which it moves."""
+    beside = ax.inset_axes((1.04, 0.1, 0.04, 0.8))
+    beside.figure.colorbar(image, cax=beside)
+    beside.tick_params(colors=SOFT, labelsize=8, length=3)
+
+
+def to_svg(figure: Figure, *, restyle: bool = True) -> Drawing:
     """Return a figure as SVG text without a background, so that it suits a dark page as well.
 
     Letters are drawn as shapes, so that they look alike everywhere. A figure with a letter that
     the font lacks keeps its text as text: the viewer's own fonts know more scripts.
 
-    `restyle` False leaves fonts and background of somebody else's figure as they are.
+    The figure is narrow afterwards: its drawing for a phone is made last.
+
+    `restyle` False leaves fonts, background and width of somebody else's figure as they are.
     """
+    if not restyle:
+        return Drawing(_as_svg(figure, "white", str(mpl.rcParams["svg.fonttype"])))
+    _fix_text(figure)
+    kind = "path" if _is_drawable(figure) else "none"
+    drawing = Drawing(_as_svg(figure, "none", kind))
+    _make_narrow(figure)
+    drawing.narrow = _as_svg(figure, "none", kind)
+    return drawing
+
+
+def _as_svg(figure: Figure, back: str, kind: str) -> str:
     buffer = io.StringIO()
-    if restyle:
-        _fix_text(figure)
-        back, kind = "none", "path" if _is_drawable(figure) else "none"
-    else:
-        back, kind = "white", str(mpl.rcParams["svg.fonttype"])
     # The kind of text is a global of matplotlib's, and so are filters of warnings.
     with _saving, mpl.rc_context({"svg.fonttype": kind}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from font")
@@ -110,9 +141,62 @@ def to_svg(figure: Figure, *, restyle: bool = True) -> str:
             buffer, format="svg", facecolor=back, dpi=_RASTER_DPI, metadata={"Date": None}
         )
     text = buffer.getvalue()
-    if kind == "none" and restyle:
+    if kind == "none":
         text = text.replace(f"'{_FONT}'", f"'{_FONT}', {_OTHER_FONTS}")
     return text[text.index("<svg") :]
+
+
+def _make_narrow(figure: Figure) -> None:
+    """Put the panels of a figure below each other, two of four in a row, as wide as a phone."""
+    placed = [ax for ax in figure.axes if ax.get_subplotspec() is not None]
+    grid = placed[0].get_gridspec() if placed else None
+    if grid is None:
+        return
+    for ax in placed:
+        if not ax.get_visible():
+            ax.remove()
+    panels = [ax for ax in placed if ax.get_visible()]
+    columns = max(1, grid.ncols // 2)
+    rows = math.ceil(len(panels) / columns)
+    height = figure.get_figheight() / grid.nrows * (1.0 if columns == 1 else 0.85)
+    if any(ax.images and ax.get_aspect() == 1.0 for ax in panels):  # squares of a matrix
+        height = min(height, _NARROW + 1.0)
+    figure.set_size_inches(_NARROW, height * rows)
+    ratios = grid.get_height_ratios() if rows == grid.nrows else None
+    narrow = figure.add_gridspec(rows, columns, height_ratios=ratios)
+    for number, ax in enumerate(panels):
+        ax.set_subplotspec(narrow[number // columns, number % columns])
+        _shorten(ax, columns, height)
+    for found in figure.legends:
+        found.set_loc("outside upper left")
+        found.set_ncols(2)
+
+
+def _shorten(ax: Axes, columns: int, height: float) -> None:
+    """Let the letters of a panel fit into one of `columns` columns of a narrow drawing."""
+    beside = 0.0  # the share of the width that names beside the axes take
+    ax.tick_params(axis="y", labelleft=True)
+    if isinstance(ax.yaxis.get_major_locator(), FixedLocator):
+        names = [plain(tick.get_text().replace(r"\$", "$"), _TICK) for tick in ax.get_yticklabels()]
+        ax.set_yticks(ax.get_yticks(), names)
+        if ax.images:
+            ax.tick_params(axis="y", labelsize=min(8.0, 72 * (height - 2.2) / len(names)))
+        beside = 0.018 * max(map(len, names), default=0)
+    if isinstance(ax.xaxis.get_major_locator(), FixedLocator):
+        names = [tick.get_text() for tick in ax.get_xticklabels()]
+        if sum(map(len, names)) > _AXIS // columns:
+            room = 72 * (_NARROW - 0.6) / columns / len(names)  # points
+            ax.tick_params(axis="x", labelrotation=90, labelsize=min(8.0, room))
+            for tick in ax.get_xticklabels():
+                tick.set(horizontalalignment="center", rotation_mode="default")
+    title, axis = (int(most * (1 - beside)) // columns for most in (_TITLE, _AXIS))
+    title_text, x = _broken(ax.get_title("left"), title), _broken(ax.get_xlabel(), axis)
+    label(ax, title_text, x, ax.get_ylabel())
+
+
+def _broken(text: str, width: int) -> str:
+    """Break lines that are too long."""
+    return "\n".join(textwrap.fill(line, width) for line in text.split("\n"))
 
 
 def to_png(figure: Figure, dpi: int = 150) -> bytes:
@@ -177,11 +261,11 @@ def coefficients_figure(
     label(axes[0], "Coefficients by party", f"estimate{with_ci}", "variable")
     if spreads is not None:
         _forest(axes[1], frame, scale, keys, parties)
-        axes[1].set_yticks(_places(frame), [""] * len(frame))
+        axes[1].set_yticks(_places(frame), [plain(key[-1]) for key in keys])
+        axes[1].tick_params(axis="y", labelleft=False)
         label(axes[1], "Standardised", f"per standard deviation of the variable{with_ci}")
     if any(parties):
-        place = (0.3, 1.0) if spreads is None else (0.45, 1.0)
-        legend(axes[0], loc="lower left", bbox_to_anchor=place, ncols=min(len(parties), 6))
+        legend(axes[0], loc="outside upper right", ncols=min(len(parties), 6))
     return to_svg(figure)
 
 

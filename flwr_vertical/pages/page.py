@@ -9,13 +9,14 @@ import base64
 import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.pages.template import PAGE
+from flwr_vertical.pages.template import PAGE, PHONE
 
 if TYPE_CHECKING:
     # Parties import this package for every message: matplotlib waits until something is drawn.
@@ -96,6 +97,7 @@ def render_page(
     )
     return PAGE.substitute(
         generator=GENERATOR,
+        phone=PHONE,
         title=escape(title),
         kicker=escape(kicker),
         subtitle=f'<p class="subtitle">{escape(subtitle)}</p>' if subtitle else "",
@@ -149,7 +151,7 @@ def dataframe_html(
     max_rows : int, optional
         Rows shown; a last line says how many were left out.
     formats : mapping of str to callable, optional
-        How to write the values of a column; the rest follow `format_value`.
+        How to write the values of a column; the rest follow `format_named`.
 
     Returns
     -------
@@ -168,7 +170,7 @@ def dataframe_html(
     formats = formats or {}
     head, cells = [], []
     for name, values, is_index in columns:
-        write = formats.get(name, format_value)
+        write = formats.get(name, partial(format_named, name))
         # The index is a label even where it is a number.
         numeric = not is_index and any(
             isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
@@ -213,6 +215,12 @@ def format_value(value: Any) -> str:
     return str(value)
 
 
+def format_named(name: str, value: Any) -> str:
+    """Return a value as text; of a p-value that is nearly 0, that it is below 0.001."""
+    small = isinstance(value, numbers.Real) and 0 <= float(value) < 1e-3
+    return "<0.001" if small and name.endswith("p_value") else format_value(value)
+
+
 def _body_html(body: Body, heading: str) -> str:
     items: Sequence[Item] = body if isinstance(body, (list, tuple)) else [body]  # type: ignore[list-item]
     return "\n".join(_item_html(item, heading) for item in items)
@@ -233,14 +241,20 @@ def _item_html(item: Item, heading: str) -> str:
 def as_image(drawing: str | bytes, heading: str) -> str:
     """Return a drawing, SVG text or the bytes of a PNG, as an HTML figure.
 
-    As an image a drawing cannot run scripts, and its ids cannot clash with another one's.
+    As an image a drawing cannot run scripts, and its ids cannot clash with another one's. A phone
+    shows the narrow one of a `Drawing`.
     """
-    if isinstance(drawing, str):
-        kind, data = "svg+xml", drawing.encode()
-    else:
-        kind, data = "png", drawing
-    source = f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
-    return f'<figure><img src="{source}" alt="{escape(heading)}"></figure>'
+    image = f'<img src="{_as_data(drawing)}" alt="{escape(heading)}">'
+    if narrow := getattr(drawing, "narrow", ""):
+        phone = f'<source media="{PHONE}" srcset="{_as_data(narrow)}">'
+        image = f"<picture>{phone}{image}</picture>"
+    return f"<figure>{image}</figure>"
+
+
+def _as_data(drawing: str | bytes) -> str:
+    kind = "svg+xml" if isinstance(drawing, str) else "png"
+    data = drawing.encode() if isinstance(drawing, str) else drawing
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
 def human_bytes(size: float) -> str:

@@ -5,6 +5,8 @@ A Python string, because an app bundle of Flower need not hold other kinds of fi
 
 from string import Template
 
+PHONE = "screen and (max-width: 700px)"
+
 PAGE = Template("""\
 <!DOCTYPE html>
 <html lang="en">
@@ -52,10 +54,19 @@ nav a:hover { text-decoration: underline; }
 section { background: var(--paper); border: 1px solid var(--line); border-radius: 10px;
           padding: 22px 26px 24px; margin: 20px 0 0; scroll-margin-top: 12px; }
 .caption { color: var(--soft); font-size: 13.5px; margin: 0 0 12px; max-width: 112ch; }
-figure { margin: 8px 0 0; overflow-x: auto; }
+figure { margin: 8px 0 0; }
 figure + figure, figure + .table, .table + figure { margin-top: 20px; }
 figure img { display: block; max-width: 100%; height: auto; }
-.table { overflow-x: auto; }
+/* Where columns are hidden on a side there is a shadow: the first two backgrounds cover it and
+   scroll with the table. */
+.table { overflow-x: auto;
+         background: linear-gradient(to right, var(--paper) 16px, transparent) local,
+                     linear-gradient(to left, var(--paper) 16px, transparent) right local,
+                     linear-gradient(to right, var(--rule), transparent) scroll,
+                     linear-gradient(to left, var(--rule), transparent) right scroll;
+         background-size: 32px 100%, 32px 100%, 14px 100%, 14px 100%;
+         background-repeat: no-repeat; }
+pre { margin: 0; overflow-x: auto; }
 .side { display: flex; flex-wrap: wrap; gap: 4px 72px; }
 .side > div { min-width: 0; }
 table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
@@ -70,19 +81,27 @@ tbody tr:hover { background: var(--hover); }
 ul { margin: 4px 0; padding-left: 20px; }
 details { margin-top: 16px; }
 summary { cursor: pointer; color: var(--accent); font-size: 13.5px; margin-bottom: 8px; }
-@media screen and (max-width: 700px) {
+@media $phone {
   main { padding: 20px 12px 40px; }
   h1 { font-size: 25px; }
   section { padding: 16px 14px 18px; }
   .facts { grid-template-columns: repeat(auto-fit, minmax(104px, 1fr)); }
   .facts div { padding: 9px 11px; }
   .facts dd { font-size: 17px; }
-  /* Smaller than this, letters in a drawing cannot be read: it scrolls inside its box. */
-  figure img { max-width: none; width: 720px; }
+  figure img { width: 100%; max-width: 480px; }
   table { font-size: 13px; }
   th, td { padding-right: 8px; }
   .number { padding-left: 8px; }
   td.words { min-width: 120px; }
+  /* Words that end a row of two or three cells stand below the others. */
+  table:has(> thead .words:last-child:nth-child(-n + 3)),
+  table:has(> thead .words:last-child:nth-child(-n + 3)) > tbody { display: block; }
+  tr:has(> .words:last-child:nth-child(-n + 3)) {
+    display: grid; grid-template-columns: 1fr auto; border-bottom: 1px solid var(--line); }
+  tr:has(> .words:last-child:nth-child(-n + 3)) > * { border: 0; padding-bottom: 2px; }
+  tr:has(> .words:last-child:nth-child(-n + 3)) > :first-child { font-weight: 600; }
+  thead:has(.words:last-child:nth-child(-n + 3)) { display: none; }
+  .words:last-child:nth-child(-n + 3) { grid-column: 1 / -1; }
 }
 @media print {
   body { background: #fff; font-size: 12px; }
@@ -91,7 +110,7 @@ summary { cursor: pointer; color: var(--accent); font-size: 13.5px; margin-botto
   section { border: 0; padding: 12px 0; }
   h2, h3, .caption { break-after: avoid; }
   figure, tr { break-inside: avoid; }
-  .table, figure { overflow: visible; }
+  .table { overflow: visible; background: none; }
   table { font-size: 11px; }
   th, td { padding: 3px 8px 3px 0; }
   .number { padding-left: 8px; }

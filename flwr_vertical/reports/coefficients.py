@@ -59,10 +59,7 @@ def path_figure(
             ax.axvline(chosen, color=fg.SOFT, linewidth=1, linestyle=(0, (4, 3)))
     fg.label(axes[0], "Coefficients", "lambda", what)
     # Beside the axes: lines fill them.
-    figure.legend(
-        handles=axes[0].get_lines()[: len(named)], loc="outside right upper", frameon=False,
-        fontsize=8, labelcolor=fg.SOFT,
-    )  # fmt: skip
+    fg.legend(axes[0], loc="outside right upper")
     return fg.to_svg(figure)
 
 
@@ -80,8 +77,8 @@ def sections(result: ResultData) -> Iterator[Section]:
             table if len(frame) <= 12 else details_html(f"All {len(frame)} estimates", table)
         )
         caption = (
-            "On the right, by how much the prediction changes as the variable rises by one of its "
-            "standard deviations: that can be compared between variables."
+            "Standardised is by how much the prediction changes as the variable rises by one of "
+            "its standard deviations: that can be compared between variables."
         )
         yield Section("Coefficients", items, caption if spreads is not None else "")
     path = getattr(result.model, "path", None)

@@ -35,7 +35,6 @@ _MEANINGS = {
     "f1": "Harmonic mean of precision and recall; 1 is perfect.",
     "fit_mean": "Mean of the party's part of the prediction.",
     "fit_variance": "Variance of the party's part of the prediction.",
-    "fitted": "Rows of an earlier run that values were taken from.",
     "iterations": "Iterations of the fit.",
     "kkt_violation": "How far the fit is from its optimality conditions; 0 is exact.",
     "lambda": "Weight of the penalty of the chosen model.",
@@ -59,7 +58,7 @@ _MEANINGS = {
     "rows_held": "Rows that the party holds.",
     "rows_imputed": "Rows in which something was filled in.",
     "rows_learnt_from": "Rows that the tables were learnt from.",
-    "rows_left_out": "Rows left out, as too few have the same missing blocks.",
+    "rows_left_out": "Rows that took no part in the fit, as 'Rows by pattern' or a note says.",
     "rows_merged": "Rows counted as lacking a block that they have, as their group was too small.",
     "samples_completed": "Samples that got the columns of a party that had no row of them.",
     "selected": "The party's coefficients that are not 0.",
@@ -89,7 +88,7 @@ def most_telling_first(metrics: Iterable[str]) -> list[str]:
 
 def meaning_of(metric: str) -> str:
     """Return what a figure of merit means, in a sentence; ``""`` if that is not known here."""
-    name, where = metric.replace("-", "_"), ""
+    name, where = metric, ""
     for prefix, samples in _PREFIXES.items():
         if name.startswith(prefix):
             name, where = name.removeprefix(prefix), samples

@@ -43,16 +43,17 @@ def scatter_figure(columns: Sequence[Imputed]) -> str:
             rasterized=True,
         )  # fmt: skip
         ax.set(xlim=ends, ylim=ends, box_aspect=1)
-        note = f"RMSE {rmse(true, filled):.3g}\nn = {len(true):,}"
+        mean = rmse(true, np.float64(item.observed.mean()))
+        of_mean = f" (mean: {mean:.3g})" if np.isfinite(mean) else ""
+        note = f"true\nRMSE {rmse(true, filled):.3g}{of_mean}\nn = {len(true):,}"
         if item.intervals is not None and item.truth is not None:
             of = item.intervals.assign(true=item.truth.astype(float)).dropna()
             ax.vlines(*of[["true", "lower", "upper"]].iloc[:_MOST_POINTS].to_numpy().T,
                       color=fg.colour(0), alpha=0.12, linewidth=0.8, rasterized=True)  # fmt: skip
             inside = of["true"].between(of["lower"], of["upper"]).mean()
-            note += f"\nin 95 % intervals: {inside:.1%}" if len(of) else ""
-        ax.text(0.04, 0.96, note, transform=ax.transAxes, va="top", fontsize=8, color=fg.SOFT)
+            note += f", in 95 % intervals: {inside:.1%}" if len(of) else ""
         ax.locator_params(nbins=4)
-        fg.label(ax, _title(item), "true", "imputed")
+        fg.label(ax, _title(item), note, "imputed")
     return fg.to_svg(figure)
 
 
@@ -69,7 +70,7 @@ def accuracy_figure(columns: Sequence[Imputed]) -> str:
     ax.set_xlim(0, 1)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     fg.label(ax, "", "share of imputed cells", "column")
-    fg.legend(ax, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2)
+    fg.legend(ax, loc="outside upper left", ncols=2)
     return fg.to_svg(figure)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -65,8 +66,7 @@ def matrix_figure(
     top.bar(range(p), rate[1], width, bottom=rate[0], color=_STATE_COLOURS[BLOCK])
     top.set_xlim(-0.5, p - 0.5)
     top.set_ylim(0, min(1.0, max(0.1, 1.15 * float((rate[0] + rate[1]).max()))))
-    top.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    top.set_xticks([])
+    top.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
     fg.label(top, "", "", "missing")
     ax.imshow(
         shown, aspect="auto", interpolation="nearest", vmin=0, vmax=2,
@@ -84,20 +84,18 @@ def matrix_figure(
             tick.set_horizontalalignment("right" if turn == 45 else "center")
             tick.set_rotation_mode("anchor" if turn == 45 else "default")
     fg.label(ax, "", of, f"samples ({n:,})")
-    for start, end in zip(starts, [*starts[1:], p], strict=True):
-        room = max(4, int(100 * (end - start) / p))
-        if room > 4 or len(starts) <= 20:
-            x, height = (start + end - 1) / 2, 1.06
-            text = fg.plain(parties[start], room)
-            place = top.get_xaxis_transform()
-            top.text(x, height, text, transform=place, ha="center", fontsize=9.5, fontweight="bold",
-                     color=fg.INK)  # fmt: skip
+    named = [(start, end, int(100 * (end - start) / p)) for start, end in pairwise([*starts, p])]
+    if len(starts) > 20:
+        named = [part for part in named if part[2] > 4]
+    top.set_xticks(
+        [(start + end - 1) / 2 for start, end, _ in named],
+        [fg.plain(parties[start], max(4, room)) for start, _, room in named],
+        fontsize=9.5, fontweight="bold", color=fg.INK,
+    )  # fmt: skip
+    top.tick_params(axis="x", length=0, top=True, bottom=False, labeltop=True, labelbottom=False)
     used = [code for code in (PRESENT, CELL, BLOCK) if (state == code).any()]
     handles = [Patch(color=_STATE_COLOURS[code], label=_STATE_NAMES[code]) for code in used]
-    figure.legend(
-        handles=handles, loc="outside upper right", ncols=3, frameon=False, fontsize=8.5,
-        labelcolor=fg.SOFT,
-    )  # fmt: skip
+    fg.legend(top, handles=handles, loc="outside upper right", ncols=3)
     return fg.to_svg(figure)
 
 

@@ -9,7 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from flwr_vertical.pages.page import as_image, format_value, human_bytes, human_seconds
+from flwr_vertical.pages.page import (
+    as_image,
+    format_named,
+    format_value,
+    human_bytes,
+    human_seconds,
+)
 from flwr_vertical.reports.glossary import meaning_of, most_telling_first
 from flwr_vertical.reports.report import key_figures
 from flwr_vertical.results.data import ResultData
@@ -81,7 +87,7 @@ def _parts(result: ResultData) -> Iterator[str]:
 def _table(metrics: list[tuple[str, float]]) -> str:
     rows = "".join(
         f'<tr title="{escape(meaning_of(name))}"><td style="text-align: left">{escape(name)}</td>'
-        f"<td>{escape(format_value(value))}</td></tr>"
+        f"<td>{escape(format_named(name, value))}</td></tr>"
         for name, value in metrics
     )
     return f"<table>{rows}</table>"

@@ -17,6 +17,7 @@ from flwr_vertical.pages.page import (
     Section,
     bullet_list,
     dataframe_html,
+    format_named,
     format_value,
     human_bytes,
     human_seconds,
@@ -169,15 +170,21 @@ def _metrics(result: ResultData) -> Iterator[Section]:
     tables = []
     if result.metrics:
         names = most_telling_first(result.metrics)
-        overall = pd.DataFrame({"metric": names, "value": [result.metrics[n] for n in names]})
-        meanings = [meaning_of(name) for name in names]
+        # Only p-values become text here: a column of numbers stands on the right.
+        values = [
+            format_named(name, value) if name.endswith("p_value") else value
+            for name, value in ((name, result.metrics[name]) for name in names)
+        ]
+        overall = pd.DataFrame({"metric": names, "value": values}, dtype=object)
+        meanings = [result.meanings.get(name) or meaning_of(name) for name in names]
         if any(meanings):
             overall["meaning"] = meanings
         tables.append(subheading("Overall") + dataframe_html(overall, index=False))
     if result.party_metrics:
         frame = pd.DataFrame.from_dict(result.party_metrics, orient="index")
         table = dataframe_html(frame.rename_axis("party"))
-        told = {str(n): meaning_of(str(n)) for n in frame if n not in result.metrics}
+        own = [str(name) for name in frame if name not in result.metrics]
+        told = {name: result.meanings.get(name) or meaning_of(name) for name in own}
         told = {name: text for name, text in told.items() if text}
         words = bullet_list(f"{name}: {text}" for name, text in told.items()) if told else ""
         tables.append(subheading("By party") + table + words)
@@ -272,7 +279,7 @@ def _sentence(result: ResultData, size: _Size) -> str:
         )
     if result.metrics:
         name = most_telling_first(result.metrics)[0]
-        text += f"; {name} {format_value(result.metrics[name])}"
+        text += f"; {name} {format_named(name, result.metrics[name])}"
     return text + "."
 
 

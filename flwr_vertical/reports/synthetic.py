@@ -71,7 +71,7 @@ def correlations_figure(found: Correlations) -> str:
     left.set(xlim=(-1, 1), ylim=(-1, 1), box_aspect=1)
     fg.label(left, "Rank correlation of each pair of columns", "observed", "synthetic")
     image = right.imshow(found.made - found.real, cmap="RdBu_r", vmin=-0.3, vmax=0.3)
-    figure.colorbar(image, ax=right, shrink=0.8)
+    fg.colour_scale(right, image)
     parties = [party for party, _ in found.names]
     starts = [k for k in range(len(parties)) if k == 0 or parties[k] != parties[k - 1]]
     right.set_xticks(starts, [fg.plain(parties[k], 12) for k in starts], rotation=45, ha="right")

@@ -196,7 +196,7 @@ def cross_validate(
     --------
     >>> import numpy as np, pandas as pd
     >>> from flwr_vertical import cross_validate
-    >>> from strategies.vfem import CompleteCase
+    >>> from flwr_vertical.strategies import CompleteCase
     >>> rng = np.random.default_rng(0)
     >>> bank = pd.DataFrame({"a": rng.normal(size=500)})
     >>> court = pd.DataFrame({"b": rng.normal(size=500)})

@@ -57,7 +57,7 @@ def pooled(given: Tables, whole: Tables) -> float:
     x = x.select_dtypes("number")
     x[:] = IterativeImputer(random_state=0).fit_transform(x / x.std()) * x.std().to_numpy()
     found = [imputation_accuracy(given[n], x.filter(list(t)), t) for n, t in whole.items()]
-    return float(np.mean([one["rmse-in-sd"] for one in found if one]))
+    return float(np.mean([one["rmse_in_sd"] for one in found if one]))
 
 
 def score(strategy: Strategy, given: Tables, whole: Tables) -> list[float]:
@@ -66,7 +66,7 @@ def score(strategy: Strategy, given: Tables, whole: Tables) -> list[float]:
         found = simulate(strategy, given, truth=whole, progress=False).party_metrics.values()
     except VerticalError:
         return [np.nan, np.nan]
-    of = ([v[name] for v in found if name in v] for name in ("rmse-in-sd", "coverage"))
+    of = ([v[name] for v in found if name in v] for name in ("rmse_in_sd", "coverage"))
     return [float(np.mean(values or [np.nan])) for values in of]
 
 

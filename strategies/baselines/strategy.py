@@ -51,7 +51,7 @@ class ConstantParty(ImputingParty):
             filled[j] = constant(observed, statistic if is_numeric(kind) else "most-frequent")
         missing = self.missing_cells(complete_blocks)
         frame = self.write(np.where(missing, filled, self.codes), complete_blocks)
-        cells = {"cells-imputed": int(missing.sum())}
+        cells = {"cells_imputed": int(missing.sum())}
         return Summands({}, cells | self.accuracy(frame))
 
 
@@ -104,8 +104,8 @@ class ConstantImputation(Strategy):
             name: {key: float(value) for key, value in reply.items()}
             for name, reply in replies.items()
         }
-        result.metrics["cells-imputed"] = float(
-            sum(reply["cells-imputed"] for reply in replies.values())
+        result.metrics["cells_imputed"] = float(
+            sum(reply["cells_imputed"] for reply in replies.values())
         )
 
 

@@ -156,7 +156,7 @@ class _Rearrangeable(CopulaSynthesis):
             before, matrix = matrix, second_moments(scores, matrix)
             fit_maps(scores, matrix)
             change = float(np.abs(matrix - before).max())
-            result.history.append({"iteration": iteration + 1, "largest-change": change})
+            result.history.append({"iteration": iteration + 1, "largest_change": change})
         if self._updates:
             result.model = latent_from_scores(matrix, observed, scores, correlations.n_joint)
         else:

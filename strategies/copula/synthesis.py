@@ -222,7 +222,7 @@ class CopulaSynthesis(Strategy):
     def _correlate(self, observed: Observed, result: Result) -> RankCorrelations:
         correlations = correlate(observed)
         least = check_joint(correlations, observed, self.min_joint)
-        result.metrics["smallest-joint-rows"] = float(least)
+        result.metrics["smallest_joint_rows"] = float(least)
         return correlations
 
     @property

@@ -118,8 +118,8 @@ class Cox(Strategy):
     )
     rows: str = setting(
         "complete",
-        "Labelled samples that all parties hold, or ``all`` labelled samples: columns are then "
-        "taken as jointly normal, and blocks as missing whatever the times.",
+        "Which labelled samples are fitted: those that all parties hold, or ``all``, with columns "
+        "taken as jointly normal and blocks as missing independently of the times.",
         choices=("complete", "all"),
     )
     encoding: str = shared.encoding()

@@ -62,7 +62,7 @@ def information_figure(found: pd.DataFrame, parties: list[str], most: int = 30) 
         if start < end:
             stop = min(bound, end)
             ax.axvspan(start, stop, color=fg.LINE, alpha=0.12 * number, linewidth=0)
-            if stop - start > 0.04 * end:
+            if stop - start > 0.25 * end:  # has room for its word on a phone, too
                 ax.text(start, len(frame) - 0.4, f" {word}", fontsize=7.5, color=fg.SOFT)
             start = stop
     for number, party in enumerate(parties):
@@ -125,8 +125,8 @@ def correlations_figure(pairs: pd.DataFrame, parties: list[str]) -> str | None:
                 )  # fmt: skip
     for number, party in enumerate(parties):
         ax.plot([], [], "s", color=fg.colour(number), label=fg.plain(party))
-    fg.legend(ax, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    figure.colorbar(image, ax=ax, shrink=0.5, location="left", pad=0.02)
+    fg.legend(ax, loc="outside upper right", ncols=min(len(parties), 6))
+    fg.colour_scale(ax, image)
     return fg.to_svg(figure)
 
 

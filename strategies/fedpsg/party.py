@@ -47,7 +47,7 @@ GENERATED = "generated"
 
 _PURPOSE = "fedpsg codes"
 _KEYS = ("names", "publics", "identities", "signatures")
-COUNTS = ("cells-by-rules", "cells-without-rule", "cells-drawn")
+COUNTS = ("cells_by_rules", "cells_without_rule", "cells_drawn")
 SHAPE = ("kind", "joint", "n_labels", "seed", "learning_rate", "alpha", "hidden")
 _NO_CODE = np.iinfo(np.uint16).max
 
@@ -248,7 +248,7 @@ class FedPSGParty(ComparingParty):
             columns = self._chosen(given)
             absent = np.flatnonzero(self._absent)
             codes[absent[:, None], columns] = self.generate_locally(columns, len(absent))
-            counts["cells-drawn"] = len(absent) * len(columns)
+            counts["cells_drawn"] = len(absent) * len(columns)
         if not any(name.startswith("rows:") for name in given):
             return codes, counts
         left: dict[int, list[Indices]] = {}
@@ -266,11 +266,11 @@ class FedPSGParty(ComparingParty):
             else:
                 values = values_of_groups(groups, numbers, drawn, self.rng)
             codes[rows, part.column] = values
-            counts["cells-by-rules"] += int(np.count_nonzero(numbers != NONE))
+            counts["cells_by_rules"] += int(np.count_nonzero(numbers != NONE))
             left.setdefault(part.column, []).append(rows[numbers == NONE])
         for column, parts in left.items():
             rest = np.concatenate(parts)
-            counts["cells-without-rule"] += len(rest)
+            counts["cells_without_rule"] += len(rest)
             codes[rest, column] = self._rest(column, len(rest), drawn)
         return codes, counts
 
@@ -300,9 +300,9 @@ class FedPSGParty(ComparingParty):
         frame = self.write(codes, complete_blocks=True)
         self.group_key.erase_group_seed()
         return {
-            "samples-completed": int(self._absent.sum()),
+            "samples_completed": int(self._absent.sum()),
             **counts,
-            "cells-imputed": imputed,
+            "cells_imputed": imputed,
             **self.accuracy(frame),
         }
 

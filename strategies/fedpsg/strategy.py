@@ -286,11 +286,11 @@ class FedPSGAR(FedPSGSettings):
             name: {key: float(value) for key, value in reply.items()}
             for name, reply in replies.items()
         }
-        for key in ("samples-completed", *COUNTS, "cells-imputed"):
+        for key in ("samples_completed", *COUNTS, "cells_imputed"):
             result.metrics[key] = sum(of[key] for of in result.party_metrics.values())
         by_rules = {(pair.target, pair.column) for pair, *_ in given}
-        result.metrics["attributes-by-rules"] = float(len(by_rules))
-        if without := int(result.metrics["cells-without-rule"]):
+        result.metrics["attributes_by_rules"] = float(len(by_rules))
+        if without := int(result.metrics["cells_without_rule"]):
             result.notes.append(
                 f"{without:,} cells were to be generated from a value that is missing, rare or was "
                 "not seen in shared samples; they got what the party's own column says"

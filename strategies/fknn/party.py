@@ -176,9 +176,9 @@ class FKNNParty(ImputingParty):
         self.cache.pop("orders", None)
         self.cache.pop("order", None)
         told = {
-            "cells-imputed": int(self._needed.sum()),
-            "cells-with-fewer-donors": int(self.state.get("n_fewer", 0)),
-            "cells-without-neighbour": int(self.state.get("n_fallback", 0)),
+            "cells_imputed": int(self._needed.sum()),
+            "cells_with_fewer_donors": int(self.state.get("n_fewer", 0)),
+            "cells_without_neighbour": int(self.state.get("n_fallback", 0)),
         }
         filled = np.where(np.isnan(self.codes), self._imputed, self.codes)
         return told | self.accuracy(self.write(filled, bool(self.state["complete_blocks"])))

@@ -97,7 +97,7 @@ class FKNN(Strategy):
     -----
     Numeric cells get the mean, ordinal ones the median, binary and categorical ones the most
     frequent level of their donors (Eq. 13). A cell none of whose donors is comparable gets the
-    column's mean or most frequent level; the party metric ``cells-without-neighbour`` counts them.
+    column's mean or most frequent level; the party metric ``cells_without_neighbour`` counts them.
     Of donors at the same distance the earlier rows come first. Distances count as the same if they
     differ by less than about 2^-40 of the largest at any party, so columns in very different units
     should stay standardised.
@@ -225,7 +225,7 @@ class FKNN(Strategy):
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Impute block after block; a block's ranked donors travel with the next one."""
-        plan, fitted = self._prepare(federation, alignment.n_samples)
+        plan = self._prepare(federation, alignment.n_samples)
         pairs = self.block_pairs or (500_000 if federation.aggregation == "ckks" else 4_000_000)
         size = max(1, pairs // max(1, len(plan.donors)))
         rows = plan.rows
@@ -253,11 +253,9 @@ class FKNN(Strategy):
             progress.step("impute", detail=f"{len(queue)} blocks of up to {size} rows to go")
         told = federation.call("finish", plan.public)
         progress.step("finish")
-        self._report(result, {name: fitted[name] | told[name] for name in told}, plan)
+        self._report(result, told, plan)
 
-    def _prepare(
-        self, federation: Federation, n_samples: int
-    ) -> tuple[_Plan, dict[str, dict[str, Any]]]:
+    def _prepare(self, federation: Federation, n_samples: int) -> _Plan:
         """Learn which rows need imputing and which serve as donors, by place."""
         shape = (n_samples,)
         flags = federation.sum(
@@ -285,7 +283,7 @@ class FKNN(Strategy):
         if any(fitted.values()):
             needs &= ~donor
         n_donors = int(donor.sum())
-        plan = _Plan(
+        return _Plan(
             np.flatnonzero(needs),
             np.flatnonzero(donor),
             not any(fitted.values()),
@@ -293,7 +291,6 @@ class FKNN(Strategy):
             n_ranked=min(n_donors, 4 * self.n_neighbors + 20),
             n_shown=min(n_donors, 2 * self.n_neighbors + 2),
         )
-        return plan, dict(flags.public)
 
     def _round(
         self, federation: Federation, plan: _Plan, block: _Block | None, ranked: _Block | None
@@ -343,16 +340,16 @@ class FKNN(Strategy):
         }
         cells = {
             name: float(sum(values.get(name, 0) for values in public.values()))
-            for name in ("cells-imputed", "cells-with-fewer-donors", "cells-without-neighbour")
+            for name in ("cells_imputed", "cells_with_fewer_donors", "cells_without_neighbour")
         }
-        of = {"rows-imputed": float(len(plan.rows)), "donors": float(len(plan.donors))}
+        of = {"rows_imputed": float(len(plan.rows)), "donors": float(len(plan.donors))}
         result.metrics.update(cells | of)
-        if fewer := int(cells["cells-with-fewer-donors"]):
+        if fewer := int(cells["cells_with_fewer_donors"]):
             result.notes.append(
                 f"{fewer} cells were imputed from fewer than {self.n_neighbors} donors: of the "
                 f"{plan.n_ranked} nearest, no more had a value"
             )
-        if without := int(cells["cells-without-neighbour"]):
+        if without := int(cells["cells_without_neighbour"]):
             result.notes.append(
                 f"{without} cells got their column's mean or most frequent level: no donor was "
                 f"comparable, or none of the {plan.n_ranked} nearest had a value"

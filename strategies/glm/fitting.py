@@ -50,6 +50,15 @@ from strategies.linear.problem import Problem, note
 from strategies.normal.labelled_server import LabelledCompletion
 
 
+def _takes_all_rows(settings: Any) -> bool:
+    """Whether rows="all" goes with the other settings."""
+    try:
+        replace(settings, rows="all")
+    except ConfigError:
+        return False
+    return True
+
+
 class Fitting:
     """The state of one run; `settings` are those of the strategy."""
 
@@ -135,7 +144,7 @@ class Fitting:
     def _open(self) -> None:
         settings, budget = self.settings, self.settings.budget
         advice, few = "rows='all' uses them, too", ""
-        if budget is not None or not settings.intercept:
+        if self.federation.beside or not _takes_all_rows(settings):
             advice = "VerticalGBDT uses them, too, or FKNN imputes them first"
         if self.penalty in SELECTING and budget is None:
             few = ". Strategy 'glm-admm' fits few rows with a penalty, if every node agrees to it"

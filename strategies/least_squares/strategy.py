@@ -22,7 +22,7 @@ from strategies.linear.moments.collect import Grouping, OpenedMoments
 from strategies.linear.moments.dp_opening import GroupNoise
 from strategies.linear.moments.groups import MinimumRows, by_pattern, complete_rows
 from strategies.linear.moments.linear import LinearFit
-from strategies.linear.moments.patterns import Pattern
+from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.prediction.regressions import Regressions
 from strategies.linear.problem import note
 
@@ -113,7 +113,7 @@ class MeanImpute(Baseline):
 
     def _rows(self, opened: OpenedMoments) -> Pattern:
         """Return the sums of the imputed table: columns are zero, their mean, where missing."""
-        return opened.patterns.total()
+        return Patterns(opened.n_columns + 1, opened.held).total()
 
     def _regressions(self, opened: OpenedMoments, fit: LinearFit) -> Regressions:
         # Rows with imputed blocks are among those that the noise was measured on.

@@ -227,10 +227,10 @@ class JointNormalParty(ImputingParty):
             )  # fmt: skip
             self.save_model(part)
         self.save_output(frame)
-        told = {"cells-imputed": int(missing.sum())} | self.accuracy(frame, intervals)
+        told = {"cells_imputed": int(missing.sum())} | self.accuracy(frame, intervals)
         numbers = [is_numeric(kind) for kind in self.table.kinds.values()]
         without = int((np.isnan(spread) & missing)[:, numbers].sum())
-        return told | ({"cells-without-interval": without} if without else {})
+        return told | ({"cells_without_interval": without} if without else {})
 
     def _intervals(
         self, frame: pd.DataFrame, codes: Array, error: Array, missing: Flags

@@ -251,8 +251,8 @@ class JointNormal(Strategy):
             name: {key: float(value) for key, value in values.items()}
             for name, values in told.items()
         }
-        result.metrics["cells-imputed"] = sum(
-            values["cells-imputed"] for values in result.party_metrics.values()
+        result.metrics["cells_imputed"] = sum(
+            values["cells_imputed"] for values in result.party_metrics.values()
         )
         result.metrics["shrinkage"] = model.shrinkage
         if apart := pairs_apart(names, model.apart):
@@ -274,7 +274,7 @@ class JointNormal(Strategy):
 
 
 def _note_left_out(result: Result, n_left_out: int) -> None:
-    result.metrics["rows-left-out"] = float(n_left_out)
+    result.metrics["rows_left_out"] = float(n_left_out)
     if n_left_out:
         result.notes.append(
             f"{n_left_out} rows took no part in the sums, as they could have been told from "

@@ -112,7 +112,7 @@ class VertiGAN(Strategy):
         arguments = {"rows": rows, "learning_rate": self.learning_rate}
         told = federation.call("start", arguments)
         progress.step("start")
-        result.metrics["rows-learnt-from"] = float(min(int(of["rows"]) for of in told.values()))
+        result.metrics["rows_learnt_from"] = float(min(int(of["rows"]) for of in told.values()))
         trunk = Trunk(int(federation.rng.integers(2**31)), self.learning_rate)
 
         def noise(*shape: int) -> Any:

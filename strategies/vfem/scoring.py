@@ -12,7 +12,7 @@ import numpy as np
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
-from strategies.linear.moments.collect import FitColumns, Prepared
+from strategies.linear.moments.collect import FitColumns, Prepared, rows_by_pattern
 from strategies.linear.moments.covariances import FullCovariance
 from strategies.linear.moments.fit import Fit, _finish
 from strategies.linear.moments.patterns import Pattern, Patterns
@@ -129,7 +129,7 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[FitColumns, Maximu
         parties=prepared.parties,
     )
     prepared.result.metrics["columns_withheld"] += float(len(unseen))
-    _note(prepared, len(patterns.rows), settled, positive, steps)
+    _note(prepared, patterns.rows, settled, positive, steps)
     return opened_columns, Maximum(fit, model, held, kept, unseen, [], by_pattern=False)
 
 
@@ -220,9 +220,13 @@ def _in_units(
     return replace(fit, log_likelihood=float("nan"), without_information=True)
 
 
-def _note(prepared: Prepared, n_rows: int, settled: bool, positive: bool, steps: int) -> None:
+def _note(prepared: Prepared, taken: Indices, settled: bool, positive: bool, steps: int) -> None:
     result, mask = prepared.result, prepared.problem.mask
-    n_left = int((~mask).any(axis=1).sum()) - n_rows
+    n_left = int((~mask).any(axis=1).sum()) - len(taken)
+    counted = np.ones(mask.shape, dtype=bool)
+    counted[taken] = mask[taken]
+    names = list(prepared.widths)
+    result.frames["rows_by_pattern"] = rows_by_pattern(mask, counted, names)
     result.metrics["rows_merged"], result.metrics["rows_left_out"] = 0.0, float(n_left)
     if n_left:
         result.notes.append(

@@ -326,7 +326,7 @@ def test_a_node_compares_held_out_cells_and_tells_nobody(home, pages):
     assert "rmse_mean" not in (home / "court-out" / "test" / "court.html").read_text()
     text = (home / "results" / "server" / "test" / "result.json").read_text()
     # The server learns how many cells are missing, as in any run, and nothing of the comparison.
-    assert 20 <= json.loads(text)["metrics"]["cells-imputed"] <= 24
+    assert 20 <= json.loads(text)["metrics"]["cells_imputed"] <= 24
     assert "skill" not in text
     assert not any("skill" in repr(message) for message in grid.transcript)
 

@@ -57,8 +57,10 @@ def test_a_new_app_is_a_flower_app_without_its_nodes(app):
     assert {"credit_scores/server_app.py", "credit_scores/client_app.py"} <= names
     assert "presets/glm.toml" in names
     assert not [name for name in names if name.startswith("nodes/")]
-    project = tomllib.loads((app / "pyproject.toml").read_text())["project"]
-    assert f"flwr-vertical=={__version__}" in project["dependencies"]
+    assert {"README.md", "LICENSE"} <= names  # as format 1, Flower Hub's, asks
+    project = tomllib.loads((app / "pyproject.toml").read_text())
+    assert project["tool"]["flwr"]["app"]["fab-format-version"] == 1
+    assert f"flwr-vertical[simulation]=={__version__}" in project["project"]["dependencies"]
 
 
 def test_it_runs_the_apps_of_this_package(app, monkeypatch):

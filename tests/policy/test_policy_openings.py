@@ -105,7 +105,7 @@ def test_ranks_of_donors_are_told_to_the_other_parties_and_counted(tmp_path):
     assert nodes.ledger().state["other_bits"] == 0
     nodes.state(policy_openings=None)
     result = nodes.run(FKNN(n_neighbors=2))
-    rows = int(result.metrics["rows-imputed"])
+    rows = int(result.metrics["rows_imputed"])
     listed = 2 * 2 + 2
     for name, whole in WHOLE.items():
         (entry,) = nodes.entries("bits", name)

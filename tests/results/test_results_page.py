@@ -16,7 +16,7 @@ from flwr_vertical.pages import (
     render_page,
 )
 
-VOID = {"meta", "img", "br", "hr", "link", "input"}
+VOID = {"meta", "img", "br", "hr", "link", "input", "source"}
 
 
 class Checker(HTMLParser):

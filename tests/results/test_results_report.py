@@ -241,7 +241,7 @@ def test_estimates_per_standard_deviation_stand_beside_those_per_unit():
     result = Result("x", coefficients=pd.DataFrame({"estimate": [0.5, 2.0, 1.0]}, index=index))
     assert "standard deviations" not in report_html(result)
     result.originals = {"p": table}
-    assert "On the right" in report_html(result)
+    assert "Standardised is by how much" in report_html(result)
     assert spread_of(table, "x") == pytest.approx(np.std([0, 200], ddof=1))
     assert spread_of(table, "town=b") == pytest.approx(np.std([0, 1], ddof=1))
     assert spread_of(table, "town") is None

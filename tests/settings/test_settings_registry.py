@@ -173,14 +173,19 @@ def test_settings_of_one_strategy_are_shown(capsys):
     assert main.main(["strategies", "nope"]) == 2
 
 
-@pytest.mark.parametrize("kind", ["folder", "file"])
-def test_a_folder_of_the_user_that_hides_the_package_is_named(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("folder", "from flwr_vertical.strategies import FKNN"),  # as README has it
+        ("folder", "from strategies.fknn import FKNN"),
+        ("file", "from flwr_vertical.strategies import FKNN"),
+    ],
+)
+def test_a_folder_of_the_user_that_hides_the_package_is_named(tmp_path, kind, line):
     hiding = tmp_path / ("strategies" if kind == "folder" else "strategies.py")
-    line = "from flwr_vertical.strategies import FKNN"
     if kind == "folder":
         hiding.mkdir()
         (hiding / "__init__.py").touch()
-        line = "from strategies.fknn import FKNN"  # as README has it
     hiding.touch()
     code = (
         "from flwr_vertical import register_strategy\n"

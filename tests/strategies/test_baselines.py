@@ -40,15 +40,15 @@ def test_each_column_has_one_value(strategy, x, visits, y):
     assert sorted(two.index) == list("abcdef")
     assert (two.loc[list("ace"), "y"] == y).all()
     assert result.ledger.rounds == 3
-    assert result.metrics["cells-imputed"] == 4 + 4 + 3
+    assert result.metrics["cells_imputed"] == 4 + 4 + 3
 
 
 def test_only_cells_of_own_rows_where_blocks_are_not_completed():
     result = simulate(Mean(complete_blocks=False), tables(), progress=False)
     assert list(result.tables["one"].index) == list("abcde")
     pd.testing.assert_frame_equal(result.tables["two"], tables()["two"])
-    assert result.party_metrics["one"]["cells-imputed"] == 4
-    assert result.party_metrics["two"]["cells-imputed"] == 0
+    assert result.party_metrics["one"]["cells_imputed"] == 4
+    assert result.party_metrics["two"]["cells_imputed"] == 0
 
 
 @pytest.mark.parametrize("strategy", [Mean, Min, MostFrequent])

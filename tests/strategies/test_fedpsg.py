@@ -545,8 +545,8 @@ def test_levels_that_are_new_fall_back_to_the_column_and_are_counted():
     a = pd.DataFrame({"level": level}, index=ids)
     b = pd.DataFrame({"value": (level == "x") * 2.0 + rng.random(600)}, index=ids)[:400]
     result = run(FedPSGAR(n_associated=1), {"a": a, "b": b}, min_rows=20)
-    assert result.metrics["cells-without-rule"] == 100.0
-    assert result.metrics["cells-by-rules"] == 100.0
+    assert result.metrics["cells_without_rule"] == 100.0
+    assert result.metrics["cells_by_rules"] == 100.0
     found = result.tables["b"]["value"].loc[ids[500:]]
     np.testing.assert_allclose(found, b["value"].mean())
     assert any("100 cells were to be generated" in note for note in result.notes)

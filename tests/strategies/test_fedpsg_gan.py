@@ -235,7 +235,7 @@ def test_every_missing_cell_is_generated_and_valid(trained):
     assert given["y"].min() <= made["y"].min()
     assert made["y"].max() <= given["y"].max()
     assert set(made["k"]) <= set(range(given["k"].max() + 1))
-    assert result.metrics["cells-imputed"] == 120.0
+    assert result.metrics["cells_imputed"] == 120.0
 
 
 def test_two_rounds_a_step_four_with_joint_generators(trained):

@@ -255,9 +255,9 @@ def test_missing_cells_and_attributes_by_rules_go_together():
     for name, column in tables["court"].items():
         seen = column.dropna()
         assert (made.loc[seen.index, name] == seen).all()
-    assert result.metrics["cells-by-rules"] + result.metrics["cells-without-rule"] == 200
+    assert result.metrics["cells_by_rules"] + result.metrics["cells_without_rule"] == 200
     expected = int(tables["court"].isna().sum().sum()) + 2 * 200
-    assert result.metrics["cells-imputed"] == expected
+    assert result.metrics["cells_imputed"] == expected
 
 
 def test_what_cannot_be_learnt_is_refused(monkeypatch):
@@ -309,7 +309,7 @@ def test_ag_chooses_what_ar_does_and_generates_it_alone(two):
     other = [c for c in made if c not in chosen]
     assert made[chosen].std().min() > 1.0
     assert made[other].std().max() < 1e-9
-    assert ruled.metrics["cells-drawn"] == 400
+    assert ruled.metrics["cells_drawn"] == 400
 
 
 def test_cag_chooses_within_the_party(two):

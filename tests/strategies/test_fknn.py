@@ -55,7 +55,7 @@ OPENING = 2 + 2  # greeting and alignment; keys of pairs, and of the group
 def test_rounds_are_blocks_and_five(mode, rows_a_block):
     strategy = FKNN(n_neighbors=3, block_pairs=rows_a_block * 60)
     result = run(every_third(), strategy=strategy, aggregation=mode)
-    assert result.metrics["rows-imputed"] == 20
+    assert result.metrics["rows_imputed"] == 20
     sums = math.ceil(20 / rows_a_block) + 2  # prepare, and the last block's donors
     openings = sums if mode == "ckks" else 0  # the arbiter opens each
     assert result.ledger.rounds == OPENING + sums + openings + 1  # finish

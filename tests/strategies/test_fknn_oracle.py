@@ -128,7 +128,7 @@ def test_without_completing_blocks_only_own_rows_come_back():
         np.testing.assert_allclose(
             result.tables[name], expected[name].loc[given.index], rtol=1e-9, atol=1e-9
         )
-        assert result.party_metrics[name]["cells-imputed"] == given.isna().to_numpy().sum()
+        assert result.party_metrics[name]["cells_imputed"] == given.isna().to_numpy().sum()
 
 
 @pytest.mark.parametrize(("mode", "sizes"), [("plain", [70 * 17]), ("masked", [1, 70 * 3])])
@@ -156,8 +156,8 @@ def test_lists_end_with_the_donors_that_were_ranked(mode, block_pairs):
     result = run(tables, mode, block_pairs=block_pairs, n_neighbors=3)
     assert_tables(result, tables, impute_tables(tables, 3, 32), TOLERANCE[mode])
     without = np.isclose(result.tables["a"]["rare"].iloc[20:], x[:20, 1].mean(), rtol=1e-6)
-    assert result.metrics["cells-without-neighbour"] == without.sum()
-    told = result.metrics["cells-with-fewer-donors"]
+    assert result.metrics["cells_without_neighbour"] == without.sum()
+    told = result.metrics["cells_with_fewer_donors"]
     assert 0 < told < 120 - without.sum()
     assert any(f"{told:.0f} cells were imputed from fewer than 3" in note for note in result.notes)
     if block_pairs == 0 and mode == "plain":
@@ -231,7 +231,7 @@ def test_new_rows_are_imputed_from_fitted_donors(mode, weights):
     result = run(new, mode, fitted=donors, **settings)
     assert_tables(result, new, by_party(expected, new), WEIGHTED if weights == "distance" else 1e-6)
     # Cells that donors lack are not imputed.
-    assert result.metrics["rows-imputed"] == pooled(new).isna().any(axis=1).sum()
+    assert result.metrics["rows_imputed"] == pooled(new).isna().any(axis=1).sum()
     assert result.metrics["donors"] == 60
 
 
@@ -267,8 +267,8 @@ def test_cells_without_comparable_donor_get_the_column_mean(mode):
     for weighting in ("exact", "party-mean"):
         result = run(tables, mode, n_neighbors=3, weighting=weighting)
         assert_tables(result, tables, expected, TOLERANCE[mode])
-        assert result.metrics["cells-without-neighbour"] == 8 * 2 + 12
-        assert result.party_metrics["a"]["cells-without-neighbour"] == 12
+        assert result.metrics["cells_without_neighbour"] == 8 * 2 + 12
+        assert result.party_metrics["a"]["cells_without_neighbour"] == 12
         assert any("28 cells got their column's mean" in note for note in result.notes)
 
 
@@ -282,7 +282,7 @@ def test_fewer_comparable_donors_than_asked_for_are_used():
     result = run(tables, n_neighbors=3, weighting="exact")
     assert result.tables["b"].loc[0, "y"] == pytest.approx(y[1:3].mean(), abs=1e-12)
     assert_tables(result, tables, by_party(knn_imputer(tables, 3), tables), 1e-9)
-    assert result.party_metrics["b"]["cells-without-neighbour"] == 0
+    assert result.party_metrics["b"]["cells_without_neighbour"] == 0
 
 
 # -- nothing to do ---------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def test_complete_tables_come_back_unchanged():
     result = run(tables)
     for name, given in tables.items():
         pd.testing.assert_frame_equal(result.tables[name], given, check_exact=True)
-    assert result.metrics["cells-imputed"] == result.metrics["rows-imputed"] == 0
+    assert result.metrics["cells_imputed"] == result.metrics["rows_imputed"] == 0
     tables = make_tables(2, 18, n=30, blocks=0.2)
     copies = {name: frame.copy() for name, frame in tables.items()}
     run(tables)
@@ -310,7 +310,7 @@ def test_defaults_are_better_than_the_mean_on_every_demonstration(dataset):
         tables = simulate(strategy, demo.parties, progress=False).tables
         errors[strategy.name] = [
             imputation_accuracy(given, tables[name].loc[given.index], demo.complete[name])[
-                "rmse-in-sd"
+                "rmse_in_sd"
             ]
             for name, given in demo.parties.items()
         ]

@@ -53,7 +53,7 @@ def blocks_of(tables):
 def test_completed_rows_are_those_of_one_place_to_their_grid(mode, k, width):
     given = incomplete(truth(k, n=1500, width=width))
     result = simulate(JointNormal(), given, aggregation=mode, progress=False)
-    assert result.metrics["rows-left-out"] == 0
+    assert result.metrics["rows_left_out"] == 0
     parts, union = blocks_of(given)
     filled, covariance, weight = joint_normal.complete(parts)
     assert result.metrics["shrinkage"] == pytest.approx(weight, rel=1e-6)
@@ -78,10 +78,10 @@ def test_own_cells_and_others_columns_are_used_together():
     filled, _, _ = joint_normal.complete(parts)
     by_mean = simulate(Mean(), given, progress=False)
     for j, (name, table) in enumerate(whole.items()):
-        own = imputation_accuracy(given[name], result.tables[name], table)["rmse-in-sd"]
-        mean = imputation_accuracy(given[name], by_mean.tables[name], table)["rmse-in-sd"]
+        own = imputation_accuracy(given[name], result.tables[name], table)["rmse_in_sd"]
+        mean = imputation_accuracy(given[name], by_mean.tables[name], table)["rmse_in_sd"]
         oracle = pd.DataFrame(filled[j], index=union, columns=table.columns)
-        best = imputation_accuracy(given[name], oracle, table)["rmse-in-sd"]
+        best = imputation_accuracy(given[name], oracle, table)["rmse_in_sd"]
         assert own < 0.75 * mean
         assert own < best + 0.05
         kept = given[name].notna()

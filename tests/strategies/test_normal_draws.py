@@ -404,7 +404,7 @@ def test_intervals_that_depend_on_what_is_not_known_are_withheld():
     assert any("intervals that depend on that are withheld" in note for note in result.notes)
     ends = result.intervals["p0"].loc[rows[1150:]]
     assert ends.isna().all().all()
-    assert result.party_metrics["p0"]["cells-without-interval"] == 2 * 50
+    assert result.party_metrics["p0"]["cells_without_interval"] == 2 * 50
     assert result.tables["p0"].notna().all().all()
     # Of p1 given p0 and p2 nothing but the relation with p0 counts.
     assert result.intervals["p1"].loc[rows[600:1150]].notna().all().all()
@@ -449,8 +449,8 @@ def test_wide_parties_of_which_one_lacks_a_few_rows_more_than_a_hundred():
     whole = normal_tables(1200, 8, width=25, cells=0.0)[1]
     given = whole | {"p1": whole["p1"].iloc[120:]}
     result = simulate(JointNormal(), given, truth=whole, progress=False)
-    assert result.metrics["rows-left-out"] == 120
-    assert result.party_metrics["p1"]["rmse-in-sd"] < 1.0
+    assert result.metrics["rows_left_out"] == 120
+    assert result.party_metrics["p1"]["rmse_in_sd"] < 1.0
 
 
 def not_a_root(own):

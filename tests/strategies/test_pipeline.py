@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from apps.cli.stages import read_pipeline
 from flwr.app import Context, RecordDict
 from sklearn.metrics import mean_squared_error
 
 from apps.cli.main import main
 from apps.cli.run_config import app_defaults, checked_config
+from apps.cli.stages import read_pipeline
 from apps.client_app import pick
 from flwr_vertical import Result, Strategy, load_demo, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError, PolicyError

@@ -102,7 +102,7 @@ def test_synthetic_tables_have_valid_values_of_nobody(trained):
     assert trained.tables["bank"].index.equals(trained.tables["court"].index)
     assert set(trained.tables["bank"]["level"]) <= {"u", "v"}
     assert trained.tables["court"]["count"].dtype == given["court"]["count"].dtype
-    assert trained.metrics["rows-learnt-from"] == N - 20
+    assert trained.metrics["rows_learnt_from"] == N - 20
 
 
 def test_a_step_is_one_round_and_modes_agree(trained):

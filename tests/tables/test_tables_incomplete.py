@@ -198,8 +198,8 @@ def test_accuracy_by_hand():
     after.loc["b", "c"] = "u"  # wrong; "b" is right
     found = imputation_accuracy(before, after, truth)
     spread = np.std([0, 2, 4, 6])
-    assert found["rmse-in-sd"] == pytest.approx(np.sqrt((1 + 9) / 2) / spread)
-    assert found["share-right"] == pytest.approx(3 / 4)
+    assert found["rmse_in_sd"] == pytest.approx(np.sqrt((1 + 9) / 2) / spread)
+    assert found["share_right"] == pytest.approx(3 / 4)
 
 
 def test_accuracy_of_nothing():
@@ -214,4 +214,4 @@ def test_filling_in_the_mean_gives_about_one():
     hidden = np.random.default_rng(1).random((4000, 1)) < 0.5
     before = truth.mask(hidden)
     found = imputation_accuracy(before, before.fillna(before.mean()), truth)
-    assert found["rmse-in-sd"] == pytest.approx(1, abs=0.05)
+    assert found["rmse_in_sd"] == pytest.approx(1, abs=0.05)

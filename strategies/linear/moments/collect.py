@@ -16,12 +16,13 @@ aggregation ``"ckks"``, and of one party alone, the same sums come from cipherte
 (`products.ciphertext`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
@@ -307,10 +308,39 @@ def _group(prepared: Prepared, grouping: Grouping) -> RowGroups:
     groups, result = prepared.groups(grouping), prepared.result
     result.metrics["rows_merged"] = float(groups.n_merged)
     result.metrics["rows_left_out"] = float(groups.n_left_out)
+    counted = groups.mask[groups.group] | (groups.group < 0)[:, None]
+    result.frames["rows_by_pattern"] = rows_by_pattern(
+        prepared.problem.mask, counted, list(prepared.widths)
+    )
     if grouping is by_pattern:
         needed = prepared.minimum.of(min(prepared.widths.values()))
         result.notes += _costs(prepared.problem.mask, groups, needed, len(prepared.widths))
     return groups
+
+
+def rows_by_pattern(mask: Flags, counted: Flags, parties: Sequence[str]) -> pd.DataFrame:
+    """Count labelled rows by the parties that lack them, and say whether the fit takes them.
+
+    Shapes: mask, counted (n_rows, n_parties): which parties have no row, and which count as having
+    none; all of them where the row is left out.
+    """
+
+    def named(parties_of: Flags) -> str:
+        return ", ".join(name for name, is_in in zip(parties, parties_of, strict=True) if is_in)
+
+    kinds, counts = np.unique(np.hstack([mask, counted]), axis=0, return_counts=True)
+    rows = []
+    for kind, count in zip(kinds, counts, strict=True):
+        missing, lost = kind[: len(parties)], kind[len(parties) :]
+        if missing.all():  # samples of no party
+            continue
+        lost &= ~missing
+        taken = (
+            "no" if (missing | lost).all() else f"without {named(lost)}" if lost.any() else "yes"
+        )
+        rows.append((named(missing) or "nothing", int(count), taken))
+    found = pd.DataFrame(rows, columns=["missing", "rows", "in the fit"])
+    return found.sort_values("rows", ascending=False, kind="stable").set_index("missing")
 
 
 def _costs(mask: Flags, groups: RowGroups, needed: int, n_parties: int) -> list[str]:
