@@ -69,7 +69,7 @@ def simulate_files(
 
     Examples
     --------
-    >>> from strategies.fknn import FKNN
+    >>> from flwr_vertical.strategies import FKNN
     >>> simulate_files(FKNN(), "nodes")  # doctest: +SKIP
     """
     configs = read_node_configs(

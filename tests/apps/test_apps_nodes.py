@@ -214,7 +214,7 @@ def test_an_app_without_the_key_says_so(place, capsys):
 
 
 @pytest.mark.flower
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_the_same_commands_on_the_simulation_runtime(tmp_path):
     write_tables(tmp_path / "tables")
     home = tmp_path / "flower"
