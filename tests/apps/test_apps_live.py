@@ -126,7 +126,7 @@ def test_watch_shows_a_node_s_own_ledger(home, bank, court, capsys):
     assert "Privacy ledger of party 'bank'" in shown
     assert "in run 'test': " in shown
     assert re.search(r"rows that the ledger knows +│ 40 │", shown)
-    assert main(["watch", "--ledger", str(home / "court.csv.gone")]) == 1
+    assert main(["watch", "--ledger", str(home / "court.csv.gone")]) == 2
     assert "there is no privacy ledger in" in capsys.readouterr().err
 
 
@@ -228,5 +228,5 @@ def test_no_run_shows_itself_by_default(home, bank, court, capsys):
     file = address_file(home / "results" / "server" / "killed")
     file.write_text("http://127.0.0.1:9/secret/")
     for asked in ([], ["killed"], ["http://127.0.0.1:9/secret/"], ["--json"]):
-        assert main(["watch", *asked]) == 1
+        assert main(["watch", *asked]) == 2
         assert "live-page=true" in capsys.readouterr().err
