@@ -150,7 +150,7 @@ def status_parts(status: Mapping[str, Any]) -> list[RenderableType]:
     found = node_table(status).reset_index()
     names, shown = list(map(str, found)), Table()
     for name in names:
-        shown.add_column(name, justify="left" if name in ("node", "now") else "right")
+        shown.add_column(name, justify="left" if name == "node" else "right")
     for row in found.itertuples(index=False):
         cells = zip(names, row, strict=True)
         shown.add_row(*(Text(FORMATS.get(name, format_value)(cell)) for name, cell in cells))
