@@ -122,7 +122,7 @@ def test_labels_that_cannot_be_compared():
     for bad, message in (
         (y.to_numpy(), "pandas Series"),
         (pd.concat([y, y[:1]]), "'s0' stands twice"),
-        (y.map({0.0: "no", 1.0: "yes"}), "state positive_label"),
+        (y.map({0.0: "no", 1.0: "yes"}), "code classes"),
         (y.set_axis(range(N)), "none of the 400 samples"),
         (y * np.nan, "none of the 0 samples"),
     ):
