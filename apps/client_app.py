@@ -12,6 +12,7 @@ from flwr_vertical.policy.requirements import asked_by
 from flwr_vertical.policy.run_request import RunRequest, check_request
 from strategies import register_all
 
+from .node_files import with_node_config
 from .settings import AppSettings
 from .storage import AppStorage
 
@@ -46,4 +47,4 @@ def _strategy(items: tuple[tuple[str, Any], ...]) -> Strategy:
 
 
 storage = AppStorage()
-app = party_app(pick, storage=storage)
+app = party_app(pick, storage=storage, mods=[with_node_config])

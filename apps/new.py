@@ -73,6 +73,7 @@ def app_files(name: str, strategy: str, parties: Sequence[str]) -> dict[str, str
             strategy=method.name,
             starts="\n".join(_start(node) for node in _nodes(parties, chosen)),
         ),
+        "LICENSE": _LICENSE.format(name=name),
         ".gitignore": ".venv/\n__pycache__/\n*.fab\n",
         f"{package}/__init__.py": f'"""The app {name}."""\n',
         f"{package}/server_app.py": _SERVER,
@@ -150,15 +151,18 @@ name = "{name}"
 version = "0.1.0"
 description = "Vertical federated learning on incomplete data"
 requires-python = ">=3.11"
-dependencies = ["{flwr}", "flwr-vertical=={version}"]
+license = {{ file = "LICENSE" }}
+dependencies = ["{flwr}", "flwr-vertical[simulation]=={version}"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["{package}"]
 
 [tool.flwr.app]
-publisher = "{name}"
+publisher = "{name}"  # your account, if you publish the app on Flower Hub
+fab-format-version = 1
+flwr-version-target = "1.41.0"
 # Node configs and policies belong to their nodes; they do not travel with the app.
-fab-include = ["{package}/**/*.py", "presets/**/*.toml", "README.md"]
+fab-include = ["{package}/**/*.py", "presets/**/*.toml", "README.md", "LICENSE"]
 
 [tool.flwr.app.components]
 serverapp = "{package}.server_app:app"
@@ -204,6 +208,20 @@ _POLICY = """\
 #     flwr-vertical policy --node-config NODE.toml --run-config PRESET.toml
 """
 
+_LICENSE = """\
+Copyright: the authors of {name}
+
+Licensed under the Apache License, Version 2.0 (the "License"); you may not use this app except in
+compliance with the License. You may obtain a copy of the License at
+
+    http://www.apache.org/licenses/LICENSE-2.0
+
+Unless required by applicable law or agreed to in writing, software distributed under the License is
+distributed on an "AS IS" BASIS, WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or
+implied. See the License for the specific language governing permissions and limitations under the
+License.
+"""
+
 _README = """\
 # {name}
 
@@ -223,6 +241,13 @@ leaves running.
 `flwr-vertical strategies {strategy}` explains the settings. Change them in `pyproject.toml`, in
 `presets/{strategy}.toml`, or for one run with `--run-config '{strategy}.KEY=VALUE'`.
 
+On tables of your own, fill in `nodes/NAME/node.toml` and `policy.toml` and run it so:
+
+```bash
+flwr-vertical check --nodes nodes
+flwr-vertical run . --nodes nodes
+```
+
 ## Run it on real nodes
 
 Each party fills in `nodes/NAME/node.toml` and `policy.toml` on its own machine, and starts
@@ -237,4 +262,10 @@ flwr-vertical run . my-federation --run-config presets/{strategy}.toml \\
 
 `my-federation` is a table `[superlink.my-federation]` in Flower's `config.toml`. `--insecure` is
 for a first try: use TLS and node authentication with real data.
+
+## Give it to others
+
+`flwr build` writes one file of the app, without node configs. It runs on its own: Flower installs
+the dependencies of `pyproject.toml` for each run, `flwr-vertical` among them. For Flower Hub, set
+`publisher` to your account and choose the LICENSE; then `flwr login` and `flwr app publish .`.
 """

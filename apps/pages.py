@@ -11,7 +11,6 @@ from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.server import RunSettings
 from flwr_vertical.settings import Setting, settings_of
 from flwr_vertical.strategy import Strategy
-from strategies import BUILTIN
 
 from .cli.rounds import UNDECLARED, protocols_of, round_rows
 from .cli.strategies import default_text, disclosures, kind_text, labels_text, summary
@@ -21,8 +20,9 @@ _WIDTH = 100
 _HEAD = """\
 # Strategies
 
-Made by `python -m apps.generate` from the classes. A setting is given to the constructor with
-underscores, `FKNN(n_neighbors=7)`, and in a run config with hyphens under the strategy's name,
+Made by `python -m apps.generate` from the classes, which are imported from
+`flwr_vertical.strategies`. A setting is given to the constructor with underscores,
+`FKNN(n_neighbors=7)`, and in a run config with hyphens under the strategy's name,
 `fknn.n-neighbors=7`, where None is `"none"` or `""`. The page of the method lists the settings and
 says who learns what; so does `flwr-vertical strategies NAME`, for any installed strategy.
 [add-a-strategy.md](add-a-strategy.md) says how to add one.
@@ -70,14 +70,14 @@ def strategies_page(methods: Sequence[type[Strategy]], places: Mapping[str, str]
     rows = []
     for method in methods:
         link = f"[`{method.name}`]({places[method.name]}#{method.name})"
-        rows.append(f"| {link} | `{_path_of(method)}` | {_markdown(summary(method))} |\n")
+        rows.append(f"| {link} | `{method.__name__}` | {_markdown(summary(method))} |\n")
     return _HEAD + "".join(rows)
 
 
 def strategy_section(name: str) -> str:
     """Return what there is to know about a strategy before running it."""
     method = load_strategy(name)
-    lines = [f"## {method.name}", "", f"`{_path_of(method)}`", ""]
+    lines = [f"## {method.name}", "", f"`flwr_vertical.strategies.{method.__name__}`", ""]
     lines += [*_prose(method), "", "Settings:", ""]
     for item in settings_of(method):
         kind = kind_text(item)
@@ -114,11 +114,6 @@ def _wrapped(item: str) -> list[str]:
     return textwrap.wrap(
         item, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
-
-
-def _path_of(method: type[Strategy]) -> str:
-    """Return from where people import a strategy."""
-    return BUILTIN[method.name].replace(":", ".")
 
 
 def _prose(method: type[Strategy]) -> list[str]:

@@ -1,7 +1,9 @@
 """The Flower ``ServerApp``: runs the strategy that the run config names."""
 
 import logging
+import socket
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +14,18 @@ from flwr.serverapp import Grid, ServerApp
 
 from flwr_vertical import Result, Strategy, make_strategy
 from flwr_vertical.channel import ChannelGrid
-from flwr_vertical.errors import VerticalError
+from flwr_vertical.channel.address import advertised, split_address
+from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.incomplete.demo import demo_labels
 from flwr_vertical.policy.requirements import asked_by, needed_by_node
 from flwr_vertical.server import RunSettings
 from flwr_vertical.server.discovery import Presence
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.settings.secrets import refuse_secrets
-from flwr_vertical.tables import read_labels
+from flwr_vertical.tables import label_numbers, read_labels
 from strategies import register_all
 
+from .live.status import LiveStatus
 from .lock import RunFolder, taken
 from .settings import AppSettings, DemoSettings
 from .storage import (
@@ -73,25 +77,32 @@ def _run(grid: Grid, context: Context, own: RunFolder) -> None:
         save_result(found, folder)
 
     logger.info("strategy %s, aggregation %s", strategy.name, run.aggregation)
-    presence.wait(grid, run.min_nodes or 1)
-    with ChannelGrid(
-        grid,
-        transport=app_settings.transport,
-        bind=app_settings.channel_bind,
-        address=app_settings.channel_address,
-        # A node that never answers is found when the patience ends, not after both.
-        timeout=min(app_settings.channel_timeout, max(presence.left, _LEAST_DIALLING)),
-        enough=run.min_nodes if run.parties else None,
-        names=presence.names_of_silent,
-        keep_state=False,  # the channels stay open until the run is over
-    ) as channels:
+    live = LiveStatus(folder.name, strategy.name, run.aggregation, presence)
+    with ExitStack() as open_until_the_end:
+        if app_settings.live_page:
+            from .live.server import serving
+
+            open_until_the_end.enter_context(serving(live, folder))
+        presence.wait(grid, run.min_nodes or 1)
+        channels = ChannelGrid(
+            grid,
+            transport=app_settings.transport,
+            bind=app_settings.channel_bind,
+            address=app_settings.channel_address,
+            # A node that never answers is found when the patience ends, not after both.
+            timeout=min(app_settings.channel_timeout, max(presence.left, _LEAST_DIALLING)),
+            enough=run.min_nodes if run.parties else None,
+            names=presence.names_of_silent,
+            keep_state=False,  # the channels stay open until the run is over
+        )
         result = strategy.start(
-            grid=channels,
+            grid=open_until_the_end.enter_context(channels),
             labels=job.labels,
             label_holder=app_settings.label_holder or None,
             beside=job.beside,
             run=run,
             save=save,
+            watch=live.watch,
         )
     logger.info("\n%s\n\n%s", result, result.ledger)
     if result.coefficients is not None:
@@ -165,7 +176,24 @@ def _job(context: Context, folder: Path) -> _Job:
             for name, column in columns.items()
             if column
         }
+        strategy.plan(run, labels, app_settings.label_holder or None, beside)
+        if app_settings.transport != "messages":
+            _check_listening(app_settings.channel_bind, app_settings.channel_address)
     return _Job(is_finished, strategy, app_settings, run, arbiter_for, labels, truth, beside)
+
+
+def _check_listening(bind: str, address: str) -> None:
+    """Raise if the server cannot listen for channels, which it does once nodes are there."""
+    host, port = split_address(bind, "channel-bind")
+    advertised(host, port, address)
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen at channel-bind = {bind!r} ({error.strerror}); set another one in the "
+            "run config, or port 0 for any free one"
+        ) from error
 
 
 def check_here(config: Mapping[str, Any]) -> int:
@@ -197,7 +225,8 @@ def _labels(
         demo = DemoSettings.from_config(config, "demo.")
         removed = 0.0 if whole else demo.missing_labels
         return demo_labels(demo.dataset, removed, seed=int(config.get("seed", 0)))
-    return read_labels(source, column=settings.label_column or None)
+    labels = read_labels(source, column=settings.label_column or None)
+    return label_numbers(labels, settings.positive_label, f"the labels in {source}")
 
 
 def _log_to_flower() -> None:

@@ -31,6 +31,11 @@ class AppSettings(Settings):
     fitted: str = setting("", "An earlier run whose tables at the parties are used, not made anew.")
     checkpoint: bool = setting(False, "Keep what is needed to go on after a failure.")
     resume: bool = setting(False, "Go on with the run of that ``run-name`` that broke off.")
+    live_page: bool = setting(
+        False,
+        "Serve a page that shows the run while it lasts, to the server's machine alone; "
+        "``flwr-vertical watch`` shows the same in a terminal.",
+    )
     transport: str = setting(
         "auto",
         "How rounds travel: by a live TLS stream from each node to the server, milliseconds a "
@@ -62,6 +67,19 @@ class AppSettings(Settings):
         "predictions of them are; ``demo`` for those of the demonstration data.",
     )
     label_holder: str = setting("", "The party that holds the labels, if the server does not.")
+    positive_label: str = setting(
+        "",
+        "Of labels of two classes the one that counts as 1, as it is written: ``yes``. Labels that "
+        "are numbers need none.",
+    )
+    nodes: str = setting(
+        "",
+        "Of a simulation, the folder with its nodes' configs; ``flwr-vertical run --nodes FOLDER`` "
+        "sets it. A node with a config of its own refuses it.",
+    )
+    nodes_start: str = setting(
+        "", "The folder from which relative paths in these are taken; set by the same."
+    )
 
     def check(self) -> None:
         """Raise if settings do not go together."""

@@ -15,7 +15,13 @@ from flwr_vertical.incomplete import hide_cells, put_back
 from flwr_vertical.incomplete.demo import demo_names, demo_tables
 from flwr_vertical.node.config import GRADE, HOLD_OUT
 from flwr_vertical.node.file_storage import FileStorage
-from flwr_vertical.node.storage import output_home, party_folder, run_folder, run_name
+from flwr_vertical.node.storage import (
+    node_in_words,
+    output_home,
+    party_folder,
+    run_folder,
+    run_name,
+)
 from flwr_vertical.pages.page import Section
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
@@ -63,6 +69,11 @@ class AppStorage(FileStorage):
 
     def role(self, context: Context) -> str:
         """Role from the node config; where one is needed, the last simulated node is arbiter."""
+        if context.run_config.get("nodes"):  # what a simulated node reads is taken out of it
+            raise ConfigError(
+                f"{node_in_words(context)}: the run config has 'nodes', the node configs of a "
+                "simulation; this node reads no file that a server names. Leave 'nodes' away"
+            )
         if _is_simulated(context) and _n_demo_parties(context) == _partition(context)[0]:
             return "arbiter"
         return super().role(context)

@@ -4,17 +4,26 @@
 
 A round here is a masked private sum of 100 values over five parties: request, key stream, reply.
 Then one of 65,536 values over eight parties on LocalGrid, as a step of split learning has, in
-float64 and in float32, taken in turn.
+float64 and in float32, taken in turn. Then runs of 400 rounds over 16 parties, in turn with and
+without the page that shows them (``live-page``), which is asked for every second.
 """
 
 import statistics
+import tempfile
+import threading
 import time
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from common import command_line, machine_line
 
+from apps.live.page import page_of
+from apps.live.server import serving
+from apps.live.status import LiveStatus
 from flwr_vertical import (
     Federation,
     LocalGrid,
@@ -27,6 +36,8 @@ from flwr_vertical import (
     step,
 )
 from flwr_vertical.app import memory_app
+from flwr_vertical.results import Progress
+from flwr_vertical.server.discovery import Presence
 from flwr_vertical.tables import Table
 from strategies.fknn import FKNN
 
@@ -80,6 +91,38 @@ def time_types(app: Any, rounds: int) -> dict[str, tuple[float, int]]:
     return {dtype: (statistics.median(own), bytes_up[dtype]) for dtype, own in seconds.items()}
 
 
+def time_run(app: Any, rounds: int, page: bool) -> tuple[float, float, float]:
+    """Seconds of a run over 16 parties, with its page or without, and of CPUs; those of a look."""
+    base, over = np.arange(100.0), threading.Event()
+    status = LiveStatus("rounds", "none", "masked", Presence(0.0))
+
+    def look(address: str) -> None:
+        while not over.wait(1.0):
+            urllib.request.urlopen(address).read()
+
+    with ExitStack() as stack:
+        grid = stack.enter_context(LocalGrid(app, [{"party": f"p{k}"} for k in range(16)]))
+        shown = stack.enter_context(Progress("rounds", rounds))
+        federation = Federation(grid, aggregation="masked", min_nodes=16)
+        federation.on_round = shown.round
+        status.watch(federation, shown)
+        started, used = time.perf_counter(), time.process_time()
+        if page:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            address = stack.enter_context(serving(status, folder / "run"))
+            threading.Thread(target=look, args=(address,), daemon=True).start()
+            stack.callback(over.set)
+        federation.open()
+        for i in range(rounds):
+            total = federation.sum("numbers", {"base": base})
+            shown.step(i + 1, rounds, loss=total["numbers"][0])
+        seconds, cpu = time.perf_counter() - started, time.process_time() - used
+        page_of(status.read())
+        began = time.thread_time()
+        page_of(status.read())
+        return seconds, cpu, time.thread_time() - began
+
+
 def hundred_parties(n_rows: int) -> float:
     """Seconds that FKNN takes over 100 parties of two columns on RayGrid."""
     rng = np.random.default_rng(0)
@@ -113,6 +156,17 @@ def main() -> None:
     (wide, wide_size), (narrow, narrow_size) = found.values()
     ratios = f"{narrow / wide:.2f} of the time, {narrow_size / wide_size:.2f} of the bytes"
     print(f"float32 against float64: {ratios}, target 0.50 of the bytes")
+    app = party_app(Echo, storage=MemoryStorage({f"p{k}": tables["p0"] for k in range(16)}))
+    length, pairs = (100, 1) if options.quick else (400, 12)
+    time_run(app, 10, True)  # the first one imports
+    runs = [[time_run(app, length, page) for page in (False, True)] for _ in range(pairs)]
+    without, beside = np.swapaxes(runs, 0, 1)
+    wall, cpu, _ = np.median(beside / without, axis=0)
+    print(
+        f"LocalGrid, 16 parties, {length} rounds: {np.median(without[:, 0]):.2f} s; with the page "
+        f"{wall:.3f} of the time, {cpu:.3f} of the CPUs' time, target 1.01; a look each second "
+        f"takes {np.median(beside[:, 2]):.2%} of a CPU"
+    )
     with RayGrid(memory_app(Echo), nodes, tables) as ray_grid:
         milliseconds = 1e3 * time_rounds(ray_grid, rounds)
         print(f"RayGrid,   5 parties: {milliseconds:6.2f} ms a round, target 20")

@@ -28,6 +28,7 @@ from flwr_vertical.results import Ledger, Model
 from flwr_vertical.server import Federation, RunSettings
 from flwr_vertical.settings import setting
 from flwr_vertical.simulation import simulate
+from flwr_vertical.simulation_files import simulate_files
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.tables import Kind, Table
 from flwr_vertical.validation import CrossValidation, cross_validate
@@ -64,5 +65,6 @@ __all__ = [
     "register_strategy",
     "setting",
     "simulate",
+    "simulate_files",
     "step",
 ]

@@ -1,11 +1,12 @@
 """`party_app`: a Flower ``ClientApp`` that serves the steps of a party."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 
 from flwr_vertical.alignment import Aligner, alignment_steps, whole_protocol
 from flwr_vertical.channel.app import ChannelClientApp
@@ -30,6 +31,7 @@ def party_app(
     storage: Storage | None = None,
     asked: RunRequest | None = None,
     protocol: Protocol | None = None,
+    mods: Sequence[Mod] = (),
 ) -> ClientApp:
     """Make a Flower ``ClientApp`` of a party.
 
@@ -49,6 +51,8 @@ def party_app(
         What the party's strategy asks of the node's policy, if `party` does not tell.
     protocol : Protocol, optional
         What the run exchanges after the alignment, if `party` does not tell.
+    mods : sequence of flwr.clientapp.typing.Mod, optional
+        Flower's mods of the app.
 
     Returns
     -------
@@ -86,7 +90,7 @@ def party_app(
         groups = alignment_steps(chosen if isinstance(chosen, str | type) else None)
         return replace(found, groups=groups, protocol=whole_protocol(groups, found.protocol))
 
-    app = ChannelClientApp()
+    app = ChannelClientApp(mods=[*mods])
     server = StepServer(types, kept, names)
 
     @app.query("step")

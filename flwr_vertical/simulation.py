@@ -31,7 +31,7 @@ from flwr_vertical.simulation_inputs import (
 )
 from flwr_vertical.single_parties import predictions_of, single_party_results
 from flwr_vertical.strategy import Strategy
-from flwr_vertical.tables import Table
+from flwr_vertical.tables import Table, label_numbers
 from flwr_vertical.tables.kinds import refuse_dates
 
 ENGINES = ("local", "ray")
@@ -51,6 +51,9 @@ def simulate(
     offset: "pd.Series[Any] | None" = None,
     kinds: Mapping[str, Mapping[str, Any]] | None = None,
     node_config: Mapping[str, Mapping[str, Any]] | None = None,
+    label_holder: str = "",
+    label_column: str = "",
+    positive_label: str = "",
     test_labels: "pd.Series[Any] | None" = None,
     beside_single_parties: bool = False,
     min_rows: int | None = None,
@@ -93,6 +96,10 @@ def simulate(
     node_config : Mapping[str, Mapping[str, Any]], optional
         By party, keys that a strategy reads from the node config, such as
         ``{"bank": {"trees.monotone.income": 1}}``.
+    label_holder, label_column : str, optional
+        The party whose table has the labels instead, and its column.
+    positive_label : str, optional
+        Of labels of two classes the one that counts as 1, such as ``"yes"``.
     test_labels : pandas.Series, optional
         True labels of samples whose label is NaN, or that `labels` lack: the result says how good
         predictions of them are (`Result.evaluation`). No party and no strategy sees them.
@@ -162,6 +169,16 @@ def simulate(
             f"ledgers={str(ledgers)!r} must be an existing folder, and goes with policy: without "
             "one the parties keep no ledger"
         )
+    if positive_label and labels is not None:
+        labels = label_numbers(labels, positive_label, "labels")
+    if positive_label and test_labels is not None:
+        test_labels = label_numbers(test_labels, positive_label, "test_labels")
+    elsewhere = labels is not None or beside_single_parties or label_holder not in parties
+    if label_holder and elsewhere:
+        raise ConfigError(
+            f"label_holder={label_holder!r} must be one of the parties {list(parties)}, and goes "
+            "without labels and beside_single_parties: the run takes its label_column"
+        )
     if isinstance(fitted, Result):
         strategy = strategy.building_on(fitted)
     here = "plain" if policy is None else strategy.default_alignment
@@ -201,6 +218,9 @@ def simulate(
         elif min_rows is not None:
             node[MIN_ROWS] = min_rows
     run_config: dict[str, Any] = {}
+    if label_holder:
+        run_config = {"label-holder": label_holder, "label-column": label_column}
+        run_config["positive-label"] = positive_label
     saved: OutputFolder | None = None
     if run.checkpoint is not None:
         folder = run.checkpoint.expanduser().absolute()
@@ -237,6 +257,7 @@ def simulate(
             result = strategy.start(
                 grid=recorder or grid,
                 labels=labels,
+                label_holder=label_holder or None,
                 beside=beside,
                 run=replace(run, parties=tuple(tables)),
             )
@@ -250,8 +271,9 @@ def simulate(
     result.settings["engine"] = engine
     in_a_federation = aligner_class(options.get("alignment") or strategy.default_alignment)
     request = replace(asked, aggregation=run.aggregation, alignment=alignment_name(in_a_federation))
+    asked_of = {label_holder: label_column} if label_holder else {}
     result.needed_keys = needed_by_node(
-        request, list(tables), policies=policies, arbiter=has_arbiter
+        request, list(tables), labels=asked_of, policies=policies, arbiter=has_arbiter
     )
 
     def saved_as(what: str) -> dict[str, pd.DataFrame]:
@@ -273,7 +295,10 @@ def simulate(
             for tables_of_run in (made, *result.draws)
         )
     result._party_models = {name: models[name] for name in tables if name in models}
-    result.originals = {name: table.frame for name, table in whole.items()}
+    result.originals = {
+        name: table.frame.drop(columns=asked_of.get(name, []), errors="ignore")
+        for name, table in whole.items()
+    }
     result.truth = dict(truth or {})
     for name in result.truth.keys() & made.keys():
         found = imputation_accuracy(

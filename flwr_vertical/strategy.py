@@ -3,7 +3,7 @@
 import importlib.util
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.result import Result
 from flwr_vertical.results import Progress
 from flwr_vertical.server.federation import Federation
+from flwr_vertical.server.journal import Journal
 from flwr_vertical.server.label_memory import digest_of_labels
 from flwr_vertical.server.run_record import describe, journaled
 from flwr_vertical.server.settings import RunOptions, RunSettings
@@ -199,6 +200,7 @@ class Strategy(Settings, ABC):
         label_holder: str | None = None,
         beside: "Mapping[str, pd.Series[Any]] | None" = None,
         save: Callable[[Result], Any] | None = None,
+        watch: Callable[[Federation, Progress], Any] | None = None,
         run: RunSettings | None = None,
         **options: Unpack[RunOptions],
     ) -> Result:
@@ -216,6 +218,8 @@ class Strategy(Settings, ABC):
             ``weights`` and ``offset``, beside labels of the server.
         save : Callable[[Result], Any], optional
             Called with the result before journal and checkpoints are given up.
+        watch : Callable[[Federation, Progress], Any], optional
+            Given what another thread may read while the run lasts, before it begins.
         run : RunSettings, optional
             Settings of the run.
         **options
@@ -226,28 +230,9 @@ class Strategy(Settings, ABC):
         Result
             What the server holds afterwards. Tables stay at the parties.
         """
-        self.check_requirements()
-        if beside and not self.uses_weights:
-            raise ConfigError(f"{self._subject()}it takes no {' and no '.join(beside)}")
         run = RunSettings.of(run, options)
-        chosen = self.default_alignment if run.alignment is None else run.alignment
-        aligner = make_aligner(chosen, run.align_rows, run.normalise_ids)
+        aligner, settings, identity = self.plan(run, labels, label_holder, beside)
         protocol = self.protocol_of_run()
-        settings = {
-            **self.settings(),
-            "aggregation": run.aggregation,
-            "alignment": chosen if isinstance(chosen, str) else type(chosen).__name__,
-            "align_rows": aligner.rows,
-            "normalise_ids": list(aligner.normalise),
-            "seed": run.seed,
-            "fraction_bits": run.fraction_bits,
-        }
-        identity = {}
-        if run.checkpoint is not None:
-            identity = self._identity(settings, aligner, labels, label_holder, run.parties)
-            identity |= {name: data_digest(values) for name, values in (beside or {}).items()}
-            if run.checkpoint_every is not None:
-                identity["checkpoint_every"] = describe(run.checkpoint_every)
         with journaled(run.checkpoint, run.resume, identity) as journal:
             federation = Federation(
                 grid, run, arbiter=self.arbiter, needs_arbiter=self.needs_arbiter, journal=journal,
@@ -264,6 +249,8 @@ class Strategy(Settings, ABC):
             )  # fmt: skip
             with Progress(self.name, enabled=run.progress in (None, True)) as shown:
                 federation.on_round = shown.round
+                if watch is not None:
+                    watch(federation, shown)
                 federation.open()
                 label_ids = None if labels is None else label_index(labels)
                 aligned = aligner.align(federation, label_ids, label_holder)
@@ -294,25 +281,53 @@ class Strategy(Settings, ABC):
                 save(result)
         return result
 
-    def _identity(
+    def plan(
         self,
-        settings: dict[str, Any],
-        aligner: Aligner,
-        labels: "pd.Series[Any] | None",
-        label_holder: str | None,
-        parties: Sequence[str] | None,
-    ) -> dict[str, str]:
-        """Return what a run that is resumed must have in common with the one that broke off."""
+        run: RunSettings,
+        labels: "pd.Series[Any] | None" = None,
+        label_holder: str | None = None,
+        beside: "Mapping[str, pd.Series[Any]] | None" = None,
+    ) -> tuple[Aligner, dict[str, Any], dict[str, str]]:
+        """Check what needs no node; return the aligner, the run's settings and its identity."""
+        self.check_requirements()
+        if beside and not self.uses_weights:
+            raise ConfigError(f"{self._subject()}it takes no {' and no '.join(beside)}")
+        if self.needs_labels and labels is None and label_holder is None:
+            raise DataError(
+                f"{self.name} needs labels: give them to simulate(..., labels=...), or in an app "
+                "name a file ('labels') or the party that holds them ('label-holder', "
+                "'label-column')"
+            )
         if labels is not None:
             label_index(labels)  # says in words what cannot be used
+        chosen = self.default_alignment if run.alignment is None else run.alignment
+        aligner = make_aligner(chosen, run.align_rows, run.normalise_ids)
+        settings = {
+            **self.settings(),
+            "aggregation": run.aggregation,
+            "alignment": chosen if isinstance(chosen, str) else type(chosen).__name__,
+            "align_rows": aligner.rows,
+            "normalise_ids": list(aligner.normalise),
+            "seed": run.seed,
+            "fraction_bits": run.fraction_bits,
+        }
+        if run.checkpoint is None:
+            return aligner, settings, {}
+        # What a run that is resumed must have in common with the one that broke off.
         known = settings | {f"alignment {key}": value for key, value in vars(aligner).items()}
-        return {
+        identity = {
             **{key: describe(value) for key, value in known.items()},
             "strategy": self.name,
             "labels": "none" if labels is None else f"those with digest {data_digest(labels)}",
             "label_holder": describe(label_holder),
-            "parties": describe(None if parties is None else sorted(parties)),
+            "parties": describe(None if run.parties is None else sorted(run.parties)),
+            **{name: data_digest(values) for name, values in (beside or {}).items()},
         }
+        if run.checkpoint_every is not None:
+            identity["checkpoint_every"] = describe(run.checkpoint_every)
+        if run.resume:
+            Journal.check(Path(run.checkpoint), identity)
+        return aligner, settings, identity
 
 
 def _compare_known(result: Result, labels: "pd.Series[Any]") -> None:
@@ -381,6 +396,6 @@ def label_index(labels: "pd.Series[Any]") -> "pd.Index[Any]":
     except (TypeError, ValueError):
         raise DataError(
             f"labels must be numbers, NaN where a sample has none, got dtype {labels.dtype}; code "
-            "classes as 0, 1, ..."
+            "classes as 0, 1, ..., or of two state positive_label"
         ) from None
     return checked_ids(labels.index, "the table of labels")

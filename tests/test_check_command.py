@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from apps.cli.check import check_files, trial, try_strategy
+from apps.cli.check import check_nodes, configs_of, trial, try_strategy
 from apps.cli.check.page import show_page
 from apps.cli.check.trial import Trial, scaled
 from apps.cli.main import main
 from flwr_vertical import LocalGrid, Party, party_app, simulate, step
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.server import Federation
+from flwr_vertical.tables import check_table
 from strategies.baselines import Mean
 
 N = 60
@@ -99,7 +100,7 @@ def test_ids_of_another_type(folder, capsys):
 def test_wrong_options_are_one_line(folder, capsys, monkeypatch, arguments, why):
     (folder / "empty").mkdir()
     monkeypatch.chdir(folder)
-    assert main(["check", *arguments]) == 1
+    assert main(["check", *arguments]) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("error: ")
     assert why in shown
@@ -123,15 +124,43 @@ def test_the_data_of_a_node_may_be_a_database_or_a_folder_of_parquet(folder, cap
         assert "warning: column 'same': all 60 observed cells are the same" in shown
 
 
+def test_the_first_pass_tells_all_that_ids_differ_by(tmp_path, capsys):
+    ids = {"bank": [f"A{k:05d}" for k in range(N)], "court": [f" a{k:05d} " for k in range(N)]}
+    ids["shop"] = [f"00{k}" for k in range(N - 2)] + ["  ", "007"]
+    ids["web"] = list(range(N))
+    for name, own in ids.items():
+        frame = pd.DataFrame({"x": range(2, N + 2)}, pd.Index(own, name="id"))
+        frame.to_csv(tmp_path / f"{name}.csv")
+    assert main(["check", str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert "share 0 IDs, and 60 but for white space and upper and lower case; state" in shown
+    assert "normalise-ids='strip,casefold' in the node config (or in the run config" in shown
+    # Of a table that is refused for one thing, the others are told, too.
+    assert "1 rows whose sample ID repeats an earlier one" in shown
+    assert "1 IDs are blank" in shown
+
+
+def test_numbers_that_stand_for_missing_cells():
+    ids = [f"c{k}" for k in range(N)]
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"height": rng.normal(170, 8, N), "income": rng.gamma(2, 2000, N)}, ids)
+    frame["flag"], frame["visits"] = np.arange(N) % 2 * 2.0, rng.poisson(3, N)
+    frame.iloc[::9, 0], frame.iloc[::8, 1] = 0, -999
+    found = [one for one in check_table(frame) if one.code == "sentinel"]
+    assert [(one.column, dict(one.mend)) for one in found] == [
+        ("height", {"missing.height": "0"}), ("income", {"missing.income": "-999"}),
+    ]  # fmt: skip
+
+
 def test_two_files_of_one_party_are_refused(folder):
     (folder / "bank.parquet").write_bytes(b"")
     with pytest.raises(ConfigError, match="several tables named bank"):
-        check_files(folder)
+        check_nodes(configs_of(folder))
 
 
 def test_a_terminal_gets_a_page(folder):
     (folder / "court.csv").write_text("customer,[red]x\nc001,1\nc002,1\n")
-    checks = check_files(folder)
+    checks = check_nodes(configs_of(folder))
     checks.trials = [Trial("mean", rounds=4.0, traffic=2048.0, seconds=0.5)]
     console = Console(record=True, width=100, file=open("/dev/null", "w"))  # noqa: SIM115
     show_page(checks, console)

@@ -1,13 +1,18 @@
 """README and documentation hold: every Python block runs as written, every link leads somewhere."""
 
 import importlib
+import itertools
 import pathlib
 import re
 
+import numpy as np
 import pytest
 import yaml
 
 from apps.site import pages_of, target_in_site
+from flwr_vertical import load_demo, simulate
+from flwr_vertical.incomplete import imputation_accuracy
+from flwr_vertical.strategies import Mean
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -59,6 +64,21 @@ def test_what_the_readme_shows_is_right(names_after):
     assert not names["result"].tables["clinic"].isna().any().any()
 
 
+def test_the_errors_that_the_readme_gives_are_those_of_its_run(names_after):
+    names = names_after("README.md")
+    demo, tables = names["demo"], names["result"].tables
+    means = simulate(Mean(), demo.parties).tables
+    missing = sum(int(tables[p].size - demo.parties[p].notna().to_numpy().sum()) for p in tables)
+    errors = [
+        imputation_accuracy(demo.parties[party], filled[party], demo.complete[party])
+        for filled in (tables, means)
+        for party in ("clinic", "laboratory")
+    ]
+    shown = [f"{error:.2f}" for found in errors for error in found.values()]
+    said = re.search(r"^Of [\d,]+ missing.*?off", (ROOT / "README.md").read_text(), re.S | re.M)[0]
+    assert re.findall(r"\d[\d,.]*\d", said) == [f"{missing:,}", *shown]
+
+
 def test_what_the_page_on_trees_shows_is_right(names_after):
     names = names_after("docs/methods/trees.md")
     columns = ["prediction", "probability_0", "probability_1"]
@@ -72,6 +92,24 @@ def test_what_the_page_on_evaluation_shows_is_right(names_after):
     table = names_after("docs/evaluation.md")["result"].evaluation.table()
     assert list(table.index) == ["this run", "constant", "bank alone", "court alone"]
     assert table["auc"].idxmax() == "this run"
+
+
+def test_what_the_page_on_adding_a_strategy_shows_is_right(names_after, tmp_path):
+    names = names_after("docs/add-a-strategy.md")
+    parties = load_demo("wine").parties
+    half = [simulate(names["Median"](share=0.5), parties, seed=1) for _ in range(2)]
+    assert half[0].metrics == half[1].metrics == names["median"].metrics
+    result = simulate(names["Median"](), parties)
+    cells = np.concatenate([table.to_numpy(float).ravel() for table in parties.values()])
+    known = np.sort(cells[np.isfinite(cells)])
+    assert known.size / 2 <= (known <= result.metrics["median"]).sum()
+    assert (known < result.metrics["median"] - 1e-3).sum() < known.size / 2
+    assert result.metrics["median"] != half[0].metrics["median"]
+    widths = [entry["width"] for entry in result.history]
+    assert all(b == a / 2 for a, b in itertools.pairwise(widths))
+    kept = type(result).load(result.save(tmp_path / "kept"))
+    page = kept.report(tmp_path / "page").read_text()
+    assert "Value below which half of all parties" in page
 
 
 def test_the_readme_is_short():
@@ -177,6 +215,20 @@ def test_a_method_has_what_every_method_has():
             assert any(head.startswith(wanted) for head in heads), (path, wanted)
         assert "**Problem.**" in text, path
         assert "**Method.**" in text, path
+
+
+def test_every_equation_becomes_mathml():
+    convert = pytest.importorskip("latex2mathml.converter").convert
+    wrong, count = [], 0
+    for path in PAGES:
+        text = re.sub(r"^```.*?^```|`+[^`]+`+", "", path.read_text(), flags=re.S | re.M)
+        for equation in re.findall(r"\$\$?([^$]+)\$\$?", text):
+            count += 1
+            shown = convert(equation)
+            if "\\" in shown or "&</mi>" in shown:  # what the converter does not know it prints
+                wrong.append(f"{path.name}: {equation}")
+    assert count > 300
+    assert wrong == []
 
 
 def entries_of(nav):

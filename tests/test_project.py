@@ -1,8 +1,10 @@
 """The README and the CI script tell the truth."""
 
+import os
 import pathlib
 import re
 import shutil
+import subprocess
 import tomllib
 
 import numpy as np
@@ -140,6 +142,32 @@ def test_entry_points_name_the_built_in_strategies(project):
 
 def test_versions_agree(project):
     assert project["project"]["version"] == __version__
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## [{__version__}] - " in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no clone")
+def test_a_release_is_refused_before_anything_is_built(tmp_path):
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", "--shared", str(ROOT), str(clone)], check=True)
+    alone = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+
+    def git(*words):
+        subprocess.run(["git", *words], cwd=clone, env=alone, check=True)
+
+    def refusal():
+        made = subprocess.run([".ci/release"], cwd=clone, env=alone, capture_output=True, text=True)
+        assert made.returncode == 2
+        assert not (clone / "dist").exists()
+        return made.stderr
+
+    (clone / "README.md").write_text("")
+    assert "the tree has changes" in refusal()
+    git("checkout", "-q", ".")
+    git("-c", "tag.gpgSign=false", "tag", f"v{__version__}")
+    assert f"the tag v{__version__} exists" in refusal()
+    git("tag", "-d", f"v{__version__}")
+    assert "git has no signing key" in refusal()
 
 
 def test_core_dependencies_are_light(project):

@@ -85,7 +85,7 @@ CORE = [
     "privacy_ledger", "grids", "channel", "node",
     "server", "products", "alignment", "app", "predictions",
     "strategy", "registry", "strategies", "single_parties", "simulation_inputs",
-    "simulation", "validation", "apps",
+    "simulation", "simulation_files", "validation", "apps",
 ]  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """``flwr-vertical align``: try an alignment on files of this machine."""
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,47 @@ from flwr_vertical.server import Federation
 from flwr_vertical.simulation import simulate
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.tables import read_table
+
+from .output import add_json, print_json
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command to the subparsers of ``flwr-vertical``."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "align",
+        help="try an alignment on files of this machine and show who has which samples",
+        description="Each file is a party, named after it. Prints how many samples there are for "
+        "every pattern of who has them; no ID is shown.",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="CSV or Parquet, two or more")
+    parser.add_argument("--id-column", help="column of sample IDs, several with commas")
+    parser.add_argument(
+        "--alignment", default="private-id", choices=("private-id", "blind-rsa", "plain")
+    )
+    parser.add_argument("--rows", default="union", choices=("union", "intersection"))
+    parser.add_argument("--normalise", default="", help="of strip,casefold,nfc; default none")
+    add_json(parser)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Align the files and print the counts."""
+    result = align_files(
+        options.files,
+        id_column=options.id_column,
+        alignment=options.alignment,
+        rows=options.rows,
+        normalise=options.normalise,
+    )
+    patterns = pattern_table(result.model)
+    if options.json:
+        held = {name: [value == "yes" for value in patterns[name]] for name in result.parties}
+        print_json({"patterns": patterns.assign(**held), "metrics": result.metrics,
+                    "samples-of-parties": result.party_metrics})  # fmt: skip
+    else:
+        print(patterns.to_string(index=False))
+        print(f"\n{result}")
+    return 0
 
 
 class _AlignedParty(Party):

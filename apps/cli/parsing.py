@@ -1,4 +1,4 @@
-"""The command line's parser: which word is wrong and may be meant; scripts that complete words."""
+"""The command line's parser, which says which word is wrong and which may be meant."""
 
 import argparse
 import platform
@@ -6,17 +6,13 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from flwr_vertical.errors import ConfigError
-from flwr_vertical.registry import available_strategies
 from flwr_vertical.settings import nearest
 from flwr_vertical.version import __version__
 
 _CHOICE = re.compile(r"invalid choice: '?(?P<given>[^']*?)'? \(choose from (?P<valid>.*)\)")
 _UNKNOWN = "unrecognized arguments: "
-SHELLS = ("bash", "zsh", "tcsh")
-_FUNCTION = "_flwr_vertical_strategies"
 
 
 class SuggestingParser(argparse.ArgumentParser):
@@ -49,33 +45,3 @@ def version_text() -> str:
         flwr = "of unknown version"
     python = platform.python_version()
     return f"flwr-vertical {__version__} (flwr {flwr}, Python {python}, {sys.platform})"
-
-
-def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
-    """Return a script of all words, by shtab: a shell need not start Python, which is slow."""
-    try:
-        import shtab
-    except ModuleNotFoundError as error:
-        raise ConfigError("completion needs the package shtab: pip install shtab") from error
-    names = " ".join(available_strategies())
-    strategies = {"bash": _FUNCTION, "zsh": f"({names})", "tcsh": f"({names})"}
-    for command, action in _arguments(parser):
-        if (command, action.dest) in {("strategies", "name"), ("new", "strategy")}:
-            action.complete = strategies  # type: ignore[attr-defined]
-        elif action.dest in {"app", "folder", "place"}:
-            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-        elif action.dest in {"files", "path", "file", "run_config", "node_config"}:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
-    preamble: Any = {"bash": f'{_FUNCTION}() {{ compgen -W "{names}" -- "$1"; }}\n'}
-    script: str = shtab.complete(parser, shell, preamble=preamble)
-    return script
-
-
-def _arguments(parser: argparse.ArgumentParser) -> list[tuple[str, argparse.Action]]:
-    """Return the arguments of all subcommands, each with its subcommand."""
-    found = []
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for name, command in action.choices.items():
-                found += [(name, each) for each in command._actions]
-    return found

@@ -1,46 +1,28 @@
-"""``flwr-vertical pipeline``: the run config of a file that lists stages."""
+"""``flwr-vertical pipeline``: several strategies one after the other, as a file lists them."""
 
-import json
-import tomllib
-from collections.abc import Mapping
+import argparse
 from pathlib import Path
 from typing import Any
 
-from flwr_vertical.errors import ConfigError
-from flwr_vertical.settings.toml import flat
-from strategies import register_all
-from strategies.pipeline import Pipeline
-
-_STAGES = "stages"
+from .run import add_place, run_app
+from .stages import read_pipeline
 
 
-def read_pipeline(path: Path) -> dict[str, Any]:
-    """Return the run config of a pipeline; it keeps checkpoints, under the name of its file.
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command to the subparsers of ``flwr-vertical``."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "pipeline",
+        help="run several strategies one after the other, over one alignment, as a file lists them",
+        description="Runs the stages of a TOML file as one run, with one report, and keeps "
+        "checkpoints: if it breaks off in any stage, the same command goes on there. Settings of "
+        "all stages are checked before anything is started; exits with 2 if one is wrong.",
+        epilog="example: flwr-vertical pipeline apps/pipelines/blood-pressure.toml",
+    )
+    parser.add_argument("file", metavar="TOML", help="its stages, and settings of the run")
+    add_place(parser)
+    return parser
 
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, or has no stages.
-    """
-    try:
-        found = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as TOML: {error}") from error
-    return {"run-name": path.stem, "checkpoint": True} | with_stages(flat(found), str(path))
 
-
-def with_stages(found: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the run config of settings with a list of stages."""
-    register_all()  # stages name strategies, whether the package is installed or not
-    stages = found.get(_STAGES)
-    if not isinstance(stages, list) or not stages:
-        raise ConfigError(
-            f"{where} has no stages; each is written as a table [[{_STAGES}]] with a name, a "
-            "strategy and its settings, see docs/how-to/pipelines.md"
-        )
-    if found.get("strategy", Pipeline.name) != Pipeline.name:
-        raise ConfigError(
-            f"{where} has strategy = {found['strategy']!r} outside its stages; put it into one"
-        )
-    own = {"strategy": Pipeline.name, f"{Pipeline.name}.{_STAGES}": json.dumps(stages)}
-    return {key: value for key, value in found.items() if key != _STAGES} | own
+def run(options: argparse.Namespace) -> int:
+    """Run the app with the stages of the file; returns the exit code."""
+    return run_app(options, read_pipeline(Path(options.file)))

@@ -1,7 +1,9 @@
 """``flwr-vertical strategies``: list the strategies, or show the settings of one."""
 
+import argparse
 import dataclasses
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from flwr_vertical.errors import ConfigError
@@ -9,20 +11,67 @@ from flwr_vertical.registry import available_strategies, load_strategy, setting_
 from flwr_vertical.settings import Setting, settings_of
 from flwr_vertical.strategy import Strategy
 
+from .output import add_json, print_json
 from .rounds import UNDECLARED, protocols_of, round_rows
 
 _WIDTH = 96
 
 
-def list_strategies() -> str:
-    """Return a line for each strategy: what it does, or why it cannot be used here."""
-    lines = []
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command to the subparsers of ``flwr-vertical``."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "strategies", help="list the strategies that can be used by name, or show one's settings"
+    )
+    names = ", ".join(available_strategies())
+    parser.add_argument("name", nargs="?", help=f"one of {names}, or module:Class")
+    add_json(parser)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what there is to know about one strategy, or a line on each."""
+    if options.json:
+        print_json(_facts(options.name) if options.name else list(_known()))
+    else:
+        print(describe_strategy(options.name) if options.name else list_strategies())
+    return 0
+
+
+def _known() -> Iterator[dict[str, Any]]:
+    """Yield each strategy with what it does, or why it cannot be used here."""
     for name in available_strategies():
         try:
-            lines.append(f"{name:<16} {summary(load_strategy(name))}")
+            yield {"name": name, "summary": summary(load_strategy(name)), "problem": None}
         except ConfigError as error:
-            lines.append(f"{name:<16} CANNOT BE USED: {error}")
-    return "\n".join(lines)
+            yield {"name": name, "summary": None, "problem": str(error)}
+
+
+def _facts(name: str) -> dict[str, Any]:
+    strategy = load_strategy(name)
+    return {
+        "name": strategy.name,
+        "summary": summary(strategy),
+        "settings": [
+            {"key": f"{strategy.name}.{item.key}", "default": default_text(item),
+             "values": kind_text(item), "meaning": item.doc}
+            for item in ([] if strategy.by_hand else settings_of(strategy))
+        ],
+        "labels": labels_text(strategy),
+        "packages": strategy.requires,
+        "discloses": dict(disclosures(strategy)),
+        "rounds": {
+            heading: None if protocol is None else list(map(vars, round_rows(protocol)))
+            for heading, protocol in protocols_of(strategy)
+        },
+    }  # fmt: skip
+
+
+def list_strategies() -> str:
+    """Return a line for each strategy: what it does, or why it cannot be used here."""
+    return "\n".join(
+        f"{one['name']:<16} {one['summary'] or 'CANNOT BE USED: ' + one['problem']}"
+        for one in _known()
+    )
 
 
 def summary(strategy: type[Strategy]) -> str:

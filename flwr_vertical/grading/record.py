@@ -130,9 +130,9 @@ class Grade:
         )
         return [
             f"Privacy {self.privacy}: {said} (95 %, all attacks together). Most is shown for "
-            f"{worst.attack}: {most.value:+.3f}, interval {most.low:+.3f} to {most.high:+.3f}; no "
-            f"interval goes beyond {high:+.3f}. {tried:,} attacks were tried on {self.n_members:,} "
-            "rows; others may find more.",
+            f"{worst.attack}: {most.value:+.3f}, interval {most.low:+.3f} to {most.high:+.3f}; "
+            f"the highest end of an attack's interval is {high:+.3f}. {tried:,} attacks were tried "
+            f"on {self.n_members:,} rows; others may find more.",
             control,
         ]
 

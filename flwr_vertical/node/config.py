@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.tables.cleaning import DROP, IDS, MISSING, MISSING_IN
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,19 @@ NODE_KEYS = (
         (str,),
         "'days' makes columns of dates numbers of days since 1970; 'days-day-first' or "
         "'days-month-first' where 01/02/2024 leaves a doubt (default: dates stay text)",
+    ),
+    NodeKey(
+        MISSING,
+        (str, int, float),
+        "marks of missing cells in any column and any source, with commas, such as '-999, unknown'",
+    ),
+    NodeKey(MISSING_IN, (str, int, float), "the same for one column: missing.age='0, 999'"),
+    NodeKey(DROP, (str,), "columns that are left out, with commas"),
+    NodeKey(
+        IDS,
+        (str,),
+        "how the sample IDs are written alike, with commas: strip, casefold, nfc, unpad (without "
+        "leading zeros), pad-8 (zeros before digits, to 8 of them)",
     ),
     NodeKey(
         "output",

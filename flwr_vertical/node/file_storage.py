@@ -36,7 +36,15 @@ from flwr_vertical.sources import (
     read_source,
     table_name,
 )
-from flwr_vertical.tables import CsvFormat, Kind, Table, checked_ids, read_table, write_table
+from flwr_vertical.tables import (
+    Cleaning,
+    CsvFormat,
+    Kind,
+    Table,
+    checked_ids,
+    read_table,
+    write_table,
+)
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -133,8 +141,9 @@ class FileStorage:
             return Table.of(frame, _stated_kinds(context), party, fitted)
         _refuse_database_keys(party, context)
         how: dict[str, Any] = {"id_column": _id_column(context), "kinds": _stated_kinds(context)}
-        how |= {"party": party, "like": self.load_fitted(context)}
         config = context.node_config
+        how |= {"party": party, "like": self.load_fitted(context)}
+        how |= {"cleaning": Cleaning.of_node_config(config)}
         if Path(str(path)).is_dir():
             return read_source(str(path), **how, dates=_text(config, "csv.dates"))
         return read_table(str(path), **how, csv=CsvFormat.of_node_config(config))
@@ -273,6 +282,7 @@ class FileStorage:
             id_column=_id_column(context),
             dates=_text(config, "csv.dates"),
             secret_file=_secret_file(config, data),
+            cleaning=Cleaning.of_node_config(config),
         )
         return SourceCopy(party_folder(context), party, run_name(context), read)
 

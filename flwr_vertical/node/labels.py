@@ -1,13 +1,16 @@
 """The step by which a party hands its label column to the server."""
 
+import logging
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError, PolicyError
 from flwr_vertical.node.steps import StepGroup, step
 from flwr_vertical.policy.record import key_of, text_of
+from flwr_vertical.tables.readers import label_numbers
+
+logger = logging.getLogger("flwr_vertical")
 
 
 class LabelColumn(StepGroup):
@@ -45,12 +48,12 @@ class LabelColumn(StepGroup):
                 f"party {self.name!r} has no column {column!r} for the labels; "
                 f"its columns are {list(frame.columns)}"
             )
-        values = pd.to_numeric(frame[column], errors="coerce").to_numpy(dtype=float)
-        if np.isnan(values[frame[column].notna().to_numpy()]).any():  # the values stay here
-            raise DataError(
-                f"party {self.name!r}: the labels in column {column!r} must be numbers, and some "
-                "are not; encode them (0 and 1 for two classes)"
-            )
+        values = label_numbers(
+            frame[column],
+            str(self.party.services.run_config.get("positive-label", "")),
+            f"party {self.name!r}: the labels in column {column!r}",
+            logger,  # a class is a value of the table, and an error goes to the server
+        ).to_numpy()
         # Strategies may align further rows before those of the table (fitted donors).
         positions = self.party.positions[-len(values) :]
         # In the aligned order, as the order of the own rows may tell about their IDs; and none

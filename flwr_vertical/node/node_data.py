@@ -15,6 +15,7 @@ from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from flwr_vertical.privacy_ledger.row_identities import OwnRows
 from flwr_vertical.privacy_ledger.run_ledger import RunLedger
 from flwr_vertical.tables import Severity, Table, check_table
+from flwr_vertical.tables.cleaning import DROP, IDS, MISSING_IN
 from flwr_vertical.tables.csv_format import PREFIX
 from flwr_vertical.tables.findings import lines_of, warnings_in
 
@@ -24,8 +25,8 @@ logger = logging.getLogger("flwr_vertical")
 RUN, SEED, SECRET = "node.run", "node.seed", "node.secret"
 _LEDGER, _ROWS, _TABLE = "privacy-ledger", "ledger-rows-of-table", "raw-table"
 # Keys of the node config by which a table is read, and beginnings of such keys.
-_READ_BY = ("data", "table", "query", "id-column")
-_HOW = ("kind.", PREFIX)
+_READ_BY = ("data", "table", "query", "id-column", DROP, IDS)
+_HOW = ("kind.", PREFIX, MISSING_IN)
 _TOLD_OF_TABLE = "node.told-of-table"
 
 

@@ -1,4 +1,4 @@
-"""A party's snapshots: checkpoints that it keeps until the server has a newer one of all nodes.
+"""A party's snapshots: checkpoints that it keeps until all nodes have written newer ones.
 
 ::
 

@@ -13,7 +13,6 @@ from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy.keystream import Keystream
@@ -93,6 +92,8 @@ def gaussian_delta(ratio: float, epsilon: float) -> float:
     epsilon : float
         At least 0.
     """
+    from scipy.special import log_ndtr  # parties import this module with every message
+
     near = log_ndtr(ratio / 2.0 - epsilon / ratio)
     far = epsilon + log_ndtr(-ratio / 2.0 - epsilon / ratio)
     # exp(near) - exp(far), without losing digits where both are small
@@ -117,7 +118,7 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
     ConfigError
         If one is out of range.
     """
-    from scipy.optimize import brentq  # parties import this module with every message
+    from scipy.optimize import brentq  # as above
 
     if not (epsilon > 0.0 and 0.0 < delta < 1.0):
         raise ConfigError(

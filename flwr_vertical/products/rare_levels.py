@@ -1,4 +1,4 @@
-"""Columns of few values: they are told of only where sums leave open which rows have which value.
+"""Columns of few values: in which groups of rows sums do not tell which rows have which value.
 
 With a column of two values, a product with a vector that the server knows is the sum of the vector
 over the rows of one value. If few rows have it, or the group is small, one set of rows alone has

@@ -2,9 +2,8 @@
 
 A sum over few rows tells of each of them. So rows with the same blocks missing form a group. Where
 they are fewer than the minimum, rows that hold the same blocks and perhaps more form one, and count
-the rest as missing; rows for which there is no such group are left out. A column of two values is
-told of only where so many sets of rows could have the rarer one that a sum does not single out
-which.
+the rest as missing; rows for which there is no such group are left out. Products of a column of two
+values open only where so many sets of rows could have the rarer value that they do not tell which.
 """
 
 import math
@@ -32,7 +31,7 @@ _BITS = 62  # of a whole number that holds a row of flags
 
 
 def flag_is_safe(n_rows: int, n_rarer: int, n_vectors: int) -> bool:
-    """Tell whether products of a column of two values leave open which rows have the rarer one."""
+    """Return whether products of a column of two values hide which rows have the rarer one."""
     return levels_are_safe(np.array([n_rows - n_rarer, n_rarer]), n_vectors)
 
 

@@ -176,14 +176,15 @@ def _metrics(result: ResultData) -> Iterator[Section]:
             for name, value in ((name, result.metrics[name]) for name in names)
         ]
         overall = pd.DataFrame({"metric": names, "value": values}, dtype=object)
-        meanings = [meaning_of(name) for name in names]
+        meanings = [result.meanings.get(name) or meaning_of(name) for name in names]
         if any(meanings):
             overall["meaning"] = meanings
         tables.append(subheading("Overall") + dataframe_html(overall, index=False))
     if result.party_metrics:
         frame = pd.DataFrame.from_dict(result.party_metrics, orient="index")
         table = dataframe_html(frame.rename_axis("party"))
-        told = {str(n): meaning_of(str(n)) for n in frame if n not in result.metrics}
+        own = [str(name) for name in frame if name not in result.metrics]
+        told = {name: result.meanings.get(name) or meaning_of(name) for name in own}
         told = {name: text for name, text in told.items() if text}
         words = bullet_list(f"{name}: {text}" for name, text in told.items()) if told else ""
         tables.append(subheading("By party") + table + words)

@@ -13,7 +13,7 @@ from flwr_vertical.results.atomic import atomic_path, write_bytes_atomically, wr
 from flwr_vertical.results.data import ResultData
 from flwr_vertical.results.ledger import Ledger
 from flwr_vertical.results.model import Model
-from flwr_vertical.results.progress import Progress, progress
+from flwr_vertical.results.progress import Progress
 
 __all__ = [
     "Ledger",
@@ -21,7 +21,6 @@ __all__ = [
     "Progress",
     "ResultData",
     "atomic_path",
-    "progress",
     "write_bytes_atomically",
     "write_text_atomically",
 ]

@@ -37,6 +37,8 @@ class ResultData:
         Its settings, as run.
     metrics : dict of str to float, optional
         Overall figures of merit.
+    meanings : dict of str to str, optional
+        What metrics of the strategy's own mean, in a sentence each, for the report.
     history : list of dict, optional
         One entry per round or iteration.
     ledger : Ledger, optional
@@ -110,6 +112,7 @@ class ResultData:
     strategy: str
     settings: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    meanings: dict[str, str] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Ledger)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)

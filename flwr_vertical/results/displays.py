@@ -6,48 +6,84 @@ import contextvars
 import importlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol, SupportsFloat
 
 from flwr_vertical.pages.page import human_seconds
 
 _REDRAW_EVERY_SECONDS = 1.0
 # A run that is over sooner leaves no line in the notebook.
 _SHORT_SECONDS = 0.5
+_MOST_NAMED = 3  # parties of a round
+
+
+class RoundBegun(NamedTuple):
+    """A round that began."""
+
+    number: int
+    step: str
+    names: Sequence[str]  # Who is asked
+    since: float  # Moment of `time.monotonic`
 
 
 class Seen(NamedTuple):
     """What a display shows of a run."""
 
-    done: int  # Steps done, and steps to take as far as that is known
-    total: int | None  # Steps done, and steps to take as far as that is known
+    done: int  # Steps
+    total: int | None  # Steps to take, as far as that is known
     name: str  # What is going on
     seconds: float  # Since the beginning
-    parts: list[str]  # What stands behind it: round, values, rate, time left
+    rate: float  # Steps a second, of late; 0 while that is not known
+    detail: str
+    values: Mapping[str, SupportsFloat]
+    round: RoundBegun | None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until all steps are taken, None while that is not known."""
+        known = self.rate and self.total and self.total > self.done
+        return (self.total - self.done) / self.rate if known and self.total else None
+
+    @property
+    def parts(self) -> list[str]:
+        """What stands behind the count: round, values, detail, rate and time left."""
+        parts = []
+        if self.round is not None:
+            few = 0 < len(self.round.names) <= _MOST_NAMED
+            who = ", ".join(self.round.names) if few else f"{len(self.round.names)} parties"
+            parts.append(f"round {self.round.number}: {self.round.step} at {who}")
+        parts += [f"{name.replace('_', ' ')} {_number(v)}" for name, v in self.values.items()]
+        if self.detail:
+            parts.append(self.detail)
+        if self.rate:
+            each = human_seconds(1 / self.rate)
+            parts.append(f"{self.rate:.3g} it/s" if self.rate >= 1 else f"{each}/it")
+        if self.left is not None:
+            parts.append(f"{human_seconds(self.left)} left")
+        return parts
+
+
+def _number(value: SupportsFloat) -> str:
+    try:
+        return f"{float(value):.6g}"
+    except (TypeError, ValueError):  # a display must never stop a run
+        return str(value)
 
 
 class Display(Protocol):
-    """Shows how far a run is, on a clock of its own, until it is stopped."""
+    """Asks how far a run is, on a clock of its own, until it is stopped."""
 
-    def count(self, done: int, total: int | None, name: str) -> None:
-        """Take note of the count; called often, so it must cost nothing."""
-
-    def show(self, seen: Seen) -> None:
-        """Show all of it."""
-
-    def stop(self, seen: Seen, end: str) -> None:
-        """Show how it ended, in words, and stop."""
+    def stop(self, end: str) -> None:
+        """Show the last state, and how it ended, in words."""
 
 
-def open_display(
-    stream: IO[str] | None, title: str, seen: Seen, ask: Callable[[], Seen]
-) -> Display | None:
+def open_display(stream: IO[str] | None, title: str, ask: Callable[[], Seen]) -> Display | None:
     """Return a display: of a notebook, or of a terminal; None where neither is there."""
     if stream is None and in_notebook():
         return NotebookLine(title, ask)
     stream = stream or sys.stderr
-    return TerminalBar(stream, title, seen) if stream.isatty() else None
+    return TerminalBar(stream, title, ask) if stream.isatty() else None
 
 
 def in_notebook() -> bool:
@@ -58,46 +94,37 @@ def in_notebook() -> bool:
 
 
 class TerminalBar:
-    """A bar of rich's, which redraws itself."""
+    """A line with a bar in a terminal, drawn anew some times a second."""
 
-    def __init__(self, stream: IO[str], title: str, seen: Seen) -> None:
+    def __init__(self, stream: IO[str], title: str, ask: Callable[[], Seen]) -> None:
         from rich.console import Console
-        from rich.markup import escape as escape_markup
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-        )
+        from rich.live import Live
 
-        # Step names and details may hold square brackets, which rich would read as styles.
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[step]}", markup=False),
-            TextColumn("{task.fields[detail]}", markup=False, style="dim"),
-            console=Console(file=stream),
-        )
-        self._bar.start()
-        self._task = self._bar.add_task(
-            escape_markup(title), total=seen.total, completed=seen.done, step="", detail=""
-        )
+        self._title, self._ask = title, ask
+        console = Console(file=stream)
+        self._live = Live(console=console, get_renderable=self._line, refresh_per_second=10)
+        self._live.start()
 
-    def count(self, done: int, total: int | None, name: str) -> None:
+    def stop(self, end: str) -> None:
         """See `Display`."""
-        self._bar.update(self._task, completed=done, total=total, step=name)
+        self._live.stop()
 
-    def show(self, seen: Seen) -> None:
-        """See `Display`."""
-        self._bar.update(self._task, detail=", ".join(seen.parts))
+    def _line(self) -> Any:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
 
-    def stop(self, seen: Seen, end: str) -> None:
-        """See `Display`."""
-        self.show(seen)
-        self._bar.stop()
+        # Step names and details are no markup: they may hold square brackets.
+        seen, line = self._ask(), Table.grid(padding=(0, 1))
+        line.add_row(
+            Text(self._title, "bold"),
+            ProgressBar(seen.total, seen.done, width=30),
+            Text(f"{seen.done}/{'?' if seen.total is None else seen.total}"),
+            Text(human_seconds(seen.seconds)),
+            Text(seen.name),
+            Text(", ".join(seen.parts), "dim"),
+        )
+        return line
 
 
 class NotebookLine:
@@ -116,15 +143,10 @@ class NotebookLine:
         self._thread = threading.Thread(target=run, args=(self._redraw,), daemon=True)
         self._thread.start()
 
-    def count(self, done: int, total: int | None, name: str) -> None:
-        """See `Display`; the line asks for the count when it is drawn."""
-
-    def show(self, seen: Seen) -> None:
-        """See `Display`; the line asks for it when it is drawn."""
-
-    def stop(self, seen: Seen, end: str) -> None:
+    def stop(self, end: str) -> None:
         """See `Display`."""
         self._over.set()
+        seen = self._ask()
         with self._drawing:
             short = seen.seconds < _SHORT_SECONDS and end == "done"
             last = f"{self._title}: {end} after {human_seconds(seen.seconds)}"

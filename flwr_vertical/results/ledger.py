@@ -57,14 +57,18 @@ class _Messages:
         self._seconds.append(message.seconds)
 
     def __len__(self) -> int:
-        return len(self._round)
+        return len(self._seconds)  # which is written last
 
-    def __iter__(self) -> Iterator[Message]:
-        kinds = list(self._kinds)
-        columns = zip(self._round, self._kind, *self._whole.values(), self._seconds, strict=True)
+    def since(self, first: int = 0) -> Iterator[Message]:
+        """Yield the messages from one on; another thread may be writing further ones."""
+        part, kinds = slice(first, len(self)), list(self._kinds)
+        whole = [column[part] for column in self._whole.values()]
+        columns = zip(self._round[part], self._kind[part], *whole, self._seconds[part], strict=True)
         for number, kind, down, up, values, seconds in columns:
             step, mode, party = kinds[kind]
             yield Message(number, step, mode, party, down, up, values, seconds)
+
+    __iter__ = since
 
 
 class Spending(NamedTuple):
@@ -152,6 +156,10 @@ class Ledger:
     def spendings(self, first: int = 0) -> list[Spending]:
         """Return what was spent, in the order of writing, from an entry on."""
         return self._spendings[first:]
+
+    def since(self, first: int) -> Iterator[Message]:
+        """Return the messages from an entry on; may be asked by another thread during a run."""
+        return self._messages.since(first)
 
     @property
     def rounds(self) -> int:

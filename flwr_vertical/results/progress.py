@@ -11,14 +11,12 @@ from types import TracebackType
 from typing import IO, SupportsFloat, overload
 
 from flwr_vertical.pages.page import human_seconds
-from flwr_vertical.results.displays import Display, Seen, open_display
+from flwr_vertical.results.displays import Display, RoundBegun, Seen, open_display
 
 logger = logging.getLogger("flwr_vertical")
 
 _LOG_EVERY_SECONDS = 5.0
 _LOG_EVERY_SHARE = 0.10
-_DRAW_EVERY_SECONDS = 0.1
-_MOST_NAMED = 3  # parties of a round
 # The rate is that of the last half minute, once there is a second of it.
 _WINDOW_SECONDS, _SHORTEST_SECONDS, _MARK_EVERY_SECONDS = 30.0, 1.0, 0.25
 
@@ -61,28 +59,16 @@ class Progress:
     ) -> None:
         self.title = title
         self.done = 0
-        self._total = total
+        self.total = total
         self._enabled = enabled
         self._stream = stream
         self._display: Display | None = None
-        self._round = ""
+        self._round: RoundBegun | None = None
         self._started = self._last_time = time.monotonic()
         self._last_done = 0
         self._name = ""
-        self._drawn = 0.0
         self._latest: tuple[str, dict[str, SupportsFloat]] = "", {}
         self._marks: deque[tuple[float, int]] = deque([(self._started, 0)])
-
-    @property
-    def total(self) -> int | None:
-        """Number of steps to take, or None while it is unknown."""
-        return self._total
-
-    @total.setter
-    def total(self, total: int | None) -> None:
-        self._total = total
-        if self._display is not None:
-            self._display.count(self.done, total, self._name)
 
     @overload
     def step(
@@ -116,21 +102,16 @@ class Progress:
             self._name = name
             self.done += 1 if advance is None else advance
         else:
-            if advance is not None and advance != self._total:
-                self.total = int(advance)
+            self.total = self.total if advance is None else int(advance)
             self.done = int(name)
         now = time.monotonic()
         self._mark(now)
-        if self._display is not None:
-            self._display.count(self.done, self._total, self._name)
-            self._latest = detail, values
-            if now - self._drawn >= _DRAW_EVERY_SECONDS:
-                self._draw(now)
-        elif self._due(now):
+        self._latest = detail, values
+        if self._display is None and self._due(now):
             self._last_time, self._last_done = now, self.done
-            of = f"/{self._total}" if self._total else ""
-            share = f" ({self.done / self._total:.0%})" if self._total else ""
-            tail = "".join(f", {part}" for part in self._parts(now, detail, values))
+            of = f"/{self.total}" if self.total else ""
+            share = f" ({self.done / self.total:.0%})" if self.total else ""
+            tail = "".join(f", {part}" for part in self.seen()._replace(round=None).parts)
             what = f"{self._name} " if self._name else ""
             logger.info("%s: %s%d%s%s%s", self.title, what, self.done, of, share, tail)
 
@@ -146,12 +127,7 @@ class Progress:
         names : sequence of str
             Who is asked.
         """
-        if self._display is None:
-            return
-        few = 0 < len(names) <= _MOST_NAMED
-        who = ", ".join(names) if few else f"{len(names)} parties"
-        self._round = f"round {number}: {step} at {who}"
-        self._draw(time.monotonic())
+        self._round = RoundBegun(number, step, names, time.monotonic())
 
     def _mark(self, now: float) -> None:
         """Remember when how much was done, as far as the rate needs it."""
@@ -168,30 +144,12 @@ class Progress:
         since, done = self._marks[0]
         return (self.done - done) / (now - since) if now - since >= _SHORTEST_SECONDS else 0.0
 
-    def _parts(self, now: float, detail: str, values: dict[str, SupportsFloat]) -> list[str]:
-        """Return what stands behind the count: values, detail, rate and time left."""
-        parts = [f"{name.replace('_', ' ')} {_number(value)}" for name, value in values.items()]
-        if detail:
-            parts.append(detail)
-        if rate := self._rate(now):
-            parts.append(f"{rate:.3g} it/s" if rate >= 1 else f"{human_seconds(1 / rate)}/it")
-            if self._total and self._total > self.done:
-                parts.append(f"{human_seconds((self._total - self.done) / rate)} left")
-        return parts
-
-    def _seen(self) -> Seen:
-        """Return what a display shows; also called by a display's own thread."""
+    def seen(self) -> Seen:
+        """Return what a display shows; may be called by another thread."""
         now = time.monotonic()
         detail, values = self._latest
-        parts = [self._round] if self._round else []
-        parts += self._parts(now, detail, values)
-        return Seen(self.done, self._total, self._name, now - self._started, parts)
-
-    def _draw(self, now: float) -> None:
-        """Bring the text beside the bar up to date."""
-        self._drawn = now
-        if self._display is not None:
-            self._display.show(self._seen())
+        spent, rate = now - self._started, self._rate(now)
+        return Seen(self.done, self.total, self._name, spent, rate, detail, values, self._round)
 
     def __enter__(self) -> Progress:
         self._started = self._last_time = time.monotonic()
@@ -210,8 +168,8 @@ class Progress:
         if self._display is not None:
             display, self._display = self._display, None
             try:
-                self._round = ""
-                display.stop(self._seen(), end)
+                self._round = None
+                display.stop(end)
             finally:
                 _drawing.release()
         elif self._enabled:
@@ -221,8 +179,8 @@ class Progress:
     def _due(self, now: float) -> bool:
         if now - self._last_time >= _LOG_EVERY_SECONDS:
             return True
-        return bool(self._total) and (
-            self.done - self._last_done >= _LOG_EVERY_SHARE * (self._total or 1)
+        return bool(self.total) and (
+            self.done - self._last_done >= _LOG_EVERY_SHARE * (self.total or 1)
         )
 
     def _open_display(self) -> None:
@@ -230,20 +188,8 @@ class Progress:
             return
         # A display must never stop a run: without rich, or with an odd terminal, lines are logged.
         try:
-            self._display = open_display(self._stream, self.title, self._seen(), self._seen)
+            self._display = open_display(self._stream, self.title, self.seen)
         except Exception as error:
             logger.debug("no progress bar: %s", error)
         if self._display is None:
             _drawing.release()
-
-
-def _number(value: SupportsFloat) -> str:
-    try:
-        return f"{float(value):.6g}"
-    except (TypeError, ValueError):  # a display must never stop a run
-        return str(value)
-
-
-def progress(title: str, total: int | None = None, *, enabled: bool = True) -> Progress:
-    """Return a `Progress`: ``with progress("FKNN", total=12) as p: p.step("distances")``."""
-    return Progress(title, total, enabled=enabled)

@@ -116,6 +116,7 @@ def load(folder: Path, kind: type[_Kind]) -> _Kind:
         **{name: _revive(index[name]) for name in ("settings", "metrics", "history", "notes")},
         **{name: _revive(index[name]) for name in ("parties", "party_metrics")},
         needed_keys=_revive(index.get("needed_keys", {})),
+        meanings=index.get("meanings", {}),
         **index.get("header", {}),
         disclosure=[(who, learns) for who, learns in index["disclosure"]],
         ledger=Ledger.from_frames(
@@ -304,6 +305,7 @@ def _index_text(result: ResultData, files: dict[str, Any]) -> str:
         "header": {name: getattr(result, name) for name in _HEADER},
         "settings": result.settings,
         "metrics": result.metrics,
+        "meanings": result.meanings,
         "party_metrics": result.party_metrics,
         "parties": result.parties,
         "notes": result.notes,

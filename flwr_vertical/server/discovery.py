@@ -47,6 +47,7 @@ class Presence:
         until: float | None = None,
     ) -> None:
         self.patience = patience
+        self.here: list[int] = []  # node IDs, as `wait` saw them last
         self.until = time.monotonic() + patience if until is None else until
         self._expected = list(expected or ())
         self._arbiter_for = arbiter_for
@@ -69,7 +70,7 @@ class Presence:
         one = self._arbiter_for
         needed = f"; one of them is the arbiter, which {one} needs" if one else ""
         while True:
-            node_ids = list(grid.get_node_ids())
+            self.here = node_ids = list(grid.get_node_ids())
             if len(node_ids) >= wanted:
                 return node_ids
             if not self.left:

@@ -112,7 +112,7 @@ class Federation(Nodes):
         return here if unkept and here else answers
 
     def keep(self, name: str, make: Callable[[], Payload]) -> Payload:
-        """Return what the server works out from values that are not kept, and keep that instead.
+        """Compute values on the server, and journal them in place of the replies behind them.
 
         Parameters
         ----------

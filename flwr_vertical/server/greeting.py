@@ -7,7 +7,7 @@ from typing import Any
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from flwr_vertical.errors import PartyError
+from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.grids.proxy import reopen, silent
 from flwr_vertical.protocol import pins, private_sum
 from flwr_vertical.protocol.codec import Payload, decode
@@ -72,7 +72,9 @@ class Greeting:
             limit = None if asked == first else self._limit(bool(first))
             try:
                 self._send(requests, enough, limit)
+                nodes_by_name(heard)
             except PartyError as error:
+                nodes_by_name(heard)  # of three that answer two may have one name
                 if error.party in self._nodes:  # it has told no name
                     raise self._named(error, heard) from error
                 raise
@@ -112,6 +114,23 @@ class Greeting:
         here = [(greeting["role"], greeting["party"]) for greeting in greetings]
         has_arbiter = self._arbiter_for is None or "arbiter" in [role for role, _ in here]
         return has_arbiter and {n for role, n in here if role == "party"} >= self._expected
+
+
+def nodes_by_name(greetings: Mapping[int, Payload]) -> dict[str, int]:
+    """Return which node has which name, the arbiter as `ARBITER`; refuse two of one name."""
+    nodes: dict[str, int] = {}
+    for node_id, greeting in sorted(greetings.items()):
+        is_arbiter = greeting["role"] == "arbiter"
+        name = ARBITER if is_arbiter else greeting["party"]
+        if name in nodes:
+            raise ConfigError(
+                "two nodes have the role 'arbiter'; a run has at most one"
+                if is_arbiter
+                else f"two nodes call themselves {name!r}; give each SuperNode its own party name "
+                "in its node config"
+            )
+        nodes[name] = node_id
+    return nodes
 
 
 def keys_of_run(

@@ -1,7 +1,7 @@
 """What the server keeps so that parties recognise labels of earlier runs, without seeing them.
 
-A secret in a file of the server's own. From it and from the labels follow numbers that are the same
-whenever the labels are, and that say nothing of these to who has not the secret.
+From the labels and a secret, which lies in a file of the server's own, the server computes numbers.
+They are the same whenever the labels are, and without the secret they tell nothing of the labels.
 """
 
 import hashlib

@@ -27,7 +27,7 @@ from flwr_vertical.protocol.messages import (
 )
 from flwr_vertical.protocol.pins import RETURNED
 from flwr_vertical.server.discovery import Presence
-from flwr_vertical.server.greeting import Greeting, keys_of_run
+from flwr_vertical.server.greeting import Greeting, keys_of_run, nodes_by_name
 from flwr_vertical.server.journal import Journal, JournalEntry
 from flwr_vertical.server.label_memory import LabelMemory
 from flwr_vertical.server.recovery import ReturnedNode, exchange_patiently, find_all, say_farewell
@@ -58,18 +58,7 @@ def make_roster(
 ) -> Roster:
     """Make the roster from the nodes' greetings."""
     check_versions(greetings)
-    nodes: dict[str, int] = {}
-    for node_id, greeting in sorted(greetings.items()):
-        is_arbiter = greeting["role"] == "arbiter"
-        name = ARBITER if is_arbiter else greeting["party"]
-        if name in nodes:
-            raise ConfigError(
-                "two nodes have the role 'arbiter'; a run has at most one"
-                if is_arbiter
-                else f"two nodes call themselves {name!r}; give each SuperNode its own party name "
-                "in its node config"
-            )
-        nodes[name] = node_id
+    nodes = nodes_by_name(greetings)
     roster = Roster(sorted(set(nodes) - {ARBITER}), nodes)
     absent = sorted(set(expected or ()) - set(roster.parties))
     if absent:

@@ -14,7 +14,7 @@ from flwr_vertical.sources.address import DUCKDB, POSTGRESQL, SQLITE, is_databas
 from flwr_vertical.sources.columns import SourceColumns, in_order, with_ids
 from flwr_vertical.sources.folders import read_folder
 from flwr_vertical.sources.statements import Wanted
-from flwr_vertical.tables import Kind, Table, read_table
+from flwr_vertical.tables import Cleaning, Kind, Table, read_table
 from flwr_vertical.tables.findings import DataWarning
 
 _READERS = {POSTGRESQL: postgres.read, DUCKDB: duckdb_file.read, SQLITE: sqlite_file.read}
@@ -32,6 +32,7 @@ def read_source(
     like: Table | None = None,
     dates: str | None = None,
     secret_file: str | os.PathLike[str] | None = None,
+    cleaning: Cleaning | None = None,
     **options: Any,
 ) -> Table:
     """Read a party's table from a file, a folder of Parquet files or a database.
@@ -59,6 +60,8 @@ def read_source(
         ``"days"`` makes dates days since 1970-01-01. By default they are text, with a warning.
     secret_file : path-like, optional
         A file with the password of a PostgreSQL user.
+    cleaning : Cleaning, optional
+        See `flwr_vertical.tables.read_table`.
     **options
         Further options of `flwr_vertical.tables.read_table`, for a file.
 
@@ -87,11 +90,11 @@ def read_source(
             )
         return read_table(
             data, id_column=id_column, kinds=kinds, party=party, columns=columns, like=like,
-            **options,
+            cleaning=cleaning, **options,
         )  # fmt: skip
     frame, where, notes = read_frame(
         data, table=table, query=query, id_column=id_column, columns=columns, dates=dates,
-        secret_file=secret_file,
+        secret_file=secret_file, cleaning=cleaning,
     )  # fmt: skip
     for note in notes:
         warnings.warn(note, DataWarning, stacklevel=2)
@@ -110,6 +113,7 @@ def read_frame(
     columns: Sequence[str] | None = None,
     dates: str | None = None,
     secret_file: str | os.PathLike[str] | None = None,
+    cleaning: Cleaning | None = None,
 ) -> tuple[pd.DataFrame, str, list[str]]:
     """Read a folder or a database into a frame that `Table.of` has yet to check.
 
@@ -143,6 +147,7 @@ def read_frame(
         made = SourceColumns(where, days)
         frame = read_folder(Path(data), _with_ids_first(columns, id_column), made)
         frame = with_ids(frame, id_column, where)
+    frame = (cleaning or Cleaning()).apply(frame, where)
     return (frame if columns is None else frame[list(columns)]), where, made.notes
 
 

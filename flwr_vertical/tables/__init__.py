@@ -5,14 +5,16 @@ cell.
 """
 
 from flwr_vertical.tables.checks import check_table
+from flwr_vertical.tables.cleaning import Cleaning
 from flwr_vertical.tables.csv_format import CsvFormat
 from flwr_vertical.tables.findings import DataWarning, Finding, Severity
 from flwr_vertical.tables.kinds import Kind, infer_kinds, is_discrete, is_numeric
-from flwr_vertical.tables.readers import read_frame, read_labels, read_table
+from flwr_vertical.tables.readers import label_numbers, read_frame, read_labels, read_table
 from flwr_vertical.tables.table import Table, checked_ids
 from flwr_vertical.tables.writers import write_table
 
 __all__ = [
+    "Cleaning",
     "CsvFormat",
     "DataWarning",
     "Finding",
@@ -24,6 +26,7 @@ __all__ = [
     "infer_kinds",
     "is_discrete",
     "is_numeric",
+    "label_numbers",
     "read_frame",
     "read_labels",
     "read_table",

@@ -14,6 +14,7 @@ from pandas.api import types
 
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.tables import text_numbers
+from flwr_vertical.tables.cleaning import DROP, MISSING_IN
 from flwr_vertical.tables.conversion import is_text
 from flwr_vertical.tables.dtypes import plain_column
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
@@ -32,7 +33,7 @@ from flwr_vertical.tables.table import Table, check_shape, check_values
 FEW_FRACTIONS, FEW_FRACTIONS_ROWS = 10, 50
 MOSTLY_MISSING = 0.95
 # Numbers by which missing cells are often coded; 99 and -1 are too often real.
-SENTINELS = (-9, -99, -999, -9999, -99999, 999, 9999, 99999, 999999)
+SENTINELS = (0, -9, -99, -999, -9999, -99999, 999, 9999, 99999, 999999)
 
 Step = Callable[[str], None]
 
@@ -64,15 +65,16 @@ def check_table(
         Errors, for which `Table.of` would refuse the table, then warnings, then notes; each in
         the order of the columns. Those of how the table was read come first.
     """
-    found = list(data.reading) if isinstance(data, Table) else []
     frame = data.frame if isinstance(data, Table) else data
     kinds = kinds or {}
+    known = {*kinds, *stated}
+    found = list(data.reading) if isinstance(data, Table) else []
+    found = [one for one in found if one.code != "leading-zeros" or one.column not in known]
     try:
         check_shape(frame, "the table")
     except DataError as error:
         return [*found, Finding(Severity.ERROR, "shape", "", *_parts(error))]
     found += check_ids(frame.index)
-    known = {*kinds, *stated}
     # What the reader left as text, and has said so.
     known |= {one.column for one in found if one.code == "ambiguous-numbers"}
     for name, column in frame.items():
@@ -105,7 +107,8 @@ def _check_column(
         code = "infinite" if "infinite" in str(error) else "type"
         code = "kinds" if isinstance(error, ConfigError) else code
         code = "no-values" if observed.empty else code
-        yield Finding(Severity.ERROR, code, name, *_parts(error), examples_of(observed[:3]))
+        mend = {DROP: name} if code == "no-values" else {}
+        yield Finding(Severity.ERROR, code, name, *_parts(error), examples_of(observed[:3]), mend)
         return
     plain = single[name]
     observed = plain.dropna()
@@ -168,7 +171,8 @@ def _check_constant(name: str, distinct: int, n_observed: int) -> Iterator[Findi
             "constant",
             name,
             f"all {n_observed:,} observed cells are the same",
-            "drop it: it tells nothing, and regressions leave it out",
+            "drop it (drop-columns): it tells nothing, and regressions leave it out",
+            mend={DROP: name},
         )
 
 
@@ -179,24 +183,16 @@ def _check_numbers(name: str, values: npt.NDArray[np.float64], stated: bool) -> 
     if low == high:
         return
     for sentinel in SENTINELS:
-        if sentinel in (low, high):
-            others = values[values != sentinel]
-            inside = float(others.min()) <= 0 <= float(others.max()) or np.sign(
-                others.min()
-            ) != np.sign(sentinel)
-            near = float(others.min()) if sentinel < 0 else float(others.max())
-            spread = float(others.max() - others.min())
-            # Far beyond all others, or the only ones with this sign and further away than they.
-            if abs(sentinel - near) > max(spread, 1.0) and (inside or abs(sentinel) > 2 * spread):
-                count = int(np.count_nonzero(values == sentinel))
-                yield Finding(
-                    Severity.WARNING,
-                    "sentinel",
-                    name,
-                    f"{count:,} cells lie far from all others and look like a code for missing",
-                    "leave these cells empty if they are missing",
-                    (str(sentinel),),
-                )
+        if sentinel in (low, high) and (count := _looks_missing(values, sentinel)):
+            yield Finding(
+                Severity.WARNING,
+                "sentinel",
+                name,
+                f"{count:,} cells lie far from all others and look like a code for missing",
+                f"state missing.{name}={str(sentinel)!r} if these cells are missing",
+                (str(sentinel),),
+                {MISSING_IN + name: str(sentinel)},
+            )
     if _are_compact_dates(values, low, high):
         yield Finding(
             Severity.WARNING,
@@ -230,6 +226,23 @@ def _check_numbers(name: str, values: npt.NDArray[np.float64], stated: bool) -> 
                 f"state kind.{name}='ordinal' or 'categorical' if they are grades or codes",
                 examples_of(f"{value:g}" for value in head),
             )
+
+
+def _looks_missing(values: npt.NDArray[np.float64], sentinel: int) -> int:
+    """Return how many of these numbers are probably a code for missing, 0 if none are."""
+    others = values[values != sentinel]
+    count = len(values) - len(others)
+    least, most = float(others.min()), float(others.max())
+    spread = most - least
+    gap = least - sentinel if sentinel < least else sentinel - most
+    inside = least <= 0 <= most or np.sign(least) != np.sign(sentinel)
+    # Far beyond all others, or the only ones with this sign and further away than they.
+    far = gap > max(spread, 1.0) and (inside or abs(sentinel) > 2 * spread)
+    # The same negative number again and again, and no other negative one.
+    lonely = sentinel <= -99 and least >= 0 and count > 2
+    if sentinel == 0:  # classes and counts begin with it
+        far = far and len(np.unique(others)) >= FEW_FRACTIONS
+    return count if far or lonely else 0
 
 
 def _are_compact_dates(values: npt.NDArray[np.float64], low: float, high: float) -> bool:

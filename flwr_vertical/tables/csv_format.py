@@ -78,7 +78,8 @@ class CsvFormat:
     @classmethod
     def of_node_config(cls, config: Mapping[str, Any]) -> Self:
         """Return what the keys ``csv.*`` of a node config state."""
-        return cls.of({key: value for key, value in config.items() if key.startswith(PREFIX)})
+        stated = {key: value for key, value in config.items() if key.startswith(PREFIX)}
+        return cls.of({key: value for key, value in stated.items() if key != f"{PREFIX}missing"})
 
 
 def _separator(value: object) -> str:

@@ -16,20 +16,18 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from flwr_vertical.errors import DataError
+from flwr_vertical.tables.cleaning import Cleaning
 from flwr_vertical.tables.conversion import convert_texts
 from flwr_vertical.tables.csv_format import CsvFormat
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
+from flwr_vertical.tables.ids import integers_of
 from flwr_vertical.tables.sniffing import sniff_encoding, sniff_separator, whole_lines
 
 # Before 3.1, pandas by default misread the last digit of some floats; since then it never does.
 _OLD_PANDAS = tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1)
 _EXACT_FLOATS: dict[str, Any] = {"float_precision": "round_trip"} if _OLD_PANDAS else {}
-# What an integer prints as, with at most 18 digits to fit 64 bits.
-_CANONICAL_INTEGER = "^(?:0|-?[1-9][0-9]{0,17})$"
 # pandas' own marks. They are listed because IDs such as "NA" (Namibia) must not be taken for
 # missing.
 _MISSING_MARKS = [
@@ -51,6 +49,7 @@ class _File:
     separator: str = ","
     header: list[str] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
+    cleaning: Cleaning = field(default_factory=Cleaning)
 
     def bytes(self) -> BinaryIO:
         zipped = self.path.name.lower().endswith(".gz")
@@ -70,7 +69,10 @@ class _File:
                 index_col=False,
                 keep_default_na=False,
                 na_values={
-                    name: [""] if name in self.ids else _MISSING_MARKS for name in self.header
+                    name: [""]
+                    if name in self.ids
+                    else [*_MISSING_MARKS, *self.cleaning.marks(name)]
+                    for name in self.header
                 },
                 low_memory=False,
                 **_EXACT_FLOATS,
@@ -84,14 +86,14 @@ class _File:
 
 
 def read_csv(
-    path: Path, id_column: str | None, usual: str, stated: CsvFormat
+    path: Path, id_column: str | None, usual: str, stated: CsvFormat, cleaning: Cleaning
 ) -> tuple[pd.DataFrame, tuple[Finding, ...]]:
     """Read a CSV file into a frame indexed by sample ID.
 
     Shapes: returns (n_samples, n_columns).
     """
     findings: list[Finding] = []
-    file = _File(path)
+    file = _File(path, cleaning=cleaning)
     file.encoding = stated.encoding or _encoding(file, findings)
     file.separator = stated.separator or _separator(file, usual, findings)
     with file.bytes() as raw, io.TextIOWrapper(raw, file.encoding, newline="") as stream:
@@ -131,6 +133,7 @@ def _encoding(file: _File, findings: list[Finding]) -> str:
             f"state csv.encoding='{encoding}' if the examples look right, else the right one, "
             "such as 'cp1250' (Central European) or 'mac-roman'",
             examples_of(shown),
+            {"csv.encoding": encoding},
         )
     )
     return encoding
@@ -149,6 +152,7 @@ def _separator(file: _File, usual: str, findings: list[Finding]) -> str:
                 "",
                 f"the lines can be split at {shown}; read with {_name(found[0])}",
                 f"state csv.separator={_key(found[0])} if that is right, else the right one",
+                mend={"csv.separator": _NAMES.get(found[0], found[0])},
             )
         )
     return found[0] if found else usual
@@ -175,15 +179,18 @@ def _hinting(error: Exception, file: _File, stated: CsvFormat) -> Exception:
 
 def _say_format(file: _File, usual: str, stated: CsvFormat, findings: list[Finding]) -> None:
     """Note what was found out and is not usual."""
-    said = []
+    said: list[str] = []
+    mend: dict[str, str] = {}
     if stated.separator is None and file.separator != usual:
         said.append(f"separator {_name(file.separator)}")
+        mend["csv.separator"] = _NAMES.get(file.separator, file.separator)
     if (
         stated.encoding is None
         and file.encoding != "utf-8-sig"
         and not any(one.code == "encoding" for one in findings)
     ):
         said.append(f"encoding {file.encoding}")
+        mend["csv.encoding"] = file.encoding
     if said:
         findings.insert(
             0,
@@ -193,6 +200,7 @@ def _say_format(file: _File, usual: str, stated: CsvFormat, findings: list[Findi
                 "",
                 f"found out of the file: {', '.join(said)}",
                 "state the keys csv.* to have it read so in any case",
+                mend=mend,
             ),
         )
 
@@ -220,6 +228,7 @@ def _leading_zeros(file: _File, frame: pd.DataFrame, columns: Sequence[str]) -> 
             f"state kind.{name}='categorical' if they are codes; a letter before the digits keeps "
             "the zeros",
             examples_of(dict.fromkeys(found)),
+            {f"kind.{name}": "categorical"},
         )
         for name, found in cells.items()
     ]
@@ -228,11 +237,7 @@ def _leading_zeros(file: _File, frame: pd.DataFrame, columns: Sequence[str]) -> 
 def _with_ids(frame: pd.DataFrame, id_column: str) -> pd.DataFrame:
     """Index a frame by its IDs, as integers only if each is written as an integer prints."""
     frame = frame.set_index(id_column)
-    texts = frame.index.rename(frame.index.name or None)
-    frame.index = texts
-    cells = pa.array(texts.to_numpy(dtype=object), type=pa.large_string(), from_pandas=True)
-    if not texts.hasnans and pc.all(pc.match_substring_regex(cells, _CANONICAL_INTEGER)).as_py():
-        frame.index = texts.astype("int64")
+    frame.index = integers_of(frame.index.rename(frame.index.name or None))
     return frame
 
 

@@ -1,7 +1,7 @@
 """What a check of a table finds: where, how bad, what was seen and what to do."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -36,6 +36,8 @@ class Finding:
         What to do.
     examples : tuple of str, optional
         Some values, for the eyes of the table's owner only.
+    mend : mapping of str to str, optional
+        Keys of the node config by which it would not be found any more.
     """
 
     severity: Severity
@@ -44,6 +46,7 @@ class Finding:
     seen: str
     advice: str = ""
     examples: tuple[str, ...] = ()
+    mend: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def text(self, values: bool = True) -> str:
         """Return it as one line.
@@ -67,6 +70,7 @@ class Finding:
             "seen": self.seen,
             "advice": self.advice,
             "examples": list(self.examples),
+            "mend": dict(self.mend),
         }
 
 

@@ -1,7 +1,7 @@
 """Look at sample IDs before a run: in one table, and whether those of several tables meet."""
 
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,24 +13,24 @@ from pandas.api import types
 
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
+from flwr_vertical.tables.ids import unpadded
 from flwr_vertical.tables.table import checked_ids
 
 INTEGER, TEXT = "integer", "text"
-_KEY = "state normalise-ids='{}' in the run config, or write IDs in the same way at every party"
-
-# How IDs could be made equal, and what to do to have it so.
+# What IDs may differ by, how they are made equal, and the step of normalise-ids that does it.
 _REPAIRS: dict[str, tuple[Callable[[str], str], str]] = {
-    "white space": (str.strip, _KEY.format("strip")),
-    "upper and lower case": (str.casefold, _KEY.format("casefold")),
-    "the Unicode form (NFC, NFD)": (
-        lambda text: unicodedata.normalize("NFC", text),
-        _KEY.format("nfc"),
-    ),
-    "leading zeros": (
-        lambda text: text.lstrip("0") or "0",
-        "write IDs in the same way at every party",
-    ),
+    "white space": (str.strip, "strip"),
+    "upper and lower case": (str.casefold, "casefold"),
+    "the Unicode form (NFC, NFD)": (lambda text: unicodedata.normalize("NFC", text), "nfc"),
+    "leading zeros": (unpadded, "unpad"),
 }
+
+
+def _advice(steps: str) -> str:
+    others = " (or in the run config, for all)" if "unpad" not in steps else ""
+    return (
+        f"state normalise-ids='{steps}' in the node config{others}, or write IDs alike everywhere"
+    )
 
 
 def type_of_ids(index: "pd.Index[Any]") -> str:
@@ -51,19 +51,23 @@ def check_ids(index: "pd.Index[Any]") -> Iterator[Finding]:
         seen, _, advice = str(error).removeprefix("the table ").rpartition("; ")
         repeated = index[index.duplicated()].dropna().unique()[:3]
         yield Finding(Severity.ERROR, "ids", "", seen, advice, examples_of(repeated))
-        return
+        ids = index.dropna().unique()  # what else there is to be said is said at once
     if isinstance(index, pd.MultiIndex) or type_of_ids(ids) != TEXT:
         return
     values = np.asarray(ids, dtype=object)
     texts = pa.array(values, type=pa.large_string())
     if (padded := _share(texts, "^\\s|\\s$")).any():
         seen = f"{int(padded.sum()):,} IDs begin or end with white space"
-        yield _found("space", seen, _KEY.format("strip"), ids[padded])
+        yield _found("space", seen, _advice("strip"), ids[padded], mend={"normalise-ids": "strip"})
+    if (blank := _share(texts, "^\\s*$")).any():
+        yield _found(
+            "blank", f"{int(blank.sum()):,} IDs are blank", "give such a row an ID", ids[blank]
+        )
     digits = _share(texts, "^\\s*[0-9]+\\s*$")
     zeros = _share(texts, "^\\s*0[0-9]+\\s*$")
     if digits.all() and zeros.any():
         seen = f"IDs are text for {int(zeros.sum()):,} leading zeros; they never match integers"
-        advice = "write IDs in the same way at every party, with the zeros"
+        advice = "write them so at every party, or state normalise-ids='unpad' in the node config"
         yield _found("zeros", seen, advice, ids[zeros], Severity.NOTE)
     elif digits.all():
         seen = "IDs are text though all of them are whole numbers; they never match integers"
@@ -120,6 +124,20 @@ def check_overlap_of(indices: "Mapping[str, pd.Index[Any]]") -> Iterator[Finding
             yield from _check_pair(one, indices[one], other, indices[other])
 
 
+def steps_for(index: "pd.Index[Any]", steps: Sequence[str]) -> list[str]:
+    """Return which steps of normalise-ids change IDs of one table, and make no two of them equal.
+
+    Shapes: index (n_samples,): unique sample IDs.
+    """
+    texts, found = [*map(str, index)], []
+    for form, step in _REPAIRS.values():
+        made = [form(text) for text in texts] if step in steps else texts
+        if made != texts and len(set(made)) == len(made):
+            texts = made
+            found.append(step)
+    return found
+
+
 def _check_pair(
     one: str, first: "pd.Index[Any]", other: str, second: "pd.Index[Any]"
 ) -> Iterator[Finding]:
@@ -127,23 +145,34 @@ def _check_pair(
     same_type = type_of_ids(first) == type_of_ids(second)
     if shared == min(len(first), len(second)):
         return
-    for what, (form, advice) in _REPAIRS.items():
-        if what != "leading zeros" and not same_type:
-            continue
-        left = {form(str(text)) for text in first}
-        more = len(left & {form(str(text)) for text in second})
-        # A few chance hits, of upper and lower case say, are no reason to change all IDs.
-        if more > 1.01 * shared + 1:
-            yield Finding(
-                Severity.WARNING,
-                "id-forms",
-                "",
-                f"{one} and {other} share {shared:,} IDs, and {more:,} but for {what}"
-                + ("" if same_type else " and type"),
-                advice,
-            )
-            return
-    if not shared and same_type:
+    texts = [[*map(str, first)], [*map(str, second)]]
+
+    def shared_but_for(differences: list[str]) -> int:
+        left, right = map(set, texts)
+        for what in differences:
+            left, right = ({_REPAIRS[what][0](text) for text in side} for side in (left, right))
+        return len(left & right)
+
+    needed = list(_REPAIRS)
+    most = shared_but_for(needed)
+    # A few chance hits, of upper and lower case say, are no reason to change all IDs.
+    if most > 1.01 * shared + 1:
+        for what in _REPAIRS:
+            rest = [left for left in needed if left != what]
+            if most <= 1.01 * shared_but_for(rest) + 1:
+                needed = rest
+        steps = ",".join(_REPAIRS[what][1] for what in needed)
+        differences = [*needed, *["type"] * (not same_type)]
+        yield Finding(
+            Severity.WARNING,
+            "id-forms",
+            "",
+            f"{one} and {other} share {shared:,} IDs, and {most:,} but for "
+            + " and ".join(differences),
+            _advice(steps) if steps else "make them integers everywhere, or text everywhere",
+            mend={"normalise-ids": steps} if steps else {},
+        )
+    elif not shared and same_type:
         yield Finding(
             Severity.WARNING,
             "no-overlap",
@@ -159,6 +188,11 @@ def _share(texts: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
 
 
 def _found(
-    code: str, seen: str, advice: str, ids: "pd.Index[Any]", severity: Severity = Severity.WARNING
+    code: str,
+    seen: str,
+    advice: str,
+    ids: "pd.Index[Any]",
+    severity: Severity = Severity.WARNING,
+    mend: Mapping[str, str] | None = None,
 ) -> Finding:
-    return Finding(severity, f"id-{code}", "", seen, advice, examples_of(ids[:3]))
+    return Finding(severity, f"id-{code}", "", seen, advice, examples_of(ids[:3]), mend or {})

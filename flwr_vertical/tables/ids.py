@@ -7,12 +7,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from flwr_vertical.errors import ConfigError, DataError
 
 # The parts of a composite ID are joined by this; the joiner inside a part is escaped.
 JOINER = "|"
 _SPLIT = re.compile(r"(?<!\\)\|")
+# What an integer prints as, with at most 18 digits to fit 64 bits.
+_CANONICAL_INTEGER = "^(?:0|-?[1-9][0-9]{0,17})$"
+_PAD = re.compile("pad-([1-9][0-9]?)")
 
 _FORMS: dict[str, Callable[[str], str]] = {
     "strip": str.strip,
@@ -21,14 +26,65 @@ _FORMS: dict[str, Callable[[str], str]] = {
 }
 
 
-def check_normalisation(normalise: "Sequence[str] | str") -> list[str]:
+def unpadded(text: str) -> str:
+    """Return an ID without leading zeros."""
+    return text.lstrip("0") or text[-1:]
+
+
+def check_normalisation(normalise: "Sequence[str] | str", at_node: bool = False) -> list[str]:
     """Return the names of normalisation steps, or raise `ConfigError` listing the valid ones."""
     parts = normalise.split(",") if isinstance(normalise, str) else list(normalise)
     names = [part.strip() for part in parts if part.strip()]
-    unknown = [name for name in names if name not in _FORMS]
+    known = [*_FORMS, *["unpad", "pad-8 (or another number of digits)"] * at_node]
+    unknown = [
+        name for name in names if name not in known and not (at_node and _PAD.fullmatch(name))
+    ]
     if unknown:
-        raise ConfigError(f"unknown normalisation of IDs {unknown}; expected some of {[*_FORMS]}")
+        raise ConfigError(f"unknown normalisation of IDs {unknown}; expected some of {known}")
     return names
+
+
+def normal_index(index: "pd.Index[Any]", steps: Sequence[str]) -> "pd.Index[Any]":
+    """Return the sample IDs of one table as its owner has them written.
+
+    Shapes: index (n_samples,): as they were read, composite or not; steps: of check_normalisation:
+    ``strip``, ``casefold``, ``nfc``, ``unpad`` (without leading zeros), ``pad-8`` (zeros before
+    digits, to 8 of them); returns (n_samples,): integers if each is written as one prints.
+    """
+    if isinstance(index, pd.MultiIndex):
+        parts = [normal_index(index.get_level_values(k), steps) for k in range(index.nlevels)]
+        return pd.MultiIndex.from_arrays(parts, names=index.names)
+    if pd.api.types.infer_dtype(index, skipna=True) not in ("integer", "string"):
+        return index  # which is refused in words
+    forms = [_form(step) for step in steps]
+
+    def normal(value: Any) -> str | None:
+        if pd.isna(value):
+            return None
+        text = str(value)
+        for form in forms:
+            text = form(text)
+        return text or None  # blanks alone are no ID
+
+    return integers_of(index.map(normal))
+
+
+def integers_of(texts: "pd.Index[Any]") -> "pd.Index[Any]":
+    """Return IDs as integers if each is written as an integer prints, else as they are."""
+    cells = pa.array(texts.to_numpy(dtype=object), type=pa.large_string(), from_pandas=True)
+    whole = (
+        not texts.hasnans and pc.all(pc.match_substring_regex(cells, _CANONICAL_INTEGER)).as_py()
+    )
+    return texts.astype("int64") if whole else texts
+
+
+def _form(step: str) -> Callable[[str], str]:
+    if step == "unpad":
+        return unpadded
+    if found := _PAD.fullmatch(step):
+        width = int(found.group(1))
+        return lambda text: text.zfill(width) if text.isdecimal() else text
+    return _FORMS[step]
 
 
 def id_type(index: "pd.Index[Any]", party: str) -> str:

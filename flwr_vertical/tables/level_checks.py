@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from flwr_vertical.tables import text_dates, text_numbers
+from flwr_vertical.tables.cleaning import DROP, MISSING_IN
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
 
 NEAR_UNIQUE_SHARE, NEAR_UNIQUE_ROWS = 0.5, 20
@@ -16,13 +17,15 @@ and no groups."""
 MANY_LEVELS = 50
 RARE_ROWS = 5
 """A level in fewer rows than this is rare."""
+FEW_MARKS = 3
+"""Texts among numbers that are so few are probably marks of missing cells."""
 MOSTLY = 0.9
 """Share of a column's distinct texts from which it is taken for numbers or dates with mistakes."""
 _UNITS = "^[-+(]?[ ]*(?:[A-Z]{3}|[$€£¥%~<>≤≥])?[ ]*[-+]?[0-9][0-9., ']*[ ]*(?:[$€£¥%]|[A-Za-z]{1,7})?[)]?$"  # noqa: E501
 
 FREE = (
-    "drop it if it is a name, an address or free text; if it is an ID of the samples, name it as "
-    "id-column"
+    "drop it (drop-columns) if it is a name, an address or free text; if it is an ID of the "
+    "samples, name it as id-column"
 )
 
 
@@ -52,14 +55,17 @@ def check_written(
     share, are_numbers = text_numbers.share_of_numbers(texts)
     if share >= MOSTLY or (share > 0.5 and distinct - int(are_numbers.sum()) <= 3):
         odd = ~are_numbers
+        marks = [text for text, no in zip(texts.to_pylist(), odd, strict=True) if no]
+        mends = len(marks) <= FEW_MARKS and not any("," in text for text in marks)
         cells = int(counts.to_numpy()[odd].sum())
         yield Finding(
             Severity.WARNING,
             "numbers-as-text",
             name,
             f"numbers but for {cells:,} cells; {levels}",
-            "leave these cells empty, or correct them",
-            examples_of(text for text, no in zip(texts.to_pylist(), odd, strict=True) if no),
+            f"state missing.{name} with these texts if such cells are missing, or correct them",
+            examples_of(marks),
+            {MISSING_IN + name: ", ".join(marks)} if mends else {},
         )
     elif distinct > 2 and text_dates.share_of_dates(texts) >= MOSTLY:
         yield Finding(
@@ -98,6 +104,7 @@ def _dates_as_text(name: str, order: str, distinct: int, texts: Any) -> Finding:
         f"dates ({order}) as text: {distinct:,} distinct values of a categorical column",
         f"{advice}, or drop it; kind.{name}='categorical' if they are groups",
         examples_of(texts.to_pylist()),
+        {} if order in (text_dates.AMBIGUOUS, text_dates.SHORT_YEAR) else {"csv.dates": "days"},
     )
 
 
@@ -116,6 +123,7 @@ def check_levels(
             f"{distinct:,} distinct texts in {n_observed:,} cells",
             FREE,
             examples_of(counts.index),
+            {DROP: name},
         )
     elif distinct > MANY_LEVELS:
         yield Finding(

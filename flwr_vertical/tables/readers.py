@@ -6,6 +6,7 @@ between machines.
 """
 
 import csv
+import logging
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ import pandas as pd
 import pyarrow.parquet
 
 from flwr_vertical.errors import DataError
+from flwr_vertical.tables.cleaning import Cleaning
 from flwr_vertical.tables.conversion import with_days
 from flwr_vertical.tables.csv_format import CsvFormat
 from flwr_vertical.tables.csv_reader import check_header, id_columns, read_csv
@@ -37,6 +39,7 @@ def read_table(
     columns: Sequence[str] | None = None,
     like: Table | None = None,
     csv: Csv = None,
+    cleaning: Cleaning | None = None,
 ) -> Table:
     """Read a party's table.
 
@@ -63,6 +66,8 @@ def read_table(
     csv : CsvFormat or mapping of str to str, optional
         How a CSV file is written, such as ``{"separator": ";", "decimal": ","}``; see `CsvFormat`.
         Its ``dates`` hold for Parquet, too.
+    cleaning : Cleaning, optional
+        Marks of missing cells, columns to leave out, form of the sample IDs.
 
     Returns
     -------
@@ -77,7 +82,8 @@ def read_table(
     ConfigError
         If `kinds` does not fit the columns, or `csv` holds what no format is.
     """
-    frame, reading = read_frame(path, id_column=id_column, columns=columns, csv=csv)
+    frame, reading = read_frame(path, id_column=id_column, columns=columns, csv=csv,
+                                cleaning=cleaning)  # fmt: skip
     try:
         return replace(Table.of(frame, kinds, party, like), reading=reading)
     except DataError as error:
@@ -90,6 +96,7 @@ def read_frame(
     id_column: str | None = None,
     columns: Sequence[str] | None = None,
     csv: Csv = None,
+    cleaning: Cleaning | None = None,
 ) -> tuple[pd.DataFrame, tuple[Finding, ...]]:
     """Read a file as `read_table` does, without the checks of its content.
 
@@ -106,11 +113,13 @@ def read_frame(
         As `read_table`.
     """
     stated = CsvFormat.of(csv)
-    frame, reading = _read(Path(path), id_column, stated)
+    cleaning = cleaning or Cleaning()
+    frame, reading = _read(Path(path), id_column, stated, cleaning)
+    frame = cleaning.apply(frame, str(path))
     if columns is not None:
         _require(columns, frame, Path(path))
         frame = frame[list(columns)]
-        reading = tuple(one for one in reading if one.column in ("", *columns))
+    reading = tuple(one for one in reading if one.column in ("", *frame.columns))
     if stated.dates is not None:
         frame = with_days(frame)
     return frame, reading
@@ -165,8 +174,71 @@ def read_labels(
         raise DataError(f"{path}: {error}") from error
 
 
+def label_numbers(
+    labels: "pd.Series[Any]", positive_label: str, who: str, log: logging.Logger | None = None
+) -> "pd.Series[Any]":
+    """Return labels as numbers: of two classes with a stated positive one, 1 and 0.
+
+    Parameters
+    ----------
+    labels : pandas.Series, shape (n_samples,)
+        NaN where a sample has none.
+    positive_label : str
+        The class that counts as 1, as it is written; empty if labels are numbers.
+    who : str
+        Whose labels they are, for errors.
+    log : logging.Logger, optional
+        Where classes are named in place of the error: the log of the party that holds them.
+
+    Raises
+    ------
+    DataError
+        If labels are text and no class is stated, or a stated one is none of two.
+    """
+    observed = labels.dropna()
+    if pd.api.types.is_bool_dtype(observed.dtype) or not pd.api.types.is_numeric_dtype(observed):
+        numbers = None if positive_label else _as_numbers(observed)
+        texts = observed.astype(str)
+    else:
+        numbers = None if positive_label else observed
+        texts = observed.map("{:g}".format)
+    if numbers is not None:
+        return numbers.astype(float).reindex(labels.index)
+    levels = sorted(texts.unique())
+    if len(levels) == 2 and positive_label in levels:
+        return (texts == positive_label).astype(float).reindex(labels.index)
+    shown = ", ".join(map(repr, levels[:_SHOWN])) + ", ..." * (len(levels) > _SHOWN)
+    if log is not None:
+        log.error("%s have the classes %s", who, shown)
+    named = f"the {len(levels)} classes {shown}" if log is None else f"{len(levels)} classes"
+    where = "" if log is None else " (its own log names them)"
+    if len(levels) != 2:
+        raise DataError(
+            f"{who} must be numbers, or texts of two classes; they have {named}{where}; number "
+            "the classes 0, 1, ... in a column of their own"
+        )
+    if positive_label:
+        raise DataError(
+            f"positive-label = {positive_label!r} is no class of {who}, which have {named}{where}; "
+            "state it as it is written there"
+        )
+    raise DataError(
+        f"{who} must be numbers, or the class that counts as 1 must be stated: they have {named}"
+        f"{where}; state positive-label in the run config (positive_label in Python)"
+    )
+
+
+_SHOWN = 4
+
+
+def _as_numbers(values: "pd.Series[Any]") -> "pd.Series[Any] | None":
+    """Return texts or truth values as numbers, None if some are none."""
+    numbers = pd.to_numeric(values, errors="coerce")
+    return None if numbers.isna().any() else numbers
+
+
 def _read(
-    path: Path, id_column: str | None, stated: CsvFormat
+    path: Path, id_column: str | None, stated: CsvFormat, cleaning: Cleaning
 ) -> tuple[pd.DataFrame, tuple[Finding, ...]]:
     """Read a file into a frame indexed by sample ID, and say how it was read."""
     form = file_format(path)
@@ -177,7 +249,7 @@ def _read(
     try:
         if form == "parquet":
             return _read_parquet(path, id_column), ()
-        return read_csv(path, id_column, SEPARATORS[form], stated)
+        return read_csv(path, id_column, SEPARATORS[form], stated, cleaning)
     except DataError:
         raise
     # pandas, pyarrow and gzip fail in many ways; all mean that the file is no such table.

@@ -118,8 +118,8 @@ class Cox(Strategy):
     )
     rows: str = setting(
         "complete",
-        "Labelled samples that all parties hold, or ``all`` labelled samples: columns are then "
-        "taken as jointly normal, and blocks as missing whatever the times.",
+        "Which labelled samples are fitted: those that all parties hold, or ``all``, with columns "
+        "taken as jointly normal and blocks as missing independently of the times.",
         choices=("complete", "all"),
     )
     encoding: str = shared.encoding()
@@ -245,12 +245,6 @@ class _Survival:
     ) -> None:
         self._federation, labels = federation, federation.labels
         self._completing = completing
-        if labels is None:
-            raise DataError(
-                "cox needs labels, times that are negative where they were censored: give them to "
-                "simulate(..., labels=...), or in an app name a file ('labels') or the party that "
-                "holds them ('label-holder', 'label-column')"
-            )
         self._span, self._known = span, labels[np.isfinite(labels)]
         read_labels(self._known, span)
 

@@ -149,8 +149,8 @@ class VerticalGLM(Strategy):
     )
     rows: str = setting(
         "complete",
-        "Labelled samples that all parties hold, or ``all`` labelled samples: with gaussian labels "
-        "columns and label are jointly normal (maximum likelihood), with others the columns are.",
+        "Which labelled samples are fitted: those that all parties hold, or ``all``, with columns "
+        "taken as jointly normal, together with the label if it is gaussian.",
         choices=("complete", "all"),
     )
     standard_errors: str = setting(

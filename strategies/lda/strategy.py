@@ -206,12 +206,8 @@ class ClassSums(LabelledCompletion):
 
     def __init__(self, federation: Federation) -> None:
         labels = federation.labels
-        if labels is None or not np.isfinite(labels).any():
-            raise DataError(
-                "lda needs labels, one number for each class: give them to simulate(..., "
-                "labels=...), or in an app name a file ('labels') or the party that holds them "
-                "('label-holder', 'label-column')"
-            )
+        if not np.isfinite(labels).any():
+            raise DataError("lda needs samples with a label; all are NaN")
         self._labels = labels
         self.classes = [float(value) for value in np.unique(labels[np.isfinite(labels)])]
         self.n_labels = self.n_vectors = len(self.classes)

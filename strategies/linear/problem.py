@@ -77,11 +77,6 @@ def open_problem(
 ) -> Problem:
     """Check labels, have the parties prepare tables, and note what is dropped; one round."""
     y = federation.labels
-    if y is None:
-        raise DataError(
-            "a regression needs labels: give them to simulate(..., labels=...), or in an app name "
-            "a file ('labels') or the party that holds them ('label-holder', 'label-column')"
-        )
     known = np.isfinite(y)
     check_labels(y, known, missing_labels)
     labelled, free = np.flatnonzero(known), np.flatnonzero(~known)

@@ -59,6 +59,10 @@ def _of_stages(made: Callable[["Pipeline"], Any], default: Any) -> Any:
     return _OfStages(made, default)
 
 
+def _needs_labels(stage: Stage) -> bool:
+    return stage.role in (SELECT, EVALUATE) or bool(getattr(stage.half, "needs_labels", False))
+
+
 class Pipeline(Strategy):
     """Several strategies one after the other: one alignment, one run, one report.
 
@@ -135,7 +139,7 @@ class Pipeline(Strategy):
             ("server", "which columns a stage that selects left out, by the next stage's names"),
         ),
     )
-    needs_labels = _of_stages(lambda self: bool(self._labelled), False)
+    needs_labels = _of_stages(lambda self: any(map(_needs_labels, self.stages)), False)
     needs_parties = _of_stages(lambda self: self._most("needs_parties", 1), 1)
     needs_common_samples = _of_stages(lambda self: self._most("needs_common_samples", False), True)
     uses_labels: ClassVar[bool] = True
@@ -164,16 +168,6 @@ class Pipeline(Strategy):
         asked = [getattr(stage.made, "epsilon", None) for stage in self.stages]
         stated = [one for one in asked if one is not None]
         return sum(stated) if stated else None
-
-    @property
-    def _labelled(self) -> list[str]:
-        """Names of the stages that have nothing to do without labels."""
-        needing = (SELECT, EVALUATE)
-        return [
-            stage.name
-            for stage in self.stages
-            if stage.role in needing or getattr(stage.half, "needs_labels", False)
-        ]
 
     def _most(self, attribute: str, least: Any) -> Any:
         return max((getattr(stage.half, attribute, least) for stage in self.stages), default=least)
@@ -237,11 +231,6 @@ class Pipeline(Strategy):
         assert isinstance(result, PipelineResult)
         if not self.stages:
             raise ConfigError("a pipeline needs stages, such as [('fit', VerticalGLM())]")
-        if federation.labels is None and self._labelled:
-            raise ConfigError(
-                f"stages {self._labelled} need labels, and this run has none: give labels, or in "
-                "an app name a file ('labels') or the party that holds them ('label-holder')"
-            )
         whole, seed = federation.labels, int(result.settings["seed"])
         hidden = self._hidden(whole, seed)
         fitted: Result | None = None

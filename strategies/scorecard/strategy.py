@@ -28,7 +28,6 @@ import pandas as pd
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array
-from flwr_vertical.errors import DataError
 from flwr_vertical.products.labels import Commitment
 from flwr_vertical.products.masked import OPENING
 from flwr_vertical.protocol.declaration import Protocol
@@ -183,12 +182,6 @@ class Scorecard(Strategy):
         """Open bins, fit on their evidence, and have the parties keep their points."""
         check_federation(FAMILY, federation)
         family, labels = family_named(FAMILY), federation.labels
-        if labels is None:
-            raise DataError(
-                "a scorecard needs labels, 1 for the event and 0 for none: give them to "
-                "simulate(..., labels=...), or in an app name a file ('labels') or the party that "
-                "holds them ('label-holder', 'label-column')"
-            )
         family.check(labels[np.isfinite(labels)])
         progress.total = 3
         commitment = Commitment(federation)

@@ -9,13 +9,8 @@ from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
 
 
-def check_two_classes(labels: "npt.NDArray[Any] | None", name: str) -> None:
+def check_two_classes(labels: "npt.NDArray[Any]", name: str) -> None:
     """Raise unless labels, NaN where there is none, are 0 and 1, and both occur."""
-    if labels is None:
-        raise DataError(
-            f"{name} needs labels 0 and 1: give them to simulate(..., labels=...), or in an app "
-            "name a file ('labels') or the party that holds them ('label-holder', 'label-column')"
-        )
     found = np.unique(labels[~np.isnan(labels)])
     if not len(found):
         raise DataError(f"{name} needs samples with a label; all are NaN")

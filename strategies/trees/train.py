@@ -63,8 +63,8 @@ def prepare(
         if few:
             have = "column has" if len(few) == 1 else "columns have"
             result.notes.append(
-                f"party {name!r}: {len(few)} {have} fewer than {n_bins} bins, for few distinct "
-                "values or too few rows of them"
+                f"party {name!r}: {len(few)} {have} fewer than {n_bins} bins: there are "
+                "fewer distinct values, or too few rows have some of them"
             )
     monotone = {name: np.asarray(replies[name]["monotone"], dtype=np.int8) for name in names}
     return Slots(names, layouts, monotone), arguments, keys

@@ -244,13 +244,13 @@ def test_it_counts_patterns(files, capsys, alignment):
     assert capsys.readouterr().out.splitlines()[1].split() == ["yes", "yes", "1"]
 
 
-def test_errors_are_short_and_exit_with_one(files, capsys):
+def test_errors_are_short_and_exit_with_two(files, capsys):
     for arguments, why in (
         ([*files, "--id-column", "nope"], "no column 'nope'"),
         ([files[0]], "at least two files"),
         ([files[0], files[0]], "names must differ"),
     ):
-        assert main(["align", *arguments]) == 1
+        assert main(["align", *arguments]) == 2
         shown = capsys.readouterr().err
         assert shown.startswith("error: ")
         assert why in shown

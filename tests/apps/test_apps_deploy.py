@@ -23,7 +23,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
-from runtimes import BIN, free_port
+from runtimes import BIN, free_port, watching
 from third_party import install_known_cells, python_path
 
 from apps.deploy import federation as federation_command
@@ -450,14 +450,18 @@ def refused(home, private, ca, elsewhere):
 @pytest.mark.deployment
 @pytest.mark.timeout(600)
 def test_a_strategy_of_somebody_else_runs_on_it_with_its_settings(federation, capsys):
-    asked = (federation, "known-cells", ["known-cells.scale=2.5"])
+    asked = (federation, "known-cells", ["known-cells.scale=2.5", "live-page=true"])
     run_name = "third"
-    code = operations.run(*asked, run_name)
+    with watching(federation / "server" / "results") as seen:
+        code = operations.run(*asked, run_name)
     # Flower's HTTP client does not try again where an idle TLS connection has just been closed.
     if code and "UNEXPECTED_EOF_WHILE_READING" in capsys.readouterr().err:
         run_name = "third-again"
-        code = operations.run(*asked, run_name)
+        with watching(federation / "server" / "results") as seen:
+            code = operations.run(*asked, run_name)
     assert code == 0
+    running = [status for status in seen if status["state"] == "running"]
+    assert [node["name"] for node in running[-1]["nodes"]][: len(PARTIES)] == sorted(PARTIES)
     saved = json.loads((federation / "server" / "results" / run_name / "result.json").read_text())
     tables = [
         read_table(federation / "nodes" / p / f"{p}.csv", id_column="id", party=p) for p in PARTIES

@@ -7,7 +7,7 @@ tests/apps/test_apps_deploy.py has the Deployment Runtime, tests/faults what bre
 import numpy as np
 import pandas as pd
 import pytest
-from runtimes import IN_MEMORY, Flower, processes_of, stop_all
+from runtimes import IN_MEMORY, Flower, processes_of, stop_all, watching
 
 from flwr_vertical import simulate
 from flwr_vertical.incomplete.demo import demo_tables
@@ -34,7 +34,8 @@ def same(left, right):
 
 
 def test_simulation_runtime_equals_simulate(flower):
-    answer = flower.run("run", ".", "--run-config", 'alignment="plain"')
+    with watching(flower.results / "server") as seen:
+        answer = flower.run("run", ".", "--run-config", 'alignment="plain" live-page=true')
     assert answer.returncode == 0, answer.stdout[-3000:] + answer.stderr[-2000:]
     (report,) = (flower.results / "server").glob("run-*/report.html")
     assert str(report) in answer.stdout
@@ -48,6 +49,9 @@ def test_simulation_runtime_equals_simulate(flower):
         assert "Imputed against true values" in (folder / f"{name}.html").read_text()
     # No party's table is on the server.
     assert not list((flower.results / "server").rglob("*.parquet"))
+    assert {status["run"] for status in seen} == {report.parent.name}
+    running = [status for status in seen if status["state"] == "running"]
+    assert [node["name"] for node in running[-1]["nodes"]][:-1] == list(incomplete)
 
 
 def test_stop_ends_the_superlink_and_all_that_it_started(flower):

@@ -20,8 +20,9 @@ from third_party import install_known_cells
 
 from apps.client_app import pick
 from apps.lock import taken
+from apps.server_app import app as server_app
 from flwr_vertical import RecordingGrid, Result, simulate
-from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.errors import ConfigError, DataError, PartyError, VerticalError
 from flwr_vertical.incomplete.demo import demo_labels, demo_names, demo_tables
 from flwr_vertical.server.federation import Federation
 from flwr_vertical.server.journal import Journal
@@ -431,6 +432,34 @@ def test_a_second_run_of_a_name_is_refused_before_anything_is_computed(home, ban
     run_app(nodes, run_name="second")
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"labels": "nowhere.csv"}, "nowhere.csv does not exist"),
+        ({"test_labels": "nowhere.csv"}, "nowhere.csv does not exist"),
+        ({"strategy": "predict", "fitted": "first"}, "first holds no saved result"),
+        ({"output": "/dev/null"}, "the lock of the run /dev/null.* cannot be written"),
+        ({"strategy": "vfem"}, r"vfem needs labels: .*\('label-holder', 'label-column'\)"),
+        ({"labels": "{labels}", "weights_column": "y"}, "strategy 'fknn': it takes no weights"),
+        ({"resume": True}, "no run can be resumed from .*: it holds no journal"),
+        ({"channel_bind": "192.0.2.1:7070"}, r"listen at channel-bind = '192.0.2.1:7070' \("),
+        ({"channel_bind": "0.0.0.0:0"}, "set channel-address='HOST:PORT'"),
+        ({"alignment": "by-hand"}, "by-hand"),
+    ],
+)  # fmt: skip
+def test_what_the_server_can_check_alone_is_checked_before_a_node_is_asked(home, settings, says):
+    labels = home / "labels.csv"
+    labels.write_text("id,y\na,1\n")
+    given = {k: v.format(labels=labels) if k == "labels" else v for k, v in settings.items()}
+    grid = RecordingGrid(None)  # has no node, and cannot be asked for one
+    context = Context(1, 1, {}, RecordDict(), DEFAULTS | {"run-name": "test"} | {
+        key.replace("_", "-"): value for key, value in given.items()
+    })  # fmt: skip
+    with pytest.raises(VerticalError, match=says):
+        server_app(grid, context)
+    assert not [*(home / "results").rglob("*")]
+
+
 def test_settings_of_several_options_are_put_together():
     """Of two options `flwr run` would keep the last setting of a strategy's table alone."""
     given = [
@@ -466,19 +495,19 @@ else:
 @pytest.mark.parametrize(("late", "code"), [(1, 0), (3, 1)])
 def test_a_ray_that_does_not_start_is_started_again(tmp_path, monkeypatch, capsys, late, code):
     """Stands in for `flwr`, as no real Ray can be made late in a test."""
-    from apps.cli import main
+    from apps.cli import run
 
     calls, fake = tmp_path / "calls", tmp_path / "flwr"
     fake.write_text(FLWR.format(python=sys.executable, calls=str(calls), line=LATE_RAY, late=late))
     fake.chmod(0o700)
-    monkeypatch.setattr(main, "_flwr", lambda: str(fake))
-    assert main._stream(str(ROOT), None, [], []) == code
+    monkeypatch.setattr(run, "_flwr", lambda: str(fake))
+    assert run._stream(str(ROOT), None, [], []) == code
     shown = capsys.readouterr()
     assert "trying again (2 of 3)" in shown.out
     assert len(calls.read_text()) == min(late + 1, 3)
     assert ("run the command again" in shown.err) == bool(code)
-    assert main._is_ray_start('  File "/lib/ray/_private/worker.py", line 1842, in init\n')
-    assert not main._is_ray_start("RuntimeError: Timed out waiting for a party")
+    assert run._is_ray_start('  File "/lib/ray/_private/worker.py", line 1842, in init\n')
+    assert not run._is_ray_start("RuntimeError: Timed out waiting for a party")
 
 
 # -- one name, one run -----------------------------------------------------------------------

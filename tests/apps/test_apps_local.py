@@ -14,8 +14,9 @@ import pytest
 from runtimes import IN_MEMORY, free_port
 
 from apps.cli import local_superlink, main
+from apps.cli import run as run_command
 from flwr_vertical import Result
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.errors import VerticalError
 
 ROOT = pathlib.Path(__file__).parents[2]
 PYTHON = sys.executable
@@ -31,7 +32,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_VERTICAL_HOME", str(tmp_path / "results"))
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(local_superlink, "_port", lambda: port)
-    monkeypatch.setattr(main, "_flwr", lambda: pytest.fail("Flower was started"))
+    monkeypatch.setattr(run_command, "_flwr", lambda: pytest.fail("Flower was started"))
     return tmp_path
 
 
@@ -144,7 +145,7 @@ def started(monkeypatch, *arguments):
         found.append((tomllib.loads(text), federation_config))
         return 0
 
-    monkeypatch.setattr(main, "_stream", stream)
+    monkeypatch.setattr(run_command, "_stream", stream)
     assert main.main(["run", str(ROOT), *arguments]) == 0
     return found[0]
 
@@ -176,17 +177,17 @@ def test_a_run_whose_log_closes_early_is_waited_for(monkeypatch):
         found = {"runs": [{"status": next(statuses), "status-details": ""}]}
         return subprocess.CompletedProcess(command, 0, json.dumps(found), "")
 
-    monkeypatch.setattr(main.subprocess, "run", ask)
-    monkeypatch.setattr(main.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(main.time, "sleep", lambda _: None)
-    assert main._wait("flwr", "1", [])["status"] == "finished:completed"
+    monkeypatch.setattr(run_command.subprocess, "run", ask)
+    monkeypatch.setattr(run_command.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(run_command.time, "sleep", lambda _: None)
+    assert run_command._wait("flwr", "1", [])["status"] == "finished:completed"
 
 
 def test_a_superlink_that_answers_nothing_is_given_up(monkeypatch):
     clock = itertools.count(0.0, 100.0)
     gone = subprocess.CompletedProcess([], 1, "", "no SuperLink")
-    monkeypatch.setattr(main.subprocess, "run", lambda *_, **__: gone)
-    monkeypatch.setattr(main.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(main.time, "sleep", lambda _: None)
-    with pytest.raises(ConfigError, match=r"cannot learn how run 1 ended.*no SuperLink"):
-        main._wait("flwr", "1", [])
+    monkeypatch.setattr(run_command.subprocess, "run", lambda *_, **__: gone)
+    monkeypatch.setattr(run_command.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(run_command.time, "sleep", lambda _: None)
+    with pytest.raises(VerticalError, match=r"cannot learn how run 1 ended.*no SuperLink"):
+        run_command._wait("flwr", "1", [])

@@ -13,7 +13,7 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 
 from apps.cli.main import main
-from apps.cli.policy import explain_policy
+from apps.cli.policy import answer
 from apps.cli.run_config import app_defaults, checked_config
 from apps.new import write_app
 from flwr_vertical import __version__, load_strategy
@@ -57,8 +57,10 @@ def test_a_new_app_is_a_flower_app_without_its_nodes(app):
     assert {"credit_scores/server_app.py", "credit_scores/client_app.py"} <= names
     assert "presets/glm.toml" in names
     assert not [name for name in names if name.startswith("nodes/")]
-    project = tomllib.loads((app / "pyproject.toml").read_text())["project"]
-    assert f"flwr-vertical=={__version__}" in project["dependencies"]
+    assert {"README.md", "LICENSE"} <= names  # as format 1, Flower Hub's, asks
+    project = tomllib.loads((app / "pyproject.toml").read_text())
+    assert project["tool"]["flwr"]["app"]["fab-format-version"] == 1
+    assert f"flwr-vertical[simulation]=={__version__}" in project["project"]["dependencies"]
 
 
 def test_it_runs_the_apps_of_this_package(app, monkeypatch):
@@ -92,12 +94,10 @@ def test_settings_and_policies_of_every_strategy_fit_each_other(tmp_path, monkey
     assert nodes == sorted(["bank", "court", *(["arbiter"] if asks else [])])
     assert "num-supernodes" not in (folder / preset).read_text()  # the run's parties say it
     for node in nodes:
-        text, agreed = explain_policy([f"nodes/{node}/node.toml"], None, [preset], str(folder))
-        assert agreed, text
+        found = answer([f"nodes/{node}/node.toml"], None, [preset], str(folder))
+        assert found.refusals == [], str(found)
     other = next(n for n in ("mean", "max") if n != name)
-    assert not explain_policy(["nodes/bank/node.toml"], None, [f'strategy="{other}"'], str(folder))[
-        1
-    ]
+    assert answer(["nodes/bank/node.toml"], None, [f'strategy="{other}"'], str(folder)).refusals
 
 
 def test_nothing_is_overwritten(tmp_path):
@@ -187,7 +187,7 @@ def test_bash_completes_commands_and_names(capsys, tmp_path):
         done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
         told[words[-1]] = done.stdout.split()
     assert told == {"pol": ["policy"], "gbd": ["gbdt"],
-                    "fedpsg": ["fedpsg-ar"], "r": ["run"]}  # fmt: skip
+                    "fedpsg": ["fedpsg-ar"], "r": ["run", "report"]}  # fmt: skip
 
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh"])

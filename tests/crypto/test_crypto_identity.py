@@ -189,13 +189,13 @@ def test_keygen_writes_the_key_and_prints_what_to_configure(tmp_path, capsys):
     assert path.read_text().splitlines()[1] not in out
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
-    assert main(["keygen", str(path)]) == 1
+    assert main(["keygen", str(path)]) == 2
     assert "is not overwritten" in capsys.readouterr().err
     assert load_identity(path).private_bytes_raw() == private.private_bytes_raw()
 
     assert main(["keygen", str(path), "--show", "--party", "A+B"]) == 0
     assert f"pin.\"A+B\"='{text}'" in capsys.readouterr().out
-    assert main(["keygen", str(tmp_path / "none.pem"), "--show"]) == 1
+    assert main(["keygen", str(tmp_path / "none.pem"), "--show"]) == 2
     assert "there is no identity key at" in capsys.readouterr().err
 
 

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 from flwr.serverapp import Grid
 
-from apps.cli import main
+from apps.cli import main, run
 from flwr_vertical import (
     Arbiter,
     Federation,
@@ -334,7 +334,7 @@ def test_the_command_starts_a_local_ray_unless_told_otherwise(
     )
     flwr.chmod(0o755)
     (tmp_path / "pyproject.toml").touch()
-    monkeypatch.setattr(main, "_flwr", lambda: str(flwr))
+    monkeypatch.setattr(run, "_flwr", lambda: str(flwr))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if given is not None:
         monkeypatch.setenv("RAY_ADDRESS", given)

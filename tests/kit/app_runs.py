@@ -26,7 +26,7 @@ def home(tmp_path, monkeypatch):
     logging.getLogger("flwr_vertical").propagate = True
 
 
-def run_app(nodes, wrap=lambda grid: grid, app=client_app, **settings):
+def run_app(nodes, /, wrap=lambda grid: grid, app=client_app, **settings):
     """Run it, and return the wrapped grid."""
     # Public IDs name the completed rows, so that tables can be compared by index.
     config = DEFAULTS | {"patience": 5.0, "run-name": "test", "alignment": "plain"}

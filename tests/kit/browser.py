@@ -16,7 +16,12 @@ def browse(folder, text, *options):
     """Show a page and return what Chromium prints, such as the page by ``--dump-dom``."""
     file = folder / "page.html"
     file.write_text(text, "utf-8")
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--hide-scrollbars", *options, file.as_uri()]
+    return visit(file.as_uri(), *options)
+
+
+def visit(address, *options):
+    """Show what is at an address; returns as `browse`."""
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--hide-scrollbars", *options, address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True)
     return done.stdout
 

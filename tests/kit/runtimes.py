@@ -6,7 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager, suppress
+
+from apps.cli.watch import find_run, read_status
 
 ROOT = pathlib.Path(__file__).parents[2]
 BIN = pathlib.Path(sys.executable).parent
@@ -30,6 +34,24 @@ def processes_of(home):
         except OSError:
             continue
     return [pid for pid in found if pid != os.getpid()]
+
+
+@contextmanager
+def watching(folder):
+    """Yield a list of what a run shows of itself that has its results below a folder."""
+    seen, over = [], threading.Event()
+
+    def look():
+        while not over.wait(0.1):
+            with suppress(OSError):
+                if address := find_run(str(folder)):
+                    seen.append(read_status(address))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    yield seen
+    over.set()
+    watcher.join()
 
 
 def stop_all(home):

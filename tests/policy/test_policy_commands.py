@@ -92,7 +92,7 @@ def test_a_class_is_not_imported_to_be_explained(capsys):
 def test_a_policy_file_with_a_mistake(tmp_path, capsys):
     file = tmp_path / "bank.toml"
     file.write_text("labels = 'default'\nvector = 3\n")
-    assert main(["policy", "--file", str(file)]) == 1
+    assert main(["policy", "--file", str(file)]) == 2
     assert "vector is no key of a policy (did you mean 'vectors'?)" in capsys.readouterr().err
 
 
@@ -136,7 +136,7 @@ def test_a_ledger_as_json(folder, capsys):
 
 
 def test_where_there_is_no_ledger(tmp_path, capsys):
-    assert main(["privacy-ledger", str(tmp_path)]) == 1
+    assert main(["privacy-ledger", str(tmp_path)]) == 2
     assert "there is no privacy ledger in" in capsys.readouterr().err
     (tmp_path / "x.privacy-ledger.sqlite").write_text("x")
     assert main(["privacy-ledger", str(tmp_path)]) == 1

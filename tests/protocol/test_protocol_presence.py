@@ -28,10 +28,10 @@ class Counter(Party):
         return {"rows": self.table.n_samples}
 
 
-def local_grid():
+def local_grid(names=NAMES):
     table = Table.of(pd.DataFrame({"x": np.arange(3.0)}))
     app = party_app(Counter, storage=MemoryStorage(dict.fromkeys(NAMES, table)))
-    return LocalGrid(app, [{"party": name} for name in NAMES], max_parallel=len(NAMES))
+    return LocalGrid(app, [{"party": name} for name in names], max_parallel=len(names))
 
 
 class LikeFlower(WrappingGrid):
@@ -102,6 +102,15 @@ def test_a_dead_node_is_named_within_the_patience(transport):
         assert "no answer within" in error.cause
         assert "look at its SuperNode" in error.cause
         assert "of the parties, ['hospital'] have not answered" in error.cause
+
+
+@pytest.mark.parametrize("dead", [(), {4}], ids=["all alive", "the last is late"])
+def test_two_nodes_of_one_name_are_told_although_the_patience_ends(dead):
+    with local_grid(["bank", "bank", "court", "hospital"]) as inner:
+        grid = LikeFlower(inner, dead=dead)
+        with ChannelGrid(grid, timeout=1.0, enough=3) as channels:
+            error = fails(ConfigError, channels, parties=NAMES, ready_by=time.monotonic())
+        assert "two nodes call themselves 'bank'; give each SuperNode its own" in str(error)
 
 
 def test_a_dead_node_is_named_where_channels_are_a_must():

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from flwr_vertical.results import Progress, progress
+from flwr_vertical.results import Progress
 
 
 class Terminal(io.StringIO):
@@ -129,9 +129,6 @@ def test_disabled_is_silent(lines, stream):
     with Progress("X", total=2, enabled=False, stream=stream) as p:
         p.step("a", advance=2)
     assert (stream.getvalue(), lines.messages) == ("", [])
-    with progress("FKNN", total=3, enabled=False) as p:  # the short form
-        p.step("x")
-    assert (type(p), p.total) == (Progress, 3)
 
 
 def test_bar_in_a_terminal(lines, monkeypatch):

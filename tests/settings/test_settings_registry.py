@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from third_party import install, install_known_cells
 
-from apps.cli import main
+from apps.cli import main, run
 from apps.cli.run_config import app_defaults, checked_config
 from flwr_vertical import Party, Strategy, load_strategy, make_strategy, simulate
 from flwr_vertical.errors import ConfigError
@@ -37,7 +37,7 @@ def no_flower(monkeypatch):
     def start():
         raise AssertionError("Flower was started")
 
-    monkeypatch.setattr(main, "_flwr", start)
+    monkeypatch.setattr(run, "_flwr", start)
 
 
 TABLES = {
@@ -170,17 +170,22 @@ def test_settings_of_one_strategy_are_shown(capsys):
     assert 'vfem.covariance = "full"   {"full", "block"}' in shown
     assert "labels:    needed" in shown
     assert "every party:" in shown
-    assert main.main(["strategies", "nope"]) == 1
+    assert main.main(["strategies", "nope"]) == 2
 
 
-@pytest.mark.parametrize("kind", ["folder", "file"])
-def test_a_folder_of_the_user_that_hides_the_package_is_named(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("folder", "from flwr_vertical.strategies import FKNN"),  # as README has it
+        ("folder", "from strategies.fknn import FKNN"),
+        ("file", "from flwr_vertical.strategies import FKNN"),
+    ],
+)
+def test_a_folder_of_the_user_that_hides_the_package_is_named(tmp_path, kind, line):
     hiding = tmp_path / ("strategies" if kind == "folder" else "strategies.py")
-    line = "from flwr_vertical.strategies import FKNN"
     if kind == "folder":
         hiding.mkdir()
         (hiding / "__init__.py").touch()
-        line = "from strategies.fknn import FKNN"  # as README has it
     hiding.touch()
     code = (
         "from flwr_vertical import register_strategy\n"

@@ -1,5 +1,7 @@
 """VerticalGLM: exact paths from moments, means by masked sums, statsmodels; what is refused."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -242,6 +244,30 @@ def test_a_column_with_a_rare_value_is_left_out_and_named(family):
     kept = result.coefficients.drop(("p1", "x4"))
     np.testing.assert_allclose(kept["estimate"], other.params, atol=1e-6)
     np.testing.assert_allclose(kept["std_error"], other.bse, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["glm", "vfem"])
+def test_a_column_of_rare_levels_alone_is_named_when_it_is_left_out(method):
+    X, y, _ = pooled("gaussian", n=562, seed=7)
+    tables, labels = split(X, y)
+    tables["p1"]["street"] = [f"street {i % 281}" for i in range(len(X))]
+    strategy = make_strategy(method, {f"{method}.encoding": "one-hot"})
+    result = simulate(strategy, tables, labels=labels, alignment="plain")
+    said = r"party 'p1': columns \['street'\] are left out and have no coefficient"
+    assert any(re.match(said, note) for note in result.notes)
+    assert not any("street" in str(name) for name in result.coefficients.index)
+
+
+def test_more_columns_than_rows_are_fitted_as_the_refusal_says():
+    X, y, _ = pooled("gaussian", n=40, seed=8)
+    tables, labels = split(X, y)
+    more = np.random.default_rng(8).normal(size=(40, 52))
+    tables["p1"] = tables["p1"].join(pd.DataFrame(more, index=tables["p1"].index).add_prefix("z"))
+    lasso = VerticalGLM(penalty="lasso")
+    with pytest.raises(DataError, match=r"fewer than \d+ .*min-rows' .* to 40 .*'glm-admm'"):
+        simulate(lasso, tables, labels=labels, alignment="plain")
+    result = simulate(lasso, tables, labels=labels, alignment="plain", min_rows=40)
+    assert 0 < result.metrics["n_selected"] <= 40 < len(result.coefficients)
 
 
 SM = {"binomial": sm.families.Binomial, "poisson": sm.families.Poisson}

@@ -224,8 +224,8 @@ def test_the_note_on_few_bins_is_true():
     result = fit(tables, pd.Series((amounts > 0.5).astype(float)), n_trees=1)
     assert len(TreePart.from_bytes(result._party_models["bank"]).bins.edges[0]) == 11
     assert [note for note in result.notes if "bins" in note] == [
-        "party 'court': 1 column has fewer than 12 bins, for few distinct values or too few rows "
-        "of them"
+        "party 'court': 1 column has fewer than 12 bins: there are fewer distinct values, or too "
+        "few rows have some of them"
     ]
 
 

@@ -1,7 +1,6 @@
 """Carry out ``flwr-vertical check``."""
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -11,76 +10,83 @@ from typing import Any
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.node.config_files import read_node_configs
 from flwr_vertical.registry import available_strategies
 from flwr_vertical.settings.toml import read_items
 from flwr_vertical.sources import is_database
-from flwr_vertical.tables import CsvFormat, Severity, read_labels
+from flwr_vertical.tables import Severity, label_numbers, read_labels
 
+from ..output import print_json
+from .mend import Mending
 from .page import plain_lines, show_page
-from .tables import Checks, check_files, check_source
+from .tables import Checks, check_nodes, configs_of, kinds_in
 from .trial import Trial, try_strategy
 
-_KIND = "kind."
 ALL = "all"
 
 
-def run_check(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Carry out ``flwr-vertical check``; returns the exit code."""
-    config = read_items(options.node_config)
-    source = options.path or config.get("data")
-    if not source:
-        raise ConfigError(
-            "nothing to check: name a table or a folder, or state data='...' in --node-config"
-        )
-    labels_file = [Path(options.labels)] if options.labels else []
     with _status() as status:
 
         def step(text: str) -> None:
             if status is not None:
                 status.update(text)
 
-        kinds = {k.removeprefix(_KIND): str(v) for k, v in config.items() if k.startswith(_KIND)}
-        id_column = options.id or _text(config.get("id-column"))
-        party, stated = _text(config.get("party")), CsvFormat.of_node_config(config)
-        # A folder that a node names as its data is one table, of Parquet files.
-        if is_database(source) or (not options.path and Path(str(source)).is_dir()):
-            checks = check_source(
-                str(source),
-                id_column=id_column,
-                dates=stated.dates,
-                table=_text(config.get("table")),
-                query=_text(config.get("query")),
-                secret_file=_text(config.get("secret-file")),
-                kinds=kinds,
-                party=party,
-                step=step,
-            )
+        configs = _configs(options)
+        written: list[str] = []
+        if options.fix:
+            mending = Mending(configs, options.label_column)
+            checks = mending.run(lambda mended: check_nodes(mended, step))
+            configs, written = mending.configs, mending.write(Path(options.fix))
         else:
-            checks = check_files(
-                Path(str(source)),
-                id_column=id_column,
-                csv=stated,
-                kinds=kinds,
-                party=party,
-                leave_out=labels_file,
-                step=step,
-            )
+            checks = check_nodes(configs, step)
         if options.strategy:
-            checks.trials = _trials(checks, options, kinds, step)
+            checks.trials = _trials(checks, options, configs, step)
     if options.json:
-        print(json.dumps(checks.to_dict(), indent=2, default=_plain))
-    elif sys.stdout.isatty():
+        print_json(checks.to_dict())
+        return _exit_code(checks, options)
+    if written:
+        print("\n".join([*written, "", "read so, the tables have left what no key mends:"]))
+    if sys.stdout.isatty():
         from rich.console import Console
 
         show_page(checks, Console(highlight=False))
     else:
         print("\n".join(plain_lines(checks)))
+    return _exit_code(checks, options)
+
+
+def _exit_code(checks: Checks, options: argparse.Namespace) -> int:
     bad = checks.count(Severity.ERROR) + options.strict * checks.count(Severity.WARNING)
     return 1 if bad else 0
 
 
+def _configs(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return the node configs of the tables that are to be checked, by party."""
+    config = read_items(options.node_config)
+    if options.id:
+        config["id-column"] = options.id
+    if options.nodes:
+        if options.path or config:
+            raise ConfigError("--nodes names tables and how they are read; give nothing besides")
+        found = read_node_configs(Path(options.nodes))
+        return {name: own for name, own in found.items() if "data" in own}
+    source = options.path or config.get("data")
+    if not source:
+        raise ConfigError(
+            "nothing to check: name a table or a folder, or state data='...' in --node-config"
+        )
+    # A folder that a node names as its data is one table, of Parquet files.
+    if is_database(source) or (not options.path and Path(str(source)).is_dir()):
+        name = str(config.get("party", "the table"))
+        return {name: {**config, "data": str(source)}}
+    labels_file = [Path(options.labels)] if options.labels else []
+    return configs_of(Path(str(source)), config, labels_file)
+
+
 def _trials(
-    checks: Checks, options: argparse.Namespace, kinds: Mapping[str, str], step: Any
+    checks: Checks, options: argparse.Namespace, configs: Mapping[str, Any], step: Any
 ) -> list[Trial]:
     """Try the strategies on the tables that can be used."""
     settings = read_items(options.settings)
@@ -97,8 +103,10 @@ def _trials(
         labels = read_labels(options.labels, column=options.label_column)
     elif options.label_column:
         frames, labels = _without_labels(frames, options.label_column)
+    if labels is not None:
+        labels = label_numbers(labels, options.positive_label, "the labels")
     own = {
-        party: {name: kind for name, kind in kinds.items() if name in frame.columns}
+        party: {k: v for k, v in kinds_in(configs[party]).items() if k in frame.columns}
         for party, frame in frames.items()
     }
     trials = []
@@ -134,11 +142,3 @@ def _status() -> AbstractContextManager[Any]:
     from rich.console import Console
 
     return Console(stderr=True).status("reading")
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else str(value)

@@ -1,11 +1,14 @@
 """The options of ``flwr-vertical check``."""
 
+import argparse
 from typing import Any
 
+from ..output import add_json
 
-def add_check_command(commands: Any) -> None:
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command to the subparsers of ``flwr-vertical``."""
-    check = commands.add_parser(
+    check: argparse.ArgumentParser = commands.add_parser(
         "check",
         help="check a table, or a folder with each party's, before a run",
         description="Prints kinds of columns, type and duplicates of sample IDs, and what is "
@@ -32,7 +35,19 @@ def add_check_command(commands: Any) -> None:
         default=[],
         metavar="KEY=VALUE|TOML",
         help="as of the SuperNode: party, data, table, query, secret-file, id-column, csv.* and "
-        "kind.* count here",
+        "kind.*, missing.*, drop-columns and normalise-ids count here",
+    )
+    check.add_argument(
+        "--nodes",
+        metavar="FOLDER",
+        help="check the tables that the node configs in a folder name, NAME.toml or NAME/node.toml",
+    )
+    check.add_argument(
+        "--fix",
+        metavar="FOLDER|TOML",
+        help="write node configs by which what keys can mend is gone: missing marks, columns to "
+        "drop, sample IDs, separators, dates; print what is left. No table is changed. With "
+        "--label-column, its party agrees to hand over that column as labels",
     )
     check.add_argument(
         "--strategy",
@@ -55,11 +70,18 @@ def add_check_command(commands: Any) -> None:
         help="column of --labels, or of the table whose party would hold the labels",
     )
     check.add_argument(
+        "--positive-label",
+        default="",
+        metavar="CLASS",
+        help="of labels of two classes the one that counts as 1, such as yes",
+    )
+    check.add_argument(
         "--limit",
         type=float,
         default=20.0,
         metavar="SECONDS",
         help="longest trial of a strategy on all samples (default: 20)",
     )
-    check.add_argument("--json", action="store_true", help="print JSON")
+    add_json(check)
     check.add_argument("--strict", action="store_true", help="exit with 1 for a warning, too")
+    return check

@@ -8,8 +8,17 @@ from typing import Any
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.sources import is_database
 from flwr_vertical.sources import read_frame as read_from_source
-from flwr_vertical.tables import CsvFormat, Finding, Severity, Table, check_table, read_frame
+from flwr_vertical.tables import (
+    Cleaning,
+    CsvFormat,
+    Finding,
+    Severity,
+    Table,
+    check_table,
+    read_frame,
+)
 from flwr_vertical.tables.dtypes import plain_column
 from flwr_vertical.tables.id_checks import check_overlap_of, overlap_of, type_of_ids
 from flwr_vertical.tables.kinds import Kind, infer_kinds
@@ -19,6 +28,7 @@ from flwr_vertical.tables.writers import FORMATS
 from .trial import Trial
 
 Step = Callable[[str], None]
+_KIND = "kind."
 
 
 @dataclass
@@ -104,18 +114,13 @@ def files_of(path: Path, leave_out: Sequence[Path] = ()) -> list[Path]:
     return found
 
 
-def check_files(
-    path: Path,
-    *,
-    id_column: str | None = None,
-    csv: CsvFormat | Mapping[str, str] | None = None,
-    kinds: Mapping[str, str] | None = None,
-    party: str | None = None,
-    leave_out: Sequence[Path] = (),
-    step: Step = lambda _: None,
-) -> Checks:
-    """Check a table, or each table of a folder and whether they fit together."""
-    stated = CsvFormat.of(csv)
+def configs_of(
+    path: Path, config: Mapping[str, Any] | None = None, leave_out: Sequence[Path] = ()
+) -> dict[str, dict[str, Any]]:
+    """Return a node config for a table, or for each table of a folder: each file is a party's.
+
+    `config` has the keys that hold for all of them.
+    """
     files = files_of(path, leave_out)
     names = [file.name.split(".")[0] for file in files]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -123,14 +128,18 @@ def check_files(
             f"{path} holds several tables named {', '.join(twice)}; each file is that of a party, "
             "so give them different names or check one file"
         )
-    if party is not None and len(files) == 1:
-        names = [party]
-    tables = [
-        _check_file(file, name, id_column, stated, kinds or {}, len(files) > 1, step)
+    stated = {key: value for key, value in (config or {}).items() if key != "party"}
+    if config is not None and "party" in config and len(files) == 1:
+        names = [str(config["party"])]
+    return {
+        name: {**stated, "party": name, "data": str(file)}
         for file, name in zip(files, names, strict=True)
-    ]
-    if len(tables) == 1:
-        return Checks(tables)
+    }
+
+
+def check_nodes(configs: Mapping[str, Mapping[str, Any]], step: Step = lambda _: None) -> Checks:
+    """Check the tables of nodes, read by their node configs, and whether they fit together."""
+    tables = [_check_node(name, config, len(configs) > 1, step) for name, config in configs.items()]
     indices = {}
     for table in tables:
         if table.frame is not None and not any(one.code == "ids" for one in table.findings):
@@ -141,44 +150,43 @@ def check_files(
     return Checks(tables, list(check_overlap_of(indices)), overlap_of(indices))
 
 
-def check_source(
-    data: str,
-    *,
-    id_column: str | None = None,
-    dates: str | None = None,
-    table: str | None = None,
-    query: str | None = None,
-    secret_file: str | None = None,
-    kinds: Mapping[str, str] | None = None,
-    party: str | None = None,
-    step: Step = lambda _: None,
-) -> Checks:
-    """Check the table that a node reads from a database or a folder of Parquet files."""
-    step("reading")
-    frame, where, notes = read_from_source(
-        data, table=table, query=query, id_column=id_column, dates=dates, secret_file=secret_file
-    )
-    reading = tuple(Finding(Severity.WARNING, "source", "", note) for note in notes)
-    return Checks([_checked(party or "the table", where, frame, reading, kinds or {}, step)])
+def kinds_in(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the kinds of columns that a node config states."""
+    return {k.removeprefix(_KIND): str(v) for k, v in config.items() if k.startswith(_KIND)}
 
 
-def _check_file(
-    file: Path,
-    name: str,
-    id_column: str | None,
-    stated: CsvFormat,
-    kinds: Mapping[str, str],
-    of_several: bool,
-    step: Step,
-) -> CheckedTable:
-    step(f"reading {file.name} ({_size(file)})")
+def _check_node(name: str, config: Mapping[str, Any], of_several: bool, step: Step) -> CheckedTable:
+    """Check the table that a node reads: a file, a folder of Parquet files or from a database."""
+    source = str(config["data"])
+    kinds = kinds_in(config)
+    stated, cleaning = CsvFormat.of_node_config(config), Cleaning.of_node_config(config)
+    texts = {key: str(value) for key, value in config.items()}
+    id_column = texts.get("id-column")
+    file = Path(source)
+    reading: tuple[Finding, ...]
     try:
-        frame, reading = read_frame(file, id_column=id_column, csv=stated)
+        if is_database(source) or file.is_dir():
+            step("reading")
+            frame, source, notes = read_from_source(
+                source,
+                table=texts.get("table"),
+                query=texts.get("query"),
+                id_column=id_column,
+                dates=stated.dates,
+                secret_file=texts.get("secret-file"),
+                cleaning=cleaning,
+            )
+            reading = tuple(Finding(Severity.WARNING, "source", "", note) for note in notes)
+        else:
+            step(f"reading {file.name} ({_size(file)})")
+            frame, reading = read_frame(file, id_column=id_column, csv=stated, cleaning=cleaning)
     except DataError as error:
+        if is_database(source):
+            raise
         found = Finding(Severity.ERROR, "file", "", str(error))
-        return CheckedTable(name, str(file), None, {}, [found])
+        return CheckedTable(name, source, None, {}, [found])
     own = {k: v for k, v in kinds.items() if k in frame.columns} if of_several else kinds
-    return _checked(name, str(file), frame, reading, own, step)
+    return _checked(name, source, frame, reading, own, step)
 
 
 def _checked(

@@ -75,6 +75,6 @@ def too_few(
     return DataError(
         f"too few rows to tell anything of: {found} labelled samples {which}, and sums over fewer "
         f"than {needed} (for {n_columns} columns and the labels) are not opened; align more "
-        "samples, leave out columns, or have every party lower 'min-rows' in its node config "
-        "(simulate(min_rows=...))"
+        "samples, leave out columns, or have every party lower 'min-rows' in its node config to "
+        f"{found} (simulate(min_rows={found}))"
     )
