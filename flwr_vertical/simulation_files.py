@@ -69,7 +69,7 @@ def simulate_files(
 
     Examples
     --------
-    >>> from strategies.fknn import FKNN
+    >>> from flwr_vertical.strategies import FKNN
     >>> simulate_files(FKNN(), "nodes")  # doctest: +SKIP
     """
     configs = read_node_configs(
@@ -90,17 +90,13 @@ def simulate_files(
     needs_arbiter = options.get("aggregation") == "ckks" or bool(strategy.needs_arbiter)
     taking_part = configs if needs_arbiter else parties
     tables, storage = load_tables(parties), FileStorage()
-    own = {
-        name: {key: value for key, value in config.items() if not _is_of_every_node(key)}
-        for name, config in parties.items()
-    }
     if isinstance(labels, str | os.PathLike):
         labels = read_labels(labels, column=label_column or None)
     return simulate(
         strategy,
         tables,
         labels,
-        node_config={name: keys for name, keys in own.items() if keys},
+        node_config=own_keys(parties),
         policy={name: storage.policy(context_of(config)) for name, config in taking_part.items()},
         hold_out=shares.pop() if shares else 0.0,
         label_holder=label_holder,
@@ -116,5 +112,10 @@ def load_tables(parties: Mapping[str, Mapping[str, Any]]) -> dict[str, Table]:
     return {name: storage.load(context_of(config)) for name, config in parties.items()}
 
 
-def _is_of_every_node(key: str) -> bool:
-    return any(known.covers(key) for known in NODE_KEYS)
+def own_keys(parties: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return what strategies read of node configs: keys that are not of every node."""
+    own = {
+        name: {k: v for k, v in config.items() if not any(key.covers(k) for key in NODE_KEYS)}
+        for name, config in parties.items()
+    }
+    return {name: keys for name, keys in own.items() if keys}

@@ -3,7 +3,7 @@
 import importlib.util
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -311,33 +311,23 @@ class Strategy(Settings, ABC):
             "seed": run.seed,
             "fraction_bits": run.fraction_bits,
         }
-        identity = {}
-        if run.checkpoint is not None:
-            identity = self._identity(settings, aligner, labels, label_holder, run.parties)
-            identity |= {name: data_digest(values) for name, values in (beside or {}).items()}
-            if run.checkpoint_every is not None:
-                identity["checkpoint_every"] = describe(run.checkpoint_every)
-            if run.resume:
-                Journal.check(Path(run.checkpoint), identity)
-        return aligner, settings, identity
-
-    def _identity(
-        self,
-        settings: dict[str, Any],
-        aligner: Aligner,
-        labels: "pd.Series[Any] | None",
-        label_holder: str | None,
-        parties: Sequence[str] | None,
-    ) -> dict[str, str]:
-        """Return what a run that is resumed must have in common with the one that broke off."""
+        if run.checkpoint is None:
+            return aligner, settings, {}
+        # What a run that is resumed must have in common with the one that broke off.
         known = settings | {f"alignment {key}": value for key, value in vars(aligner).items()}
-        return {
+        identity = {
             **{key: describe(value) for key, value in known.items()},
             "strategy": self.name,
             "labels": "none" if labels is None else f"those with digest {data_digest(labels)}",
             "label_holder": describe(label_holder),
-            "parties": describe(None if parties is None else sorted(parties)),
+            "parties": describe(None if run.parties is None else sorted(run.parties)),
+            **{name: data_digest(values) for name, values in (beside or {}).items()},
         }
+        if run.checkpoint_every is not None:
+            identity["checkpoint_every"] = describe(run.checkpoint_every)
+        if run.resume:
+            Journal.check(Path(run.checkpoint), identity)
+        return aligner, settings, identity
 
 
 def _compare_known(result: Result, labels: "pd.Series[Any]") -> None:

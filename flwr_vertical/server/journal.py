@@ -109,12 +109,10 @@ class Journal:
     def resume(cls, folder: Path, identity: Identity) -> Self:
         """Read the journal of a run that broke off. One without a round begins anew."""
         # The parties clear away what they keep of a run that did not get beyond its opening.
-        path = cls._to_resume(folder)
-        journal = cls._open(path)
+        cls.check(folder, identity)
+        journal = cls._open(folder / FILE_NAME)
         try:
-            found = journal._scan()
-            if found is not None:
-                _compare(path, found, identity)
+            journal._scan()
             if not (journal.started or journal.done):
                 journal._begin(identity)
         except BaseException:
@@ -125,19 +123,16 @@ class Journal:
     @classmethod
     def check(cls, folder: Path, identity: Identity) -> None:
         """Refuse to resume where there is no journal, or that of another run; change nothing."""
-        path = cls._to_resume(folder)
+        path = folder / FILE_NAME
+        if not path.is_file():
+            raise ConfigError(
+                f"no run can be resumed from {folder}: it holds no journal. Either the run of this "
+                "name was not started with checkpoint=true, or it is finished"
+            )
         with path.open("rb") as file, suppress(ProtocolError):  # `resume` says what to do about it
-            if payload := read_frame(file, path):
-                _compare(path, unpack(payload)[0].get("identity", identity), identity)
-
-    @staticmethod
-    def _to_resume(folder: Path) -> Path:
-        if (path := folder / FILE_NAME).is_file():
-            return path
-        raise ConfigError(
-            f"no run can be resumed from {folder}: it holds no journal. Either the run of this "
-            "name was not started with checkpoint=true, or it is finished"
-        )
+            meta = unpack(payload)[0] if (payload := read_frame(file, path)) else {}
+            if meta.get("format") == _FORMAT:
+                _compare(path, meta["identity"], identity)
 
     @classmethod
     def _open(cls, path: Path) -> Self:

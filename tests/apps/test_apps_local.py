@@ -16,7 +16,7 @@ from runtimes import IN_MEMORY, free_port
 from apps.cli import local_superlink, main
 from apps.cli import run as run_command
 from flwr_vertical import Result
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.errors import VerticalError
 
 ROOT = pathlib.Path(__file__).parents[2]
 PYTHON = sys.executable
@@ -189,5 +189,5 @@ def test_a_superlink_that_answers_nothing_is_given_up(monkeypatch):
     monkeypatch.setattr(run_command.subprocess, "run", lambda *_, **__: gone)
     monkeypatch.setattr(run_command.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(run_command.time, "sleep", lambda _: None)
-    with pytest.raises(ConfigError, match=r"cannot learn how run 1 ended.*no SuperLink"):
+    with pytest.raises(VerticalError, match=r"cannot learn how run 1 ended.*no SuperLink"):
         run_command._wait("flwr", "1", [])

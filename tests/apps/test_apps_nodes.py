@@ -10,8 +10,7 @@ from app_runs import DEFAULTS, own_files, run_app, simulated
 from runtimes import IN_MEMORY, Flower, stop_all
 
 from apps import node_files
-from apps.cli import main
-from apps.cli import run as run_command
+from apps.cli import main, run
 from flwr_vertical import Result
 from flwr_vertical.errors import VerticalError
 from flwr_vertical.settings.toml import flat, read_items
@@ -63,7 +62,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "config.toml").write_text(IN_MEMORY)
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     monkeypatch.setenv("FLWR_VERTICAL_HOME", str(tmp_path / "results"))
-    monkeypatch.setattr(run_command, "check_simulation", lambda: None)
+    monkeypatch.setattr(run, "check_simulation", lambda: None)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -76,20 +75,20 @@ def run_here(app, superlink, run_config, federation_config):
     return 0
 
 
-def commands(*, app=str(ROOT), more=""):
+def commands():
     """What a user types, from three files to two reports."""
-    run = ["run", app, "--nodes", "nodes", "--run-config"]
+    start = ["run", str(ROOT), "--nodes", "nodes", "--run-config"]
     return [
         ["check", "tables", "--label-column", "repaid", "--fix", "nodes"],
         ["check", "--nodes", "nodes", "--strict"],
-        [*run, f"{VFEM} {LABELS}{more}"],
-        [*run, f"{GBDT} {LABELS}{more}"],
+        [*start, f"{VFEM} {LABELS}"],
+        [*start, f"{GBDT} {LABELS}"],
     ]
 
 
 def test_from_awkward_files_to_two_reports_in_four_commands(place, monkeypatch, capsys):
     before = {path: path.read_bytes() for path in (place / "tables").iterdir()}
-    monkeypatch.setattr(run_command, "_stream", run_here)
+    monkeypatch.setattr(run, "_stream", run_here)
     monkeypatch.setattr(node_files, "in_ray_worker", lambda: True)
     typed = commands()
     assert len(typed) <= 10
@@ -98,11 +97,11 @@ def test_from_awkward_files_to_two_reports_in_four_commands(place, monkeypatch, 
     assert before == {path: path.read_bytes() for path in (place / "tables").iterdir()}
     shown = capsys.readouterr().out
     assert shown.count("nothing suspicious found") == 2
-    for run in ("regression", "trees"):
-        folder = place / "results" / "server" / run
+    for name in ("regression", "trees"):
+        folder = place / "results" / "server" / name
         assert (folder / "report.html").is_file()
         assert Result.load(folder).parties == ["bank", "court", "shop"]
-        assert (place / "results" / "parties" / run / "shop.html").is_file()
+        assert (place / "results" / "parties" / name / "shop.html").is_file()
     assert Result.load(place / "results" / "server" / "trees").metrics["validation_auc"] > 0.6
 
 
@@ -152,7 +151,7 @@ def refused(capsys, folder, *more):
 
 
 def test_errors_before_anything_starts(place, monkeypatch, capsys):
-    monkeypatch.setattr(run_command, "_flwr", lambda: pytest.fail("Flower was started"))
+    monkeypatch.setattr(run, "_flwr", lambda: pytest.fail("Flower was started"))
     nodes = place / "nodes"
     assert "is no folder; expected one with NAME.toml or NAME/node.toml" in refused(capsys, nodes)
     (nodes / "bank").mkdir(parents=True)
@@ -215,7 +214,7 @@ def test_an_app_without_the_key_says_so(place, capsys):
 
 
 @pytest.mark.flower
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_the_same_commands_on_the_simulation_runtime(tmp_path):
     write_tables(tmp_path / "tables")
     home = tmp_path / "flower"
@@ -229,6 +228,6 @@ def test_the_same_commands_on_the_simulation_runtime(tmp_path):
             assert answer.returncode == 0, answer.stdout[-3000:] + answer.stderr[-2000:]
     finally:
         stop_all(home)
-    for run in ("regression", "trees"):
-        assert (flower.results / "server" / run / "report.html").is_file()
-        assert (flower.results / "parties" / run / "shop.html").is_file()
+    for name in ("regression", "trees"):
+        assert (flower.results / "server" / name / "report.html").is_file()
+        assert (flower.results / "parties" / name / "shop.html").is_file()
