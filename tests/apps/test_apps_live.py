@@ -61,10 +61,10 @@ def test_it_shows_what_the_ledger_has_and_nothing_of_the_data(
     monkeypatch.setattr("apps.live.server.page_of", lambda s: drawn.append(draw(s)) or drawn[-1])
 
     def look(step):
-        status = watch.read_status(watch.find_run(None))
+        status = watch.read_status(watch.find_address(None))
         seen.append(status)
         if step == "impute" and not drawn:
-            address = watch.find_run("test")
+            address = watch.find_address("test")
             seen[-1]["dom"] = visit(address, "--virtual-time-budget=2500", "--dump-dom")
             assert main(["watch"]) == 0
             seen[-1]["printed"] = capsys.readouterr().out
@@ -221,12 +221,12 @@ class Stand:
 
 def test_no_run_shows_itself_by_default(home, bank, court, capsys):
     found = []
-    Looking.look = staticmethod(lambda step: found.append(watch.find_run(None)))
+    Looking.look = staticmethod(lambda step: found.append(watch.find_address(None)))
     run_app(own_files(home, bank=bank, court=court), wrap=Looking, transport="messages")
     assert set(found) == {None}
     # One that was killed leaves its file, and nobody answers at its address.
     file = address_file(home / "results" / "server" / "killed")
     file.write_text("http://127.0.0.1:9/secret/")
-    for asked in ([], ["killed"], ["http://127.0.0.1:9/secret/"], ["--json"]):
+    for asked in ([], ["killed"], ["/"], ["http://127.0.0.1:9/secret/"], ["--json"]):
         assert main(["watch", *asked]) == 2
         assert "live-page=true" in capsys.readouterr().err
