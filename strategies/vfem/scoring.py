@@ -12,9 +12,10 @@ import numpy as np
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
-from strategies.linear.moments.collect import FitColumns, Prepared, rows_by_pattern
+from strategies.linear.moments.collect import FitColumns, Prepared
 from strategies.linear.moments.covariances import FullCovariance
 from strategies.linear.moments.fit import Fit, _finish
+from strategies.linear.moments.groups import rows_by_pattern
 from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.moments.scoring import PatternCounts, covariance_of_slopes, scoring_step
 from strategies.vfem.completed_rounds import CompletedMoments, CompletedProducts

@@ -16,17 +16,16 @@ aggregation ``"ckks"``, and of one party alone, the same sums come from cipherte
 (`products.ciphertext`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import (
     EncryptedProducts,
@@ -48,7 +47,7 @@ from strategies.linear.moments.dp_opening import (
     label_sums,
     with_server_noise,
 )
-from strategies.linear.moments.groups import MinimumRows, by_pattern
+from strategies.linear.moments.groups import MinimumRows, by_pattern, costs, rows_by_pattern
 from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.problem import Problem, open_problem
 
@@ -314,55 +313,8 @@ def _group(prepared: Prepared, grouping: Grouping) -> RowGroups:
     )
     if grouping is by_pattern:
         needed = prepared.minimum.of(min(prepared.widths.values()))
-        result.notes += _costs(prepared.problem.mask, groups, needed, len(prepared.widths))
+        result.notes += costs(prepared.problem.mask, groups, needed, len(prepared.widths))
     return groups
-
-
-def rows_by_pattern(mask: Flags, counted: Flags, parties: Sequence[str]) -> pd.DataFrame:
-    """Count labelled rows by the parties that lack them, and say whether the fit takes them.
-
-    Shapes: mask, counted (n_rows, n_parties): which parties have no row, and which count as having
-    none; all of them where the row is left out.
-    """
-
-    def named(parties_of: Flags) -> str:
-        return ", ".join(name for name, is_in in zip(parties, parties_of, strict=True) if is_in)
-
-    kinds, counts = np.unique(np.hstack([mask, counted]), axis=0, return_counts=True)
-    rows = []
-    for kind, count in zip(kinds, counts, strict=True):
-        missing, lost = kind[: len(parties)], kind[len(parties) :]
-        if missing.all():  # samples of no party
-            continue
-        lost &= ~missing
-        taken = (
-            "no" if (missing | lost).all() else f"without {named(lost)}" if lost.any() else "yes"
-        )
-        rows.append((named(missing) or "nothing", int(count), taken))
-    found = pd.DataFrame(rows, columns=["missing", "rows", "in the fit"])
-    return found.sort_values("rows", ascending=False, kind="stable").set_index("missing")
-
-
-def _costs(mask: Flags, groups: RowGroups, needed: int, n_parties: int) -> list[str]:
-    """Say which rows were left out, or lost a block, since sums over few rows are not opened."""
-    left = (groups.group < 0) & ~mask.all(axis=1)
-    alone = (~mask).sum(axis=1) == 1
-    found = []
-    if left.any():
-        every = n_parties > 1 and bool((left == alone).all())
-        text = f"{int(left.sum()):,} rows were left out"
-        if every:
-            text = f"all {int(left.sum()):,} rows that one party alone holds were left out"
-        text += f": sums over fewer than {needed} rows are not opened. "
-        if n_parties > 1 and len(groups.mask) == 1 and not groups.mask.any():
-            text += "This fit is of the rows that all parties hold, as complete-case is. "
-        found.append(text + "A lower 'min-rows' at the nodes would use more of them")
-    if groups.n_merged:
-        found.append(
-            f"{groups.n_merged:,} rows count as lacking a party that holds them, since too few "
-            f"rows are held by the same parties: sums over fewer than {needed} rows are not opened"
-        )
-    return found
 
 
 def _patterns(
