@@ -94,7 +94,7 @@ def rows_by_pattern(mask: Flags, counted: Flags, parties: Sequence[str]) -> pd.D
 
     kinds, counts = np.unique(np.hstack([mask, counted]), axis=0, return_counts=True)
     rows = []
-    for kind, count in zip(kinds, counts, strict=True):
+    for kind, n_rows in zip(kinds, counts, strict=True):
         missing, lost = kind[: len(parties)], kind[len(parties) :]
         if missing.all():  # samples of no party
             continue
@@ -102,7 +102,7 @@ def rows_by_pattern(mask: Flags, counted: Flags, parties: Sequence[str]) -> pd.D
         taken = (
             "no" if (missing | lost).all() else f"without {named(lost)}" if lost.any() else "yes"
         )
-        rows.append((named(missing) or "nothing", int(count), taken))
+        rows.append((named(missing) or "nothing", int(n_rows), taken))
     found = pd.DataFrame(rows, columns=["missing", "rows", "in the fit"])
     return found.sort_values("rows", ascending=False, kind="stable").set_index("missing")
 
