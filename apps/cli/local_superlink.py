@@ -19,6 +19,8 @@ from flwr_vertical.optional import require
 
 NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 _PROGRAM = "flower-superlink"
+# What decides which packages serve a run, and where its results are.
+_KEPT = (NO_INSTALLATION, "FLWR_VERTICAL_HOME", "PYTHONPATH")
 _PORTS = (
     "export FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=39191 FLWR_LOCAL_CONTROL_API_PORT=39193 gives this "
     "environment one of its own"
@@ -89,8 +91,8 @@ def check_simulation() -> None:
             f"'flwr-vertical stop' ends it and its runs, or {_PORTS}"
         )
     kept = _environment_of(found)
-    for name in (NO_INSTALLATION, "FLWR_VERTICAL_HOME"):
-        if kept.get(name) != expected.get(name):
+    for name in _KEPT:
+        if kept.get(name, "") != expected.get(name, ""):
             raise ConfigError(
                 f"{found} was started with {name}={kept.get(name, '')!r} and keeps it; this run "
                 f"has {expected.get(name, '')!r}: 'flwr-vertical stop' ends it and its runs, and "

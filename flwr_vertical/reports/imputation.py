@@ -116,7 +116,7 @@ def _shares(ax: Axes, item: Imputed) -> None:
 
 
 def _title(item: Imputed) -> str:
-    return f"{fg.plain(item.party, 26)}\n{fg.plain(item.column, 26)}"
+    return f"{fg.plain(item.party, 22)}\n{fg.plain(item.column, 22)}"
 
 
 def columns_of(result: ResultData) -> list[Imputed]:

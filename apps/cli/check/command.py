@@ -35,14 +35,17 @@ def run(options: argparse.Namespace) -> int:
 
         configs = _configs(options)
         written: list[str] = []
-        if options.fix:
-            mending = Mending(configs, options.label_column)
-            checks = mending.run(lambda mended: check_nodes(mended, step))
-            configs, written = mending.configs, mending.write(Path(options.fix))
-        else:
+        mending = Mending(configs, options.label_column) if options.fix else None
+        if mending is None:
             checks = check_nodes(configs, step)
+        else:
+            checks = mending.run(lambda mended: check_nodes(mended, step))
+            configs = mending.configs
+        frames, labels = _frames_and_labels(checks, options)
+        if mending is not None:
+            written = mending.write(Path(options.fix))
         if options.strategy:
-            checks.trials = _trials(checks, options, configs, step)
+            checks.trials = _trials(checks, options, configs, frames, labels, step)
     if options.json:
         print_json(checks.to_dict())
         return _exit_code(checks, options)
@@ -85,12 +88,32 @@ def _configs(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return configs_of(Path(str(source)), config, labels_file)
 
 
+Frames = dict[str, pd.DataFrame]
+
+
+def _frames_and_labels(
+    checks: Checks, options: argparse.Namespace
+) -> "tuple[Frames, pd.Series[Any] | None]":
+    """Return the tables that can be used, without the labels, and the labels if they are named."""
+    frames = {t.party: t.frame for t in checks.tables if t.frame is not None and t.usable}
+    labels = None
+    if options.labels:
+        labels = read_labels(options.labels, column=options.label_column)
+    elif options.label_column and len(frames) == len(checks.tables):
+        frames, labels = _without_labels(frames, options.label_column)
+    return frames, labels
+
+
 def _trials(
-    checks: Checks, options: argparse.Namespace, configs: Mapping[str, Any], step: Any
+    checks: Checks,
+    options: argparse.Namespace,
+    configs: Mapping[str, Any],
+    frames: Frames,
+    labels: "pd.Series[Any] | None",
+    step: Any,
 ) -> list[Trial]:
     """Try the strategies on the tables that can be used."""
     settings = read_items(options.settings)
-    frames = {t.party: t.frame for t in checks.tables if t.frame is not None and t.usable}
     names = list(dict.fromkeys(options.strategy))
     named = ALL not in names
     if not named:
@@ -98,11 +121,6 @@ def _trials(
     if len(frames) < len(checks.tables):
         return [Trial(name, refusal="correct the errors of the tables first", named=named)
                 for name in names]  # fmt: skip
-    labels = None
-    if options.labels:
-        labels = read_labels(options.labels, column=options.label_column)
-    elif options.label_column:
-        frames, labels = _without_labels(frames, options.label_column)
     if labels is not None:
         labels = label_numbers(labels, options.positive_label, "the labels")
     own = {
