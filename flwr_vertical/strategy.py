@@ -1,7 +1,6 @@
 """`Strategy`: the server half of a method, and how it starts."""
 
 import importlib.util
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -31,8 +30,6 @@ from flwr_vertical.server.settings import RunOptions, RunSettings
 from flwr_vertical.settings import Settings, settings_of
 from flwr_vertical.tables import checked_ids
 from flwr_vertical.version import __version__
-
-logger = logging.getLogger("flwr_vertical")
 
 _SUM_DISCLOSURE = {
     "plain": (("server", "every party's own term of every sum: 'plain' hides nothing from it"),),
