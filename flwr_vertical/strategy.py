@@ -395,7 +395,6 @@ def label_index(labels: "pd.Series[Any]") -> "pd.Index[Any]":
         labels.to_numpy(dtype=float)
     except (TypeError, ValueError):
         raise DataError(
-            f"labels must be numbers, NaN where a sample has none, got dtype {labels.dtype}; code "
-            "classes as 0, 1, ..., or of two state positive_label"
+            f"labels must be numbers, got dtype {labels.dtype}; code them, or state positive_label"
         ) from None
     return checked_ids(labels.index, "the table of labels")

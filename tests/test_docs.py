@@ -220,7 +220,7 @@ def test_a_method_has_what_every_method_has():
 def test_every_equation_becomes_mathml():
     convert = pytest.importorskip("latex2mathml.converter").convert
     wrong, count = [], 0
-    for path in METHODS:
+    for path in PAGES:
         text = re.sub(r"^```.*?^```|`+[^`]+`+", "", path.read_text(), flags=re.S | re.M)
         for equation in re.findall(r"\$\$?([^$]+)\$\$?", text):
             count += 1

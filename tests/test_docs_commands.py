@@ -112,6 +112,8 @@ def check(words, folder):
         check_module(*rest[1:])
     elif program == "python":
         assert (folder / rest[0]).is_file()
+    elif program.startswith(".ci/"):
+        assert (ROOT / program).is_file()
     else:
         assert program in OF_SHELL
 

@@ -5,7 +5,9 @@ import json
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,14 @@ from flwr_vertical.privacy_ledger.usage import RUN_COLUMNS, run_rows
 
 from ..live.page import FORMATS, facts, node_table, sentence
 from ..live.server import PATTERN, address_file
+from .output import add_json, print_json
 from .privacy_ledger import find_ledgers, ledger_tables
 
 _EVERY = 1.0  # seconds between two looks at a run
 _LEDGERS_EVERY = 5.0
 _PATIENCE = 5.0  # seconds for an answer
+# Something else may listen at the port of a run that has ended.
+_NO_ANSWER = (OSError, ValueError, HTTPException)
 
 
 def add_parser(commands: Any) -> argparse.ArgumentParser:
@@ -53,13 +58,13 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="a node's 'output' folder on this machine: show its privacy ledger as well, and alone "
         "where no run is found",
     )
-    parser.add_argument("--json", action="store_true", help="print the run's state once, as JSON")
+    add_json(parser)
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Show a run, ledgers of nodes or both; returns the exit code."""
-    address = find_run(options.run)
+    address = find_address(options.run)
     ledgers = [path for place in options.ledger for path in find_ledgers(Path(place))]
     if address is None and (options.run or options.json or not ledgers):
         which = f"run {options.run!r}" if options.run else f"run in {_home()}"
@@ -69,19 +74,19 @@ def run(options: argparse.Namespace) -> int:
             "address in its log"
         )
     if options.json and address is not None:
-        print(json.dumps(read_status(address), indent=1))
+        print_json(read_status(address))
         return 0
     return _show(address, ledgers)
 
 
-def find_run(run: str | None) -> str | None:
+def find_address(run: str | None) -> str | None:
     """Return the address of a run that answers; None if none does."""
     found = [run] if run and run.startswith("http://") else _addresses(run)
     return next((address for address in found if _answers(address)), None)
 
 
 def read_status(address: str) -> dict[str, Any]:
-    """Ask a run for its state; raises `OSError` or `ValueError` if it does not answer."""
+    """Ask a run for its state; raises one of `_NO_ANSWER` if it does not answer."""
     # Not by a proxy that the environment may name: the page is on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"{address.rstrip('/')}/status.json", timeout=_PATIENCE) as answer:
@@ -95,22 +100,22 @@ def _home() -> Path:
 
 def _addresses(run: str | None) -> Iterator[str]:
     """Yield what the files beside the folders of runs say, the newest file first."""
-    folder = _home() / (run or "")  # a path that is absolute stands for itself
-    files = [address_file(folder)] if run else []
-    files += sorted(folder.glob(PATTERN), key=_age)
+    folders = [_home() / run, Path(run).expanduser().absolute()] if run else [_home()]
+    files = [address_file(folder) for folder in folders if folder.name]
+    files += sorted((file for folder in folders for file in folder.glob(PATTERN)), key=_age)
     for file in files:
-        if file.is_file():
+        with suppress(FileNotFoundError):  # its run may end meanwhile
             yield file.read_text("utf-8")
 
 
 def _age(path: Path) -> float:
-    return -path.stat().st_mtime
+    return -path.stat().st_mtime if path.exists() else 0.0
 
 
 def _answers(address: str) -> bool:
     try:
         read_status(address)
-    except (OSError, ValueError):
+    except _NO_ANSWER:
         return False
     return True
 
@@ -125,7 +130,7 @@ def _show(address: str | None, ledgers: Sequence[Path]) -> int:
         while True:
             try:
                 shown.update(_drawn(address, ledgers), refresh=True)
-            except (OSError, ValueError):
+            except _NO_ANSWER:
                 break
             time.sleep(_EVERY)
     console.print("The server's process does not answer: the run has ended.")
@@ -150,7 +155,7 @@ def status_parts(status: Mapping[str, Any]) -> list[RenderableType]:
     found = node_table(status).reset_index()
     names, shown = list(map(str, found)), Table()
     for name in names:
-        shown.add_column(name, justify="left" if name in ("node", "now") else "right")
+        shown.add_column(name, justify="left" if name == "node" else "right")
     for row in found.itertuples(index=False):
         cells = zip(names, row, strict=True)
         shown.add_row(*(Text(FORMATS.get(name, format_value)(cell)) for name, cell in cells))

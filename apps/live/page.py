@@ -11,13 +11,10 @@ import pandas as pd
 from flwr_vertical.pages.page import (
     Section,
     dataframe_html,
-    format_value,
     human_bytes,
     human_seconds,
     render_page,
 )
-
-from .status import GREETINGS
 
 # The page is made here and fetched anew, so that numbers are written in one place.
 _SCRIPT = """
@@ -45,10 +42,11 @@ POLICY = (
 FORMATS = {"up": human_bytes, "down": human_bytes}
 """How columns of `node_table` are written, where `format_value` is not right."""
 
+_MOST_NAMED = 6  # nodes of a round
 _CAPTION = (
-    "What the server's ledger has counted by node: messages with their replies, bytes from and to "
-    "the node, numbers that entered private sums. Greetings go to nodes whose names are not known "
-    "yet. What a node's own privacy ledger counts stays at the node."
+    "What the server's ledger has counted by node: how often it was asked, bytes from and to it, "
+    "numbers that entered private sums. Greetings go to nodes whose names are not known yet. What "
+    "a node's own privacy ledger counts stays at the node."
 )
 
 
@@ -77,7 +75,8 @@ def sentence(status: Mapping[str, Any]) -> str:
     now = status["round"]
     if status["state"] != "running" or now is None:
         return f"The run is {status['state']}."
-    who = ", ".join(now["asked"]) if len(now["asked"]) <= 3 else f"{len(now['asked'])} nodes"
+    asked = now["asked"]
+    who = ", ".join(asked) if len(asked) <= _MOST_NAMED else f"{len(asked)} nodes"
     return f"Round {now['number']}: {now['step']} at {who}, for {human_seconds(now['seconds'])}."
 
 
@@ -86,14 +85,14 @@ def facts(status: Mapping[str, Any]) -> dict[str, str]:
     ledger, doing = status["ledger"], status["progress"] or {}
     found = {"Time": human_seconds(status["seconds"])}
     if doing:
-        of = f" of {doing['total']:,}" if doing["total"] else ""
+        of = f"/{doing['total']:,}" if doing["total"] else ""
         found["Steps"] = f"{doing['done']:,}{of}"
         if rate := doing["per_second"]:
             each = human_seconds(1 / rate)
-            found["Rate"] = f"{rate:.3g} steps/s" if rate >= 1 else f"{each} a step"
+            found["Rate"] = f"{rate:.3g}/s" if rate >= 1 else f"{each} each"
         if doing["seconds_left"] is not None:
             found["Time left"] = human_seconds(doing["seconds_left"])
-        found |= {n.replace("_", " "): format_value(v) for n, v in doing["values"].items()}
+        found |= {n.replace("_", " "): _short(v) for n, v in doing["values"].items()}
     return found | {
         "Rounds": f"{ledger['rounds']:,}",
         "Sent by nodes": human_bytes(ledger["bytes_up"]),
@@ -102,19 +101,20 @@ def facts(status: Mapping[str, Any]) -> dict[str, str]:
 
 
 def node_table(status: Mapping[str, Any]) -> pd.DataFrame:
-    """Return a row for each node: what the ledger has counted for it, and what it does."""
-    now = status["round"] or {"asked": [], "step": ""}
+    """Return a row for each node with what the ledger has counted for it."""
     spends = any(node["epsilon"] for node in status["nodes"])
-    rows = {}
-    for node in status["nodes"]:
-        asked = f"asked: {now['step']}" if node["name"] in now["asked"] else ""
-        idle = f"answered: {node['answered']}" if node["answered"] else "connected"
-        rows[node["name"]] = {
-            "messages": node["messages"],
+    rows = {
+        node["name"]: {
+            "asked": node["messages"],
             "up": node["bytes_up"],
             "down": node["bytes_down"],
             "in sums": node["values_up"],
             **({"epsilon": node["epsilon"]} if spends else {}),
-            "now": "" if node["name"] == GREETINGS else asked or idle,
         }
+        for node in status["nodes"]
+    }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("node")
+
+
+def _short(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.3g}"

@@ -17,7 +17,7 @@ GREETINGS = "(greetings)"
 """The row of messages to nodes whose names were not known yet."""
 
 _COUNTED = ("bytes_down", "bytes_up", "values_up")
-_NOTHING = {"messages": 0, **dict.fromkeys(_COUNTED, 0), "epsilon": 0.0, "answered": ""}
+_NOTHING = {"messages": 0, **dict.fromkeys(_COUNTED, 0), "epsilon": 0.0}
 
 
 class Counts:
@@ -49,7 +49,7 @@ class Counts:
         rows = [{"name": name, **self._nodes.get(name, _NOTHING)} for name in known]
         if rest := [node for name, node in self._nodes.items() if name not in known]:
             sums = {key: sum(node[key] for node in rest) for key in ("messages", *_COUNTED)}
-            rows.append({"name": GREETINGS, **rest[-1], **sums})
+            rows.append({"name": GREETINGS, **_NOTHING, **sums})
         return rows
 
     def _of(self, name: str) -> dict[str, Any]:
@@ -59,7 +59,6 @@ class Counts:
         self._rounds.add(message.round)
         node = self._of(message.party)
         node["messages"] += 1
-        node["answered"] = message.step
         for name in _COUNTED:
             node[name] += getattr(message, name)
 

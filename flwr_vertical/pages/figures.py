@@ -36,7 +36,7 @@ _saving = threading.Lock()
 WIDTH = 10.6  # inches; a figure fills a section of the page at 100 dots per inch
 _NARROW = 3.7  # inches of a drawing for a phone, on which its letters keep their size
 # Letters that fit into a narrow drawing: of a title, a label of an axis, and a tick.
-_TITLE, _AXIS, _TICK = 28, 42, 20
+_TITLE, _AXIS, _TICK = 25, 42, 20
 
 
 class Drawing(str):

@@ -51,7 +51,7 @@ def scatter_figure(columns: Sequence[Imputed]) -> str:
             ax.vlines(*of[["true", "lower", "upper"]].iloc[:_MOST_POINTS].to_numpy().T,
                       color=fg.colour(0), alpha=0.12, linewidth=0.8, rasterized=True)  # fmt: skip
             inside = of["true"].between(of["lower"], of["upper"]).mean()
-            note += f", in 95 % intervals: {inside:.1%}" if len(of) else ""
+            note += f"\n{inside:.1%} in 95 % intervals" if len(of) else ""
         ax.locator_params(nbins=4)
         fg.label(ax, _title(item), note, "imputed")
     return fg.to_svg(figure)
@@ -116,7 +116,7 @@ def _shares(ax: Axes, item: Imputed) -> None:
 
 
 def _title(item: Imputed) -> str:
-    return f"{fg.plain(item.party, 26)}\n{fg.plain(item.column, 26)}"
+    return f"{fg.plain(item.party, 22)}\n{fg.plain(item.column, 22)}"
 
 
 def columns_of(result: ResultData) -> list[Imputed]:

@@ -56,7 +56,7 @@ def margins_figure(pairs: Sequence[ColumnPair]) -> str:
                 colour = fg.LINE if number == 0 else fg.colour(0)
                 ax.bar(at + 0.4 * number - 0.2, shares[name], 0.38, color=colour, label=str(name))
             ax.set_xticks(at, [fg.plain(level, 9) for level in shares.index])
-        fg.label(ax, f"{fg.plain(pair.party, 26)}\n{fg.plain(pair.column, 26)}", "", "share")
+        fg.label(ax, f"{fg.plain(pair.party, 22)}\n{fg.plain(pair.column, 22)}", "", "share")
     fg.legend(axes[0])
     return fg.to_svg(figure)
 

@@ -61,10 +61,10 @@ def test_it_shows_what_the_ledger_has_and_nothing_of_the_data(
     monkeypatch.setattr("apps.live.server.page_of", lambda s: drawn.append(draw(s)) or drawn[-1])
 
     def look(step):
-        status = watch.read_status(watch.find_run(None))
+        status = watch.read_status(watch.find_address(None))
         seen.append(status)
         if step == "impute" and not drawn:
-            address = watch.find_run("test")
+            address = watch.find_address("test")
             seen[-1]["dom"] = visit(address, "--virtual-time-budget=2500", "--dump-dom")
             assert main(["watch"]) == 0
             seen[-1]["printed"] = capsys.readouterr().out
@@ -99,14 +99,14 @@ def test_it_shows_what_the_ledger_has_and_nothing_of_the_data(
     assert facts["Rounds"] == str(status["round"]["number"] - 1)
     assert facts["Sent by nodes"] == human_bytes(status["ledger"]["bytes_up"])
     assert facts["Sent to nodes"] == human_bytes(status["ledger"]["bytes_down"])
-    assert facts["Steps"].startswith(f"{status['progress']['done']} of ")
+    assert facts["Steps"].startswith(f"{status['progress']['done']}/")
     for node in status["nodes"]:
         cells = [f"{node['messages']:,}", human_bytes(node["bytes_up"])]
         cells += [human_bytes(node["bytes_down"]), f"{node['values_up']:,}"]
         row = "".join(f'<td class="number">{cell}</td>' for cell in cells)
         assert f"<th>{node['name']}</th>{row}" in text
         assert all(cell in status["printed"] for cell in cells)
-    assert "asked: impute" in text
+    assert "impute at bank, court" in text
     assert "impute at bank, court" in status["printed"]
     assert scroll_width(tmp_path, drawn[0], 390) == 390
 
@@ -126,7 +126,7 @@ def test_watch_shows_a_node_s_own_ledger(home, bank, court, capsys):
     assert "Privacy ledger of party 'bank'" in shown
     assert "in run 'test': " in shown
     assert re.search(r"rows that the ledger knows +│ 40 │", shown)
-    assert main(["watch", "--ledger", str(home / "court.csv.gone")]) == 1
+    assert main(["watch", "--ledger", str(home / "court.csv.gone")]) == 2
     assert "there is no privacy ledger in" in capsys.readouterr().err
 
 
@@ -164,9 +164,7 @@ def test_it_answers_its_own_machine_alone_and_who_knows_its_address(home, status
         assert (code, headers["Cache-Control"]) == (200, "no-store")
         assert "default-src 'none'" in headers["Content-Security-Policy"]
         assert "the run is waiting for nodes" in text.lower()
-        assert re.findall("<th>(.*?)</th>", text) == [
-            "node", "now", "party &#x27;bank&#x27;", "node 8",
-        ]  # fmt: skip
+        assert re.findall("<th>(.*?)</th>", text) == ["node", "party &#x27;bank&#x27;", "node 8"]
         for host in ("localhost", f"localhost:{place.port}", "127.0.0.1:99"):  # by a tunnel
             assert ask(address, host=host)[0] == 200
         for host in ("evil.example", f"127.0.0.1.evil.example:{place.port}", "[::1", ""):
@@ -176,6 +174,16 @@ def test_it_answers_its_own_machine_alone_and_who_knows_its_address(home, status
         for method in ("POST", "HEAD", "PUT", "OPTIONS"):
             assert ask(address, method=method)[0] == 501
     assert not file.exists()
+
+
+@needs_chromium
+def test_a_page_that_is_left_open_says_that_the_run_has_ended(home, status, monkeypatch):
+    answers = iter([page.page_of(status.read())])  # and then the connection breaks
+    monkeypatch.setattr("apps.live.server.page_of", lambda _: next(answers))
+    with serving(status, home / "runs" / "night") as address:
+        text = visit(address, "--virtual-time-budget=2500", "--dump-dom")
+    assert "the run has ended. This is its last state.</p>" in text
+    assert "party 'bank'" in text
 
 
 def test_watch_goes_on_until_the_run_ends(home, status, monkeypatch):
@@ -195,7 +203,7 @@ def test_watch_goes_on_until_the_run_ends(home, status, monkeypatch):
         assert not codes
     watching.join(10)
     assert codes == [0]
-    assert "Steps 1 of 4, loss nan, rows 2, Rounds 1, Sent by nodes 2.0 kB" in output.getvalue()
+    assert "Steps 1/4, loss nan, rows 2, Rounds 1, Sent by nodes 2.0 kB" in output.getvalue()
     assert "epsilon" in output.getvalue()
     assert "the run has ended" in output.getvalue()
 
@@ -213,12 +221,12 @@ class Stand:
 
 def test_no_run_shows_itself_by_default(home, bank, court, capsys):
     found = []
-    Looking.look = staticmethod(lambda step: found.append(watch.find_run(None)))
+    Looking.look = staticmethod(lambda step: found.append(watch.find_address(None)))
     run_app(own_files(home, bank=bank, court=court), wrap=Looking, transport="messages")
     assert set(found) == {None}
     # One that was killed leaves its file, and nobody answers at its address.
     file = address_file(home / "results" / "server" / "killed")
     file.write_text("http://127.0.0.1:9/secret/")
-    for asked in ([], ["killed"], ["http://127.0.0.1:9/secret/"], ["--json"]):
-        assert main(["watch", *asked]) == 1
+    for asked in ([], ["killed"], ["/"], ["http://127.0.0.1:9/secret/"], ["--json"]):
+        assert main(["watch", *asked]) == 2
         assert "live-page=true" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Pages in headless Chromium; tests that need it are skipped where there is none."""
 
 import html
+import json
 import re
 import shutil
 import subprocess
@@ -27,9 +28,27 @@ def visit(address, *options):
 
 def scroll_width(folder, page, width):
     """Return over how many pixels a page scrolls sideways in a window of a width."""
+    return overflowing(folder, page, width)[0]
+
+
+_LOOK = """
+const page = this.contentDocument, root = page.documentElement;
+const hidden = [...page.querySelectorAll('section, figure, figure img, pre, .table')].filter(
+  one => one.scrollWidth > one.clientWidth && !['auto', 'scroll'].includes(
+    this.contentWindow.getComputedStyle(one).overflowX));
+const found = [root.scrollWidth, ...hidden.map(one => `${one.tagName} ${one.id}`)];
+document.body.prepend('found ' + JSON.stringify(found) + ' there');
+"""
+
+
+def overflowing(folder, page, width):
+    """Return over how many pixels a page scrolls, and what is wider than its box without a hint.
+
+    Boxes that scroll by themselves are none of it.
+    """
     frame = (
         f'<iframe width="{width}" height="900" style="border: 0" srcdoc="{html.escape(page)}" '
-        "onload=\"document.body.prepend('scrolls over ' + "
-        "this.contentDocument.documentElement.scrollWidth + ' pixels')\"></iframe>"
+        f'onload="{html.escape(_LOOK)}"></iframe>'
     )
-    return int(re.search(r"scrolls over (\d+) pixels", browse(folder, frame, "--dump-dom"))[1])
+    shown = html.unescape(browse(folder, frame, "--dump-dom"))
+    return json.loads(re.search(r"found (\[.*?\]) there", shown)[1])

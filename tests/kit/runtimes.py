@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 
-from apps.cli.watch import find_run, read_status
+from apps.cli.watch import find_address, read_status
 
 ROOT = pathlib.Path(__file__).parents[2]
 BIN = pathlib.Path(sys.executable).parent
@@ -44,7 +44,7 @@ def watching(folder):
     def look():
         while not over.wait(0.1):
             with suppress(OSError):
-                if address := find_run(str(folder)):
+                if address := find_address(str(folder)):
                     seen.append(read_status(address))
 
     watcher = threading.Thread(target=look)

@@ -323,7 +323,7 @@ def wide_page():
 
 
 @needs_chromium
-@pytest.mark.parametrize("width", [400, 1000])
+@pytest.mark.parametrize("width", [320, 390, 1000])
 def test_the_page_does_not_scroll_sideways(wide_page, width, tmp_path):
     assert scroll_width(tmp_path, wide_page, width) == width
 
