@@ -33,6 +33,7 @@ from .storage import (
     NODE_NAMES,
     check_free,
     earlier_folder,
+    is_done,
     save_result,
     server_folder,
 )
@@ -150,12 +151,15 @@ def _job(context: Context, folder: Path) -> _Job:
     """Check everything of a run that needs no node: settings, packages, names, files."""
     config = context.run_config
     app_settings = AppSettings.from_config(config)
+    resume, files = _goes_on(config, folder), None
+    if not resume:  # first, as a strategy may take a second to import
+        check_free(folder)
+        files = _label_files(app_settings, config)
     strategy = make_strategy(app_settings.strategy, config)
     if (earlier := earlier_folder(context)) is not None:
         strategy = strategy.building_on(earlier)
     strategy.check_requirements()
-    resume = _goes_on(config, folder)
-    is_finished = check_free(folder, resume, strategy)
+    is_finished = resume and is_done(folder, strategy)
     run = RunSettings.from_config(config)
     arbiter_for = "aggregation 'ckks'" if run.aggregation == "ckks" else strategy.needs_arbiter
     run = replace(
@@ -168,14 +172,7 @@ def _job(context: Context, folder: Path) -> _Job:
     labels = truth = None
     beside: dict[str, Any] = {}
     if not is_finished:
-        labels = _labels(app_settings.labels, app_settings, config)
-        truth = _labels(app_settings.test_labels, app_settings, config, whole=True)
-        columns = {"weights": app_settings.weights_column, "offset": app_settings.offset_column}
-        beside = {
-            name: read_labels(app_settings.labels, column=column)
-            for name, column in columns.items()
-            if column
-        }
+        labels, truth, beside = files or _label_files(app_settings, config)
         strategy.plan(run, labels, app_settings.label_holder or None, beside)
         if app_settings.transport != "messages":
             _check_listening(app_settings.channel_bind, app_settings.channel_address)
@@ -214,6 +211,22 @@ def _needed_keys(
     )
     labels = {app.label_holder: app.label_column} if app.label_holder else {}
     return needed_by_node(request, result.parties, labels=labels, arbiter=arbiter)
+
+
+def _label_files(
+    settings: AppSettings, config: Mapping[str, Any]
+) -> "tuple[pd.Series[Any] | None, pd.Series[Any] | None, dict[str, pd.Series[Any]]]":
+    """Return labels, test labels, and the numbers beside them, from files of the server."""
+    columns = {"weights": settings.weights_column, "offset": settings.offset_column}
+    return (
+        _labels(settings.labels, settings, config),
+        _labels(settings.test_labels, settings, config, whole=True),
+        {
+            name: read_labels(settings.labels, column=column)
+            for name, column in columns.items()
+            if column
+        },
+    )
 
 
 def _labels(

@@ -302,16 +302,18 @@ def _demo(context: Context, which: int) -> dict[str, pd.DataFrame]:
     return dict(zip(_demo_names(context), tables.values(), strict=True))
 
 
-def check_free(folder: Path, resume: bool, strategy: Strategy) -> bool:
+def check_free(folder: Path) -> None:
     """Refuse a folder that holds what an earlier run of this name left, before a run."""
-    if not resume:
-        Journal.refuse_unfinished(folder)
-        if holds_result(folder):
-            raise ConfigError(
-                f"{folder} holds the result of an earlier run of this name, which this one would "
-                "replace: use another run-name, or move that folder"
-            )
-        return False
+    Journal.refuse_unfinished(folder)
+    if holds_result(folder):
+        raise ConfigError(
+            f"{folder} holds the result of an earlier run of this name, which this one would "
+            "replace: use another run-name, or move that folder"
+        )
+
+
+def is_done(folder: Path, strategy: Strategy) -> bool:
+    """Tell whether a run that is to be resumed came to its end; refuse that of another one."""
     if (folder / JOURNAL).exists() or not holds_result(folder):
         return False
     earlier = Result.load(folder)
