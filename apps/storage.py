@@ -27,7 +27,6 @@ from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.requirements import open_to
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
-from flwr_vertical.privacy_ledger.report_section import ledger_sections
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.protocol.disk import writing
 from flwr_vertical.registry import load_strategy
@@ -40,6 +39,7 @@ from flwr_vertical.server.settings import RunSettings
 from flwr_vertical.tables import Table
 from flwr_vertical.version import __version__
 
+from .ledger_section import ledger_sections
 from .settings import DemoSettings
 
 logger = logging.getLogger("flwr_vertical")

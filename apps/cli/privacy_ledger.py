@@ -14,7 +14,8 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy_ledger.database import SUFFIX, check_whole, transaction
 from flwr_vertical.privacy_ledger.entries import Book
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
-from flwr_vertical.privacy_ledger.usage import (
+
+from ..ledger_usage import (
     ENTRY_COLUMNS,
     RUN_COLUMNS,
     colluding,
@@ -22,7 +23,6 @@ from flwr_vertical.privacy_ledger.usage import (
     run_rows,
     standing,
 )
-
 from .output import add_json, print_json
 
 _WIDTH = 160

@@ -21,8 +21,8 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.storage import output_home
 from flwr_vertical.pages import format_value
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
-from flwr_vertical.privacy_ledger.usage import RUN_COLUMNS, run_rows
 
+from ..ledger_usage import RUN_COLUMNS, run_rows
 from ..live.page import FORMATS, facts, node_table, sentence
 from ..live.server import PATTERN, address_file
 from .output import add_json, print_json

@@ -7,7 +7,8 @@ import pandas as pd
 from flwr_vertical.pages.page import Item, Section, dataframe_html, details_html, paragraph
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
-from flwr_vertical.privacy_ledger.usage import Standing, colluding, entry_rows, run_rows, standing
+
+from .ledger_usage import Standing, colluding, entry_rows, run_rows, standing
 
 _MOST_RUNS = 200
 
