@@ -289,6 +289,8 @@ class Strategy(Settings, ABC):
         self.check_requirements()
         if beside and not self.uses_weights:
             raise ConfigError(f"{self._subject()}it takes no {' and no '.join(beside)}")
+        if beside and labels is None:
+            raise ConfigError(f"{', '.join(beside)}: go beside labels of the server, no party's")
         if self.needs_labels and labels is None and label_holder is None:
             raise DataError(
                 f"{self.name} needs labels: give them to simulate(..., labels=...), or in an app "
@@ -373,8 +375,8 @@ def align_beside(
     alignment: Alignment, labels: "pd.Series[Any] | None", values: "pd.Series[Any]", name: str
 ) -> Any:
     """Bring numbers of the labels' samples into the aligned order, as `align_labels` does these."""
-    if labels is None or alignment.label_rows is None:
-        raise ConfigError(f"{name}: these go beside labels that the server holds, not a party")
+    assert labels is not None  # see `plan`
+    assert alignment.label_rows is not None
     own = values.set_axis(label_index(values)).reindex(label_index(labels)).to_numpy(dtype=float)
     lacking = ~np.isfinite(own) & labels.notna().to_numpy()
     if lacking.any():

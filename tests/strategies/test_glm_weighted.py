@@ -233,7 +233,7 @@ def test_what_cannot_be_used_is_refused():
     alone = {"p0": tables["p0"]}
     with pytest.raises(ConfigError, match="a fit with weights needs columns under a key stream"):
         simulate(VerticalGLM(), alone, labels, progress=False, **one)
-    with pytest.raises(ConfigError, match="go beside labels that the server holds"):
+    with pytest.raises(ConfigError, match="weights: go beside labels of the server"):
         simulate(VerticalGLM(), tables, None, progress=False, **one)
 
 
