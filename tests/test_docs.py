@@ -75,7 +75,7 @@ def test_the_errors_that_the_readme_gives_are_those_of_its_run(names_after):
         for party in ("clinic", "laboratory")
     ]
     shown = [f"{error:.2f}" for found in errors for error in found.values()]
-    said = re.search(r"^Of [\d,]+ missing.*?off", (ROOT / "README.md").read_text(), re.S | re.M)[0]
+    said = re.search(r"^It fills .*?\(\[how", (ROOT / "README.md").read_text(), re.S | re.M)[0]
     assert re.findall(r"\d[\d,.]*\d", said) == [f"{missing:,}", *shown]
 
 
