@@ -173,8 +173,9 @@ def simulate(
         labels = label_numbers(labels, positive_label, "labels")
     if positive_label and test_labels is not None:
         test_labels = label_numbers(test_labels, positive_label, "test_labels")
-    elsewhere = labels is not None or beside_single_parties or label_holder not in parties
-    if label_holder and elsewhere:
+    if label_holder and (
+        labels is not None or beside_single_parties or label_holder not in parties
+    ):
         raise ConfigError(
             f"label_holder={label_holder!r} must be one of the parties {list(parties)}, and goes "
             "without labels and beside_single_parties: the run takes its label_column"

@@ -162,8 +162,8 @@ class OtherSettings(FKNN):
 
 class NoShift(FKNN):
     def _prepare(self, federation, n_samples):
-        plan, told = super()._prepare(federation, n_samples)
-        return replace(plan, units=replace(plan.units, shift=None)), told
+        plan = super()._prepare(federation, n_samples)
+        return replace(plan, units=replace(plan.units, shift=None))
 
 
 OtherUnits = asking(lambda plan: {"units": replace(plan.units, shift=plan.units.shift + 1)})

@@ -162,7 +162,8 @@ def test_explore_passes_nothing_on():
         pd.testing.assert_frame_equal(found.stages["explore"].frames[name], frame)
     without = Pipeline(rest).simulate(demo.parties, demo.labels, **options)
     pd.testing.assert_frame_equal(found.coefficients, without.coefficients, rtol=1e-6)
-    assert set(found.frames) == {f"correlations of {name}" for name in found.parties}
+    own = {f"correlations of {name}" for name in found.parties}
+    assert set(found.frames) == own | {"rows_by_pattern"}  # of the fit
 
 
 def test_explore_is_on_the_page_under_its_stage(tmp_path):
