@@ -155,6 +155,7 @@ def straight(tables, aligner, label_ids=None):
     return alignment, federation.call("where"), None
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(sets=ID_SETS, data=st.data())
 def test_private_id_equals_pandas_on_hundreds_of_cases(sets, data):

@@ -126,6 +126,7 @@ def test_mask_alone_shows_which_party_holds_which_sample():
     assert f"{mask.mean():.1%}" in page
 
 
+@pytest.mark.slow
 def test_large_runs_stay_below_three_megabytes():
     page = report_html(full_result(n=6000, extra=40))
     assert len(page.encode()) < 3_000_000
@@ -142,6 +143,7 @@ def test_report_may_name_the_file_and_refuses_files_of_others(tmp_path):
     assert (tmp_path / "report.html").read_text() == "<p>somebody's</p>"
 
 
+@pytest.mark.slow
 def test_reports_may_be_drawn_in_threads_whatever_users_set_for_matplotlib(page):
     before = dict(mpl.rcParams)
     ours = {"text.usetex": True, "figure.facecolor": "black", "font.family": "none"}

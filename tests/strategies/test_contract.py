@@ -300,9 +300,9 @@ def test_the_result_can_be_saved_and_loaded(case, tmp_path):
         pd.testing.assert_frame_equal(again.predictions, result.predictions, check_names=False)
 
 
-# Drawing a page takes seconds: one for each kind of result.
+# One for each kind of result.
 @pytest.mark.parametrize("case", ["vcds", "glm", "false-vfl"])
-def test_the_result_can_be_reported(case, tmp_path):
+def test_the_result_can_be_reported(case, tmp_path, undrawn):
     page = html.unescape(result_of(case).report(tmp_path).read_text())
     assert made(case).name in page
     assert "court" in page

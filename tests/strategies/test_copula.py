@@ -204,6 +204,7 @@ def test_missing_blocks_may_be_dropped_imputed_or_used():
         assert [column.n for column in result.privacy.columns] == spent
 
 
+@pytest.mark.slow
 def test_margins_and_correlations_under_missing_at_random():
     """The bank's rows are missing where labels are high: only IEVCDS mends both."""
     rng, n = np.random.default_rng(1), 4000

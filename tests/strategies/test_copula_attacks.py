@@ -40,6 +40,7 @@ def attacked(strategy, runs=RUNS):
     return np.mean(points, axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy", [VCDS(1.0), EVCDS(1.0), IEVCDS(1.0, iterations=3)], ids=lambda s: s.name
 )

@@ -217,6 +217,7 @@ def test_no_combination_of_sums_is_over_few_samples(seed):
                 assert (np.abs(columns @ normal) > 1e-9 * np.abs(columns).max()).sum() >= fewest
 
 
+@pytest.mark.slow
 def test_strata_have_baselines_of_their_own():
     tables, time, event = cohort(400, 6)
     strata = pd.Series(np.arange(400) % 2, time.index)

@@ -279,6 +279,7 @@ def test_numbers_as_labels_have_eta_by_bin_and_two_rounds_more():
     assert len(steps) - 2 == 7  # after greeting and alignment
 
 
+@pytest.mark.slow
 def test_rows_are_chosen_so_that_labels_tell_of_few_rows_neither():
     tables = tables_of(n=1200)
     few = pd.Series(1.0, index=range(1200))

@@ -145,6 +145,7 @@ def linear():
     return features, predicted, vectors * np.sqrt(np.maximum(values, 0.0))
 
 
+@pytest.mark.slow
 def test_noise_is_balanced_and_levels_are_drawn_as_often_as_predicted(linear):
     features, predicted, root = linear
     noise = balanced_noise(predicted, np.random.default_rng(0))

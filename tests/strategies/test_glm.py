@@ -346,6 +346,7 @@ def test_the_chosen_fit_is_that_of_the_penalised_likelihood(family, strength, pe
     assert result.ledger.rounds == 8 + rounds["place_fits"] + rounds["open_means"] <= 40
 
 
+@pytest.mark.slow
 def test_the_lasso_that_bic_chooses_is_as_good_as_that_of_the_exact_path():
     """Few rows: the quadratic at the maximum is far off, and its largest lambda far too small."""
     n, p = 300, 40

@@ -371,6 +371,7 @@ def test_rows_that_others_lack_are_counted_over_runs(tmp_path):
     nodes.refused("min-rows", glm(), labels)
 
 
+@pytest.mark.slow
 def test_attacks_on_what_nodes_see_find_nothing():
     tables, labels = truth(n=1000)
     labels.iloc[::7] = np.nan

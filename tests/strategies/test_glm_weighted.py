@@ -110,6 +110,7 @@ def test_robust_errors_of_visits_to_a_doctor():
     compare(result, reference("poisson", x, y, {}, cov_type="HC0"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
 def test_rounds(family):
     """Greeting and alignment take two; gaussian labels with weights alone eight more."""

@@ -59,6 +59,7 @@ def test_the_critics_loss_has_the_gradient_penalty():
     torch.testing.assert_close(branch.critic_loss(real, made, mix), expected)
 
 
+@pytest.mark.slow
 def test_a_branch_learns_what_its_critic_sees():
     """Its columns' means and how they go together; no federation is needed for that."""
     rng = np.random.default_rng(0)

@@ -131,6 +131,7 @@ def test_standard_errors_are_those_of_the_information(case):
     np.testing.assert_allclose(std_errors(run.result), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_sketches_approach_the_exact_products():
     """Seeds are random: errors are averaged over variables, and sizes a hundredfold apart."""
     pooled, _ = generate(**LARGER["correlated"])

@@ -34,6 +34,7 @@ def p_value_of(seed, how):
     return compare(complete, fit.beta, fit.vcov[1:, 1:], np.ones(4, dtype=bool))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["random", "other"])
 def test_it_rejects_as_often_as_it_says(how):
     p = np.array([p_value_of(seed, how).p_value for seed in range(200)])

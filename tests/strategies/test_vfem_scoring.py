@@ -122,6 +122,7 @@ def test_what_is_opened_has_noise_of_the_size_of_a_row(monkeypatch):
     assert abs(np.corrcoef(gaps, more)[0, 1]) < 0.6  # drawn anew
 
 
+@pytest.mark.slow
 def test_ten_parties_come_near_the_maximum_in_few_rounds():
     """20 columns, 35 % of the blocks missing: hardly two rows in a hundred have one pattern."""
     tables, labels, slopes, rows = make(2000, 10, 2, 0.35, unlabelled=40, seed=3)

@@ -299,6 +299,7 @@ def test_keys_of_a_node_config():
     assert CsvFormat.of_node_config({"party": "bank", **config}) == stated
 
 
+@pytest.mark.slow
 def test_half_a_million_rows_and_two_thousand_columns(tmp_path):
     """Bounds on processor time a few times what a free machine needs (3 s and 2.5 s)."""
     rng = np.random.default_rng(1)

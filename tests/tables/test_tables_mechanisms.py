@@ -325,6 +325,7 @@ def test_mar_complex_knows_all_earlier_parties(tables, labels):
         assert_count((mask == pattern).all(axis=1).sum(), chances)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["mar-simple", "mar-complex"])
 def test_each_party_may_miss_with_probability_one_half(mechanism):
     small = {name: pd.DataFrame({name: np.zeros(40)}) for name in "abcd"}
