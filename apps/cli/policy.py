@@ -17,6 +17,7 @@ from flwr_vertical.settings.toml import read_items
 
 from .output import add_json, print_json
 from .policy_words import in_words
+from .run import add_settings
 from .run_config import app_defaults, checked_config
 from .stages import with_stages
 
@@ -36,7 +37,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("--node-config", action="append", default=[], metavar="KEY=VALUE|TOML")
     parser.add_argument("--file", metavar="TOML", help="a policy file")
-    parser.add_argument("-c", "--run-config", action="append", default=[], metavar="KEY=VALUE|TOML")
+    add_settings(parser)
     parser.add_argument("--app", default=".", help="folder of the app (default: this one)")
     add_json(parser)
     return parser

@@ -1,5 +1,6 @@
 """Settings that all methods with neural networks have."""
 
+from abc import abstractmethod
 from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
 
@@ -87,9 +88,9 @@ class NeuralStrategy(Strategy):
         return dtype_of(self.precision)
 
     @property
+    @abstractmethod
     def network_settings(self) -> NetworkSizes:
         """Sizes of all networks."""
-        raise NotImplementedError
 
     @property
     def agreed(self) -> dict[str, Any]:

@@ -280,6 +280,6 @@ def _declared(function: Callable[..., Any], repeatable: bool) -> Callable[..., A
     @step(repeatable=repeatable)
     @takes_as(getattr(function, "takes_as", function))
     def taken(self: StagesNode, **arguments: Any) -> Any:
-        raise NotImplementedError
+        raise AssertionError("`StagesNode.take` takes every message of a stage")
 
     return taken

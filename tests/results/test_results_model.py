@@ -148,7 +148,9 @@ def test_a_damaged_file_is_refused_wherever_the_damage_is():
 
 
 def test_a_model_comes_back_as_its_class():
-    same_forest(Model.from_bytes(forest().to_bytes()))
+    again = Model.from_bytes(forest().to_bytes())
+    assert type(again) is Forest
+    same_forest(again)
 
 
 def test_a_model_of_another_strategy_names_both():

@@ -24,6 +24,7 @@ Liu, He, Tan et al., (19) to (25), after Yoon, Jordon and van der Schaar, "GAIN"
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
@@ -79,12 +80,12 @@ def hint_of(mask: Tensor, is_open: Tensor) -> Tensor:
     return mask * (1.0 - is_open) + 0.5 * is_open
 
 
-class Packed:
+class Packed(ABC):
     """Networks and optimisers that are written down by their names."""
 
+    @abstractmethod
     def _parts(self) -> dict[str, Any]:
         """Return them all."""
-        raise NotImplementedError
 
     def pack(self) -> dict[str, Any]:
         """Return all weights and the state of the optimisers, as trees."""
