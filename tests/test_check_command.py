@@ -53,7 +53,7 @@ def test_warnings_fail_only_if_strict(folder, capsys):
     frame = tables()["bank"].assign(same=1, since="2024-05-01")
     frame.loc["c000", "since"] = "2024-05-02"
     frame.to_csv(folder / "bank.csv", sep=";")
-    arguments = ["check", str(folder / "bank.csv"), "--id", "customer"]
+    arguments = ["check", str(folder / "bank.csv"), "--id-column", "customer"]
     assert main(arguments) == 0
     shown = capsys.readouterr().out
     assert "warning: column 'same': all 60 observed cells are the same; drop it" in shown

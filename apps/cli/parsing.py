@@ -24,7 +24,8 @@ class SuggestingParser(argparse.ArgumentParser):
             message += nearest(found["given"], re.findall(r"[\w-]+", found["valid"]))
         elif message.startswith(_UNKNOWN):
             given = message.removeprefix(_UNKNOWN).split()[0].partition("=")[0]
-            message += nearest(given, set(_options(self)))
+            known = set(_options(self))
+            message += " (of another command)" if given in known else nearest(given, known)
         self.exit(2, f"error: {message}; see '{self.prog} --help'\n")
 
 

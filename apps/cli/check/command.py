@@ -68,8 +68,8 @@ def _exit_code(checks: Checks, options: argparse.Namespace) -> int:
 def _configs(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Return the node configs of the tables that are to be checked, by party."""
     config = read_items(options.node_config)
-    if options.id:
-        config["id-column"] = options.id
+    if options.id_column:
+        config["id-column"] = options.id_column
     if options.nodes:
         if options.path or config:
             raise ConfigError("--nodes names tables and how they are read; give nothing besides")

@@ -17,7 +17,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "which samples. With --strategy, the strategy runs on this machine for a while: the page "
         "says why it would refuse the tables, or what a run takes. Nothing leaves this machine. "
         "Exits with 1 if there is an error, and with --strict for a warning, too.",
-        epilog="examples: flwr-vertical check bank.csv --id customer | flwr-vertical check "
+        epilog="examples: flwr-vertical check bank.csv --id-column customer | flwr-vertical check "
         "--node-config \"data='bank.csv' csv.decimal=','\" | flwr-vertical check tables/ "
         "--strategy glm --settings 'glm.family=\"binomial\"' --label-column default",
     )
@@ -28,7 +28,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="CSV, TSV or Parquet, a folder of these with a file for each party, or the address of "
         "a database (default: 'data' of --node-config)",
     )
-    check.add_argument("--id", metavar="COLUMN", help="column of sample IDs, several with commas")
+    check.add_argument(
+        "--id-column", metavar="COLUMN", help="column of sample IDs, several with commas"
+    )
     check.add_argument(
         "--node-config",
         action="append",
