@@ -137,6 +137,7 @@ def test_what_cannot_be_written_is_said_and_nothing_is(tmp_path, name, strategy,
         (["run", ".", "--run-confg", "x=1"], "(did you mean '--run-config'?)"),
         (["align", "a", "b", "--rows", "unoin"], "(did you mean 'union'?)"),
         (["completion", "bsh"], "(did you mean 'bash'?)"),
+        (["align", "a", "b", "--grid", "1"], "(of another command)"),
     ],
 )
 def test_a_misspelt_word_is_one_line_that_names_it(capsys, arguments, why):
