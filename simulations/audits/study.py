@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError
-from simulations.audits import counts, releases, sums
+from simulations.audits import counts, releases, sums, tables
 from simulations.audits.mechanism import Mechanism, audit
 from simulations.page import FAIL, PASS, Part, Tables
 from simulations.preset import StudyPreset
@@ -30,8 +30,8 @@ class Preset(StudyPreset):
 @functools.cache
 def all_by_name() -> dict[str, Mechanism]:
     """Return every mechanism there is by name; made once a process."""
-    every = [*counts.mechanisms(), *releases.mechanisms(), *sums.mechanisms()]
-    return {mechanism.name: mechanism for mechanism in every}
+    parts = counts, releases, sums, tables
+    return {mechanism.name: mechanism for part in parts for mechanism in part.mechanisms()}
 
 
 class AuditsStudy(Study):

@@ -13,9 +13,11 @@ from simulations.page import indexed, verdict
 from simulations.replications import Job, Metrics
 from simulations.synthesis.data import draw, split
 from strategies.copula import EVCDS, VCDS
+from strategies.marginals import AIM, MST
 
 COPIES = "members' own rows"
-FRESH = ("VCDS", "EVCDS")
+PEOPLE = ("mst", "aim")
+FRESH = ("VCDS", "EVCDS", *PEOPLE)
 REARRANGED = "EVCDS, rearranged"
 _KINDS = {
     "singling out, 1 column": "one column singles out",
@@ -28,7 +30,11 @@ _SEPARATOR = "|"
 
 def attack_jobs(part: dict[str, Any], fingerprints: dict[str, str]) -> list[Job]:
     """Return the jobs of the study's attacks."""
-    trials = [(method, epsilon) for method in FRESH for epsilon in part["epsilons"]]
+    trials = [
+        (method, epsilon)
+        for method in FRESH
+        for epsilon in part["people" if method in PEOPLE else "epsilons"]
+    ]
     trials += [(REARRANGED, max(part["epsilons"])), (COPIES, np.inf)]
     return [
         Job(
@@ -84,7 +90,8 @@ def attack(job: Job, data: dict[str, pd.DataFrame]) -> Metrics:
 def _synthesise(
     method: str, epsilon: float, real: dict[str, pd.DataFrame], seed: int
 ) -> dict[str, pd.DataFrame]:
-    strategy = VCDS(epsilon) if method == "VCDS" else EVCDS(epsilon, rearrange=method == REARRANGED)
+    strategies = {"VCDS": VCDS(epsilon), "mst": MST(epsilon), "aim": AIM(epsilon)}
+    strategy = strategies.get(method) or EVCDS(epsilon, rearrange=method == REARRANGED)
     # The data are public, so the noise may be repeated: the study's numbers can be, too.
     with seeded_noise(seed):
         return simulate(strategy, real, seed=seed, progress=False).tables

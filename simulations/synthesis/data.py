@@ -6,12 +6,13 @@ import pandas as pd
 from simulations.data import Sources, load_motor
 
 GENERATED = "generated"
+ADULT = "Adult"
 AGAIN = ", drawn again"
 """Ends the name of a data set whose rows are drawn with replacement, as many as asked for."""
 
 
 def load(name: str, sources: Sources) -> pd.DataFrame:
-    """Return a whole data set as one table; that of generated columns is empty."""
+    """Return a whole data set as one table; empty of generated columns, or of Adult if absent."""
     name = name.removesuffix(AGAIN)
     if name == "Bank":
         return pd.read_csv(sources.path("bank/bank_full.csv"))
@@ -20,6 +21,8 @@ def load(name: str, sources: Sources) -> pd.DataFrame:
     if name == "motor":
         motor = load_motor(sources)
         return pd.concat([*motor.parties.values(), motor.labels], axis=1).reset_index(drop=True)
+    if name == ADULT and (path := sources.found("adult/adult.csv")):
+        return pd.read_csv(path)
     return pd.DataFrame()
 
 

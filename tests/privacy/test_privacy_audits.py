@@ -71,6 +71,9 @@ def half_gaussian(sigma, count, stream):
         ("counts of a Bernstein margin, increments", margins, "laplace_integers", half_laplace),
         ("noisy sums: one party's noise", noise_module, "gaussian_integers", half_gaussian),
         ("ranks of four rows", releases, "_OF_FOUR", Flip.of(1.0)),
+        ("mst, aim: counts of a column's levels", domain, "gaussian_integers", half_gaussian),
+        (PAIR, marginals_party, "gaussian_integers", half_gaussian),
+        (RUN, simulated_tables, "_BUDGET", Budget(4.0, 0.05)),
     ],
 )
 def test_half_the_noise_is_found_out(name, module, function, broken, monkeypatch):

@@ -1,0 +1,250 @@
+"""Tables with a guarantee for people: what models learn from them, beside central MST and AIM.
+
+Three parties have runs of columns, the label among the last one's. Rows are drawn by the seed, and
+those that are not drawn are predicted by boosted trees which learn from synthetic rows. Central
+tables are by `dpmm` (Apache 2.0), which needs an environment of its own; `dpmm_tables` makes them.
+"""
+
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import ks_2samp
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.metrics import roc_auc_score
+
+from flwr_vertical import simulate
+from flwr_vertical.arrays import Flags
+from flwr_vertical.errors import DataError
+from flwr_vertical.incomplete.splits import split_columns
+from flwr_vertical.privacy import seeded_noise
+from simulations.page import indexed, verdict
+from simulations.replications import Job, Metrics
+from strategies.copula import EVCDS, VCDS
+from strategies.marginals import AIM, MST
+
+REAL, CENTRAL = "real rows", ", central (dpmm)"
+STRATEGIES = {"mst": MST, "aim": AIM, "vcds": VCDS, "evcds": EVCDS}
+COMPLETE, MECHANISMS = "complete", ("MCAR", "MAR")
+_PARTS = 10  # of a column of numbers, of about as many real rows
+_SLOPE = 1.2  # of the log odds that rows are missing, in standard deviations of the first column
+_MEASURES = ("AUC", "KS", "TV")
+
+
+def people_jobs(part: dict[str, Any], data: dict[str, str]) -> list[Job]:
+    """Return the jobs; `data` has the fingerprint of each data set."""
+    made = [(method, epsilon) for method in ("mst", "aim") for epsilon in part["epsilons"]]
+    trials: list[tuple[str, float, str]] = [(REAL, 0.0, COMPLETE)]
+    trials += [(method + CENTRAL, epsilon, COMPLETE) for method, epsilon in made]
+    trials += [(*one, missing) for one in made for missing in (COMPLETE, *MECHANISMS)]
+    trials += [("vcds", 1.0, COMPLETE)]
+    trials += [("evcds", 1.0, missing) for missing in (COMPLETE, *MECHANISMS)]
+    return [
+        Job(
+            "people",
+            {
+                "dataset": dataset,
+                "method": method,
+                "epsilon": epsilon,
+                "missing": missing,
+                "seed": seed,
+                "rows": of["rows"],
+                "label": of["label"],
+                "drop": of["drop"],
+                "delta": part["delta"],
+                "data": data[dataset],
+            },
+        )
+        for seed in range(part["runs"])
+        for dataset, of in part["datasets"].items()
+        for method, epsilon, missing in trials
+    ]
+
+
+def central_name(settings: dict[str, Any]) -> str:
+    """Return the name, without its end, of the file that a central table of a job is in."""
+    name = settings["dataset"].lower().replace(" ", "_")
+    method = settings["method"].removesuffix(CENTRAL)
+    return f"{name}_{method}_{settings['epsilon']:g}_{settings['seed']}"
+
+
+def read_central(folder: str) -> dict[str, pd.DataFrame]:
+    """Return the tables that `dpmm_tables` has put into a folder, by name; none without one."""
+    if not folder:
+        return {}
+    if not Path(folder).is_dir():
+        raise DataError(f"people.central: there is no folder {Path(folder).absolute()}")
+    return {path.stem: pd.read_csv(path) for path in Path(folder).glob("*.csv")}
+
+
+def grade(job: Job, data: dict[str, pd.DataFrame]) -> Metrics:
+    """Make a table of some rows, and predict the others by it."""
+    settings, seed = job.settings, job.settings["seed"]
+    whole = data[settings["dataset"]].drop(columns=settings["drop"])
+    table = whole.sample(frac=1.0, random_state=seed)
+    real, test = table.iloc[: settings["rows"]], table.iloc[settings["rows"] :]
+    real, test = real.reset_index(drop=True), test.reset_index(drop=True)
+    made, rounds = real, 0.0
+    if settings["method"].endswith(CENTRAL):
+        made = data[central_name(settings)]
+    elif settings["method"] != REAL:
+        made, rounds = _synthesise(settings, real)
+    if set(made) != set(real):
+        raise DataError(
+            f"the table of {settings['dataset']} by {settings['method']} has other columns than "
+            f"the real one: {sorted(set(made) ^ set(real))}"
+        )
+    return {
+        "AUC": transfer(real, made, test, settings["label"]),
+        "KS": float(np.mean(list(distances(real, made).values()))),
+        "TV": two_way_variation(real, made),
+        "rounds": rounds,
+    }
+
+
+def lacking(real: pd.DataFrame, missing: str, seed: int) -> Flags:
+    """Return which rows the second party lacks, a third, by the first column or by nothing."""
+    rng, n = np.random.default_rng(seed), len(real)
+    chance = np.full(n, 1.0)
+    if missing == "MAR":
+        first = pd.Series(real.iloc[:, 0])
+        numbers = pd.api.types.is_numeric_dtype(first)
+        values = np.asarray(first if numbers else pd.factorize(first, sort=True)[0], dtype=float)
+        chance = 1.0 / (1.0 + np.exp(-_SLOPE * (values - values.mean()) / values.std()))
+    return np.asarray(rng.random(n) < np.minimum(chance / chance.mean() / 3.0, 0.95))
+
+
+def _synthesise(settings: dict[str, Any], real: pd.DataFrame) -> tuple[pd.DataFrame, float]:
+    method, epsilon, seed = settings["method"], settings["epsilon"], settings["seed"]
+    parties = split_columns(real, 3, shuffle=False)
+    if settings["missing"] != COMPLETE:
+        second = list(parties)[1]
+        parties[second] = parties[second][~lacking(real, settings["missing"], seed)]
+    privacy = {"delta": settings["delta"]} if method in ("mst", "aim") else {}
+    strategy: Any = STRATEGIES[method]
+    # The data are public, so the noise may be repeated: the study's numbers can be, too.
+    with seeded_noise(seed):
+        result = simulate(strategy(epsilon, **privacy), parties, seed=seed, progress=False)
+    own = [result.tables[name].reset_index(drop=True) for name in parties]
+    return pd.concat(own, axis=1), float(result.ledger.rounds)
+
+
+def distances(real: pd.DataFrame, made: pd.DataFrame) -> dict[str, float]:
+    """Return Kolmogorov and Smirnov's distance of every column of numbers."""
+    numeric: list[Any] = [c for c in real if pd.api.types.is_numeric_dtype(real[c])]
+    found = {}
+    for name in numeric:
+        both = (np.asarray(table[name], dtype=float) for table in (real, made))
+        found[str(name)] = float(ks_2samp(*both, method="asymp").statistic)
+    return found
+
+
+def transfer(real: pd.DataFrame, made: pd.DataFrame, test: pd.DataFrame, label: str) -> float:
+    """Return the AUC over test rows of boosted trees that learnt from made ones."""
+    columns: list[Any] = [name for name in real if name != label]
+    levels = {
+        name: pd.Index(sorted(real[name].astype(str).unique()))
+        for name in columns
+        if not pd.api.types.is_numeric_dtype(real[name])
+    }
+    positive = max(real[label].astype(str))
+
+    def coded(table: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame(
+            {
+                name: levels[name].get_indexer(pd.Index(table[name].astype(str))).astype(float)
+                if name in levels
+                else table[name].astype(float)
+                for name in columns
+            }
+        ).replace(-1.0, np.nan)
+
+    ordinal = [name in levels for name in columns]
+    trees = HistGradientBoostingClassifier(
+        categorical_features=ordinal, early_stopping=False, random_state=0
+    )
+    of_made = made[label].astype(str).eq(positive)
+    if of_made.nunique() < 2:
+        return 0.5
+    trees.fit(coded(made), of_made)
+    chance = trees.predict_proba(coded(test))[:, 1]
+    return float(roc_auc_score(test[label].astype(str).eq(positive), chance))
+
+
+def two_way_variation(real: pd.DataFrame, made: pd.DataFrame) -> float:
+    """Return the mean total variation of all pairs of columns, numbers in tenths of real rows."""
+    codes, sizes = [], []
+    for name in real:
+        if pd.api.types.is_numeric_dtype(real[name]):
+            ends = np.unique(np.quantile(real[name], np.linspace(0, 1, _PARTS + 1)))[1:-1]
+            both = [np.searchsorted(ends, table[name], side="right") for table in (real, made)]
+            size = len(ends) + 1
+        else:
+            joined = pd.concat([real[name], made[name]]).astype(str)
+            found, names = pd.factorize(joined)
+            both, size = [found[: len(real)], found[len(real) :]], len(names)
+        codes.append(both)
+        sizes.append(size)
+    gaps = []
+    for i, j in combinations(range(len(codes)), 2):
+        shares = [
+            np.bincount(one * sizes[j] + two, minlength=sizes[i] * sizes[j]) / len(one)
+            for one, two in zip(codes[i], codes[j], strict=True)
+        ]
+        gaps.append(np.abs(shares[0] - shares[1]).sum() / 2.0)
+    return float(np.mean(gaps))
+
+
+def people_table(frame: pd.DataFrame, targets: dict[str, float]) -> pd.DataFrame:
+    """Return means over seeds, beside those of the central tables and of complete ones."""
+    rows = frame[frame["part"] == "people"]
+    if rows.empty:
+        return pd.DataFrame()
+    keys = ["dataset", "epsilon", "method", "missing"]
+    values = rows.pivot_table(index=[*keys, "seed"], columns="metric", values="value", sort=False)
+    means, counts = values.groupby(level=keys, sort=False).mean(), values.groupby(level=keys).size()
+    by_key: dict[Any, dict[str, float]] = {key: dict(own) for key, own in means.iterrows()}
+    found: dict[Any, dict[str, Any]] = {}
+    for key, own in by_key.items():
+        dataset, epsilon, method, missing = key
+        cells: dict[str, Any] = {name: f"{own[name]:.3f}" for name in _MEASURES}
+        central = (dataset, epsilon, method + CENTRAL, COMPLETE)
+        if method in ("mst", "aim") and missing == COMPLETE:
+            cells["KS"] = verdict(own["KS"] <= targets["distance"], cells["KS"])
+            if central in by_key:
+                other = by_key[central]
+                auc, tv = other["AUC"] - targets["auc"], other["TV"] * targets["variation"]
+                cells["AUC"] = verdict(own["AUC"] >= auc, f"{own['AUC']:.3f} ({auc:.3f})")
+                cells["TV"] = verdict(own["TV"] <= tv, f"{own['TV']:.3f} ({tv:.3f})")
+        elif method in ("mst", "aim"):
+            auc = by_key[dataset, epsilon, method, COMPLETE]["AUC"] - targets["complete"]
+            cells["AUC"] = verdict(own["AUC"] >= auc, f"{own['AUC']:.3f} ({auc:.3f})")
+        spread = values.xs(key, level=keys)["AUC"].std()
+        cells["AUC of seeds, SD"] = "" if spread != spread else f"{spread:.3f}"
+        cells["rounds"] = f"{own['rounds']:.0f}" if own["rounds"] else ""
+        found[key] = {**cells, "seeds": int(counts[key])}
+    return indexed(found, keys)
+
+
+def people_notes(part: dict[str, Any]) -> list[str]:
+    """Return what a reader of the table must know."""
+    sizes = ", ".join(
+        f"{name} {of['rows']:,} (label {of['label']})" for name, of in part["datasets"].items()
+    )
+    return [
+        f"Guarantee for people: rows drawn by the seed ({sizes}); the others are predicted by "
+        "boosted trees which learn from as many synthetic rows (AUC). KS is the mean of all "
+        "columns of numbers, TV the mean total variation of all pairs of columns, numbers in "
+        "tenths; for both, 'real rows' are the very ones that tables were made of. `mst` and `aim` "
+        f"have epsilon and a delta of {part['delta']:g} for a person, `vcds` and `evcds` epsilon "
+        "for each value of a column, which adds up.",
+        "Three parties have a third of the columns each, in their order. Missing: the second lacks "
+        "a third of its rows, by chance (MCAR) or the likelier the larger the first party's first "
+        "column is (MAR).",
+        "Central tables are by dpmm 0.1.9 from all columns at one place, with the same epsilon and "
+        "delta. Its guarantee is for a row that is there or not, ours for one whose values are "
+        "replaced, which is the stricter one. `simulations/synthesis/dpmm_tables.py` makes them in "
+        "an environment of its own; `--set 'people.central=\"FOLDER\"'` reads them.",
+    ]
