@@ -72,8 +72,7 @@ def half_gaussian(sigma, count, stream):
         ("noisy sums: one party's noise", noise_module, "gaussian_integers", half_gaussian),
         ("ranks of four rows", releases, "_OF_FOUR", Flip.of(1.0)),
         ("mst, aim: counts of a column's levels", domain, "gaussian_integers", half_gaussian),
-        (PAIR, marginals_party, "gaussian_integers", half_gaussian),
-        (RUN, simulated_tables, "_BUDGET", Budget(4.0, 0.05)),
+        (OF_A_PAIR, PairTables, "gaussian_integers", half_gaussian),
     ],
 )
 def test_half_the_noise_is_found_out(name, module, function, broken, monkeypatch):
