@@ -77,8 +77,8 @@ STUDIES: dict[str, Entry] = {
         "docs/records has is not run again; several commands can share one --output. --quick "
         "takes less than a minute.",
         choices={
-            "parts": "methods_compared, imputers, cnum, downstream, aligned (default: all)",
-            "datasets": "Bank, Credit, Letter, News (default: preset)",
+            "parts": "methods_compared, imputers, cnum, downstream, aligned, default (of all: all)",
+            "datasets": "Bank, Credit, Letter, News, Motor, 'Breast cancer' (default: preset)",
             "ratios": "shares that B lacks, such as 0.5 (default: preset)",
             "methods": "such as 'FedPSG-AR (VF-GAIN)' 'random draw' (default: all)",
             "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",

@@ -193,6 +193,21 @@ def by_classifier(frame: pd.DataFrame, part: str, keys: list[str], measure: str)
     return indexed(dict(ordered), keys).fillna("–")
 
 
+def by_method(frame: pd.DataFrame, part: dict[str, Any], metric: str) -> pd.DataFrame:
+    """Return a measure of the part on the default, a column for each method."""
+    keys = ["dataset", "mechanism", "ratio"]
+    found = means(frame, "default", [*keys, "method"], metric)
+    out: dict[tuple[Any, ...], dict[str, str]] = {}
+    for key, row in each(found):
+        names = [name for name in (*part["floors"], *part["methods"]) if (*key[:3], name) in
+                 found.index]  # fmt: skip
+        own = out.setdefault(key[:3], dict.fromkeys([*names, SEEDS], "–"))
+        if not np.isnan(row["mean"]):
+            own |= {key[3]: f"{row['mean']:.3f}", SEEDS: str(int(row[SEEDS]))}
+    table = indexed(out, keys).fillna("–")
+    return table.loc[:, (table != "–").any()]
+
+
 def paired(frame: pd.DataFrame) -> pd.DataFrame:
     """AUC of completed tables less that of the aligned rows alone, seed by seed."""
     names = ["aligned", "method", "classifier"]

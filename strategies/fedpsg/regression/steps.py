@@ -6,7 +6,7 @@ from typing import Annotated, Any, Unpack
 
 import numpy as np
 
-from flwr_vertical import Federation, StepGroup, Summands, step
+from flwr_vertical import Federation, Result, StepGroup, Summands, step
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
@@ -159,6 +159,7 @@ def regress_and_impute(
     common: Mapping[str, Any],
     targets: Mapping[str, Mapping[str, Any]],
     n_trees: int,
+    result: Result,
     progress: Progress,
 ) -> dict[str, dict[str, Any]]:
     """Learn regressions over all parties, and have them fill what rules did not: five rounds."""
@@ -174,7 +175,13 @@ def regress_and_impute(
         )
         for name in names
     }
-    jobs = jobs_of(told)
+    jobs, left = jobs_of(told)
+    if left:
+        result.notes.append(
+            f"{left:,} samples miss sets of attributes beyond the {MOST_JOBS} commonest, each of "
+            "which takes regressions of its own; there cells got what the party's own column says; "
+            "impute single cells first (strategy 'joint-normal' or 'fknn')"
+        )
     moments = comparison.multiply_features()
     sums = GroupSums(
         names, comparison.rows.sizes, comparison.rows.mask, moments.sums, moments.products,
@@ -184,16 +191,16 @@ def regress_and_impute(
     ends = np.cumsum([len(told[name].attributes) for name in names])
     asked: dict[str, dict[str, Any]] = {name: {} for name in names}
     given: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for number, (job, (weights, result)) in enumerate(solved):
+    for number, (job, (weights, regression)) in enumerate(solved):
         for name, part in zip(names, np.split(weights, ends[:-1]), strict=True):
             asked[name] |= {f"rows:{number}": job.rows, f"weights:{number}": part}
         given[job.target] |= {
             f"rows:{number}": job.rows,
             f"columns:{number}": job.columns,
-            f"offset:{number}": result.offset,
+            f"offset:{number}": regression.offset,
         }
         if common["rule"] == "draw":
-            given[job.target][f"root:{number}"] = result.root
+            given[job.target][f"root:{number}"] = regression.root
     total = federation.sum(
         "predict", {"targets": [job.target for job, _ in solved]}, per_party=asked
     )
