@@ -57,7 +57,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 _RULED = {"variant": "ar", "n_associated": 2, "imputer": "mean"}  # of tables of three columns
-_TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
+_TRAINED = {**_RULED, "imputer": "gain", "generator": "joint", "iterations": 20}
 _VARIANTS: dict[str, list[dict[str, Any]]] = {
     "false-vfl": [{"variant": "II"}, {"party_layers": 1}],
     "fedpsg-ar": [_RULED, _TRAINED],
