@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from flwr_vertical.errors import DataError
 from simulations.fedpsg.classifiers import CLASSIFIERS, evaluate
 from simulations.fedpsg.criteria import as_valid, distances, judge, standard_error
 from simulations.fedpsg.data import Joint, Task, coded, draw_task, lacking, task_of
@@ -88,7 +89,10 @@ def _default(settings: dict[str, Any], data: Data) -> Metrics:
     names = ("LR", "GBDT")
     if how["kind"] == ALIGNED_ONLY:
         return _trained(task, joint, test, settings, names)
-    made = generate(task, joint, how, settings["cnum"], settings["networks"], seed)
+    try:
+        made = generate(task, joint, how, settings["cnum"], settings["networks"], seed)
+    except DataError:  # too few shared samples for the method, which says so
+        return {}
     real = {"a": task.a.loc[task.missing], "b": task.truth}
     found = distances(real, {"a": real["a"], "b": as_valid(made, task)})
     error = standard_error(made, task)

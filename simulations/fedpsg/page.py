@@ -8,6 +8,8 @@ DEFAULT = {
     "lr": "LR auc",
 }  # fmt: skip
 """Measures of the part on the default, by the name of its table."""
+BESIDE = {"error": "error", "margins": "margin", "AUC": "GBDT auc"}
+"""Measures of which methods have a mean beside the default's, by title."""
 
 
 def notes(preset: Preset, absent: list[str]) -> list[str]:
@@ -82,11 +84,14 @@ def parts(preset: Preset) -> list[Part]:
                 "rows and tested on true ones ('nothing': trained on aligned rows alone). Labels "
                 "are 0 and 1: of Letter the second half of the alphabet, of Motor speeds above the "
                 "median.",
+                "The default, `FedPSGAR()`, is 'means, no rules (VF-MissFI)'; 'draws' is "
+                '`rule="draw"`, for rows that look like real ones.',
                 "Why regressions and not boosting across parties: a forest of random trees is one "
                 "product of columns and one linear system, five rounds for all attributes. "
                 "Boosting takes rounds for each level of each tree of each attribute.",
             ],
             tables={
+                "default_beside": "Means over data sets, mechanisms and ratios",
                 "default_error": "Error",
                 "default_auc": "AUC of boosted trees",
                 "default_margin": "Distance of margins (Kolmogorov and Smirnov's, or total "

@@ -93,6 +93,9 @@ class FedPSGStudy(JointStudy):
                 for measure in ("auc", "acc", "f1")
             },
             "aligned": tables.by_classifier(frame, "aligned", ["aligned", "method"], "auc"),
+            "default_beside": tables.beside_default(
+                frame, preset["default"], page.BESIDE, goals["default"]
+            ),
             **{
                 f"default_{name}": tables.by_method(frame, preset["default"], metric)
                 for name, metric in page.DEFAULT.items()
