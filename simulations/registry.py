@@ -69,16 +69,17 @@ STUDIES: dict[str, Entry] = {
         summary="FedPSG-AR, samples that a party lacks: Tables 1-7, Experiment 3 (Liu et al.)",
         module="simulations.fedpsg.study",
         description="Generates the samples that party B lacks on Bank Marketing, German Credit, "
-        "Letter Recognition (bank/bank_full.csv, german/german_credit.csv, "
-        "letter/letter_recognition.csv) and, where it is, News (news/OnlineNewsPopularity.csv), "
-        "and trains classifiers on the completed tables. The full study trains hundreds of "
+        "Letter Recognition, motor data (bank/bank_full.csv, german/german_credit.csv, "
+        "letter/letter_recognition.csv, motor/) and, where it is, News "
+        "(news/OnlineNewsPopularity.csv), and trains classifiers on the completed tables. The full "
+        "study trains hundreds of "
         "networks for 1,000 steps each, which takes hours (the paper's 10,000, by --set "
         "networks.iterations=10000 --set networks.local_iterations=10000, a day). What "
         "docs/records has is not run again; several commands can share one --output. --quick "
         "takes less than a minute.",
         choices={
-            "parts": "methods_compared, imputers, cnum, downstream, aligned (default: all)",
-            "datasets": "Bank, Credit, Letter, News (default: preset)",
+            "parts": "methods_compared, imputers, cnum, downstream, aligned, default (of all: all)",
+            "datasets": "Bank, Credit, Letter, News, Motor, 'Breast cancer' (default: preset)",
             "ratios": "shares that B lacks, such as 0.5 (default: preset)",
             "methods": "such as 'FedPSG-AR (VF-GAIN)' 'random draw' (default: all)",
             "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",

@@ -81,7 +81,7 @@ TABLES = ["bank/bank_full.csv", "german/german_credit.csv"]
 MOTOR = ["motor/motor_hetero_guest.csv", "motor/motor_hetero_host.csv"]
 LETTER = ["letter/letter_recognition.csv"]
 KEPT = {
-    "fedpsg": TABLES + LETTER,
+    "fedpsg": TABLES + LETTER + MOTOR,
     "synthesis": TABLES + MOTOR,
     "trees": TABLES + LETTER + MOTOR,
 }
