@@ -53,7 +53,15 @@ STUDIES: dict[str, Entry] = {
         module="simulations.copula.study",
         description="Fits sparse regressions to generated data and to synthetic tables made of "
         "them by VCDS, EVCDS and IEVCDS; attacks the synthetic tables. The full study takes some "
-        "two hours on two cores, --quick a minute.",
+        "hours on two cores; what docs/records has is not run again. --quick takes a minute.",
+        choices={
+            "parts": "complete, missing, sme, attacks (default: all)",
+            "rows": "such as 1000 3000 (default: preset)",
+            "methods": "such as VCDS 'EVCDS (fresh rows)' (default: all)",
+            "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",
+        },
+        writes=True,
+        keeps=True,
     ),
     "synthesis": Entry(
         summary="Synthetic tables on real columns: margins and quality, nothing stated",

@@ -12,6 +12,7 @@ from simulations.copula.experiments import replicate
 from simulations.copula.preset import Preset
 from simulations.data import read_paper
 from simulations.page import Part, Tables
+from simulations.replications import Job
 from simulations.study import Study
 
 PAPERS = {"complete": (1, 2, 3), "missing": (4, 5, 6, 7), "sme": (9,)}
@@ -28,6 +29,7 @@ class CopulaStudy(Study):
         "regressions select and estimate on the data themselves, and on synthetic tables made of "
         "them, complete and with blocks missing? And what does an attacker learn from such a table?"
     )
+    writes = "docs/copula-study.md"
     goals: ClassVar[Mapping[str, str]] = {
         "target_unprotected": "VFL-GLM-VS on the data themselves, with enough rows: RMSE, G-means "
         "and FDR no worse than the paper's (in brackets) by more than two standard errors of our "
@@ -39,6 +41,7 @@ class CopulaStudy(Study):
         "target_attacks": "Attacks gain few points over chance where rows are drawn afresh "
         "(limits in brackets).",
     }
+    keeps = True
     preset_class = Preset
     preset: Preset
     replicate = staticmethod(replicate)
@@ -51,6 +54,10 @@ class CopulaStudy(Study):
         }
         self._papers = {part: paper.rename(columns={"n": "rows"}) for part, paper in papers.items()}
         self._papers["complete"] = self._papers["complete"].astype({"epsilon": float})
+
+    def chosen(self) -> list[Job]:
+        """Return the replications that the options choose."""
+        return self.preset.chosen(self.options)
 
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return Tables 1 to 7 and 9, and what they are compared with."""
