@@ -26,10 +26,12 @@ class FKNNStudy(Study):
         "ones, beside constants and beside imputers that see one party's table alone; and is "
         "anything lost by not pooling the tables?"
     )
+    writes = "docs/fknn-study.md"
     goals: ClassVar[Mapping[str, str]] = {
         "targets": "At every missing rate FKNN's RMSE is near the paper's (on average below it), "
         "and below MEAN, LR, KNN and RF on the guest's data in each of three readings."
     }
+    keeps = True
     preset_class = Preset
     preset: Preset
     shared: VerticalData
