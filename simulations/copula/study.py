@@ -88,10 +88,15 @@ class CopulaStudy(Study):
     def figures(self, frame: pd.DataFrame, found: Tables) -> dict[str, Figure]:
         """Return a figure for each part, the paper's numbers dashed."""
         papers = self._papers
+        drawn = {
+            "complete": (figures.complete_figure, "complete_means", papers["complete"]),
+            "missing": (figures.missing_figure, "missing_means", papers["missing"]),
+            "sme": (figures.sme_figure, "table9"),
+        }
         return {
-            "complete": figures.complete_figure(found["complete_means"], papers["complete"]),
-            "missing": figures.missing_figure(found["missing_means"], papers["missing"]),
-            "sme": figures.sme_figure(found["table9"]),
+            name: draw(found[table], *paper)
+            for name, (draw, table, *paper) in drawn.items()
+            if len(found[table])
         }
 
     def parts(self, found: Tables) -> Sequence[Part]:

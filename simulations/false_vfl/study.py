@@ -81,7 +81,12 @@ class FalseVFLStudy(Study):
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return Tables 2 and 11 to 18, and what they are compared with."""
         papers = {name: read_paper("false_vfl", name) for name in tables.PAPER}
-        found = tables.cells(frame, papers["tables"])
+        earlier = {} if self.options.quick else tables.read_earlier()
+        found = tables.cells(frame, papers["tables"], earlier.get("cells"))
+        minutes, parties = tables.minutes(frame), tables.by_parties(frame)
+        if earlier:
+            minutes = tables.with_earlier(minutes, earlier["minutes"])
+            parties = tables.with_earlier(parties, earlier["parties"].rename(columns=int))
         part, trainings = self.preset["targets"], self.preset["study"]["train"]
         return {
             "cells": found,
@@ -90,10 +95,13 @@ class FalseVFLStudy(Study):
             "target_baselines": targets.baselines(found, part),
             "target_ahead": targets.ahead(found, part),
             "table2": tables.gaps(found, papers["table2"]),
-            **{table_of(train): tables.by_training(found, train) for train in trainings},
+            **{
+                table_of(train): tables.by_training(found, papers["tables"], train)
+                for train in trainings
+            },
             "table18": tables.ratios(found, papers["table18"]),
-            "table11": tables.minutes(frame, papers["table11"]),
-            "parties": tables.by_parties(frame, tables.better_forms(frame)),
+            "table11": tables.beside_minutes(minutes, papers["table11"]),
+            "parties": parties.sort_index().sort_index(axis=1),
             "choices": choices(),
         }
 
@@ -135,7 +143,8 @@ class FalseVFLStudy(Study):
             "the last table, and simulations/false_vfl/search.md. Images have one mean and "
             "deviation for all pixels; baselines have multilayer perceptrons there too, the "
             "paper's have ResNet-18.",
-            "A cell that was not run is not there.",
+            f"{tables.MARK}: of runs whose records were not kept, in simulations/false_vfl/earlier "
+            "as a page had them; a run of the same cell takes their place.",
         ]
 
     def parts(self, found: Tables) -> Sequence[Part]:

@@ -185,7 +185,7 @@ def test_numbers_by_parties_are_pooled_over_tests_of_the_better_form():
     own = both[-1].iloc[-1].to_dict()
     lines = [{**own, "metric": name, "value": value} for name, value in extra.items()]
     frame = pd.concat([*both, pd.DataFrame(lines)])
-    found = tables.by_parties(frame, tables.better_forms(frame))
+    found = tables.by_parties(frame)
     assert found.columns.tolist() == [8]  # too few samples of one party
     assert found.loc[("Isolet", "MCAR 2", "PlugVFL"), 8] == pytest.approx(65.0)
 

@@ -81,6 +81,9 @@ TABLES = ["bank/bank_full.csv", "german/german_credit.csv"]
 MOTOR = ["motor/motor_hetero_guest.csv", "motor/motor_hetero_host.csv"]
 LETTER = ["letter/letter_recognition.csv"]
 KEPT = {
+    "fknn": MOTOR,
+    "vfem": [],
+    "copula": [],
     "fedpsg": TABLES + LETTER,
     "synthesis": TABLES + MOTOR,
     "trees": TABLES + LETTER + MOTOR,
