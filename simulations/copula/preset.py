@@ -21,6 +21,12 @@ class Preset(StudyPreset):
     def jobs(self) -> list[Job]:
         """Return all jobs, seed by seed: a study that is stopped has whole seeds."""
         found = [*self._missing(), *self._complete(), *self._sme(), *self._attacks()]
+        found = [
+            Job(job.part, {**job.settings, "evcds_version": self.values["evcds_version"]})
+            if "EVCDS" in job.settings["method"]
+            else job
+            for job in found
+        ]
         return sorted(found, key=lambda job: job.settings["seed"])
 
     def _complete(self) -> list[Job]:

@@ -87,17 +87,15 @@ class CopulaStudy(Study):
 
     def figures(self, frame: pd.DataFrame, found: Tables) -> dict[str, Figure]:
         """Return a figure for each part, the paper's numbers dashed."""
-        papers = self._papers
-        drawn = {
-            "complete": (figures.complete_figure, "complete_means", papers["complete"]),
-            "missing": (figures.missing_figure, "missing_means", papers["missing"]),
-            "sme": (figures.sme_figure, "table9"),
-        }
-        return {
-            name: draw(found[table], *paper)
-            for name, (draw, table, *paper) in drawn.items()
-            if len(found[table])
-        }
+        papers, drawn = self._papers, {}
+        if len(found["complete_means"]):
+            ours = found["complete_means"]
+            drawn["complete"] = figures.complete_figure(ours, papers["complete"])
+        if len(found["missing_means"]):
+            drawn["missing"] = figures.missing_figure(found["missing_means"], papers["missing"])
+        if len(found["table9"]):
+            drawn["sme"] = figures.sme_figure(found["table9"])
+        return drawn
 
     def parts(self, found: Tables) -> Sequence[Part]:
         """Return the sections of the page."""

@@ -44,7 +44,7 @@ def beside(
     The last column is how many seeds stand behind a row; a dash is a cell that was not run.
     """
     if ours.empty:
-        return pd.DataFrame(index=ours.index.droplevel("method"))
+        return pd.DataFrame(index=ours.reset_index("method").index)
     table = ours[measure].unstack("method")
     table = table[order([str(name) for name in table])]
     text = table.map(lambda value: f"{value:.3f}" if pd.notna(value) else "–")

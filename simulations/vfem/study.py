@@ -6,6 +6,7 @@ from typing import ClassVar
 import pandas as pd
 from matplotlib.figure import Figure
 
+from flwr_vertical.errors import ConfigError
 from simulations.data import read_paper
 from simulations.page import Part, Tables
 from simulations.replications import Job, Store
@@ -69,6 +70,11 @@ class VFEMStudy(Study):
 
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return the tables of all parts."""
+        if lacking := {job.part for job in self.jobs()} - set(frame["part"]):
+            raise ConfigError(
+                f"there are no runs of {', '.join(sorted(lacking))} yet, and the page needs some of "
+                "every part; run them, too: leave out --only-seeds or --fresh"
+            )
         preset, papers = self.preset, [read_paper("vfem", name) for name in ("table2", "table3")]
         sme = preset["sme"]
         truth, _ = true_values(preset)
