@@ -93,8 +93,8 @@ def parts(preset: Preset) -> list[Part]:
                 "seen A's attributes in both forms. In the paper B alone loses up to 0.17.",
                 "Why we differ, Tables 1 and 2 (below). In the paper RMSE falls with Cnum and "
                 "rises at the end. A rule hands over the most frequent level among the rows that "
-                "are alike, whose squared error is above that of a mean wherever A tells little, so "
-                "RMSE does not fall with Cnum here.",
+                "are alike, whose squared error is above that of a mean wherever A tells little. "
+                "So RMSE does not fall with Cnum here.",
             ],
             tables={
                 "table3": "Table 3: by imputer, Cnum 5",

@@ -72,8 +72,8 @@ class VFEMStudy(Study):
         """Return the tables of all parts."""
         if lacking := {job.part for job in self.jobs()} - set(frame["part"]):
             raise ConfigError(
-                f"there are no runs of {', '.join(sorted(lacking))} yet, and the page needs some of "
-                "every part; run them, too: leave out --only-seeds or --fresh"
+                f"there are no runs of {', '.join(sorted(lacking))} yet, and the page needs some "
+                "of every part; run them, too: leave out --only-seeds or --fresh"
             )
         preset, papers = self.preset, [read_paper("vfem", name) for name in ("table2", "table3")]
         sme = preset["sme"]

@@ -84,6 +84,7 @@ KEPT = {
     "fknn": MOTOR,
     "vfem": [],
     "copula": [],
+    "false_vfl": [],
     "fedpsg": TABLES + LETTER,
     "synthesis": TABLES + MOTOR,
     "trees": TABLES + LETTER + MOTOR,
@@ -101,7 +102,8 @@ def test_a_page_follows_from_its_kept_records_to_the_letter(
     page = tmp_path / "page.md"
     command = [study, "--report", "--output", str(tmp_path / "out"), "--write", str(page)]
     assert main(command) == 0
-    assert page.read_text() == (ROOT / "docs" / f"{study}-study.md").read_text()
+    name = f"{study.replace('_', '-')}-study.md"
+    assert page.read_text() == (ROOT / "docs" / name).read_text()
     records = f"records/{study}.jsonl"
     assert (tmp_path / records).read_bytes() == (ROOT / "docs" / records).read_bytes()
 
