@@ -91,14 +91,14 @@ def _missing(preset: Preset) -> list[Part]:
                 "drawn with probability 1/2, at least one.",
                 "CC makes as many synthetic rows as there are complete ones; the others as many "
                 "as there are samples.",
-                "Why we differ, Table 4. RMSE is smaller than the paper's but for Impute under "
-                "MAR complex, where means take the place of blocks that the label made missing. "
-                "CC is better in G-means: the paper's would have to come from far fewer rows than "
-                "its shares of complete ones leave. VCDS under MAR complex is worse: correlations "
-                "of the rows that are there are not those of all rows, and as many rows are "
-                "synthesised as there are samples, so BIC takes that difference for effects "
-                "(FDR 0.2 to 0.3). The paper's FDR there falls with the rows, which a bias does "
-                "not.",
+                "Why we differ, Table 4. RMSE is mostly smaller than the paper's, but for Impute "
+                "under MAR complex, where means take the place of blocks that the label made "
+                "missing. CC is better in G-means: the paper's would have to come from far fewer "
+                "rows than its shares of complete ones leave. VCDS under MAR complex is worse: "
+                "correlations of the rows that are there are not those of all rows, and as many "
+                "rows are synthesised as there are samples, so BIC takes that difference for "
+                "effects (FDR 0.2 to 0.3). The paper's FDR there falls with the rows, which a "
+                "bias does not.",
                 "Why we differ, Table 5. As Table 4; labels of two values are told less exactly, "
                 "so that fewer false effects pass. G-means are above the paper's nearly "
                 "everywhere; RMSE of CC under MAR is above it, since the rows that remain have "

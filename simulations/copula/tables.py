@@ -19,6 +19,8 @@ MISSING = ["model", "mechanism", "rows", "method"]
 def means(frame: pd.DataFrame, part: str, keys: Sequence[str]) -> pd.DataFrame:
     """Means over runs: index `keys`, a column for each number and ``se <number>``, and ``runs``."""
     chosen = matching(frame, part=part)
+    if chosen.empty:  # Settings of parts that were not run are no columns.
+        return pd.DataFrame(columns=[*keys, "runs"]).set_index(list(keys))
     runs = chosen.pivot_table(index=[*keys, "seed"], columns="metric", values="value")
     groups = runs.groupby(level=list(keys))
     counts = groups.count().astype(float)

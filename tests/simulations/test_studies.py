@@ -77,6 +77,17 @@ def test_a_quick_study_makes_page_figures_and_tables_and_resumes(
     assert (tmp_path / "records.jsonl").read_bytes() == kept
 
 
+@pytest.mark.studies
+def test_a_page_of_some_parts_says_how_many_runs_it_lacks(tmp_path, capsys):
+    command = ["copula", "--quick", "--workers", "0", "--output", str(tmp_path)]
+    assert main([*command, "--parts", "attacks", "--methods", "VCDS"]) == 0
+    page = " ".join((tmp_path / "index.md").read_text().split())
+    assert "missing 0 of 6, complete 0 of 7, sme 0 of 2, attacks 1 of 2." in page
+    assert "`python -m simulations copula` runs what is lacking" in page
+    assert main(["vfem", "--quick", "--workers", "0", "--report", "--output", str(tmp_path)]) == 2
+    assert "has no runs with these settings" in capsys.readouterr().err
+
+
 TABLES = ["bank/bank_full.csv", "german/german_credit.csv"]
 MOTOR = ["motor/motor_hetero_guest.csv", "motor/motor_hetero_host.csv"]
 LETTER = ["letter/letter_recognition.csv"]
