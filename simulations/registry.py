@@ -50,6 +50,8 @@ STUDIES: dict[str, Entry] = {
         "public; checks intervals. The full study takes some forty minutes on two cores; what "
         "docs/records has is not run again. --quick takes less than one.",
         choices={
+            "parts": "sme, splits, repeats, finite, inference, correlated, apart, parting "
+            "(default: all)",
             "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",
         },
         writes=True,

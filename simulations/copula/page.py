@@ -151,7 +151,7 @@ def _attacks(preset: Preset) -> Part:
     return Part(
         "Attacks: percentage points above chance",
         f"{attacks['rows']:,} members and as many others of the same population, epsilon "
-        f"{attacks['epsilon']:g}, {attacks['runs']} runs. Membership: whose nearest synthetic row "
+        f"{attacks['epsilon']:g}. Membership: whose nearest synthetic row "
         "is nearer than the median. Attribute: a continuous column from the nearest synthetic row, "
         "against the same guess about others. EVCDS as printed follows real rows.",
         tables={"attacks": ""},

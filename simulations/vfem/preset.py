@@ -16,7 +16,7 @@ class Preset(StudyPreset):
     """The settings of one run of the study."""
 
     repeated = REPEATED
-    choices: ClassVar[Mapping[str, str]] = {"only-seeds": "seed"}
+    choices: ClassVar[Mapping[str, str]] = {"parts": "part", "only-seeds": "seed"}
 
     def measured_jobs(self) -> list[Job]:
         """Return the jobs whose time and memory count, which run alone, one by one."""
