@@ -49,6 +49,7 @@ class FKNNStudy(Study):
 
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return the paper's tables, and what they are compared with."""
+        self.seeds = {str(k): int(n) for k, n in frame.groupby("part")["seed"].nunique().items()}
         paper3, paper4 = (tables.paper_table(self._paper[name]) for name in ("table3", "table4"))
         table3 = tables.means(frame, "table3")[list(tables.TABLE3)]
         found = {
@@ -91,7 +92,7 @@ class FKNNStudy(Study):
 
     def parts(self, found: Tables) -> Sequence[Part]:
         """Return the sections of the page."""
-        return page.parts(found, self.preset)
+        return page.parts(found, self.seeds)
 
 
 open_study = FKNNStudy

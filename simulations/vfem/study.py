@@ -133,22 +133,35 @@ class VFEMStudy(Study):
 
     def figures(self, frame: pd.DataFrame, found: Tables) -> dict[str, Figure]:
         """Return a figure for each part that has one."""
-        preset = self.preset
+        preset, drawn = self.preset, {}
         truth, scale = true_values(preset)
         goals = preset["inference"]
-        return {
-            "finite": figures.rates_figure(
-                {text: found[f"finite_{name}"] for name, text in targets.MEASURES.items()}
-            ),
-            "coverage": figures.coverage_figure(
+        if len(found["finite_coefficients"]):
+            tables = {text: found[f"finite_{name}"] for name, text in targets.MEASURES.items()}
+            drawn["finite"] = figures.rates_figure(tables)
+        if len(found["inference"]):
+            drawn["coverage"] = figures.coverage_figure(
                 found["inference"], goals["coverage"], goals["se_within"]
-            ),
-            "parting": figures.parting_figure(found["parting"]),
-            "sme_forest": sme_figures.forest_figure(sme_tables.estimates(frame), truth, scale),
-            "figure4_boxes": sme_figures.boxes_figure(
+            )
+        if len(found["parting"]):
+            drawn["parting"] = figures.parting_figure(found["parting"])
+        if len(found["sme_table3"]):
+            estimates = sme_tables.estimates(frame)
+            drawn["sme_forest"] = sme_figures.forest_figure(estimates, truth, scale)
+        if len(found["figure4_splits"]):
+            drawn["figure4_boxes"] = sme_figures.boxes_figure(
                 {title: sme_tables.runs(frame, "splits", name) for title, name in _BOXES.items()}
-            ),
-        }
+            )
+        return drawn
+
+    def notes(self) -> list[str]:
+        """Return what a reader must know."""
+        return [
+            "The replications behind this page are in [records/vfem.jsonl](records/vfem.jsonl), so "
+            "`--report` makes it anew without running any. A part has tables when all of its "
+            "replications are there: coverage by a few of them says nothing.",
+            "The paper's numbers are in brackets or in columns of their own.",
+        ]
 
     def parts(self, found: Tables) -> Sequence[Part]:
         """Return the sections of the page."""
