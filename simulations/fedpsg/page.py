@@ -14,7 +14,11 @@ def notes(preset: Preset, absent: list[str]) -> list[str]:
         "The paper's numbers are in brackets; 'seeds' is how many runs stand behind the numbers "
         "of a row.",
         f"Networks of FedPSG-AR took {networks['iterations']:,} training steps, local generators "
-        f"{networks['local_iterations']:,}; the paper's took 10,000 each. They are the library's, "
+        f"{networks['local_iterations']:,}; the paper's took 10,000 each, which nobody has run "
+        f"here: "
+        "`python -m simulations fedpsg --set networks.iterations=10000 --set "
+        "networks.local_iterations=10000 --output results/fedpsg-10000` does, and goes on from "
+        "that folder; networks take ten times as long. They are the library's, "
         "trained in one place without messages (simulations/fedpsg/pooled.py); a test compares "
         "the gradients with the federation's.",
         "RMSE is over all attributes of B's missing rows, as integer codes (levels by their "
