@@ -15,7 +15,7 @@ def notes(preset: Preset, absent: list[str]) -> list[str]:
         "of a row.",
         f"Networks of FedPSG-AR took {networks['iterations']:,} training steps, local generators "
         f"{networks['local_iterations']:,}; the paper's took 10,000 each, which nobody has run "
-        f"here: "
+        "here: "
         "`python -m simulations fedpsg --set networks.iterations=10000 --set "
         "networks.local_iterations=10000 --output results/fedpsg-10000` does, and goes on from "
         "that folder; networks take ten times as long. They are the library's, "
