@@ -21,7 +21,7 @@ UNIT = 16
 LEVELS = 4
 """Times that a column of numbers is cut (`domain`)."""
 
-_DOMAINS, _COLUMNS, _ALL_PAIRS = 0.3, 0.035, 0.28  # the rest is for the chosen pairs
+_DOMAINS, _COLUMNS, _ALL_PAIRS = 0.3, 0.035, 0.45  # the rest is for the chosen pairs
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ def n_bins(n_rows: int, sigma: float) -> int:
     Returns
     -------
     int
-        So many that a table of two columns has about as many counts in a cell as noise.
+        So many that a cell of a table of two columns has about twice as many counts as noise.
     """
-    return min(max(int(sqrt(n_rows / sigma)), _FEWEST), _MOST)
+    return min(max(int(_BINS * sqrt(n_rows / sigma)), _FEWEST), _MOST)
 
 
-_FEWEST, _MOST = 4, 40
+_FEWEST, _MOST, _BINS = 4, 40, 0.75
 
 
 def pair_places(n_columns: Sequence[int]) -> int:

@@ -26,7 +26,7 @@ from strategies.marginals.budget import LEVELS, UNIT
 
 _HALVINGS = 3  # between two tables of counts
 _CUT = 6.0  # deviations of noise: a cell with fewer counts is not cut
-_EMPTY = 3.0  # deviations of noise: of the first cells, one with fewer counts is empty
+_EMPTY = 4.5  # deviations of noise: of the first cells, one with fewer counts is empty
 _RARE = 2.0  # deviations of noise: a level with fewer counts is rare
 _MISSED = 4.0  # deviations of noise: fewer missing cells are not told of
 _NOTHING = -1e9  # a count that is projected on 0

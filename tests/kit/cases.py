@@ -118,8 +118,8 @@ COUNTED = {"mst", "aim"}
 SYNTHETIC = {"vcds", "evcds", "ievcds"} | COUNTED
 # What needs a key stream that parties share has no encrypted sums.
 MASKED = {
-    "mst", "aim", "svm", "glm ridge", "glm all", "glm robust", "joint-normal", "lda", "cox", "cox all",
-    "scorecard", "explore", "pipeline",
+    "svm", "glm ridge", "glm all", "glm robust", "joint-normal", "lda", "cox", "cox all",
+    "scorecard", "explore", "pipeline", "mst", "aim",
 }  # fmt: skip
 # Calls whose answers are under pads or sealed, or are counted: they are asked twice as sums are.
 _GROWING = {"send_masked", "share", "route"}
