@@ -52,13 +52,13 @@ def parts(tables: Tables, seeds: Mapping[str, int]) -> list[Part]:
     return [
         Part(
             "Table 3: against MAX, MIN and MEAN (Figures 5 to 7)",
-            f"RMSE over the guest's removed cells, mean of {seeds['table3']} runs.",
+            f"RMSE over the guest's removed cells; runs of each rate: {seeds['table3']}.",
             tables={"table3_beside": "RMSE", "table3_relative": "Relative to MEAN"},
             figures=["figures5-7_runs"],
         ),
         Part(
             "Table 4: against methods that see the guest's data alone (Figures 4 and 8)",
-            f"RMSE over the guest's removed cells, mean of {seeds['table4']} runs. Figure 4 "
+            f"RMSE over the guest's removed cells; runs of each rate: {seeds['table4']}. Figure 4 "
             "is of one run: on the diagonal an imputed value equals the one that was removed.",
             tables={f"{name}_beside": text for name, text in table4.items()},
             figures=["figure4_imputed", "figure8_rmse"],
@@ -73,8 +73,8 @@ def parts(tables: Tables, seeds: Mapping[str, int]) -> list[Part]:
         ),
         Part(
             "More runs, other settings",
-            f"Three runs may be lucky, so FKNN alone is run {seeds['stability']} times, and "
-            f"with other settings on the same {seeds['settings']} runs. “{ROOTS}” is no "
+            "The paper's three runs may be lucky. Runs of each rate here: of FKNN alone "
+            f"{seeds['stability']}, with other settings {seeds['settings']}. “{ROOTS}” is no "
             "setting but a formula: each party's root mean squared difference, added. From 10 % "
             "missing upwards it comes nearest to the paper's FKNN, so its code may have added "
             "roots where its Eq. (10) adds squares; it is worse than the equations as printed.",
@@ -83,7 +83,7 @@ def parts(tables: Tables, seeds: Mapping[str, int]) -> list[Part]:
         Part(
             "Table 5: lossless",
             "Federated against centralised imputation of the same cells, "
-            f"{seeds['lossless']} runs for each missing rate. masked, ckks: against a "
+            f"runs of each rate: {seeds['lossless']}. masked, ckks: against a "
             "program that holds both tables and follows Eqs. (6), (7) and (10). exact: exact "
             "weighting against scikit-learn's KNNImputer on the pooled table. A paired t-test is "
             "undefined where both vectors of RMSE are the same, which “identical” says. "
@@ -108,8 +108,8 @@ def _regression(scope: str, seeds: Mapping[str, int]) -> Part:
     return Part(
         f"Regression, cells of {scope} missing (Figures {first} to {last})",
         "Linear regression of motor_speed on all features after imputation, scored on the test "
-        "rows, whose missing cells are imputed from the imputed training rows. Mean of "
-        f"{seeds['regression']} random splits. The paper gives these results as figures "
+        "rows, whose missing cells are imputed from the imputed training rows. Random "
+        f"splits: {seeds['regression']}. The paper gives these results as figures "
         "only.",
         tables={REGRESSION_NAMES[scope]: ""},
         figures=[f"figure{first}_bars", f"figures{first + 1}-{last}_boxes"],
