@@ -38,22 +38,39 @@ STUDIES: dict[str, Entry] = {
         module="simulations.fknn.study",
         description="Imputes the motor data of FATE (motor/motor_hetero_guest.csv and "
         "motor_hetero_host.csv, plain or gzip-compressed). The full study takes some minutes on "
-        "two cores, --quick less than one.",
+        "two cores; what docs/records has is not run again. --quick takes less than one.",
+        writes=True,
+        keeps=True,
     ),
     "vfem": Entry(
         summary="VFEM regression on generated data: Tables 1-3, Figure 4 (Tang, Wang et al.)",
         module="simulations.vfem.study",
         description="Compares VFEM with regressions on one party's columns, on complete cases and "
         "on mean-imputed tables, also on 166,207 generated rows like the paper's, which are not "
-        "public; checks intervals. The full study takes some forty minutes on two cores, --quick "
-        "less than one.",
+        "public; checks intervals. The full study takes some forty minutes on two cores; what "
+        "docs/records has is not run again. --quick takes less than one.",
+        choices={
+            "parts": "sme, splits, repeats, finite, inference, correlated, apart, parting "
+            "(default: all)",
+            "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",
+        },
+        writes=True,
+        keeps=True,
     ),
     "copula": Entry(
         summary="Synthetic tables and sparse GLMs: Tables 1-7 and 9 (Tang, Feng et al.)",
         module="simulations.copula.study",
         description="Fits sparse regressions to generated data and to synthetic tables made of "
         "them by VCDS, EVCDS and IEVCDS; attacks the synthetic tables. The full study takes some "
-        "two hours on two cores, --quick a minute.",
+        "hours on two cores; what docs/records has is not run again. --quick takes a minute.",
+        choices={
+            "parts": "complete, missing, sme, attacks (default: all)",
+            "rows": "such as 1000 3000 (default: preset)",
+            "methods": "such as VCDS 'EVCDS (fresh rows)' (default: all)",
+            "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",
+        },
+        writes=True,
+        keeps=True,
     ),
     "synthesis": Entry(
         summary="Synthetic tables on real columns: margins and quality, nothing stated",

@@ -8,7 +8,7 @@ import pandas as pd
 
 from simulations.fedpsg.classifiers import CLASSIFIERS
 from simulations.fedpsg.floors import BEST, DRAW, MEAN, VALID
-from simulations.page import indexed, matching
+from simulations.page import indexed, matching, seeds_text
 
 FLOORS = (DRAW, MEAN, BEST, VALID)
 SEEDS = "seeds"
@@ -61,13 +61,6 @@ def each(found: pd.DataFrame) -> list[tuple[tuple[Any, ...], dict[str, float]]]:
     keys = [key if isinstance(key, tuple) else (key,) for key in found.index.tolist()]
     records = [{str(k): float(v) for k, v in row.items()} for row in found.to_dict("records")]
     return list(zip(keys, records, strict=True))
-
-
-def seeds_text(counts: "pd.Series[int]") -> str:
-    """Return how many seeds stand behind the numbers of a row."""
-    counts = counts[counts > 0]
-    ends = (int(counts.min()), int(counts.max())) if len(counts) else (0,)
-    return " to ".join(map(str, dict.fromkeys(ends)))
 
 
 def laid_out(
