@@ -31,8 +31,8 @@ WHY = {
     "the test and is far above it where many are: here parties are left out sample by sample, "
     "there for a whole batch. FedHSSL is some points below the paper's where blocks are missing: "
     "with the printed steps on few complete samples it comes to rely on all parties; with fewer it "
-    "is at the paper's (see above). That FALSE-VFL is above the paper's where few parties hold a sample goes back to the "
-    "networks, which the paper does not state (last table).",
+    "is at the paper's (see above). That FALSE-VFL is above the paper's where few parties hold a "
+    "sample goes back to the networks, which the paper does not state (last table).",
     "table13": f"{_SAME}; fewer samples are complete, and Vanilla VFL and FedHSSL, which train on "
     "aligned labelled samples only, lose as much as in the paper.",
     "table14": f"{_SAME}. The paper's title is MAR 0.",
