@@ -6,15 +6,13 @@ Tang, Feng, Li and Wang, Algorithm 1 (lines 6 to 9) and Algorithm 2 (line 21).
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from flwr_vertical.arrays import Array, Integers
 from strategies.copula.correlation import (
     Observed,
     RankCorrelations,
-    from_spearman,
     least_eigenvalue,
-    nearest_correlation,
 )
 from strategies.copula.nominal import Feature, Nominal, assign_levels, fit_blocks, indicator_gap
 from strategies.copula.rank_to_normal import (
@@ -22,7 +20,9 @@ from strategies.copula.rank_to_normal import (
     rank_coefficients,
     score_coefficients,
 )
-from strategies.copula.scores import Scores, draw_scores
+from strategies.copula.scores import Scores, draw_scores, start_scores
+
+_LEAST_GAIN = 0.05
 
 
 def latent_matrix(correlations: RankCorrelations, observed: Observed) -> Array:
@@ -60,9 +60,24 @@ def _solve(
     return fit_blocks(start, found, variances / n_joint, features, least)
 
 
-def score_matrix(correlations: RankCorrelations) -> Array:
-    """Return the correlations of perturbed ranks' normal scores, (p, p): noise is in them."""
-    return nearest_correlation(from_spearman(correlations.raw))
+def observed_scores(observed: Observed, rng: np.random.Generator) -> Scores:
+    """Return the scores of perturbed ranks, and how much these tell of the latents."""
+    errors = (np.sqrt(observed.noise) / observed.n).tolist()
+    ties: list[Array | None] = []
+    gains: list[float] = []
+    for j, (place, width) in enumerate(zip(observed.places, observed.widths, strict=True)):
+        if width > 1:
+            shares = observed.shares(j)
+            ties += [np.array([1 - share]) for share in shares]
+            density = (
+                np.exp(-(ndtri(np.clip(shares, 1e-6, 1 - 1e-6)) ** 2) / 2) / (2 * np.pi) ** 0.5
+            )
+            gaps = [indicator_gap(p, e) for p, e in zip(shares, errors[place], strict=True)]
+            gains += (np.array(gaps) * density).tolist()
+        else:
+            ties.append(observed.cuts[j])
+            gains.append(score_coefficients(observed.cuts[j], errors[place.start])[0])
+    return start_scores(observed.ranks, ties, np.maximum(gains, _LEAST_GAIN), rng)
 
 
 def latent_from_scores(

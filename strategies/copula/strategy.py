@@ -28,16 +28,16 @@ import numpy as np
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array
 from flwr_vertical.settings import setting
-from strategies.copula.correlation import Observed
+from strategies.copula.correlation import Observed, least_eigenvalue, nearest_correlation
 from strategies.copula.latent import (
     following_levels,
     fresh_levels,
     latent_from_scores,
     latent_matrix,
-    score_matrix,
+    observed_scores,
 )
 from strategies.copula.party import REARRANGED
-from strategies.copula.scores import fit_maps, second_moments, start_scores
+from strategies.copula.scores import fit_maps, second_moments
 from strategies.copula.synthesis import CopulaSynthesis
 
 _SHARED = (
@@ -149,11 +149,12 @@ class _Rearrangeable(CopulaSynthesis):
         self, observed: Observed, rows: int, rng: np.random.Generator, result: Result
     ) -> Array:
         correlations = self._correlate(observed, result)
-        scores = start_scores(observed.ranks, rng)
-        matrix = score_matrix(correlations)
+        scores = observed_scores(observed, rng)
+        least = least_eigenvalue(len(observed.n), float(correlations.n_joint.min()))
+        matrix = nearest_correlation(scores.correlations(), least)
         fit_maps(scores, matrix)
         for iteration in range(self._updates):
-            before, matrix = matrix, second_moments(scores, matrix)
+            before, matrix = matrix, second_moments(scores, matrix, least)
             fit_maps(scores, matrix)
             change = float(np.abs(matrix - before).max())
             result.history.append({"iteration": iteration + 1, "largest_change": change})
