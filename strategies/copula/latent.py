@@ -6,7 +6,7 @@ Tang, Feng, Li and Wang, Algorithm 1 (lines 6 to 9) and Algorithm 2 (line 21).
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr
 
 from flwr_vertical.arrays import Array, Integers
 from strategies.copula.correlation import (
@@ -19,10 +19,11 @@ from strategies.copula.rank_to_normal import (
     latent_correlations,
     rank_coefficients,
     score_coefficients,
+    tied_scores,
 )
 from strategies.copula.scores import Scores, draw_scores, start_scores
 
-_LEAST_GAIN = 0.05
+_LEAST = 0.05  # of what noise leaves
 
 
 def latent_matrix(correlations: RankCorrelations, observed: Observed) -> Array:
@@ -64,20 +65,21 @@ def observed_scores(observed: Observed, rng: np.random.Generator) -> Scores:
     """Return the scores of perturbed ranks, and how much these tell of the latents."""
     errors = (np.sqrt(observed.noise) / observed.n).tolist()
     ties: list[Array | None] = []
-    gains: list[float] = []
+    kept: list[float] = []
     for j, (place, width) in enumerate(zip(observed.places, observed.widths, strict=True)):
         if width > 1:
             shares = observed.shares(j)
             ties += [np.array([1 - share]) for share in shares]
-            density = (
-                np.exp(-(ndtri(np.clip(shares, 1e-6, 1 - 1e-6)) ** 2) / 2) / (2 * np.pi) ** 0.5
-            )
-            gaps = [indicator_gap(p, e) for p, e in zip(shares, errors[place], strict=True)]
-            gains += (np.array(gaps) * density).tolist()
+            kept += [
+                indicator_gap(p, e) * max(p * (1 - p), 0.0) ** 0.5
+                for p, e in zip(shares.tolist(), errors[place], strict=True)
+            ]
         else:
-            ties.append(observed.cuts[j])
-            gains.append(score_coefficients(observed.cuts[j], errors[place.start])[0])
-    return start_scores(observed.ranks, ties, np.maximum(gains, _LEAST_GAIN), rng)
+            cuts = observed.cuts[j]
+            ties.append(cuts)
+            spread = float(tied_scores(cuts).std())
+            kept.append(score_coefficients(cuts, errors[place.start])[0] / max(spread, _LEAST))
+    return start_scores(observed.ranks, ties, np.clip(kept, _LEAST, 1.0), rng)
 
 
 def latent_from_scores(

@@ -43,7 +43,8 @@ _NOTHING = 1e-9
 _LEAST_VARIANCE = 0.25  # of scores, where rows that both columns have are alike
 _MOST_ROWS = 4000  # conditional means enter H as a sample of at most so many
 _LEAST_SHARE = 1e-8
-_PASSES = 3  # by which shares of levels settle
+_PASSES = 2  # by which shares of levels settle
+_LARGEST = 0.95  # correlation of two columns, at first
 _EXPLAINED = 0.98  # of a latent's variance, by those of other columns
 
 
@@ -58,7 +59,8 @@ class Scores:
     patterns: list[tuple[Integers, Integers]]
     # (p,): where equal values begin and end, as for `score_coefficients`
     ties: Sequence[Array | None]
-    gains: Array  # (p,): correlations of the latents with what observed ranks tell of them
+    # (p,): what noise leaves of the correlations of latents with what ranks tell
+    kept: Array
 
     def told(self, j: int) -> Array:
         """Return what ranks tell of the latents of column j, (n_samples,): see `tied_scores`."""
@@ -71,17 +73,9 @@ class Scores:
         found[seen] = of_share[(ndtr(z[seen]) * N_SHARES).astype(np.int64)]
         return found / max(float(of_share.std()), _NOTHING)
 
-    def gain(self, j: int) -> float:
-        """Return the correlation of what ranks tell with the latent of column j, in all rows."""
-        ties = self.ties[j]
-        if ties is None:
-            return float(self.gains[j])
-        spreads = [tied_scores(cuts).std() for cuts in (ties, self.probability(j, ties))]
-        return float(self.gains[j] * spreads[1] / max(spreads[0], _NOTHING))
-
     def correlations(self) -> Array:
         """Return correlations of what ranks tell, pair by pair over the rows that both have."""
-        told = np.column_stack([self.told(j) for j in range(len(self.gains))])
+        told = np.column_stack([self.told(j) for j in range(len(self.ties))])
         seen = ~np.isnan(told)
         mask, filled = seen.astype(np.float64), np.where(seen, told, 0.0)
         joint = np.maximum(mask.T @ mask, 2.0)
@@ -89,9 +83,12 @@ class Scores:
         own = np.maximum((filled**2).T @ mask / joint - means**2, _LEAST_VARIANCE)
         covariance = filled.T @ filled / joint - means * means.T
         # What decides which rows are seen changes variances, but not a regression on it: that of
-        # the column with fewer rows on the other is taken to all rows (Pearson, Lawley).
+        # the column with fewer rows on the other holds in all rows (Pearson, Lawley). There the
+        # variance of levels is 1 by their map, which these correlations are to be found with again.
         slopes = covariance / own.T
-        found = slopes / np.sqrt(np.maximum(own + slopes**2 * (1 - own.T), _LEAST_VARIANCE))
+        variance = np.maximum(own + slopes**2 * (1 - own.T), _LEAST_VARIANCE)
+        levels = np.array([ties is not None for ties in self.ties])[:, None]
+        found = np.clip(slopes / np.sqrt(np.where(levels, 1.0, variance)), -_LARGEST, _LARGEST)
         found = np.where(np.diag(joint)[:, None] <= np.diag(joint), found, found.T)
         np.fill_diagonal(found, 1.0)
         return np.asarray(found)
@@ -123,7 +120,7 @@ def middles(n: int) -> Array:
 def start_scores(
     ranks: npt.NDArray[np.int32],
     ties: Sequence[Array | None],
-    gains: Array,
+    kept: Array,
     rng: np.random.Generator,
 ) -> Scores:
     """Give perturbed ranks, (n_samples, p), 0 = missing, their normal scores."""
@@ -140,7 +137,7 @@ def start_scores(
         (np.flatnonzero(columns), rows) for columns, rows in zip(seen_all, groups, strict=True)
     ]
     patterns = [(columns, rows) for columns, rows in patterns if len(columns)]
-    return Scores(z, order, patterns, ties, gains)
+    return Scores(z, order, patterns, ties, kept)
 
 
 def fit_maps(scores: Scores, omega: Array) -> None:
@@ -149,29 +146,47 @@ def fit_maps(scores: Scores, omega: Array) -> None:
     for j in chain.columns:
         rows = scores.order[j]
         if len(rows) < len(scores.z):  # else what is observed is the whole
-            mean, spread = chain.predicted(j)
-            # The gain of levels depends on their shares, which follow from the map.
-            for _ in range(1 if scores.ties[j] is None else _PASSES):
-                _fit_map(scores, j, mean, spread)
+            _fit_map(scores, j, *chain.predicted(j))
         chain.condition_on(j, scores.told(j))
 
 
 def _fit_map(scores: Scores, j: int, mean: Array, spread: Array) -> None:
     """Solve for h of column j, given what other columns say of its scores, (n_samples,) each."""
-    told = 1 - spread**2
-    explained = np.minimum(told / scores.gain(j) ** 2, _EXPLAINED)
-    mean, spread = mean * np.sqrt(explained / np.maximum(told, _NOTHING)), np.sqrt(1 - explained)
-    rows = scores.order[j]
-    wanted = np.interp(middles(len(rows)), _shares_below(mean[rows], spread[rows]), _GRID)
-    # Latents of all rows are normal, but their means need not be, of levels least of all.
-    below = np.interp(wanted, _GRID, _shares_below(mean, spread))
-    scores.z[rows, j] = ndtri(np.clip(below, _LEAST_SHARE, 1 - _LEAST_SHARE))
+    told, rows = 1 - spread**2, scores.order[j]
+    scale = np.full(len(mean), 1 / scores.kept[j])  # from what ranks tell to the latent
+    for _ in range(1 if scores.ties[j] is None else _PASSES):
+        scale = np.minimum(scale, np.sqrt(_EXPLAINED / np.maximum(told, _NOTHING)))
+        latent = mean * scale, np.sqrt(1 - told * scale**2)
+        of_rows = latent[0][rows], latent[1][rows]
+        wanted = np.interp(middles(len(rows)), _shares_below(*of_rows), _GRID)
+        # Latents of all rows are normal, but their means need not be, of levels least of all.
+        below = np.interp(wanted, _GRID, _shares_below(*latent))
+        scores.z[rows, j] = ndtri(np.clip(below, _LEAST_SHARE, 1 - _LEAST_SHARE))
+        if scores.ties[j] is not None:
+            # Levels must follow from what others say as much as they do, however strongly.
+            of_grid = np.interp(_GRID, wanted, scores.told(j)[rows])
+            made = _expected(*latent, of_grid) * scores.kept[j]
+            centred = mean[_sample(len(mean))] - mean.mean()
+            follows = float(centred @ made)
+            if follows > 0:
+                scale = scale * float(centred @ centred) / follows
+
+
+def _sample(n: int) -> Integers:
+    """Return row numbers: sums over rows change slowly with them, so few are enough."""
+    return np.arange(0, n, -(-n // _MOST_ROWS))
+
+
+def _expected(mean: Array, spread: Array, of_grid: Array) -> Array:
+    """Return expected values of a function of scores, given on the grid; by sampled row."""
+    kept, ends = _sample(len(mean)), (_GRID[1:] + _GRID[:-1]) / 2
+    above = ndtr((mean[kept, None] - ends) / spread[kept, None])
+    return np.asarray(of_grid[0] + above @ np.diff(of_grid))
 
 
 def _shares_below(mean: Array, spread: Array) -> Array:
     """Return the expected shares of scores below each point of the grid, increasing."""
-    # The sum over rows changes slowly with them, so a systematic sample is enough.
-    kept = np.arange(0, len(mean), -(-len(mean) // _MOST_ROWS))
+    kept = _sample(len(mean))
     share = np.zeros(len(_GRID))
     for block in np.array_split(kept, 4):
         share += ndtr((_GRID - mean[block, None]) / spread[block, None]).sum(axis=0)

@@ -78,6 +78,8 @@ _REARRANGED = (
     ),
 )
 
+_FITS = 3  # of maps and correlations of levels, which depend on each other
+
 
 class VCDS(CopulaSynthesis):
     """Vertical copula-based data sanitisation, for blocks missing completely at random.
@@ -151,8 +153,9 @@ class _Rearrangeable(CopulaSynthesis):
         correlations = self._correlate(observed, result)
         scores = observed_scores(observed, rng)
         least = least_eigenvalue(len(observed.n), float(correlations.n_joint.min()))
-        matrix = nearest_correlation(scores.correlations(), least)
-        fit_maps(scores, matrix)
+        for _ in range(_FITS):
+            matrix = nearest_correlation(scores.correlations(), least)
+            fit_maps(scores, matrix)
         for iteration in range(self._updates):
             before, matrix = matrix, second_moments(scores, matrix, least)
             fit_maps(scores, matrix)
