@@ -43,7 +43,7 @@ _NOTHING = 1e-9
 _LEAST_VARIANCE = 0.25  # of scores, where rows that both columns have are alike
 _MOST_ROWS = 4000  # conditional means enter H as a sample of at most so many
 _LEAST_SHARE = 1e-8
-_PASSES = 2  # by which shares of levels settle
+_PASSES = 3  # by which shares of levels settle
 _LARGEST = 0.95  # correlation of two columns, at first
 _EXPLAINED = 0.98  # of a latent's variance, by those of other columns
 

@@ -82,8 +82,9 @@ _FITS = 3  # of maps and correlations of levels, which depend on each other
 
 
 class VCDS(CopulaSynthesis):
-    """Vertical copula-based data sanitisation, for blocks missing completely at random.
+    """Synthetic tables by a copula; epsilon is per value of a column, not per person.
 
+    Vertical copula-based data sanitisation (Algorithm 1), for blocks missing completely at random.
     Every party ends with a synthetic table of its own columns, the server with synthetic labels;
     row i belongs together everywhere. Rows are drawn afresh, so none belongs to anybody.
 
@@ -186,7 +187,7 @@ class _Rearrangeable(CopulaSynthesis):
 
 
 class EVCDS(_Rearrangeable):
-    """VCDS with margins that hold if blocks are missing at random (Algorithm 2).
+    """VCDS with margins that hold if blocks are missing at random; epsilon is per value.
 
     Which blocks are missing may depend on labels and on what other parties observe. Margins are
     corrected by latent scores; the correlation matrix is that of VCDS.
@@ -196,7 +197,7 @@ class EVCDS(_Rearrangeable):
 
 
 class IEVCDS(_Rearrangeable):
-    """EVCDS whose correlation matrix, too, holds if blocks are missing at random (Algorithm 3).
+    """EVCDS with correlations that hold if blocks are missing at random; epsilon is per value.
 
     Latent scores, their correlation matrix and the missing scores' expectations are computed in
     turn, by the server alone: the privacy spent is that of one release, epsilon_1 + epsilon_2,
