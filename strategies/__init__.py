@@ -3,6 +3,7 @@
 from flwr_vertical.registry import register_strategy
 
 BUILTIN = {
+    "aim": "strategies.marginals:AIM",
     "complete-case": "strategies.least_squares:CompleteCase",
     "cox": "strategies.cox:Cox",
     "evcds": "strategies.copula:EVCDS",
@@ -24,6 +25,7 @@ BUILTIN = {
     "mean-impute": "strategies.least_squares:MeanImpute",
     "min": "strategies.baselines:Min",
     "most-frequent": "strategies.baselines:MostFrequent",
+    "mst": "strategies.marginals:MST",
     "pipeline": "strategies.pipeline:Pipeline",
     "plug-vfl": "strategies.split:PlugVFL",
     "predict": "strategies.predict:Predict",

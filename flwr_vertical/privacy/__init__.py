@@ -24,7 +24,12 @@ from flwr_vertical.privacy.noise import (
     laplace_integers,
     rational,
 )
-from flwr_vertical.privacy.statement import MomentStatement, parse_bounds, read_bounds
+from flwr_vertical.privacy.statement import (
+    MomentStatement,
+    TableStatement,
+    parse_bounds,
+    read_bounds,
+)
 
 __all__ = [
     "KEY_BYTES",
@@ -32,6 +37,7 @@ __all__ = [
     "Keystream",
     "MomentStatement",
     "PrivacyStatement",
+    "TableStatement",
     "count_columns",
     "fresh_keystream",
     "gaussian_delta",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import pandas as pd
 
@@ -98,14 +98,84 @@ class MomentStatement:
         return cls(**{key: data[key] for key in cls.__dataclass_fields__ if key in data})
 
 
-def statement_from(data: dict[str, Any]) -> PrivacyStatement | MomentStatement:
+@dataclass(frozen=True)
+class TableStatement:
+    """What differential privacy synthetic tables from noisy counts have.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Of all that the run told, for the values of one row over all parties.
+    n_rows : int
+        Aligned rows.
+    parties : sequence of str
+        Whose columns were counted.
+    noise : float
+        Standard deviation of an owner's noise on a count of the chosen tables.
+    warnings : sequence of str, optional
+        What weakens the promise.
+    """
+
+    epsilon: float
+    delta: float
+    n_rows: int
+    parties: Sequence[str]
+    noise: float
+    warnings: Sequence[str] = ()
+
+    caption: ClassVar[str] = (
+        "Epsilon and delta of a person, one row's values over all parties: one release, which is "
+        "spent once and not by each party anew."
+    )
+
+    @property
+    def sentences(self) -> list[str]:
+        """The statement in plain words."""
+        return [
+            f"Epsilon {self.epsilon:g}, delta {self.delta:g}: replacing the values of one row, at "
+            "all parties, changes the chance of anything that the server, a party alone or a "
+            "reader of the synthetic tables can see by a factor of at most exp(epsilon), but for "
+            "a probability of delta. It holds for all that the run told together.",
+            "It does not cover which rows there are, and who holds which; nor a server and a "
+            "party that put together what they have.",
+            f"Noise: a standard deviation of {self.noise:.4g}, from each owner, on each count of "
+            f"the chosen tables over {self.n_rows:,} rows.",
+            *self.warnings,
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per party: what the run spent of its rows."""
+        spent = {"epsilon": self.epsilon, "delta": self.delta}
+        rows = dict.fromkeys(self.parties, spent)
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("party")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the statement as plain values."""
+        plain = {**asdict(self), "parties": list(self.parties), "warnings": list(self.warnings)}
+        return {"kind": TABLES, **plain, "text": self.sentences}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TableStatement:
+        """Rebuild a statement from what `to_dict` gave."""
+        return cls(**{key: data[key] for key in cls.__dataclass_fields__ if key in data})
+
+
+Statement: TypeAlias = PrivacyStatement | MomentStatement | TableStatement
+
+
+def statement_from(data: dict[str, Any]) -> Statement:
     """Rebuild the statement, of whichever kind, that a result was saved with."""
     if data.get("kind") == KIND:
         return MomentStatement.from_dict(data)
+    if data.get("kind") == TABLES:
+        return TableStatement.from_dict(data)
     return PrivacyStatement.from_dict(data)
 
 
-KIND = "moments"
+KIND, TABLES = "moments", "tables"
 
 
 def read_bounds(bounds: str | Mapping[str, Sequence[float]] | None) -> str:

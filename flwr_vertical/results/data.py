@@ -12,7 +12,7 @@ import pandas as pd
 from flwr_vertical.arrays import Flags
 from flwr_vertical.grading.record import Grade
 from flwr_vertical.privacy.accounting import UNGRADED, PrivacyStatement
-from flwr_vertical.privacy.statement import MomentStatement
+from flwr_vertical.privacy.statement import Statement
 from flwr_vertical.results.ledger import Ledger
 
 if TYPE_CHECKING:  # scikit-learn waits until it is needed
@@ -84,7 +84,7 @@ class ResultData:
         What a reader should know: warnings, early stops.
     disclosure : list of (who, learns), optional
         Who learned what in this run.
-    privacy : PrivacyStatement or MomentStatement, optional
+    privacy : PrivacyStatement, MomentStatement or TableStatement, optional
         What differential privacy the run spent, in numbers and in plain words.
     graded : Grade, optional
         What attacks on the synthetic tables find, and how useful these are; see `grade`. It takes
@@ -134,7 +134,7 @@ class ResultData:
     truth: dict[str, pd.DataFrame] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     disclosure: list[tuple[str, str]] = field(default_factory=list)
-    privacy: PrivacyStatement | MomentStatement | None = None
+    privacy: Statement | None = None
     graded: Grade | None = None
     needed_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)

@@ -17,7 +17,7 @@ PARTIES = ("bank", "court", "hospital", "shop", "town")
 FAMILIES = ("gaussian", "binomial", "poisson")
 SUMS = "sums"  # of the papers: opens a number of each sample in each round, by consent only
 _IMPUTERS = ("fknn", "joint-normal", "max", "mean", "min", "most-frequent", "pipeline")
-_SYNTHESES = ("vcds", "evcds", "ievcds")
+_SYNTHESES = ("vcds", "evcds", "ievcds", "mst", "aim")
 _FITS = ("vfem", "false-vfl", "vanilla-vfl", "gbdt", "forest")
 """Strategies whose models are predicted with, one for each kind of model."""
 

@@ -45,12 +45,12 @@ def tree_margin(values: npt.ArrayLike, domain: Domain, epsilon: float, stream: K
         cutting = CUTTING * epsilon
         counting = epsilon - cutting
     low, high = decomposition(ordered, domain, cutting, stream)
-    counts, error = _counts(ordered, low, high), 0.0
+    counts, error = count_in(ordered, low, high), 0.0
     if counting != inf:
         scale = 2 / rational(counting)
         noisy = counts + laplace_integers(scale, len(counts), stream)
         counts, error = _within_ends(noisy, low, high, float(scale)), 2**0.5 * float(scale)
-    mass = _project(counts.astype(np.float64), len(ordered))
+    mass = project(counts.astype(np.float64), len(ordered))
     return margin_of_cells(low, high, mass, domain, error)
 
 
@@ -87,10 +87,10 @@ def decomposition(
     low, high = roots(domain)
     done: list[tuple[Array, Array]] = []
     for depth in range(_DEEPEST + 1):
-        cuts = _middles(low, high, domain)
+        cuts = middles(low, high, domain)
         # A cell that no value divides is not asked about: that it has no parts is public.
         divisible = (low < cuts) & (cuts < high) & (depth < _DEEPEST)
-        left = np.maximum(_counts(ordered, low, high) - depth * fall, -fall)
+        left = np.maximum(count_in(ordered, low, high) - depth * fall, -fall)
         if scale:
             left[divisible] += laplace_integers(scale, int(divisible.sum()), stream)
         cut = divisible & (left > 0)
@@ -106,7 +106,7 @@ def decomposition(
     return low[order], high[order]
 
 
-def _middles(low: Array, high: Array, domain: Domain) -> Array:
+def middles(low: Array, high: Array, domain: Domain) -> Array:
     """Return where cells are cut, array of their shape; an end where they cannot be."""
     ends = np.arcsinh(np.stack([low, high]) / UNIT)
     middle = domain.edges(UNIT * np.sinh(ends.mean(axis=0)))
@@ -116,7 +116,8 @@ def _middles(low: Array, high: Array, domain: Domain) -> Array:
     return np.clip(middle, low, high)
 
 
-def _counts(ordered: Array, low: Array, high: Array) -> npt.NDArray[np.int64]:
+def count_in(ordered: Array, low: Array, high: Array) -> npt.NDArray[np.int64]:
+    """Return how many ascending values each cell holds, array of shape (n_cells,)."""
     first, last = (np.searchsorted(ordered, ends, side="left") for ends in (low, high))
     return np.asarray(last - first, dtype=np.int64)
 
@@ -142,7 +143,7 @@ def _within_ends(
     return np.where(kept, noisy, np.iinfo(np.int32).min)
 
 
-def _project(counts: Array, total: int) -> Array:
+def project(counts: Array, total: int) -> Array:
     """Return the nearest counts that are not negative and have a sum, array of their shape."""
     falling = np.sort(counts)[::-1]
     excess = (np.cumsum(falling) - total) / np.arange(1, len(counts) + 1)

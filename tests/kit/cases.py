@@ -53,6 +53,8 @@ SETTINGS = {
     "vcds": {"min_joint": 10},
     "vcds total": {"epsilon": 5.0, "budget": "total", "rows": 50, "missing": "impute"},
     "evcds": {"min_joint": 10},
+    "mst": {"epsilon": 5.0, "rows": 80},
+    "aim": {"epsilon": 5.0, "rows": 90},
     "ievcds": {"min_joint": 10, "iterations": 2, "rearrange": True, "rows": 100},
     "vfem": {"encoding": "one-hot"},
     "complete-case": {"encoding": "one-hot"},
@@ -112,11 +114,12 @@ FITTED = {
 CASES = [*SETTINGS, *FITTED]
 COMPLETING = {"fknn", "joint-normal", "mean", "min", "max", "most-frequent"}
 GENERATING = {"fedpsg-ar", "vertigan"}
-SYNTHETIC = {"vcds", "evcds", "ievcds"}
+COUNTED = {"mst", "aim"}
+SYNTHETIC = {"vcds", "evcds", "ievcds"} | COUNTED
 # What needs a key stream that parties share has no encrypted sums.
 MASKED = {
     "svm", "glm ridge", "glm all", "glm robust", "joint-normal", "lda", "cox", "cox all",
-    "scorecard", "explore", "pipeline",
+    "scorecard", "explore", "pipeline", "mst", "aim",
 }  # fmt: skip
 # Calls whose answers are under pads or sealed, or are counted: they are asked twice as sums are.
 _GROWING = {"send_masked", "share", "route"}

@@ -131,7 +131,7 @@ def test_each_sum_answered_twice_has_equal_bytes(case):
     calls = cases.CALLS.get(case, cases.FITTED_CALLS.get(cases.FITTED.get(case), set()))
     assert calls <= repetition.steps
     # Synthetic tables are made by calls; what is sent is no term of a sum.
-    without_sums = case.split()[0] in cases.SYNTHETIC
+    without_sums = case.split()[0] in cases.SYNTHETIC - cases.COUNTED
     assert bool(repetition.steps | repetition.declared) == (not without_sums)
 
 
@@ -258,9 +258,11 @@ def test_synthetic_tables_have_the_columns_and_nobody_s_rows(case, mode):
     for name, given in tables().items():
         got = result.tables[name]
         assert list(got.columns) == list(given.columns)
-        assert not got.isna().any().any()
+        # Where missing cells are a level of their own, synthetic rows have some, too.
+        allowed = given.isna().any() if case in cases.COUNTED else False
+        assert (~got.isna().any() | allowed).all()
         assert not got.index.isin(given.index).any()
-        assert got.index.equals(result.labels.index)
+        assert case in cases.COUNTED or got.index.equals(result.labels.index)
         assert len(got) == (made(case).rows or 40)
 
 

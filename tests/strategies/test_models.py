@@ -84,7 +84,7 @@ WITH_MODEL = [
 WITHOUT = {"complete-case", "mean-impute", "single", "predict", "pipeline", "explore"} | {
     "false-vfl", "fedhssl", "laser-vfl", "plug-vfl",
     "vanilla-vfl", "vertigan", "gbdt", "forest", "fknn", "max",
-    "mean", "min", "most-frequent", "svm", "final-net",
+    "mean", "min", "most-frequent", "svm", "final-net", "mst", "aim",
 }  # fmt: skip
 
 

@@ -1,0 +1,205 @@
+"""The levels that a column is counted in, found from noisy counts, and values drawn from levels.
+
+*Levels.* Those with a noisy count below a minimum become ``other``, or of ordered ones their
+nearest neighbour. *Numbers.* The range is cut into eight in asinh (`strategies.copula.tree`); a
+part that holds much more than noise is cut again, four times at most. Counts of the parts of a cell
+are projected on those that are not negative and add up to the cell's. Neighbouring cells are put
+together to bins of about the same count, but one with many values, as a point mass is, stays alone.
+*Missing cells* are a level of their own.
+
+So domains are functions of noisy counts, and so are the values drawn.
+"""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.arrays import Array, Flags, Integers
+from flwr_vertical.privacy import Keystream, gaussian_integers
+from strategies.copula.histogram_cdf import margin_of_cells
+from strategies.copula.margins import Domain, Margin
+from strategies.copula.tree import count_in, middles, project, roots
+from strategies.marginals.budget import LEVELS, UNIT
+
+_HALVINGS = 3  # between two tables of counts
+_CUT = 6.0  # deviations of noise: a cell with fewer counts is not cut
+_EMPTY = 4.5  # deviations of noise: of the first cells, one with fewer counts is empty
+_RARE = 2.0  # deviations of noise: a level with fewer counts is rare
+_MISSED = 4.0  # deviations of noise: fewer missing cells are not told of
+_NOTHING = -1e9  # a count that is projected on 0
+
+
+@dataclass(frozen=True)
+class ColumnLevels:
+    """A column as levels.
+
+    Parameters
+    ----------
+    codes : numpy.ndarray of shape (n_rows,)
+        Level of each row.
+    size : int
+        Number of levels.
+    values : numpy.ndarray of shape (size,)
+        What a level of a column of levels stands for, as a number; NaN is a missing cell.
+    margin : Margin, optional
+        Of a column of numbers.
+    shares : numpy.ndarray of shape (n_bins + 1,)
+        Shares of the margin that a bin begins and ends at.
+    """
+
+    codes: Integers
+    size: int
+    values: Array
+    margin: Margin | None = None
+    shares: Array = field(default_factory=lambda: np.zeros(1))
+
+    def draw(self, codes: Integers, rng: np.random.Generator) -> Array:
+        """Return values of synthetic levels, array of their shape; spread evenly over a bin."""
+        found = self.values[codes]
+        if self.margin is None:
+            return found
+        for b in range(len(self.shares) - 1):
+            rows = np.flatnonzero(codes == b)
+            at = (rng.permutation(len(rows)) + rng.random(len(rows))) / max(len(rows), 1)
+            low, high = self.shares[b], self.shares[b + 1]
+            found[rows] = self.margin.quantile(low + at * (high - low))
+        return found
+
+
+def noisy(counts: npt.ArrayLike, sigma: float, stream: Keystream) -> Array:
+    """Return counts with discrete Gaussian noise, in counts; an array of their shape."""
+    exact = np.asarray(counts, dtype=np.float64)
+    drawn = gaussian_integers(max(ceil(sigma * UNIT), 1), exact.size, stream)
+    return exact + np.array(drawn, dtype=np.float64).reshape(exact.shape) / UNIT
+
+
+def levels_of(
+    codes: Array, n_levels: int, other: int | None, least: int, sigma: float, stream: Keystream
+) -> ColumnLevels:
+    """Find the levels of a column of levels.
+
+    Parameters
+    ----------
+    codes : numpy.ndarray of shape (n_rows,)
+        Numbers of levels; NaN = missing.
+    n_levels : int
+        How many there are.
+    other : int, optional
+        Number of the level that rare ones become; their nearest neighbour if left out.
+    least : int
+        Rows that a level has at least, by its noisy count.
+    sigma : float
+        Noise of the counts.
+    stream : Keystream
+        Of the noise.
+    """
+    missing = np.isnan(codes)
+    whole = np.where(missing, n_levels, codes).astype(np.int64)
+    counts = noisy(np.bincount(whole, minlength=n_levels + 1), sigma, stream)
+    enough = counts[:-1] >= max(least, _RARE * sigma)
+    kept = np.flatnonzero(enough)
+    if not len(kept):
+        kept = np.array([int(counts[:-1].argmax())])
+    nearest = np.abs(np.arange(n_levels)[:, None] - kept).argmin(axis=1)
+    values, place = kept, nearest
+    if other is not None and len(kept) < n_levels:
+        values = np.append(kept[kept != other], other)
+        at = {int(level): i for i, level in enumerate(values)}
+        place = np.array([at.get(level, len(values) - 1) for level in range(n_levels)])
+    told = bool(counts[-1] >= _MISSED * sigma)
+    return _with_missing(np.append(place, 0)[whole], missing, told, values.astype(np.float64))
+
+
+def bins_of(
+    values: Array, domain: Domain, most: int, sigma: float, stream: Keystream
+) -> ColumnLevels:
+    """Find bins of a column of numbers.
+
+    Parameters
+    ----------
+    values : numpy.ndarray of shape (n_rows,)
+        NaN = missing.
+    domain : Domain
+        What is public of the column.
+    most : int
+        Bins to make at most, about.
+    sigma : float
+        Noise of each table of counts.
+    stream : Keystream
+        Of the noise.
+    """
+    missing = np.isnan(values)
+    # A row whose value is missing is in no table below: so this one costs nothing beside them.
+    n_missing = float(noisy(np.array([missing.sum()]), sigma, stream)[0])
+    told = n_missing >= _MISSED * sigma
+    total = max(len(values) - n_missing * told, 1.0)
+    known = domain.snap(values[~missing])
+    low, high, mass = _cells(np.sort(known), total, domain, sigma, stream)
+    ends = _bin_ends(high, mass, most)
+    codes = np.zeros(len(values), dtype=np.int64)
+    codes[~missing] = np.searchsorted(ends, known, side="right")
+    of_cell = np.searchsorted(ends, low, side="right")
+    of_bin = np.bincount(of_cell, weights=mass, minlength=len(ends) + 1)
+    shares = np.append(0.0, np.cumsum(of_bin) / of_bin.sum()).astype(np.float64)
+    margin = margin_of_cells(low, high, mass, domain, 0.0)
+    found = _with_missing(codes, missing, told, np.zeros(len(ends) + 1))
+    return ColumnLevels(found.codes, found.size, found.values, margin, shares)
+
+
+def _with_missing(codes: Integers, missing: Flags, told: bool, values: Array) -> ColumnLevels:
+    """Give missing cells a level of their own; too few to be told of count as the first level."""
+    size = len(values)
+    if not told:
+        return ColumnLevels(np.where(missing, 0, codes), size, values)
+    return ColumnLevels(np.where(missing, size, codes), size + 1, np.append(values, np.nan))
+
+
+def _cells(
+    ordered: Array, n_rows: float, domain: Domain, sigma: float, stream: Keystream
+) -> tuple[Array, Array, Array]:
+    """Return lower ends, upper ends and counts of cells, arrays of shape (n_cells,), ascending."""
+    low, high = roots(domain)
+    parent, total = np.zeros(len(low), dtype=np.int64), np.array([n_rows])
+    done = []
+    for level in range(LEVELS):
+        for _ in range(_HALVINGS):
+            cuts = middles(low, high, domain)
+            inside = (low < cuts) & (cuts < high)
+            low, high, parent = (
+                np.concatenate([low, cuts[inside]]),
+                np.concatenate([np.where(inside, cuts, high), high[inside]]),
+                np.concatenate([parent, parent[inside]]),
+            )
+            order = np.argsort(low)
+            low, high, parent = low[order], high[order], parent[order]
+        counts = noisy(count_in(ordered, low, high), sigma, stream)
+        if level == 0:
+            counts[counts < min(_EMPTY * sigma, counts.max())] = _NOTHING
+        mass = np.zeros(len(low))
+        for number, of_parent in enumerate(total):
+            mass[parent == number] = project(counts[parent == number], of_parent)
+        cuts = middles(low, high, domain)
+        again = (low < cuts) & (cuts < high) & (mass > _CUT * sigma) & (level < LEVELS - 1)
+        done.append((low[~again], high[~again], mass[~again]))
+        low, high, total = low[again], high[again], mass[again]
+        parent = np.arange(len(low))
+        if not len(low):
+            break
+    low, high, mass = (np.concatenate(parts) for parts in zip(*done, strict=True))
+    order = np.argsort(low)
+    return low[order], high[order], mass[order]
+
+
+def _bin_ends(high: Array, mass: Array, most: int) -> Array:
+    """Return where all bins but the last end, array of shape (n_bins - 1,), ascending."""
+    held = np.flatnonzero(mass > 0)
+    goal, together, ends = mass.sum() / most, 0.0, []
+    for here, after in pairwise(held):
+        together += mass[here]
+        if together >= goal or mass[after] >= goal:
+            ends.append(high[here])
+            together = 0.0
+    return np.array(ends)

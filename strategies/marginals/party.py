@@ -1,0 +1,448 @@
+"""The party half of MST and AIM: levels of own columns, tables of counts with noise, a table."""
+
+import hashlib
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Annotated, Any, Unpack
+
+import numpy as np
+
+from flwr_vertical import Party, Summands, Uses, step
+from flwr_vertical.arrays import Array, Indices, Integers, Ring
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.privacy import (
+    KEY_BYTES,
+    Keystream,
+    fresh_keystream,
+    gaussian_integers,
+    noise_is_seeded,
+    parse_bounds,
+)
+from flwr_vertical.products import GroupKeySteps, PairKeySteps
+from flwr_vertical.products.arithmetic import BLOCK_ROWS
+from flwr_vertical.products.noisy_sums import check_epsilon
+from flwr_vertical.products.pair_keys import Names, Nonce, PairKeyFields
+from flwr_vertical.products.streams import KeyStream, content_tag, stream
+from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within
+from flwr_vertical.tables import is_numeric
+from flwr_vertical.tables.codes import Levels, fit_levels, to_codes
+from strategies.copula.columns import (
+    Columns,
+    other_level,
+    parse_resolution,
+    read_columns,
+    with_others,
+)
+from strategies.copula.margins import LIMIT, Domain
+from strategies.copula.party import synthetic_ids
+from strategies.copula.release import MIN_LEVEL, check_columns
+from strategies.marginals.budget import LEVELS, UNIT, Budget, n_bins, pair_places
+from strategies.marginals.domain import ColumnLevels, bins_of, levels_of, noisy
+
+_TOLD = "marginals.told "  # begins the key of what was asked for
+_SIGMAS = "marginals.sigmas"
+_WIDEST = 2**20
+
+
+class MarginalsParty(Party):
+    """Counts the levels of own columns, alone and with others', and adds noise to every table."""
+
+    takes_dates = True
+    pair_keys = Uses(PairKeySteps, sends="masked columns")
+    group_key = Uses(GroupKeySteps)
+
+    @step(repeatable=False)  # a key pair is drawn
+    def prepare_marginals(
+        self, nonce: Nonce, resolution: Annotated[str, Is("resolution")]
+    ) -> dict[str, Any]:
+        """Make the key pair of this run, and say how many columns there are of which kind.
+
+        Message: nonce: of this run; resolution: a setting; returns what `PairKeySteps.pair_key`
+        does, ``n_columns``, and ``n_tables``, how many tables their levels are found from.
+        """
+        self.state["marginals.resolution"] = resolution
+        kinds = self._columns.table.kinds
+        check_columns(self._codes, kinds, f"party {self.name!r}")
+        n_tables = [LEVELS if is_numeric(kind) else 1 for kind in kinds.values()]
+        told = {"n_columns": len(kinds), "n_tables": sum(n_tables)}
+        return {**self.pair_keys.pair_key(nonce), **told}
+
+    @step
+    def send_levels(
+        self,
+        epsilon: Annotated[float, Is("epsilon")],
+        delta: Annotated[float, Is("delta")],
+        bounds: Annotated[str, Is("bounds")],
+        n_tables: Annotated[int, Within(1, _WIDEST)],
+        n_columns: Annotated[list[Annotated[int, Within(1, _WIDEST)]], Within(1, "n_parties")],
+        owner: Annotated[str, Within(0, 2**16)] = "",
+        sealed: Annotated[bytes, OWN] = b"",
+        **keys: Unpack[PairKeyFields],
+    ) -> dict[str, Any]:
+        """Find the levels of the own columns; hand over which each row has under a key stream.
+
+        Message: epsilon, delta, bounds: settings; n_tables: that levels of all parties' columns are
+        found from; n_columns: of each party; owner, sealed, absent where one party is alone, and
+        **keys: see `GroupKeySteps.take`; returns ``sizes`` (n_columns,): levels of each column;
+        ``counts``: of each level, with noise, one column after the other; where others are,
+        ``masked`` (n_samples, n_levels), uint64, and the ``tag`` of its content; ``seeded``:
+        whether the noise is from a known seed.
+        """
+        check_epsilon(self, epsilon)
+        own, total = self._columns.table.kinds, sum(n_columns)
+        asked = repr((epsilon, delta, bounds, n_tables, n_columns)).encode()
+        self._once("levels", asked)
+        self._spend(epsilon, delta)
+        budget, many = Budget(epsilon, delta), pair_places(n_columns)
+        self.state[_SIGMAS] = [
+            budget.domain_sigma(max(n_tables, len(own))),
+            budget.column_sigma(max(total, len(own))),
+            budget.pair_sigma(max(many, 1), chosen=False),
+        ]
+        self.state["marginals.budget"] = [epsilon, delta]
+        self.state["marginals.bounds"] = bounds
+        sizes = [column.size for column in self._found]
+        noise = self._noise("columns", asked)
+        sigma = float(self.state[_SIGMAS][1])
+        counts = [
+            noisy(np.bincount(codes[codes >= 0], minlength=size), sigma, noise)
+            for codes, size in zip(self._aligned_codes.T, sizes, strict=True)
+        ]
+        told = {
+            "sizes": np.array(sizes, dtype=np.int64),
+            "counts": np.concatenate(counts),
+            "seeded": noise_is_seeded(),
+        }
+        if not sealed and not owner:
+            return told
+        self.group_key.take(owner, sealed, dict(keys))
+        n, width = self.n_samples, sum(sizes)
+        tag = content_tag(self.group_key.seed, self._aligned_codes.astype(np.uint64))
+        masks = KeyStream(self.group_key.seed, self._label(self.name), (n, width), tag)
+        masked = np.empty((n, width), dtype=np.uint64)
+        for start in range(0, n, BLOCK_ROWS):
+            stop = min(start + BLOCK_ROWS, n)
+            masked[start:stop] = masks.rows(start, stop) + self._indicators(start, stop)
+        return {**told, "masked": masked, "tag": tag}
+
+    @step
+    def open_counts(
+        self,
+        names: Names,
+        n_columns: Annotated[list[Annotated[int, Within(1, _WIDEST)]], Within("names", "names")],
+        sizes: Annotated[Indices, Shape(None), Within(1, _WIDEST)],
+        tags: Annotated[list[bytes], Within(0, "names")],
+        pairs: Annotated[Indices, Shape(None, 2), Within(0, "sizes - 1")],
+        chosen: bool,
+    ) -> Summands:
+        """Count how often levels of two columns go together, with noise.
+
+        Message: names: of all parties; n_columns: of each; sizes: levels of each column, one party
+        after the other; tags: of what each sent; pairs (n_pairs, 2): places of two columns,
+        ascending; chosen: whether these are chosen pairs or all; returns, summed, ``corrections``
+        (n_cells,), uint64, which open the tables of two parties' columns, one after the other;
+        publicly ``own`` (n_cells,), the tables of own columns.
+        """
+        place = names.index(self.name)
+        first = sum(n_columns[:place])
+        own_sizes = [column.size for column in self._found]
+        here = [int(size) for size in sizes]
+        if here[first : first + n_columns[place]] != own_sizes or len(here) != sum(n_columns):
+            raise ProtocolError(
+                f"party {self.name!r} has columns of {own_sizes} levels, and was told of other ones"
+            )
+        tables = PairTables.of(pairs, here, n_columns)
+        if not chosen and len(pairs) != pair_places(n_columns):
+            raise ProtocolError(
+                f"party {self.name!r}: all pairs of columns are told first, got {len(pairs)} of "
+                f"{pair_places(n_columns)}"
+            )
+        release = "chosen pairs" if chosen else "all pairs"
+        asked = repr((names, n_columns, here, tags, chosen)).encode()
+        asked += np.ascontiguousarray(pairs).tobytes()
+        if chosen and _TOLD + "all pairs" not in self.state:
+            raise ProtocolError(f"party {self.name!r}: all pairs of columns are told first")
+        self._once(release, asked)
+        epsilon, delta = self.state["marginals.budget"]
+        self._spend(epsilon, delta)
+        noise = self._noise(release, asked)
+        sigma = Budget(epsilon, delta).pair_sigma(len(pairs), chosen)
+        own_tables = [
+            noisy(self._table(i - first, j - first), sigma, noise)
+            for i, j, (a, b) in tables.inside(place)
+        ]
+        own = np.concatenate([table.ravel() for table in own_tables]) if own_tables else np.zeros(0)
+        total = np.zeros(tables.n_cells, dtype=np.uint64)
+        if len(names) > 1:
+            widths = [
+                sum(here[end - count : end])
+                for count, end in zip(n_columns, accumulate(n_columns), strict=True)
+            ]
+            seed = self.group_key.seed
+            streams = [
+                KeyStream(seed, self._label(name), (self.n_samples, width), bytes(tag))
+                for name, width, tag in zip(names, widths, tags, strict=True)
+            ]
+            for start in range(0, self.n_samples, BLOCK_ROWS):
+                stop = min(start + BLOCK_ROWS, self.n_samples)
+                masks = np.concatenate([s.rows(start, stop) for s in streams], axis=1)
+                plain = np.zeros_like(masks)
+                at = tables.levels(place)
+                plain[:, at] = self._indicators(start, stop)
+                # Of the later party of a pair, its masked levels, by those of the earlier one's
+                # stream; of the earlier one, its levels.
+                tables.add(total, masks, plain, place)
+            total *= np.uint64(UNIT)
+            total += tables.noise(place, sigma, noise)
+            digest = hashlib.sha256(asked + self.services.binding()).hexdigest()
+            for number, sign in ((place, 1), ((place + 1) % len(names), -1)):
+                pad = stream(seed, f"marginals {number} {digest}", total.shape)
+                total += pad if sign > 0 else np.uint64(0) - pad
+        return Summands({"corrections": total}, {"own": own}, modular=("corrections",))
+
+    @step
+    def synthesise(
+        self, codes: Annotated[Integers, OWN, Shape("rows or n_samples", None), Within(0, _WIDEST)]
+    ) -> dict[str, Any]:
+        """Make the synthetic table of the own columns and write it to the own storage.
+
+        Message: codes (n_rows, n_columns): levels of synthetic rows; returns nothing. The
+        group seed is forgotten.
+        """
+        if codes.shape[1] != len(self._found) or any(
+            int(own.max(initial=0)) >= column.size
+            for own, column in zip(codes.T, self._found, strict=True)
+        ):
+            raise ProtocolError(
+                f"party {self.name!r} has columns of {[c.size for c in self._found]} levels, and "
+                f"got synthetic rows of {codes.shape[1]} columns with others"
+            )
+        if "node.group.seed" in self.state:
+            self.group_key.erase_group_seed()
+        rng = np.random.default_rng(list(self.own_bytes("values within bins")))
+        drawn = [column.draw(own, rng) for own, column in zip(codes.T, self._found, strict=True)]
+        table = self._columns.table
+        index = synthetic_ids(len(codes), table.ids.name)
+        frame = with_others(np.stack(drawn, axis=1), table, self._levels, index)
+        written = {name: form.written(frame[name]) for name, form in self._columns.dates.items()}
+        self.save_output(frame.assign(**written))
+        return {}
+
+    def _once(self, release: str, asked: bytes) -> None:
+        """Refuse to tell another thing under the budget of one."""
+        digest = hashlib.sha256(asked).digest()
+        if self.state.setdefault(_TOLD + release, digest) != digest:
+            raise ProtocolError(
+                f"party {self.name!r} has told {release} in this run already; other ones would "
+                "spend the budget again. Start another run"
+            )
+
+    def _spend(self, epsilon: float, delta: float) -> None:
+        """Write down what the run spends, once, whatever it asks for."""
+        self.privacy_ledger.spend_epsilon(
+            epsilon,
+            delta=delta,
+            release=self.secret_of("marginals", repr((epsilon, delta)).encode(), KEY_BYTES),
+            what="counts of levels of columns and of pairs of columns, with noise",
+        )
+
+    def _noise(self, release: str, asked: bytes) -> Keystream:
+        key = self.secret_of(f"noise of {release}", asked, KEY_BYTES)
+        return fresh_keystream(f"marginals {release} {self.name}", key)
+
+    def _label(self, owner: str) -> str:
+        return f"levels of {owner}"
+
+    def _indicators(self, start: int, stop: int) -> Ring:
+        """Return which levels rows have, of shape (stop - start, n_levels); 0 in rows not held."""
+        codes = self._aligned_codes[start:stop]
+        sizes = [column.size for column in self._found]
+        found = np.zeros((stop - start, sum(sizes)), dtype=np.uint64)
+        for first, own in zip(accumulate([0, *sizes]), codes.T, strict=False):
+            rows = np.flatnonzero(own >= 0)
+            found[rows, first + own[rows]] = 1
+        return found
+
+    def _table(self, i: int, j: int) -> Array:
+        one, two = self._aligned_codes[:, [i, j]].T
+        shape = self._found[i].size, self._found[j].size
+        rows = one >= 0
+        counts = np.bincount(one[rows] * shape[1] + two[rows], minlength=shape[0] * shape[1])
+        return counts.reshape(shape).astype(np.float64)
+
+    @property
+    def _found(self) -> list[ColumnLevels]:
+        """Levels of own columns; the same noise whenever they are worked out."""
+        if "marginals.found" not in self.cache:
+            self.cache["marginals.found"] = self._find()
+        found: list[ColumnLevels] = self.cache["marginals.found"]
+        return found
+
+    def _find(self) -> list[ColumnLevels]:
+        if _SIGMAS not in self.state:
+            raise ProtocolError(f"party {self.name!r} has no levels yet: 'send_levels' comes first")
+        sigma, _, of_pairs = self.state[_SIGMAS]
+        noise = self._noise("levels", repr([*self.state[_SIGMAS]]).encode())
+        table, bounds = self._columns.table, parse_bounds(self.state["marginals.bounds"])
+        codes = self._codes[self.positions >= 0]
+        least = max(self.policy.min_rows or 0, MIN_LEVEL)
+        # A table of two parties' columns has the noise of both.
+        most = n_bins(self.n_samples, of_pairs * 2**0.5)
+        found = []
+        for (name, kind), own in zip(table.kinds.items(), codes.T, strict=True):
+            if is_numeric(kind):
+                low, high = bounds.get(name, (-LIMIT, LIMIT))
+                domain = Domain(low, high, self._columns.steps[name])
+                found.append(bins_of(own, domain, most, sigma, noise))
+            else:
+                other = other_level(table, name, self._levels)
+                count = len(self._levels[name])
+                found.append(levels_of(own, count, other, least, sigma, noise))
+        return found
+
+    @property
+    def _aligned_codes(self) -> Integers:
+        """Levels of aligned rows, shape (n_samples, n_columns); -1 in rows not held."""
+        if "marginals.aligned" not in self.cache:
+            held = np.flatnonzero(self.positions >= 0)
+            own = np.full((len(self.positions), len(self._found)), -1, dtype=np.int64)
+            for j, column in enumerate(self._found):
+                own[held, j] = column.codes
+            self.cache["marginals.aligned"] = np.asarray(self.to_aligned(own, -1))
+        found: Integers = self.cache["marginals.aligned"]
+        return found
+
+    @property
+    def _columns(self) -> Columns:
+        if "columns" not in self.cache:
+            stated = parse_resolution(str(self.state["marginals.resolution"]))
+            self.cache["columns"] = read_columns(self.table, stated, f"party {self.name!r}")
+        columns: Columns = self.cache["columns"]
+        return columns
+
+    @property
+    def _levels(self) -> Levels:
+        if "levels" not in self.cache:
+            self.cache["levels"] = fit_levels([self._columns.table])
+        levels: Levels = self.cache["levels"]
+        return levels
+
+    @property
+    def _codes(self) -> Array:
+        return to_codes(self._columns.table, self._levels, self.name)
+
+
+class PairTables:
+    """Where the tables of pairs of columns stand, and what each party adds to those of two."""
+
+    def __init__(self, pairs: Indices, sizes: Sequence[int], n_columns: Sequence[int]) -> None:
+        self._sizes = list(sizes)
+        self._starts = list(accumulate([0, *sizes]))
+        self._owner = np.repeat(np.arange(len(n_columns)), n_columns)
+        self._pairs = [(int(i), int(j)) for i, j in pairs]
+        self._across: list[tuple[int, int, int]] = []
+        self.n_cells = 0
+        for i, j in self._pairs:
+            if self._owner[i] != self._owner[j]:
+                self._across.append((i, j, self.n_cells))
+                self.n_cells += sizes[i] * sizes[j]
+
+    @classmethod
+    def of(cls, pairs: Indices, sizes: Sequence[int], n_columns: Sequence[int]) -> "PairTables":
+        """Return the places of pairs, each once and ascending; others are refused."""
+        ascending = [(int(i), int(j)) for i, j in pairs if i < j]
+        if len(set(ascending)) != len(pairs):
+            raise ProtocolError(
+                "pairs of columns must be of two columns, ascending, each once: the same counts "
+                "under other noise would spend the budget again"
+            )
+        return cls(pairs, sizes, n_columns)
+
+    def inside(self, place: int) -> list[tuple[int, int, tuple[int, int]]]:
+        """Return the pairs of a party's own columns, and the shapes of their tables."""
+        return [
+            (i, j, (self._sizes[i], self._sizes[j]))
+            for i, j in self._pairs
+            if self._owner[i] == self._owner[j] == place
+        ]
+
+    def levels(self, place: int) -> slice:
+        """Return where a party's levels stand among those of all."""
+        own = np.flatnonzero(self._owner == place)
+        return slice(self._starts[own[0]], self._starts[own[-1] + 1])
+
+    def add(self, total: Ring, masks: Ring, plain: Ring, place: int) -> None:
+        """Add a party's corrections of a block of rows.
+
+        Shapes: total (n_cells,); masks (n_rows, n_levels): key streams of all; plain (n_rows,
+        n_levels): the own levels, 0 of others'.
+        """
+        with_plain = np.ascontiguousarray((masks + plain).T)
+        masks_t, plain_t = np.ascontiguousarray(masks.T), np.ascontiguousarray(plain.T)
+
+        def parts(i: int, j: int) -> tuple[Ring, Ring] | None:
+            if self._owner[j] == place:  # the later one: its masked levels
+                return masks_t, with_plain
+            return (plain_t, masks_t) if self._owner[i] == place else None
+
+        self._products(total, parts)
+
+    def opened(self, masked: Ring) -> Ring:
+        """Return products of masked levels of a block of rows, of shape (n_cells,)."""
+        total = np.zeros(self.n_cells, dtype=np.uint64)
+        columns = np.ascontiguousarray(masked.T)
+        self._products(total, lambda i, j: (columns, columns))
+        return total
+
+    def noise(self, place: int, sigma: float, stream: Keystream) -> Ring:
+        """Return a party's noise on the tables that it is part of, in units, (n_cells,)."""
+        found = np.zeros(self.n_cells, dtype=np.uint64)
+        for i, j, at in self._across:
+            if place in (self._owner[i], self._owner[j]):
+                size = self._sizes[i] * self._sizes[j]
+                drawn = gaussian_integers(max(round(sigma * UNIT), 1), size, stream)
+                found[at : at + size] = np.array([x % 2**64 for x in drawn], dtype=np.uint64)
+        return found
+
+    def split(self, own: Sequence[Array], across: Array) -> dict[tuple[int, int], Array]:
+        """Return the tables by pair.
+
+        Shapes: own: by party, its own tables one after the other; across (n_cells,).
+        """
+        found = {}
+        at = [0] * len(own)
+        places = {(i, j): start for i, j, start in self._across}
+        for i, j in self._pairs:
+            shape = self._sizes[i], self._sizes[j]
+            size = shape[0] * shape[1]
+            if (i, j) in places:
+                start = places[i, j]
+                found[i, j] = across[start : start + size].reshape(shape)
+            else:
+                p = int(self._owner[i])
+                found[i, j] = np.asarray(own[p])[at[p] : at[p] + size].reshape(shape)
+                at[p] += size
+        return found
+
+    def _products(self, total: Ring, parts: Any) -> None:
+        """Add, for each pair, the product of levels of its columns; one product for a column."""
+        by_first: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for i, j, at in self._across:
+            by_first.setdefault((i, int(self._owner[j])), []).append((j, at))
+        for (i, _), ends in by_first.items():
+            found = parts(i, ends[0][0])
+            if found is None:
+                continue
+            one = found[0][self._starts[i] : self._starts[i + 1]]
+            rows = np.concatenate(
+                [np.arange(self._starts[j], self._starts[j + 1]) for j, _ in ends]
+            )
+            low, high = int(rows[0]), int(rows[-1]) + 1
+            other = found[1][low:high] if len(rows) == high - low else found[1][rows]
+            tables = np.einsum("in,jn->ij", one, other)
+            start = 0
+            for j, at in ends:
+                size = self._sizes[j]
+                table = tables[:, start : start + size]
+                total[at : at + table.size] += table.ravel()
+                start += size

@@ -1,0 +1,219 @@
+"""What a model is made of: tables as shares, corrected for missing rows, and which pairs to choose.
+
+Tables of all pairs are told first, with much noise. MST takes the spanning tree of the pairs that
+depend on each other most (McKenna, Miklau and Sheldon 2021, "Winning the NIST Contest", step 2);
+AIM also adds those that the model so far gets most wrong (McKenna, Mullins, Sheldon and Miklau
+2022, "AIM: An Adaptive and Iterative Mechanism", Algorithm 2, line 10) while its cliques stay small
+enough. Both are functions of what was told with noise, so choosing costs no privacy. The papers
+choose by the exponential mechanism on exact tables, which nobody has here.
+
+A pair's rows are those that both parties hold. Where a party lacks rows at random given another's
+column, its tables stand for other people than all: they are weighted by that column's distribution
+over all rows, as far as it differs by more than noise.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from flwr_vertical.arrays import Array, Flags
+from strategies.marginals.graphical import Clique, Counted, GraphicalModel, JunctionTree, average
+
+_CELLS = 50_000  # of a clique, at most
+_SURE = 2.0  # deviations of noise by which a pair must be wrong
+_PASSES = 16  # in which AIM adds pairs
+_SHIFTED = 4.0  # deviations of noise by which rows must differ
+_MOST_WEIGHT = 4.0
+_SCALED = 5  # times that rows and columns are scaled
+_FITTED = 60  # steps while pairs are added
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What was told of all columns, as counts.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Levels of each column, of all parties.
+    owner : sequence of int
+        Number of each column's party.
+    held : numpy.ndarray of shape (n_samples, n_parties), bool
+        Who holds which rows.
+    columns : Mapping[int, tuple of (numpy.ndarray, float)]
+        Counts of a column's levels, and the standard deviation of their noise.
+    """
+
+    sizes: Sequence[int]
+    owner: Sequence[int]
+    held: Flags
+    columns: Mapping[int, tuple[Array, float]]
+
+    def shares(self, pair: Clique, counts: Array, sigma: float) -> Counted:
+        """Turn counts of one or two columns into shares of the rows that their parties hold."""
+        n_rows = max(int(self.held[:, [self.owner[v] for v in pair]].all(axis=1).sum()), 1)
+        return Counted(counts / n_rows, sigma / n_rows)
+
+
+def one_way(opened: Opened, pairs: Mapping[Clique, Counted]) -> dict[int, Counted]:
+    """Return the distribution of each column over all rows, by all that was told.
+
+    Its own counts stand for all rows where its party holds them all; else the pairs, `corrected`.
+    """
+    found = {}
+    for v, owner in enumerate(opened.owner):
+        told = [_sums(table, pair.index(v)) for pair, table in pairs.items() if v in pair]
+        if opened.held[:, owner].all() or not told:
+            told.append(opened.shares((v,), *opened.columns[v]))
+        found[v] = _normal(average(told))
+    return found
+
+
+def corrected(opened: Opened, pairs: Mapping[Clique, Counted]) -> dict[Clique, Counted]:
+    """Weigh tables of parties that lack rows so that they stand for all rows.
+
+    For each such party, the column of the others whose distribution over its rows differs most
+    from that over all rows gives the weights; none does if noise explains the difference.
+    """
+    lacking = [p for p in range(opened.held.shape[1]) if not opened.held[:, p].all()]
+    whole = _whole(opened, pairs)
+    found = dict(pairs)
+    for party in lacking:
+        own = [v for v, owner in enumerate(opened.owner) if owner == party]
+        n_held = max(int(opened.held[:, party].sum()), 1)
+        best, surest = -1, _SHIFTED
+        over: dict[int, Counted] = {}
+        for v in whole:
+            with_own = [t for t in pairs if v in t and (t[0] in own or t[1] in own)]
+            if not with_own:
+                continue
+            over[v] = average([_sums(pairs[t], t.index(v)) for t in with_own])
+            size = opened.sizes[v]
+            # Of the noise, and of rows that are missing whoever they are of.
+            drawn = np.maximum(whole[v].shares, 0.0) * (1.0 / n_held - 1.0 / len(opened.held))
+            noise = over[v].sigma ** 2 + whole[v].sigma ** 2 + drawn
+            gap = float((np.square(over[v].shares - whole[v].shares) / noise).sum())
+            sure = (gap - size) / np.sqrt(2.0 * size)
+            if sure > surest:
+                best, surest = v, sure
+        if best < 0:
+            continue
+        least = 1e-3
+        weight = np.maximum(whole[best].shares, least) / np.maximum(over[best].shares, least)
+        weight = np.clip(weight, 1 / _MOST_WEIGHT, _MOST_WEIGHT)
+        goal = {}
+        for u in own:
+            pair = (min(u, best), max(u, best))
+            table = pairs[pair].shares if pair[0] == best else pairs[pair].shares.T
+            goal[u] = _positive((weight[:, None] * table).sum(axis=0))
+        for both, counted in pairs.items():
+            if both[0] in own or both[1] in own:
+                ends = [goal[v] if v in own else _positive(whole[v].shares) for v in both]
+                found[both] = _fitted_to(counted, ends)
+    return found
+
+
+def chosen_pairs(
+    opened: Opened, pairs: Mapping[Clique, Counted], columns: Mapping[int, Counted], adaptive: bool
+) -> list[Clique]:
+    """Choose pairs of columns: a spanning forest, and what its model gets wrong.
+
+    Parameters
+    ----------
+    opened : Opened
+        Sizes and owners.
+    pairs : Mapping[tuple of int, Counted]
+        All pairs.
+    columns : Mapping[int, Counted]
+        See `one_way`.
+    adaptive : bool
+        Whether pairs are added to the forest, as AIM does.
+    """
+    outer = {p: np.outer(columns[p[0]].shares, columns[p[1]].shares) for p in pairs}
+    scores = {p: _wrong(table, outer[p]) for p, table in pairs.items()}
+    chosen, part = [], list(range(len(opened.sizes)))
+    for pair in sorted(scores, key=lambda p: scores[p][0], reverse=True):
+        here, there = part[pair[0]], part[pair[1]]
+        if here != there and scores[pair][0] > _SURE * scores[pair][1]:
+            chosen.append(pair)
+            part = [there if of == here else of for of in part]
+    if not adaptive:
+        return chosen
+    singles: dict[Clique, Counted] = {(v,): column for v, column in columns.items()}
+    model = GraphicalModel(opened.sizes, chosen)
+    model.fit({**singles, **{p: pairs[p] for p in chosen}}, steps=_FITTED)
+    for _ in range(_PASSES):
+        fitted = model.pairs()
+        wrong = {p: _wrong(pairs[p], fitted[p]) for p in pairs if p not in chosen}
+        wrong = {p: score for p, score in wrong.items() if score[0] > _SURE * score[1]}
+        added: list[Clique] = []
+        touched: set[int] = set()
+        for pair in sorted(wrong, key=lambda p: wrong[p][0], reverse=True):
+            # What one pair explains, another of the same column may no longer get wrong.
+            if touched & set(pair):
+                continue
+            if JunctionTree(opened.sizes, [*chosen, *added, pair]).largest <= _CELLS:
+                added.append(pair)
+                touched |= set(pair)
+            if len(added) * 4 >= len(opened.sizes):
+                break
+        if not added:
+            break
+        chosen += added
+        before, model = model.theta, GraphicalModel(opened.sizes, chosen)
+        model.fit({**singles, **{p: pairs[p] for p in chosen}}, before, steps=_FITTED)
+    return chosen
+
+
+def all_pairs(n_columns: int) -> list[Clique]:
+    """Return every pair of columns."""
+    return list(combinations(range(n_columns), 2))
+
+
+def _wrong(table: Counted, fitted: Array) -> tuple[float, float]:
+    """Return by how much a table differs beyond noise, in shares, and the deviation of that."""
+    cells = table.shares.size
+    gap = float(np.abs(table.shares - fitted).sum()) - cells * table.sigma * np.sqrt(2 / np.pi)
+    return gap, float(table.sigma * np.sqrt(cells * (1 - 2 / np.pi)))
+
+
+def _sums(table: Counted, axis: int) -> Counted:
+    other = 1 - axis
+    return Counted(table.shares.sum(axis=other), table.sigma * table.shares.shape[other] ** 0.5)
+
+
+def _whole(opened: Opened, pairs: Mapping[Clique, Counted]) -> dict[int, Counted]:
+    """Return the distribution of the columns of parties that hold all rows."""
+    whole = {p for p in range(opened.held.shape[1]) if opened.held[:, p].all()}
+    inside = {t: c for t, c in pairs.items() if {opened.owner[v] for v in t} <= whole}
+    found = {}
+    for v, owner in enumerate(opened.owner):
+        if owner in whole:
+            told = [_sums(table, t.index(v)) for t, table in inside.items() if v in t]
+            found[v] = average([opened.shares((v,), *opened.columns[v]), *told])
+    return found
+
+
+def _fitted_to(table: Counted, ends: Sequence[Array]) -> Counted:
+    """Scale rows and columns of a table by what makes its positive part add up as it should."""
+    positive = np.maximum(table.shares, 0.0)
+    factors = [np.ones(len(goal)) for goal in ends]
+    # A row that is no more than noise tells nothing of its factor.
+    sure = [_sums(table, axis).sigma * _SURE for axis in (0, 1)]
+    for _ in range(_SCALED):
+        for axis, goal in enumerate(ends):
+            sums = (positive * np.outer(*factors)).sum(axis=1 - axis) / factors[axis]
+            found = np.where(sums > sure[axis], goal / np.maximum(sums, 1e-12), 1.0)
+            factors[axis] = np.clip(found, 1 / _MOST_WEIGHT, _MOST_WEIGHT)
+    return Counted(table.shares * np.outer(*factors), table.sigma)
+
+
+def _positive(shares: Array) -> Array:
+    found = np.maximum(shares, 1e-6)
+    return np.asarray(found / found.sum())
+
+
+def _normal(table: Counted) -> Counted:
+    return Counted(_positive(table.shares), table.sigma)

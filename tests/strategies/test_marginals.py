@@ -1,0 +1,316 @@
+"""MST and AIM: the model against brute force, tables against plain counts, and what is refused."""
+
+from itertools import combinations
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import pytest
+from oracles.marginals import largest_entropy, margin
+from scipy import stats
+
+from flwr_vertical import simulate
+from flwr_vertical.errors import ConfigError, PartyError
+from flwr_vertical.privacy import Keystream, gaussian_delta
+from flwr_vertical.protocol.codec import decode
+from flwr_vertical.protocol.messages import VALUES
+from strategies.copula.margins import Domain
+from strategies.marginals import AIM, MST, strategy
+from strategies.marginals.budget import Budget, n_bins
+from strategies.marginals.domain import bins_of, levels_of
+from strategies.marginals.graphical import Counted, GraphicalModel, JunctionTree
+from strategies.marginals.selection import Opened, chosen_pairs, corrected, one_way
+
+SIZES = (3, 4, 2, 3, 2)
+CYCLE = [(0, 1), (1, 2), (2, 3), (0, 3)]  # column 4 goes with none
+N = 4000
+
+
+def some_joint(seed):
+    return np.random.default_rng(seed).dirichlet(np.full(np.prod(SIZES), 0.6)).reshape(SIZES)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    joint = some_joint(0)
+    tables = {pair: Counted(margin(joint, pair), 0.01) for pair in CYCLE}
+    tables[4,] = Counted(margin(joint, (4,)), 0.01)
+    model = GraphicalModel(SIZES, CYCLE).fit(tables, steps=20_000)
+    return model, largest_entropy(SIZES, {c: t.shares for c, t in tables.items()})
+
+
+# -- the model -------------------------------------------------------------------------------
+
+
+def test_the_model_is_the_one_of_largest_entropy(fitted):
+    model, joint = fitted
+    found = model.pairs()
+    assert set(found) == set(combinations(range(5), 2))
+    for pair, table in found.items():
+        np.testing.assert_allclose(table, margin(joint, pair), atol=2e-3)
+    # Independent columns are told apart from those of the cycle.
+    np.testing.assert_allclose(
+        found[0, 4], np.outer(margin(joint, (0,)), margin(joint, (4,))), atol=1e-6
+    )
+
+
+def test_drawn_rows_are_as_many_as_expected(fitted):
+    model, joint = fitted
+    rows = model.sample(20_000, np.random.default_rng(1))
+    for pair in CYCLE:
+        shape = SIZES[pair[0]], SIZES[pair[1]]
+        counts = np.zeros(shape)
+        np.add.at(counts, (rows[:, pair[0]], rows[:, pair[1]]), 1)
+        # Independent draws would be off by some 60.
+        assert np.abs(counts - 20_000 * margin(joint, pair)).max() < 60
+    again = model.sample(20_000, np.random.default_rng(1))
+    np.testing.assert_array_equal(rows, again)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cliques_hold_the_pairs_and_share_what_runs_through_them(seed):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(2, 9, 12)
+    pairs = [tuple(sorted(rng.choice(12, 2, replace=False))) for _ in range(18)]
+    tree = JunctionTree(sizes.tolist(), [(int(a), int(b)) for a, b in pairs])
+    for pair in pairs:
+        assert any(set(pair) <= set(clique) for clique in tree.cliques)
+    for v in range(12):
+        holding = {i for i, clique in enumerate(tree.cliques) if v in clique}
+        # Running intersection: they are one part of the tree, so one of them has no parent in it.
+        assert sum(tree.parents[i] not in holding for i in holding) == 1
+    for clique, parent, shared in zip(tree.cliques, tree.parents, tree.separators, strict=True):
+        if parent >= 0:
+            assert set(shared) == set(clique) & set(tree.cliques[parent])
+
+
+def test_noise_is_weighed_where_tables_contradict_each_other():
+    tables = {
+        (0,): Counted(np.array([0.5, 0.5]), 0.01),
+        (0, 1): Counted(np.array([[0.4, 0.4], [0.1, 0.1]]), 0.1),
+    }
+    found = GraphicalModel((2, 2), [(0, 1)]).fit(tables).pairs()[0, 1].sum(axis=1)
+    # By hand: least squares of p and of two cells p / 2 each, a hundredth of the weight.
+    p = (0.5 * 1.0 + 0.8 * 0.01 / 2) / (1.0 + 0.01 / 2)
+    np.testing.assert_allclose(found, [p, 1 - p], atol=2e-3)
+
+
+# -- what a release costs --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (1.0, 1e-5), (10.0, 1e-5)])
+def test_all_releases_together_have_the_stated_epsilon(epsilon, delta):
+    budget, tables, columns, pairs, chosen = Budget(epsilon, delta), 40, 14, 91, 20
+    parts = [
+        (tables, budget.domain_sigma(tables)),
+        (columns, budget.column_sigma(columns)),
+        (pairs, budget.pair_sigma(pairs, chosen=False)),
+        (chosen, budget.pair_sigma(chosen, chosen=True)),
+    ]
+    strength = sum(2.0 * count / sigma**2 for count, sigma in parts)
+    assert 0.5 * delta < gaussian_delta(strength**0.5, epsilon) <= delta
+
+
+def test_bins_grow_with_rows_and_shrink_with_noise():
+    assert n_bins(8000, 126.0) == 5
+    assert n_bins(800_000, 126.0) == 40
+    assert n_bins(100, 126.0) == 4
+
+
+# -- levels of columns -----------------------------------------------------------------------
+
+
+def test_numbers_are_cut_where_they_are_and_come_back():
+    rng = np.random.default_rng(2)
+    x = np.where(rng.random(20_000) < 0.4, 0.0, np.rint(rng.lognormal(8, 1, 20_000)))
+    found = bins_of(x, Domain(step=1.0), 16, 4.0, Keystream(bytes(16)))
+    assert 8 <= found.size <= 20
+    counts = np.bincount(found.codes, minlength=found.size)
+    assert counts.max() == pytest.approx((x == 0).sum(), rel=0.01)  # the point mass stays alone
+    drawn = found.draw(found.codes, rng)
+    assert (drawn == np.rint(drawn)).all()
+    ends = np.quantile(x, [0.5, 0.7, 0.9, 0.99])
+    assert np.abs([(drawn <= e).mean() - (x <= e).mean() for e in ends]).max() < 0.02
+
+
+def test_missing_cells_are_a_level_unless_noise_explains_them():
+    x = np.r_[np.arange(3000.0), np.full(500, np.nan)]
+    found = bins_of(x, Domain(step=1.0), 8, 5.0, Keystream(bytes(16)))
+    assert (found.codes[3000:] == found.size - 1).all()
+    assert np.isnan(found.draw(found.codes, np.random.default_rng(0))[3000:]).all()
+    few = bins_of(x[:3005], Domain(step=1.0), 8, 5.0, Keystream(bytes(16)))
+    assert not np.isnan(few.draw(few.codes, np.random.default_rng(0))).any()
+
+
+def test_rare_levels_become_other_or_their_neighbour():
+    codes = np.r_[np.zeros(500), np.ones(3), np.full(400, 2.0), np.full(6, 3.0)]
+    named = levels_of(codes, 4, 4, 10, 2.0, Keystream(bytes(16)))
+    assert named.values.tolist() == [0.0, 2.0, 4.0]
+    assert named.codes[500] == named.codes[-1] == 2
+    ordered = levels_of(codes, 4, None, 10, 2.0, Keystream(bytes(16)))
+    assert ordered.values.tolist() == [0.0, 2.0]
+    assert ordered.codes[-1] == 1
+
+
+# -- over parties ----------------------------------------------------------------------------
+
+
+def tables_of(seed=3, n=N, lacking=None):
+    """Three parties: bank observes age, the others go with it; one lacks rows by age."""
+    rng = np.random.default_rng(seed)
+    age = rng.normal(50, 12, n).round()
+    class_of = np.digitize(age + rng.normal(0, 6, n), [40, 55])
+    level = np.array(["low", "mid", "high"])[class_of]
+    visits = rng.poisson(1 + class_of)
+    frame = pd.DataFrame(
+        {"age": age, "level": level, "visits": visits},
+        index=[f"p{i}" for i in range(n)],
+    )
+    frame["flag"] = np.where(rng.random(n) < 0.2 * (1 + class_of), "yes", "no")
+    parties = {"bank": frame[["age"]], "court": frame[["level", "visits"]], "town": frame[["flag"]]}
+    if lacking == "MAR":
+        chance = 1 / (1 + np.exp(-(age - 50) / 6))
+        parties["court"] = parties["court"][rng.random(n) > 0.7 * chance]
+    return frame, parties
+
+
+@pytest.fixture(scope="module")
+def told():
+    """A run at an epsilon that leaves all but no noise, and what was opened in it."""
+    frame, parties = tables_of(lacking="MAR")
+    seen = {}
+
+    def opening(self, opened, pairs, chosen, real=strategy._Tables.open):
+        seen[chosen] = real(self, opened, pairs, chosen)
+        seen["opened"] = opened
+        return seen[chosen]
+
+    transcript = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strategy._Tables, "open", opening)
+        result = simulate(
+            AIM(epsilon=1e5, delta=1e-9), parties, progress=False, transcript=transcript
+        )
+    return result, frame, parties, seen, transcript
+
+
+def test_tables_of_two_parties_are_those_of_the_joined_table(told):
+    _, frame, parties, seen, _ = told
+    both = frame.loc[parties["court"].index]
+    table = seen[False][1, 3].shares * len(both)  # level and flag: all their levels are kept
+    expected = pd.crosstab(both["level"], both["flag"]).loc[sorted(["low", "mid", "high"])]
+    np.testing.assert_allclose(table, expected, atol=0.7)
+    for pair, other in seen[True].items():
+        np.testing.assert_allclose(other.shares, seen[False][pair].shares, atol=1e-3)
+
+
+def test_rounds_do_not_grow_and_nothing_of_a_row_is_open(told):
+    result, *_, transcript = told
+    assert result.ledger.rounds == 8
+    steps = result.ledger.summary("step")
+    assert steps.loc["open_counts", "messages"] == 2 * 3
+    sent = [decode(r.content, VALUES) for r in transcript if r.direction == "up"]
+    by_row = [
+        (name, np.asarray(value))
+        for values in sent
+        for name, value in values.items()
+        if np.ndim(value) and len(value) == N
+    ]
+    assert {name for name, _ in by_row} == {"ids", "masked"}  # of the plain alignment
+    for masked in (value for name, value in by_row if name == "masked"):
+        assert masked.dtype == np.uint64
+        counts = np.bincount((masked >> np.uint64(60)).ravel().astype(int))
+        assert stats.chisquare(counts).pvalue > 1e-9
+
+
+def test_rows_missing_at_random_are_made_up_for(told):
+    result, frame, parties, seen, _ = told
+    held = parties["court"]["visits"].mean()
+    assert held < frame["visits"].mean() - 0.2
+    assert abs(result.tables["court"]["visits"].mean() - frame["visits"].mean()) < 0.06
+    opened = seen["opened"]
+    kept = corrected(opened, seen[False])
+    high = one_way(opened, kept)[1].shares
+    expected = frame["level"].value_counts(normalize=True)[sorted(["low", "mid", "high"])]
+    np.testing.assert_allclose(high, expected, atol=0.02)
+
+
+def test_aim_chooses_what_depends_and_mst_a_forest():
+    joint = some_joint(5)
+    pairs = {p: Counted(margin(joint, p), 1e-3) for p in combinations(range(5), 2)}
+    columns = {v: (margin(joint, (v,)), 1e-3) for v in range(5)}
+    opened = Opened(SIZES, [0, 0, 1, 1, 2], np.ones((100, 3), dtype=bool), columns)
+    singles = one_way(opened, pairs)
+    tree = chosen_pairs(opened, pairs, singles, adaptive=False)
+    assert len(tree) == 4
+    more = chosen_pairs(opened, pairs, singles, adaptive=True)
+    assert more[:4] == tree
+    assert len(more) > 4
+    independent = {p: Counted(np.outer(columns[p[0]][0], columns[p[1]][0]), 1e-3) for p in pairs}
+    assert chosen_pairs(opened, independent, singles, adaptive=True) == []
+
+
+def test_one_party_alone_and_missing_cells():
+    frame, _ = tables_of(n=1500)
+    frame.loc[frame.index[:300], "visits"] = np.nan
+    result = simulate(MST(epsilon=50.0, rows=500), {"all": frame}, progress=False)
+    made = result.tables["all"]
+    assert result.ledger.rounds == 7
+    assert len(made) == 500
+    assert made["visits"].isna().mean() == pytest.approx(0.2, abs=0.03)
+    ages = made.groupby("level")["age"].mean()
+    assert ages["low"] < ages["mid"] < ages["high"]
+
+
+def test_two_runs_differ_and_say_what_they_promise():
+    _, parties = tables_of(n=600)
+    first, second = (simulate(MST(), parties, progress=False) for _ in range(2))
+    assert not first.tables["bank"]["age"].equals(second.tables["bank"]["age"])
+    assert "replacing the values of one row, at all parties" in str(first.privacy)
+    assert first.privacy.to_frame().loc["court", "epsilon"] == 1.0
+    assert first.ledger.epsilon == {strategy.ALL: 1.0}
+
+
+class Crooked(MST):
+    """A server that asks for other things than the protocol's second release."""
+
+    wanted: ClassVar[dict] = {}
+
+    def run(self, federation, alignment, result, progress):
+        real = federation.sum
+
+        def asking(step, arguments=None, **how):
+            return real(step, {**arguments, **self.wanted}, **how)
+
+        federation.sum = asking
+        super().run(federation, alignment, result, progress)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"chosen": True}, "all pairs of columns are told first"),
+        ({"pairs": np.array([[0, 1]])}, "all pairs of columns are told first, got 1 of 6"),
+        ({"pairs": np.array([[0, 1], [0, 1]] * 3)}, "each once"),
+        ({"sizes": np.array([2, 2, 2, 2])}, "was told of other ones"),
+    ],
+)
+def test_a_server_that_deviates_is_refused(wanted, said, monkeypatch):
+    _, parties = tables_of(n=600)
+    monkeypatch.setattr(Crooked, "wanted", wanted)
+    with pytest.raises(PartyError, match=said):
+        simulate(Crooked(), parties, progress=False)
+
+
+def test_what_the_settings_cannot_do_is_said():
+    _, parties = tables_of(n=600)
+    with pytest.raises(ConfigError, match="aggregation='masked'"):
+        simulate(MST(), parties, progress=False, aggregation="ckks")
+    with pytest.raises(ConfigError, match="epsilon"):
+        MST(epsilon=0.0)
+
+
+def test_a_node_refuses_more_epsilon_than_it_agreed_to():
+    _, parties = tables_of(n=600)
+    with pytest.raises(PartyError, match=r"max-epsilon"):
+        simulate(MST(), parties, progress=False, policy={"max-epsilon": 0.5})
