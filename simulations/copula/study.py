@@ -144,11 +144,12 @@ class CopulaStudy(Study):
                     "Which parties may miss is drawn with probability 1/2, at least one.",
                     "CC makes as many synthetic rows as there are complete ones; the others as "
                     "many as there are samples.",
-                    "Under MAR, EVCDS and IEVCDS find nearly all columns that have an effect, and "
-                    "take more others with them than the paper's: RMSE is smaller, FDR larger, and "
-                    "G-means, which weighs both shares alike, smaller. BIC counts synthetic rows "
-                    "as if each were a sample, but correlations of two parties come from the rows "
-                    "that both have, and are noisy: some of that noise is selected. EVCDS has more "
+                    "Linear model, under MAR: EVCDS and IEVCDS find nearly all columns that have "
+                    "an effect, and take more others with them than the paper's: RMSE is smaller, "
+                    "FDR larger, and G-means, which weighs both shares alike, smaller. BIC counts "
+                    "synthetic rows as if each were a sample, but correlations of two parties come "
+                    "from the rows that both have, and are noisy: some noise is selected. EVCDS "
+                    "has more "
                     "of it than IEVCDS, since its correlations are those of the rows that are "
                     "seen, and what decides which rows these are biases them.",
                 ],
