@@ -363,7 +363,7 @@ def test_margins_hold_where_blocks_are_missing_at_random():
     assert scores.probability(1, np.array([share]))[0] == pytest.approx(0.5, abs=1e-6)
 
 
-def test_shares_of_levels_hold_where_blocks_are_missing_at_random():
+def test_shares_of_levels_hold_where_blocks_are_missing():
     """Seen and deciding columns have levels; equal values are ranked in random order."""
     rng, n, p = np.random.default_rng(9), 20_000, (0.7, 0.85)
     z = rng.normal(size=(n, 2)) @ np.array([[1, 0.8], [0, 0.6]])
