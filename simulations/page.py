@@ -181,3 +181,10 @@ def beside_paper(ours: pd.DataFrame, paper: pd.DataFrame, digits: int = 3) -> pd
                 value += f" ({paper.loc[row, column]:.{digits}f})"
             text.loc[row, column] = value
     return text
+
+
+def seeds_text(counts: "pd.Series[int]") -> str:
+    """Return how many seeds stand behind the numbers of a row."""
+    counts = counts[counts > 0]
+    ends = (int(counts.min()), int(counts.max())) if len(counts) else (0,)
+    return " to ".join(map(str, dict.fromkeys(ends)))

@@ -38,22 +38,39 @@ STUDIES: dict[str, Entry] = {
         module="simulations.fknn.study",
         description="Imputes the motor data of FATE (motor/motor_hetero_guest.csv and "
         "motor_hetero_host.csv, plain or gzip-compressed). The full study takes some minutes on "
-        "two cores, --quick less than one.",
+        "two cores; what docs/records has is not run again. --quick takes less than one.",
+        writes=True,
+        keeps=True,
     ),
     "vfem": Entry(
         summary="VFEM regression on generated data: Tables 1-3, Figure 4 (Tang, Wang et al.)",
         module="simulations.vfem.study",
         description="Compares VFEM with regressions on one party's columns, on complete cases and "
         "on mean-imputed tables, also on 166,207 generated rows like the paper's, which are not "
-        "public; checks intervals. The full study takes some forty minutes on two cores, --quick "
-        "less than one.",
+        "public; checks intervals. The full study takes some forty minutes on two cores; what "
+        "docs/records has is not run again. --quick takes less than one.",
+        choices={
+            "parts": "sme, splits, repeats, finite, inference, correlated, apart, parting "
+            "(default: all)",
+            "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",
+        },
+        writes=True,
+        keeps=True,
     ),
     "copula": Entry(
         summary="Synthetic tables and sparse GLMs: Tables 1-7 and 9 (Tang, Feng et al.)",
         module="simulations.copula.study",
         description="Fits sparse regressions to generated data and to synthetic tables made of "
         "them by VCDS, EVCDS and IEVCDS; attacks the synthetic tables. The full study takes some "
-        "two hours on two cores, --quick a minute.",
+        "hours on two cores; what docs/records has is not run again. --quick takes a minute.",
+        choices={
+            "parts": "complete, missing, sme, attacks (default: all)",
+            "rows": "such as 1000 3000 (default: preset)",
+            "methods": "such as VCDS 'EVCDS (fresh rows)' (default: all)",
+            "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",
+        },
+        writes=True,
+        keeps=True,
     ),
     "synthesis": Entry(
         summary="Synthetic tables on real columns: margins and quality, nothing stated",
@@ -69,16 +86,17 @@ STUDIES: dict[str, Entry] = {
         summary="FedPSG-AR, samples that a party lacks: Tables 1-7, Experiment 3 (Liu et al.)",
         module="simulations.fedpsg.study",
         description="Generates the samples that party B lacks on Bank Marketing, German Credit, "
-        "Letter Recognition (bank/bank_full.csv, german/german_credit.csv, "
-        "letter/letter_recognition.csv) and, where it is, News (news/OnlineNewsPopularity.csv), "
-        "and trains classifiers on the completed tables. The full study trains hundreds of "
+        "Letter Recognition, motor data (bank/bank_full.csv, german/german_credit.csv, "
+        "letter/letter_recognition.csv, motor/) and, where it is, News "
+        "(news/OnlineNewsPopularity.csv), and trains classifiers on the completed tables. The full "
+        "study trains hundreds of "
         "networks for 1,000 steps each, which takes hours (the paper's 10,000, by --set "
         "networks.iterations=10000 --set networks.local_iterations=10000, a day). What "
         "docs/records has is not run again; several commands can share one --output. --quick "
         "takes less than a minute.",
         choices={
-            "parts": "methods_compared, imputers, cnum, downstream, aligned (default: all)",
-            "datasets": "Bank, Credit, Letter, News (default: preset)",
+            "parts": "methods_compared, imputers, cnum, downstream, aligned, default (of all: all)",
+            "datasets": "Bank, Credit, Letter, News, Motor, 'Breast cancer' (default: preset)",
             "ratios": "shares that B lacks, such as 0.5 (default: preset)",
             "methods": "such as 'FedPSG-AR (VF-GAIN)' 'random draw' (default: all)",
             "only-seeds": "seeds to run now, below --seeds, such as 0 2 (default: all)",

@@ -3,6 +3,7 @@
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,8 @@ class Study(ABC):
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        # By part, how many replications were run, and how many the preset asks for
+        self.counts: dict[str, tuple[int, int]] = {}
         self.preset = self.preset_class.load(options)
         self.shared = self.prepare()
 
@@ -118,6 +121,9 @@ class Study(ABC):
                 f"{store.path} has no runs with these settings; run some, without --report, or "
                 "name the folder that has them by --output"
             )
+        finished = Counter(j.part for j in jobs if j.key(self.context) in store.found)
+        asked = Counter(job.part for job in jobs)
+        self.counts = {part: (finished[part], asked[part]) for part in asked}
         tables = self.tables(as_kept(frame) if self.keeps else frame)
         for name, table in tables.items():
             write_text_atomically(folder / f"{name}.csv", table.to_csv(float_format="%.6g"))
@@ -142,9 +148,20 @@ class Study(ABC):
         if self.writes:
             command += " --report" * self.keeps + f" --write {self.writes}"
         return render(
-            self.title, command, self.question, self.notes(), self.goals, self.parts(tables),
-            tables, figures,
+            self.title, command, self.question, [*self._open_runs(), *self.notes()], self.goals,
+            self.parts(tables), tables, figures,
         )  # fmt: skip
+
+    def _open_runs(self) -> list[str]:
+        """Return a note of how many replications were not run, and the command that runs them."""
+        if all(run == asked for run, asked in self.counts.values()):
+            return []
+        parts = ", ".join(f"{name} {run:,} of {n:,}" for name, (run, n) in self.counts.items())
+        kept = ", and goes on from those of the repository" if self.keeps else ""
+        return [
+            f"Not all replications were run: {parts}. What has no row, or a dash, was not run; "
+            f"`python -m simulations {self.name}` runs what is lacking{kept}."
+        ]
 
     def show(self, tables: Tables) -> None:
         """Print what was expected, and the tables of the page."""

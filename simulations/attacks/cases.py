@@ -37,7 +37,6 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "gbdt": _TREES,
     "forest": _TREES,
     "single": {"party_name": PARTIES[0]},
-    "fedpsg-ar": {"n_associated": 2},  # of tables of three columns
     "vertigan": {"iterations": 10},
     "pipeline": {
         "stages": [
@@ -57,13 +56,14 @@ _SETTINGS: dict[str, dict[str, Any]] = {
         "batch_size": 4096,
     },
 }
-_TRAINED = {"imputer": "gain", "generator": "joint", "iterations": 20}
+_RULED = {"variant": "ar", "n_associated": 2, "imputer": "mean"}  # of tables of three columns
+_TRAINED = {**_RULED, "imputer": "gain", "generator": "joint", "iterations": 20}
 _VARIANTS: dict[str, list[dict[str, Any]]] = {
     "false-vfl": [{"variant": "II"}, {"party_layers": 1}],
-    "fedpsg-ar": [_TRAINED],
+    "fedpsg-ar": [_RULED, _TRAINED],
     "gbdt": [{"histograms": "open"}],
 }
-"""Further settings that are tried where nodes must agree."""
+"""Further settings that are tried."""
 _CLASSES = dict.fromkeys(("svm", "forest", "lda", "explore", "scorecard"), "binomial")
 """By strategy, the family of its labels where it has no such setting and they are not numbers."""
 

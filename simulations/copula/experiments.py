@@ -8,6 +8,7 @@ import pandas as pd
 
 from flwr_vertical.grading.risks import inference, membership
 from flwr_vertical.incomplete import drop_blocks
+from flwr_vertical.privacy import seeded_noise
 from simulations.copula.design import CopulaSample, draw_copula
 from simulations.copula.mechanisms import draw_mask
 from simulations.copula.methods import Tables, measure, synthesise
@@ -17,7 +18,9 @@ from simulations.replications import Job, Metrics
 
 def replicate(job: Job, shared: None) -> Metrics:
     """Run one replication; see `simulations.replications.run_all`."""
-    return PARTS[job.part](job.settings)
+    # The data are generated, so the noise may be repeated: the study's numbers can be, too.
+    with seeded_noise(job.settings["seed"]):
+        return PARTS[job.part](job.settings)
 
 
 def _complete(settings: dict[str, Any]) -> Metrics:

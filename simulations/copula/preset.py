@@ -1,5 +1,8 @@
 """The study's settings, from ``preset.toml``, and the replications they ask for."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from simulations.copula.methods import UNPROTECTED
 from simulations.preset import StudyPreset
 from simulations.replications import Job, grid
@@ -11,10 +14,20 @@ class Preset(StudyPreset):
     """The settings of one run of the study."""
 
     repeated = REPEATED
+    choices: ClassVar[Mapping[str, str]] = {
+        "parts": "part", "rows": "rows", "methods": "method", "only-seeds": "seed",
+    }  # fmt: skip
 
     def jobs(self) -> list[Job]:
-        """Return all jobs; parts that take long come first."""
-        return [*self._missing(), *self._complete(), *self._sme(), *self._attacks()]
+        """Return all jobs, seed by seed: a study that is stopped has whole seeds."""
+        found = [*self._missing(), *self._complete(), *self._sme(), *self._attacks()]
+        found = [
+            Job(job.part, {**job.settings, "evcds_version": self.values["evcds_version"]})
+            if "EVCDS" in job.settings["method"]
+            else job
+            for job in found
+        ]
+        return sorted(found, key=lambda job: job.settings["seed"])
 
     def _complete(self) -> list[Job]:
         part = self["complete"]

@@ -17,7 +17,7 @@ from sklearn.metrics import roc_auc_score
 
 from flwr_vertical.errors import VerticalError
 from flwr_vertical.incomplete import drop_blocks
-from simulations.copula.methods import fit_tables, synthesise
+from simulations.copula.methods import fit_table, synthesise, together
 from simulations.replications import Metrics
 from simulations.vfem.missing import calibrate_shared, factor_mask, standardised
 
@@ -86,8 +86,8 @@ def measure_sme(settings: dict[str, Any]) -> Metrics:
             name, {party: held[party] for party in used}, labels[kept], settings["epsilon"], seed
         )
         assert made.labels is not None
-        ordered = {party: made.tables[party][list(tables[party])] for party in used}
-        beta, intercept = fit_tables(ordered, made.labels, "binomial", settings["glm"])
+        whole = together(made, {party: tables[party] for party in used})
+        beta, intercept = fit_table(whole, made.labels, "binomial", settings["glm"])
     except VerticalError:
         return {"failed": 1.0}
     X = np.concatenate([tables[p].to_numpy(dtype=np.float64)[held_out] for p in used], axis=1)

@@ -9,7 +9,7 @@ from simulations.copula.criteria import least_rmse
 from simulations.copula.design import effects
 from simulations.copula.mechanisms import MECHANISMS
 from simulations.copula.methods import FEDERATED, FRESH, SYNTHESES, UNPROTECTED
-from simulations.page import matching, select
+from simulations.page import matching, seeds_text, select
 
 TITLES = {"rmse": "RMSE", "g_means": "G-means", "fdr": "FDR"}
 COMPLETE = ["model", "rows", "epsilon", "method"]
@@ -19,6 +19,8 @@ MISSING = ["model", "mechanism", "rows", "method"]
 def means(frame: pd.DataFrame, part: str, keys: Sequence[str]) -> pd.DataFrame:
     """Means over runs: index `keys`, a column for each number and ``se <number>``, and ``runs``."""
     chosen = matching(frame, part=part)
+    if chosen.empty:  # Settings of parts that were not run are no columns.
+        return pd.DataFrame(columns=[*keys, "runs"]).set_index(list(keys))
     runs = chosen.pivot_table(index=[*keys, "seed"], columns="metric", values="value")
     groups = runs.groupby(level=list(keys))
     counts = groups.count().astype(float)
@@ -39,7 +41,12 @@ def order(methods: Sequence[str]) -> list[str]:
 def beside(
     ours: pd.DataFrame, paper: pd.DataFrame, measure: str, keys: Sequence[str]
 ) -> pd.DataFrame:
-    """One measure by setting and method: ``0.0374 (0.0401)``, the paper's in brackets."""
+    """One measure by setting and method: ``0.0374 (0.0401)``, the paper's in brackets.
+
+    The last column is how many seeds stand behind a row; a dash is a cell that was not run.
+    """
+    if ours.empty:
+        return pd.DataFrame(index=ours.reset_index("method").index)
     table = ours[measure].unstack("method")
     table = table[order([str(name) for name in table])]
     text = table.map(lambda value: f"{value:.3f}" if pd.notna(value) else "–")
@@ -51,7 +58,9 @@ def beside(
         text[name] = text[name] + shown.map(
             lambda value: f" ({value:.3f})" if pd.notna(value) else ""
         )
-    return text[order([str(name) for name in text])].rename_axis(columns=None)
+    seeds = ours["runs"].groupby(level=[key for key in keys if key != "method"]).agg(seeds_text)
+    text = text[order([str(name) for name in text])].assign(seeds=seeds)
+    return text.rename_axis(columns=None)
 
 
 def spread_over_epsilon(table: pd.DataFrame, epsilons: Sequence[float]) -> pd.DataFrame:
@@ -122,4 +131,4 @@ def attacks(frame: pd.DataFrame) -> pd.DataFrame:
     """Mean points above chance of both attacks, with their standard errors."""
     table = means(frame, "attacks", ["method"])
     columns = ["membership", "se membership", "attribute", "se attribute", "runs"]
-    return table[columns].rename_axis(columns=None)
+    return table.reindex(columns=columns).rename_axis(columns=None)

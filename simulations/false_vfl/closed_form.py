@@ -124,7 +124,8 @@ def deep(train: str) -> pd.DataFrame:
     """Return what the study's page has: methods by tests, in percent."""
     text = PAGE.read_text().split(f"## Table {TRAININGS[train]}:")[1].split("\n## ")[0]
     lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
-    found = {line[1]: line[2 : 2 + len(TESTS)] for line in lines[2:] if line[0] == "Isolet"}
+    run = [line for line in lines[2:] if line[0] == "Isolet" and not line[2].startswith("–")]
+    found = {line[1]: line[2 : 2 + len(TESTS)] for line in run}
     number = re.compile(r"[\d.]+")
     numbers = {
         method: [float(match.group()) for cell in cells if (match := number.match(cell))]

@@ -1,6 +1,7 @@
 """From runs to cells (one data set, training, test and method), and tables beside the paper's."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,10 +15,32 @@ NAMES = {
 }  # fmt: skip
 CELL = ["dataset", "train", "test"]
 WITHOUT = "*"  # the paper's asterisk: the run without SimSiam is the better one
+EARLIER = {
+    "cells": [*CELL, "method"],
+    "minutes": ["dataset", "method", "simsiam"],
+    "parties": ["dataset", "train", "method"],
+}
+MARK = "†"  # after the number of seeds of an earlier cell
+_ORDER = ("MCAR 0", "MCAR 2", "MCAR 5", "MAR 1", "MAR 2", "MNAR 7", "MNAR 9")
 _ACCURACY = "accuracy "
 
 
-def cells(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
+def read_earlier() -> dict[str, pd.DataFrame]:
+    """Return what a page had of runs whose records were not kept, from ``earlier``."""
+    folder = Path(__file__).with_name("earlier")
+    return {
+        name: pd.read_csv(folder / f"{name}.csv", index_col=keys) for name, keys in EARLIER.items()
+    }
+
+
+def with_earlier(own: pd.DataFrame, earlier: pd.DataFrame) -> pd.DataFrame:
+    """Add the rows of earlier runs that a table of the records lacks."""
+    return pd.concat([own, earlier[~earlier.index.isin(own.index)]])
+
+
+def cells(
+    frame: pd.DataFrame, paper: pd.DataFrame, earlier: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """Return the reported accuracy of each cell and method, beside the paper's."""
     own = _accuracies(frame)
     groups = own.groupby([*CELL, "method", "simsiam"], sort=False)["value"]
@@ -29,13 +52,15 @@ def cells(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     forms = by_form.groupby(level=names, sort=False).size()
     baseline = best.index.get_level_values("method").isin(list(BASELINES))
     best = best.assign(
-        labelled_only=baseline & (best["simsiam"] == "without").to_numpy(), forms=forms
+        labelled_only=baseline & (best["simsiam"] == "without").to_numpy(), forms=forms, mark=""
     ).drop(columns="simsiam")
+    if earlier is not None:
+        best = with_earlier(best, earlier.assign(mark=MARK))
     printed = paper.rename(columns={"train_mechanism": "train", "test_mechanism": "test"})
     printed = printed.set_index(names)[["accuracy", "std", "labelled_only"]]
     best = best.join(printed.set_axis(["paper", "paper sd", "paper labelled_only"], axis=1))
     best["difference"] = best["accuracy"] - best["paper"]
-    return _ordered(best, own)
+    return _ordered(best)
 
 
 def _accuracies(frame: pd.DataFrame) -> pd.DataFrame:
@@ -44,10 +69,9 @@ def _accuracies(frame: pd.DataFrame) -> pd.DataFrame:
     return own.assign(test=test, dataset=own["dataset"].map(NAMES))
 
 
-def _ordered(table: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
-    """Put rows in the order of the study, methods in that of the paper."""
-    known = {name: list(dict.fromkeys(own[name])) for name in CELL}
-    known["method"] = list(METHODS)
+def _ordered(table: pd.DataFrame) -> pd.DataFrame:
+    """Put rows in the order of the paper."""
+    known = {"dataset": [*NAMES.values()], "train": _ORDER, "test": _ORDER, "method": [*METHODS]}
     places = [
         pd.Index(names).get_indexer(table.index.get_level_values(level))
         for level, names in known.items()
@@ -68,16 +92,24 @@ def as_text(row: "pd.Series[float]") -> str:
     return text
 
 
-def by_training(found: pd.DataFrame, train: str) -> pd.DataFrame:
-    """Return one of Tables 12 to 17: methods by test mechanism."""
-    if train not in found.index.get_level_values("train"):
-        return pd.DataFrame()
-    own = found.xs(train, level="train")
-    text = own.apply(as_text, axis=1).unstack("test", sort=False)
-    groups = own.groupby(level=["dataset", "method"])
-    text["seeds"] = groups["runs"].min().reindex(text.index)
-    text["forms"] = groups["forms"].min().reindex(text.index)
-    return text.rename_axis(columns=None)
+def by_training(found: pd.DataFrame, paper: pd.DataFrame, train: str) -> pd.DataFrame:
+    """Return one of Tables 12 to 17: methods by test mechanism; a dash where nothing was run."""
+    own = found[found.index.get_level_values("train") == train].droplevel("train")
+    text = own.apply(as_text, axis=1).unstack("test", sort=False) if len(own) else pd.DataFrame()
+    if len(own):
+        groups = own.groupby(level=["dataset", "method"])
+        seeds = groups["runs"].min().astype(int).astype(str) + groups["mark"].first()
+        text = text.assign(seeds=seeds, forms=groups["forms"].min())
+    printed = paper[paper["train_mechanism"] == train]
+    stars = printed["labelled_only"].map({True: WITHOUT, False: ""})
+    cells = "– (" + printed["accuracy"].map("{:.1f}".format) + stars + ")"
+    keys = ["dataset", "method", "test_mechanism"]
+    others = printed[keys].assign(text=cells).set_index(keys)["text"].unstack(sort=False)
+    others = others.assign(seeds="0", forms=0)
+    text = pd.concat([text, others[~others.index.isin(text.index)]])
+    names = [list(NAMES.values()), list(METHODS)]
+    places = [pd.Index(n).get_indexer(text.index.get_level_values(i)) for i, n in enumerate(names)]
+    return text.iloc[np.lexsort(places[::-1])].rename_axis(columns=None)
 
 
 def gaps(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
@@ -145,8 +177,8 @@ def ratios(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     return wide.reindex(methods, level="method").rename_axis(columns=None)
 
 
-def minutes(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
-    """Return Table 11: minutes of a run's phases on one core; the paper's on a graphics card."""
+def minutes(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return minutes of a run's phases on one core."""
     own = frame[frame["metric"].str.startswith("seconds ")]
     own = own.assign(
         phase=own["metric"].str.removeprefix("seconds "),
@@ -157,21 +189,27 @@ def minutes(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     table = own.pivot_table(index=keys, columns="phase", values="value", sort=False)
     table = table[[name for name in ("pretraining", "training", "prediction") if name in table]]
     table["runs"] = own[own["phase"] == "training"].groupby(keys).size()
+    return table.rename_axis(columns=None)
+
+
+def beside_minutes(table: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
+    """Return Table 11: minutes by phase, beside the paper's on a graphics card."""
+    table = table.copy()
     printed = paper.set_index(["dataset", "phase"])["minutes"]
     for phase in ("pretraining", "training"):
         table[f"{phase}, paper"] = [
             printed.get((key[0], phase), np.nan) if key[1] in PROPOSED else np.nan
             for key in table.index
         ]
-    return table.rename_axis(columns=None)
+    return table
 
 
-def by_parties(frame: pd.DataFrame, better: pd.DataFrame) -> pd.DataFrame:
+def by_parties(frame: pd.DataFrame) -> pd.DataFrame:
     """Return accuracy in percent by how many parties hold a test sample, all tests together."""
     own = frame[frame["metric"].str.match(r"(samples|correct) ")]
     own = own.assign(dataset=own["dataset"].map(NAMES))
     keys = ["dataset", "train", "method"]
-    own = own.join(better, on=keys)
+    own = own.join(better_forms(frame), on=keys)
     own = own[own["simsiam"] == own["form"]]
     split = own["metric"].str.split(" ")
     own = own.assign(kind=split.str[0], parties=split.str[-1].astype(int))

@@ -25,6 +25,14 @@ def rmse(made: pd.DataFrame, task: Task) -> float:
     return float(np.sqrt(np.mean(attribute_errors(made, task) ** 2)))
 
 
+def standard_error(made: pd.DataFrame, task: Task) -> float:
+    """Return the RMSE over all attributes, each in units of its standard deviation at B."""
+    found, whole = coded(made, task.whole), coded(task.whole, task.whole)
+    spread = whole.std(ddof=0).to_numpy()
+    gaps = (found - whole.loc[found.index]).to_numpy() / np.where(spread > 0, spread, 1.0)
+    return float(np.sqrt(np.mean(gaps**2)))
+
+
 def as_valid(made: pd.DataFrame, task: Task) -> pd.DataFrame:
     """Return rows with each attribute as a value it can have: levels, whole numbers."""
     out = {}

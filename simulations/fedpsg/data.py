@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.datasets import load_breast_cancer
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete import sample_missing
-from simulations.data import Sources, fingerprint
+from simulations.data import Sources, fingerprint, load_motor
 from simulations.replications import Job
 from simulations.study import Study
 
@@ -78,7 +79,14 @@ class JointStudy(Study):
 
 
 def load(name: str, sources: Sources) -> Joint:
-    """Load ``Bank``, ``Credit``, ``Letter`` or ``News``."""
+    """Load ``Bank``, ``Credit``, ``Letter``, ``News``, ``Motor`` or ``Breast cancer``."""
+    if name == "Motor":
+        motor = load_motor(sources)
+        a, b, y = motor.parties["guest"], motor.parties["host"], motor.labels
+        return _joint(a, b, y > y.median())
+    if name == "Breast cancer":
+        frame, y = load_breast_cancer(return_X_y=True, as_frame=True)
+        return _joint(frame.iloc[:, ::2], frame.iloc[:, 1::2], y)
     if name == "Bank":
         frame = pd.read_csv(sources.path("bank/bank_full.csv"))
         first, second, labels = *_BANK, frame.get("y", pd.Series(dtype=object)).eq("yes")
@@ -97,14 +105,21 @@ def load(name: str, sources: Sources) -> Joint:
         first, second = names[: len(names) // 2], names[len(names) // 2 :]
         labels = frame.get("shares", pd.Series(dtype=float)) >= _POPULAR
     else:
-        raise DataError(f"there is no data set {name!r}; there are Bank, Credit, Letter and News")
+        raise DataError(
+            f"there is no data set {name!r}; there are Bank, Credit, Letter, News, Motor and "
+            "Breast cancer"
+        )
     absent = [column for column in (*first, *second) if column not in frame]
     if absent or len(labels) != len(frame):
         raise DataError(
             f"the file of {name} lacks the columns {absent or 'of its label'}; it has "
             f"{list(frame.columns)[:30]}"
         )
-    a, b, y = frame[first], frame[second], labels.astype(float).rename("label")
+    return _joint(frame[first], frame[second], labels)
+
+
+def _joint(a: pd.DataFrame, b: pd.DataFrame, labels: "pd.Series[Any]") -> Joint:
+    y = labels.astype(float).rename("label")
     return Joint(a, b, y, fingerprint([a, b, y.to_frame()]))
 
 
@@ -165,6 +180,22 @@ def draw_task(joint: Joint, ratio: float, seed: int, rows: int = 0) -> Task:
         index = index[np.sort(chosen)]
     gone = sample_missing(len(index), ratio, seed=seed)
     return task_of(joint, index, index[~gone])
+
+
+def lacking(a: pd.DataFrame, ratio: float, mechanism: str, seed: int) -> Flags:
+    """Return which samples B lacks: any (MCAR), or rather those with large values at A (MAR).
+
+    MAR: the samples with the largest sums of A's first attribute, standardised and times 1.5, and
+    logistic noise.
+    """
+    if mechanism == "MCAR":
+        return sample_missing(len(a), ratio, seed=seed)
+    first = coded(a.iloc[:, :1], a.iloc[:, :1]).to_numpy()[:, 0]
+    scores = 1.5 * (first - first.mean()) / max(first.std(), 1e-12)
+    scores = scores + np.random.default_rng([seed, 11]).logistic(size=len(a))
+    gone = np.zeros(len(a), dtype=bool)
+    gone[np.argsort(-scores)[: round(ratio * len(a))]] = True
+    return gone
 
 
 def task_of(joint: Joint, every: pd.Index, aligned: pd.Index) -> Task:

@@ -1,15 +1,17 @@
 """One replication of each part of the study: from settings to numbers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from simulations.fedpsg.classifiers import evaluate
-from simulations.fedpsg.criteria import distances, judge
-from simulations.fedpsg.data import Joint, Task, coded, draw_task, task_of
+from flwr_vertical.errors import DataError
+from simulations.fedpsg.classifiers import CLASSIFIERS, evaluate
+from simulations.fedpsg.criteria import as_valid, distances, judge, standard_error
+from simulations.fedpsg.data import Joint, Task, coded, draw_task, lacking, task_of
 from simulations.fedpsg.generation import copula_tables, generate, joint_tables
 from simulations.replications import Job, Metrics
 
@@ -73,12 +75,44 @@ def _aligned(settings: dict[str, Any], data: Data) -> Metrics:
     return _trained(task, joint, test, settings)
 
 
-def _trained(task: Task, joint: Joint, test: pd.Index, settings: dict[str, Any]) -> Metrics:
+def _default(settings: dict[str, Any], data: Data) -> Metrics:
+    """Test samples of all; of the others B lacks a share by a mechanism: errors and classifiers."""
+    joint, seed, how = data[settings["dataset"]], settings["seed"], settings["how"]
+    order = np.random.default_rng([seed, 7]).permutation(len(joint.a))
+    order = order[: settings["rows"] or len(order)]
+    n_test = round(settings["test"] * len(order))
+    test, every = (joint.a.index[np.sort(part)] for part in (order[:n_test], order[n_test:]))
+    gone = lacking(joint.a.loc[every], settings["ratio"], settings["mechanism"], seed)
+    task = task_of(joint, every, every[~gone])
+    # Letters: the second half of the alphabet; 0 and 1 stay what they are.
+    joint = replace(joint, labels=(joint.labels > joint.labels.mean()).astype(float))
+    names = ("LR", "GBDT")
+    if how["kind"] == ALIGNED_ONLY:
+        return _trained(task, joint, test, settings, names)
+    try:
+        made = generate(task, joint, how, settings["cnum"], settings["networks"], seed)
+    except DataError:  # too few shared samples for the method, which says so
+        return {}
+    real = {"a": task.a.loc[task.missing], "b": task.truth}
+    found = distances(real, {"a": real["a"], "b": as_valid(made, task)})
+    error = standard_error(made, task)
+    return {"error": error, **found, **_trained(task, joint, test, settings, names, made)}
+
+
+def _trained(
+    task: Task,
+    joint: Joint,
+    test: pd.Index,
+    settings: dict[str, Any],
+    names: Sequence[str] = CLASSIFIERS,
+    made: pd.DataFrame | None = None,
+) -> Metrics:
     """Train classifiers on the aligned rows and on what a method adds, and judge on real rows."""
     seed, how = settings["seed"], settings["how"]
     b = coded(task.seen, joint.b)
     if how["kind"] not in (ALIGNED_ONLY, "joint"):
-        made = generate(task, joint, how, settings["cnum"], settings["networks"], seed)
+        if made is None:
+            made = generate(task, joint, how, settings["cnum"], settings["networks"], seed)
         b = pd.concat([b, coded(made, joint.b)])
     a = coded(joint.a, joint.a)
     truth = coded(joint.b.loc[test], joint.b)
@@ -89,9 +123,9 @@ def _trained(task: Task, joint: Joint, test: pd.Index, settings: dict[str, Any])
         x = np.vstack([x, np.hstack(columns)])
         y = np.concatenate([y, new["a"]["label"]])
     right = np.asarray(joint.labels.loc[test], dtype=np.float64)
-    return evaluate(x, y, np.hstack([a.loc[test], truth]), right, seed)
+    return evaluate(x, y, np.hstack([a.loc[test], truth]), right, seed, names)
 
 
 PARTS: dict[str, Callable[[dict[str, Any], Data], Metrics]] = {
-    "rows": _rows, "downstream": _downstream, "aligned": _aligned,
+    "rows": _rows, "downstream": _downstream, "aligned": _aligned, "default": _default,
 }  # fmt: skip

@@ -16,6 +16,7 @@ from simulations.fedpsg.data import Task, coded, is_level
 _KEPT: dict[tuple[object, ...], pd.DataFrame] = {}
 
 DRAW, MEAN, BEST, VALID = "random draw", "mean", "conditional mean", "conditional mean, valid"
+BOOSTED = "boosting of A"
 TRUE = "other true rows"
 """Not of B's missing rows, so without an error: what distances are due to few rows."""
 
@@ -57,6 +58,17 @@ def boosted(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
     return pd.DataFrame(out, index=task.missing)
 
 
+def stopped(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Return each attribute's code by boosting on A's for as long as held-out rows gain by it."""
+    inputs, targets = coded(task.a, a), coded(task.seen, task.whole)
+    model = HistGradientBoostingRegressor(max_iter=500, early_stopping=True, random_state=seed)
+    made = {
+        name: model.fit(inputs.loc[targets.index], targets[name]).predict(inputs.loc[task.missing])
+        for name in targets
+    }
+    return pd.DataFrame(made, index=task.missing)
+
+
 def valid(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
     """Return `best` with levels rounded to the nearest one: the floor of whoever returns levels."""
     made = best(task, a, seed)
@@ -67,5 +79,5 @@ def valid(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
 
 
 FLOORS: dict[str, Callable[[Task, pd.DataFrame, int], pd.DataFrame]] = {
-    DRAW: draw, MEAN: mean, BEST: best, VALID: valid,
+    DRAW: draw, MEAN: mean, BEST: best, VALID: valid, BOOSTED: stopped,
 }  # fmt: skip

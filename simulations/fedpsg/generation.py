@@ -6,6 +6,7 @@ A method of the preset has a ``kind``:
 floor      one of `floors.FLOORS`
 local      one of `generators.GENERATORS`, of B alone
 fedpsg     the library's FedPSG-AR over both parties
+normal     the library's joint normal model of both parties' codes
 copula     the library's copula methods, which synthesise all columns: quality only
 truth      aligned rows of both parties, which have distances of dependence and margins only
 joint      the library's VertiGAN, which synthesises all columns and the label
@@ -23,13 +24,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flwr_vertical import simulate
+from flwr_vertical import Strategy, simulate
 from simulations.fedpsg.data import CODES, Joint, Task, coded
 from simulations.fedpsg.floors import FLOORS
 from simulations.fedpsg.generators import GENERATORS
 from simulations.fedpsg.pooled import Imputation, impute
 from strategies.copula import EVCDS, VCDS
 from strategies.fedpsg import FedPSGAR
+from strategies.normal import JointNormal
 from strategies.vertigan import VertiGAN
 
 NETWORKS = ("gain", "cgain", "vgain")
@@ -46,6 +48,8 @@ def generate(
         return local_rows(task, method["name"], settings["local_iterations"], seed)
     if kind == "fedpsg":
         return _fedpsg(task, joint, method, min(cnum, task.whole.shape[1]), settings, seed)
+    if kind == "normal":
+        return run_over(task.encoded(CODES, joint.a), JointNormal(), seed).loc[task.missing]
     raise ValueError(f"a method of kind {kind!r} generates no rows of B")
 
 
@@ -104,13 +108,18 @@ def _fedpsg(
 
 
 def run_fedpsg(task: Task, cnum: int, seed: int, **settings: Any) -> pd.DataFrame:
-    """Run the library's strategy over both parties, and return B's table."""
+    """Run FedPSG-AR over both parties, without rules if ``cnum`` is 0, and return B's table."""
+    ruled: dict[str, Any] = {"variant": "ar", "n_associated": cnum} if cnum else {}
+    return run_over(task, FedPSGAR(**ruled, **settings), seed)
+
+
+def run_over(task: Task, strategy: Strategy, seed: int) -> pd.DataFrame:
+    """Run a strategy over both parties, and return B's table."""
     # Codes are numbers here, although few different ones may occur.
     kinds = {
         party: {str(name): "continuous" for name in frame if frame[name].dtype == np.dtype(float)}
         for party, frame in (("a", task.a), ("b", task.seen))
     }
-    strategy = FedPSGAR(n_associated=cnum, **settings)
     result = simulate(
         strategy, {"a": task.a, "b": task.seen}, task.labels, seed=seed, kinds=kinds,
         progress=False,

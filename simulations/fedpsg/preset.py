@@ -10,10 +10,11 @@ from simulations.replications import Job
 GENERATING = ("methods_compared", "imputers", "cnum")
 """Parts whose replications generate rows and compare them with the true ones."""
 
-PARTS = (*GENERATING, "downstream", "aligned")
+PARTS = (*GENERATING, "downstream", "aligned", "default")
 
 _QUICK_ORDER = {
-    "floor": 0, "truth": 0, "nothing": 0, "copula": 1, "fedpsg": 2, "local": 3, "joint": 4
+    "floor": 0, "truth": 0, "nothing": 0, "copula": 1, "normal": 1, "fedpsg": 2, "local": 3,
+    "joint": 4,
 }  # fmt: skip
 
 
@@ -28,7 +29,7 @@ class Preset(StudyPreset):
     @property
     def datasets(self) -> list[str]:
         """Names of all data sets that are used."""
-        names = {name for part in PARTS[:-1] for name in self[part]["datasets"]}
+        names = {name for part in PARTS if part != "aligned" for name in self[part]["datasets"]}
         return sorted(names | {self["aligned"]["dataset"]})
 
     def jobs(self) -> list[Job]:
@@ -50,7 +51,12 @@ class Preset(StudyPreset):
         """Return the jobs of one part; parts that generate rows have some in common."""
         if part in GENERATING:
             return self.generating(part)
-        return self._downstream() if part == "downstream" else self._aligned()
+        others = {
+            "downstream": self._downstream,
+            "aligned": self._aligned,
+            "default": self._default,
+        }
+        return others[part]()
 
     def _effort(self, job: Job) -> tuple[int, int, float]:
         how = job.settings["how"]
@@ -113,5 +119,19 @@ class Preset(StudyPreset):
             )
             for aligned in section["aligned"]
             for name in section["methods"]
+            for seed in range(section["runs"])
+        ]  # fmt: skip
+
+    def _default(self) -> list[Job]:
+        section = self["default"]
+        return [
+            self._job(
+                "default", name, dataset, section["cnum"], ratio=ratio, mechanism=mechanism,
+                seed=seed, rows=section["rows"].get(dataset, 0), test=section["test"],
+            )
+            for dataset in section["datasets"]
+            for mechanism in section["mechanisms"]
+            for ratio in section["ratios"]
+            for name in (*section["floors"], *section["methods"])
             for seed in range(section["runs"])
         ]  # fmt: skip

@@ -8,7 +8,7 @@ import pandas as pd
 
 from simulations.fedpsg.classifiers import CLASSIFIERS
 from simulations.fedpsg.floors import BEST, DRAW, MEAN, VALID
-from simulations.page import indexed, matching
+from simulations.page import indexed, matching, seeds_text
 
 FLOORS = (DRAW, MEAN, BEST, VALID)
 SEEDS = "seeds"
@@ -61,13 +61,6 @@ def each(found: pd.DataFrame) -> list[tuple[tuple[Any, ...], dict[str, float]]]:
     keys = [key if isinstance(key, tuple) else (key,) for key in found.index.tolist()]
     records = [{str(k): float(v) for k, v in row.items()} for row in found.to_dict("records")]
     return list(zip(keys, records, strict=True))
-
-
-def seeds_text(counts: "pd.Series[int]") -> str:
-    """Return how many seeds stand behind the numbers of a row."""
-    counts = counts[counts > 0]
-    ends = (int(counts.min()), int(counts.max())) if len(counts) else (0,)
-    return " to ".join(map(str, dict.fromkeys(ends)))
 
 
 def laid_out(
@@ -191,6 +184,44 @@ def by_classifier(frame: pd.DataFrame, part: str, keys: list[str], measure: str)
             own |= {name: f"{row['mean']:.3f}", SEEDS: str(int(row[SEEDS]))}
     ordered = sorted(out.items(), key=lambda item: item[0][:-1])  # methods as they come
     return indexed(dict(ordered), keys).fillna("–")
+
+
+CELL = ["dataset", "mechanism", "ratio"]
+"""What a cell of the part on the default is."""
+
+
+def by_method(frame: pd.DataFrame, part: dict[str, Any], metric: str) -> pd.DataFrame:
+    """Return a measure of the part on the default, a column for each method."""
+    found = means(frame, "default", [*CELL, "method"], metric)
+    out: dict[tuple[Any, ...], dict[str, str]] = {}
+    for key, row in each(found):
+        own = out.setdefault(key[:3], dict.fromkeys([*part["floors"], *part["methods"]], "–"))
+        if not np.isnan(row["mean"]):
+            own |= {key[3]: f"{row['mean']:.3f}", SEEDS: str(int(row[SEEDS]))}
+    table = indexed(dict(sorted(out.items())), CELL).fillna("–")
+    return table.loc[:, (table != "–").any()]
+
+
+def beside_default(
+    frame: pd.DataFrame, part: dict[str, Any], metrics: dict[str, str], default: str
+) -> pd.DataFrame:
+    """Return means over cells that a method and the default have, and where which has less error.
+
+    metrics: by title, the error first.
+    """
+    rows: dict[Any, dict[str, str]] = {}
+    for title, metric in metrics.items():
+        found = means(frame, "default", [*CELL, "method"], metric)["mean"].unstack("method")
+        for name in (*part["floors"], *part["methods"]):
+            both = found.reindex(columns=list({name: 0, default: 0})).dropna()
+            if len(both):
+                ours, its = both[default], both[name]
+                row = rows.setdefault((name,), {})
+                row[title] = f"{its.mean():.3f}"
+                row[f"{title}, the default there"] = f"{ours.mean():.3f}"
+                if metric == "error" and name != default:
+                    row["default has less error in"] = f"{int((ours < its).sum())} of {len(both)}"
+    return indexed(rows, ["method"]).fillna("–")
 
 
 def paired(frame: pd.DataFrame) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simulations.fedpsg.floors import BEST, TRUE
+from simulations.fedpsg.floors import BEST, BOOSTED, TRUE
 from simulations.fedpsg.tables import KEYS, SEEDS, each, means, paired, whole
 from simulations.page import indexed, verdict
 
@@ -86,6 +86,29 @@ def training(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
         said = verdict(row["gain"] > least, text) if few or many else text
         rows.setdefault(key, {SEEDS: f"{row[SEEDS]:g}"})[name] = said
     return indexed(dict(sorted(rows.items())), ["aligned", "method", "target"])
+
+
+def default(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
+    """Compare the default's error with boosting on A's attributes and with the paper's forms."""
+    rows: dict[Any, dict[str, str]] = {}
+    keys = ["dataset", "mechanism", "ratio"]
+    found = means(frame, "default", [*keys, "method"], "error")
+    for place in dict.fromkeys(key[:3] for key in found.index):
+        here = {key[3]: row["mean"] for key, row in each(found) if key[:3] == place}
+        ours = here.get(part["default"], float("nan"))
+        boosted = min(
+            (here[name] for name in (BEST, BOOSTED) if name in here), default=float("nan")
+        )
+        if not np.isfinite([ours, boosted]).all():
+            continue
+        most = boosted + part["boosted_within"]
+        paper = [here.get(name, float("nan")) for name in part["paper_forms"]]
+        rows[place] = {
+            "error (at most)": verdict(ours <= most, f"{ours:.3f} ({most:.3f})"),
+            "below the paper's forms": below(ours, part["paper_forms"], paper),
+            SEEDS: f"{found.loc[(*place, part['default']), SEEDS]:g}",
+        }
+    return indexed(rows, keys)
 
 
 def by_place(

@@ -26,10 +26,12 @@ class FKNNStudy(Study):
         "ones, beside constants and beside imputers that see one party's table alone; and is "
         "anything lost by not pooling the tables?"
     )
+    writes = "docs/fknn-study.md"
     goals: ClassVar[Mapping[str, str]] = {
         "targets": "At every missing rate FKNN's RMSE is near the paper's (on average below it), "
         "and below MEAN, LR, KNN and RF on the guest's data in each of three readings."
     }
+    keeps = True
     preset_class = Preset
     preset: Preset
     shared: VerticalData
@@ -47,6 +49,7 @@ class FKNNStudy(Study):
 
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return the paper's tables, and what they are compared with."""
+        self.seeds = {str(k): int(n) for k, n in frame.groupby("part")["seed"].nunique().items()}
         paper3, paper4 = (tables.paper_table(self._paper[name]) for name in ("table3", "table4"))
         table3 = tables.means(frame, "table3")[list(tables.TABLE3)]
         found = {
@@ -89,7 +92,7 @@ class FKNNStudy(Study):
 
     def parts(self, found: Tables) -> Sequence[Part]:
         """Return the sections of the page."""
-        return page.parts(found, self.preset)
+        return page.parts(found, self.seeds)
 
 
 open_study = FKNNStudy

@@ -1,6 +1,7 @@
 """The study's settings, from ``preset.toml``, and the replications they ask for."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from simulations.preset import StudyPreset
 from simulations.replications import Job, grid
@@ -15,6 +16,7 @@ class Preset(StudyPreset):
     """The settings of one run of the study."""
 
     repeated = REPEATED
+    choices: ClassVar[Mapping[str, str]] = {"parts": "part", "only-seeds": "seed"}
 
     def measured_jobs(self) -> list[Job]:
         """Return the jobs whose time and memory count, which run alone, one by one."""

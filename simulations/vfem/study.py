@@ -6,9 +6,10 @@ from typing import ClassVar
 import pandas as pd
 from matplotlib.figure import Figure
 
+from flwr_vertical.errors import ConfigError
 from simulations.data import read_paper
 from simulations.page import Part, Tables
-from simulations.replications import Store
+from simulations.replications import Job, Store
 from simulations.study import Study
 from simulations.vfem import figures, page, sme_figures, sme_tables, tables, targets
 from simulations.vfem.apart import apart_table, apart_target
@@ -20,6 +21,19 @@ from simulations.vfem.preset import Preset
 from simulations.vfem.sample import by_variable
 from simulations.vfem.sme import scales
 
+OF_PART = {
+    "apart": ("target_apart", "apart"),
+    "correlated": ("target_correlated", "correlated"),
+    "finite": (
+        "target_ahead", "target_ahead_prior", "finite_coefficients", "finite_prediction",
+        "finite_effort",
+    ),
+    "inference": ("target_intervals", "inference"),
+    "parting": ("parting", "parting_by_party"),
+    "sme": ("target_cost", "sme_summary", "sme_table3", "sme_data"),
+    "splits": ("figure4_splits",),
+    "repeats": ("sme_repeats",),
+}  # fmt: skip
 _BOXES = {
     "prediction error on complete cases": "prediction",
     "coefficient RMSE, standard units": "coefficients",
@@ -38,6 +52,7 @@ class VFEMStudy(Study):
         "columns (Single), on complete cases (CC) and on mean-imputed tables (Impute)? Do the "
         "intervals cover?"
     )
+    writes = "docs/vfem-study.md"
     goals: ClassVar[Mapping[str, str]] = {
         "target_apart": "Where parties share few rows or none, the 95 % intervals that VFEM gives "
         "cover, and its RMSE is at most a little above that of complete cases by the same rules "
@@ -52,17 +67,27 @@ class VFEMStudy(Study):
         "target_cost": "On data of the paper's size the fit is fast and small, in a process of "
         "its own, and nearer to the truth than CC and Impute.",
     }
+    keeps = True
     preset_class = Preset
     preset: Preset
     replicate = staticmethod(replicate)
 
+    def chosen(self) -> list[Job]:
+        """Return the replications that the options choose."""
+        return self.preset.chosen(self.options)
+
     def compute(self, store: Store) -> None:
         """Run first, alone, what is timed: nothing else runs meanwhile."""
-        self.run_jobs(self.preset.measured_jobs(), store, workers=0)
+        self.run_jobs([job for job in self.chosen() if job.part == "sme"], store, workers=0)
         super().compute(store)
 
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return the tables of all parts."""
+        if lacking := {job.part for job in self.jobs()} - set(frame["part"]):
+            raise ConfigError(
+                f"there are no runs of {', '.join(sorted(lacking))} yet, and the page needs some "
+                "of every part; run them, too: leave out --only-seeds or --fresh"
+            )
         preset, papers = self.preset, [read_paper("vfem", name) for name in ("table2", "table3")]
         sme = preset["sme"]
         truth, _ = true_values(preset)
@@ -80,7 +105,7 @@ class VFEMStudy(Study):
         parting = tables.inference(frame, "parting")
         correlated = correlated_table(frame)
         apart = apart_table(frame)
-        return {
+        every = {
             "target_apart": apart_target(apart, preset["apart"]),
             "apart": apart,
             "target_correlated": correlated_target(correlated, preset["correlated"]),
@@ -101,25 +126,42 @@ class VFEMStudy(Study):
             "figure4_splits": sme_tables.splits(frame),
             "sme_repeats": sme_tables.repeats(frame),
         }
+        # Coverage of a few replications says nothing, so a part has tables when it is finished.
+        begun = {part for part, (run, asked) in self.counts.items() if run < asked}
+        left_out = {name for part in begun for name in OF_PART[part]}
+        return {n: pd.DataFrame() if n in left_out else table for n, table in every.items()}
 
     def figures(self, frame: pd.DataFrame, found: Tables) -> dict[str, Figure]:
         """Return a figure for each part that has one."""
-        preset = self.preset
+        preset, drawn = self.preset, {}
         truth, scale = true_values(preset)
         goals = preset["inference"]
-        return {
-            "finite": figures.rates_figure(
-                {text: found[f"finite_{name}"] for name, text in targets.MEASURES.items()}
-            ),
-            "coverage": figures.coverage_figure(
+        if len(found["finite_coefficients"]):
+            tables = {text: found[f"finite_{name}"] for name, text in targets.MEASURES.items()}
+            drawn["finite"] = figures.rates_figure(tables)
+        if len(found["inference"]):
+            drawn["coverage"] = figures.coverage_figure(
                 found["inference"], goals["coverage"], goals["se_within"]
-            ),
-            "parting": figures.parting_figure(found["parting"]),
-            "sme_forest": sme_figures.forest_figure(sme_tables.estimates(frame), truth, scale),
-            "figure4_boxes": sme_figures.boxes_figure(
+            )
+        if len(found["parting"]):
+            drawn["parting"] = figures.parting_figure(found["parting"])
+        if len(found["sme_table3"]):
+            estimates = sme_tables.estimates(frame)
+            drawn["sme_forest"] = sme_figures.forest_figure(estimates, truth, scale)
+        if len(found["figure4_splits"]):
+            drawn["figure4_boxes"] = sme_figures.boxes_figure(
                 {title: sme_tables.runs(frame, "splits", name) for title, name in _BOXES.items()}
-            ),
-        }
+            )
+        return drawn
+
+    def notes(self) -> list[str]:
+        """Return what a reader must know."""
+        return [
+            "The replications behind this page are in [records/vfem.jsonl](records/vfem.jsonl), so "
+            "`--report` makes it anew without running any. A part has tables when all of its "
+            "replications are there: coverage by a few of them says nothing.",
+            "The paper's numbers are in brackets or in columns of their own.",
+        ]
 
     def parts(self, found: Tables) -> Sequence[Part]:
         """Return the sections of the page."""

@@ -34,7 +34,14 @@ class BlindingSteps(StepGroup):
         pad = hashlib.blake2b(asked, digest_size=PAD_BYTES, person=b"fedpsg pad").digest()
         found = {}
         for name, array in values.items():
-            sent = np.rint(array.astype(np.float64) * 2.0**FRACTION_BITS).astype(np.int64)
+            scaled = np.rint(array.astype(np.float64) * 2.0**FRACTION_BITS)
+            if not (np.abs(scaled) < 2.0**62).all():
+                raise ProtocolError(
+                    f"party {self.name!r}: {name!r} has values up to {np.abs(array).max():.3g}, "
+                    "too large to be added up in whole numbers; weights that the server sent are "
+                    "too large, or networks diverge (lower 'learning-rate')"
+                )
+            sent = scaled.astype(np.int64)
             found[name] = sent.view(np.uint64) + self._stream(name, pad, self.name, sent.shape)
         return Summands(found, {"pad": pad}, modular=tuple(found))
 

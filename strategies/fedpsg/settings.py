@@ -28,46 +28,13 @@ LOCAL = ("mean", "none")
 REGRESSIONS = ("mice", "forest")
 NETWORKS = ("gain", "cgain", "vgain")
 GENERATORS = ("local", "joint")
-VARIANTS = ("ar", "ag", "cag")
+VARIANTS = ("impute", "ar", "ag", "cag")
 
 DISCLOSURE = (
     ("server", "the names of all attributes"),
     (
         "server",
-        "rank correlations of the attributes of each two parties, over the samples that both have",
-    ),
-    (
-        "server",
-        "for each attribute that rules generate, and the one it is generated from: how many of "
-        "these samples have each pair of values or bins, which have numbers, not names; small "
-        "counts, too, but none of a value that fewer than 'min-rows' samples have",
-    ),
-    (
-        "server",
-        "with ckks sums: such counts of all chosen attributes with each other, and rank "
-        "correlations among samples that other parties share",
-    ),
-    ("server", "how many cells of each party rules generated, and how many no rule reached"),
-    (
-        "every party",
-        "which of its samples each other party has, in groups of at least 'min-rows'; which of "
-        "its attributes correlate with another party's most, and which of the samples it has "
-        "other parties lack",
-    ),
-    (
-        "a party that another attribute is generated from",
-        "the likeliest values of that attribute by their numbers, for each of its own values "
-        "(rule='argmax'), or rounded shares (rule='draw')",
-    ),
-    (
-        "a party that lacks samples",
-        "if the others agree (exchange 'generated'): for each of them the generated values, so "
-        "what these tell of the attributes that they are generated from: with rule='mean' "
-        "which bin or level each is in, by its number, and the shares of its own values there",
-    ),
-    (
-        "server",
-        "with regressions ('mice', 'forest'): over the samples that parties share, sums of "
+        "with regressions ('forest', 'mice'): over the samples that parties share, sums of "
         "numbers, levels and leaves of random trees, and of products of each two; which cells "
         "are missing, and of how many levels and leaves an attribute is",
     ),
@@ -81,6 +48,41 @@ DISCLOSURE = (
         "with regressions, if the others agree (exchange 'generated'): for each value that it "
         "misses a weighted sum of the other parties' columns, which with two parties is the "
         "other one's",
+    ),
+    (
+        "server",
+        "with variant 'ar' or 'ag': rank correlations of the attributes of each two parties, over "
+        "the samples that both have",
+    ),
+    (
+        "server",
+        "with variant 'ar': for each attribute that rules generate, and the one it is generated "
+        "from: how many of these samples have each pair of values or bins, which have numbers, not "
+        "names; small counts, too, but none of a value that fewer than 'min-rows' samples have; "
+        "and how many cells of each party rules generated, and how many no rule reached",
+    ),
+    (
+        "server",
+        "with variant 'ar' and ckks sums: such counts of all chosen attributes with each other, "
+        "and rank correlations among samples that other parties share",
+    ),
+    (
+        "every party",
+        "with regressions, or variant 'ar' or 'ag': which of its samples each other party has, in "
+        "groups of at least 'min-rows'; with 'ar' which of its attributes correlate with another "
+        "party's most, and which of the samples it has other parties lack",
+    ),
+    (
+        "a party that another attribute is generated from",
+        "with variant 'ar': the likeliest values of that attribute by their numbers, for each of "
+        "its own values (rule='argmax'), or rounded shares (rule='draw')",
+    ),
+    (
+        "a party that lacks samples",
+        "with variant 'ar', if the others agree (exchange 'generated'): for each of them the "
+        "generated values, so what these tell of the attributes that they are generated from: with "
+        "rule='mean' which bin or level each is in, by its number, and the shares of its own "
+        "values there",
     ),
     (
         "server",
@@ -136,7 +138,7 @@ _REGRESSIONS = Protocol(
 PROTOCOL = Protocol(
     Round("prepare", "names of attributes, public keys", tells=FACTS),
     If(
-        "n_associated and variant != 'cag'",
+        "variant in ('ar', 'ag')",
         Maybe(
             OPENED_PRODUCTS,  # of rank scores
             If(
@@ -166,24 +168,27 @@ PROTOCOL = Protocol(
 class FedPSGSettings(Strategy):
     """What the strategy reads."""
 
+    variant: str = setting(
+        "impute",
+        "What generates the attributes of a sample that a party lacks: 'impute' leaves all to the "
+        "imputer (the paper's FedPSG-AR-0). The paper's own have some by other means first: 'ar' "
+        "by association rules; 'ag' chooses the same attributes, and each party generates them "
+        "from its own table alone; 'cag' chooses, too, by the party's own table: attributes that "
+        "correlate with each other.",
+        choices=VARIANTS,
+    )
     n_associated: int = setting(
         5,
-        "How many attributes of a party are generated by association rules at most (the paper's "
+        "How many attributes of a party 'ar', 'ag' and 'cag' generate first at most (the paper's "
         "Cnum), those that correlate most with another party's.",
-        at_least=0,
-    )
-    variant: str = setting(
-        "ar",
-        "How these attributes are chosen and generated: 'ar' as said; 'ag' chooses the same, and "
-        "each party generates them from its own table alone; 'cag' chooses, too, by the party's "
-        "own table: attributes that correlate with each other.",
-        choices=VARIANTS,
+        at_least=1,
     )
     rule: str = setting(
         "argmax",
         "What a rule gives: the value with the largest share, a random one of several (the "
         "paper's); the mean of a number, the median of ordered levels, the likeliest of others; or "
-        "a value drawn by the shares.",
+        "a value drawn by the shares. With 'draw' regressions draw, too; else they give what is "
+        "expected.",
         choices=RULES,
     )
     threshold: float = setting(
@@ -197,13 +202,13 @@ class FedPSGSettings(Strategy):
         20, "Most groups of values of an attribute in a table of counts.", at_least=2, at_most=200
     )
     imputer: str = setting(
-        "mean",
-        "What fills the other attributes of generated samples, and missing cells: the mean or most "
-        "frequent level of the party's own column; nothing; regressions on what all parties know "
-        "of the sample ('mice'), also on leaves of random trees ('forest'); or networks that all "
+        "forest",
+        "What fills the other attributes of generated samples, and missing cells: regressions on "
+        "what all parties know of the sample ('mice'), also on leaves of random trees ('forest'); "
+        "the mean or most frequent level of the party's own column; nothing; or networks that all "
         "parties train together (VF-GAIN, VF-CGAIN, VF-VGAIN), which each node must allow; 'cgain' "
         "gives the labels to all parties.",
-        choices=(*LOCAL, *REGRESSIONS, *NETWORKS),
+        choices=(*REGRESSIONS, *LOCAL, *NETWORKS),
     )
     trees: int = setting(
         100,
@@ -247,8 +252,7 @@ class FedPSGSettings(Strategy):
     @property
     def exchanges_asked(self) -> tuple[str, ...]:
         """What every node must agree to: values of single samples for another party, and so on."""
-        ruled = self.n_associated and self.variant == "ar"
-        asked = [GENERATED] if ruled or self._learner in REGRESSIONS else []
+        asked = [GENERATED] if self.variant == "ar" or self._learner in REGRESSIONS else []
         asked += ["sums"] if self._learner in NETWORKS else []
         return (*asked, "labels") if self._learner == "cgain" else (*asked,)
 

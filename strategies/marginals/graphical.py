@@ -67,24 +67,21 @@ class JunctionTree:
 
     def __init__(self, sizes: Sequence[int], sets: Sequence[Clique]) -> None:
         self.sizes = tuple(sizes)
-        made = self._eliminate(sets)
+        made = _eliminate(sizes, sets)
         order, self.parents = [0], [-1]
         self.separators: list[Clique] = [()]
-        rest = list(range(1, len(made)))
-        while rest:  # Prim: the tree with the largest separators
-            _, i, place = max(
-                (len(made[i] & made[o]), -i, -place) for i in rest for place, o in enumerate(order)
-            )
-            self.parents.append(-place)
-            self.separators.append(tuple(sorted(made[-i] & made[order[-place]])))
-            order.append(-i)
-            rest.remove(-i)
+        # Prim's algorithm: the spanning tree with the largest separators.
+        nearest = {i: (len(made[i] & made[0]), 0) for i in range(1, len(made))}
+        while nearest:
+            i = max(nearest, key=lambda i: (nearest[i][0], -i))
+            place = nearest.pop(i)[1]
+            self.parents.append(place)
+            self.separators.append(tuple(sorted(made[i] & made[order[place]])))
+            order.append(i)
+            for j, (most, _) in nearest.items():
+                if (shared := len(made[i] & made[j])) > most:
+                    nearest[j] = shared, len(order) - 1
         self.cliques: list[Clique] = [tuple(sorted(made[i])) for i in order]
-
-    @property
-    def largest(self) -> int:
-        """Cells of the largest clique."""
-        return max(prod(self.sizes[v] for v in clique) for clique in self.cliques)
 
     def home(self, columns: Clique) -> int:
         """Return the place of the smallest clique that holds columns."""
@@ -95,23 +92,31 @@ class JunctionTree:
         """Return the shape in which a table of columns goes with one of more columns."""
         return [self.sizes[v] if v in columns else 1 for v in among]
 
-    def _eliminate(self, sets: Sequence[Clique]) -> list[frozenset[int]]:
-        """Return the cliques of taking out columns, each time the one with fewest cells."""
-        near: list[set[int]] = [set() for _ in self.sizes]
-        for columns in sets:
-            for v in columns:
-                near[v] |= set(columns) - {v}
-        left, made = set(range(len(self.sizes))), list[frozenset[int]]()
-        while left:
-            v = min(left, key=lambda v: (prod(self.sizes[u] for u in near[v] | {v}), v))
-            clique = frozenset(near[v] | {v})
-            for u in near[v]:
-                near[u] |= near[v]
-                near[u] -= {u, v}
-            left.discard(v)
-            if not any(clique <= other for other in made):
-                made.append(clique)
-        return made
+
+def largest_clique(sizes: Sequence[int], sets: Sequence[Clique]) -> int:
+    """Return how many cells the largest clique of a junction tree of these sets has."""
+    return max(prod(sizes[v] for v in clique) for clique in _eliminate(sizes, sets))
+
+
+def _eliminate(sizes: Sequence[int], sets: Sequence[Clique]) -> list[frozenset[int]]:
+    """Return the cliques of taking out columns, each time the one with fewest cells."""
+    near: list[set[int]] = [{v} for v in range(len(sizes))]
+    for columns in sets:
+        for v in columns:
+            near[v] |= set(columns)
+    cells = {v: prod(sizes[u] for u in near[v]) for v in range(len(sizes))}
+    made: list[frozenset[int]] = []
+    while cells:
+        v = min(cells, key=lambda v: (cells[v], v))
+        clique = frozenset(near[v])
+        del cells[v]
+        for u in clique - {v}:
+            near[u] |= clique
+            near[u].discard(v)
+            cells[u] = prod(sizes[w] for w in near[u])
+        if not any(clique <= other for other in made):
+            made.append(clique)
+    return made
 
 
 class GraphicalModel:

@@ -19,7 +19,13 @@ from itertools import combinations
 import numpy as np
 
 from flwr_vertical.arrays import Array, Flags
-from strategies.marginals.graphical import Clique, Counted, GraphicalModel, JunctionTree, average
+from strategies.marginals.graphical import (
+    Clique,
+    Counted,
+    GraphicalModel,
+    average,
+    largest_clique,
+)
 
 _CELLS = 50_000  # of a clique, at most
 _SURE = 2.0  # deviations of noise by which a pair must be wrong
@@ -27,7 +33,7 @@ _PASSES = 16  # in which AIM adds pairs
 _SHIFTED = 4.0  # deviations of noise by which rows must differ
 _MOST_WEIGHT = 4.0
 _SCALED = 5  # times that rows and columns are scaled
-_FITTED = 60  # steps while pairs are added
+_FITTED = 40  # steps while pairs are added
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,7 @@ def chosen_pairs(
             # What one pair explains, another of the same column may no longer get wrong.
             if touched & set(pair):
                 continue
-            if JunctionTree(opened.sizes, [*chosen, *added, pair]).largest <= _CELLS:
+            if largest_clique(opened.sizes, [*chosen, *added, pair]) <= _CELLS:
                 added.append(pair)
                 touched |= set(pair)
             if len(added) * 4 >= len(opened.sizes):

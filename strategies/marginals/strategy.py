@@ -38,7 +38,7 @@ from flwr_vertical.settings import setting
 from strategies.copula.columns import read_resolution
 from strategies.marginals.budget import UNIT, Budget
 from strategies.marginals.graphical import Clique, Counted, GraphicalModel, average
-from strategies.marginals.party import MarginalsParty, PairTables
+from strategies.marginals.party import MarginalsParty
 from strategies.marginals.selection import (
     Opened,
     all_pairs,
@@ -46,6 +46,7 @@ from strategies.marginals.selection import (
     corrected,
     one_way,
 )
+from strategies.marginals.tables import PairTables
 
 ALL = "rows, over all parties"
 

@@ -44,10 +44,11 @@ SETTINGS = {
     "max": {},
     "most-frequent": {},
     # Samples that a party lacks, from others; cells that only it lacks, from its own columns.
-    "fedpsg-ar": {"n_associated": 2, "rule": "mean"},
-    "fedpsg-ar mice": {"n_associated": 1, "imputer": "mice", "rule": "draw"},
+    "fedpsg-ar": {"variant": "ar", "n_associated": 2, "rule": "mean", "imputer": "mean"},
+    "fedpsg-ar mice": {"variant": "ar", "n_associated": 1, "imputer": "mice", "rule": "draw"},
     "fedpsg-ar joint": {
-        "n_associated": 1, "imputer": "gain", "generator": "joint", "iterations": 2, "batch": 8
+        "variant": "ar", "n_associated": 1, "imputer": "gain", "generator": "joint",
+        "iterations": 2, "batch": 8,
     },
     "vertigan": {"iterations": 2, "batch": 8, "rows": 12},
     "vcds": {"min_joint": 10},

@@ -21,7 +21,15 @@ from simulations.copula.mechanisms import (
     draw_mask,
     may_be_missing,
 )
-from simulations.copula.methods import CENTRAL, FEDERATED, NOISY, make_synthesis, measure
+from simulations.copula.methods import (
+    CENTRAL,
+    FEDERATED,
+    NOISY,
+    ORACLE,
+    SHRUNK,
+    make_synthesis,
+    measure,
+)
 from simulations.copula.preset import Preset
 from simulations.copula.sme import draw_firms
 from simulations.page import FAIL, PASS, reached
@@ -133,6 +141,11 @@ def test_methods_are_what_their_names_say(preset):
     assert found[CENTRAL]["rmse"] == pytest.approx(found[FEDERATED]["rmse"], rel=0.1)
     assert found[NOISY]["rmse"] > 2 * found[FEDERATED]["rmse"]
     assert found[FEDERATED]["iterations"] <= 300
+    oracle, shrunk = (
+        measure(name, drawn, drawn.tables, LINEAR, 1.0, settings, 0) for name in (ORACLE, SHRUNK)
+    )
+    assert oracle["fdr"] == shrunk["fdr"] == 0
+    assert shrunk["rmse"] < oracle["rmse"] < found[CENTRAL]["rmse"]
     mask = draw_mask(drawn, MCAR, 0.5, 0)
     held = drop_blocks(drawn.tables, mask)
     cc = measure("CC-VCDS", drawn, held, LINEAR, 1.0, settings, 0)

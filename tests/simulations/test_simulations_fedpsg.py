@@ -7,9 +7,18 @@ from flwr_vertical.errors import ConfigError, DataError
 from simulations.__main__ import main
 from simulations.data import Sources, read_paper
 from simulations.fedpsg import criteria, tables
-from simulations.fedpsg.data import CODES, Joint, coded, draw_task, load, task_of, with_data
+from simulations.fedpsg.data import (
+    CODES,
+    Joint,
+    coded,
+    draw_task,
+    lacking,
+    load,
+    task_of,
+    with_data,
+)
 from simulations.fedpsg.experiments import PARTS, other_true_rows
-from simulations.fedpsg.floors import BEST, DRAW, FLOORS, MEAN, VALID
+from simulations.fedpsg.floors import BEST, BOOSTED, DRAW, FLOORS, MEAN, VALID
 from simulations.fedpsg.generation import first_attributes, generate
 from simulations.fedpsg.preset import Preset
 from simulations.preset import Options
@@ -158,7 +167,7 @@ def test_pooled_networks_are_the_federations(joint, task, monkeypatch):
     monkeypatch.setattr(GanSteps, "start", start)
     work = task.encoded(CODES, joint.a)
     kinds = {"a": dict.fromkeys(work.a, "continuous"), "b": dict.fromkeys(work.seen, "continuous")}
-    strategy = FedPSGAR(n_associated=0, imputer="gain", iterations=5, batch=64)
+    strategy = FedPSGAR(imputer="gain", iterations=5, batch=64)
     result = simulate(strategy, {"a": work.a, "b": work.seen}, seed=3, kinds=kinds, progress=False)
     # In the order of the aligned samples, which x tells.
     place = {x: sample for sample, x in work.a["x"].items()}
@@ -213,7 +222,7 @@ def test_downstream_trains_on_aligned_and_on_new_samples(joint, method, monkeypa
     settings = {"dataset": "made", "ratio": 0.5, "rows": 0, "seed": 0, "test": 0.3, "cnum": 0,
                 "how": method, "networks": NETWORKS}  # fmt: skip
     PARTS["downstream"](settings, {"made": joint})
-    x, y, test, truth, _ = given["args"]
+    x, y, test, truth, *_ = given["args"]
     aligned, new = 315, 450 if method["kind"] == "joint" else 0
     assert (len(x), len(y), len(test), len(truth)) == (aligned + new, aligned + new, 135, 135)
     assert set(y) == {0.0, 1.0}
@@ -221,6 +230,49 @@ def test_downstream_trains_on_aligned_and_on_new_samples(joint, method, monkeypa
     # No test row is among the training rows.
     known = set(map(tuple, x[:aligned].tolist()))
     assert not any(tuple(row) in known for row in test.tolist())
+
+
+def test_samples_are_missing_at_random_or_by_the_first_attribute(joint):
+    for mechanism in ("MCAR", "MAR"):
+        gone = lacking(joint.a, 0.3, mechanism, seed=2)
+        assert gone.sum() == 270
+        gap = joint.a["x"][gone].mean() - joint.a["x"][~gone].mean()
+        # Four standard errors of a difference of means: 4 sqrt(1/270 + 1/630).
+        assert (gap > 0.5) if mechanism == "MAR" else (abs(gap) < 0.29)
+
+
+def test_the_default_is_compared_in_standard_deviations_on_samples_that_nobody_learnt_from(joint):
+    settings = {"dataset": "made", "ratio": 0.5, "mechanism": "MCAR", "rows": 0, "seed": 0,
+                "test": 0.3, "cnum": 0, "networks": {}}  # fmt: skip
+    hows = {
+        "mean": {"kind": "floor", "name": MEAN}, "boosting": {"kind": "floor", "name": BOOSTED},
+        "default": {"kind": "fedpsg", "rule": "mean", "imputer": "forest"},
+        "normal": {"kind": "normal"}, "nothing": {"kind": "nothing"},
+    }  # fmt: skip
+    found = {
+        name: PARTS["default"]({**settings, "how": how}, {"made": joint})
+        for name, how in hows.items()
+    }
+    assert found["mean"]["error"] == pytest.approx(1.0, abs=0.05)
+    assert found["default"]["error"] < found["boosting"]["error"] + 0.05 < 0.9
+    assert found["normal"]["error"] < 0.9
+    assert "error" not in found["nothing"]
+    assert all(0.6 < of["GBDT auc"] < 1.0 for of in found.values())
+
+
+def test_methods_are_compared_with_the_default_over_the_cells_that_both_have():
+    rows = [
+        {"part": "default", "dataset": name, "mechanism": "MCAR", "ratio": 0.5, "method": method,
+         "metric": "error", "value": value}
+        for name, method, value in (
+            ("a", "ours", 0.5), ("b", "ours", 0.7), ("a", "other", 0.6), ("a", "worse", 0.4)
+        )
+    ]  # fmt: skip
+    part = {"floors": [], "methods": ["ours", "other", "worse", "absent"]}
+    found = tables.beside_default(pd.DataFrame(rows), part, {"error": "error"}, "ours")
+    assert list(found.index) == [("ours",), ("other",), ("worse",)]
+    assert list(found["error, the default there"]) == ["0.600", "0.500", "0.500"]
+    assert list(found["default has less error in"]) == ["–", "1 of 1", "0 of 1"]
 
 
 def test_first_attributes_are_those_that_correlate(joint, task):

@@ -77,11 +77,26 @@ def test_a_quick_study_makes_page_figures_and_tables_and_resumes(
     assert (tmp_path / "records.jsonl").read_bytes() == kept
 
 
+@pytest.mark.studies
+def test_a_page_of_some_parts_says_how_many_runs_it_lacks(tmp_path, capsys):
+    command = ["copula", "--quick", "--workers", "0", "--output", str(tmp_path)]
+    assert main([*command, "--parts", "attacks", "--methods", "VCDS"]) == 0
+    page = " ".join((tmp_path / "index.md").read_text().split())
+    assert "missing 0 of 6, complete 0 of 7, sme 0 of 2, attacks 1 of 2." in page
+    assert "`python -m simulations copula` runs what is lacking" in page
+    assert main(["vfem", "--quick", "--workers", "0", "--report", "--output", str(tmp_path)]) == 2
+    assert "has no runs with these settings" in capsys.readouterr().err
+
+
 TABLES = ["bank/bank_full.csv", "german/german_credit.csv"]
 MOTOR = ["motor/motor_hetero_guest.csv", "motor/motor_hetero_host.csv"]
 LETTER = ["letter/letter_recognition.csv"]
 KEPT = {
-    "fedpsg": TABLES + LETTER,
+    "fknn": MOTOR,
+    "vfem": [],
+    "copula": [],
+    "false_vfl": [],
+    "fedpsg": TABLES + LETTER + MOTOR,
     "synthesis": TABLES + MOTOR,
     "trees": TABLES + LETTER + MOTOR,
 }
@@ -98,7 +113,8 @@ def test_a_page_follows_from_its_kept_records_to_the_letter(
     page = tmp_path / "page.md"
     command = [study, "--report", "--output", str(tmp_path / "out"), "--write", str(page)]
     assert main(command) == 0
-    assert page.read_text() == (ROOT / "docs" / f"{study}-study.md").read_text()
+    name = f"{study.replace('_', '-')}-study.md"
+    assert page.read_text() == (ROOT / "docs" / name).read_text()
     records = f"records/{study}.jsonl"
     assert (tmp_path / records).read_bytes() == (ROOT / "docs" / records).read_bytes()
 

@@ -49,6 +49,12 @@ def at_all(**values):
     return lambda federation, arguments, own: [given.update(values) for given in own.values()]
 
 
+def scaled(key, factor):
+    return lambda federation, arguments, own: [
+        given.update({key: given[key] * factor}) for given in own.values()
+    ]
+
+
 def written(**values):
     return lambda federation, arguments, own: federation.update(federation.parties[0], values)
 
@@ -91,6 +97,10 @@ CHEATS = [
     ("fedpsg-ar", "complete", put(imputer="forest"), "'imputer' is"),
     ("fedpsg-ar mice", "predict", at_one("rows:0", lambda rows: rows[1:]), "same for all"),
     ("fedpsg-ar mice", "predict", at_all(**{"rows:0": np.array([1, 1])}), "has a number twice"),
+    ("fedpsg-ar mice", "predict", at_all(**{"weights:0": np.ones((1, 1))}), "what the party has"),
+    ("fedpsg-ar mice", "predict", at_all(**{"rows:0": np.array([])}), "'rows:0'"),
+    ("fedpsg-ar mice", "predict", scaled("weights:0", 1e200), "too large to be added up"),
+    ("fedpsg-ar mice", "fill", at_all(**{"columns:0": np.array([99])}), "what the party has"),
     ("fedpsg-ar mice", "take_up", put(trees=50), "'trees' is '50'"),
     ("fedpsg-ar joint", "receive", put(n_labels=3), "'n_labels' is 3"),
     ("fedpsg-ar joint", "forward", at_one("seed", lambda seed: seed + 1), "same for all"),

@@ -162,7 +162,7 @@ def tables(n=160):
 
 
 def settings(**more):
-    return {"n_associated": 0, "imputer": "gain", "iterations": ITERATIONS, "batch": 16} | more
+    return {"imputer": "gain", "iterations": ITERATIONS, "batch": 16} | more
 
 
 def run(given=None, mode="masked", labels=None, **more):

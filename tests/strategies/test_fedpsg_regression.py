@@ -16,7 +16,7 @@ from simulations.attacks.recording import record
 from simulations.attacks.suite import RULED, attack_run
 from simulations.attacks.views import SERVER
 from strategies.fedpsg import FedPSGAR
-from strategies.fedpsg.regression import targets
+from strategies.fedpsg.regression import steps, targets
 from strategies.fedpsg.regression.features import (
     RegressionColumns,
     balanced_noise,
@@ -25,7 +25,7 @@ from strategies.fedpsg.regression.features import (
 )
 from strategies.fedpsg.regression.targets import PENALTIES, RowMoments, regress
 
-MICE = FedPSGAR(n_associated=0, imputer="mice")
+MICE = FedPSGAR(imputer="mice")
 N = 700
 
 
@@ -203,6 +203,35 @@ def test_predictions_are_where_chained_equations_end(monkeypatch):
     assert (error / whole["shop"].std()).mean() < 0.8
 
 
+def test_the_default_is_ridge_regression_on_what_the_others_know_and_leaves(monkeypatch):
+    """In one place: the other party's columns, but for leaves too rare to be told of."""
+    made, fit, opened, solve = [], RegressionColumns.fit, [], targets.solve
+
+    def kept(*arguments):
+        made.append(fit(*arguments))
+        return made[-1]
+
+    def solved(job, told, sums):
+        opened.append(sums)
+        return solve(job, told, sums)
+
+    monkeypatch.setattr(RegressionColumns, "fit", kept)
+    monkeypatch.setattr(steps, "solve", solved)
+    tables, _ = numbers()
+    result = run(FedPSGAR(trees=20), tables)
+    assert steps_of(result)[:2] == ["prepare", "take_up"]
+    bank, court = tables["bank"].to_numpy(), tables["court"].to_numpy()
+    of_bank = next(of for of in made if np.allclose(of.centre, bank.mean(axis=0)))
+    of_court = next(of for of in made if np.allclose(of.centre, court.mean(axis=0)))
+    (sums,) = opened
+    withheld = sums.withheld.any(axis=0)[: len(of_bank.attributes)]
+    assert 0 < withheld.sum() < 20 < len(withheld) - 3
+    x = of_bank.encode(bank)[:, ~withheld]
+    weights, offset, _ = oracle.ridge(x[:500], of_court.encode(court)[:, :3], PENALTIES)
+    expected = of_court.decode(x[500:] @ weights + offset, [0, 1, 2])
+    np.testing.assert_allclose(result.tables["court"].iloc[-200:], expected, atol=1e-3)
+
+
 def test_five_rounds_more_and_modes_agree_but_for_ckks_which_cannot_carry_it(two):
     tables, masked = two
     assert steps_of(masked) == [
@@ -219,13 +248,13 @@ def test_leaves_follow_curves_and_draws_the_distribution():
     lost = truth.index[-200:]
     errors = {}
     for imputer in ("mice", "forest"):
-        strategy = FedPSGAR(n_associated=0, imputer=imputer, trees=30)
+        strategy = FedPSGAR(imputer=imputer, trees=30)
         made = run(strategy, tables).tables["court"].loc[lost]
         errors[imputer] = (made["curve"] - truth.loc[lost, "curve"]).std()
         assert set(made["level"]) <= set("uvw")
         assert (made["level"] == truth.loc[lost, "level"]).mean() > 0.8
     assert errors["forest"] < 0.6 * errors["mice"]
-    strategy = FedPSGAR(n_associated=0, imputer="forest", rule="draw", trees=30)
+    strategy = FedPSGAR(rule="draw", trees=30)
     drawn = run(strategy, tables).tables["court"].loc[lost]
     for name in ("curve", "sum"):
         assert ks_2samp(drawn[name], truth.loc[lost, name]).pvalue > 0.01
@@ -242,7 +271,7 @@ def test_leaves_of_four_parties_keep_to_three_rows_a_column():
         columns = common[:, None] + rng.normal(size=(700, 3))
         table = pd.DataFrame(columns, ids, [f"{name}{j}" for j in range(3)])
         tables[name] = table[rng.random(700) < 0.8]
-    made = run(FedPSGAR(n_associated=0, imputer="forest"), tables).tables
+    made = run(FedPSGAR(), tables).tables
     assert not any(table.isna().any().any() for table in made.values())
     lost = made["bank"].index.difference(tables["bank"].index)
     assert np.corrcoef(made["bank"].loc[lost, "bank0"], common[ids.get_indexer(lost)])[0, 1] > 0.5
@@ -250,7 +279,9 @@ def test_leaves_of_four_parties_keep_to_three_rows_a_column():
 
 def test_missing_cells_and_attributes_by_rules_go_together():
     tables, _ = mixed(cells=0.1)
-    result = run(FedPSGAR(n_associated=1, rule="mean", imputer="mice"), tables, min_rows=40)
+    result = run(
+        FedPSGAR(variant="ar", n_associated=1, rule="mean", imputer="mice"), tables, min_rows=40
+    )
     made = result.tables["court"]
     assert not made.isna().any().any()
     for name, column in tables["court"].items():
@@ -261,13 +292,30 @@ def test_missing_cells_and_attributes_by_rules_go_together():
     assert result.metrics["cells_imputed"] == expected
 
 
-def test_what_cannot_be_learnt_is_refused(monkeypatch):
+def test_each_party_alone_has_no_labels_or_embeddings_of_others():
     for wrong in ({"imputer": "cgain"}, {"imputer": "gain", "generator": "joint"}):
         with pytest.raises(ConfigError, match="federated=False has each party learn alone"):
             FedPSGAR(federated=False, **wrong)
-    monkeypatch.setattr(targets, "MOST_JOBS", 3)
-    with pytest.raises(DataError, match="more than 3 different sets of attributes are missing"):
-        run(MICE, mixed(cells=0.2)[0])
+
+
+def test_rare_sets_of_missing_attributes_get_what_their_column_says(monkeypatch):
+    """Whole samples, which most miss, are regressed; a note says how many others are not."""
+    tables, _ = mixed(cells=0.2)
+    monkeypatch.setattr(targets, "MOST_JOBS", 1)
+    result = run(MICE, tables)
+    made, own = result.tables["court"], tables["court"]
+    assert made.loc[made.index[-200:], "curve"].nunique() > 100
+    some = own.isna().any(axis=1) & own.notna().any(axis=1)  # others are as those it lacks
+    gone = own.index[own["curve"].isna() & some]
+    np.testing.assert_allclose(made.loc[gone, "curve"], own["curve"].mean())
+    assert any(note.startswith(f"{some.sum()} samples miss sets of") for note in result.notes)
+
+
+def test_a_party_that_shares_too_few_samples_is_refused():
+    tables, _ = numbers()
+    apart = {"bank": tables["bank"].iloc[:500], "court": tables["court"].iloc[450:]}
+    with pytest.raises(DataError, match=r"shares too few samples .* 50, .* fewer than 100"):
+        run(FedPSGAR(), apart)
 
 
 # -- what it tells -----------------------------------------------------------------------------
@@ -299,7 +347,7 @@ def test_terms_of_predictions_are_in_the_ledger_and_need_consent(two, tmp_path):
 
 def test_ag_chooses_what_ar_does_and_generates_it_alone(two):
     tables, _ = two
-    ruled = run(FedPSGAR(n_associated=2, variant="ag"), tables)
+    ruled = run(FedPSGAR(variant="ag", n_associated=2, imputer="mean"), tables)
     assert steps_of(ruled) == [
         "prepare", "seal_group_seed", "send_masked", "open_products", "complete",
     ]  # fmt: skip
@@ -315,7 +363,7 @@ def test_ag_chooses_what_ar_does_and_generates_it_alone(two):
 
 def test_cag_chooses_within_the_party(two):
     tables, _ = two
-    result = run(FedPSGAR(n_associated=2, variant="cag"), tables)
+    result = run(FedPSGAR(variant="cag", n_associated=2, imputer="mean"), tables)
     assert steps_of(result) == ["prepare", "complete"]
     correlation = tables["court"].corr("spearman").abs().to_numpy() - np.eye(3)
     chosen = tables["court"].columns[list(np.unravel_index(correlation.argmax(), (3, 3)))]
@@ -325,7 +373,7 @@ def test_cag_chooses_within_the_party(two):
 
 def test_a_party_alone_regresses_on_its_own_attributes():
     tables, _ = mixed(cells=0.1)
-    strategy = FedPSGAR(n_associated=0, imputer="mice", federated=False)
+    strategy = FedPSGAR(imputer="mice", federated=False)
     assert strategy.exchanges_asked == ()
     result = run(strategy, tables)
     assert steps_of(result) == ["prepare", "complete"]
@@ -348,7 +396,13 @@ def test_a_party_alone_trains_its_networks():
     pytest.importorskip("torch")
     tables, _ = mixed(cells=0.1)
     strategy = FedPSGAR(
-        n_associated=1, imputer="vgain", federated=False, iterations=3, batch=8, rule="mean"
+        variant="ar",
+        n_associated=1,
+        imputer="vgain",
+        federated=False,
+        iterations=3,
+        batch=8,
+        rule="mean",
     )
     first, second = (run(strategy, tables, seed=5, min_rows=40) for _ in range(2))
     assert steps_of(first)[-1] == "complete"

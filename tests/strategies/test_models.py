@@ -75,7 +75,7 @@ WITH_MODEL = [
     VCDS(min_joint=10),
     EVCDS(min_joint=10),
     IEVCDS(min_joint=10, iterations=2),
-    FedPSGAR(n_associated=1),
+    FedPSGAR(variant="ar", n_associated=1),
     LDA(encoding="one-hot"),
     Cox(encoding="one-hot"),
     JointNormal(),

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Unpack
 
 import numpy as np
 
-from flwr_vertical import Federation, StepGroup, Summands, step
+from flwr_vertical import Federation, Result, StepGroup, Summands, step
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.products import HeldColumns
-from flwr_vertical.protocol.arguments import Within
+from flwr_vertical.protocol.arguments import DISTINCT, Shape, Within, check_fits
 from flwr_vertical.results import Progress
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.blinding import BlindingSteps, pad_of
@@ -95,9 +95,10 @@ class RegressionSteps(StepGroup):
         """
         given: dict[str, Any] = {**message}
         codes, found = self.codes, {}
+        width = Shape(len(self.features.attributes), None)
         for number in range(len(targets)):
-            rows = np.asarray(given[f"rows:{number}"], dtype=np.int64)
-            weights = np.asarray(given[f"weights:{number}"], dtype=np.float64)
+            rows = self._part(given, f"rows:{number}", Shape(None)).astype(np.int64)
+            weights = self._part(given, f"weights:{number}", width).astype(np.float64)
             found[f"{TERM}:{number}"] = self.features.encode(codes[rows]) @ weights
         self._note(targets, given, found)
         return self.other(BlindingSteps).blinded(found)
@@ -132,13 +133,15 @@ class RegressionSteps(StepGroup):
         codes, count, owners = self.codes.copy(), 0, list(self.state[_NAMES])
         for name in [name for name in given if name.startswith("rows:")]:
             job = name.removeprefix("rows:")
-            rows = np.asarray(given[name], dtype=np.int64)
-            columns = [int(j) for j in given[f"columns:{job}"]]
-            term = f"{TERM}:{job}"
-            values = self.other(BlindingSteps).unblinded(term, given[term], pad, owners)
-            values += np.asarray(given[f"offset:{job}"])
+            rows = self._part(given, name, Shape(None)).astype(np.int64)
+            own = Shape(None), Within(0, codes.shape[1] - 1), DISTINCT
+            columns = self._part(given, f"columns:{job}", *own).astype(np.int64).tolist()
+            width = int(self.features.widths[columns].sum())
+            sealed = self._part(given, f"{TERM}:{job}", Shape(len(rows), width))
+            values = self.other(BlindingSteps).unblinded(f"{TERM}:{job}", sealed, pad, owners)
+            values += self._part(given, f"offset:{job}", Shape(width))
             if bool(self.state[_DRAWN]):
-                root = np.asarray(given[f"root:{job}"], dtype=np.float64)
+                root = self._part(given, f"root:{job}", Shape(width, width)).astype(np.float64)
                 found = draw_codes(self.features, values, columns, root, self.party.rng)
             else:
                 found = self.features.decode(values, columns)
@@ -146,6 +149,11 @@ class RegressionSteps(StepGroup):
             count += len(rows) * len(columns)
         self.state[_CODES] = codes
         return count
+
+    def _part(self, given: Mapping[str, Any], name: str, *marks: Any) -> Any:
+        """Return what belongs to a job; refuse one of which it is missing, or does not fit."""
+        check_fits(self.name, name, given.get(name), *marks)
+        return np.asarray(given[name])
 
     @property
     def codes(self) -> Array:
@@ -159,6 +167,7 @@ def regress_and_impute(
     common: Mapping[str, Any],
     targets: Mapping[str, Mapping[str, Any]],
     n_trees: int,
+    result: Result,
     progress: Progress,
 ) -> dict[str, dict[str, Any]]:
     """Learn regressions over all parties, and have them fill what rules did not: five rounds."""
@@ -174,7 +183,13 @@ def regress_and_impute(
         )
         for name in names
     }
-    jobs = jobs_of(told)
+    jobs, left = jobs_of(told)
+    if left:
+        result.notes.append(
+            f"{left:,} samples miss sets of attributes beyond the {MOST_JOBS} commonest, each of "
+            "which takes regressions of its own; there cells got what the party's own column says; "
+            "impute single cells first (strategy 'joint-normal' or 'fknn')"
+        )
     moments = comparison.multiply_features()
     sums = GroupSums(
         names, comparison.rows.sizes, comparison.rows.mask, moments.sums, moments.products,
@@ -184,16 +199,16 @@ def regress_and_impute(
     ends = np.cumsum([len(told[name].attributes) for name in names])
     asked: dict[str, dict[str, Any]] = {name: {} for name in names}
     given: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for number, (job, (weights, result)) in enumerate(solved):
+    for number, (job, (weights, regression)) in enumerate(solved):
         for name, part in zip(names, np.split(weights, ends[:-1]), strict=True):
             asked[name] |= {f"rows:{number}": job.rows, f"weights:{number}": part}
         given[job.target] |= {
             f"rows:{number}": job.rows,
             f"columns:{number}": job.columns,
-            f"offset:{number}": result.offset,
+            f"offset:{number}": regression.offset,
         }
         if common["rule"] == "draw":
-            given[job.target][f"root:{number}"] = result.root
+            given[job.target][f"root:{number}"] = regression.root
     total = federation.sum(
         "predict", {"targets": [job.target for job, _ in solved]}, per_party=asked
     )

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from flwr_vertical.arrays import Array, Flags, Indices
-from flwr_vertical.errors import DataError
 from flwr_vertical.products.row_groups import distinct_rows
 from strategies.fedpsg.regression.features import WHOLE, RegressionColumns, draw_codes, n_trees_of
 
@@ -117,24 +116,26 @@ class Job:
         return np.flatnonzero(self.missing[self.target])
 
 
-def jobs_of(told: Mapping[str, KnownColumns]) -> list[Job]:
-    """Return what has to be imputed."""
+def jobs_of(told: Mapping[str, KnownColumns]) -> tuple[list[Job], int]:
+    """Return what is imputed, at most `MOST_JOBS`, and how many samples are left out.
+
+    Sets of missing attributes that most samples have come first: of whole missing blocks, too.
+    """
     names = list(told)
     flags = np.hstack([told[name].missing for name in names])
-    kinds, member, _ = distinct_rows(flags)
+    kinds, member, counts = distinct_rows(flags)
     ends = np.cumsum([told[name].missing.shape[1] for name in names])
-    jobs = []
-    for k, kind in enumerate(kinds):
-        parts = dict(zip(names, np.split(kind, ends[:-1]), strict=True))
+    jobs: list[Job] = []
+    left = 0
+    for k in np.argsort(-counts, kind="stable"):
+        parts = dict(zip(names, np.split(kinds[k], ends[:-1]), strict=True))
+        targets = [name for name in names if parts[name].any()]
+        if len(jobs) + len(targets) > MOST_JOBS:
+            left += int(counts[k])
+            continue
         rows = np.flatnonzero(member == k)
-        jobs += [Job(name, rows, parts) for name in names if parts[name].any()]
-        if len(jobs) > MOST_JOBS:
-            raise DataError(
-                f"more than {MOST_JOBS} different sets of attributes are missing, each of which "
-                "takes regressions of its own; impute single cells first (strategy 'fknn'), or "
-                "take imputer 'gain'"
-            )
-    return jobs
+        jobs += [Job(name, rows, parts) for name in targets]
+    return jobs, left
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ def regress_alone(
         (columns.T @ columns)[None], np.zeros((1, columns.shape[1]), bool),
     )  # fmt: skip
     out = codes.copy()
-    for job in jobs_of(told) if len(whole) else ():
+    for job in jobs_of(told)[0] if len(whole) else ():
         found = solve(job, told, sums)
         assert found is not None
         weights, result = found
