@@ -6,13 +6,12 @@ of the true ranks is known, (n^2 - 1) / 12, so the noisy one is never used.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
-from scipy.stats import rankdata
 
 from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.errors import DataError
@@ -30,7 +29,6 @@ class RankCorrelations:
 
     # (p, p): estimates for the true ranks; 1 on the diagonal, not yet a correlation matrix
     debiased: Array
-    raw: Array  # (p, p): those of the perturbed ranks themselves, nearer to zero
     n_joint: Integers  # (p, p): how many rows have both columns
 
 
@@ -62,13 +60,9 @@ def rank_correlations(
         whole |= indicators[:, None]
     variance = np.where(whole, known, noisy - noise[:, None])
     variance = np.maximum(variance, _LEAST_VARIANCE * known)
-    noisy = np.maximum(noisy, _LEAST_VARIANCE * known)
-    debiased = covariance / np.sqrt(variance * variance.T)
-    raw = covariance / np.sqrt(noisy * noisy.T)
-    for matrix in (debiased, raw):
-        np.clip(matrix, -1.0, 1.0, out=matrix)
-        np.fill_diagonal(matrix, 1.0)
-    return RankCorrelations(debiased, raw, joint.astype(np.int64))
+    debiased = np.clip(covariance / np.sqrt(variance * variance.T), -1.0, 1.0)
+    np.fill_diagonal(debiased, 1.0)
+    return RankCorrelations(debiased, joint.astype(np.int64))
 
 
 def from_spearman(rho: npt.ArrayLike) -> Array:
@@ -213,19 +207,10 @@ class Observed:
 def correlate(observed: Observed) -> RankCorrelations:
     """Return the rank correlations of all pairs of columns."""
     scores = np.full(observed.ranks.shape, np.nan)
-    ordered = observed.ranks.astype(np.float64)
     for j, (flip, n) in enumerate(zip(observed.rank_flips, observed.n, strict=True)):
         seen = observed.ranks[:, j] > 0
         scores[seen, j] = flip.debias(observed.ranks[seen, j], int(n))
-        ordered[~seen, j] = np.nan
-        if observed.indicators[j]:  # these gather around two values
-            ordered[seen, j] = rankdata(ordered[seen, j])
-    found = rank_correlations(scores, observed.noise, observed.indicators)
-    if observed.indicators.any():
-        centred = ordered - np.nanmean(ordered, axis=0)
-        raw = rank_correlations(centred, np.zeros(len(observed.noise))).raw
-        found = replace(found, raw=raw)
-    return found
+    return rank_correlations(scores, observed.noise, observed.indicators)
 
 
 def check_joint(correlations: RankCorrelations, observed: Observed, least: int) -> int:

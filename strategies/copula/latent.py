@@ -12,17 +12,18 @@ from flwr_vertical.arrays import Array, Integers
 from strategies.copula.correlation import (
     Observed,
     RankCorrelations,
-    from_spearman,
     least_eigenvalue,
-    nearest_correlation,
 )
 from strategies.copula.nominal import Feature, Nominal, assign_levels, fit_blocks, indicator_gap
 from strategies.copula.rank_to_normal import (
     latent_correlations,
     rank_coefficients,
     score_coefficients,
+    tied_scores,
 )
-from strategies.copula.scores import Scores, draw_scores
+from strategies.copula.scores import Scores, draw_scores, start_scores
+
+_LEAST = 0.05  # of what noise leaves
 
 
 def latent_matrix(correlations: RankCorrelations, observed: Observed) -> Array:
@@ -60,9 +61,25 @@ def _solve(
     return fit_blocks(start, found, variances / n_joint, features, least)
 
 
-def score_matrix(correlations: RankCorrelations) -> Array:
-    """Return the correlations of perturbed ranks' normal scores, (p, p): noise is in them."""
-    return nearest_correlation(from_spearman(correlations.raw))
+def observed_scores(observed: Observed, rng: np.random.Generator) -> Scores:
+    """Return the scores of perturbed ranks, and how much these tell of the latents."""
+    errors = (np.sqrt(observed.noise) / observed.n).tolist()
+    ties: list[Array | None] = []
+    kept: list[float] = []
+    for j, (place, width) in enumerate(zip(observed.places, observed.widths, strict=True)):
+        if width > 1:
+            shares = observed.shares(j)
+            ties += [np.array([1 - share]) for share in shares]
+            kept += [
+                indicator_gap(p, e) * max(p * (1 - p), 0.0) ** 0.5
+                for p, e in zip(shares.tolist(), errors[place], strict=True)
+            ]
+        else:
+            cuts = observed.cuts[j]
+            ties.append(cuts)
+            spread = float(tied_scores(cuts).std())
+            kept.append(score_coefficients(cuts, errors[place.start])[0] / max(spread, _LEAST))
+    return start_scores(observed.ranks, ties, np.clip(kept, _LEAST, 1.0), rng)
 
 
 def latent_from_scores(

@@ -159,16 +159,16 @@ def assign_levels(latents: Array, shares: Array, rng: np.random.Generator) -> In
 
 
 def indicator_gap(share: float, error: float) -> float:
-    """Return by how much the normal scores of an indicator's noisy ranks differ in the mean."""
+    """Return by how much the scores of an indicator's noisy ranks differ in the mean.
+
+    Scores have variance 1 and are one for the highest share of noisy ranks, another for the others.
+    """
     share, error = min(max(share, 1e-6), 1 - 1e-6), max(error, 1e-6)
-    chances = (np.arange(2000) + 0.5) / 2000
-    with_it, without = 0.5 + error * ndtri(chances), error * ndtri(chances)
-
-    def score(rank: Array) -> Array:
-        below = share * ndtr((rank - 0.5) / error) + (1 - share) * ndtr(rank / error)
-        return np.asarray(ndtri(np.clip(below, 1e-12, 1 - 1e-12)))
-
-    return float(score(with_it).mean() - score(without).mean())
+    ranks = np.linspace(-8 * error, 0.5 + 8 * error, 4001)
+    below = share * ndtr((ranks - 0.5) / error) + (1 - share) * ndtr(ranks / error)
+    cut = float(np.interp(1 - share, below, ranks))
+    above = ndtr((0.5 - cut) / error) - ndtr(-cut / error)
+    return float(above / np.sqrt(share * (1 - share)))
 
 
 _DRAWS = 16_384  # of latents, by which means are taken: a share has an error of 0.004 at most

@@ -19,6 +19,9 @@ from scipy.special import gammaln, ndtri
 from flwr_vertical.arrays import Array
 
 N_TERMS = 40
+N_SHARES = 2000
+"""Shares by which functions of ranks are integrated."""
+
 _NOTHING = 1e-3  # of the variance of ranks or scores, which is 1 without ties
 _POINTS = 200  # of a point mass, by which it is integrated over
 _LARGEST = 0.995
@@ -51,20 +54,20 @@ def rank_coefficients(cuts: npt.ArrayLike | None) -> Array:
 
 
 def score_coefficients(cuts: npt.ArrayLike | None, error: float = 0.0) -> Array:
-    """Return coefficients of normal scores of noisy ranks, (40,); cuts: `rank_coefficients`."""
+    """Return coefficients of scores of noisy ranks, (40,), means where values are equal.
+
+    The first is the correlation of these scores with the latent. Shapes: cuts as for
+    `rank_coefficients`.
+    """
     if cuts is None and error == 0:  # the score is the latent itself
         found = np.zeros(N_TERMS)
         found[0] = 1.0
         return found
-    middles, scores = noisy_scores(error)
+    middles, scores = noisy_scores(error, cuts)
     if cuts is None:
         return hermite(ndtri(middles)) @ scores / len(scores)
     if np.ndim(cuts) == 2:
-        scores = scores.copy()
-        for start, end in np.asarray(cuts, dtype=np.float64):
-            inside = (middles > start) & (middles < end)
-            if inside.any():
-                scores[inside] = scores[inside].mean()
+        scores = _within_ties(scores, cuts)
         return hermite(ndtri(middles)) @ scores / len(scores)
     # The mean score over a level's share, from the integral of the score over all shares below.
     shares = np.concatenate([[0.0], np.asarray(cuts, dtype=np.float64), [1.0]])
@@ -75,14 +78,38 @@ def score_coefficients(cuts: npt.ArrayLike | None, error: float = 0.0) -> Array:
     return step_coefficients(np.diff(means), cuts)
 
 
-def noisy_scores(error: float) -> tuple[Array, Array]:
-    """Return shares, (2000,), and mean normal scores there after noise, of variance 1 with it."""
-    middles = (np.arange(2000) + 0.5) / 2000
+def tied_scores(cuts: npt.ArrayLike | None, n: int = N_SHARES) -> Array:
+    """Return normal scores of n ranks, means where values are equal, (n,).
+
+    Equal values are ranked in random order: only their mean tells of the latent.
+    """
+    return _within_ties(ndtri((np.arange(n) + 0.5) / n), cuts)
+
+
+def _within_ties(scores: Array, cuts: npt.ArrayLike | None) -> Array:
+    """Return scores of equal shares of samples, means where values are equal, (n,)."""
+    if cuts is None:
+        return scores
+    ends = np.asarray(cuts, dtype=np.float64)
+    if ends.ndim == 1:
+        ends = np.column_stack([np.append(0.0, ends), np.append(ends, 1.0)])
+    tied = scores.copy()
+    for first, after in np.rint(ends * len(scores)).astype(np.int64):
+        if after > first:
+            tied[first:after] = scores[first:after].mean()
+    return tied
+
+
+def noisy_scores(error: float, cuts: npt.ArrayLike | None = None) -> tuple[Array, Array]:
+    """Return shares, (2000,), and mean scores there after noise, of variance 1 with it."""
+    middles = (np.arange(N_SHARES) + 0.5) / N_SHARES
     if error == 0:
-        return middles, ndtri(middles)
+        tied = tied_scores(cuts)
+        return middles, tied / max(float(tied.std()), _NOTHING)
     noisy = (middles[:, None] + error * ndtri((np.arange(101) + 0.5) / 101)).reshape(-1)
     scores = np.empty(len(noisy))
-    scores[np.argsort(noisy)] = ndtri((np.arange(len(noisy)) + 0.5) / len(noisy))
+    tied = tied_scores(cuts, len(noisy))
+    scores[np.argsort(noisy)] = tied / max(float(tied.std()), _NOTHING)
     found: Array = scores.reshape(len(middles), -1).mean(axis=1)
     return middles, found
 

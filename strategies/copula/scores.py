@@ -19,18 +19,33 @@ observed of the column,
 
 have the same expectation (missing at random), and the latter increases in h. To condition on later
 columns, too, would be wrong: that a row has them may depend on this one.
+
+Equal values are ranked in random order, and noise is in all ranks. So a rank tells of its latent by
+a score, the mean where values are equal (`tied_scores`), whose correlation with the latent is g
+below 1. Correlations R are those of these scores, on which rows are conditioned; a latent has 1 / g
+times their covariances with it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import solve_triangular
 from scipy.special import ndtr, ndtri
 
 from flwr_vertical.arrays import Array, Integers
+from strategies.copula.correlation import nearest_correlation
+from strategies.copula.rank_to_normal import N_SHARES, tied_scores
 
 _GRID = np.linspace(-5.5, 5.5, 111)
+_NOTHING = 1e-9
+_LEAST_VARIANCE = 0.25  # of scores, where rows that both columns have are alike
 _MOST_ROWS = 4000  # conditional means enter H as a sample of at most so many
+_LEAST_SHARE = 1e-8
+_PASSES = 3  # by which shares of levels settle
+_LARGEST = 0.95  # correlation of two columns, at first
+_EXPLAINED = 0.98  # of a latent's variance, by those of other columns
 
 
 @dataclass
@@ -42,6 +57,41 @@ class Scores:
     order: list[Integers]
     # (columns, rows): columns that are observed together, and the samples where just these are
     patterns: list[tuple[Integers, Integers]]
+    # (p,): where equal values begin and end, as for `score_coefficients`
+    ties: Sequence[Array | None]
+    # (p,): what noise leaves of the correlations of latents with what ranks tell
+    kept: Array
+
+    def told(self, j: int) -> Array:
+        """Return what ranks tell of the latents of column j, (n_samples,): see `tied_scores`."""
+        ties, z = self.ties[j], self.z[:, j]
+        if ties is None:
+            return z
+        seen = ~np.isnan(z)
+        found = np.full(len(z), np.nan)
+        of_share = tied_scores(self.probability(j, ties))
+        found[seen] = of_share[(ndtr(z[seen]) * N_SHARES).astype(np.int64)]
+        return found / max(float(of_share.std()), _NOTHING)
+
+    def correlations(self) -> Array:
+        """Return correlations of what ranks tell, pair by pair over the rows that both have."""
+        told = np.column_stack([self.told(j) for j in range(len(self.ties))])
+        seen = ~np.isnan(told)
+        mask, filled = seen.astype(np.float64), np.where(seen, told, 0.0)
+        joint = np.maximum(mask.T @ mask, 2.0)
+        means = filled.T @ mask / joint  # [j, l]: of column j over the rows that l has
+        own = np.maximum((filled**2).T @ mask / joint - means**2, _LEAST_VARIANCE)
+        covariance = filled.T @ filled / joint - means * means.T
+        # What decides which rows are seen changes variances, but not a regression on it: that of
+        # the column with fewer rows on the other holds in all rows (Pearson, Lawley). There the
+        # variance of levels is 1 by their map, which these correlations are to be found with again.
+        slopes = covariance / own.T
+        variance = np.maximum(own + slopes**2 * (1 - own.T), _LEAST_VARIANCE)
+        levels = np.array([ties is not None for ties in self.ties])[:, None]
+        found = np.clip(slopes / np.sqrt(np.where(levels, 1.0, variance)), -_LARGEST, _LARGEST)
+        found = np.where(np.diag(joint)[:, None] <= np.diag(joint), found, found.T)
+        np.fill_diagonal(found, 1.0)
+        return np.asarray(found)
 
     def observed_share(self, j: int, probability: Array) -> Array:
         """Return the inverse of H of column j: how many of the observed lie below a quantile."""
@@ -67,7 +117,12 @@ def middles(n: int) -> Array:
     return (np.arange(n) + 0.5) / n
 
 
-def start_scores(ranks: npt.NDArray[np.int32], rng: np.random.Generator) -> Scores:
+def start_scores(
+    ranks: npt.NDArray[np.int32],
+    ties: Sequence[Array | None],
+    kept: Array,
+    rng: np.random.Generator,
+) -> Scores:
     """Give perturbed ranks, (n_samples, p), 0 = missing, their normal scores."""
     z = np.full(ranks.shape, np.nan)
     order = []
@@ -81,25 +136,61 @@ def start_scores(ranks: npt.NDArray[np.int32], rng: np.random.Generator) -> Scor
     patterns = [
         (np.flatnonzero(columns), rows) for columns, rows in zip(seen_all, groups, strict=True)
     ]
-    return Scores(z, order, [(columns, rows) for columns, rows in patterns if len(columns)])
+    patterns = [(columns, rows) for columns, rows in patterns if len(columns)]
+    return Scores(z, order, patterns, ties, kept)
 
 
 def fit_maps(scores: Scores, omega: Array) -> None:
-    """Solve for each column's function h in place, given the scores' correlations, (p, p)."""
+    """Solve for each column's function h in place, given R, (p, p)."""
     chain = _Chain(scores, omega)
     for j in chain.columns:
         rows = scores.order[j]
         if len(rows) < len(scores.z):  # else what is observed is the whole
-            mean, spread = chain.conditional(j)
-            mean, spread = mean[rows], spread[rows]
-            # The sum over rows changes slowly with them, so a systematic sample is enough.
-            kept = np.arange(0, len(rows), -(-len(rows) // _MOST_ROWS))
-            share = np.zeros(len(_GRID))
-            for block in np.array_split(kept, 4):
-                share += ndtr((_GRID - mean[block, None]) / spread[block, None]).sum(axis=0)
-            share = share / len(kept) + 1e-9 * _GRID  # increasing at the ends, too
-            scores.z[rows, j] = np.interp(middles(len(rows)), share, _GRID)
-        chain.condition_on(j, scores.z)
+            _fit_map(scores, j, *chain.predicted(j))
+        chain.condition_on(j, scores.told(j))
+
+
+def _fit_map(scores: Scores, j: int, mean: Array, spread: Array) -> None:
+    """Solve for h of column j, given what other columns say of its scores, (n_samples,) each."""
+    told, rows = 1 - spread**2, scores.order[j]
+    scale = np.full(len(mean), 1 / scores.kept[j])  # from what ranks tell to the latent
+    for _ in range(1 if scores.ties[j] is None else _PASSES):
+        scale = np.minimum(scale, np.sqrt(_EXPLAINED / np.maximum(told, _NOTHING)))
+        latent = mean * scale, np.sqrt(1 - told * scale**2)
+        of_rows = latent[0][rows], latent[1][rows]
+        wanted = np.interp(middles(len(rows)), _shares_below(*of_rows), _GRID)
+        # Latents of all rows are normal, but their means need not be, of levels least of all.
+        below = np.interp(wanted, _GRID, _shares_below(*latent))
+        scores.z[rows, j] = ndtri(np.clip(below, _LEAST_SHARE, 1 - _LEAST_SHARE))
+        if scores.ties[j] is not None:
+            # Levels must follow from what others say as much as they do, however strongly.
+            of_grid = np.interp(_GRID, wanted, scores.told(j)[rows])
+            made = _expected(*latent, of_grid) * scores.kept[j]
+            centred = mean[_sample(len(mean))] - mean.mean()
+            follows = float(centred @ made)
+            if follows > 0:
+                scale = scale * float(centred @ centred) / follows
+
+
+def _sample(n: int) -> Integers:
+    """Return row numbers: sums over rows change slowly with them, so few are enough."""
+    return np.arange(0, n, -(-n // _MOST_ROWS))
+
+
+def _expected(mean: Array, spread: Array, of_grid: Array) -> Array:
+    """Return expected values of a function of scores, given on the grid; by sampled row."""
+    kept, ends = _sample(len(mean)), (_GRID[1:] + _GRID[:-1]) / 2
+    above = ndtr((mean[kept, None] - ends) / spread[kept, None])
+    return np.asarray(of_grid[0] + above @ np.diff(of_grid))
+
+
+def _shares_below(mean: Array, spread: Array) -> Array:
+    """Return the expected shares of scores below each point of the grid, increasing."""
+    kept = _sample(len(mean))
+    share = np.zeros(len(_GRID))
+    for block in np.array_split(kept, 4):
+        share += ndtr((_GRID - mean[block, None]) / spread[block, None]).sum(axis=0)
+    return np.asarray(share / len(kept) + 1e-9 * _GRID)  # increasing at the ends, too
 
 
 def draw_scores(scores: Scores, omega: Array, rng: np.random.Generator) -> Array:
@@ -111,14 +202,14 @@ def draw_scores(scores: Scores, omega: Array, rng: np.random.Generator) -> Array
 
     Shapes: returns (n_samples, p): complete.
     """
-    drawn = Scores(scores.z.copy(), scores.order, scores.patterns)
+    drawn = replace(scores, z=scores.z.copy())
     chain = _Chain(drawn, omega)
     for j in chain.columns:
         rows = drawn.order[j]
         mean, spread = chain.conditional(j)
         drawn.z[rows, j] = _sweep(drawn.z[rows, j], mean[rows], spread[rows], rng)
-        chain.condition_on(j, drawn.z)
-    return fill_missing(drawn, omega, rng)
+        chain.condition_on(j, drawn.z[:, j])
+    return fill_missing(drawn.z, scores.patterns, omega, rng)
 
 
 def _sweep(z: Array, mean: Array, spread: Array, rng: np.random.Generator) -> Array:
@@ -151,10 +242,15 @@ def truncated_normal(
     return np.clip(value, low, high)
 
 
-def fill_missing(scores: Scores, omega: Array, rng: np.random.Generator | None) -> Array:
+def fill_missing(
+    z: Array,
+    patterns: list[tuple[Integers, Integers]],
+    omega: Array,
+    rng: np.random.Generator | None,
+) -> Array:
     """Draw the scores of missing cells given the row's others (or take the means, without rng)."""
-    z = scores.z.copy()
-    for columns, rows in scores.patterns:
+    z = z.copy()
+    for columns, rows in patterns:
         gone = np.setdiff1d(np.arange(z.shape[1]), columns)
         if not len(gone):
             continue
@@ -170,16 +266,19 @@ def fill_missing(scores: Scores, omega: Array, rng: np.random.Generator | None) 
     return z
 
 
-def second_moments(scores: Scores, omega: Array) -> Array:
+def second_moments(scores: Scores, omega: Array, least: float) -> Array:
     """Return expected second moments of complete scores as correlations (an EM step)."""
-    z = fill_missing(scores, omega, None)
+    told = np.column_stack([scores.told(j) for j in range(len(omega))])
+    z = fill_missing(told, scores.patterns, omega, None)
     total = z.T @ z
     for columns, rows in scores.patterns:
         gone = np.setdiff1d(np.arange(z.shape[1]), columns)
         if len(gone):
             total[np.ix_(gone, gone)] += len(rows) * _regression(omega, gone, columns)[1]
-    scale = np.sqrt(np.diag(total))
-    return np.asarray(total / np.outer(scale, scale))
+    # Variances are 1 by the maps; those of levels that are rarer among what is seen are smaller.
+    total /= len(z)
+    np.fill_diagonal(total, 1.0)
+    return nearest_correlation(total, least)
 
 
 def _regression(omega: Array, gone: Integers, seen: Integers) -> tuple[Array, Array]:
@@ -199,8 +298,15 @@ class _Chain:
 
     def __init__(self, scores: Scores, omega: Array) -> None:
         counts = np.array([len(rows) for rows in scores.order])
-        order = np.argsort(-counts, kind="stable")
+        _, block = np.unique(np.isnan(scores.z), axis=1, return_inverse=True)
+        order = np.lexsort((block, -counts))
         self.columns: list[int] = order.tolist()
+        # Columns that the same rows have: none decides whether another is seen.
+        blocks = block[order].tolist()
+        self._before = {
+            j: order[: blocks.index(b)] for j, b in zip(self.columns, blocks, strict=True)
+        }
+        self._omega = omega
         self._n_samples = len(scores.z)
         self._parts: list[_Part] = []
         for columns, rows in scores.patterns:
@@ -210,7 +316,7 @@ class _Chain:
             self._parts.append(_Part(rows, place, factor, np.zeros((len(rows), len(own)))))
 
     def conditional(self, j: int) -> tuple[Array, Array]:
-        """Return mean and standard deviation of column j, by sample."""
+        """Return mean and standard deviation of column j, by sample that has it."""
         mean, spread = np.zeros(self._n_samples), np.ones(self._n_samples)
         for part in self._parts:
             if (at := part.place.get(j)) is not None:
@@ -218,12 +324,24 @@ class _Chain:
                 spread[part.rows] = part.factor[at, at]
         return mean, spread
 
+    def predicted(self, j: int) -> tuple[Array, Array]:
+        """Return mean and standard deviation of column j given columns that other rows have."""
+        mean, spread = np.zeros(self._n_samples), np.ones(self._n_samples)
+        for part in self._parts:
+            own = [k for k in self._before[j] if k in part.place]
+            n = len(own)
+            cross = self._omega[own, j]
+            weights = solve_triangular(part.factor[:n, :n], cross, lower=True)
+            mean[part.rows] = part.innovations[:, :n] @ weights
+            spread[part.rows] = np.sqrt(max(1 - float(weights @ weights), _NOTHING))
+        return mean, spread
+
     def condition_on(self, j: int, z: Array) -> None:
-        """Let the columns after j know its scores."""
+        """Let the columns after j know its scores, (n_samples,)."""
         for part in self._parts:
             if (at := part.place.get(j)) is not None:
                 mean = part.innovations[:, :at] @ part.factor[at, :at]
-                part.innovations[:, at] = (z[part.rows, j] - mean) / part.factor[at, at]
+                part.innovations[:, at] = (z[part.rows] - mean) / part.factor[at, at]
 
 
 @dataclass(frozen=True)

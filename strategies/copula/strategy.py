@@ -28,16 +28,16 @@ import numpy as np
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array
 from flwr_vertical.settings import setting
-from strategies.copula.correlation import Observed
+from strategies.copula.correlation import Observed, least_eigenvalue, nearest_correlation
 from strategies.copula.latent import (
     following_levels,
     fresh_levels,
     latent_from_scores,
     latent_matrix,
-    score_matrix,
+    observed_scores,
 )
 from strategies.copula.party import REARRANGED
-from strategies.copula.scores import fit_maps, second_moments, start_scores
+from strategies.copula.scores import fit_maps, second_moments
 from strategies.copula.synthesis import CopulaSynthesis
 
 _SHARED = (
@@ -78,10 +78,13 @@ _REARRANGED = (
     ),
 )
 
+_FITS = 3  # of maps and correlations of levels, which depend on each other
+
 
 class VCDS(CopulaSynthesis):
-    """Vertical copula-based data sanitisation, for blocks missing completely at random.
+    """Synthetic tables by a copula; epsilon is per value of a column, not per person.
 
+    Vertical copula-based data sanitisation (Algorithm 1), for blocks missing completely at random.
     Every party ends with a synthetic table of its own columns, the server with synthetic labels;
     row i belongs together everywhere. Rows are drawn afresh, so none belongs to anybody.
 
@@ -149,11 +152,13 @@ class _Rearrangeable(CopulaSynthesis):
         self, observed: Observed, rows: int, rng: np.random.Generator, result: Result
     ) -> Array:
         correlations = self._correlate(observed, result)
-        scores = start_scores(observed.ranks, rng)
-        matrix = score_matrix(correlations)
-        fit_maps(scores, matrix)
+        scores = observed_scores(observed, rng)
+        least = least_eigenvalue(len(observed.n), float(correlations.n_joint.min()))
+        for _ in range(_FITS):
+            matrix = nearest_correlation(scores.correlations(), least)
+            fit_maps(scores, matrix)
         for iteration in range(self._updates):
-            before, matrix = matrix, second_moments(scores, matrix)
+            before, matrix = matrix, second_moments(scores, matrix, least)
             fit_maps(scores, matrix)
             change = float(np.abs(matrix - before).max())
             result.history.append({"iteration": iteration + 1, "largest_change": change})
@@ -182,7 +187,7 @@ class _Rearrangeable(CopulaSynthesis):
 
 
 class EVCDS(_Rearrangeable):
-    """VCDS with margins that hold if blocks are missing at random (Algorithm 2).
+    """VCDS with margins that hold if blocks are missing at random; epsilon is per value.
 
     Which blocks are missing may depend on labels and on what other parties observe. Margins are
     corrected by latent scores; the correlation matrix is that of VCDS.
@@ -192,7 +197,7 @@ class EVCDS(_Rearrangeable):
 
 
 class IEVCDS(_Rearrangeable):
-    """EVCDS whose correlation matrix, too, holds if blocks are missing at random (Algorithm 3).
+    """EVCDS with correlations that hold if blocks are missing at random; epsilon is per value.
 
     Latent scores, their correlation matrix and the missing scores' expectations are computed in
     turn, by the server alone: the privacy spent is that of one release, epsilon_1 + epsilon_2,

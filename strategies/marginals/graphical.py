@@ -93,9 +93,9 @@ class JunctionTree:
         return [self.sizes[v] if v in columns else 1 for v in among]
 
 
-def largest_clique(sizes: Sequence[int], sets: Sequence[Clique]) -> int:
-    """Return how many cells the largest clique of a junction tree of these sets has."""
-    return max(prod(sizes[v] for v in clique) for clique in _eliminate(sizes, sets))
+def model_cells(sizes: Sequence[int], sets: Sequence[Clique]) -> int:
+    """Return how many cells the cliques of a junction tree of these sets have together."""
+    return sum(prod(sizes[v] for v in clique) for clique in _eliminate(sizes, sets))
 
 
 def _eliminate(sizes: Sequence[int], sets: Sequence[Clique]) -> list[frozenset[int]]:

@@ -24,14 +24,15 @@ from strategies.marginals.graphical import (
     Counted,
     GraphicalModel,
     average,
-    largest_clique,
+    model_cells,
 )
 
-_CELLS = 50_000  # of a clique, at most
+_CELLS = 100_000  # of all cliques, at most
 _SURE = 2.0  # deviations of noise by which a pair must be wrong
-_PASSES = 16  # in which AIM adds pairs
+_PASSES = 8  # in which AIM adds pairs
 _SHIFTED = 4.0  # deviations of noise by which rows must differ
 _MOST_WEIGHT = 4.0
+_LEAST = 1e-3  # share of a level, for its weight
 _SCALED = 5  # times that rows and columns are scaled
 _FITTED = 40  # steps while pairs are added
 
@@ -106,14 +107,7 @@ def corrected(opened: Opened, pairs: Mapping[Clique, Counted]) -> dict[Clique, C
                 best, surest = v, sure
         if best < 0:
             continue
-        least = 1e-3
-        weight = np.maximum(whole[best].shares, least) / np.maximum(over[best].shares, least)
-        weight = np.clip(weight, 1 / _MOST_WEIGHT, _MOST_WEIGHT)
-        goal = {}
-        for u in own:
-            pair = (min(u, best), max(u, best))
-            table = pairs[pair].shares if pair[0] == best else pairs[pair].shares.T
-            goal[u] = _positive((weight[:, None] * table).sum(axis=0))
+        goal = {u: _over_all(pairs, u, best, whole[best], over[best]) for u in own}
         for both, counted in pairs.items():
             if both[0] in own or both[1] in own:
                 ends = [goal[v] if v in own else _positive(whole[v].shares) for v in both]
@@ -160,7 +154,7 @@ def chosen_pairs(
             # What one pair explains, another of the same column may no longer get wrong.
             if touched & set(pair):
                 continue
-            if largest_clique(opened.sizes, [*chosen, *added, pair]) <= _CELLS:
+            if model_cells(opened.sizes, [*chosen, *added, pair]) <= _CELLS:
                 added.append(pair)
                 touched |= set(pair)
             if len(added) * 4 >= len(opened.sizes):
@@ -200,6 +194,23 @@ def _whole(opened: Opened, pairs: Mapping[Clique, Counted]) -> dict[int, Counted
             told = [_sums(table, t.index(v)) for t, table in inside.items() if v in t]
             found[v] = average([opened.shares((v,), *opened.columns[v]), *told])
     return found
+
+
+def _over_all(
+    pairs: Mapping[Clique, Counted], u: int, v: int, whole: Counted, over: Counted
+) -> Array:
+    """Return the distribution of column u over all rows, if rows are missing by column v.
+
+    What weighing by v changes is drawn to nothing as far as noise explains it.
+    """
+    held = average([_sums(table, pair.index(u)) for pair, table in pairs.items() if u in pair])
+    table = pairs[min(u, v), max(u, v)]
+    by_v = table.shares if v < u else table.shares.T
+    weight = np.maximum(whole.shares, _LEAST) / np.maximum(over.shares, _LEAST)
+    change = (np.clip(weight, 1 / _MOST_WEIGHT, _MOST_WEIGHT) - 1.0) @ by_v
+    noise = float(np.square(weight - 1.0).sum()) * table.sigma**2 * len(change)
+    kept = max(0.0, 1.0 - noise / max(float(np.square(change).sum()), 1e-300))
+    return _positive(held.shares + kept * change)
 
 
 def _fitted_to(table: Counted, ends: Sequence[Array]) -> Counted:

@@ -330,8 +330,8 @@ class AIM(_Marginals):
     """MST that adds the pairs of columns which its model gets most wrong.
 
     After McKenna, Mullins, Sheldon and Miklau (2022). Pairs are added while noise does not explain
-    what the model gets wrong and no clique has more than 50,000 cells; then all are counted again
-    in one round.
+    what the model gets wrong and its cliques have at most 100,000 cells together; then all are
+    counted again in one round.
 
     Examples
     --------

@@ -5,7 +5,6 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import norm
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, PartyError
@@ -121,8 +120,8 @@ def test_scores_of_an_indicator_differ_as_stated(error):
     rng = np.random.default_rng(0)
     held = np.arange(100_000) < 20_000
     ranks = held / 2 + error * rng.standard_normal(len(held)) + 1e-9 * rng.random(len(held))
-    scores = norm.ppf((ranks.argsort().argsort() + 0.5) / len(held))
-    found = scores[held].mean() - scores[~held].mean()
+    above = ranks.argsort().argsort() >= 0.8 * len(held)
+    found = (above[held].mean() - above[~held].mean()) / above.std()
     assert indicator_gap(0.2, error) == pytest.approx(found, abs=0.02)
 
 
@@ -238,9 +237,8 @@ def test_shares_are_corrected_for_what_is_missing(tables):
         for method in METHODS
     }  # fmt: skip
     assert off["vcds"] > 0.15
-    # In part: which level a rank shows is uncertain to scores, which have ties in a random order.
-    assert off["evcds"] < 0.8 * off["vcds"]
-    assert off["ievcds"] < 0.75 * off["vcds"]
+    assert off["evcds"] < 0.4 * off["vcds"]
+    assert off["ievcds"] < 0.4 * off["vcds"]
 
 
 @pytest.mark.parametrize("missing", ["pairwise", "complete-case", "impute"])
