@@ -73,12 +73,12 @@ STUDIES: dict[str, Entry] = {
         keeps=True,
     ),
     "synthesis": Entry(
-        summary="Synthetic tables on real columns: margins and quality, nothing stated",
+        summary="Synthetic tables on real columns: margins, quality, MST and AIM, attacks",
         module="simulations.synthesis.study",
         description="Makes synthetic tables of Bank Marketing, German Credit, motor data (bank/, "
-        "german/, motor/) and generated columns, measures and attacks them. The full study takes "
-        "some three minutes of processor time; what docs/records has is not run again. --quick "
-        "takes some seconds.",
+        "german/, motor/), Adult where it is (adult/) and generated columns, measures and attacks "
+        "them. The full study takes an hour of processor time; what docs/records has is not run "
+        "again. --quick takes some seconds.",
         writes=True,
         keeps=True,
     ),

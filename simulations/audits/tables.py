@@ -8,7 +8,7 @@ from simulations.audits.mechanism import Mechanism, each_run
 from strategies.copula.margins import Domain
 from strategies.marginals.budget import LEVELS, UNIT, Budget
 from strategies.marginals.domain import bins_of, levels_of, noisy
-from strategies.marginals.party import PairTables
+from strategies.marginals.tables import PairTables
 
 EPSILON, DELTA = 2.0, 0.05  # as large as those of `sums`, so that outcomes are not rare
 

@@ -26,10 +26,13 @@ from strategies.copula import margins, ranks, tree
 from strategies.copula.margins import Domain
 from strategies.copula.ranks import Flip
 from strategies.copula.release import ReleaseBudget, make_release
+from strategies.marginals import domain
+from strategies.marginals import tables as pair_tables
 
 pytestmark = pytest.mark.slow
 
 RUNS = 4000
+SEEN_BY_A_PARTY = "mst, aim: a table of two parties, seen by one that takes its own noise off"
 MECHANISMS = all_by_name()
 # Replayed below, which says more and costs less; `python -m simulations audits` runs all.
 REPLAYED_ONLY = {*(name for name, *_ in counts.MARGINS)} | {
@@ -72,7 +75,7 @@ def half_gaussian(sigma, count, stream):
         ("noisy sums: one party's noise", noise_module, "gaussian_integers", half_gaussian),
         ("ranks of four rows", releases, "_OF_FOUR", Flip.of(1.0)),
         ("mst, aim: counts of a column's levels", domain, "gaussian_integers", half_gaussian),
-        (OF_A_PAIR, PairTables, "gaussian_integers", half_gaussian),
+        (SEEN_BY_A_PARTY, pair_tables, "gaussian_integers", half_gaussian),
     ],
 )
 def test_half_the_noise_is_found_out(name, module, function, broken, monkeypatch):
