@@ -132,11 +132,11 @@ def chosen_pairs(
         Whether pairs are added to the forest, as AIM does.
     """
     outer = {p: np.outer(columns[p[0]].shares, columns[p[1]].shares) for p in pairs}
-    scores = {p: _wrong(table, outer[p]) for p, table in pairs.items()}
+    scores = {p: _surely_wrong(table, outer[p]) for p, table in pairs.items()}
     chosen, part = [], list(range(len(opened.sizes)))
-    for pair in sorted(scores, key=lambda p: scores[p][0], reverse=True):
+    for pair in sorted(scores, key=lambda p: scores[p], reverse=True):
         here, there = part[pair[0]], part[pair[1]]
-        if here != there and scores[pair][0] > _SURE * scores[pair][1]:
+        if here != there and scores[pair] > _SURE:
             chosen.append(pair)
             part = [there if of == here else of for of in part]
     if not adaptive:
@@ -146,13 +146,12 @@ def chosen_pairs(
     model.fit({**singles, **{p: pairs[p] for p in chosen}}, steps=_FITTED)
     for _ in range(_PASSES):
         fitted = model.pairs()
-        wrong = {p: _wrong(pairs[p], fitted[p]) for p in pairs if p not in chosen}
-        wrong = {p: score for p, score in wrong.items() if score[0] > _SURE * score[1]}
+        wrong = {p: _surely_wrong(pairs[p], fitted[p]) for p in pairs if p not in chosen}
         added: list[Clique] = []
         touched: set[int] = set()
-        for pair in sorted(wrong, key=lambda p: wrong[p][0], reverse=True):
+        for pair in sorted(wrong, key=lambda p: wrong[p], reverse=True):
             # What one pair explains, another of the same column may no longer get wrong.
-            if touched & set(pair):
+            if touched & set(pair) or wrong[pair] <= _SURE:
                 continue
             if model_cells(opened.sizes, [*chosen, *added, pair]) <= _CELLS:
                 added.append(pair)
@@ -172,11 +171,11 @@ def all_pairs(n_columns: int) -> list[Clique]:
     return list(combinations(range(n_columns), 2))
 
 
-def _wrong(table: Counted, fitted: Array) -> tuple[float, float]:
-    """Return by how much a table differs beyond noise, in shares, and the deviation of that."""
-    cells = table.shares.size
-    gap = float(np.abs(table.shares - fitted).sum()) - cells * table.sigma * np.sqrt(2 / np.pi)
-    return gap, float(table.sigma * np.sqrt(cells * (1 - 2 / np.pi)))
+def _surely_wrong(table: Counted, fitted: Array) -> float:
+    """Return by how many deviations of noise a table's squared error is above that of noise."""
+    cells, noise = table.shares.size, table.sigma**2
+    error = float(np.square(table.shares - fitted).sum())
+    return float((error - cells * noise) / (noise * np.sqrt(2.0 * cells)))
 
 
 def _sums(table: Counted, axis: int) -> Counted:
