@@ -84,18 +84,16 @@ def corrected(opened: Opened, pairs: Mapping[Clique, Counted]) -> dict[Clique, C
     For each such party, the column of the others whose distribution over its rows differs most
     from that over all rows gives the weights; none does if noise explains the difference.
     """
-    lacking = [p for p in range(opened.held.shape[1]) if not opened.held[:, p].all()]
     whole = _whole(opened, pairs)
-    found = dict(pairs)
-    for party in lacking:
+    goals = {v: _positive(column.shares) for v, column in whole.items()}
+    weighted: set[int] = set()
+    for party in np.flatnonzero(~opened.held.all(axis=0)).tolist():
         own = [v for v, owner in enumerate(opened.owner) if owner == party]
         n_held = max(int(opened.held[:, party].sum()), 1)
         best, surest = -1, _SHIFTED
         over: dict[int, Counted] = {}
         for v in whole:
             with_own = [t for t in pairs if v in t and (t[0] in own or t[1] in own)]
-            if not with_own:
-                continue
             over[v] = average([_sums(pairs[t], t.index(v)) for t in with_own])
             size = opened.sizes[v]
             # Of the noise, and of rows that are missing whoever they are of.
@@ -105,14 +103,15 @@ def corrected(opened: Opened, pairs: Mapping[Clique, Counted]) -> dict[Clique, C
             sure = (gap - size) / np.sqrt(2.0 * size)
             if sure > surest:
                 best, surest = v, sure
-        if best < 0:
-            continue
-        goal = {u: _over_all(pairs, u, best, whole[best], over[best]) for u in own}
-        for both, counted in pairs.items():
-            if both[0] in own or both[1] in own:
-                ends = [goal[v] if v in own else _positive(whole[v].shares) for v in both]
-                found[both] = _fitted_to(counted, ends)
-    return found
+        if best >= 0:
+            # Over the party's rows, not those that another one lacks, too.
+            here = {t: table for t, table in pairs.items() if set(t) <= {*own, *whole}}
+            goals |= {u: _over_all(here, u, best, whole[best], over[best]) for u in own}
+            weighted |= set(own)
+    return {
+        pair: _fitted_to(table, [goals.get(v) for v in pair]) if weighted & set(pair) else table
+        for pair, table in pairs.items()
+    }
 
 
 def chosen_pairs(
@@ -212,16 +211,18 @@ def _over_all(
     return _positive(held.shares + kept * change)
 
 
-def _fitted_to(table: Counted, ends: Sequence[Array]) -> Counted:
+def _fitted_to(table: Counted, ends: Sequence[Array | None]) -> Counted:
     """Scale rows and columns of a table by what makes its positive part add up as it should."""
     positive = np.maximum(table.shares, 0.0)
-    factors = [np.ones(len(goal)) for goal in ends]
-    # A row that is no more than noise tells nothing of its factor.
-    sure = [_sums(table, axis).sigma * _SURE for axis in (0, 1)]
+    factors = [np.ones(size) for size in table.shares.shape]
     for _ in range(_SCALED):
         for axis, goal in enumerate(ends):
+            if goal is None:  # of a party that lacks rows, too
+                continue
             sums = (positive * np.outer(*factors)).sum(axis=1 - axis) / factors[axis]
-            found = np.where(sums > sure[axis], goal / np.maximum(sums, 1e-12), 1.0)
+            # A row that is no more than noise tells nothing of its factor.
+            sure = sums > _SURE * _sums(table, axis).sigma
+            found = np.where(sure, goal / np.maximum(sums, 1e-12), 1.0)
             factors[axis] = np.clip(found, 1 / _MOST_WEIGHT, _MOST_WEIGHT)
     return Counted(table.shares * np.outer(*factors), table.sigma)
 

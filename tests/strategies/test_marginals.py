@@ -171,6 +171,7 @@ def tables_of(seed=3, n=N, lacking=None):
     if lacking == "MAR":
         chance = 1 / (1 + np.exp(-(age - 50) / 6))
         parties["court"] = parties["court"][rng.random(n) > 0.7 * chance]
+        parties["town"] = parties["town"][rng.random(n) > 0.5 * chance]
     return frame, parties
 
 
@@ -196,7 +197,7 @@ def told():
 
 def test_tables_of_two_parties_are_those_of_the_joined_table(told):
     _, frame, parties, seen, _ = told
-    both = frame.loc[parties["court"].index]
+    both = frame.loc[parties["court"].index.intersection(parties["town"].index)]
     table = seen[False][1, 3].shares * len(both)  # level and flag: all their levels are kept
     expected = pd.crosstab(both["level"], both["flag"]).loc[sorted(["low", "mid", "high"])]
     np.testing.assert_allclose(table, expected, atol=0.7)
@@ -228,6 +229,9 @@ def test_rows_missing_at_random_are_made_up_for(told):
     held = parties["court"]["visits"].mean()
     assert held < frame["visits"].mean() - 0.2
     assert abs(result.tables["court"]["visits"].mean() - frame["visits"].mean()) < 0.06
+    flags = frame["flag"] == "yes"
+    assert flags[parties["town"].index].mean() < flags.mean() - 0.02
+    assert abs((result.tables["town"]["flag"] == "yes").mean() - flags.mean()) < 0.015
     opened = seen["opened"]
     kept = corrected(opened, seen[False])
     high = one_way(opened, kept)[1].shares
