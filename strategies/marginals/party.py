@@ -130,7 +130,7 @@ class MarginalsParty(Party):
         names: Names,
         n_columns: Annotated[list[Annotated[int, Within(1, _WIDEST)]], Within("names", "names")],
         sizes: Annotated[Indices, Shape(None), Within(1, _WIDEST)],
-        tags: Annotated[list[bytes], Within(0, "names")],
+        tags: Annotated[list[bytes], Within("names", "names")],
         pairs: Annotated[Indices, Shape(None, 2), Within(0, "sizes - 1")],
         chosen: bool,
     ) -> Summands:
