@@ -243,6 +243,8 @@ def people_notes(part: dict[str, Any]) -> list[str]:
         "Three parties have a third of the columns each, in their order. Missing: the second lacks "
         "a third of its rows, by chance (MCAR) or the likelier the larger the first party's first "
         "column is (MAR).",
+        "A person's epsilon is shared by all columns and pairs, a value's is not: with few rows or "
+        "at epsilon 1, `vcds` and `evcds` are expected to be ahead, most of all on German Credit.",
         "Central tables are by dpmm 0.1.9 from all columns at one place, with the same epsilon and "
         "delta. Its guarantee is for a row that is there or not, ours for one whose values are "
         "replaced, which is the stricter one. `simulations/synthesis/dpmm_tables.py` makes them in "
