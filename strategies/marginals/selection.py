@@ -28,7 +28,7 @@ from strategies.marginals.graphical import (
 )
 
 _CELLS = 100_000  # of all cliques, at most
-_SURE = 2.0  # deviations of noise by which a pair must be wrong
+_LIKELY, _SURE = 1.0, 2.0  # deviations of noise by which a pair is wrong: of the forest, beyond
 _PASSES = 8  # in which AIM adds pairs
 _SHIFTED = 4.0  # deviations of noise by which rows must differ
 _MOST_WEIGHT = 4.0
@@ -135,7 +135,7 @@ def chosen_pairs(
     chosen, part = [], list(range(len(opened.sizes)))
     for pair in sorted(scores, key=lambda p: scores[p], reverse=True):
         here, there = part[pair[0]], part[pair[1]]
-        if here != there and scores[pair] > _SURE:
+        if here != there and scores[pair] > _LIKELY:
             chosen.append(pair)
             part = [there if of == here else of for of in part]
     if not adaptive:
@@ -224,7 +224,9 @@ def _fitted_to(table: Counted, ends: Sequence[Array | None]) -> Counted:
             sure = sums > _SURE * _sums(table, axis).sigma
             found = np.where(sure, goal / np.maximum(sums, 1e-12), 1.0)
             factors[axis] = np.clip(found, 1 / _MOST_WEIGHT, _MOST_WEIGHT)
-    return Counted(table.shares * np.outer(*factors), table.sigma)
+    scale = np.outer(*factors)
+    # The noise is scaled, too.
+    return Counted(table.shares * scale, table.sigma * float(np.sqrt(np.mean(scale**2))))
 
 
 def _positive(shares: Array) -> Array:
