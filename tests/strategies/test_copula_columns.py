@@ -99,7 +99,7 @@ def log_chance(values, domain, cells, epsilon):
     todo, a = [(*ends, 0) for ends in zip(*tree.roots(domain), strict=True)], np.exp(-1 / scale)
     while todo:
         low, high, depth = todo.pop()
-        middle = float(tree._middles(np.array([low]), np.array([high]), domain)[0])
+        middle = float(tree.middles(np.array([low]), np.array([high]), domain)[0])
         if not low < middle < high or depth == 40:
             continue
         count = np.searchsorted(ordered, high) - np.searchsorted(ordered, low)
