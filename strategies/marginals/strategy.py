@@ -106,7 +106,11 @@ class _Marginals(Strategy):
             "the run",
         ),
         ("server", "how many columns of numbers and of levels a party has"),
-        ("every party", "its own columns of the synthetic rows; how many columns the others have"),
+        (
+            "every party",
+            "its own columns of the synthetic rows; how many columns the others have, and how many "
+            "levels each is counted in; which pairs of columns were chosen",
+        ),
         (
             "a reader of the synthetic tables",
             "what follows from these counts; names of levels that are not rare by a noisy count",
