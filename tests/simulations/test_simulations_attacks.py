@@ -123,8 +123,9 @@ def test_parts_give_numbers(preset):
     assert {"bank|labels|cells", "server|pads used twice|allowed"} <= set(got)
 
 
-def test_only_the_attack_study_writes_a_page():
+def test_every_study_writes_a_page_and_what_is_none_does_not():
     parser = make_parser()
-    assert str(parser.parse_args(["attacks", "--write", "x.md"]).write) == "x.md"
+    for study in ("attacks", "fknn"):
+        assert str(parser.parse_args([study, "--write", "x.md"]).write) == "x.md"
     with pytest.raises(SystemExit):
-        parser.parse_args(["fknn", "--write", "x.md"])
+        parser.parse_args(["data", "--write", "x.md"])

@@ -85,7 +85,7 @@ def test_a_page_of_some_parts_says_how_many_runs_it_lacks(tmp_path, capsys):
     assert "missing 0 of 6, complete 0 of 7, sme 0 of 2, attacks 1 of 2." in page
     assert "`python -m simulations copula` runs what is lacking" in page
     assert main(["vfem", "--quick", "--workers", "0", "--report", "--output", str(tmp_path)]) == 2
-    assert "has no runs with these settings" in capsys.readouterr().err
+    assert "there are no runs of apart, correlated" in capsys.readouterr().err
 
 
 TABLES = ["bank/bank_full.csv", "german/german_credit.csv"]
