@@ -48,10 +48,40 @@ SERVER = "server"
 _COUNTED = {"per-variable": "a column", "total": "in all"}
 
 
-class CopulaParty(Party):
-    """Sends perturbed ranks; turns the latent columns that come back into a synthetic table."""
+class SynthesisParty(Party):
+    """Reads own columns as synthesis takes them, and writes synthetic ones in their form."""
 
     takes_dates = True
+
+    @property
+    def _columns(self) -> Columns:
+        if "columns" not in self.cache:
+            stated = parse_resolution(str(self.state["resolution"]))
+            self.cache["columns"] = read_columns(self.table, stated, f"party {self.name!r}")
+        columns: Columns = self.cache["columns"]
+        return columns
+
+    @property
+    def _levels(self) -> Levels:
+        if "levels" not in self.cache:
+            self.cache["levels"] = fit_levels([self._columns.table])
+        levels: Levels = self.cache["levels"]
+        return levels
+
+    def _save(self, codes: Array) -> None:
+        """Write synthetic rows to the own storage.
+
+        Shapes: codes (n_rows, n_columns): values, and numbers of levels.
+        """
+        table = self._columns.table
+        index = synthetic_ids(len(codes), table.ids.name)
+        frame = with_others(codes, table, self._levels, index)
+        written = {name: form.written(frame[name]) for name, form in self._columns.dates.items()}
+        self.save_output(frame.assign(**written))
+
+
+class CopulaParty(SynthesisParty):
+    """Sends perturbed ranks; turns the latent columns that come back into a synthetic table."""
 
     @step
     def perturb(
@@ -189,12 +219,7 @@ class CopulaParty(Party):
             values, cumulative = self.state[f"margin.{j}"]
             step = float(self.state["steps"][j])
             margins.append(Margin(values, cumulative, bool(discrete), step))
-        table = self._columns.table
-        codes = synthetic_codes(margins, levels, table.kinds)
-        index = synthetic_ids(len(levels), table.ids.name)
-        frame = with_others(codes, table, self._levels, index)
-        written = {name: form.written(frame[name]) for name, form in self._columns.dates.items()}
-        self.save_output(frame.assign(**written))
+        self._save(synthetic_codes(margins, levels, self._columns.table.kinds))
         return {}
 
     def _check_rearranged(self) -> None:
@@ -207,21 +232,6 @@ class CopulaParty(Party):
                 text_of(self.policy.exchanges),
                 "run the method with rearrange=False",
             )
-
-    @property
-    def _columns(self) -> Columns:
-        if "columns" not in self.cache:
-            stated = parse_resolution(str(self.state["resolution"]))
-            self.cache["columns"] = read_columns(self.table, stated, f"party {self.name!r}")
-        columns: Columns = self.cache["columns"]
-        return columns
-
-    @property
-    def _levels(self) -> Levels:
-        if "levels" not in self.cache:
-            self.cache["levels"] = fit_levels([self._columns.table])
-        levels: Levels = self.cache["levels"]
-        return levels
 
     @property
     def _codes(self) -> Array:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 
+from scipy.special import ndtri
+
 from flwr_vertical.privacy import gaussian_sigma
 
 UNIT = 16
@@ -33,7 +35,16 @@ class Budget:
 
     @property
     def _strength(self) -> float:
-        return gaussian_sigma(self.epsilon, self.delta) ** -2
+        return gaussian_sigma(self.epsilon, self.delta / 2.0) ** -2
+
+    def least_count(self, n_tables: int) -> float:
+        """Return the noisy count with which a level may be named, in counts.
+
+        A level that one row alone holds is named with a chance of at most half of delta in all
+        columns together; the other half is for the noise. Names are no count, so noise alone
+        would not hide that there is such a level.
+        """
+        return 1.0 + self.domain_sigma(n_tables) * float(ndtri(1.0 - self.delta / 2.0 / n_tables))
 
     def domain_sigma(self, n_tables: int) -> float:
         """Return the noise of each table that domains are found from.

@@ -27,7 +27,7 @@ from strategies.marginals.budget import LEVELS, UNIT
 _HALVINGS = 3  # between two tables of counts
 _CUT = 6.0  # deviations of noise: a cell with fewer counts is not cut
 _EMPTY = 4.5  # deviations of noise: of the first cells, one with fewer counts is empty
-_RARE = 2.0  # deviations of noise: a level with fewer counts is rare
+_RARE = 2.0  # deviations of noise: fewer rows of rare levels do not become a level of their own
 _MISSED = 4.0  # deviations of noise: fewer missing cells are not told of
 _NOTHING = -1e9  # a count that is projected on 0
 
@@ -77,7 +77,7 @@ def noisy(counts: npt.ArrayLike, sigma: float, stream: Keystream) -> Array:
 
 
 def levels_of(
-    codes: Array, n_levels: int, other: int | None, least: int, sigma: float, stream: Keystream
+    codes: Array, n_levels: int, other: int | None, least: float, sigma: float, stream: Keystream
 ) -> ColumnLevels:
     """Find the levels of a column of levels.
 
@@ -89,8 +89,8 @@ def levels_of(
         How many there are.
     other : int, optional
         Number of the level that rare ones become; their nearest neighbour if left out.
-    least : int
-        Rows that a level has at least, by its noisy count.
+    least : float
+        Noisy count that a level has at least (`Budget.least_count`).
     sigma : float
         Noise of the counts.
     stream : Keystream
@@ -99,18 +99,21 @@ def levels_of(
     missing = np.isnan(codes)
     whole = np.where(missing, n_levels, codes).astype(np.int64)
     counts = noisy(np.bincount(whole, minlength=n_levels + 1), sigma, stream)
-    enough = counts[:-1] >= max(least, _RARE * sigma)
-    kept = np.flatnonzero(enough)
-    if not len(kept):
-        kept = np.array([int(counts[:-1].argmax())])
-    nearest = np.abs(np.arange(n_levels)[:, None] - kept).argmin(axis=1)
-    values, place = kept, nearest
-    if other is not None and len(kept) < n_levels:
-        values = np.append(kept[kept != other], other)
-        at = {int(level): i for i, level in enumerate(values)}
-        place = np.array([at.get(level, len(values) - 1) for level in range(n_levels)])
     told = bool(counts[-1] >= _MISSED * sigma)
-    return _with_missing(np.append(place, 0)[whole], missing, told, values.astype(np.float64))
+    kept = np.flatnonzero(counts[:-1] >= least)
+    # Of what is left over, too, only noisy counts may say whether it is there.
+    rest = len(codes) - counts[kept].sum() - counts[-1] * told
+    if other is not None and (not len(kept) or rest >= _RARE * sigma * np.sqrt(len(kept) + 1)):
+        values = np.append(kept[kept != other], other).astype(np.float64)
+        elsewhere = np.full(n_levels, len(values) - 1)
+    elif len(kept):
+        values = kept.astype(np.float64)
+        elsewhere = np.abs(np.arange(n_levels)[:, None] - kept).argmin(axis=1)
+    else:  # nothing stands out of the noise
+        values, elsewhere = np.array([np.nan]), np.zeros(n_levels, dtype=np.int64)
+    at = {int(level): i for i, level in enumerate(values) if not np.isnan(level)}
+    place = np.array([at.get(level, elsewhere[level]) for level in range(n_levels)], dtype=np.int64)
+    return _with_missing(np.append(place, 0)[whole], missing, told, values)
 
 
 def bins_of(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Unpack
 
 import numpy as np
 
-from flwr_vertical import Party, Summands, Uses, step
+from flwr_vertical import Summands, Uses, step
 from flwr_vertical.arrays import Array, Indices, Integers, Ring
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.privacy import (
@@ -23,16 +23,12 @@ from flwr_vertical.products.pair_keys import Names, Nonce, PairKeyFields
 from flwr_vertical.products.streams import KeyStream, content_tag, stream
 from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within
 from flwr_vertical.tables import is_numeric
-from flwr_vertical.tables.codes import Levels, fit_levels, to_codes
+from flwr_vertical.tables.codes import to_codes
 from strategies.copula.columns import (
-    Columns,
     other_level,
-    parse_resolution,
-    read_columns,
-    with_others,
 )
 from strategies.copula.margins import LIMIT, Domain
-from strategies.copula.party import synthetic_ids
+from strategies.copula.party import SynthesisParty
 from strategies.copula.release import MIN_LEVEL, check_columns
 from strategies.marginals.budget import LEVELS, UNIT, Budget, n_bins, pair_places
 from strategies.marginals.domain import ColumnLevels, bins_of, levels_of, noisy
@@ -43,10 +39,9 @@ _SIGMAS = "marginals.sigmas"
 _WIDEST = 2**20
 
 
-class MarginalsParty(Party):
+class MarginalsParty(SynthesisParty):
     """Counts the levels of own columns, alone and with others', and adds noise to every table."""
 
-    takes_dates = True
     pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
 
@@ -59,7 +54,7 @@ class MarginalsParty(Party):
         Message: nonce: of this run; resolution: a setting; returns what `PairKeySteps.pair_key`
         does, ``n_columns``, and ``n_tables``, how many tables their levels are found from.
         """
-        self.state["marginals.resolution"] = resolution
+        self.state["resolution"] = resolution
         kinds = self._columns.table.kinds
         check_columns(self._codes, kinds, f"party {self.name!r}")
         n_tables = [LEVELS if is_numeric(kind) else 1 for kind in kinds.values()]
@@ -89,15 +84,18 @@ class MarginalsParty(Party):
         """
         check_epsilon(self, epsilon)
         own, total = self._columns.table.kinds, sum(n_columns)
+        n_tables = max(n_tables, len(own))
         asked = repr((epsilon, delta, bounds, n_tables, n_columns)).encode()
         self._once("levels", asked)
         self._spend(epsilon, delta)
         budget, many = Budget(epsilon, delta), pair_places(n_columns)
         self.state[_SIGMAS] = [
-            budget.domain_sigma(max(n_tables, len(own))),
+            budget.domain_sigma(n_tables),
             budget.column_sigma(max(total, len(own))),
             budget.pair_sigma(max(many, 1), chosen=False),
+            budget.least_count(n_tables),
         ]
+        self.state["marginals.n-columns"] = n_columns
         self.state["marginals.budget"] = [epsilon, delta]
         self.state["marginals.bounds"] = bounds
         sizes = [column.size for column in self._found]
@@ -146,7 +144,8 @@ class MarginalsParty(Party):
         first = sum(n_columns[:place])
         own_sizes = [column.size for column in self._found]
         here = [int(size) for size in sizes]
-        if here[first : first + n_columns[place]] != own_sizes or len(here) != sum(n_columns):
+        known = self.state["marginals.n-columns"] == n_columns and len(here) == sum(n_columns)
+        if not known or here[first : first + n_columns[place]] != own_sizes:
             raise ProtocolError(
                 f"party {self.name!r} has columns of {own_sizes} levels, and was told of other ones"
             )
@@ -167,8 +166,7 @@ class MarginalsParty(Party):
         noise = self._noise(release, asked)
         sigma = Budget(epsilon, delta).pair_sigma(len(pairs), chosen)
         own_tables = [
-            noisy(self._table(i - first, j - first), sigma, noise)
-            for i, j, (a, b) in tables.inside(place)
+            noisy(self._table(i - first, j - first), sigma, noise) for i, j in tables.inside(place)
         ]
         own = np.concatenate([table.ravel() for table in own_tables]) if own_tables else np.zeros(0)
         total = np.zeros(tables.n_cells, dtype=np.uint64)
@@ -220,11 +218,7 @@ class MarginalsParty(Party):
             self.group_key.erase_group_seed()
         rng = np.random.default_rng(list(self.own_bytes("values within bins")))
         drawn = [column.draw(own, rng) for own, column in zip(codes.T, self._found, strict=True)]
-        table = self._columns.table
-        index = synthetic_ids(len(codes), table.ids.name)
-        frame = with_others(np.stack(drawn, axis=1), table, self._levels, index)
-        written = {name: form.written(frame[name]) for name, form in self._columns.dates.items()}
-        self.save_output(frame.assign(**written))
+        self._save(np.stack(drawn, axis=1))
         return {}
 
     def _once(self, release: str, asked: bytes) -> None:
@@ -280,11 +274,11 @@ class MarginalsParty(Party):
     def _find(self) -> list[ColumnLevels]:
         if _SIGMAS not in self.state:
             raise ProtocolError(f"party {self.name!r} has no levels yet: 'send_levels' comes first")
-        sigma, _, of_pairs = self.state[_SIGMAS]
+        sigma, _, of_pairs, named = self.state[_SIGMAS]
         noise = self._noise("levels", repr([*self.state[_SIGMAS]]).encode())
         table, bounds = self._columns.table, parse_bounds(self.state["marginals.bounds"])
         codes = self._codes[self.positions >= 0]
-        least = max(self.policy.min_rows or 0, MIN_LEVEL)
+        least = max(self.policy.min_rows or 0, MIN_LEVEL, float(named))
         # A table of two parties' columns has the noise of both.
         most = n_bins(self.n_samples, of_pairs * 2**0.5)
         found = []
@@ -310,21 +304,6 @@ class MarginalsParty(Party):
             self.cache["marginals.aligned"] = np.asarray(self.to_aligned(own, -1))
         found: Integers = self.cache["marginals.aligned"]
         return found
-
-    @property
-    def _columns(self) -> Columns:
-        if "columns" not in self.cache:
-            stated = parse_resolution(str(self.state["marginals.resolution"]))
-            self.cache["columns"] = read_columns(self.table, stated, f"party {self.name!r}")
-        columns: Columns = self.cache["columns"]
-        return columns
-
-    @property
-    def _levels(self) -> Levels:
-        if "levels" not in self.cache:
-            self.cache["levels"] = fit_levels([self._columns.table])
-        levels: Levels = self.cache["levels"]
-        return levels
 
     @property
     def _codes(self) -> Array:

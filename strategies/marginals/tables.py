@@ -38,13 +38,9 @@ class PairTables:
             )
         return cls(pairs, sizes, n_columns)
 
-    def inside(self, place: int) -> list[tuple[int, int, tuple[int, int]]]:
-        """Return the pairs of a party's own columns, and the shapes of their tables."""
-        return [
-            (i, j, (self._sizes[i], self._sizes[j]))
-            for i, j in self._pairs
-            if self._owner[i] == self._owner[j] == place
-        ]
+    def inside(self, place: int) -> list[tuple[int, int]]:
+        """Return the pairs of a party's own columns."""
+        return [(i, j) for i, j in self._pairs if self._owner[i] == self._owner[j] == place]
 
     def levels(self, place: int) -> slice:
         """Return where a party's levels stand among those of all."""

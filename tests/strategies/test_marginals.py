@@ -108,7 +108,10 @@ def test_all_releases_together_have_the_stated_epsilon(epsilon, delta):
         (chosen, budget.pair_sigma(chosen, chosen=True)),
     ]
     strength = sum(2.0 * count / sigma**2 for count, sigma in parts)
-    assert 0.5 * delta < gaussian_delta(strength**0.5, epsilon) <= delta
+    assert 0.25 * delta < gaussian_delta(strength**0.5, epsilon) <= delta / 2
+    # The other half: the name of a level that one row holds, in any of 40 columns.
+    passes = (budget.least_count(tables) - 1.0) / budget.domain_sigma(tables)
+    assert tables * stats.norm.sf(passes) <= delta / 2 * (1 + 1e-6)
 
 
 def test_bins_grow_with_rows_and_shrink_with_noise():
@@ -140,6 +143,19 @@ def test_missing_cells_are_a_level_unless_noise_explains_them():
     assert np.isnan(found.draw(found.codes, np.random.default_rng(0))[3000:]).all()
     few = bins_of(x[:3005], Domain(step=1.0), 8, 5.0, Keystream(bytes(16)))
     assert not np.isnan(few.draw(few.codes, np.random.default_rng(0))).any()
+
+
+def test_sizes_do_not_tell_that_a_level_is_held_by_one_row():
+    codes = np.r_[np.zeros(500), np.ones(400)]
+    budget = Budget(1.0, 1e-5)
+    sigma, least = budget.domain_sigma(4), budget.least_count(4)
+    for seed in range(40):
+        key = bytes([seed] * 16)
+        without = levels_of(np.append(codes, 0.0), 2, 2, least, sigma, Keystream(key))
+        alone = levels_of(np.append(codes, 2.0), 3, 3, least, sigma, Keystream(key))
+        assert 2.0 not in alone.values[:-1]
+        assert without.size <= 3
+        assert alone.size <= 3
 
 
 def test_rare_levels_become_other_or_their_neighbour():
