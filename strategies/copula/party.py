@@ -76,7 +76,7 @@ class SynthesisParty(Party):
         table = self._columns.table
         index = synthetic_ids(len(codes), table.ids.name)
         frame = with_others(codes, table, self._levels, index)
-        written = {name: form.written(frame[name]) for name, form in self._columns.dates.items()}
+        written = {name: date.written(frame[name]) for name, date in self._columns.dates.items()}
         self.save_output(frame.assign(**written))
 
 

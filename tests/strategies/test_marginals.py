@@ -282,6 +282,17 @@ def test_one_party_alone_and_missing_cells():
     assert ages["low"] < ages["mid"] < ages["high"]
 
 
+def test_levels_that_do_not_stand_out_of_the_noise_are_missing():
+    """Whole numbers and booleans that are taken for levels have no value of their own for that."""
+    rng = np.random.default_rng(6)
+    table = pd.DataFrame(
+        {"grade": rng.integers(0, 3, 200), "flag": rng.random(200) < 0.5, "x": rng.normal(size=200)}
+    )
+    kinds = {"all": {"grade": "ordinal", "flag": "ordinal"}}
+    result = simulate(MST(epsilon=0.05), {"all": table}, kinds=kinds, progress=False)
+    assert result.tables["all"][["grade", "flag"]].isna().all(axis=None)
+
+
 def test_two_runs_differ_and_say_what_they_promise():
     _, parties = tables_of(n=600)
     first, second = (simulate(MST(), parties, progress=False) for _ in range(2))
