@@ -86,8 +86,8 @@ def from_codes(
         )
         if pd.api.types.is_bool_dtype(dtype):  # NumPy has no boolean NaN, pandas has
             decoded = decoded.astype("boolean" if missing.any() else "bool")
-        elif pd.api.types.is_integer_dtype(dtype) and missing.any():  # nor one of whole numbers
-            decoded = decoded.astype("Int64")
+        elif pd.api.types.is_integer_dtype(dtype) and missing.any():  # as numbers above
+            decoded = decoded.astype("float64")
         else:
             decoded = decoded.astype(dtype)
         columns[name] = decoded

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical import Party, step
+from flwr_vertical import step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import allows, key_of, text_of
@@ -21,14 +21,13 @@ from flwr_vertical.privacy import (
 )
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 from flwr_vertical.tables import Kind, Table, is_numeric
-from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
-from strategies.copula.columns import (
-    Columns,
+from flwr_vertical.tables.codes import fit_levels, from_codes, to_codes
+from strategies.common.synthesis_columns import (
     other_level,
     parse_resolution,
     read_columns,
-    with_others,
 )
+from strategies.common.synthesis_party import SynthesisParty, synthetic_ids
 from strategies.copula.margins import Margin
 from strategies.copula.release import (
     MOST_INDICATORS,
@@ -46,38 +45,6 @@ REARRANGED = "rearranged-rows"
 
 SERVER = "server"
 _COUNTED = {"per-variable": "a column", "total": "in all"}
-
-
-class SynthesisParty(Party):
-    """Reads own columns as synthesis takes them, and writes synthetic ones in their form."""
-
-    takes_dates = True
-
-    @property
-    def _columns(self) -> Columns:
-        if "columns" not in self.cache:
-            stated = parse_resolution(str(self.state["resolution"]))
-            self.cache["columns"] = read_columns(self.table, stated, f"party {self.name!r}")
-        columns: Columns = self.cache["columns"]
-        return columns
-
-    @property
-    def _levels(self) -> Levels:
-        if "levels" not in self.cache:
-            self.cache["levels"] = fit_levels([self._columns.table])
-        levels: Levels = self.cache["levels"]
-        return levels
-
-    def _save(self, codes: Array) -> None:
-        """Write synthetic rows to the own storage.
-
-        Shapes: codes (n_rows, n_columns): values, and numbers of levels.
-        """
-        table = self._columns.table
-        index = synthetic_ids(len(codes), table.ids.name)
-        frame = with_others(codes, table, self._levels, index)
-        written = {name: date.written(frame[name]) for name, date in self._columns.dates.items()}
-        self.save_output(frame.assign(**written))
 
 
 class CopulaParty(SynthesisParty):
@@ -257,11 +224,6 @@ def check_rows(rows: npt.ArrayLike, n_samples: int, party: str) -> npt.NDArray[n
             f"{n_samples - 1}, each once, got shape {given.shape}"
         )
     return numbers
-
-
-def synthetic_ids(count: int, name: Any = None) -> "pd.Index[Any]":
-    """Return IDs that are nobody's, the same at all parties, index of shape (count,)."""
-    return pd.Index([f"synthetic-{i}" for i in range(count)], name=name)
 
 
 class Label:

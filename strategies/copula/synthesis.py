@@ -26,7 +26,7 @@ from flwr_vertical.privacy import (
 from flwr_vertical.protocol.declaration import EPSILON, Protocol, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.copula.columns import parse_resolution, read_resolution
+from strategies.common.synthesis_columns import parse_resolution, read_resolution
 from strategies.copula.correlation import Observed, RankCorrelations, check_joint, correlate
 from strategies.copula.margins import NOISES
 from strategies.copula.party import SERVER, CopulaParty, Label

@@ -24,11 +24,11 @@ from flwr_vertical.products.streams import KeyStream, content_tag, stream
 from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within
 from flwr_vertical.tables import is_numeric
 from flwr_vertical.tables.codes import to_codes
-from strategies.copula.columns import (
+from strategies.common.synthesis_columns import (
     other_level,
 )
+from strategies.common.synthesis_party import SynthesisParty
 from strategies.copula.margins import LIMIT, Domain
-from strategies.copula.party import SynthesisParty
 from strategies.copula.release import MIN_LEVEL, check_columns
 from strategies.marginals.budget import LEVELS, UNIT, Budget, n_bins, pair_places
 from strategies.marginals.domain import ColumnLevels, bins_of, levels_of, noisy

@@ -35,7 +35,7 @@ from flwr_vertical.products.arithmetic import BLOCK_ROWS
 from flwr_vertical.protocol.declaration import EPSILON, FACTS, ONE, If, Protocol, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.copula.columns import read_resolution
+from strategies.common.synthesis_columns import read_resolution
 from strategies.marginals.budget import UNIT, Budget
 from strategies.marginals.graphical import Clique, Counted, GraphicalModel, average
 from strategies.marginals.party import MarginalsParty

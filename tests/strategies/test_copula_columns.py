@@ -10,8 +10,8 @@ from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.grading import quality_score
 from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.tables import Kind, Table, check_table, read_table
+from strategies.common.synthesis_columns import DateForm, days_of, read_columns, read_dates
 from strategies.copula import EVCDS, VCDS, tree
-from strategies.copula.columns import DateForm, days_of, read_columns, read_dates
 from strategies.copula.histogram_cdf import smoothed
 from strategies.copula.margins import Domain, level_margin
 from strategies.copula.tree import decomposition, tree_margin

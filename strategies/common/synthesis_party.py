@@ -1,0 +1,52 @@
+"""The party half that synthesisers share: own columns as they take them, synthetic ones written."""
+
+from typing import Any
+
+import pandas as pd
+
+from flwr_vertical import Party
+from flwr_vertical.arrays import Array
+from flwr_vertical.tables.codes import Levels, fit_levels
+from strategies.common.synthesis_columns import (
+    Columns,
+    parse_resolution,
+    read_columns,
+    with_others,
+)
+
+
+class SynthesisParty(Party):
+    """Reads own columns as synthesis takes them, and writes synthetic ones in their form."""
+
+    takes_dates = True
+
+    @property
+    def _columns(self) -> Columns:
+        if "columns" not in self.cache:
+            stated = parse_resolution(str(self.state["resolution"]))
+            self.cache["columns"] = read_columns(self.table, stated, f"party {self.name!r}")
+        columns: Columns = self.cache["columns"]
+        return columns
+
+    @property
+    def _levels(self) -> Levels:
+        if "levels" not in self.cache:
+            self.cache["levels"] = fit_levels([self._columns.table])
+        levels: Levels = self.cache["levels"]
+        return levels
+
+    def _save(self, codes: Array) -> None:
+        """Write synthetic rows to the own storage.
+
+        Shapes: codes (n_rows, n_columns): values, and numbers of levels.
+        """
+        table = self._columns.table
+        index = synthetic_ids(len(codes), table.ids.name)
+        frame = with_others(codes, table, self._levels, index)
+        written = {name: date.written(frame[name]) for name, date in self._columns.dates.items()}
+        self.save_output(frame.assign(**written))
+
+
+def synthetic_ids(count: int, name: Any = None) -> "pd.Index[Any]":
+    """Return IDs that are nobody's, the same at all parties, index of shape (count,)."""
+    return pd.Index([f"synthetic-{i}" for i in range(count)], name=name)
