@@ -6,6 +6,7 @@ import pandas as pd
 
 from flwr_vertical import Party
 from flwr_vertical.arrays import Array
+from flwr_vertical.tables import Table
 from flwr_vertical.tables.codes import Levels, fit_levels
 from strategies.common.synthesis_columns import (
     Columns,
@@ -24,9 +25,14 @@ class SynthesisParty(Party):
     def _columns(self) -> Columns:
         if "columns" not in self.cache:
             stated = parse_resolution(str(self.state["resolution"]))
-            self.cache["columns"] = read_columns(self.table, stated, f"party {self.name!r}")
+            self.cache["columns"] = read_columns(self._taken, stated, f"party {self.name!r}")
         columns: Columns = self.cache["columns"]
         return columns
+
+    @property
+    def _taken(self) -> Table:
+        """The own table, with the kinds that the method takes."""
+        return self.table
 
     @property
     def _levels(self) -> Levels:

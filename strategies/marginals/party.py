@@ -1,10 +1,12 @@
 """The party half of MST and AIM: levels of own columns, tables of counts with noise, a table."""
 
 import hashlib
+from dataclasses import replace
 from itertools import accumulate
 from typing import Annotated, Any, Unpack
 
 import numpy as np
+from pandas.api.types import is_bool_dtype, is_integer_dtype
 
 from flwr_vertical import Summands, Uses, step
 from flwr_vertical.arrays import Array, Indices, Integers, Ring
@@ -22,7 +24,7 @@ from flwr_vertical.products.noisy_sums import check_epsilon
 from flwr_vertical.products.pair_keys import Names, Nonce, PairKeyFields
 from flwr_vertical.products.streams import KeyStream, content_tag, stream
 from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within
-from flwr_vertical.tables import is_numeric
+from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import to_codes
 from strategies.common.synthesis_columns import (
     other_level,
@@ -290,7 +292,9 @@ class MarginalsParty(SynthesisParty):
             else:
                 other = other_level(table, name, self._levels)
                 count = len(self._levels[name])
-                found.append(levels_of(own, count, other, least, sigma, noise))
+                # The names of true and false tell of nobody.
+                public = is_bool_dtype(table.frame[name].dtype)
+                found.append(levels_of(own, count, other, 0.0 if public else least, sigma, noise))
         return found
 
     @property
@@ -304,6 +308,15 @@ class MarginalsParty(SynthesisParty):
             self.cache["marginals.aligned"] = np.asarray(self.to_aligned(own, -1))
         found: Integers = self.cache["marginals.aligned"]
         return found
+
+    @property
+    def _taken(self) -> Table:
+        """The own table; whole numbers are numbers, since their bins name no value that occurs."""
+        kinds = {
+            name: Kind.CONTINUOUS if is_integer_dtype(self.table.frame[name].dtype) else kind
+            for name, kind in self.table.kinds.items()
+        }
+        return replace(self.table, kinds=kinds)
 
     @property
     def _codes(self) -> Array:

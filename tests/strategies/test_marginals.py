@@ -282,15 +282,16 @@ def test_one_party_alone_and_missing_cells():
     assert ages["low"] < ages["mid"] < ages["high"]
 
 
-def test_levels_that_do_not_stand_out_of_the_noise_are_missing():
-    """Whole numbers and booleans that are taken for levels have no value of their own for that."""
+def test_whole_numbers_are_counted_in_bins_and_fractions_that_do_not_stand_out_are_missing():
     rng = np.random.default_rng(6)
-    table = pd.DataFrame(
-        {"grade": rng.integers(0, 3, 200), "flag": rng.random(200) < 0.5, "x": rng.normal(size=200)}
-    )
-    kinds = {"all": {"grade": "ordinal", "flag": "ordinal"}}
-    result = simulate(MST(epsilon=0.05), {"all": table}, kinds=kinds, progress=False)
-    assert result.tables["all"][["grade", "flag"]].isna().all(axis=None)
+    grade = rng.integers(0, 3, 200)
+    table = pd.DataFrame({"grade": grade, "flag": grade > 0, "half": grade / 2})
+    kinds = {"all": {"grade": "ordinal", "flag": "ordinal", "half": "ordinal"}}
+    made = simulate(MST(epsilon=0.05), {"all": table}, kinds=kinds, progress=False).tables["all"]
+    assert made["half"].isna().all()
+    assert not made[["grade", "flag"]].isna().any(axis=None)
+    exact = simulate(MST(epsilon=500.0), {"all": table}, kinds=kinds, progress=False).tables["all"]
+    assert (exact["flag"] == (exact["grade"] > 0)).mean() > 0.95
 
 
 def test_two_runs_differ_and_say_what_they_promise():
