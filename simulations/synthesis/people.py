@@ -122,7 +122,11 @@ def _synthesise(settings: dict[str, Any], real: pd.DataFrame) -> tuple[pd.DataFr
     if settings["missing"] != COMPLETE:
         second = list(parties)[1]
         parties[second] = parties[second][~lacking(real, settings["missing"], seed)]
-    privacy = {"delta": settings["delta"]} if method in ("mst", "aim") else {}
+    privacy: dict[str, Any] = {}
+    if method in ("mst", "aim"):  # dpmm, too, is told of all levels
+        texts = {str(c): of for c, of in real.items() if not pd.api.types.is_numeric_dtype(of)}
+        levels = {name: sorted(of.dropna().unique()) for name, of in texts.items()}
+        privacy = {"delta": settings["delta"], "levels": levels}
     strategy: Any = STRATEGIES[method]
     # The data are public, so the noise may be repeated: the study's numbers can be, too.
     with seeded_noise(seed):

@@ -11,7 +11,7 @@ taken for dates where it has many different values, all of one of the forms belo
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -225,12 +225,14 @@ def with_others(codes: Array, table: Table, levels: Levels, index: "pd.Index[Any
     frame, known = table.frame.iloc[:0].copy(), dict(levels)
     for j, name in enumerate(table.columns):
         own = known.get(name)
-        if own is None or not (codes[:, j] >= len(own)).any():
+        if own is None:
             continue
-        known[name] = [*own, OTHER]
+        if (codes[:, j] >= len(own)).any():
+            known[name] = own = [*own, OTHER]
         dtype = frame[name].dtype
-        if isinstance(dtype, pd.CategoricalDtype) and OTHER not in dtype.categories:
-            frame[name] = frame[name].cat.add_categories(OTHER)
+        if isinstance(dtype, pd.CategoricalDtype):
+            new = [level for level in own if level not in dtype.categories]
+            frame[name] = frame[name].cat.add_categories(new)
     return from_codes(codes, Table(frame, table.kinds), known, index)
 
 
@@ -254,3 +256,31 @@ def read_resolution(resolution: "str | Mapping[str, float] | None") -> str:
 def parse_resolution(text: str) -> dict[str, float]:
     """Return the resolutions in the text that `read_resolution` made."""
     return {name: float(step) for name, step in json.loads(text or "{}").items()}
+
+
+def read_stated(levels: "str | Mapping[str, Sequence[Any]] | None") -> str:
+    """Return levels of columns as JSON text, checked."""
+    if not levels:
+        return ""
+    try:
+        given = json.loads(levels) if isinstance(levels, str) else dict(levels)
+        read = {str(name): own for name, own in given.items()}
+        fits = all(
+            isinstance(own, list | tuple)
+            and len(set(own)) == len(own) >= 2
+            and all(isinstance(level, str | int | float) for level in own)
+            for own in read.values()
+        )
+    except (TypeError, ValueError, AttributeError):
+        fits = False
+    if not fits:
+        raise ConfigError(
+            "levels must give each column a list of two or more different texts or numbers, such "
+            f'as {{"sex": ["female", "male"]}}, got {levels!r}'
+        )
+    return json.dumps(read)
+
+
+def parse_stated(text: str) -> Levels:
+    """Return the levels in the text that `read_stated` made."""
+    return dict(json.loads(text or "{}"))

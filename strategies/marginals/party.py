@@ -6,11 +6,11 @@ from itertools import accumulate
 from typing import Annotated, Any, Unpack
 
 import numpy as np
-from pandas.api.types import is_bool_dtype, is_integer_dtype
+from pandas.api.types import is_bool_dtype, is_integer_dtype, is_numeric_dtype
 
 from flwr_vertical import Summands, Uses, step
 from flwr_vertical.arrays import Array, Indices, Integers, Ring
-from flwr_vertical.errors import ProtocolError
+from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.privacy import (
     KEY_BYTES,
     Keystream,
@@ -25,13 +25,11 @@ from flwr_vertical.products.pair_keys import Names, Nonce, PairKeyFields
 from flwr_vertical.products.streams import KeyStream, content_tag, stream
 from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within
 from flwr_vertical.tables import Kind, Table, is_numeric
-from flwr_vertical.tables.codes import to_codes
-from strategies.common.synthesis_columns import (
-    other_level,
-)
+from flwr_vertical.tables.codes import Levels, to_codes
+from strategies.common.synthesis_columns import other_level, parse_resolution, parse_stated
 from strategies.common.synthesis_party import SynthesisParty
 from strategies.copula.margins import LIMIT, Domain
-from strategies.copula.release import MIN_LEVEL, check_columns
+from strategies.copula.release import MIN_LEVEL
 from strategies.marginals.budget import LEVELS, UNIT, Budget, n_bins, pair_places
 from strategies.marginals.domain import ColumnLevels, bins_of, levels_of, noisy
 from strategies.marginals.tables import PairTables
@@ -49,18 +47,33 @@ class MarginalsParty(SynthesisParty):
 
     @step(repeatable=False)  # a key pair is drawn
     def prepare_marginals(
-        self, nonce: Nonce, resolution: Annotated[str, Is("resolution")]
+        self,
+        nonce: Nonce,
+        resolution: Annotated[str, Is("resolution")],
+        bounds: Annotated[str, Is("bounds")],
+        levels: Annotated[str, Is("levels")],
     ) -> dict[str, Any]:
         """Make the key pair of this run, and say how many columns there are of which kind.
 
-        Message: nonce: of this run; resolution: a setting; returns what `PairKeySteps.pair_key`
-        does, ``n_columns``, and ``n_tables``, how many tables their levels are found from.
+        Message: nonce: of this run; resolution, bounds, levels: settings; returns what
+        `PairKeySteps.pair_key` does, ``n_columns``, ``n_tables``, how many tables their levels are
+        found from, and ``n_stated``, how many columns the settings name for their kind.
         """
         self.state["resolution"] = resolution
+        self.state["marginals.bounds"], self.state["marginals.levels"] = bounds, levels
         kinds = self._columns.table.kinds
-        check_columns(self._codes, kinds, f"party {self.name!r}")
-        n_tables = [LEVELS if is_numeric(kind) else 1 for kind in kinds.values()]
-        told = {"n_columns": len(kinds), "n_tables": sum(n_tables)}
+        numbers = {name for name, kind in kinds.items() if is_numeric(kind)}
+        n_tables = len(kinds) + (LEVELS - 1) * len(numbers)
+        ranges = parse_resolution(resolution).keys() | parse_bounds(bounds).keys()
+        listed = {name: own for name, own in parse_stated(levels).items() if name in kinds}
+        for name, own in listed.items():
+            if is_numeric_dtype(self.table.frame[name]) and any(isinstance(v, str) for v in own):
+                raise DataError(
+                    f"party {self.name!r}, column {name!r}: levels states texts, and the column "
+                    "has numbers; state numbers"
+                )
+        stated = len(numbers & ranges) + len(listed.keys() - numbers)
+        told = {"n_columns": len(kinds), "n_tables": n_tables, "n_stated": stated}
         return {**self.pair_keys.pair_key(nonce), **told}
 
     @step
@@ -68,7 +81,6 @@ class MarginalsParty(SynthesisParty):
         self,
         epsilon: Annotated[float, Is("epsilon")],
         delta: Annotated[float, Is("delta")],
-        bounds: Annotated[str, Is("bounds")],
         n_tables: Annotated[int, Within(1, _WIDEST)],
         n_columns: Annotated[list[Annotated[int, Within(1, _WIDEST)]], Within(1, "n_parties")],
         owner: Annotated[str, Within(0, 2**16)] = "",
@@ -77,7 +89,7 @@ class MarginalsParty(SynthesisParty):
     ) -> dict[str, Any]:
         """Find the levels of the own columns; hand over which each row has under a key stream.
 
-        Message: epsilon, delta, bounds: settings; n_tables: that levels of all parties' columns are
+        Message: epsilon, delta: settings; n_tables: that levels of all parties' columns are
         found from; n_columns: of each party; owner, sealed, absent where one party is alone, and
         **keys: see `GroupKeySteps.take`; returns ``sizes`` (n_columns,): levels of each column;
         ``counts``: of each level, with noise, one column after the other; where others are,
@@ -87,7 +99,7 @@ class MarginalsParty(SynthesisParty):
         check_epsilon(self, epsilon)
         own, total = self._columns.table.kinds, sum(n_columns)
         n_tables = max(n_tables, len(own))
-        asked = repr((epsilon, delta, bounds, n_tables, n_columns)).encode()
+        asked = repr((epsilon, delta, n_tables, n_columns)).encode()
         self._once("levels", asked)
         self._spend(epsilon, delta)
         budget, many = Budget(epsilon, delta), pair_places(n_columns)
@@ -99,7 +111,6 @@ class MarginalsParty(SynthesisParty):
         ]
         self.state["marginals.n-columns"] = n_columns
         self.state["marginals.budget"] = [epsilon, delta]
-        self.state["marginals.bounds"] = bounds
         sizes = [column.size for column in self._found]
         noise = self._noise("columns", asked)
         sigma = float(self.state[_SIGMAS][1])
@@ -290,11 +301,10 @@ class MarginalsParty(SynthesisParty):
                 domain = Domain(low, high, self._columns.steps[name])
                 found.append(bins_of(own, domain, most, sigma, noise))
             else:
-                other = other_level(table, name, self._levels)
-                count = len(self._levels[name])
-                # The names of true and false tell of nobody.
-                public = is_bool_dtype(table.frame[name].dtype)
-                found.append(levels_of(own, count, other, 0.0 if public else least, sigma, noise))
+                public = name in self._stated
+                other = None if public else other_level(table, name, self._levels)
+                count, lowest = len(self._levels[name]), -np.inf if public else least
+                found.append(levels_of(own, count, other, lowest, sigma, noise))
         return found
 
     @property
@@ -310,14 +320,31 @@ class MarginalsParty(SynthesisParty):
         return found
 
     @property
+    def _stated(self) -> Levels:
+        """Levels whose names are public, so that none needs many rows; no others are counted."""
+        dtypes = self.table.frame.dtypes
+        both: Levels = {str(n): [False, True] for n, own in dtypes.items() if is_bool_dtype(own)}
+        return parse_stated(str(self.state["marginals.levels"])) | both
+
+    @property
+    def _levels(self) -> Levels:
+        return super()._levels | self._stated
+
+    @property
     def _taken(self) -> Table:
         """The own table; whole numbers are numbers, since their bins name no value that occurs."""
-        kinds = {
-            name: Kind.CONTINUOUS if is_integer_dtype(self.table.frame[name].dtype) else kind
-            for name, kind in self.table.kinds.items()
-        }
+        kinds, stated = dict(self.table.kinds), self._stated
+        for name, kind in kinds.items():
+            if name in stated:
+                kinds[name] = Kind.ORDINAL if is_numeric(kind) else kind
+            elif is_integer_dtype(self.table.frame[name].dtype):
+                kinds[name] = Kind.CONTINUOUS
         return replace(self.table, kinds=kinds)
 
     @property
     def _codes(self) -> Array:
-        return to_codes(self._columns.table, self._levels, self.name)
+        # No error may tell whether a value is among stated levels, so others are missing.
+        frame = self._columns.table.frame.copy(deep=False)
+        for name in self._stated.keys() & set(frame):
+            frame[name] = frame[name].where(frame[name].isin(self._stated[name]))
+        return to_codes(Table(frame, self._columns.table.kinds), self._levels, self.name)

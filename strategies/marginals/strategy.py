@@ -18,6 +18,7 @@ corrections open as many tables as are asked for. Each owner adds the whole nois
 of two, so that none comes nearer to the counts by knowing its own.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
@@ -35,7 +36,7 @@ from flwr_vertical.products.arithmetic import BLOCK_ROWS
 from flwr_vertical.protocol.declaration import EPSILON, FACTS, ONE, If, Protocol, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.common.synthesis_columns import read_resolution
+from strategies.common.synthesis_columns import read_resolution, read_stated
 from strategies.marginals.budget import UNIT, Budget
 from strategies.marginals.graphical import Clique, Counted, GraphicalModel, average
 from strategies.marginals.party import MarginalsParty
@@ -49,6 +50,7 @@ from strategies.marginals.selection import (
 from strategies.marginals.tables import PairTables
 
 ALL = "rows, over all parties"
+_PUBLIC = ("resolution", "bounds", "levels")
 
 
 class _Marginals(Strategy):
@@ -80,6 +82,12 @@ class _Marginals(Strategy):
         "Public ranges of numeric columns: a mapping of column name to (low, high), or the same "
         "as JSON text; values beyond count as the ends. Without, -1e8 to 1e8.",
         parse=read_bounds,
+    )
+    levels: str | Mapping[str, Sequence[Any]] | None = setting(
+        "",
+        "Public levels of columns: a mapping of column name to all its levels, or the same as "
+        "JSON text; other values count as missing. Without, a level is named if many rows have it.",
+        parse=read_stated,
     )
 
     adaptive: ClassVar[bool]
@@ -135,9 +143,10 @@ class _Marginals(Strategy):
         progress.total = 4
         rng = federation.rng.spawn(1)[0]
         keys = PairKeys(federation)
-        asked = {"nonce": keys.nonce, "resolution": self.resolution}
-        prepared = federation.call("prepare_marginals", asked)
+        known = {"resolution": self.resolution, "bounds": self.bounds, "levels": self.levels}
+        prepared = federation.call("prepare_marginals", {"nonce": keys.nonce, **known})
         keys.collect(prepared)
+        self._check_stated(sum(int(prepared[name]["n_stated"]) for name in names))
         n_columns = [int(prepared[name]["n_columns"]) for name in names]
         progress.step("keys")
         tables = _Tables(federation, keys, n_columns, Budget(self.epsilon, self.delta))
@@ -145,7 +154,6 @@ class _Marginals(Strategy):
             {
                 "epsilon": self.epsilon,
                 "delta": self.delta,
-                "bounds": self.bounds,
                 "n_tables": sum(int(prepared[name]["n_tables"]) for name in names),
             }
         )
@@ -174,6 +182,15 @@ class _Marginals(Strategy):
         federation.call("synthesise", per_party=parts)
         progress.step("synthesise")
         self._report(result, tables, chosen, alignment, len(codes))
+
+    def _check_stated(self, found: int) -> None:
+        of = {setting: json.loads(str(getattr(self, setting)) or "{}") for setting in _PUBLIC}
+        names = sorted({name for own in of.values() for name in own})
+        if found < len(names):
+            raise ConfigError(
+                f"bounds and resolution name columns of numbers, levels others; parties have "
+                f"{found} of these {len(names)}: {names}. Check spelling and kinds"
+            )
 
     def _report(
         self,

@@ -18,6 +18,7 @@ from flwr_vertical.privacy import (
 )
 
 
+@pytest.mark.fresh_noise
 def test_streams_are_fresh_unless_a_test_asks_for_a_seed():
     def draw(label="a"):
         return fresh_keystream(label).words(np.empty(8, dtype=np.uint64)).tolist()
@@ -33,6 +34,7 @@ def test_streams_are_fresh_unless_a_test_asks_for_a_seed():
     assert draw() != one
 
 
+@pytest.mark.fresh_noise
 def test_the_simulation_generator_has_no_say():
     np.random.seed(0)  # noqa: NPY002
     first = fresh_keystream("a").below(2**60)

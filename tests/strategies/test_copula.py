@@ -246,6 +246,7 @@ def test_the_statement_counts_every_column(method, budget, each, small):
     assert result.privacy.record["court"] == pytest.approx(3 * each * (199 / 4 + 3 / 4), rel=1e-3)
 
 
+@pytest.mark.fresh_noise
 def test_two_runs_with_one_seed_differ_and_the_statement_is_kept(small, tmp_path):
     one, other = run(VCDS(1.0), *small), run(VCDS(1.0), *small)
     assert not one.labels.equals(other.labels)

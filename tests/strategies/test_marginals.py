@@ -289,11 +289,49 @@ def test_whole_numbers_are_counted_in_bins_and_fractions_that_do_not_stand_out_a
     kinds = {"all": {"grade": "ordinal", "flag": "ordinal", "half": "ordinal"}}
     made = simulate(MST(epsilon=0.05), {"all": table}, kinds=kinds, progress=False).tables["all"]
     assert made["half"].isna().all()
-    assert not made[["grade", "flag"]].isna().any(axis=None)
+    assert not made["grade"].isna().all()
+    # Names of true and false are public, whatever the noise.
+    assert made["flag"].notna().any()
     exact = simulate(MST(epsilon=500.0), {"all": table}, kinds=kinds, progress=False).tables["all"]
     assert (exact["flag"] == (exact["grade"] > 0)).mean() > 0.95
 
 
+def test_stated_levels_are_all_named_and_no_others():
+    rng = np.random.default_rng(8)
+    town = rng.choice(["Ely", "Wells", "York"], 2000, p=[0.5, 0.49, 0.01])
+    town[0] = "Thule"
+    bank = pd.DataFrame({"town": pd.Categorical(town), "grade": rng.integers(0, 3, 2000)})
+    court = pd.DataFrame({"debt": np.ones(2000), "open": np.ones(2000, dtype=bool)})
+    levels = {"town": ["Wells", "Ely", "York", "Ripon"], "grade": [0, 1, 2]}
+    parties = {"bank": bank, "court": court}
+    result = simulate(MST(epsilon=30.0, levels=levels), parties, progress=False)
+    made = result.tables["bank"]["town"].value_counts()
+    assert set(made.index) == {*levels["town"], "Thule"}
+    assert made["York"] == pytest.approx((town == "York").sum(), abs=8)
+    assert made["Ripon"] <= 8
+    assert made["Thule"] == 0
+    assert set(result.tables["bank"]["grade"]) == {0, 1, 2}
+    # A column of one value is no error, which would tell of the row that has another.
+    assert result.tables["court"]["open"].mean() > 0.99
+    assert result.tables["court"]["debt"].median() == 1
+
+
+@pytest.mark.parametrize(
+    ("levels", "said"),
+    [
+        ({"town": ["Ely"]}, "two or more different texts or numbers"),
+        ({"town": "Ely"}, "two or more different texts or numbers"),
+        ({"twon": ["Ely", "York"]}, "parties have 0 of these 1: .'twon'.. Check spelling"),
+        ({"half": ["low", "high"]}, "column 'half': levels states texts"),
+    ],
+)
+def test_levels_that_fit_no_column_are_refused(levels, said):
+    table = pd.DataFrame({"town": ["Ely", "York"] * 100, "half": [0.5, 1.5] * 100})
+    with pytest.raises((ConfigError, PartyError), match=said):
+        simulate(MST(levels=levels), {"all": table}, progress=False)
+
+
+@pytest.mark.fresh_noise
 def test_two_runs_differ_and_say_what_they_promise():
     _, parties = tables_of(n=600)
     first, second = (simulate(MST(), parties, progress=False) for _ in range(2))

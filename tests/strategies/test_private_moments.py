@@ -393,6 +393,7 @@ def test_the_same_message_again_gets_the_same_bytes():
     assert seen.differences == []
 
 
+@pytest.mark.fresh_noise
 def test_two_runs_have_different_noise():
     tables, labels, bounds = make(400, 2, width=1)
     strategy = CompleteCase(epsilon=1.0, bounds=bounds)
