@@ -15,8 +15,11 @@ over all rows, as far as it differs by more than noise.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import lgamma, log
 
 import numpy as np
+from scipy.fft import dctn
+from scipy.stats import chi2
 
 from flwr_vertical.arrays import Array, Flags
 from strategies.marginals.graphical import (
@@ -28,12 +31,14 @@ from strategies.marginals.graphical import (
 )
 
 _CELLS = 100_000  # of all cliques, at most
-_LIKELY, _SURE = 1.0, 2.0  # deviations of noise by which a pair is wrong: of the forest, beyond
+_LIKELY, _SURE = 1.0, 3.5  # how surprising a pair is: of the forest, beyond
+_SMOOTH = 1, 2, 4  # terms along each column that are tested alone
 _PASSES = 8  # in which AIM adds pairs
 _SHIFTED = 4.0  # deviations of noise by which rows must differ
 _MOST_WEIGHT = 4.0
 _LEAST = 1e-3  # share of a level, for its weight
 _SCALED = 5  # times that rows and columns are scaled
+_CLEAR = 2.0  # deviations of noise that a sum must be
 _FITTED = 40  # steps while pairs are added
 
 
@@ -131,7 +136,7 @@ def chosen_pairs(
         Whether pairs are added to the forest, as AIM does.
     """
     outer = {p: np.outer(columns[p[0]].shares, columns[p[1]].shares) for p in pairs}
-    scores = {p: _surely_wrong(table, outer[p]) for p, table in pairs.items()}
+    scores = {p: _surprise(table, outer[p]) for p, table in pairs.items()}
     chosen, part = [], list(range(len(opened.sizes)))
     for pair in sorted(scores, key=lambda p: scores[p], reverse=True):
         here, there = part[pair[0]], part[pair[1]]
@@ -145,7 +150,7 @@ def chosen_pairs(
     model.fit({**singles, **{p: pairs[p] for p in chosen}}, steps=_FITTED)
     for _ in range(_PASSES):
         fitted = model.pairs()
-        wrong = {p: _surely_wrong(pairs[p], fitted[p]) for p in pairs if p not in chosen}
+        wrong = {p: _surprise(pairs[p], fitted[p]) for p in pairs if p not in chosen}
         added: list[Clique] = []
         touched: set[int] = set()
         for pair in sorted(wrong, key=lambda p: wrong[p], reverse=True):
@@ -170,11 +175,26 @@ def all_pairs(n_columns: int) -> list[Clique]:
     return list(combinations(range(n_columns), 2))
 
 
-def _surely_wrong(table: Counted, fitted: Array) -> float:
-    """Return by how many deviations of noise a table's squared error is above that of noise."""
-    cells, noise = table.shares.size, table.sigma**2
-    error = float(np.square(table.shares - fitted).sum())
-    return float((error - cells * noise) / (noise * np.sqrt(2.0 * cells)))
+def _surprise(table: Counted, fitted: Array) -> float:
+    """Return minus the log of the chance that a table is so far off by noise alone.
+
+    Sums of rows and columns are left out: single columns are known better. Most dependence runs
+    along the levels, so it is in the first terms of a cosine transform, and noise is in all: these
+    are tested alone, too, and the least chance counts, times how many were tried.
+    """
+    terms = np.square(dctn(table.shares - fitted, norm="ortho")[1:, 1:]) / table.sigma**2
+    parts = {terms[:m, :m].shape: terms[:m, :m] for m in (*_SMOOTH, max(terms.shape))}
+    surprises = [_tail(float(part.sum()), part.size) for part in parts.values() if part.size]
+    return max(surprises, default=0.0) - log(len(parts))
+
+
+def _tail(value: float, n_terms: int) -> float:
+    """Return minus the log of the chance of a larger sum of so many squared normal variables."""
+    found = -float(chi2.logsf(value, n_terms))
+    if np.isfinite(found):
+        return found
+    half = n_terms / 2.0
+    return value / 2.0 - (half - 1.0) * log(value / 2.0) + lgamma(half)
 
 
 def _sums(table: Counted, axis: int) -> Counted:
@@ -212,18 +232,24 @@ def _over_all(
 
 
 def _fitted_to(table: Counted, ends: Sequence[Array | None]) -> Counted:
-    """Scale rows and columns of a table by what makes its positive part add up as it should."""
+    """Scale rows and columns of a table so that its positive part adds up as it should.
+
+    As far as noise explains by how much it does not, that is left.
+    """
     positive = np.maximum(table.shares, 0.0)
     factors = [np.ones(size) for size in table.shares.shape]
     for _ in range(_SCALED):
         for axis, goal in enumerate(ends):
             if goal is None:  # of a party that lacks rows, too
                 continue
+            told = _sums(table, axis)
+            gap = float(np.square(goal - told.shares).sum())
+            kept = max(0.0, 1.0 - len(goal) * told.sigma**2 / max(gap, 1e-300))
             sums = (positive * np.outer(*factors)).sum(axis=1 - axis) / factors[axis]
             # A row that is no more than noise tells nothing of its factor.
-            sure = sums > _SURE * _sums(table, axis).sigma
-            found = np.where(sure, goal / np.maximum(sums, 1e-12), 1.0)
-            factors[axis] = np.clip(found, 1 / _MOST_WEIGHT, _MOST_WEIGHT)
+            sure = sums > _CLEAR * told.sigma
+            found = np.where(sure, kept * (goal / np.maximum(sums, 1e-12) - 1.0), 0.0)
+            factors[axis] = np.clip(1.0 + found, 1 / _MOST_WEIGHT, _MOST_WEIGHT)
     scale = np.outer(*factors)
     # The noise is scaled, too.
     return Counted(table.shares * scale, table.sigma * float(np.sqrt(np.mean(scale**2))))
