@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types, to_tokens
+from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types
 from flwr_vertical.alignment.steps import POSITIONS, AlignmentSteps
 from flwr_vertical.crypto import base_ot, batched_oprf, generate_keypair
 from flwr_vertical.crypto.pair_seeds import pair_seed
@@ -72,7 +72,7 @@ class KkrtSteps(AlignmentSteps):
         offers, keys = base_ot.choose(choices, nonce)
         private, public = generate_keypair()
         self.state[_CHOICES], self.state[_OFFERS] = choices, offers
-        self.state[_KEYS] = [key.to_bytes(32, "big") for key in keys]
+        self.state[_KEYS] = b"".join(key.to_bytes(32, "big") for key in keys)
         self.state[_PRIVATE], self.state[_PUBLIC] = private, public
         return {
             "offers": offers,
@@ -107,7 +107,7 @@ class KkrtSteps(AlignmentSteps):
         message, tags = batched_oprf.extend(seeds, code, places, bins, nonce)
         private, own = generate_keypair()
         key = pair_seed(private, self.name, holder, own, public, nonce, _MODE)
-        sealed = seal(key, answer + message.tobytes(), _place(self.name, holder, offers))
+        sealed = seal(key, answer + message.data, _place(self.name, holder, offers))
         return {
             "sealed": np.frombuffer(sealed, dtype=np.uint8),
             "tags": tags,
@@ -138,16 +138,17 @@ class KkrtSteps(AlignmentSteps):
             self.state[_PRIVATE], self.name, receiver, self.state[_PUBLIC], public, nonce, _MODE
         )
         opened = open_sealed(key, sealed.tobytes(), _place(receiver, self.name, offers), receiver)
-        answer, message = opened[: base_ot.POINT_BYTES], opened[base_ot.POINT_BYTES :]
-        bins, rest = divmod(len(message), batched_oprf.ROW_BYTES)
+        answer = opened[: base_ot.POINT_BYTES]
+        bins, rest = divmod(len(opened) - len(answer), batched_oprf.ROW_BYTES)
         if rest or not bins or bins % batched_oprf.N_HASHES:
             raise ProtocolError(
                 f"party {receiver!r} sealed {len(opened)} bytes for {self.name!r}, which are no "
                 "bins of an alignment by 'kkrt': it runs another version, or cheats"
             )
-        rows = np.frombuffer(message, dtype=np.uint8).reshape(bins, batched_oprf.ROW_BYTES)
+        rows = np.frombuffer(opened, dtype=np.uint8, offset=len(answer)).reshape(bins, -1)
         self.admit_foreign(rows, receiver)  # each bin may hold a guess
-        keys = [int.from_bytes(one, "big") for one in self.state[_KEYS]]
+        kept = self.state[_KEYS]
+        keys = [int.from_bytes(kept[k : k + 32], "big") for k in range(0, len(kept), 32)]
         seeds = base_ot.chosen_seeds(offers, choices, keys, answer, receiver)
         held = batched_oprf.Holder.of(seeds, choices, rows)
         ids = self.shuffled_ids(normalise)
@@ -246,20 +247,25 @@ def _handed_on(reply: dict[str, Any], what: str) -> dict[str, Any]:
 def _joined(
     ours: npt.NDArray[np.uint8], theirs: npt.NDArray[np.uint8], holder: str, receiver: str
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return one token an ID: a row of the holder has that of the receiver's row it equals."""
+    """Return one token an ID, the same where a value of the holder is one of the receiver."""
     count = len(theirs)
-    tokens, three = to_tokens([theirs, ours.reshape(-1, batched_oprf.TAG_BYTES)])
-    # Numbers are given in order of appearance: those of the receiver are the smallest.
-    three = three.reshape(len(ours), batched_oprf.N_HASHES)
-    first = three.min(axis=1)
-    if not np.array_equal(tokens, np.arange(count)):
+    index, three = pd.Index(_first_bytes(theirs)), _first_bytes(ours).reshape(-1)
+    if not index.is_unique:
         raise PartyError(receiver, "ot_extend", "returned the same value for two samples")
-    if len(np.unique(first)) < len(first) or (np.sort(three, axis=1)[:, 1] < count).any():
-        raise PartyError(
-            holder, "ot_tags", "returned values that make two samples one; do all nodes run the "
-            "same version?"
-        )  # fmt: skip
-    return first, tokens
+    found = index.get_indexer(pd.Index(three))  # by eight bytes; all are compared
+    hits = np.flatnonzero(found >= 0)
+    equal = (ours.reshape(-1, batched_oprf.TAG_BYTES)[hits] == theirs[found[hits]]).all(axis=1)
+    hits = hits[equal]
+    rows, partners = hits // batched_oprf.N_HASHES, found[hits]
+    if (np.diff(rows) == 0).any() or (np.bincount(partners) > 1).any():
+        raise PartyError(holder, "ot_tags", "returned values that make two samples one")
+    tokens = np.arange(count, count + len(ours))
+    tokens[rows] = partners
+    return tokens, np.arange(count)
+
+
+def _first_bytes(tags: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    return np.ascontiguousarray(tags[..., :8]).view(np.uint64)[..., 0]
 
 
 def _checked(

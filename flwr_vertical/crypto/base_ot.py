@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from numpy.typing import NDArray
 
+from flwr_vertical.crypto._numbers import inverse, power, square_test
 from flwr_vertical.errors import ProtocolError
 
 POINT_BYTES = 33
@@ -136,14 +137,15 @@ def check_offers(offers: Offers, chooser: str) -> None:
 
 def _hashed(data: bytes, side: int, number: int, context: bytes) -> _Point:
     """Hash to a point whose logarithm nobody knows; counts up until there is one."""
+    is_square = square_test(_PRIME)
     place = number.to_bytes(4, "big") + len(context).to_bytes(4, "big") + context
     for count in range(256):
         tried = b"".join((_DOMAIN, b"point", bytes([side, count]), place, data))
         digest = hashlib.blake2b(tried, digest_size=48).digest()
         x = int.from_bytes(digest[:40], "big") % _PRIME
         square = (x * x * x - 3 * x + _B) % _PRIME
-        y = pow(square, (_PRIME + 1) // 4, _PRIME)
-        if y * y % _PRIME == square:
+        if is_square(square):
+            y = power(square, (_PRIME + 1) // 4, _PRIME)
             return x, y if digest[-1] % 2 == 0 else -y % _PRIME
     raise AssertionError("256 independent tries of probability 1/2 have failed")
 
@@ -156,7 +158,7 @@ def _sum(left: _Point, right: _Point) -> _Point:
         raise ProtocolError(
             "two points of a base transfer are the same or opposite: the other party cheats"
         )
-    slope = (y2 - y1) * pow(x2 - x1, -1, _PRIME) % _PRIME
+    slope = (y2 - y1) * inverse(x2 - x1, _PRIME) % _PRIME
     x = (slope * slope - x1 - x2) % _PRIME
     return x, (slope * (x1 - x) - y1) % _PRIME
 

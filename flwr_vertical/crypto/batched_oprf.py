@@ -58,7 +58,10 @@ def codes(
     Shapes: returns (n, 56) and (n,).
     """
     hasher = id_hasher(b"fv-kkrt-code-v1", context, secret, ROW_BYTES + 8)
-    rows = _hash_each(hasher, ids)
+    rows = np.empty((len(ids), ROW_BYTES + 8), dtype=np.uint8)
+    for start in range(0, len(ids), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        rows[part] = _hash_each(hasher, ids[part], ROW_BYTES + 8)
     return rows[:, :ROW_BYTES], np.ascontiguousarray(rows[:, ROW_BYTES:]).view("<u8")[:, 0]
 
 
@@ -136,7 +139,7 @@ def extend(
     for start, left, right in zip(range(0, bins, _BLOCK), first, second, strict=True):
         own[start : start + _BLOCK] = left
         message[start : start + _BLOCK] ^= left ^ right
-    return message, _tags(places, own[places], context)
+    return message, _tags(own, places, context)
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,7 @@ class Holder:
             masked = code[part] & packed
             values = np.stack(
                 [
-                    _tags(of, self.rows[of] ^ masked, context)
+                    _tags(self.rows, of, context, masked)
                     for of in np.ascontiguousarray(bins[part].T)
                 ],
                 axis=1,
@@ -207,17 +210,23 @@ class Holder:
         return found
 
 
-def _tags(bins: Bins, rows: Bytes, context: bytes) -> Bytes:
-    """Hash rows to values of the function; (n, 16)."""
+def _tags(rows: Bytes, bins: Bins, context: bytes, masked: Bytes | None = None) -> Bytes:
+    """Hash the rows of bins, with bits flipped by `masked`, to values; (n, 16)."""
     hasher = id_hasher(b"fv-kkrt-tag-v1", context, None, TAG_BYTES)
-    data = np.concatenate([bins.astype("<i8")[:, None].view(np.uint8), rows], axis=1)
-    width, flat = data.shape[1], data.tobytes()
-    return _hash_each(hasher, [flat[k : k + width] for k in range(0, len(flat), width)], TAG_BYTES)
+    tags = np.empty((len(bins), TAG_BYTES), dtype=np.uint8)
+    for start in range(0, len(bins), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        held = rows[bins[part]]
+        if masked is not None:
+            held ^= masked[part]
+        data = np.concatenate([bins[part].astype("<i8")[:, None].view(np.uint8), held], axis=1)
+        width, flat = data.shape[1], data.tobytes()
+        split = [flat[k : k + width] for k in range(0, len(flat), width)]
+        tags[part] = _hash_each(hasher, split, TAG_BYTES)
+    return tags
 
 
-def _hash_each(
-    hasher: Callable[[bytes], bytes], values: Sequence[bytes], width: int = ROW_BYTES + 8
-) -> Bytes:
+def _hash_each(hasher: Callable[[bytes], bytes], values: Sequence[bytes], width: int) -> Bytes:
     return np.frombuffer(b"".join(map(hasher, values)), dtype=np.uint8).reshape(-1, width)
 
 
