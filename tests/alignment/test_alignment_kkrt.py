@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flwr_vertical import LocalGrid, MemoryStorage, Table, party_app, simulate
 from flwr_vertical.alignment import KkrtAligner, PrivateIdAligner, kkrt
-from flwr_vertical.crypto import base_ot, generate_keypair
+from flwr_vertical.crypto import base_ot, batched_oprf, generate_keypair
 from flwr_vertical.crypto.identity import (
     generate_identity,
     identity_text,
@@ -30,6 +30,8 @@ from tests.alignment.test_alignment_private import (
     values_in,
 )
 from tests.kit import cases
+from tests.kit.ledgered import Nodes
+from tests.kit.resuming import Place
 
 IDS = [f"patient-{k:05d}" for k in range(60)]
 PAIRS = {
@@ -264,3 +266,26 @@ def test_other_messages_are_refused_at_every_place():
         assert tries.of(kind, RAW) == []
     answered = {one.what.removesuffix(" missing") for one in tries.of(ARGUMENT, ANSWERED)}
     assert answered <= {"identity", "signature"}
+
+
+def test_it_goes_on_after_the_server_ends_and_answers_are_lost(tmp_path):
+    place = Place(tmp_path, "fknn", alignment="kkrt")
+    expected = place.run()
+    place.broken(die_after=2)
+    place.broken(resume=True, die_before=2)
+    resumed = place.run(resume=True, lose={3: "lost"})
+    for name, own in place.tables.items():  # the rows it lacked come after, in a random order
+        one, other = (found.tables[name][: len(own)] for found in (resumed, expected))
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_the_ledger_counts_bins_as_ids_of_others(tmp_path):
+    nodes = Nodes(tmp_path, dict(list(cases.tables_of("mean").items())[:2]))
+    found = nodes.run(cases.made("mean"), alignment="kkrt")
+    holder, receiver = found.parties
+    bins = batched_oprf.n_bins(len(cases.tables_of("mean")[receiver]))
+    assert [entry["n_rows"] for entry in nodes.entries("ids", holder)] == [bins]
+    assert nodes.entries("ids", receiver) == []
+    nodes.state(policy_foreign_ids=0.5)
+    said = nodes.refused("foreign-ids", cases.made("mean"), alignment="kkrt")
+    assert f"{bins} IDs that are not its own" in said
