@@ -3,9 +3,10 @@
     python benchmarks/rounds.py [--quick]
 
 A round here is a masked private sum of 100 values over five parties, and on RayGrid over a thousand
-too: request, key stream, reply. Then one of 65,536 values over eight parties on LocalGrid, as a step of split learning has, in
-float64 and in float32, taken in turn. Then runs of 400 rounds over 16 parties, in turn with and
-without the page that shows them (``live-page``), which is asked for every second.
+too: request, key stream, reply. Then one of 65,536 values over eight parties on LocalGrid, as a
+step of split learning has, in float64 and in float32, taken in turn. Then runs of 400 rounds over
+16 parties, in turn with and without the page that shows them (``live-page``), which is asked for
+every second.
 """
 
 import statistics
