@@ -133,11 +133,20 @@ class KkrtSteps(AlignmentSteps):
         ``tags`` (n_own, 3, 16).
         """
         self._check(receiver, public, nonce, identity, signature)
+        held = self._opened(sealed.tobytes(), public, nonce, receiver)
+        ids = self.shuffled_ids(normalise)
+        code, numbers = batched_oprf.codes(ids, nonce, self.id_secret())
+        return {"tags": held.tags(code, batched_oprf.bins_of(numbers, len(held.rows)), nonce)}
+
+    def _opened(
+        self, sealed: bytes, public: bytes, nonce: bytes, receiver: str
+    ) -> batched_oprf.Holder:
+        """Return the keys of the receiver's bins."""
         offers, choices = self.state[_OFFERS], self.state[_CHOICES]
         key = pair_seed(
             self.state[_PRIVATE], self.name, receiver, self.state[_PUBLIC], public, nonce, _MODE
         )
-        opened = open_sealed(key, sealed.tobytes(), _place(receiver, self.name, offers), receiver)
+        opened = open_sealed(key, sealed, _place(receiver, self.name, offers), receiver)
         answer = opened[: base_ot.POINT_BYTES]
         bins, rest = divmod(len(opened) - len(answer), batched_oprf.ROW_BYTES)
         if rest or not bins or bins % batched_oprf.N_HASHES:
@@ -150,10 +159,7 @@ class KkrtSteps(AlignmentSteps):
         kept = self.state[_KEYS]
         keys = [int.from_bytes(kept[k : k + 32], "big") for k in range(0, len(kept), 32)]
         seeds = base_ot.chosen_seeds(offers, choices, keys, answer, receiver)
-        held = batched_oprf.Holder.of(seeds, choices, rows)
-        ids = self.shuffled_ids(normalise)
-        code, numbers = batched_oprf.codes(ids, nonce, self.id_secret())
-        return {"tags": held.tags(code, batched_oprf.bins_of(numbers, bins), nonce)}
+        return batched_oprf.Holder.of(seeds, choices, rows)
 
     def _signed(self, key: bytes, nonce: bytes) -> dict[str, bytes]:
         return pins.endorse(self.party.identity(_MODE), key_payload(_MODE, key, nonce))
