@@ -175,6 +175,11 @@ def candidates(slots: Ring, observed: Indices, total: Ring | None = None) -> Rin
     return np.stack([slots, with_missing], axis=2).reshape(len(slots), -1)
 
 
+def of_slots(slots: Indices) -> Indices:
+    """Return the candidates of slots: missing cells to the right, then to the left."""
+    return np.asarray(np.stack([2 * slots, 2 * slots + 1], axis=1).reshape(-1))
+
+
 def best_of(
     numerator: Array, left: Array, right: Array, legal: Flags, least: float | None = None
 ) -> Flags:

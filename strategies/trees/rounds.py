@@ -30,8 +30,16 @@ from flwr_vertical.products.streams import SEED_BYTES, stream
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
 from strategies.trees.binning import narrowest
-from strategies.trees.blinding import Factors
-from strategies.trees.gain import Curvature, LevelGradients, best_of, candidates, signed, to_ring
+from strategies.trees.blinding import WIRE_BYTES, Factors, coarse, from_wire, to_wire
+from strategies.trees.gain import (
+    Curvature,
+    LevelGradients,
+    best_of,
+    candidates,
+    of_slots,
+    signed,
+    to_ring,
+)
 from strategies.trees.masked_store import Slots
 from strategies.trees.monotone import allowed_signs, right_way
 from strategies.trees.node_sums import Indices, Ring, dense_sums
@@ -103,7 +111,7 @@ class LevelRounds:
         # The arbiter is not told which end of the order is which.
         reverse = shares.order[0] % 2 == 1
         flips = (signed(factors.numerator) < 0) ^ reverse
-        told = self._ask_arbiter("rank", shares, factors.blinded(v, h, h), {
+        told = self._ask_arbiter("rank", shares, factors, factors.blinded(v, h, h), {
             "flips": np.packbits(factors.placed(flips))
         })  # fmt: skip
         found = factors.order[0, told["place"]][:: -1 if reverse else 1]
@@ -160,8 +168,7 @@ class LevelRounds:
         self._above = with_siblings(share_h, direct, parent, self._above)
         share_h = self._above[active]
         for name in [] if self.hidden else masks_v:
-            helped = [n for n in names if self._helper[n] == name]
-            at = np.flatnonzero(np.repeat([n in helped for n in names], slots.widths))
+            at = self._helped_by(name)
             share_v[:, at] += replies[name]["helper_v"]
             share_h[:, at] += replies[name]["helper_h"]
         return LevelSums(replies, share_v, share_h, order)
@@ -243,6 +250,11 @@ class LevelRounds:
                 out.append(told - own)
         return np.concatenate(found[0], axis=1), np.concatenate(found[1], axis=1)
 
+    def _helped_by(self, helper: str) -> Indices:
+        """Return the slots of the parties that one helps."""
+        helped = [self._helper[name] == helper for name in self.slots.names]
+        return np.flatnonzero(np.repeat(helped, self.slots.widths))
+
     def _compare(self, shares: "LevelSums", known: LevelGradients, nodes: LevelNodes) -> list[int]:
         slots, active = self.slots, nodes.active
         ring = {
@@ -264,7 +276,8 @@ class LevelRounds:
         if (directions := slots.directions).any():
             may = allowed_signs(signed(factors.numerator), directions)
             signs["signs"] = np.packbits([factors.placed(plane) for plane in may])
-        told = self._ask_arbiter("compare", shares, factors.blinded(numerator, left, right), signs)
+        blinded = factors.blinded(numerator, left, right)
+        told = self._ask_arbiter("compare", shares, factors, blinded, signs)
         bounds = np.concatenate([[0], np.cumsum(told["count"])])
         won = [told["place"][a:b] for a, b in pairwise(bounds)]
         return [
@@ -273,15 +286,30 @@ class LevelRounds:
         ]
 
     def _ask_arbiter(
-        self, step: str, shares: "LevelSums", blinded: Ring, more: Mapping[str, Any]
+        self,
+        step: str,
+        shares: "LevelSums",
+        factors: Factors,
+        blinded: Ring,
+        more: Mapping[str, Any],
     ) -> dict[str, Any]:
-        names = self.slots.names
+        """Add the helpers' blinded shares to the own ones; they are under the parties' pads."""
+        names, total = self.slots.names, coarse(blinded)
+        for name in dict.fromkeys(self._helper.values()):
+            at = of_slots(self._helped_by(name))
+            theirs = np.asarray(shares.replies[name]["blinded"])
+            wanted = (*total[:, :, at].shape, WIRE_BYTES)
+            if theirs.shape != wanted:
+                raise PartyError(
+                    name, "share", f"sent shares of shape {theirs.shape}, expected {wanted}"
+                )
+            total[:, :, at] += from_wire(theirs)
         asked = {
             **self._keys,
             **more,
             "number": int(shares.replies[names[0]]["number"]),
             "parcels": [shares.replies[name]["parcel"] for name in names],
-            "shares": blinded,
+            "shares": to_wire(factors.placed(total)),
         }
         return self.federation.call(step, asked, parties=[ARBITER])[ARBITER]
 

@@ -6,7 +6,7 @@ The server sends ``v + rho`` to the owner of the columns X and the seed of rho t
     A = X'(v + rho) - s    goes to the server,    B = R'rho + s    stays with the helper,
 
 and ``A - U'rho`` at the server and B are shares of ``X'v``. B travels to the arbiter alone, blinded
-and sealed. Only where the nodes agreed to open histograms it goes to the server.
+and under pads that the server does not know; with open histograms it goes to the server as it is.
 """
 
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ from flwr_vertical.policy.record import key_of
 from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.arithmetic import helpers, own_place
 from flwr_vertical.products.pair_keys import Names, Widths
-from flwr_vertical.products.streams import KeyStream, stream
+from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, AddsUpTo, Is, Shape, Within, check_fits
-from strategies.trees.arbiter import ParcelSteps, pack, place_of, under_cancelling_bits
-from strategies.trees.blinding import Factors, noise
-from strategies.trees.gain import candidates
+from strategies.trees.arbiter import PADS, ParcelSteps, pack, place_of, under_cancelling_bits
+from strategies.trees.blinding import Factors, coarse, noise, to_wire
+from strategies.trees.gain import candidates, of_slots
 from strategies.trees.node_sums import (
     Blocks,
     Indices,
@@ -95,8 +95,10 @@ class ShareSteps(StepGroup):
         `Factors`; without them histograms are opened; ranked: whether the arbiter is to learn
         ratios of v and h over single levels, in place of gains; returns ``number`` of the message;
         ``owner_v`` of shape (n_active, n_own) and ``owner_h`` of shape (n_direct, n_own), the own
-        shares; and either the sealed ``parcel``, or ``legal`` of shape (n_active, n_own, 2), and
-        at a helper ``helper_v`` and ``helper_h`` of shape (n_active, n_helped).
+        shares; and either ``parcel``, sealed for the arbiter: a share of the marks of legal
+        candidates, and the seed of the pads; and at a helper ``blinded`` of shape (3, n_active,
+        2 * n_helped, 5), see `blinding`; or ``legal`` of shape (n_active, n_own, 2), and at a
+        helper ``helper_v`` and ``helper_h`` of shape (n_active, n_helped).
         """
         if limits is None:
             self.party.open_exchange(
@@ -147,12 +149,15 @@ class ShareSteps(StepGroup):
         every[:, place] = legal
         placed = factors.placed(every.reshape(len(legal), -1))
         marks = under_cancelling_bits(placed, seed, "tree marks", number, own, len(names))
-        parcel = None
+        # The arbiter refuses to compare where parties were told different things.
+        pads = stream(seed, f"tree parcels {number} {asked}", (SEED_BYTES // 8,))
         if helped is not None:
-            mine = [n for n in names if helper[n] == self.name]
-            right = 1 if ranked else -1
-            parcel = self._blinded(names, widths, mine, helped, observed, factors, limits, right)
-        told["parcel"] = seal(parcels.shared, pack(marks, parcel), place_of(self.name, number))
+            mine = np.flatnonzero(np.repeat([helper[n] == self.name for n in names], widths))
+            blinded = self._blinded(mine, helped, observed, factors, limits, ranked)
+            every_pad = stream(pads.tobytes(), PADS, (3, *factors.order.shape))
+            blinded += factors.unplaced(every_pad)[:, :, of_slots(mine)]
+            told["blinded"] = to_wire(coarse(blinded))
+        told["parcel"] = seal(parcels.shared, pack(marks, pads), place_of(self.name, number))
         return told
 
     def forget(self) -> None:
@@ -244,31 +249,25 @@ class ShareSteps(StepGroup):
 
     def _blinded(
         self,
-        names: list[str],
-        widths: list[int],
-        mine: list[str],
+        mine: Indices,
         helped: tuple[Ring, Ring],
         observed: Indices,
         factors: Factors,
         limits: npt.NDArray[np.float64],
-        right: int,
+        ranked: bool,
     ) -> Ring:
-        """Return blinded shares of all candidates, under pads that the two helpers add and take."""
-        shape = len(helped[0]), sum(widths)
-        every = {what: np.zeros(shape, dtype=np.uint64) for what in ("v", "h")}
-        places = np.repeat([name in mine for name in names], widths)
-        every["v"][:, places], every["h"][:, places] = helped
-        left = candidates(every["h"], observed)
-        blinded = factors.blinded(
-            candidates(every["v"], observed), left, left if right > 0 else -left
-        )
+        """Return blinded shares of the candidates of `mine`, (n_helped,): slots that it helps."""
+        inside = np.minimum(np.searchsorted(mine, observed[mine]), len(mine) - 1)
+        if (mine[inside] != observed[mine]).any():
+            raise ProtocolError(
+                f"party {self.name!r}: argument 'observed' takes the slots of a party apart; "
+                "expected, of each slot, the last one of its column"
+            )
+        left, at = candidates(helped[1], inside), of_slots(mine)
+        numerator = candidates(helped[0], inside)
+        blinded = factors.blinded(numerator, left, left if ranked else -left, at)
         seed = self.party.secret_bytes("noise of gains")
-        own = factors.placed(np.tile(np.repeat(places, 2), (shape[0], 1)))
-        blinded += noise(seed, limits, 2 * shape[1]) * own
-        label = f"tree parcels {self.other(ParcelSteps).number}"
-        common = stream(self.other(GroupKeySteps).seed, label, blinded.shape)
-        # The first helps all others, the second the first: see `helpers`.
-        return np.asarray(blinded + common if self.name == names[0] else blinded - common)
+        return np.asarray(blinded + noise(seed, limits, len(at)))
 
 
 def check_tag(party: Any, tag: bytes) -> None:

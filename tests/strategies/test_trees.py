@@ -13,13 +13,14 @@ from scipy import stats
 from tree_runs import SMALL, N, fit, make_labels, make_tables, resumed, splits_of
 
 from flwr_vertical import Table, simulate
+from flwr_vertical.crypto.sealed_box import seal
 from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
 from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, VALUES
 from strategies.trees import VerticalGBDT, masked_store, node_sums, secret_shares
-from strategies.trees.arbiter import CompareSteps
-from strategies.trees.blinding import Factors, noise
+from strategies.trees.arbiter import CompareSteps, pack, place_of
+from strategies.trees.blinding import Factors, coarse, from_wire, noise, opened, to_wire
 from strategies.trees.gain import TIE, Curvature, best_of, combined, level_of, signed
 from strategies.trees.grower import Grower
 from strategies.trees.model import TreePart
@@ -299,7 +300,24 @@ def test_one_party_or_ckks(data):
 def test_the_arbiter_compares_a_round_once():
     node = SimpleNamespace(name="arbiter", cache={}, state={"node.trees.compared": 7})
     with pytest.raises(ProtocolError, match="compared once"):
-        CompareSteps(node).compare(7, [], np.zeros((3, 0, 0), np.uint64))
+        CompareSteps(node).compare(7, [], np.zeros((3, 0, 0, 5), np.uint8))
+
+
+def test_the_arbiter_refuses_parties_that_were_told_different_things(monkeypatch):
+    node = SimpleNamespace(name="arbiter", cache={}, state={})
+    steps, keys = CompareSteps(node), {"bank": bytes(32), "court": bytes(range(32))}
+    monkeypatch.setattr(CompareSteps, "seeds", lambda *_, **__: keys)
+    marks, shares = np.zeros((1, 4), dtype=bool), np.zeros((3, 1, 4, 5), np.uint8)
+
+    def parcels(number, *pads):
+        return [
+            seal(key, pack(marks, np.full(4, pad, np.uint64)), place_of(name, number))
+            for (name, key), pad in zip(keys.items(), pads, strict=True)
+        ]
+
+    assert steps.compare(1, parcels(1, 5, 5), shares)["count"] == [0]
+    with pytest.raises(ProtocolError, match="2 seeds of the pads of round 2"):
+        steps.compare(2, parcels(2, 5, 6), shares)
 
 
 def test_rows_in_blocks_and_on_disk_make_the_same_trees(data, hidden, monkeypatch):
@@ -344,7 +362,9 @@ def test_what_passes_the_server_is_uniform_or_sealed(small_run):
     names = {name for values in messages["up"] for name in values}
     assert {"owner_v", "owner_h", "parcel", "masked", "left"} <= names
     assert not names & {"helper_v", "helper_h", "legal"}
-    for name in ("owner_v", "owner_h", "masked"):
+    blinded = [v["blinded"] for v in messages["up"] if "blinded" in v]
+    messages["up"] += [{"shares under pads": from_wire(v) << np.uint64(24)} for v in blinded]
+    for name in ("owner_v", "owner_h", "masked", "shares under pads"):
         words = [np.asarray(v[name]).ravel() for v in messages["up"] if name in v]
         assert looks_uniform(np.concatenate(words)), name
     assert not any("signs" in values for values in messages["down"])  # of monotone columns alone
@@ -372,7 +392,11 @@ def test_the_arbiter_finds_the_best_and_no_divisor():
     other = [x - y for x, y in zip(sums, own, strict=True)]
 
     factors = Factors.of(bytes(32), limits, 200)
-    total = factors.blinded(*own) + factors.blinded(*other) + noise(bytes(range(32)), limits, 200)
+    pads = rng.integers(0, 2**64, (3, *shape), dtype=np.uint64)
+    theirs = factors.blinded(*other) + noise(bytes(range(32)), limits, 200)
+    sent = from_wire(to_wire(coarse(theirs + factors.unplaced(pads))))
+    passed = to_wire(factors.placed(coarse(factors.blinded(*own)) + sent))
+    total = opened(from_wire(passed), pads)
     x, y_left, y_right = signed(total).astype(np.float64)
     assert np.abs(x).max() < 2**62
     assert min(y_left.min(), y_right.min()) > 0
@@ -387,7 +411,7 @@ def test_the_arbiter_finds_the_best_and_no_divisor():
         assert np.ptp(ratio[q][large[q]]) < 64 * TIE * ratio[q].max()
 
     # No divisor is left that a gcd would find.
-    found = [np.gcd.reduce(row.view(np.int64)) for row in total[1]]
+    found = [np.gcd.reduce(row.view(np.int64)) for row in coarse(total)[1]]
     assert max(found) < 8
 
 
