@@ -241,7 +241,7 @@ def _last_nodes(view: View) -> list[Indices]:
     now: list[Indices] = []
     for depth, at in enumerate(sorted(of_round)):
         node = np.asarray(of_round[at]["node"]).astype(np.int64)
-        if "masked_h" in of_round[at]:  # trees begin
+        if {"masked_gradients", "rho"} & set(of_round[at]):  # trees begin
             now = [np.zeros(node.shape[1], dtype=np.int64) for _ in node]
             found += now
         for last, own in zip(now, node, strict=True):
