@@ -22,7 +22,7 @@ from flwr_vertical.protocol import pins
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Shape, Within
 from flwr_vertical.protocol.messages import ARBITER
 from strategies.trees.blinding import WIRE_BYTES, from_wire, opened
-from strategies.trees.gain import best_of, signed
+from strategies.trees.gain import TIE, best_of, signed
 
 Wire: TypeAlias = npt.NDArray[np.uint8]
 PADS = "pads of gains"
@@ -194,14 +194,17 @@ class CompareSteps(ArbiterKeySteps):
         Message: as of `compare`, but that both sums behind the first are the same one under two
         factors; flips: packed bits of shape (n_candidates,): of which candidates the first sum has
         the other sign than the rest; returns ``place``: of the legal candidates, ascending or
-        descending.
+        descending; ``group``: a number of each, the same of means that are equal to 2^-18.
         """
         numerator, left, right, legal = self._opened(number, parcels, shares, keys)
         other = np.unpackbits(np.asarray(flips), count=legal.size).astype(bool)
         places = np.flatnonzero(legal[0])
         mean = np.where(other, -numerator[0], numerator[0])[places]
         mean /= np.sqrt(np.maximum(left[0] * right[0], 1.0))[places]
-        return {"place": places[np.argsort(mean, kind="stable")].astype(np.int32)}
+        order = np.argsort(mean, kind="stable")
+        rises = np.diff(mean[order]) > TIE * np.abs(mean).max(initial=0.0)
+        group = np.cumsum(np.append(False, rises))[: len(order)]
+        return {"place": places[order].astype(np.int32), "group": group.astype(np.int32)}
 
     def _opened(
         self, number: int, parcels: list[bytes], shares: Wire, keys: PartyKeys

@@ -31,8 +31,8 @@ FLAT = 1e-9
 
 _GOLDEN = (5.0**0.5 - 1.0) / 2.0
 _SUM_BITS = 25  # and a quarter of the rows' logarithm
-N_NOISE = 2.0**-24
-"""Noise on N as a share of its limit: as large as that on sums of h."""
+N_NOISE = 2.0**-26
+"""Noise on N as a share of its limit: above what factors are, and what is not sent."""
 
 _N_BITS = 52  # leaves a factor two bits of jitter, six of spread, and one
 
@@ -154,8 +154,8 @@ def level_of(
             np.where(mine, limit_v, 0.0), np.where(mine, limit_h, 0.0), mine & flat,
         ))  # fmt: skip
     # Trees do not share nodes.
-    whole = [np.sum(part, axis=0) for part in zip(*parts, strict=True)]
-    return LevelGradients(*whole[:-1], flat=whole[-1] > 0)
+    *whole, flats = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
+    return LevelGradients(*whole, flats > 0)  # type: ignore[call-arg]
 
 
 def candidates(slots: Ring, observed: Indices, total: Ring | None = None) -> Ring:

@@ -29,7 +29,7 @@ from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import SEED_BYTES, stream
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
-from strategies.trees.binning import narrowest
+from strategies.trees.binning import narrowest, packed
 from strategies.trees.blinding import WIRE_BYTES, Factors, coarse, from_wire, to_wire
 from strategies.trees.gain import (
     Derivatives,
@@ -114,7 +114,8 @@ class LevelRounds:
         told = self._ask_arbiter("rank", shares, factors, factors.blinded(v, h, h), {
             "flips": np.packbits(factors.placed(flips))
         })  # fmt: skip
-        found = factors.order[0, told["place"]][:: -1 if reverse else 1]
+        found, group = factors.order[0, told["place"]], np.asarray(told["group"])
+        found = found[np.lexsort((found, -group if reverse else group))]
         return np.asarray(found[found % 2 == 0] // 2)
 
     def _share(
@@ -134,7 +135,7 @@ class LevelRounds:
             "widths": slots.widths,
             "tags": [slots.tags[name] for name in names],
             "observed": narrowest(slots.observed),
-            "node": narrowest(node),
+            "node": packed(node),
             "direct": direct,
             "parent": parent,
             "active": active,
@@ -192,7 +193,7 @@ class LevelRounds:
                 "names": np.array([(first + t, number) for t, number in places], dtype=np.int32),
                 "slots": np.array([node.slot for node in nodes], dtype=np.int32),
                 "missing_left": np.array([node.missing_left for node in nodes], dtype=np.uint8),
-                "split": narrowest(split),
+                "split": packed(split),
             }
         fit = {"fit": np.packbits(inside)}
         found = {}

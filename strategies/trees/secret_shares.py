@@ -35,6 +35,7 @@ from flwr_vertical.products.pair_keys import Names, Widths
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, AddsUpTo, Is, Shape, Within, check_fits
 from strategies.trees.arbiter import PADS, ParcelSteps, pack, place_of, under_cancelling_bits
+from strategies.trees.binning import unpacked
 from strategies.trees.blinding import Factors, coarse, noise, to_wire
 from strategies.trees.gain import N_NOISE, candidates, of_slots
 from strategies.trees.node_sums import (
@@ -75,7 +76,7 @@ class ShareSteps(StepGroup):
         widths: Annotated[Widths, AddsUpTo("observed")],
         tags: Annotated[list[bytes], Within("names", "names")],
         observed: Annotated[Indices, Within(0, "observed - 1")],
-        node: Annotated[Numbers, Shape(None, "n_samples"), Within(-1, "direct - 1")],
+        node: Annotated[npt.NDArray[np.uint8], Shape(None, None, "ceil(n_samples / 8)")],
         direct: Annotated[Indices, Within(-1, "direct - 1")],
         parent: Annotated[Indices, Shape("direct"), Within(-1, 2**31)],
         active: Annotated[Indices, DISTINCT, Within(0, "direct - 1")],
@@ -93,7 +94,7 @@ class ShareSteps(StepGroup):
 
         Message: names, widths, tags: every party's name, number of slots, and tag of its codes;
         observed (n_slots,): of each slot of all parties, that of its column's observed rows; node
-        (n_trees, n_samples): number of the node that each row of the fit is in, -1 for none;
+        (n_trees, n_samples), packed: number of the node that each row of the fit is in, -1: none;
         direct (n_nodes,): numbers of the nodes whose sums are made; -1 where they follow from those
         of the parent and of the sibling, the node next to it; parent (n_nodes,): place of each
         node's parent in the level before; -1 at the roots; active (n_active,): nodes that may be
@@ -119,7 +120,9 @@ class ShareSteps(StepGroup):
         check_fits(self.name, "usable", usable, Shape(len(node) if len(usable) > 1 else 1, None))
         helper = helpers(names)
         begins = self._begin(names, masked_gradients, rho)
-        places = Places.of(np.asarray(node), direct, active, np.asarray(usable), widths)
+        numbers = unpacked(np.asarray(node), self.party.n_samples)
+        check_fits(self.name, "node", numbers, Within(-1, len(direct) - 1))
+        places = Places.of(numbers, direct, active, np.asarray(usable), widths)
         if begins:
             self._check_rows(places, own)
         if limits is not None:
