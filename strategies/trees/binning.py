@@ -271,5 +271,5 @@ def unpacked(content: npt.NDArray[np.uint8], n_rows: int) -> npt.NDArray[Any]:
     dtype = np.int8 if n_bits < 8 else np.int16 if n_bits < 16 else np.int32
     out = np.full((len(content), n_rows), -1, dtype=dtype)
     for bit in range(n_bits):
-        out += np.unpackbits(content[:, bit], axis=1, count=n_rows).astype(dtype) << bit
+        out += np.unpackbits(content[:, bit], axis=1, count=n_rows) * dtype(1 << bit)
     return out
