@@ -28,9 +28,7 @@ import pandas as pd
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.protocol.declaration import (
-    ARBITER as THE_ARBITER,
-)
+from flwr_vertical.protocol.declaration import ARBITER as THE_ARBITER
 from flwr_vertical.protocol.declaration import (
     BITS,
     FACTS,
@@ -91,8 +89,9 @@ DISCLOSURE = (
     (
         "server",
         "with levels='sorted', the order of each nominal column's levels (by numbers) by their "
-        "mean label, and every party that of its own columns: of levels that have min_child "
-        "labelled samples (and its min-rows), and leave as many; once a run",
+        "mean label, and which have the same, and every party the order of its own columns': of "
+        "levels that have min_child labelled samples (and its min-rows), and leave as many; once a "
+        "run",
     ),
     (
         "every party",
