@@ -228,11 +228,12 @@ def test_weighted_products_open_to_the_bit_and_in_every_block(k):
     np.testing.assert_array_equal(found, everything.T @ (everything * weight[:, None]))
 
 
-def test_no_node_gets_masked_features_and_the_seed_of_their_mask():
+def test_of_every_owner_and_its_helper_the_first_party_alone_has_masked_features():
     for k in range(2, 7):
-        helper = Roles([f"p{j}" for j in range(k)]).helper
-        assert all(owner != other for owner, other in helper.items())
-        assert len(set(helper.values())) == 2  # no more than two sets of masked features
+        roles = Roles([f"p{j}" for j in range(k)])
+        for owner, helper in roles.helper.items():
+            assert (owner == roles.first) != (helper == roles.first)
+        assert len(set(roles.helper.values())) == 2  # whose masked numbers the server is told
 
 
 def test_digits_of_sums_come_together():
