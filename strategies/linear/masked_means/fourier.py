@@ -42,6 +42,7 @@ _TERMS = (
     *range(80, 160, 16),
     *range(160, 257, 32),
 )
+MOST_TERMS = _TERMS[-1]
 _CUTS = (1e-6, 1e-8, 1e-10)  # singular values, relative to the largest
 
 
@@ -78,7 +79,7 @@ def expand(
     radius: float,
     tolerance: float = 1e-6,
     unit: Callable[[Array], Array] = np.ones_like,
-    most_terms: int = _TERMS[-1],
+    most_terms: int = MOST_TERMS,
     constant: bool = True,
 ) -> list[Expansion]:
     """Expand functions in the same harmonics, as few as are needed.
@@ -124,7 +125,7 @@ def expand_level(
             high = best[0].n_terms - 1
         low = max(2, math.floor(0.25 * (radius + beyond)))
         n_terms = high  # the most first: if these are not enough, no fewer are
-        while times >= 1 and low < n_terms <= _TERMS[-1]:
+        while times >= 1 and low < n_terms <= MOST_TERMS:
             found = _fit(functions, radius, times, n_terms, tolerance, unit, 1.0)
             if all(one.error <= tolerance for one in found):
                 best, high = found, n_terms

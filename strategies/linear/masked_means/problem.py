@@ -13,7 +13,13 @@ from flwr_vertical.products import Moments as Opened
 from strategies.linear.families import Family
 from strategies.linear.masked_means.columns import EvaluatedColumns
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans, Placed
-from strategies.linear.masked_means.fourier import Expansion, expand, expand_level, to_circle
+from strategies.linear.masked_means.fourier import (
+    MOST_TERMS,
+    Expansion,
+    expand,
+    expand_level,
+    to_circle,
+)
 from strategies.linear.masked_means.residuals import ResidualSums
 from strategies.linear.masked_means.solver import MeanMaximum, MeanMoments
 
@@ -241,14 +247,11 @@ class MeanProblem(EvaluatedColumns):
             # Errors are relative to the variance where it is larger than usual.
             return np.maximum(family.variance(t), typical)
 
-        most_terms = {}
-        level_ends = None
+        about_zero, most_terms, middle = None, MOST_TERMS, level + placed.centre
         if family.name == "binomial" and not self.beside.weighted:
-            reach = max(-low, high, _LEAST_RADIUS)
-            level_ends = expand_level(functions, reach, unit, TOLERANCE)
-            if level_ends is not None:
-                most_terms["most_terms"] = level_ends[0].n_terms - 1
-        middle = level + placed.centre
+            about_zero = expand_level(functions, max(-low, high, _LEAST_RADIUS), unit, TOLERANCE)
+        if about_zero is not None:
+            most_terms = about_zero[0].n_terms - 1
 
         def about(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
             return lambda t: function(middle + t)
@@ -259,14 +262,14 @@ class MeanProblem(EvaluatedColumns):
                 radius,
                 TOLERANCE,
                 about(unit),
+                most_terms,
                 constant=not self.beside.weighted,
-                **most_terms,
             )
             return found, placed.centre
         except DataError:
-            if level_ends is None:
+            if about_zero is None:
                 raise
-            return level_ends, -level
+            return about_zero, -level
 
     @property
     def _bounds(self) -> list[Bound]:
