@@ -387,6 +387,25 @@ def test_coefficients_far_too_large_are_said_as_a_reach_and_nothing_is_placed():
         assert placed.high - placed.low > CIRCLE
 
 
+def test_nobody_takes_masked_features_and_the_seed_of_their_mask(monkeypatch):
+    x, _ = pooled("binomial", 400, 4)
+    with opened(x, 3) as run:
+        means, placed, mean = evaluated(run, x)
+        ask = run.federation.sum
+        for given in (
+            {"p0": {"mask_seed": bytes(32)}},  # the mask in place of what it hides
+            {"p1": {"features": np.zeros((2 * mean.n_terms, 400), dtype=np.uint64)}},
+            {"p2": {}},
+        ):
+
+            def sum_otherwise(step, common, per_party, given=given):
+                return ask(step, common, per_party=per_party | given)
+
+            monkeypatch.setattr(run.federation, "sum", sum_otherwise)
+            with pytest.raises(PartyError, match="'p0', the seed of their mask to every other"):
+                means.open_mean(placed, 0.0, mean, Bound(400.0, 1.0))
+
+
 def test_samples_labels_parties_and_steps_that_cannot_be_are_refused():
     x, y = pooled("binomial", 400, 2)
     tables = split(x, 2)

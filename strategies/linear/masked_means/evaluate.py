@@ -2,13 +2,16 @@
 
 An evaluation takes two rounds. First the parties' fits are summed on a circle, under key streams
 that they share: the server gets ``alpha = eta + gamma``, uniform. Then it sends sines and cosines
-of alpha under a mask r to the owners of columns, and r's seed to their helpers. An owner, who knows
-gamma, has ``mu + q`` from them, the helper ``q``; both add the same fresh stream and the usual
-product with a vector (`flwr_vertical.products.arithmetic`) opens ``X_k' mu``.
+of alpha under a mask r to the first party, and r's seed to the others. Who knows gamma has ``mu +
+q`` from the first, ``q`` from the second: shares of mu, which is all that a product with a vector
+needs (`flwr_vertical.products.arithmetic`). Of every owner and its helper one is the first party.
+For the first's columns the masked vector is ``mu + q`` and the helper's mask ``q``; for others'
+columns it is ``-q`` and the helper's mask ``-(mu + q)``. Owner and helper add the same fresh stream
+to both, one for each helper, since helpers tell the server the masks. Then ``X_k' mu`` is opened.
 
-No node gets masked features and the seed of their mask: owners and helpers are those of
-`products.arithmetic.helpers`. Server and one party together could read all columns; so they can
-with private products. An owner and its helper together read mu, but no label.
+No node gets masked features and the seed of their mask. Server and one party together could read
+all columns; so they can with private products. An owner and its helper together read mu, but no
+label.
 """
 
 from collections.abc import Callable
@@ -281,14 +284,9 @@ class MaskedMeans:
             "n_weightings": 1 if weights is None else len(weights),
             "n_digits": n_digits,
         }
-        own: dict[str, dict[str, Any]] = {name: {} for name in names}
-        for helper in dict.fromkeys(roles.helper.values()):
-            seed = self.federation.random_bytes(SEED_BYTES)
-            masked = features + stream(seed, "features", features.shape)
-            own[helper]["rho_seed"] = seed
-            for name, other in roles.helper.items():
-                if other == helper:
-                    own[name]["features"] = masked
+        seed = self.federation.random_bytes(SEED_BYTES)
+        own: dict[str, dict[str, Any]] = {name: {"mask_seed": seed} for name in names}
+        own[roles.first] = {"features": features + stream(seed, "features", features.shape)}
         total = self.federation.sum("open_means", common, per_party=own)
         # A resumed run has the shares, but not what they are opened with.
         while not self._masked and self.federation.next_step() in (None, "send_digits"):

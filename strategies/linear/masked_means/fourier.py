@@ -3,11 +3,16 @@
 A linear predictor t lives on a circle of `CIRCLE` units, the whole numbers modulo 2^64. On
 ``|t| <= radius`` the function is
 
-    f(t) = constant + sum over h = 1..H of sine_h sin(h w t) + cosine_h cos(h w t),
+    f(t) = constant + sum over h = 1, 3, .., 2 H - 1 of sine_h sin(h w t) + cosine_h cos(h w t),
 
-``w = 2 pi times / CIRCLE``. The period ``CIRCLE / times`` is longer than the interval, so f need
-not be periodic there (a Fourier extension, Boyd 2002); what lies beyond is never asked for. Least
-squares with small singular values cut off keep the coefficients small, which rounding needs.
+``w = 2 pi times / CIRCLE``. Odd multiples alone change their sign, less the constant, after half a
+turn, ``CIRCLE / (2 times)``. That is longer than the interval, so f may be any function there (a
+Fourier extension, Boyd 2002); what lies beyond is never asked for. Least squares with small
+singular values cut off keep the coefficients small, which rounding needs.
+
+A logistic function about 0 falls again as it has risen, half a turn later. So half a turn a little
+longer than the radius is enough: functions that are level at both ends (`expand_level`) take half
+the terms of others where predictors reach far.
 
 Two parties must come to the same whole numbers from the same angle, on whatever machines: the
 functions of the mathematical library differ in their last bit, so sine and cosine are built here
@@ -24,11 +29,12 @@ from scipy import linalg
 from flwr_vertical.arrays import Array, Ring
 from flwr_vertical.errors import DataError
 
-CIRCLE = 1024.0
+CIRCLE = 2048.0
 """Units of the linear predictor around the circle."""
-_CIRCLE_BITS = 64 - 10
+_CIRCLE_BITS = 64 - 11
 
-_RATIOS = (2.2, 2.5, 3.0)  # period over radius
+_RATIOS = (2.2, 2.5, 3.0)  # half a turn over radius
+_BEYOND = (6.0, 9.0, 12.0, 15.0, 18.0)  # half a turn less radius, of functions level at both ends
 _TERMS = (
     *range(6, 20, 2),
     *range(20, 32, 4),
@@ -36,6 +42,7 @@ _TERMS = (
     *range(80, 160, 16),
     *range(160, 257, 32),
 )
+MOST_TERMS = _TERMS[-1]
 _CUTS = (1e-6, 1e-8, 1e-10)  # singular values, relative to the largest
 
 
@@ -72,7 +79,7 @@ def expand(
     radius: float,
     tolerance: float = 1e-6,
     unit: Callable[[Array], Array] = np.ones_like,
-    most_terms: int = _TERMS[-1],
+    most_terms: int = MOST_TERMS,
     constant: bool = True,
 ) -> list[Expansion]:
     """Expand functions in the same harmonics, as few as are needed.
@@ -83,7 +90,7 @@ def expand(
     # Fewer terms than the radius never are enough.
     enough = [n_terms for n_terms in _TERMS if radius < n_terms <= most_terms]
     for ratio in _RATIOS:
-        times = math.floor(CIRCLE / (ratio * radius))
+        times = math.floor(CIRCLE / (2.0 * ratio * radius))
         for n_terms in enough if times >= 1 else ():
             if best is not None and n_terms >= best[0].n_terms:
                 break
@@ -100,8 +107,38 @@ def expand(
     return best
 
 
+def expand_level(
+    functions: "list[Callable[[Array], Array]]",
+    radius: float,
+    unit: Callable[[Array], Array],
+    tolerance: float,
+) -> list[Expansion] | None:
+    """Expand functions with the derivatives or integrals of one that is level far from 0.
+
+    Of a function f that is level, ``f - f(0)`` is odd; its derivative and its integral are even.
+    """
+    best: list[Expansion] | None = None
+    for beyond in _BEYOND:
+        times = math.floor(CIRCLE / (2.0 * (radius + beyond)))
+        high = math.ceil(1.1 * (radius + beyond))
+        if best is not None:
+            high = best[0].n_terms - 1
+        low = max(2, math.floor(0.25 * (radius + beyond)))
+        n_terms = high  # the most first: if these are not enough, no fewer are
+        while times >= 1 and low < n_terms <= MOST_TERMS:
+            found = _fit(functions, radius, times, n_terms, tolerance, unit, 1.0)
+            if all(one.error <= tolerance for one in found):
+                best, high = found, n_terms
+            elif n_terms == high:
+                break
+            else:
+                low = n_terms
+            n_terms = (low + high) // 2
+    return best
+
+
 def _frequencies(times: int, n_terms: int) -> Array:
-    return np.asarray(np.arange(1, n_terms + 1) * (2.0 * np.pi * times / CIRCLE))
+    return np.asarray((2.0 * np.arange(n_terms) + 1.0) * (2.0 * np.pi * times / CIRCLE))
 
 
 def _svd(matrix: Array) -> tuple[Array, Array, Array]:
@@ -166,13 +203,13 @@ def to_circle(t: Array) -> Ring:
 
 
 def harmonics(angle: Ring, times: int, n_terms: int) -> Iterator[tuple[Array, Array]]:
-    """Give sine and cosine of the multiples of angles, the same bits on every machine.
+    """Give sine and cosine of odd multiples of angles, the same bits on every machine.
 
-    Shapes: angle (n,): on the circle; returns (n,): for h = 1, 2, ..., `n_terms`; within ``(2 h +
-    6) 2^-52``.
+    Shapes: angle (n,): on the circle; returns (n,): for multiples 1, 3, ..., ``2 n_terms - 1`` of
+    `times`; of h within ``(h + 7) 2^-52``.
     """
-    sine, cosine = _sine_cosine(angle * np.uint64(times))
-    s, c = sine, cosine
+    s, c = _sine_cosine(angle * np.uint64(times))
+    sine, cosine = _sine_cosine(angle * np.uint64(2 * times))
     for h in range(n_terms):
         if h:
             s, c = s * cosine + c * sine, c * cosine - s * sine

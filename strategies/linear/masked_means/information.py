@@ -1,6 +1,6 @@
 """``X_k' W X_l`` of all parties' columns, of which nothing else is opened: the arithmetic.
 
-Every owner k of columns knows ``v = w + rho`` (of its helper's rho), the server knows rho, the
+Every owner k of columns knows ``v = w + rho`` (rho is its helper's), the server knows rho, the
 helper knows rho and the key streams R. With ``U = D + R`` (D the columns) at the server,
 
     D_k' W D_l = D_k' diag(v) D_l - D_k' diag(rho) D_l.

@@ -13,12 +13,20 @@ from flwr_vertical.products import Moments as Opened
 from strategies.linear.families import Family
 from strategies.linear.masked_means.columns import EvaluatedColumns
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans, Placed
-from strategies.linear.masked_means.fourier import Expansion, expand, to_circle
+from strategies.linear.masked_means.fourier import (
+    MOST_TERMS,
+    Expansion,
+    expand,
+    expand_level,
+    to_circle,
+)
 from strategies.linear.masked_means.residuals import ResidualSums
 from strategies.linear.masked_means.solver import MeanMaximum, MeanMoments
 
 REACH = {"binomial": 112.0, "poisson": 14.0}
 """Linear predictors farther from their centre are refused: the sums would need too many terms."""
+TOLERANCE = 1e-6
+"""Largest error of a function, relative to the variance of the labels."""
 _LEAST_RADIUS = 0.5
 _CONVERGED = 0.1
 _SINGULAR = 1e-9
@@ -134,19 +142,17 @@ class MeanProblem(EvaluatedColumns):
         self.evaluations += 1
         self._last = _, placed = self._place(level, slopes)
         try:
-            (mean,) = self._expand([self.family.mean])
+            (mean,), centre = self._expand([self.family.mean])
         except DataError:
             return None
         bound = self._bounds[0]
         self.vectors += 1
         if self.beside.weighted:
             top, rows = self._rows
-            totals, sums = self._means.open_weighted(
-                placed, placed.centre, mean, rows, bound.over(top)
-            )
+            totals, sums = self._means.open_weighted(placed, centre, mean, rows, bound.over(top))
             total, columns = top * float(totals[0]), top * sums[0]
         else:
-            total, columns = self._means.open_mean(placed, placed.centre, mean, bound)
+            total, columns = self._means.open_mean(placed, centre, mean, bound)
         if total > (1.0 + _ROUNDING) * bound.total:
             return None
         self._total = total
@@ -156,25 +162,25 @@ class MeanProblem(EvaluatedColumns):
 
     def inform(self) -> tuple[Array, float]:
         """Have the parties evaluate variance and cumulant where the mean was evaluated last."""
-        family, (_, placed) = self.family, self._last
+        family, (level, placed) = self.family, self._last
         # Of counts the cumulant is the mean, whose sum is known.
         functions: list[Callable[[Array], Array]] = [family.variance]
         if family.name == "binomial":
-            functions.append(family.cumulant)
-        expansions, bounds = self._expand(functions), self._bounds[1:][: len(functions)]
+            functions.append(family.cumulant if self.beside.weighted else _even_cumulant)
+        (expansions, centre), bounds = self._expand(functions), self._bounds[1:][: len(functions)]
         self.vectors += len(functions)
         if self.beside.weighted:
             top, rows = self._rows
             smaller = [bound.over(top) for bound in bounds]
             information, cumulant = self._means.open_information(
-                placed, placed.centre, expansions, smaller, rows
+                placed, centre, expansions, smaller, rows
             )
             information = top * information
             cumulant = None if cumulant is None else top * cumulant
         else:
-            information, cumulant = self._means.open_information(
-                placed, placed.centre, expansions, bounds
-            )
+            information, cumulant = self._means.open_information(placed, centre, expansions, bounds)
+            if cumulant is not None:  # the columns are centred
+                cumulant += (len(self._y) * level + float(self.beside.offset.sum())) / 2.0
         if not self._intercept:
             information = _about(information, self._mean)
         chosen, unit = np.r_[0, 1 + self._kept], np.r_[1.0, self._scale]
@@ -227,24 +233,43 @@ class MeanProblem(EvaluatedColumns):
         low, high = placed.low + float(offset.min()), placed.high + float(offset.max())
         return level, replace(placed, alpha=alpha, low=low, high=high)
 
-    def _expand(self, functions: list[Callable[[Array], Array]]) -> list[Expansion]:
+    def _expand(self, functions: list[Callable[[Array], Array]]) -> tuple[list[Expansion], float]:
+        """Expand functions; and where from, in linear predictors less their level."""
         family, (level, placed) = self.family, self._last
         radius = max((placed.high - placed.low) / 2.0, _LEAST_RADIUS)
         if not radius <= REACH[family.name]:
             raise DataError("out of reach")
-        middle = level + placed.centre
+        low, high = level + placed.low, level + placed.high
         mean = self.moments.labels / self.moments.n_rows
         typical = float(family.variance(np.array([family.link(mean)]))[0])
 
         def unit(t: Array) -> Array:
             # Errors are relative to the variance where it is larger than usual.
-            return np.maximum(family.variance(middle + t), typical)
+            return np.maximum(family.variance(t), typical)
+
+        about_zero, most_terms, middle = None, MOST_TERMS, level + placed.centre
+        if family.name == "binomial" and not self.beside.weighted:
+            about_zero = expand_level(functions, max(-low, high, _LEAST_RADIUS), unit, TOLERANCE)
+        if about_zero is not None:
+            most_terms = about_zero[0].n_terms - 1
 
         def about(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
             return lambda t: function(middle + t)
 
-        constant = not self.beside.weighted
-        return expand([about(f) for f in functions], radius, unit=unit, constant=constant)
+        try:
+            found = expand(
+                [about(f) for f in functions],
+                radius,
+                TOLERANCE,
+                about(unit),
+                most_terms,
+                constant=not self.beside.weighted,
+            )
+            return found, placed.centre
+        except DataError:
+            if about_zero is None:
+                raise
+            return about_zero, -level
 
     @property
     def _bounds(self) -> list[Bound]:
@@ -256,6 +281,8 @@ class MeanProblem(EvaluatedColumns):
         mean, variance, cumulant = (
             float(f(ends).max()) for f in (family.mean, family.variance, family.cumulant)
         )
+        if family.name == "binomial" and not self.beside.weighted:
+            cumulant = float(_even_cumulant(ends).max())
         total = min(_FAR * self.moments.labels, n * mean)
         return [
             Bound(total, top * mean),
@@ -317,6 +344,11 @@ def refuse_singular(correlation: Array, names: list[str]) -> None:
             f"columns follow from each other over the samples of the fit ({shown}); leave one of "
             "them out"
         )
+
+
+def _even_cumulant(t: Array) -> Array:
+    """Return a logistic model's cumulant less half the linear predictor, whose sum is known."""
+    return np.asarray(np.logaddexp(0.0, t) - t / 2.0)
 
 
 def _about(information: Array, mean: Array) -> Array:

@@ -6,9 +6,9 @@ step               what travels
 send_digits        up: the own columns in digits, under a key stream of the group
 place_fits         down: the own coefficients; summed: n angles, the fits under key streams of the
                    group; how far fits reach, to a grid
-open_means         down: 2 H n masked features, or the seed of their mask to a helper; up: small
-                   matrices under pads, and of a helper n masked numbers; with the information
-                   2 (2 p_k + 1) n masked numbers more, and a sum of small matrices
+open_means         down: 2 H n masked features to the first party, the seed of their mask to the
+                   others; up: small matrices under pads, and of a helper n masked numbers; with
+                   the information 2 (2 p_k + 1) n masked numbers more, and a sum of small matrices
 =================  ===============================================================================
 
 What the server cannot come to, whatever it asks for: a key stream depends on what it hides, pads
@@ -139,8 +139,8 @@ class MaskedMeanSteps(StepGroup):
         constant: Annotated[Ring, Shape("sine")],
         weight_bits: Annotated[list[int], Within("sine", "sine")],
         information: bool,
-        features: Annotated[Ring, OWN, Shape(None, None)],
-        rho_seed: Annotated[bytes, OWN] = b"",
+        features: Annotated[Ring | None, OWN, Shape(None, None)] = None,
+        mask_seed: Annotated[bytes, OWN] = b"",
         n_weightings: Annotated[int, Within(1, _MOST_WEIGHTINGS)] = 1,
         n_digits: Annotated[int, Within(N_LEADING, N_DIGITS)] = N_LEADING,
     ) -> Summands:
@@ -153,13 +153,11 @@ class MaskedMeanSteps(StepGroup):
         weights, by function; information: whether to open the columns' products weighted by the
         variance and the sum of the cumulant, or sums of the columns with the mean; features
         (n_weightings * 2 * n_terms, n): masked, for each weighting of the rows that one function is
-        summed by; rho_seed: at a helper, the seed of the mask of those that it helps; not that of
-        `features`; returns summed, with information: ``information``, see `party_term`.
+        summed by, to the first party; mask_seed: the seed of the mask, to the others; returns
+        summed, with information: ``information``, see `party_term`.
         """
         seed = self.other(GroupKeySteps).seed
         digits, scale = self._digits
-        shape = Shape(n_weightings * 2 * sine.shape[1], len(digits))
-        check_fits(self.name, "features", features, shape)
         check_fits(self.name, "cosine", cosine, Shape(*sine.shape))
         n_values = len(sine) * n_weightings
         if n_values > max(len(sine), n_weightings) or (information and n_weightings > 1):
@@ -192,12 +190,17 @@ class MaskedMeanSteps(StepGroup):
         def added(helper: str) -> Ring:
             return secret(f"delta {helper!r}", (n_values, n)).rows(0, n_values)
 
-        how = gamma, times, sine, cosine, weight_bits
-        values = combine(features, *how) + constant[:, None] + added(roles.helper[self.name])
+        # The first has ``mu + q``, the others ``q``: with a fresh stream, a vector and its mask.
+        held = self._features(roles, (n_weightings * 2 * sine.shape[1], n), features, mask_seed)
+        share = combine(held, gamma, times, sine, cosine, weight_bits)
+        if self.name == roles.first:
+            share += constant[:, None]
+        else:
+            share = np.uint64(0) - share
+        values = share + added(roles.helper[self.name])
         rho, public = np.zeros((n_values, 0), dtype=np.uint64), {}
         if self.name in roles.helper.values():
-            mask = stream(rho_seed, "features", features.shape)
-            rho = public["rho"] = combine(mask, *how) + added(self.name)
+            rho = public["rho"] = added(self.name) - share
         streams = {
             name: KeyStream(seed, _digits_label(name), (n, N_DIGITS * width), tag)
             for name, width, tag in zip(names, widths, column_tags, strict=True)
@@ -210,6 +213,20 @@ class MaskedMeanSteps(StepGroup):
             public |= answer.shares("cumulant", slice(1, 2), 0)
         told, term = answer.information(n_digits)
         return Summands({"information": term}, public | told, modular=("information",))
+
+    def _features(
+        self, roles: Roles, shape: tuple[int, ...], features: Ring | None, seed: bytes
+    ) -> Ring:
+        """Return masked features at the first party, at others their mask."""
+        if (self.name == roles.first) != (features is not None) or (features is None) != bool(seed):
+            raise ProtocolError(
+                f"party {self.name!r}: masked features go to {roles.first!r}, the seed of their "
+                "mask to every other party, and nobody may have both"
+            )
+        if features is None:
+            return stream(seed, "features", shape)
+        check_fits(self.name, "features", features, Shape(*shape))
+        return features
 
     # -- the own columns over the samples of the fit ----
 
