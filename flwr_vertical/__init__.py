@@ -74,8 +74,8 @@ __all__ = [
     "step",
 ]
 
-# By home, public names. They are imported when they are first used: Flower and pandas take a second,
-# which a program that needs `flwr_vertical.crypto` or `.errors` alone does not spend.
+# By home, public names. They are imported when they are first used: Flower and pandas take a
+# second, which a program that needs `flwr_vertical.crypto` or `.errors` alone does not spend.
 _NAMES = {
     "app": ("memory_app", "party_app"),
     "grids": ("LocalGrid", "RayGrid", "RecordingGrid"),

@@ -273,7 +273,9 @@ def test_pure_modules_import_neither_flower_nor_the_protocol():
 
 OPTIONAL = {"tenseal", "ray", "torch"}
 TORCH = ("false_vfl", "split", "neural", "gan", "vertigan")  # folders that train networks
-SLOW = {"matplotlib", "scipy.optimize", "scipy.stats", "sklearn", "sqlalchemy"}  # a second or two
+SLOW = {  # each takes a tenth of a second to a second, and memory
+    "matplotlib", "scipy.interpolate", "scipy.optimize", "scipy.stats", "sklearn", "sqlalchemy",
+}  # fmt: skip
 
 
 def test_optional_packages_are_imported_where_they_are_used():
@@ -295,6 +297,25 @@ def printed(code, *arguments):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_a_strategy_s_party_half_imports_no_slow_package():
+    """A node imports the strategy's module whole, for each run, and often for each message."""
+    slow = {"aim", "mst"}  # they use `scipy.stats`
+    light = [
+        name
+        for name, target in BUILTIN.items()
+        if name not in slow and not set(target.split(":")[0].split(".")) & set(TORCH)
+    ]
+    lines = printed(
+        "import sys, flwr_vertical, strategies, apps.client_app\n"
+        "strategies.register_all()\n"
+        f"for name in {light}:\n"
+        "    flwr_vertical.load_strategy(name)\n"
+        f"    if found := {SLOW} & set(sys.modules): sys.exit(f'{{name}}: {{found}}')\n"
+    )
+    assert not lines
+    assert len(light) > 20
 
 
 def test_importing_the_core_needs_no_optional_package():
