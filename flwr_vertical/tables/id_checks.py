@@ -79,10 +79,16 @@ def check_ids(index: "pd.Index[Any]") -> Iterator[Finding]:
     if (points := _share(texts, "^[0-9]+\\.0+$")).any():
         seen = f"{int(points.sum()):,} IDs end in '.0', as integers read as decimals do"
         yield _found("points", seen, "write them without it", ids[points])
+    ascii_only = bool(pc.all(pc.string_is_ascii(texts)).as_py())  # which have one Unicode form
     for what, (form, _) in _REPAIRS.items():
         if what in ("white space", "leading zeros"):
             continue
-        if (same := len(ids) - len({form(text) for text in values})) > 0:
+        if ascii_only:
+            forms = pc.ascii_lower(texts) if form is str.casefold else texts
+            same = len(ids) - pc.count_distinct(forms).as_py()
+        else:
+            same = len(ids) - len({form(text) for text in values})
+        if same > 0:
             yield Finding(
                 Severity.WARNING,
                 "id-variants",
