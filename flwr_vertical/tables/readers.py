@@ -89,7 +89,7 @@ def read_table(
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     del frame
-    pyarrow.default_memory_pool().release_unused()  # which would keep the memory of a table or two
+    pyarrow.default_memory_pool().release_unused()  # else a table or two stay in it
     return replace(table, reading=reading)
 
 
@@ -274,6 +274,7 @@ def _read_parquet(path: Path, id_column: str | None) -> pd.DataFrame:
     columns = [part.column(name) for part in parts for name in part.column_names]
     table = pyarrow.Table.from_arrays(columns, schema=schema)
     del parts, columns
+    pyarrow.default_memory_pool().release_unused()
     # Column by column, so that no two tables are there at a time.
     frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
     del table
