@@ -48,7 +48,7 @@ def _count_by_size(party: Party, step: str, answer: object) -> None:
     party.open_bits(
         rows,
         8.0 * size / len(rows),
-        content=digest_of(step, b"".join(bytes(part) for part in _parts_of(answer))),
+        content=digest_of(step, b"".join(map(_as_bytes, _parts_of(answer)))),
         agreed=True,
         what=f"step {step!r} of a strategy that declares no protocol: {size:,} bytes",
     )
@@ -56,6 +56,10 @@ def _count_by_size(party: Party, step: str, answer: object) -> None:
 
 def _size(answer: object) -> int:
     return sum(len(part) if isinstance(part, bytes) else part.nbytes for part in _parts_of(answer))
+
+
+def _as_bytes(part: np.ndarray[Any, Any] | bytes) -> bytes:
+    return part if isinstance(part, bytes) else part.tobytes()
 
 
 def _parts_of(answer: object) -> list[np.ndarray[Any, Any] | bytes]:
