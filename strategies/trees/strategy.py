@@ -28,9 +28,7 @@ import pandas as pd
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.protocol.declaration import (
-    ARBITER as THE_ARBITER,
-)
+from flwr_vertical.protocol.declaration import ARBITER as THE_ARBITER
 from flwr_vertical.protocol.declaration import (
     BITS,
     FACTS,
@@ -390,7 +388,7 @@ class VerticalGBDT(Strategy):
             parts = path_contributions(model, leaves[:, free])
             result.contributions = contributions_table(model, parts, result.predictions.index)
         if len(kept := course.held_out):
-            from flwr_vertical.results.evaluation import evaluate  # which imports scikit-learn
+            from flwr_vertical.results.evaluation import evaluate  # imports scikit-learn
 
             held_out = table_of(kept)
             result.evaluation = evaluate(
