@@ -79,16 +79,16 @@ def check_ids(index: "pd.Index[Any]") -> Iterator[Finding]:
     if (points := _share(texts, "^[0-9]+\\.0+$")).any():
         seen = f"{int(points.sum()):,} IDs end in '.0', as integers read as decimals do"
         yield _found("points", seen, "write them without it", ids[points])
-    ascii_only = bool(pc.all(pc.string_is_ascii(texts)).as_py())  # which have one Unicode form
+    # ASCII has one Unicode form and a lower case of its own: no loop over all IDs.
+    is_ascii = pc.all(pc.string_is_ascii(texts)).as_py()
     for what, (form, _) in _REPAIRS.items():
         if what in ("white space", "leading zeros"):
             continue
-        if ascii_only:
-            forms = pc.ascii_lower(texts) if form is str.casefold else texts
-            same = len(ids) - pc.count_distinct(forms).as_py()
+        if what == "upper and lower case" and is_ascii:
+            distinct = pc.count_distinct(pc.ascii_lower(texts)).as_py()
         else:
-            same = len(ids) - len({form(text) for text in values})
-        if same > 0:
+            distinct = len(ids) if is_ascii else len({form(text) for text in values})
+        if (same := len(ids) - distinct) > 0:
             yield Finding(
                 Severity.WARNING,
                 "id-variants",
