@@ -2,6 +2,7 @@
 
     python benchmarks/trees.py            # 100 trees of depth 6, hidden and open histograms
     python benchmarks/trees.py --quick    # 3 trees, for CI
+    python benchmarks/trees.py --rows 947 --columns 16 --modes hidden   # few rows: bytes of shares
     python benchmarks/trees.py --rows 1000000 --columns 50 --bins 16 --trees 20   # made-up numbers
 
 Customer information lies at party a, bank information at b, all 45,211 samples at both.
@@ -22,6 +23,8 @@ from flwr_vertical import simulate
 from simulations.data import Sources
 from simulations.trees.data import load
 from strategies.trees import VerticalGBDT
+
+DEPTH = 6
 
 
 def made_up(rows: int, columns: int) -> tuple[dict[str, pd.DataFrame], "pd.Series[Any]"]:
@@ -55,7 +58,7 @@ def main() -> None:
     x = pd.concat(tables.values(), axis=1)
     started, cpu = time.perf_counter(), time.process_time()
     model = HistGradientBoostingClassifier(
-        max_iter=trees, max_depth=6, max_leaf_nodes=None, max_bins=options.bins,
+        max_iter=trees, max_depth=DEPTH, max_leaf_nodes=None, max_bins=options.bins,
         early_stopping=False,
     ).fit(x, y)  # fmt: skip
     pooled, cpu = time.perf_counter() - started, time.process_time() - cpu
@@ -66,18 +69,29 @@ def main() -> None:
         flush=True,
     )
     for mode in options.modes.split(","):
-        strategy = VerticalGBDT(n_trees=trees, n_bins=options.bins, histograms=mode)
+        strategy = VerticalGBDT(
+            n_trees=trees, max_depth=DEPTH, n_bins=options.bins, histograms=mode,
+            validation_share=0.0,
+        )  # fmt: skip
         started, cpu = time.perf_counter(), time.process_time()
         result = simulate(strategy, tables, y, progress=False)
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
         ledger, metrics = result.ledger, result.metrics
-        told = ledger.to_frame().drop_duplicates("round").groupby("step")["seconds"].sum()
+        frame = ledger.to_frame()
+        told = frame.drop_duplicates("round").groupby("step")["seconds"].sum()
         steps = ", ".join(f"{step} {value:.1f}" for step, value in told.items() if value >= 0.1)
+        sent = frame.groupby("step")[["bytes_up", "bytes_down"]].sum() / 2**20
+        large = [
+            f"{step} {up:.1f} up {down:.1f} down"
+            for step, up, down in sent.itertuples()
+            if max(up, down) >= 1
+        ]
         print(
             f"{mode}: {seconds:.1f} s wall, {cpu:.1f} s of processor time "
             f"({seconds / pooled:.0f} times scikit-learn's), {ledger.rounds} rounds, "
             f"{ledger.bytes_up / 2**20:.0f} MiB up, {ledger.bytes_down / 2**20:.0f} MiB down\n"
             f"  seconds in rounds: {steps}\n"
+            f"  MiB: {', '.join(large)}\n"
             f"  AUC in sample {metrics['train_auc']:.5f}, log loss {metrics['train_loss']:.5f}; "
             f"peak memory {peak_gib():.2f} GiB",
             flush=True,

@@ -25,6 +25,7 @@ from flwr_vertical.result import Result
 from simulations.attacks.recording import Recording, record
 from simulations.attacks.views import GOT, SENT, SERVER, View, views_of
 from strategies.trees import arbiter as comparing
+from strategies.trees.binning import unpacked
 from strategies.trees.blinding import Factors
 from strategies.trees.gain import best_of, signed
 from strategies.trees.grower import Grower
@@ -225,6 +226,8 @@ def _sides(view: View, party: str) -> Iterator[tuple[Indices, Indices, npt.NDArr
             asked[item.name] = item.value
         elif item.way == GOT and item.name == "left":
             split = np.asarray(asked["split"])
+            if split.ndim == 3:  # of a fit
+                split = unpacked(split, view.n_samples)
             left = np.zeros(split.shape, dtype=bool)
             comes = split >= 0
             left[comes] = np.unpackbits(item.value, count=int(comes.sum())) == 1
@@ -240,8 +243,8 @@ def _last_nodes(view: View) -> list[Indices]:
             of_round.setdefault(item.at, {})[item.name] = item.value
     now: list[Indices] = []
     for depth, at in enumerate(sorted(of_round)):
-        node = np.asarray(of_round[at]["node"]).astype(np.int64)
-        if "masked_h" in of_round[at]:  # trees begin
+        node = unpacked(np.asarray(of_round[at]["node"]), view.n_samples).astype(np.int64)
+        if {"masked_gradients", "rho"} & set(of_round[at]):  # trees begin
             now = [np.zeros(node.shape[1], dtype=np.int64) for _ in node]
             found += now
         for last, own in zip(now, node, strict=True):

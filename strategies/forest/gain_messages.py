@@ -27,7 +27,7 @@ from flwr_vertical.products.streams import stream
 from strategies.trees.arbiter import under_cancelling_bits
 from strategies.trees.binning import SlotLayout
 from strategies.trees.blinding import TOP, Factors, noise
-from strategies.trees.gain import best_of, candidates, signed
+from strategies.trees.gain import best_of, candidates, of_slots, signed
 from strategies.trees.node_sums import Indices
 
 FLAT = 2.0**-28
@@ -77,7 +77,7 @@ def parcel(
     r = stream(seed, f"votes r {number}", shape)
     t = stream(seed, f"votes t {number}", (n_nodes,))[:, None]
 
-    at = _of_slots(place.own)
+    at = of_slots(place.own)
     inside = _local(place.own, place.observed)
     a, left = factors.numerator[:, at], candidates(sums.counts, inside, sums.total)
     share = candidates(sums.own[:, :-1], inside, sums.own[:, -1])
@@ -90,7 +90,7 @@ def parcel(
     out[[0, 2, 3], :, at[:, None]] += noise(own_seed, limits, len(at)).transpose(2, 0, 1)
 
     if sums.helped.shape[1]:
-        at, inside = _of_slots(place.helped), _local(place.helped, place.observed)
+        at, inside = of_slots(place.helped), _local(place.helped, place.observed)
         share = candidates(sums.helped[:, :-1], inside, sums.helped[:, -1])
         out[0][:, at] += factors.numerator[:, at] * whole * share
     # The second party has ``y + rho`` as its share of targets, the first ``-rho``.
@@ -105,7 +105,7 @@ def parcel(
 def marks(legal: Flags, place: Place, seed: bytes, number: int, order: Indices) -> Flags:
     """Return a share of all parties' marks of legal candidates: the own, under bits that cancel."""
     every = np.zeros(order.shape, dtype=bool)
-    every[:, _of_slots(place.own)] = legal.reshape(len(legal), -1)
+    every[:, of_slots(place.own)] = legal.reshape(len(legal), -1)
     placed = np.take_along_axis(every, order, axis=1)
     return under_cancelling_bits(placed, seed, "votes marks", number, place.number, place.n_parties)
 
@@ -127,11 +127,6 @@ def winners(total: Ring, legal: Flags) -> Flags:
     numerator = rows[0] - rows[1] * total[_ROWS * legal.size :].reshape(n_nodes, 1)
     x, left, right = (signed(v).astype(np.float64) for v in (numerator, rows[2], rows[3]))
     return best_of(x, left, right, legal, FLAT)
-
-
-def _of_slots(slots: Indices) -> Indices:
-    """Return the candidates of slots: missing cells to the right, then to the left."""
-    return np.asarray(np.stack([2 * slots, 2 * slots + 1], axis=1).reshape(-1))
 
 
 def _local(slots: Indices, observed: Indices) -> Indices:

@@ -161,7 +161,7 @@ class VoteRounds:
     def _deal_products(self, of_class: int) -> None:
         """Deal shares of slots times the targets of a class; two rounds, the first once."""
         if not self.slots.masked:
-            fetch(self.federation, self.slots, self._arguments, np.uint64)
+            fetch(self.federation, self.slots, self._arguments)
         target, helper = self.targets.whole[of_class], helpers(self.names)
         seeds = {
             name: self.federation.random_bytes(SEED_BYTES)

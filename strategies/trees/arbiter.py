@@ -5,7 +5,7 @@ it. It knows neither codes nor gradients, which party a candidate is of, nor whe
 same split as in another node.
 """
 
-from typing import Annotated, Any, TypedDict, Unpack
+from typing import Annotated, Any, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,15 @@ from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.crypto.sealed_box import open_sealed
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
-from flwr_vertical.products.streams import stream
+from flwr_vertical.products.streams import SEED_BYTES, stream
 from flwr_vertical.protocol import pins
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Shape, Within
 from flwr_vertical.protocol.messages import ARBITER
-from strategies.trees.gain import best_of, signed
+from strategies.trees.blinding import WIRE_BYTES, from_wire, opened
+from strategies.trees.gain import TIE, best_of, signed
+
+Wire: TypeAlias = npt.NDArray[np.uint8]
+PADS = "pads of gains"
 
 # Under a prefix that the server may not write to.
 _PRIVATE, _PUBLIC, _SEED = "node.trees.private", "node.trees.public", "node.trees.seed"
@@ -151,16 +155,17 @@ class CompareSteps(ArbiterKeySteps):
         self,
         number: Annotated[int, Within(0, 2**60)],
         parcels: Annotated[list[bytes], Within("names", "names")],
-        shares: Annotated[Ring, Shape(3, None, None)],
+        shares: Annotated[Wire, Shape(3, None, None, WIRE_BYTES)],
         signs: npt.NDArray[np.uint8] | None = None,
         **keys: Unpack[PartyKeys],
     ) -> dict[str, Any]:
-        """Add the shares up, and say which places have the largest gain.
+        """Take the pads away, and say which places have the largest gain.
 
         Message: number: of the round in which the parcels were made; parcels: of each party, see
-        `unpack`; shares (3, n_nodes, n_candidates): the server's, see `blinding`; signs: packed
-        bits of shape (2, n_nodes, n_candidates): which may win where the first sum is 0 or above,
-        and where it is below; see `monotone`; **keys: the parties', see `parcel_keys`; returns
+        `ShareSteps.share`; shares (3, n_nodes, n_candidates, 5): all of them added up, under pads,
+        see `blinding`; signs: packed bits of shape (2, n_nodes, n_candidates): which may win where
+        the first sum is 0 or above, and where it is below; see `monotone`; **keys: the parties',
+        see `parcel_keys`; returns
         ``count`` of shape (n_nodes,), how many places of each node win (equal gains); ``place`` of
         shape (sum of counts,), which.
         """
@@ -180,37 +185,46 @@ class CompareSteps(ArbiterKeySteps):
         self,
         number: Annotated[int, Within(0, 2**60)],
         parcels: Annotated[list[bytes], Within("names", "names")],
-        shares: Annotated[Ring, Shape(3, 1, None)],
+        shares: Annotated[Wire, Shape(3, 1, None, WIRE_BYTES)],
         flips: npt.NDArray[np.uint8],
         **keys: Unpack[PartyKeys],
     ) -> dict[str, Any]:
-        """Add the shares up, and say in which order levels are by their mean gradient.
+        """Take the pads away, and say in which order levels are by their mean gradient.
 
         Message: as of `compare`, but that both sums behind the first are the same one under two
         factors; flips: packed bits of shape (n_candidates,): of which candidates the first sum has
         the other sign than the rest; returns ``place``: of the legal candidates, ascending or
-        descending.
+        descending; ``group``: a number of each, the same of means that are equal to 2^-18.
         """
         numerator, left, right, legal = self._opened(number, parcels, shares, keys)
         other = np.unpackbits(np.asarray(flips), count=legal.size).astype(bool)
         places = np.flatnonzero(legal[0])
         mean = np.where(other, -numerator[0], numerator[0])[places]
         mean /= np.sqrt(np.maximum(left[0] * right[0], 1.0))[places]
-        return {"place": places[np.argsort(mean, kind="stable")].astype(np.int32)}
+        order = np.argsort(mean, kind="stable")
+        rises = np.diff(mean[order]) > TIE * np.abs(mean).max(initial=0.0)
+        group = np.cumsum(np.append(False, rises))[: len(order)]
+        return {"place": places[order].astype(np.int32), "group": group.astype(np.int32)}
 
     def _opened(
-        self, number: int, parcels: list[bytes], shares: Ring, keys: PartyKeys
+        self, number: int, parcels: list[bytes], shares: Wire, keys: PartyKeys
     ) -> tuple[Array, Array, Array, Flags]:
         """Return the blinded sums, and which candidates are legal; parcels are taken once."""
         self.once(number, _LAST, "compare", "compared")
-        total = np.array(shares, dtype=np.uint64)
-        legal = np.zeros(total.shape[1:], dtype=bool)
+        under = from_wire(np.asarray(shares))
+        legal = np.zeros(under.shape[1:], dtype=bool)
+        pads = set()
         for (name, seed), sealed in zip(self.seeds(**keys).items(), parcels, strict=True):
             content = open_sealed(seed, sealed, place_of(name, number), name)
-            marks, theirs = unpack(content, list(legal.shape), 0, total.size)
+            marks, words = unpack(content, list(legal.shape), SEED_BYTES // 8)
             legal ^= marks
-            if len(theirs):
-                total += theirs.reshape(total.shape)
+            pads.add(words.tobytes())
+        if len(pads) != 1:
+            raise ProtocolError(
+                f"the parties name {len(pads)} seeds of the pads of round {number}, and it has "
+                "one: the server told them different things; who runs it?"
+            )
+        total = opened(under, stream(pads.pop(), PADS, under.shape))
         numerator, left, right = signed(total).astype(np.float64)
         return numerator, left, right, legal
 

@@ -249,3 +249,27 @@ def narrowest(numbers: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[Any]:
         if largest <= np.iinfo(dtype).max:
             return found.astype(dtype)
     return found.astype(np.int64)
+
+
+def packed(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Return whole numbers of -1 and above, (n_trees, n_rows), in as few bits as they need.
+
+    Shapes: returns (n_trees, n_bits, ceil(n_rows / 8)).
+    """
+    largest = int(numbers.max(initial=-1)) + 1
+    above = narrowest(numbers + 1)
+    bits = [
+        np.packbits((above >> bit & 1).astype(bool), axis=1)
+        for bit in range(max(largest.bit_length(), 1))
+    ]
+    return np.stack(bits, axis=1)
+
+
+def unpacked(content: npt.NDArray[np.uint8], n_rows: int) -> npt.NDArray[Any]:
+    """Return the numbers that `packed` wrote, in the narrowest signed type."""
+    n_bits = min(content.shape[1], 31)
+    dtype = np.int8 if n_bits < 8 else np.int16 if n_bits < 16 else np.int32
+    out = np.full((len(content), n_rows), -1, dtype=dtype)
+    for bit in range(n_bits):
+        out += np.unpackbits(content[:, bit], axis=1, count=n_rows) * dtype(1 << bit)
+    return out

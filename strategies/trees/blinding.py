@@ -11,6 +11,10 @@ are log-uniform over 2^6, and a is ``+-sqrt(b_L b_R)``; both sizes have two bits
 So the gains keep their order, up to a factor, to some 2^-20, and neither a sign, a
 size nor a divisor of a sum is left. Factors per node alone would be found by a gcd.
 
+Noise is above 2^24 in nodes of any size, so shares travel without their low 24 bits: five bytes of
+each eight. Helpers send theirs, of the candidates that they have shares of, under pads that parties
+and arbiter know, and the server does not; it adds its own, and passes one number of each on.
+
 All factors follow from a seed, and server and helpers must come to the same whole numbers: nothing
 but additions, multiplications and square roots is used, which IEEE 754 rounds alike everywhere.
 """
@@ -28,6 +32,11 @@ _T = TypeVar("_T", bound=np.generic)
 
 TOP = 2.0**61
 """No blinded sum exceeds it, but for noise."""
+
+WIRE_BYTES = 5
+"""Of a blinded number on its way to the arbiter: the low three bytes are noise."""
+
+_DROPPED = 64 - 8 * WIRE_BYTES
 
 _RANGE = 6  # powers of two over which factors are spread
 _STEPS = 16  # bits of a logarithm's fraction
@@ -81,14 +90,46 @@ class Factors:
             np.argsort(keys, axis=1),  # equal keys of 64 bits do not occur
         )
 
-    def blinded(self, numerator: Ring, left: Ring, right: Ring) -> Ring:
-        """Return shares of N, H'_L and H'_R times factors, placed: (3, n_nodes, n_candidates)."""
-        scaled = self.numerator * numerator, self.left * left, self.right * right
-        return np.stack([self.placed(values) for values in scaled])
+    def blinded(
+        self, numerator: Ring, left: Ring, right: Ring, of: npt.NDArray[np.intp] | None = None
+    ) -> Ring:
+        """Return shares of N, H'_L and H'_R times factors, of some candidates: (3, n_nodes, n)."""
+        at = slice(None) if of is None else of
+        factors = self.numerator[:, at], self.left[:, at], self.right[:, at]
+        return np.stack([a * x for a, x in zip(factors, (numerator, left, right), strict=True)])
 
     def placed(self, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
-        """Return values of candidates in the order of places."""
-        return np.take_along_axis(values, self.order, axis=1)
+        """Return values of candidates, (..., n_nodes, n_candidates), in the order of places."""
+        return np.take_along_axis(values, np.broadcast_to(self.order, values.shape), axis=-1)
+
+    def unplaced(self, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
+        """Return values of places in the order of candidates."""
+        out = np.empty_like(values)
+        np.put_along_axis(out, np.broadcast_to(self.order, values.shape), values, axis=-1)
+        return out
+
+
+def coarse(values: Ring) -> Ring:
+    """Return numbers modulo 2^64 without the bits that are less than the noise: modulo 2^40."""
+    return np.asarray(values >> np.uint64(_DROPPED))
+
+
+def to_wire(values: Ring) -> npt.NDArray[np.uint8]:
+    """Return numbers modulo 2^40 as bytes, (..., 5)."""
+    whole = np.ascontiguousarray(values, dtype="<u8").view(np.uint8)
+    return np.ascontiguousarray(whole.reshape(*values.shape, 8)[..., :WIRE_BYTES])
+
+
+def from_wire(content: npt.NDArray[np.uint8]) -> Ring:
+    """Return what `to_wire` wrote."""
+    whole = np.zeros((*content.shape[:-1], 8), dtype=np.uint8)
+    whole[..., :WIRE_BYTES] = content
+    return whole.view("<u8")[..., 0].astype(np.uint64, copy=False)
+
+
+def opened(shares: Ring, pads: Ring) -> Ring:
+    """Return blinded sums, from what the server sent, modulo 2^40, and pads that are in it."""
+    return np.asarray((shares - coarse(pads)) << np.uint64(_DROPPED))
 
 
 def noise(seed: bytes, limits: Array, n_candidates: int) -> Ring:

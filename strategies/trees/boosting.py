@@ -8,7 +8,7 @@ import numpy.typing as npt
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags
 from strategies.trees.dependence import partial_dependence
-from strategies.trees.gain import Curvature, combined, level_of
+from strategies.trees.gain import Derivatives, level_of
 from strategies.trees.grower import Grower
 from strategies.trees.masked_store import Slots
 from strategies.trees.model import LEAF, Ensembles, TreesModel
@@ -96,9 +96,9 @@ class Boosting:
         g, h = self._gradients(np.asarray(self.state["raw"]))
         inside = np.isin(np.arange(len(self.labels)), self._fit)
         node = np.where(inside, 0, -1)[None]
-        curvature = Curvature.of(h[0], inside, 0.0)
-        known = combined(level_of(node, 1, g[:1], [curvature], np.array([0])))
-        return rounds.ranks(node, known, curvature, self.settings.min_child)
+        derivatives = Derivatives.of(g[0], h[0], inside, 0.0)
+        known = level_of(node, 1, g[:1], [derivatives], np.array([0]))
+        return rounds.ranks(node, known, derivatives, self.settings.min_child)
 
     def _loss(self, rows: Indices, raw: Array) -> float:
         return self.objective.loss(self.labels[rows], raw[:, rows], self._weights[rows])

@@ -6,17 +6,19 @@ A split of a node's rows into L and R changes the loss (to second order) by half
 
 with ``S = H + 2 l2``, ``m = G / S``, ``H'_L = H_L + l2``, ``N = G_L - m H'_L``. Of the candidates
 of one node, the one with the largest ``N^2 / (H'_L H'_R)`` is the best: what is subtracted is the
-same for all of them. ``N`` is the sum of ``v = g - m h`` over the rows of L, less ``m l2``, so the
-parties' slots are multiplied with v and h, in fixed point.
+same for all of them. So the parties' slots are multiplied with g and h, once for each row of the
+smaller of two siblings, in fixed point; ``m`` comes to sums of nodes (`secret_shares`).
 
-Bits: sums over n rows are made to stay below 2^s with s = 25 + log2(n) / 4. What a ring of 64 bits
-leaves is for the factors and the noise that blind them (`blinding`). More bits of a sum mean less
-rounding, but more noise; with this s the two are about equal in nodes of any size. Rows are rounded
-up or down in turn: rows of one label have the same gradient at first, and all their errors would
-add up.
+Bits: sums of h over n rows are made to stay below 2^s with s = 25 + log2(n) / 4. What a ring of 64
+bits leaves is for the factors and the noise that blind them (`blinding`). More bits of a sum mean
+less rounding, but more noise; with this s the two are about equal in nodes of any size. Rows are
+rounded up or down in turn: rows of one label have the same derivative at first, and all their
+errors would add up. N has 52 bits in nodes of any size, by a power of two that follows from their
+rows: ``m`` is rounded in its unit, and that error is multiplied by H'_L.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,21 +31,22 @@ FLAT = 1e-9
 
 _GOLDEN = (5.0**0.5 - 1.0) / 2.0
 _SUM_BITS = 25  # and a quarter of the rows' logarithm
+N_NOISE = 2.0**-26
+"""Noise on N as a share of its limit: above what factors are, and what is not sent."""
+
+_N_BITS = 52  # leaves a factor two bits of jitter, six of spread, and one
 
 TIE = 2.0**-18
 """Splits whose gains differ by less than this share of the best one count as equal."""
 
 
-def to_ring(values: npt.NDArray[np.number], dtype: npt.DTypeLike) -> Ring:
-    """Return whole numbers modulo 2^64 or 2^32."""
-    whole = np.asarray(values).astype(np.int64).view(np.uint64)
-    return whole.astype(dtype, copy=False)
+def to_ring(values: npt.NDArray[np.number]) -> Ring:
+    """Return whole numbers modulo 2^64."""
+    return np.asarray(values).astype(np.int64).view(np.uint64)
 
 
 def signed(ring: Ring) -> Integers:
-    """Return numbers modulo 2^64 or 2^32 as numbers with a sign."""
-    if ring.dtype == np.uint32:
-        return np.ascontiguousarray(ring).view(np.int32).astype(np.int64)
+    """Return numbers modulo 2^64 as numbers with a sign."""
     return np.ascontiguousarray(ring).view(np.int64)
 
 
@@ -63,36 +66,50 @@ def fraction_bits(rows: npt.ArrayLike) -> Array:
     return np.asarray(np.maximum(np.floor(_SUM_BITS + log / 4.0) - np.ceil(log), 1.0))
 
 
-@dataclass(frozen=True)
-class Curvature:
-    """The second derivatives of one tree's rows, as whole numbers; made once a tree."""
+def _first_bits(rows: npt.ArrayLike) -> Array:
+    """Return how many fraction bits a first derivative has where N is over so many rows."""
+    return np.asarray(_N_BITS - np.ceil(np.log2(np.asarray(rows, dtype=np.float64) + 1.0)))
 
-    whole: Integers  # (n_rows,): at least 1 at rows of the fit, 0 elsewhere
-    unit: float  # What 1 stands for
+
+@dataclass(frozen=True)
+class Derivatives:
+    """The derivatives of one tree's rows, as whole numbers; made once a tree."""
+
+    # first, second: (n_rows,): 0 at rows that are not of the fit; second: else at least 1
+    first: Integers
+    second: Integers
+    first_bits: int  # No row has a first derivative above 2^first_bits
+    unit: float  # What 1 stands for, of second derivatives
     l2: int  # The regularisation, in that unit
-    bits: int  # No row has more than 2^bits
+    bits: int  # No row has a second derivative above 2^bits
     extra: int  # A power of two, or 0: ``2 l2`` is at most ``extra 2^bits``
 
     @classmethod
-    def of(cls, h: Array, inside: npt.NDArray[np.bool_], l2: float) -> "Curvature":
-        """Encode second derivatives of the rows that are fitted."""
+    def of(cls, g: Array, h: Array, inside: npt.NDArray[np.bool_], l2: float) -> "Derivatives":
+        """Encode derivatives of the rows that are fitted."""
         largest = max(float(h[inside].max(initial=0.0)), 1e-300)
         ratio = 2.0 * l2 / largest
         extra = 2 ** int(np.ceil(np.log2(ratio + 1.0))) if l2 else 0
         bits = int(fraction_bits(int(inside.sum()) + extra))
         unit = largest * 2.0**-bits
         # No row may vanish: a side without any weight would have an infinite gain.
-        whole = np.where(inside, np.maximum(rounded(h / unit), 1.0), 0.0)
-        return cls(whole.astype(np.int64), unit, round(l2 / unit), bits, extra)
+        second = np.where(inside, np.maximum(rounded(h / unit), 1.0), 0.0).astype(np.int64)
+        steepest = max(float(np.abs(g[inside]).max(initial=0.0)), 1e-300)
+        first_bits = int(_first_bits(int(inside.sum())))
+        first = np.where(inside, np.rint(g / steepest * 2.0**first_bits), 0.0).astype(np.int64)
+        return cls(first, second, first_bits, unit, round(l2 / unit), bits, extra)
 
 
 @dataclass(frozen=True)
 class LevelGradients:
-    """What the server multiplies the slots of the nodes of one level with, and knows of sums."""
+    """What the server knows of the nodes of one level: ``N = scale G_L - slope H'_L``."""
 
-    vector: Integers  # (n_rows,): ``v`` of each row in its node's unit; 0 for rows in none
-    correction: Integers  # (n_nodes,): ``-m l2``, in that unit
-    total_v: Integers  # (n_nodes,): sums over all rows of the node
+    # scale, slope: (n_nodes,): whole; a power of two that follows from the node's rows and the
+    # tree's; ``m`` in that unit
+    scale: Integers
+    slope: Integers
+    correction: Integers  # (n_nodes,): ``-slope l2``
+    total_v: Integers  # (n_nodes,): N of all rows of the node, but for the correction
     total_h: Integers  # (n_nodes,): sums over all rows of the node
     l2: Integers  # (n_nodes,)
     # limit_v, limit_h: (n_nodes,): above every ``|N|`` of the node; above every ``H'_L`` and
@@ -105,61 +122,40 @@ class LevelGradients:
 
 
 def level_of(
-    node: Indices, n_nodes: int, g: Array, curvature: list[Curvature], tree: Indices
-) -> list[LevelGradients]:
-    """Encode the gradients of a level's nodes.
+    node: Indices, n_nodes: int, g: Array, trees: list[Derivatives], tree: Indices
+) -> LevelGradients:
+    """Return what is known of a level's nodes.
 
     Shapes: node (n_trees, n_rows): number of the node that each row is in, -1 for none; numbers go
     over all trees; g (n_trees, n_rows): first derivatives; tree (n_nodes,): which tree each node
     belongs to.
     """
-    out = []
-    for t, own in enumerate(curvature):
+    parts: list[tuple[npt.NDArray[Any], ...]] = []
+    for t, own in enumerate(trees):
         rows = np.flatnonzero(node[t] >= 0)
-        at = node[t][rows].astype(np.intp)
+        at, mine = node[t][rows].astype(np.intp), tree == t
         count = np.bincount(at, minlength=n_nodes).astype(np.float64)
-        gradient, whole = g[t][rows], own.whole[rows]
-        total_g = np.bincount(at, gradient, n_nodes)
-        total_h = _whole_sums(at, whole, n_nodes)
-        mine = tree == t
-        weight = np.where(mine, (total_h + 2.0 * own.l2) * own.unit, 1.0)
-        m = np.where(weight > 0, total_g / np.where(weight > 0, weight, 1.0), 0.0)
-        v = gradient - m[at] * (whole * own.unit)
-        # max(|v|, 2 |m| l2 / n) is 1 in the node's unit: so no sum exceeds n + 1.
+        total_g = _whole_sums(at, own.first[rows], n_nodes)
+        total_h = _whole_sums(at, own.second[rows], n_nodes)
+        # N is a mean of G_L and -G_R, by H'_R and H'_L: so it is below n times the largest g.
+        scale = np.where(mine, 2.0 ** (_first_bits(count) - own.first_bits), 0.0).astype(np.int64)
+        weight = np.maximum(total_h + 2 * own.l2, 1)
+        slope = np.rint(total_g / weight * scale).astype(np.int64)
+        gradient = g[t][rows]
+        in_float = np.bincount(at, gradient, n_nodes) / weight
         largest = np.zeros(n_nodes)
-        np.maximum.at(largest, at, np.abs(v))
+        np.maximum.at(largest, at, np.abs(gradient - in_float[at] * own.second[rows]))
         flat = largest <= FLAT * np.abs(gradient).max(initial=0.0)
-        l2 = own.l2 * own.unit
-        largest = np.maximum(largest, 2.0 * np.abs(m) * l2 / np.maximum(count, 1.0))
-        bits = fraction_bits(count)
-        scale = 2.0**bits / np.where(largest > 0.0, largest, 1.0)
-        encoded = rounded(v * scale[at]).astype(np.int64)
-        vector = np.zeros(node.shape[1], dtype=np.int64)
-        vector[rows] = encoded
+        limit_v = (count + 2.0) * 2.0 ** _first_bits(count)
         limit_h = (count + 1.0 + own.extra) * 2.0**own.bits
-        out.append(
-            LevelGradients(
-                vector,
-                np.where(mine, np.rint(-m * l2 * scale), 0.0).astype(np.int64),
-                _whole_sums(at, encoded, n_nodes),
-                total_h,
-                np.where(mine, own.l2, 0),
-                np.where(mine, (count + 1.0) * 2.0**bits, 0.0),
-                np.where(mine, limit_h, 0.0),
-                mine & flat,
-            )
-        )
-    return out
-
-
-def combined(levels: list[LevelGradients]) -> LevelGradients:
-    """Return what is known of the nodes of all trees, in one record; the vectors one by one."""
-    sums = ("correction", "total_v", "total_h", "l2", "limit_v", "limit_h")
-    return LevelGradients(
-        vector=np.stack([level.vector for level in levels]),
-        **{name: np.sum([getattr(level, name) for level in levels], axis=0) for name in sums},
-        flat=np.any([level.flat for level in levels], axis=0),
-    )
+        l2 = np.where(mine, own.l2, 0)
+        parts.append((
+            scale, slope, -slope * l2, scale * total_g - slope * total_h, total_h, l2,
+            np.where(mine, limit_v, 0.0), np.where(mine, limit_h, 0.0), mine & flat,
+        ))  # fmt: skip
+    # Trees do not share nodes.
+    *whole, flats = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
+    return LevelGradients(*whole, flats > 0)  # type: ignore[call-arg]
 
 
 def candidates(slots: Ring, observed: Indices, total: Ring | None = None) -> Ring:
@@ -173,6 +169,11 @@ def candidates(slots: Ring, observed: Indices, total: Ring | None = None) -> Rin
     if total is not None:
         with_missing = with_missing + total[:, None]
     return np.stack([slots, with_missing], axis=2).reshape(len(slots), -1)
+
+
+def of_slots(slots: Indices) -> Indices:
+    """Return the candidates of slots: missing cells to the right, then to the left."""
+    return np.asarray(np.stack([2 * slots, 2 * slots + 1], axis=1).reshape(-1))
 
 
 def best_of(

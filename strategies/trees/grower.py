@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.arrays import Array, Flags
-from strategies.trees.gain import Curvature, combined, level_of
+from strategies.trees.gain import Derivatives, level_of
 from strategies.trees.node_sums import Indices
 from strategies.trees.rounds import LevelNodes, LevelRounds
 from strategies.trees.tree import Growth, Tree, TreeNode, divide
@@ -41,7 +41,8 @@ class Grower:
         trees: list[Tree] = [
             [TreeNode(np.flatnonzero(routed[t]), int(inside[t].sum()))] for t in range(n_trees)
         ]
-        curvature = [Curvature.of(h[t], inside[t], self.growth.l2) for t in range(n_trees)]
+        l2 = self.growth.l2
+        derivatives = [Derivatives.of(g[t], h[t], inside[t], l2) for t in range(n_trees)]
         # Numbers of the nodes of a level: (tree, node); children of one parent are neighbours.
         level = [(t, 0) for t in range(n_trees)]
         parent = np.full(n_trees, -1)
@@ -52,13 +53,13 @@ class Grower:
                 rows = trees[t][number].rows
                 node[t, rows[inside[t, rows]]] = q
             tree_of = np.array([t for t, _ in level])
-            known = combined(level_of(node, len(level), g, curvature, tree_of))
+            known = level_of(node, len(level), g, derivatives, tree_of)
             splits = [self._may_split(trees, at) for at in level]
             active = np.flatnonzero(np.array(splits) & ~known.flat)
             if not len(active):
                 break
             nodes = LevelNodes(node, parent, direct, active)
-            fresh = curvature if depth == 0 else None
+            fresh = derivatives if depth == 0 else None
             may_use = np.atleast_2d(usable)
             won = self._rounds.winners(nodes, known, fresh, may_use, self.growth.min_child)
             chosen = {level[q]: found for q, found in zip(active, won, strict=True) if found >= 0}
@@ -67,7 +68,7 @@ class Grower:
             for (t, number), left in self._rounds.route(trees, chosen, inside, first).items():
                 of_tree = inside[t], g[t], h[t]
                 direction = int(directions[chosen[t, number] // 2])
-                divide(trees[t], trees[t][number], left, *of_tree, self.growth.l2, direction)
+                divide(trees[t], trees[t][number], left, *of_tree, l2, direction)
             level, parent, direct = self._below(trees, level, chosen, depth)
             if not level:
                 break
@@ -85,7 +86,7 @@ class Grower:
         chosen: dict[tuple[int, int], int],
         depth: int,
     ) -> tuple[list[tuple[int, int]], Indices, Indices]:
-        """Return the nodes of the next level, their parents, and whose sums of h are made."""
+        """Return the nodes of the next level, their parents, and whose sums are made."""
         below: list[tuple[int, int]] = []
         parent: list[int] = []
         direct: list[bool] = []

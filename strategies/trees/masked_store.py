@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical.arrays import Flags
 from flwr_vertical.server import Federation
@@ -109,41 +108,38 @@ HOLD_BYTES = 1 << 30
 class OnDisk:
     """A matrix in a file without a name, in the system's folder for temporary files."""
 
-    def __init__(self, width: int, dtype: npt.DTypeLike) -> None:
-        self._width, self._dtype = width, np.dtype(dtype)
+    def __init__(self, width: int) -> None:
+        self._width = width
         # Open as long as this object lives.
         self._file = tempfile.TemporaryFile(prefix="flwr-vertical-trees-")  # noqa: SIM115
 
     def append(self, rows: Ring) -> None:
         """Write rows behind those that there are."""
-        np.ascontiguousarray(rows, dtype=self._dtype).tofile(self._file)
+        np.ascontiguousarray(rows, dtype=np.uint64).tofile(self._file)
 
     def rows(self, start: int, stop: int) -> Ring:
         """Read rows."""
-        self._file.seek(start * self._width * self._dtype.itemsize)
-        found = np.fromfile(self._file, self._dtype, (stop - start) * self._width)
+        self._file.seek(8 * start * self._width)
+        found = np.fromfile(self._file, np.uint64, (stop - start) * self._width)
         return found.reshape(stop - start, self._width)
 
 
-def fetch(
-    federation: Federation, slots: Slots, arguments: dict[str, dict[str, Any]], dtype: npt.DTypeLike
-) -> None:
+def fetch(federation: Federation, slots: Slots, arguments: dict[str, dict[str, Any]]) -> None:
     """Have all parties send their masked rows, and keep them in `slots`.
 
     They are in no journal: beside the group seed they would be the tables. So nothing is kept where
     a journal answers in place of the parties, and they are asked again later.
     """
-    item = np.dtype(dtype).itemsize
     n_rows = len(federation.labels)
-    size = max(1, SEND_BYTES // (item * max(slots.widths)))
-    on_disk = n_rows * sum(slots.widths) * item > HOLD_BYTES
+    size = max(1, SEND_BYTES // (8 * max(slots.widths)))
+    on_disk = 8 * n_rows * sum(slots.widths) > HOLD_BYTES
     parts: dict[str, list[Ring]] = {name: [] for name in slots.names}
-    files = {name: OnDisk(own.n_slots, dtype) for name, own in slots.layouts.items() if on_disk}
+    files = {name: OnDisk(own.n_slots) for name, own in slots.layouts.items() if on_disk}
     whole = True
     for start in range(0, n_rows, size):
         replies = federation.call(
             "send_masked",
-            {"dtype": str(np.dtype(dtype)), "start": start, "stop": min(start + size, n_rows)},
+            {"start": start, "stop": min(start + size, n_rows)},
             per_party=arguments,
             unkept=["masked"],
         )

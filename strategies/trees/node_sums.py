@@ -1,7 +1,6 @@
 """Sums over the rows of nodes: of a party's slots, and of the matrices that hide them.
 
-All of it modulo 2^w, w being 64 or 32: exact, whatever the order. A row that is in no node has
-number -1.
+All of it modulo 2^64: exact, whatever the order. A row that is in no node has number -1.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +10,6 @@ import numpy.typing as npt
 from scipy.sparse import csc_array
 
 from flwr_vertical.arrays import Flags
-from flwr_vertical.products.streams import KeyStream
 from strategies.trees.binning import Codes, SlotLayout
 
 Ring = npt.NDArray[np.unsignedinteger]
@@ -113,17 +111,6 @@ class InMemory:
     def rows(self, start: int, stop: int) -> Ring:
         """Return rows, without a copy."""
         return self.matrix[start:stop]
-
-
-class Streamed:
-    """A matrix of a key stream, made anew block by block."""
-
-    def __init__(self, stream: KeyStream, dtype: npt.DTypeLike) -> None:
-        self._stream, self._dtype = stream, np.dtype(dtype)
-
-    def rows(self, start: int, stop: int) -> Ring:
-        """Return rows."""
-        return self._stream.rows(start, stop).astype(self._dtype, copy=False)
 
 
 def legal_splits(

@@ -10,7 +10,7 @@ from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.products.streams import KeyStream, tag_of_blocks
-from flwr_vertical.protocol.arguments import OWN, Is, OneOf, Shape, Within, check_fits
+from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within, check_fits
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Bins, Codes, SlotLayout, fit_bins
 from strategies.trees.dependence import dependence_table
@@ -78,7 +78,6 @@ class BinnedParty(Party):
         self,
         owner: str,
         sealed: Annotated[bytes, OWN],
-        dtype: Annotated[str, OneOf(("uint32", "uint64"))],
         start: Annotated[int, Within(0, "n_samples")],
         stop: Annotated[int, Within("start", "n_samples")],
         arbiter: list[bytes] | None = None,
@@ -87,8 +86,8 @@ class BinnedParty(Party):
     ) -> dict[str, Any]:
         """Hand over the rows of the own slots under the key stream of the group seed.
 
-        Message: owner, sealed, **keys: see `GroupKeySteps.take`; dtype: of the ring; start, stop:
-        which rows, of all samples; arbiter: public key, identity and signature of the arbiter,
+        Message: owner, sealed, **keys: see `GroupKeySteps.take`; start, stop: which rows, of
+        all samples; arbiter: public key, identity and signature of the arbiter,
         where there is one; ranks: of all codes of nominal columns, if their levels were sorted, see
         `Bins.sorted_by`; returns ``masked`` of shape (stop - start, n_slots); the ``tag`` of the
         whole content.
@@ -104,7 +103,7 @@ class BinnedParty(Party):
         shape = len(codes), layout.n_slots
         stream = KeyStream(self.group_key.seed, stream_label(self.name), shape, self.tag)
         own = layout.indicators(codes[start:stop]) + stream.rows(start, stop)
-        return {"masked": own.astype(dtype, copy=False), "tag": self.tag}
+        return {"masked": own, "tag": self.tag}
 
     # -- the own columns ---------------------------------------------------------------------
 

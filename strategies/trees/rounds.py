@@ -3,9 +3,9 @@
 =========  =========================================================================================
 round      what travels
 =========  =========================================================================================
-share      down: which node each row is in; v + rho to the owners (and h + rho, once a tree), the
-           seeds of rho to their helpers; up: shares under pads; of helpers blinded and sealed
-compare    to the arbiter: these parcels, and the server's own blinded shares; back: who wins
+share      down: which node each row is in; once a tree g + rho and h + rho to the first party,
+           the seed of rho to the others; up: shares under pads; of helpers blinded as well
+compare    to the arbiter: the blinded shares of all, added up, and parcels; back: who wins
 (rank)     once, in its place, where levels are sorted; back: their order
 route      down, to the owners of the winners: which split; up: one bit of each row
 =========  =========================================================================================
@@ -29,17 +29,22 @@ from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import SEED_BYTES, stream
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
-from strategies.trees.binning import narrowest
-from strategies.trees.blinding import Factors
-from strategies.trees.gain import Curvature, LevelGradients, best_of, candidates, signed, to_ring
+from strategies.trees.binning import narrowest, packed
+from strategies.trees.blinding import WIRE_BYTES, Factors, coarse, from_wire, to_wire
+from strategies.trees.gain import (
+    Derivatives,
+    LevelGradients,
+    best_of,
+    candidates,
+    of_slots,
+    signed,
+    to_ring,
+)
 from strategies.trees.masked_store import Slots
 from strategies.trees.monotone import allowed_signs, right_way
 from strategies.trees.node_sums import Indices, Ring, dense_sums
 from strategies.trees.secret_shares import Places, with_siblings
 from strategies.trees.tree import Tree
-
-Masks = dict[str, tuple[bytes, Ring, Ring]]
-"""By helper: the seed of rho, rho, and vectors under it."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class LevelNodes:
     # numbers go over all trees
     node: Indices
     parent: Indices  # (n_nodes,): number of each node's parent in the level before, -1 of roots
-    # (n_nodes,): numbers of the nodes whose sums of h are made; -1 where they follow from their
+    # (n_nodes,): numbers of the nodes whose sums are made; -1 where they follow from their
     # siblings'
     direct: Indices
     active: Indices  # (n_active,): nodes that may be split
@@ -64,25 +69,28 @@ class LevelRounds:
     ) -> None:
         self.federation, self.slots = federation, slots
         self.hidden, self._keys = hidden, keys
-        self.dtype = np.dtype(np.uint64 if hidden else np.uint32)
         self._helper = helpers(slots.names)
         self._pool = ThreadPoolExecutor(1)
-        self._masks_h: Masks = {}
-        self._above = np.zeros((0, 0), dtype=self.dtype)
+        # By party, (2, n_trees, n_samples): its half of g and h; see `secret_shares`
+        self._halves: dict[str, Ring] = {}
+        self._above = np.zeros((0, 0), dtype=np.uint64)
 
     def winners(
         self,
         nodes: LevelNodes,
         known: LevelGradients,
-        curvature: list[Curvature] | None,
+        fresh: list[Derivatives] | None,
         usable: npt.NDArray[np.uint8],
         min_child: int,
     ) -> list[int]:
-        """Return the best candidate of each active node, -1 where none is legal; two rounds."""
-        return self._compare(self._share(nodes, known, curvature, usable, min_child), known, nodes)
+        """Return the best candidate of each active node, -1 where none is legal; two rounds.
+
+        `fresh` has the derivatives of trees that begin.
+        """
+        return self._compare(self._share(nodes, known, fresh, usable, min_child), known, nodes)
 
     def ranks(
-        self, node: Indices, known: LevelGradients, curvature: Curvature, min_child: int
+        self, node: Indices, known: LevelGradients, fresh: Derivatives, min_child: int
     ) -> Indices:
         """Return slots of single levels in the order of their mean gradients; two rounds.
 
@@ -91,8 +99,8 @@ class LevelRounds:
         """
         root = LevelNodes(node, np.array([-1]), np.array([0]), np.array([0]))
         usable = self.slots.levels[None].astype(np.uint8)
-        shares = self._share(root, known, [curvature], usable, min_child, {"ranked": True})
-        total_v, total_h = (to_ring(own, self.dtype) for own in (known.total_v, known.total_h))
+        shares = self._share(root, known, [fresh], usable, min_child, {"ranked": True})
+        total_v, total_h = (to_ring(own) for own in (known.total_v, known.total_h))
         v = candidates(shares.v, self.slots.observed, total_v)
         h = candidates(shares.h, self.slots.observed, total_h)
         if not self.hidden:
@@ -103,35 +111,31 @@ class LevelRounds:
         # The arbiter is not told which end of the order is which.
         reverse = shares.order[0] % 2 == 1
         flips = (signed(factors.numerator) < 0) ^ reverse
-        told = self._ask_arbiter("rank", shares, factors.blinded(v, h, h), {
+        told = self._ask_arbiter("rank", shares, factors, factors.blinded(v, h, h), {
             "flips": np.packbits(factors.placed(flips))
         })  # fmt: skip
-        found = factors.order[0, told["place"]][:: -1 if reverse else 1]
+        found, group = factors.order[0, told["place"]], np.asarray(told["group"])
+        found = found[np.lexsort((found, -group if reverse else group))]
         return np.asarray(found[found % 2 == 0] // 2)
 
     def _share(
         self,
         nodes: LevelNodes,
         known: LevelGradients,
-        curvature: list[Curvature] | None,
+        fresh: list[Derivatives] | None,
         usable: npt.NDArray[np.uint8],
         min_child: int,
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> "LevelSums":
         """Return the server's shares of sums over slots and active nodes; one round."""
-        with_h, node, active = curvature is not None, nodes.node, nodes.active
-        direct, parent = nodes.direct, nodes.parent
-        if curvature is not None:
-            self._masks_h = self._masks(np.stack([own.whole for own in curvature]))
-            self._above = np.zeros((0, 0), dtype=self.dtype)
-        masks_v = self._masks(known.vector)
+        node, active, direct, parent = nodes.node, nodes.active, nodes.direct, nodes.parent
         slots, names = self.slots, self.slots.names
         common: dict[str, Any] = {
             "names": names,
             "widths": slots.widths,
             "tags": [slots.tags[name] for name in names],
-            "observed": slots.observed,
-            "node": narrowest(node),
+            "observed": narrowest(slots.observed),
+            "node": packed(node),
             "direct": direct,
             "parent": parent,
             "active": active,
@@ -143,27 +147,24 @@ class LevelRounds:
         if self.hidden:
             order = self.federation.random_bytes(SEED_BYTES)
             common |= {"limits": limits_of(known, active), "order": order}
-        own: dict[str, dict[str, Any]] = {}
-        for name in names:
-            helper = self._helper[name]
-            own[name] = {"masked_v": masks_v[helper][2]}
-            if with_h:
-                own[name]["masked_h"] = self._masks_h[helper][2]
-            if name in masks_v:
-                own[name] |= {"rho_v": masks_v[name][0]}
-                if with_h:
-                    own[name] |= {"rho_h": self._masks_h[name][0]}
+            common["scale"] = narrowest(known.scale[active])
+        own = self._begin(fresh) if fresh is not None else {name: {} for name in names}
+        slope = to_ring(known.slope[active])
+        halves = self._halves_of(slope)
+        for name in names if self.hidden else []:
+            own[name]["slopes"] = halves[name]
         places = Places.of(node, direct, active, usable, slots.widths)
-        made = self._pool.submit(self._dense, places, masks_v)
+        made = self._pool.submit(self._dense, places)
         replies = self.federation.call("share", common, per_party=own)
-        share_v, share_h = self._own_shares(replies, made)
-        self._above = with_siblings(share_h, direct, parent, self._above)
-        share_h = self._above[active]
-        for name in [] if self.hidden else masks_v:
-            helped = [n for n in names if self._helper[n] == name]
-            at = np.flatnonzero(np.repeat([n in helped for n in names], slots.widths))
-            share_v[:, at] += replies[name]["helper_v"]
-            share_h[:, at] += replies[name]["helper_h"]
+        sums = self._own_shares(replies, made)
+        for name in [] if self.hidden else self._helpers:
+            at = self._helped_by(name)
+            sums[:, :, at] += _told(replies, name, "helper", sums[:, :, at].shape)
+        self._above = with_siblings(np.concatenate(list(sums), axis=1), direct, parent, self._above)
+        share_g, share_h = np.split(self._above[active], 2, axis=1)
+        share_v = to_ring(known.scale[active])[:, None] * share_g - slope[:, None] * share_h
+        if self.hidden:
+            share_v -= self._of_slopes(replies, halves, share_v.shape)
         return LevelSums(replies, share_v, share_h, order)
 
     def route(
@@ -192,7 +193,7 @@ class LevelRounds:
                 "names": np.array([(first + t, number) for t, number in places], dtype=np.int32),
                 "slots": np.array([node.slot for node in nodes], dtype=np.int32),
                 "missing_left": np.array([node.missing_left for node in nodes], dtype=np.uint8),
-                "split": narrowest(split),
+                "split": packed(split),
             }
         fit = {"fit": np.packbits(inside)}
         found = {}
@@ -210,43 +211,67 @@ class LevelRounds:
 
     # -- the server's shares -----------------------------------------------------------------
 
-    def _masks(self, vectors: npt.NDArray[np.int64]) -> Masks:
-        """Return, by helper, the seed of rho, rho, and the vectors under it."""
-        out = {}
-        for name in dict.fromkeys(self._helper.values()):
-            seed = self.federation.random_bytes(SEED_BYTES)
-            rho = stream(seed, "rho", vectors.shape).astype(self.dtype, copy=False)
-            out[name] = seed, rho, to_ring(vectors, self.dtype) + rho
-        return out
+    def _begin(self, fresh: list[Derivatives]) -> dict[str, dict[str, Any]]:
+        """Halve the derivatives of trees that begin; return what each party is told of them."""
+        whole = np.stack([[own.first for own in fresh], [own.second for own in fresh]])
+        self._above = np.zeros((0, 0), dtype=np.uint64)
+        seed = self.federation.random_bytes(SEED_BYTES)
+        rho = stream(seed, "rho", whole.shape)
+        first, *others = self.slots.names
+        self._halves = dict.fromkeys(others, -rho) | {first: to_ring(whole) + rho}
+        masked = {first: {"masked_gradients": self._halves[first]}}
+        return masked | {name: {"rho": seed} for name in others}
 
-    def _dense(self, places: Places, masks_v: Masks) -> dict[str, list[Ring]]:
-        """Return ``U' rho`` of each party, for v and for h; while the parties work."""
+    def _halves_of(self, slope: Ring) -> dict[str, Ring]:
+        """Return random halves of the slopes: one of the first party, one of all others."""
+        first, *others = self.slots.names
+        words = self.federation.random_bytes(8 * len(slope))
+        half = np.frombuffer(words, dtype="<u8").astype(np.uint64)
+        return dict.fromkeys(others, half) | {first: slope - half}
+
+    @property
+    def _helpers(self) -> list[str]:
+        return list(dict.fromkeys(self._helper.values()))
+
+    def _dense(self, places: Places) -> dict[str, Ring]:
+        """Return ``U' half`` of each party, for g and for h; while the parties work."""
         out = {}
         for k, (name, width) in enumerate(zip(self.slots.names, self.slots.widths, strict=True)):
-            helper = self._helper[name]
-            parts = places.parts(k, masks_v[helper][1], self._masks_h[helper][1])
-            out[name] = dense_sums(self.slots.masked[name], width, parts)
+            parts = places.parts(k, self._halves[self._helper[name]])
+            out[name] = np.stack(dense_sums(self.slots.masked[name], width, parts))
         return out
 
     def _own_shares(
-        self, replies: dict[str, dict[str, Any]], made: "Future[dict[str, list[Ring]]]"
-    ) -> tuple[Ring, Ring]:
+        self, replies: dict[str, dict[str, Any]], made: "Future[dict[str, Ring]]"
+    ) -> Ring:
+        """Return the server's shares of sums over slots of g and of h, (2, n_direct, n_slots)."""
         dense = made.result()
-        found: tuple[list[Ring], list[Ring]] = ([], [])
-        for name in self.slots.names:
-            for out, what, own in zip(found, ("owner_v", "owner_h"), dense[name], strict=True):
-                told = np.asarray(replies[name][what])
-                if told.shape != own.shape:
-                    raise PartyError(
-                        name, "share", f"sent shares of shape {told.shape}, expected {own.shape}"
-                    )
-                out.append(told - own)
-        return np.concatenate(found[0], axis=1), np.concatenate(found[1], axis=1)
+        parts = [_told(replies, n, "owner", own.shape) + own for n, own in dense.items()]
+        return np.concatenate(parts, axis=2)
+
+    def _of_slopes(
+        self, replies: dict[str, dict[str, Any]], halves: dict[str, Ring], shape: tuple[int, ...]
+    ) -> Ring:
+        """Return the server's share of owners' halves of slopes times helpers' shares of h."""
+        out = np.zeros(shape, dtype=np.uint64)
+        for name in self._helpers:
+            at = self._helped_by(name)
+            out[:, at] = _told(replies, name, "helped_slopes", out[:, at].shape)
+        ends = np.cumsum(self.slots.widths)[:-1]
+        for name, part in zip(self.slots.names, np.split(out, ends, axis=1), strict=True):
+            part *= halves[name][:, None]
+            part -= _told(replies, name, "owned_slopes", part.shape)
+        return out
+
+    def _helped_by(self, helper: str) -> Indices:
+        """Return the slots of the parties that one helps."""
+        helped = [self._helper[name] == helper for name in self.slots.names]
+        return np.flatnonzero(np.repeat(helped, self.slots.widths))
 
     def _compare(self, shares: "LevelSums", known: LevelGradients, nodes: LevelNodes) -> list[int]:
         slots, active = self.slots, nodes.active
         ring = {
-            name: to_ring(getattr(known, name)[active], self.dtype)
+            name: to_ring(getattr(known, name)[active])
             for name in ("correction", "total_v", "total_h", "l2")
         }
         numerator = (
@@ -264,7 +289,8 @@ class LevelRounds:
         if (directions := slots.directions).any():
             may = allowed_signs(signed(factors.numerator), directions)
             signs["signs"] = np.packbits([factors.placed(plane) for plane in may])
-        told = self._ask_arbiter("compare", shares, factors.blinded(numerator, left, right), signs)
+        blinded = factors.blinded(numerator, left, right)
+        told = self._ask_arbiter("compare", shares, factors, blinded, signs)
         bounds = np.concatenate([[0], np.cumsum(told["count"])])
         won = [told["place"][a:b] for a, b in pairwise(bounds)]
         return [
@@ -273,15 +299,25 @@ class LevelRounds:
         ]
 
     def _ask_arbiter(
-        self, step: str, shares: "LevelSums", blinded: Ring, more: Mapping[str, Any]
+        self,
+        step: str,
+        shares: "LevelSums",
+        factors: Factors,
+        blinded: Ring,
+        more: Mapping[str, Any],
     ) -> dict[str, Any]:
-        names = self.slots.names
+        """Add the helpers' blinded shares to the own ones; they are under the parties' pads."""
+        names, total = self.slots.names, coarse(blinded)
+        for name in self._helpers:
+            at = of_slots(self._helped_by(name))
+            theirs = _told(shares.replies, name, "blinded", (*total[:, :, at].shape, WIRE_BYTES))
+            total[:, :, at] += from_wire(theirs)
         asked = {
             **self._keys,
             **more,
             "number": int(shares.replies[names[0]]["number"]),
             "parcels": [shares.replies[name]["parcel"] for name in names],
-            "shares": blinded,
+            "shares": to_wire(factors.placed(total)),
         }
         return self.federation.call(step, asked, parties=[ARBITER])[ARBITER]
 
@@ -299,6 +335,16 @@ class LevelSums:
         """Return which candidates are, (n_active, 2 * n_slots), where parties told it."""
         told = np.concatenate([self.replies[name]["legal"] for name in names], axis=1)
         return np.asarray(told, dtype=bool).reshape(len(told), -1)
+
+
+def _told(
+    replies: dict[str, dict[str, Any]], name: str, what: str, shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    """Return an array of a party's, which has that shape."""
+    told = np.asarray(replies[name][what])
+    if told.shape != shape:
+        raise PartyError(name, "share", f"sent {what!r} of shape {told.shape}, expected {shape}")
+    return told
 
 
 def limits_of(known: LevelGradients, active: Indices) -> Array:

@@ -12,8 +12,8 @@ from flwr_vertical.arrays import Numbers
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy_ledger.budgets import ROUNDING
-from flwr_vertical.protocol.arguments import OWN, Shape, Within
-from strategies.trees.binning import SlotLayout
+from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits
+from strategies.trees.binning import SlotLayout, unpacked
 from strategies.trees.monotone import check_told
 from strategies.trees.node_sums import Indices
 
@@ -41,35 +41,35 @@ class RoutingSteps(StepGroup):
         names: Annotated[npt.NDArray[np.int32], OWN, Shape(None, 2), Within(0, 2**31)],
         slots: Annotated[npt.NDArray[np.int32], OWN, Shape("names"), Within(0, 2**31)],
         missing_left: Annotated[npt.NDArray[np.uint8], OWN, Shape("names"), Within(0, 1)],
-        split: Annotated[
-            npt.NDArray[np.signedinteger[Any]],
-            OWN,
-            Shape(None, "n_samples"),
-            Within(-1, "names - 1"),
-        ],
+        split: Annotated[npt.NDArray[np.uint8], OWN, Shape(None, None, "ceil(n_samples / 8)")],
         fit: npt.NDArray[np.uint8],
     ) -> dict[str, Any]:
         """Split nodes by own columns.
 
         Message: names (n_splits, 2): number of the tree and of the node; slots (n_splits,): of the
         own slots, that whose rows go to the left; missing_left (n_splits,): whether rows without
-        the cell go there, too; split (n_trees, n_samples): number of the split that each row comes
-        to, -1 for none; fit: packed bits of shape (n_trees, n_samples): which rows the trees are
-        fitted to; returns ``left``, packed bits of the rows that come to a split, tree by tree;
-        ``missing_left`` of shape (n_splits,), where rows without the cell go in the end: where
-        none that is fitted lacks it, with the majority.
+        the cell go there, too; split (n_trees, n_samples), packed: number of the split that each
+        row comes to, -1 for none; fit: packed bits of shape (n_trees, n_samples): which rows the
+        trees are fitted to; returns ``left``, packed bits of the rows that come to a split, tree by
+        tree; ``missing_left`` of shape (n_splits,), where rows without the cell go in the end:
+        where none that is fitted lacks it, with the majority.
         """
         check_told(self.party.services.node_config, self.state, self.name)
-        layout, split = self.party.layout, np.asarray(split)
-        fitted = np.unpackbits(np.asarray(fit), count=split.size).astype(bool).reshape(split.shape)
-        left = np.zeros(split.shape, dtype=bool)
+        layout, to_split = self.party.layout, unpacked(np.asarray(split), self.party.n_samples)
+        check_fits(self.name, "split", to_split, Within(-1, len(names) - 1))
+        fitted = (
+            np.unpackbits(np.asarray(fit), count=to_split.size).astype(bool).reshape(to_split.shape)
+        )
+        left = np.zeros(to_split.shape, dtype=bool)
         sides, kept = np.zeros(len(slots), dtype=np.uint8), np.zeros((len(slots), 5), np.int32)
         # Split by split, the places of rows in the flat array.
-        order = np.argsort(split, axis=None, kind="stable")  # radix sort: split numbers are narrow
-        bounds = np.searchsorted(split.reshape(-1)[order], np.arange(len(slots) + 1))
+        order = np.argsort(
+            to_split, axis=None, kind="stable"
+        )  # radix sort: split numbers are narrow
+        bounds = np.searchsorted(to_split.reshape(-1)[order], np.arange(len(slots) + 1))
         for i, slot in enumerate(slots):
             column, at = layout.locate(int(slot))
-            trees, rows = np.divmod(order[bounds[i] : bounds[i + 1]], split.shape[1])
+            trees, rows = np.divmod(order[bounds[i] : bounds[i + 1]], to_split.shape[1])
             codes, inside = self.party.codes[rows, column], fitted[trees, rows]
             side = bool(missing_left[i])
             if not (codes[inside] == layout.n_bins[column]).any():
@@ -78,10 +78,10 @@ class RoutingSteps(StepGroup):
             left[trees, rows] = layout.goes_left(codes, column, at, side)
             check_sizes(self.party, int(left[trees, rows].sum()), len(rows))
             sides[i], kept[i] = side, (*names[i], column, at, side)
-        content = hashlib.blake2b(kept.tobytes() + split.tobytes(), digest_size=16).digest()
-        count_sides(self.party, (split >= 0).sum(axis=0), layout, content)
+        content = hashlib.blake2b(kept.tobytes() + to_split.tobytes(), digest_size=16).digest()
+        count_sides(self.party, (to_split >= 0).sum(axis=0), layout, content)
         self.state[_SPLITS] = np.concatenate([self.splits, kept])
-        return {"left": np.packbits(left[split >= 0]), "missing_left": sides}
+        return {"left": np.packbits(left[to_split >= 0]), "missing_left": sides}
 
     @property
     def splits(self) -> Splits:

@@ -1,12 +1,22 @@
 """Shares of the sums that splits are judged by, made at the owners of columns and their helpers.
 
-The server sends ``v + rho`` to the owner of the columns X and the seed of rho to a helper. It has
-``U = X + R``, and the helper knows the key stream R. With a pad s of the two,
+Once a tree, the server gives the first party ``w = v + rho``, v being g and h, and the others the
+seed of rho: two halves of v, w and ``-rho``. Of the columns X of an owner it has ``U = X + R``; the
+owner has one half, and its helper, who knows the key stream R, the other. With a pad s of the two,
 
-    A = X'(v + rho) - s    goes to the server,    B = R'rho + s    stays with the helper,
+    A = X'half - s    goes to the server,    B = s - R'other    stays with the helper,
 
-and ``A - U'rho`` at the server and B are shares of ``X'v``. B travels to the arbiter alone, blinded
-and sealed. Only where the nodes agreed to open histograms it goes to the server.
+and ``A + U'other`` at the server and B are shares of ``X'v``. Sums over one of two siblings are
+made; those of the other follow, and so all later arithmetic is on sums of slots.
+
+Of each node the gains need ``N = scale G - slope H`` (`gain`), and only the server knows the slope.
+It is in halves as well, t at the owner and ``slope - t`` at the helper. The server can multiply its
+own share of H, the helper B by its half; of ``t B`` helper and server get shares: with pads f and z
+of owner and helper, the server, who knows t, gets ``B + f`` of the helper and ``t f + z`` of the
+owner, and the helper has z (Beaver, 1991, with the owner as dealer).
+
+The helper's share of N and H travels to the arbiter alone, blinded and under pads that the server
+does not know; with open histograms, B goes to the server as it is.
 """
 
 from dataclasses import dataclass
@@ -22,20 +32,20 @@ from flwr_vertical.policy.record import key_of
 from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.arithmetic import helpers, own_place
 from flwr_vertical.products.pair_keys import Names, Widths
-from flwr_vertical.products.streams import KeyStream, stream
+from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, AddsUpTo, Is, Shape, Within, check_fits
-from strategies.trees.arbiter import ParcelSteps, pack, place_of, under_cancelling_bits
-from strategies.trees.blinding import Factors, noise
-from strategies.trees.gain import candidates
+from strategies.trees.arbiter import PADS, ParcelSteps, pack, place_of, under_cancelling_bits
+from strategies.trees.binning import unpacked
+from strategies.trees.blinding import Factors, coarse, noise, to_wire
+from strategies.trees.gain import N_NOISE, candidates, of_slots
 from strategies.trees.node_sums import (
     Blocks,
     Indices,
     InMemory,
     Ring,
-    Streamed,
     code_sums,
     dense_sums,
-    legal_of,
+    legal_splits,
     to_slots,
 )
 from strategies.trees.routing import count_order, count_winners
@@ -50,7 +60,7 @@ HIDING = "hiding histograms (histograms='open' shows them to the server, if ever
 """What needs an arbiter, as errors say it."""
 
 # Under a prefix that the server may not write to.
-_MASKED_H, _RHO_H, _BELOW_H = (f"node.trees.{what}" for what in ("masked-h", "rho-h", "helped-h"))
+_HALF, _BELOW = "node.trees.half", "node.trees.helped"
 _HOLD_BYTES = 1 << 29  # of key streams that a helper keeps in memory
 
 
@@ -66,16 +76,16 @@ class ShareSteps(StepGroup):
         widths: Annotated[Widths, AddsUpTo("observed")],
         tags: Annotated[list[bytes], Within("names", "names")],
         observed: Annotated[Indices, Within(0, "observed - 1")],
-        node: Annotated[Numbers, Shape(None, "n_samples"), Within(-1, "direct - 1")],
+        node: Annotated[npt.NDArray[np.uint8], Shape(None, None, "ceil(n_samples / 8)")],
         direct: Annotated[Indices, Within(-1, "direct - 1")],
         parent: Annotated[Indices, Shape("direct"), Within(-1, 2**31)],
         active: Annotated[Indices, DISTINCT, Within(0, "direct - 1")],
         usable: Annotated[npt.NDArray[np.uint8], Shape(None, "observed"), Within(0, 1)],
         min_child: Annotated[int, Is("min_child")],
-        masked_v: Annotated[UnsignedRing, OWN, Shape("node", "n_samples")],
-        rho_v: Annotated[bytes, OWN] = b"",
-        masked_h: Annotated[UnsignedRing | None, OWN, Shape("node", "n_samples")] = None,
-        rho_h: Annotated[bytes, OWN] = b"",
+        masked_gradients: Annotated[UnsignedRing | None, OWN, Shape(2, "node", "n_samples")] = None,
+        rho: Annotated[bytes, OWN] = b"",
+        slopes: Annotated[UnsignedRing | None, OWN, Shape("active")] = None,
+        scale: Annotated[Numbers | None, Shape("active"), Within(0, 2**52)] = None,
         limits: Annotated[npt.NDArray[np.float64] | None, Shape(2, "active")] = None,
         order: bytes = b"",
         ranked: bool = False,
@@ -84,19 +94,22 @@ class ShareSteps(StepGroup):
 
         Message: names, widths, tags: every party's name, number of slots, and tag of its codes;
         observed (n_slots,): of each slot of all parties, that of its column's observed rows; node
-        (n_trees, n_samples): number of the node that each row of the fit is in, -1 for none;
-        direct (n_nodes,): numbers of the nodes whose sums of h are made; -1 where they follow from
-        those of the parent and of the sibling, the node next to it; parent (n_nodes,): place of
-        each node's parent in the level before; -1 at the roots; active (n_active,): nodes that may
-        be split; usable (n_trees, n_slots): slots of all parties whose columns each tree may use;
-        one line if all trees may use the same; min_child: the fewest rows of a node; masked_v,
-        masked_h (n_trees, n_samples): v and h under rho; h comes with the first level of a tree;
-        rho_v, rho_h: at a helper, the seed of the rho of those that it helps; limits, order: see
-        `Factors`; without them histograms are opened; ranked: whether the arbiter is to learn
-        ratios of v and h over single levels, in place of gains; returns ``number`` of the message;
-        ``owner_v`` of shape (n_active, n_own) and ``owner_h`` of shape (n_direct, n_own), the own
-        shares; and either the sealed ``parcel``, or ``legal`` of shape (n_active, n_own, 2), and
-        at a helper ``helper_v`` and ``helper_h`` of shape (n_active, n_helped).
+        (n_trees, n_samples), packed: number of the node that each row of the fit is in, -1: none;
+        direct (n_nodes,): numbers of the nodes whose sums are made; -1 where they follow from those
+        of the parent and of the sibling, the node next to it; parent (n_nodes,): place of each
+        node's parent in the level before; -1 at the roots; active (n_active,): nodes that may be
+        split; usable (n_trees, n_slots): slots of all parties whose columns each tree may use; one
+        line if all trees may use the same; min_child: the fewest rows of a node; with the first
+        level of a tree, at the first party masked_gradients (2, n_trees, n_samples): g and h under
+        rho, and at the others the seed rho; slopes (n_active,): the own half of slopes; scale
+        (n_active,): see `LevelGradients`; limits, order: see `Factors`; without them histograms are
+        opened; ranked: whether the arbiter is to learn ratios of N and h over single levels, in
+        place of gains; returns ``number`` of the message; ``owner`` of shape (2, n_direct, n_own),
+        the own shares of sums of g and h; and either ``parcel``, sealed for the arbiter: a share of
+        the marks of legal candidates, and the seed of the pads; ``owned_slopes`` of shape
+        (n_active, n_own), and at a helper ``helped_slopes`` of shape (n_active, n_helped) and
+        ``blinded`` of shape (3, n_active, 2 * n_helped, 5), see `blinding`; or ``legal`` of shape
+        (n_active, n_own, 2), and at a helper ``helper`` of shape (2, n_direct, n_helped).
         """
         if limits is None:
             self.party.open_exchange(
@@ -106,12 +119,11 @@ class ShareSteps(StepGroup):
         check_tag(self.party, tags[own])
         check_fits(self.name, "usable", usable, Shape(len(node) if len(usable) > 1 else 1, None))
         helper = helpers(names)
-        if masked_h is not None:
-            self.state[_MASKED_H] = np.asarray(masked_h)
-            self.state[_RHO_H] = rho_h
-            self.state[_BELOW_H] = np.zeros((0, 0), dtype=masked_h.dtype)
-        places = Places.of(np.asarray(node), direct, active, np.asarray(usable), widths)
-        if masked_h is not None:
+        begins = self._begin(names, masked_gradients, rho)
+        numbers = unpacked(np.asarray(node), self.party.n_samples)
+        check_fits(self.name, "node", numbers, Within(-1, len(direct) - 1))
+        places = Places.of(numbers, direct, active, np.asarray(usable), widths)
+        if begins:
             self._check_rows(places, own)
         if limits is not None:
             count_winners(self.party, places.node, self.party.layout, sum(widths))
@@ -120,45 +132,79 @@ class ShareSteps(StepGroup):
         parcels, seed = self.other(ParcelSteps), self.other(GroupKeySteps).seed
         number, asked = parcels.number, self.party.services.binding().hex()
 
-        def pad(what: str, owner: str, shape: tuple[int, int]) -> Ring:
+        def pad(what: str, owner: str, shape: tuple[int, ...]) -> Ring:
             # An owner and a helper who are told different things draw pads that do not cancel.
             label = f"tree pad {what} {owner!r} {helper[owner]!r} {number} {asked}"
-            return stream(seed, label, shape).astype(masked_v.dtype, copy=False)
+            return stream(seed, label, shape)
 
+        half = self._half(places.node.shape)
         told: dict[str, Any] = {"number": number}
         least = max(min_child, self.party.policy.min_rows or 1)
-        sums_v, sums_h, legal = self._own_sums(places, own, np.asarray(masked_v), least)
-        told["owner_v"] = sums_v - pad("v", self.name, sums_v.shape)
-        told["owner_h"] = sums_h - pad("h", self.name, sums_h.shape)
-        helped = self._help(names, widths, tags, helper, places, rho_v, pad)
-        if helped is not None:
-            above = np.asarray(self.state[_BELOW_H])
-            self.state[_BELOW_H] = with_siblings(helped[1], direct, parent, above)
-            helped = helped[0], np.asarray(self.state[_BELOW_H])[active]
+        sums, legal = self._own_sums(places, own, half, least)
+        told["owner"] = sums - pad("sums", self.name, sums.shape)
+        helps = [name for name in names if helper[name] == self.name]
+        helped = self._help(names, widths, tags, helps, places, half, pad) if helps else None
         starts = np.concatenate([[0], np.cumsum(widths)])
         place = slice(int(starts[own]), int(starts[own + 1]))
-        if limits is None:
+        if limits is None or slopes is None or scale is None:
             told["legal"] = legal
             if helped is not None:
-                told["helper_v"], told["helper_h"] = helped
+                told["helper"] = helped
             return told
+        t, shape = np.asarray(slopes)[:, None], (len(active), widths[own])
+        told["owned_slopes"] = t * pad("slopes", self.name, shape) + pad("z", self.name, shape)
         factors = Factors.of(order, limits, 2 * int(starts[-1]))
         every = np.zeros((len(legal), int(starts[-1]), 2), dtype=bool)
         every[:, place] = legal
         placed = factors.placed(every.reshape(len(legal), -1))
         marks = under_cancelling_bits(placed, seed, "tree marks", number, own, len(names))
-        parcel = None
+        # The arbiter refuses to compare where parties were told different things.
+        pads = stream(seed, f"tree parcels {number} {asked}", (SEED_BYTES // 8,))
         if helped is not None:
-            mine = [n for n in names if helper[n] == self.name]
-            right = 1 if ranked else -1
-            parcel = self._blinded(names, widths, mine, helped, observed, factors, limits, right)
-        told["parcel"] = seal(parcels.shared, pack(marks, parcel), place_of(self.name, number))
+            of_helped = [n in helps for n in names]
+            mine = np.flatnonzero(np.repeat(of_helped, widths))
+            above = np.asarray(self.state[_BELOW])
+            flat = np.concatenate(list(helped), axis=1)
+            self.state[_BELOW] = with_siblings(flat, direct, parent, above)
+            share_g, share_h = np.split(np.asarray(self.state[_BELOW])[active], 2, axis=1)
+            f, z = (
+                np.concatenate(
+                    [pad(what, n, (len(active), w)) for n, w in zip(names, widths, strict=True)
+                     if n in helps], axis=1,
+                )
+                for what in ("slopes", "z")
+            )  # fmt: skip
+            told["helped_slopes"] = share_h + f
+            share_v = np.asarray(scale).astype(np.uint64)[:, None] * share_g - t * share_h - z
+            blinded = self._blinded(mine, share_v, share_h, observed, factors, limits, ranked)
+            every_pad = stream(pads.tobytes(), PADS, (3, *factors.order.shape))
+            blinded += factors.unplaced(every_pad)[:, :, of_slots(mine)]
+            told["blinded"] = to_wire(coarse(blinded))
+        told["parcel"] = seal(parcels.shared, pack(marks, pads), place_of(self.name, number))
         return told
 
     def forget(self) -> None:
         """Drop what is kept between the levels of a tree."""
-        for key in (_MASKED_H, _RHO_H, _BELOW_H):
+        for key in (_HALF, _BELOW):
             self.state.pop(key, None)
+
+    def _begin(self, names: list[str], masked: UnsignedRing | None, rho: bytes) -> bool:
+        """Keep the own half of the gradients of trees that begin; return whether any do."""
+        begins = masked is not None or bool(rho)
+        if begins and ((masked is None) == (self.name == names[0]) or (masked is not None and rho)):
+            raise ProtocolError(
+                f"party {self.name!r}: the first party gets gradients under a mask, and the others "
+                "its seed: each gets one of the two; who runs the server?"
+            )
+        if begins:
+            self.state[_HALF] = rho if masked is None else np.asarray(masked)
+            self.state[_BELOW] = np.zeros((0, 0), dtype=np.uint64)
+        return begins
+
+    def _half(self, shape: tuple[int, ...]) -> Ring:
+        """Return the own half of g and h, (2, n_trees, n_samples)."""
+        kept = self.state[_HALF]
+        return -stream(kept, "rho", (2, *shape)) if isinstance(kept, bytes) else np.asarray(kept)
 
     # -- as owner ----------------------------------------------------------------------------
 
@@ -178,23 +224,21 @@ class ShareSteps(StepGroup):
             )
 
     def _own_sums(
-        self, places: "Places", own: int, masked_v: Ring, least: int
-    ) -> tuple[Ring, Ring, npt.NDArray[np.bool_]]:
-        """Return sums of v by active node, of h by direct node, and which splits are legal."""
+        self, places: "Places", own: int, half: Ring, least: int
+    ) -> tuple[Ring, npt.NDArray[np.bool_]]:
+        """Return sums of the half of g and h by direct node, and which splits are legal."""
         layout, codes = self.party.layout, self.party.codes
-        masked_h = np.asarray(self.state[_MASKED_H])
-        width, n_nodes, dtype = layout.n_slots, places.n_nodes, masked_v.dtype
-        v = np.zeros((n_nodes, width), dtype=dtype)
-        h, legal = np.zeros_like(v), np.zeros((n_nodes, width, 2), dtype=bool)
-        ones = np.ones(codes.shape[0], dtype=dtype)
+        width, n_nodes, n_direct = layout.n_slots, places.n_nodes, len(places.direct)
+        out = np.zeros((2, n_direct, width), dtype=np.uint64)
+        legal = np.zeros((n_nodes, width, 2), dtype=bool)
         for t in places.trees(own):
-            vectors = np.stack([masked_v[t], masked_h[t], ones], axis=1)
-            sums = code_sums(layout, codes, places.node[t], vectors, n_nodes)
             # Trees do not share nodes.
-            v += to_slots(layout, sums[..., 0])
-            h += to_slots(layout, sums[..., 1])
-            legal |= legal_of(layout, sums[..., 2], least) & places.usable(t, own)[:, None]
-        return v[places.active], h[places.direct], legal[places.active]
+            direct = renumbered(places.node[t], places.direct, n_nodes)
+            sums = code_sums(layout, codes, direct, half[:, t].T, n_direct)
+            out += np.stack([to_slots(layout, sums[..., what]) for what in (0, 1)])
+            may = legal_splits(layout, codes, places.node[t], n_nodes, least)
+            legal |= may & places.usable(t, own)[:, None]
+        return out, legal[places.active]
 
     # -- as helper ---------------------------------------------------------------------------
 
@@ -203,72 +247,57 @@ class ShareSteps(StepGroup):
         names: list[str],
         widths: list[int],
         tags: list[bytes],
-        helper: dict[str, str],
+        helps: list[str],
         places: "Places",
-        rho_v: bytes,
+        half: Ring,
         pad: Any,
-    ) -> tuple[Ring, Ring] | None:
-        """Return the shares of the slots of those that this party helps; None if it helps none."""
-        if not rho_v:
-            return None
-        n_rows, dtype = places.node.shape[1], np.asarray(self.state[_MASKED_H]).dtype
-        rho = [
-            stream(seed, "rho", places.node.shape).astype(dtype, copy=False)
-            for seed in (rho_v, bytes(self.state[_RHO_H]))
-        ]
-        found: tuple[list[Ring], list[Ring]] = [], []
+    ) -> Ring:
+        """Return the shares of the slots of those that this party helps, (2, n_direct, n)."""
+        found = []
         for k, (name, width, tag) in enumerate(zip(names, widths, tags, strict=True)):
-            if helper[name] != self.name:
+            if name not in helps:
                 continue
             if name == self.name:
                 raise ProtocolError(f"party {self.name!r} cannot help itself")
-            blocks = self._stream_of(name, n_rows, width, tag, dtype)
-            sums = dense_sums(blocks, width, places.parts(k, rho[0], rho[1]))
-            for what, own, out in zip("vh", sums, found, strict=True):
-                out.append(own + pad(what, name, own.shape))
-        return np.concatenate(found[0], axis=1), np.concatenate(found[1], axis=1)
+            blocks = self._stream_of(name, half.shape[-1], width, tag)
+            sums = np.stack(dense_sums(blocks, width, places.parts(k, half)))
+            found.append(pad("sums", name, sums.shape) - sums)
+        return np.concatenate(found, axis=2)
 
-    def _stream_of(
-        self, name: str, n_rows: int, width: int, tag: bytes, dtype: npt.DTypeLike
-    ) -> Blocks:
+    def _stream_of(self, name: str, n_rows: int, width: int, tag: bytes) -> Blocks:
         """Return the key stream of a party's slots, kept in memory where there is room."""
         keys = KeyStream(self.other(GroupKeySteps).seed, stream_label(name), (n_rows, width), tag)
-        streamed = Streamed(keys, dtype).rows
-        if n_rows * width * np.dtype(dtype).itemsize > _HOLD_BYTES:
-            return streamed
-        key, content = f"trees.stream {name}", (tag, np.dtype(dtype))
-        if self.cache.get(key, (None,))[0] != content:
-            self.cache[key] = content, InMemory(streamed(0, n_rows))
+        if 8 * n_rows * width > _HOLD_BYTES:
+            return keys.rows
+        key = f"trees.stream {name}"
+        if self.cache.get(key, (None,))[0] != tag:
+            self.cache[key] = tag, InMemory(keys.rows(0, n_rows))
         held: InMemory = self.cache[key][1]
         return held.rows
 
     def _blinded(
         self,
-        names: list[str],
-        widths: list[int],
-        mine: list[str],
-        helped: tuple[Ring, Ring],
+        mine: Indices,
+        share_v: Ring,
+        share_h: Ring,
         observed: Indices,
         factors: Factors,
         limits: npt.NDArray[np.float64],
-        right: int,
+        ranked: bool,
     ) -> Ring:
-        """Return blinded shares of all candidates, under pads that the two helpers add and take."""
-        shape = len(helped[0]), sum(widths)
-        every = {what: np.zeros(shape, dtype=np.uint64) for what in ("v", "h")}
-        places = np.repeat([name in mine for name in names], widths)
-        every["v"][:, places], every["h"][:, places] = helped
-        left = candidates(every["h"], observed)
-        blinded = factors.blinded(
-            candidates(every["v"], observed), left, left if right > 0 else -left
-        )
+        """Return blinded shares of the candidates of `mine`, (n_helped,): slots that it helps."""
+        inside = np.minimum(np.searchsorted(mine, observed[mine]), len(mine) - 1)
+        if (mine[inside] != observed[mine]).any():
+            raise ProtocolError(
+                f"party {self.name!r}: argument 'observed' takes the slots of a party apart; "
+                "expected, of each slot, the last one of its column"
+            )
+        left, at = candidates(share_h, inside), of_slots(mine)
+        numerator = candidates(share_v, inside)
+        blinded = factors.blinded(numerator, left, left if ranked else -left, at)
         seed = self.party.secret_bytes("noise of gains")
-        own = factors.placed(np.tile(np.repeat(places, 2), (shape[0], 1)))
-        blinded += noise(seed, limits, 2 * shape[1]) * own
-        label = f"tree parcels {self.other(ParcelSteps).number}"
-        common = stream(self.other(GroupKeySteps).seed, label, blinded.shape)
-        # The first helps all others, the second the first: see `helpers`.
-        return np.asarray(blinded + common if self.name == names[0] else blinded - common)
+        least = np.array([[N_NOISE], [1.0]])
+        return np.asarray(blinded + noise(seed, limits * least, len(at)))
 
 
 def check_tag(party: Any, tag: bytes) -> None:
@@ -313,8 +342,8 @@ class Places:
 
     node: Indices  # (n_trees, n_rows): number of each row's node, -1 for none
     n_nodes: int
-    active: Indices  # (n_active,): nodes of which there are sums of v
-    direct: Indices  # (n_direct,): nodes of which there are sums of h
+    active: Indices  # (n_active,): nodes that may be split
+    direct: Indices  # (n_direct,): nodes of which sums are made
     # (n_trees or 1, n_own_slots): of each party, which of its slots each tree may use
     slots: list[npt.NDArray[np.bool_]]
 
@@ -340,13 +369,11 @@ class Places:
         """Return the trees that may use any column of a party: no others have sums of its slots."""
         return [t for t in range(len(self.node)) if self.usable(t, party).any()]
 
-    def parts(self, party: int, v: Ring, h: Ring) -> list[tuple[Indices, Ring, int]]:
-        """Return what `dense_sums` makes for a party's slots of vectors, (n_trees, n_rows) each."""
+    def parts(self, party: int, half: Ring) -> list[tuple[Indices, Ring, int]]:
+        """Return what `dense_sums` makes for a party's slots of g and h, (2, n_trees, n_rows)."""
         trees = self.trees(party)
-        return [
-            (renumbered(self.node[trees], kept, self.n_nodes), vector[trees], len(kept))
-            for kept, vector in ((self.active, v), (self.direct, h))
-        ]
+        node = renumbered(self.node[trees], self.direct, self.n_nodes)
+        return [(node, vector[trees], len(self.direct)) for vector in half]
 
 
 def renumbered(node: Indices, kept: Indices, n_nodes: int) -> npt.NDArray[np.int32]:

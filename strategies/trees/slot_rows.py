@@ -27,7 +27,7 @@ class SlotRows:
 
     def send(self) -> None:
         """Ask for rows, as many rounds as they take."""
-        fetch(self._federation, self._slots, self._arguments, self._rounds.dtype)
+        fetch(self._federation, self._slots, self._arguments)
 
     def provide(self, course: Boosting) -> None:
         """Sort levels if that was not done, and ask again for rows that no journal kept."""

@@ -88,8 +88,9 @@ DISCLOSURE = (
     (
         "server",
         "with levels='sorted', the order of each nominal column's levels (by numbers) by their "
-        "mean label, and every party that of its own columns: of levels that have min_child "
-        "labelled samples (and its min-rows), and leave as many; once a run",
+        "mean label, and which have the same, and every party the order of its own columns': of "
+        "levels that have min_child labelled samples (and its min-rows), and leave as many; once a "
+        "run",
     ),
     (
         "every party",

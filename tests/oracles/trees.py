@@ -97,7 +97,7 @@ def renumbered(code, n_codes, g, h, fit, min_child):
     for c in range(n_codes):
         rows = fit[code[fit] == c]
         if min_child <= len(rows) <= len(fit) - min_child:
-            ranked[c] = g[rows].sum() / h[rows].sum()
+            ranked[c] = round(g[rows].sum() / h[rows].sum(), 9)  # equal means keep their order
     order = sorted(ranked, key=ranked.get) + [c for c in range(n_codes) if c not in ranked]
     number = {c: rank for rank, c in enumerate(order)} | {n_codes: n_codes}
     return np.array([number[c] for c in code])

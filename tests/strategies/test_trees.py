@@ -1,6 +1,5 @@
 """What boosting costs in rounds, what it writes into privacy ledgers, what policies refuse."""
 
-import itertools
 import logging
 import math
 from types import SimpleNamespace
@@ -13,14 +12,14 @@ from scipy import stats
 from tree_runs import SMALL, N, fit, make_labels, make_tables, resumed, splits_of
 
 from flwr_vertical import Table, simulate
+from flwr_vertical.crypto.sealed_box import seal
 from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
-from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, VALUES
 from strategies.trees import VerticalGBDT, masked_store, node_sums, secret_shares
-from strategies.trees.arbiter import CompareSteps
-from strategies.trees.blinding import Factors, noise
-from strategies.trees.gain import TIE, Curvature, best_of, combined, level_of, signed
+from strategies.trees.arbiter import CompareSteps, pack, place_of
+from strategies.trees.blinding import Factors, coarse, from_wire, noise, opened, to_wire
+from strategies.trees.gain import TIE, Derivatives, best_of, level_of, signed
 from strategies.trees.grower import Grower
 from strategies.trees.model import TreePart
 from strategies.trees.rounds import LevelNodes
@@ -125,12 +124,13 @@ def test_winners_of_gradients_of_one_row_are_counted_and_few(data, tmp_path, mon
         n, roots = g.shape[1], np.arange(n_rows)
         gradients = np.full((n_rows, n), 1.0 / n)
         gradients[roots, roots] -= 1.0
-        curvature = [Curvature.of(np.ones(n), np.ones(n, bool), 0.0) for _ in roots]
+        every = np.ones(n, bool)
+        derivatives = [Derivatives.of(own, np.ones(n), every, 0.0) for own in gradients]
         node = np.tile(roots[:, None], (1, n))
-        known = combined(level_of(node, n_rows, gradients, curvature, roots))
+        known = level_of(node, n_rows, gradients, derivatives, roots)
         every = np.ones((n_rows, len(self.slots.columns)), np.uint8)
         level = LevelNodes(node, np.full(n_rows, -1), roots, roots)
-        won.extend(self._rounds.winners(level, known, curvature, every, SMALL["min_child"]))
+        won.extend(self._rounds.winners(level, known, derivatives, every, SMALL["min_child"]))
         raise EnoughError
 
     monkeypatch.setattr(Grower, "grow", grow)
@@ -299,7 +299,24 @@ def test_one_party_or_ckks(data):
 def test_the_arbiter_compares_a_round_once():
     node = SimpleNamespace(name="arbiter", cache={}, state={"node.trees.compared": 7})
     with pytest.raises(ProtocolError, match="compared once"):
-        CompareSteps(node).compare(7, [], np.zeros((3, 0, 0), np.uint64))
+        CompareSteps(node).compare(7, [], np.zeros((3, 0, 0, 5), np.uint8))
+
+
+def test_the_arbiter_refuses_parties_that_were_told_different_things(monkeypatch):
+    node = SimpleNamespace(name="arbiter", cache={}, state={})
+    steps, keys = CompareSteps(node), {"bank": bytes(32), "court": bytes(range(32))}
+    monkeypatch.setattr(CompareSteps, "seeds", lambda *_, **__: keys)
+    marks, shares = np.zeros((1, 4), dtype=bool), np.zeros((3, 1, 4, 5), np.uint8)
+
+    def parcels(number, *pads):
+        return [
+            seal(key, pack(marks, np.full(4, pad, np.uint64)), place_of(name, number))
+            for (name, key), pad in zip(keys.items(), pads, strict=True)
+        ]
+
+    assert steps.compare(1, parcels(1, 5, 5), shares)["count"] == [0]
+    with pytest.raises(ProtocolError, match="2 seeds of the pads of round 2"):
+        steps.compare(2, parcels(2, 5, 6), shares)
 
 
 def test_rows_in_blocks_and_on_disk_make_the_same_trees(data, hidden, monkeypatch):
@@ -342,21 +359,32 @@ def test_what_passes_the_server_is_uniform_or_sealed(small_run):
         kind = VALUES if record.direction == "up" else ARGUMENTS
         messages[record.direction].append(decode(record.content, kind))
     names = {name for values in messages["up"] for name in values}
-    assert {"owner_v", "owner_h", "parcel", "masked", "left"} <= names
-    assert not names & {"helper_v", "helper_h", "legal"}
-    for name in ("owner_v", "owner_h", "masked"):
+    assert {"owner", "owned_slopes", "helped_slopes", "parcel", "masked", "left"} <= names
+    assert not names & {"helper", "legal"}
+    blinded = [v["blinded"] for v in messages["up"] if "blinded" in v]
+    messages["up"] += [{"shares under pads": from_wire(v) << np.uint64(24)} for v in blinded]
+    for name in ("owner", "owned_slopes", "helped_slopes", "masked", "shares under pads"):
         words = [np.asarray(v[name]).ravel() for v in messages["up"] if name in v]
         assert looks_uniform(np.concatenate(words)), name
     assert not any("signs" in values for values in messages["down"])  # of monotone columns alone
-    checked = 0
-    for values, what in itertools.product(messages["down"], "vh"):
-        if f"masked_{what}" in values:
-            masked = np.asarray(values[f"masked_{what}"])
-            assert looks_uniform(masked)
-            if seed := values.get(f"rho_{what}"):
-                assert looks_uniform(masked - stream(bytes(seed), "rho", masked.shape))
-                checked += 1
-    assert checked
+    masked = [v["masked_gradients"] for v in messages["down"] if "masked_gradients" in v]
+    assert masked
+    assert not any("rho" in v for v in messages["down"] if "masked_gradients" in v)
+    assert looks_uniform(np.concatenate([np.asarray(own).ravel() for own in masked]))
+    slopes = [np.asarray(v["slopes"]).ravel() for v in messages["down"] if "slopes" in v]
+    assert looks_uniform(np.concatenate(slopes))
+
+
+def test_no_party_takes_gradients_under_a_mask_and_its_seed():
+    """Nor the seed where it should get the gradients: halves are told by who comes first."""
+    steps = secret_shares.ShareSteps(SimpleNamespace(name="bank", cache={}, state={}))
+    masked, seed = np.zeros((2, 1, 3), dtype=np.uint64), bytes(32)
+    for names, given in (("ab", (masked, seed)), ("ab", (None, seed)), ("ba", (masked, b""))):
+        parties = ["bank", "court"] if names == "ab" else ["court", "bank"]
+        with pytest.raises(ProtocolError, match="each gets one of the two"):
+            steps._begin(parties, *given)
+    assert steps._begin(["bank", "court"], masked, b"")
+    assert not steps._begin(["bank", "court"], None, b"")
 
 
 def test_the_arbiter_finds_the_best_and_no_divisor():
@@ -372,7 +400,11 @@ def test_the_arbiter_finds_the_best_and_no_divisor():
     other = [x - y for x, y in zip(sums, own, strict=True)]
 
     factors = Factors.of(bytes(32), limits, 200)
-    total = factors.blinded(*own) + factors.blinded(*other) + noise(bytes(range(32)), limits, 200)
+    pads = rng.integers(0, 2**64, (3, *shape), dtype=np.uint64)
+    theirs = factors.blinded(*other) + noise(bytes(range(32)), limits, 200)
+    sent = from_wire(to_wire(coarse(theirs + factors.unplaced(pads))))
+    passed = to_wire(factors.placed(coarse(factors.blinded(*own)) + sent))
+    total = opened(from_wire(passed), pads)
     x, y_left, y_right = signed(total).astype(np.float64)
     assert np.abs(x).max() < 2**62
     assert min(y_left.min(), y_right.min()) > 0
@@ -387,7 +419,7 @@ def test_the_arbiter_finds_the_best_and_no_divisor():
         assert np.ptp(ratio[q][large[q]]) < 64 * TIE * ratio[q].max()
 
     # No divisor is left that a gcd would find.
-    found = [np.gcd.reduce(row.view(np.int64)) for row in total[1]]
+    found = [np.gcd.reduce(row.view(np.int64)) for row in coarse(total)[1]]
     assert max(found) < 8
 
 

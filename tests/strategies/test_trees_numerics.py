@@ -8,8 +8,8 @@ from flwr_vertical import Table
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.streams import KeyStream
 from strategies.trees.binning import cut, fit_bins
-from strategies.trees.gain import Curvature, best_of, candidates, level_of, signed, to_ring
-from strategies.trees.node_sums import InMemory, Streamed, dense_sums, legal_splits, slot_sums
+from strategies.trees.gain import Derivatives, best_of, candidates, level_of, signed, to_ring
+from strategies.trees.node_sums import InMemory, dense_sums, legal_splits, slot_sums
 from strategies.trees.objectives import Objective
 from strategies.trees.secret_shares import with_siblings
 from strategies.trees.tree import TreeNode, divide, leaf_values
@@ -108,14 +108,13 @@ def test_rare_levels_share_a_code():
     )
 
 
-@pytest.mark.parametrize("dtype", [np.uint64, np.uint32])
-def test_sums_by_node_are_exact(made, dtype):
+def test_sums_by_node_are_exact(made):
     _, layout, codes = made
     rng = np.random.default_rng(1)
     node = np.array([0, 1, 1, -1, 0, 2, 2, 1])
-    vector = rng.integers(0, 2**64, 8, dtype=np.uint64).astype(dtype)
-    matrix = layout.indicators(codes).astype(dtype)
-    expected = np.zeros((3, layout.n_slots), dtype=dtype)
+    vector = rng.integers(0, 2**64, 8, dtype=np.uint64)
+    matrix = layout.indicators(codes)
+    expected = np.zeros((3, layout.n_slots), dtype=np.uint64)
     for row, q in enumerate(node):
         if q >= 0:
             expected[q] += vector[row] * matrix[row]
@@ -125,11 +124,11 @@ def test_sums_by_node_are_exact(made, dtype):
     twice = np.stack([node, node]), np.stack([vector, vector]), 3
     found = dense_sums(InMemory(matrix).rows, width, [(node[None], vector[None], 3), twice])
     np.testing.assert_array_equal(found[0], expected)
-    np.testing.assert_array_equal(found[1], expected * dtype(2))
+    np.testing.assert_array_equal(found[1], expected * np.uint64(2))
     stream = KeyStream(bytes(32), "test", (8, width))
-    whole = stream.rows(0, 8).astype(dtype)
+    whole = stream.rows(0, 8)
     held = dense_sums(InMemory(whole).rows, width, [(node[None], vector[None], 3)])
-    made_anew = dense_sums(Streamed(stream, dtype).rows, width, [(node[None], vector[None], 3)])
+    made_anew = dense_sums(stream.rows, width, [(node[None], vector[None], 3)])
     np.testing.assert_array_equal(held, made_anew)
 
 
@@ -167,8 +166,8 @@ def test_whole_numbers_rank_splits_as_the_formula_of_gains(l2):
     g, h = Objective("binary").gradients(y, rng.normal(size=(1, n)))
     inside = rng.random(n) < 0.9
     node = np.where(inside, rng.integers(0, 2, n), -1)[None]
-    curvature = Curvature.of(h[0], inside, l2)
-    known = level_of(node, 2, g, [curvature], np.zeros(2, dtype=int))[0]
+    own = Derivatives.of(g[0], h[0], inside, l2)
+    known = level_of(node, 2, g, [own], np.zeros(2, dtype=int))
     slots = rng.random((n, 12)) < 0.5
     slots[:, 5], slots[:, 11] = True, rng.random(n) < 0.8  # two columns of 6 slots
     slots[:, 6:] &= slots[:, [11]]
@@ -179,11 +178,13 @@ def test_whole_numbers_rank_splits_as_the_formula_of_gains(l2):
         for q in range(2):
             rows = node[0] == q
             found[q] = vector[rows] @ slots[rows]
-        return to_ring(found, np.uint64)
+        return to_ring(found)
 
-    numerator = candidates(sums(known.vector), observed, to_ring(known.total_v, np.uint64))
+    scale, slope = (to_ring(part)[:, None] for part in (known.scale, known.slope))
+    of_slots = scale * sums(own.first) - slope * sums(own.second)
+    numerator = candidates(of_slots, observed, to_ring(known.total_v))
     numerator = signed(numerator) + known.correction[:, None]
-    left = candidates(sums(curvature.whole), observed, to_ring(known.total_h, np.uint64))
+    left = candidates(sums(own.second), observed, to_ring(known.total_h))
     left = signed(left) + known.l2[:, None]
     right = (known.total_h + 2 * known.l2)[:, None] - left
     assert np.abs(numerator).max() <= known.limit_v.max()
@@ -217,9 +218,8 @@ def test_equal_gains_win_together_and_illegal_ones_never():
 
 def test_rows_that_are_alike_are_not_split():
     g, h, inside = np.full((1, 10), 0.3), np.full(10, 0.2), np.ones(10, dtype=bool)
-    known = level_of(
-        np.zeros((1, 10), dtype=int), 1, g, [Curvature.of(h, inside, 0.0)], np.zeros(1, dtype=int)
-    )[0]
+    own = [Derivatives.of(g[0], h, inside, 0.0)]
+    known = level_of(np.zeros((1, 10), dtype=int), 1, g, own, np.zeros(1, dtype=int))
     assert known.flat.all()
 
 

@@ -37,7 +37,7 @@ def as_central(kind, x, y, **settings):
 def test_quantiles_are_those_of_scikit_learn(quantile):
     tables, x = numbers()
     labels = make_labels(tables_with_levels(), "regression", seed=2)
-    labels += np.random.default_rng(0).exponential(2.0, len(labels))
+    labels += np.random.default_rng(5).exponential(2.0, len(labels))
     two, many = (
         fit(tables, labels, objective="quantile", quantile=quantile, **{**OPEN, "n_trees": n})
         for n in (2, OPEN["n_trees"])
@@ -45,8 +45,8 @@ def test_quantiles_are_those_of_scikit_learn(quantile):
     found = two.predict(tables, labels, progress=False).predictions["prediction"]
     model = as_central(HistGradientBoostingRegressor, x, labels, loss="quantile", quantile=quantile)
     first = list(model.staged_predict(x))[1]
-    # Gradients have two values, so some gains tie, and ties are broken otherwise.
-    assert np.mean(np.abs(found - first) < 1e-6) > 0.98
+    # Gradients have two values, so gains often tie, and ties are broken otherwise; here none does.
+    np.testing.assert_allclose(found, first, atol=1e-6)
     found = many.predict(tables, labels, progress=False).predictions["prediction"]
     own, other = (mean_pinball_loss(labels, p, alpha=quantile) for p in (found, model.predict(x)))
     assert own == pytest.approx(other, rel=0.02)
