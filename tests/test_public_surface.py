@@ -62,6 +62,20 @@ def test_public_names():
         assert getattr(flwr_vertical, name).__doc__, name
 
 
+def test_the_facade_finds_each_name_where_types_are_told_it_is():
+    """It is written twice: for type checkers and documentation, and for the first use."""
+    told = next(n for n in nodes(ROOT / "flwr_vertical/__init__.py")[0].body if type(n) is ast.If)
+    homes = {alias.name: found.module for found in told.body for alias in found.names}
+    assert homes == flwr_vertical._HOMES
+    assert set(homes) == set(flwr_vertical.__all__) <= set(dir(flwr_vertical))
+
+
+def test_importing_the_facade_imports_neither_flower_nor_pandas():
+    heavy = {"flwr", "pandas", "numpy", "pyarrow"}
+    lines = printed(f"import sys, flwr_vertical; print(sorted({heavy} & set(sys.modules)))")
+    assert lines.strip() == "[]"
+
+
 def test_every_package_s_public_names_exist():
     for init in ROOT.glob("flwr_vertical/**/__init__.py"):
         name = ".".join(init.parent.relative_to(ROOT).parts)
@@ -168,8 +182,8 @@ def test_no_module_and_no_folder_imports_in_a_circle():
 def test_no_import_of_own_modules_hides_in_a_string():
     """Strategies, alignments and studies are named in registries, and looked up there alone."""
     registries = {
-        "flwr_vertical/registry.py", "flwr_vertical/alignment/registry.py",
-        "simulations/registry.py",
+        "flwr_vertical/__init__.py", "flwr_vertical/registry.py",
+        "flwr_vertical/alignment/registry.py", "simulations/registry.py",
     }  # fmt: skip
     third_party = {  # looked for where they are used
         "flwr_vertical/optional.py", "flwr_vertical/protocol/trees.py",
@@ -259,7 +273,9 @@ def test_pure_modules_import_neither_flower_nor_the_protocol():
 
 OPTIONAL = {"tenseal", "ray", "torch"}
 TORCH = ("false_vfl", "split", "neural", "gan", "vertigan")  # folders that train networks
-SLOW = {"matplotlib", "scipy.optimize", "scipy.stats", "sklearn", "sqlalchemy"}  # a second or two
+SLOW = {  # each takes a tenth of a second to a second, and memory
+    "matplotlib", "scipy.interpolate", "scipy.optimize", "scipy.stats", "sklearn", "sqlalchemy",
+}  # fmt: skip
 
 
 def test_optional_packages_are_imported_where_they_are_used():
@@ -281,6 +297,25 @@ def printed(code, *arguments):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_a_strategy_s_party_half_imports_no_slow_package():
+    """A node imports the strategy's module whole, for each run, and often for each message."""
+    slow = {"aim", "mst"}  # they use `scipy.stats`
+    light = [
+        name
+        for name, target in BUILTIN.items()
+        if name not in slow and not set(target.split(":")[0].split(".")) & set(TORCH)
+    ]
+    lines = printed(
+        "import sys, flwr_vertical, strategies, apps.client_app\n"
+        "strategies.register_all()\n"
+        f"for name in {light}:\n"
+        "    flwr_vertical.load_strategy(name)\n"
+        f"    if found := {SLOW} & set(sys.modules): sys.exit(f'{{name}}: {{found}}')\n"
+    )
+    assert not lines
+    assert len(light) > 20
 
 
 def test_importing_the_core_needs_no_optional_package():

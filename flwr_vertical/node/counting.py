@@ -1,5 +1,7 @@
 """Nothing leaves a party without the entry in its ledger that the protocol says."""
 
+from typing import Any
+
 import numpy as np
 
 from flwr_vertical.errors import ProtocolError
@@ -46,22 +48,28 @@ def _count_by_size(party: Party, step: str, answer: object) -> None:
     party.open_bits(
         rows,
         8.0 * size / len(rows),
-        content=digest_of(step, _bytes_of(answer)),
+        content=digest_of(step, b"".join(map(_as_bytes, _parts_of(answer)))),
         agreed=True,
         what=f"step {step!r} of a strategy that declares no protocol: {size:,} bytes",
     )
 
 
 def _size(answer: object) -> int:
-    return len(_bytes_of(answer))
+    return sum(len(part) if isinstance(part, bytes) else part.nbytes for part in _parts_of(answer))
 
 
-def _bytes_of(answer: object) -> bytes:
-    """Return the bytes of all arrays and numbers in an answer."""
+def _as_bytes(part: np.ndarray[Any, Any] | bytes) -> bytes:
+    return part if isinstance(part, bytes) else part.tobytes()
+
+
+def _parts_of(answer: object) -> list[np.ndarray[Any, Any] | bytes]:
+    """Return all arrays and numbers in an answer, then its bytes."""
     if isinstance(answer, Summands):
         values = [*answer.values.values(), *answer.public.values()]
     else:
         values = list(answer.values()) if isinstance(answer, dict) else []
-    arrays = (np.asarray(value) for value in values if not isinstance(value, str | bytes))
-    found = b"".join(array.tobytes() for array in arrays if array.dtype.kind in "biuf")
-    return found + b"".join(value for value in values if isinstance(value, bytes))
+    arrays = [np.asarray(value) for value in values if not isinstance(value, str | bytes)]
+    return [
+        *(array for array in arrays if array.dtype.kind in "biuf"),
+        *(value for value in values if isinstance(value, bytes)),
+    ]

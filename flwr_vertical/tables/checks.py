@@ -19,7 +19,7 @@ from flwr_vertical.tables.conversion import is_text
 from flwr_vertical.tables.dtypes import plain_column
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
 from flwr_vertical.tables.id_checks import check_ids
-from flwr_vertical.tables.kinds import Kind, infer_kinds
+from flwr_vertical.tables.kinds import Kind, are_whole, infer_kinds
 from flwr_vertical.tables.level_checks import (
     FREE,
     NEAR_UNIQUE_ROWS,
@@ -205,9 +205,9 @@ def _check_numbers(name: str, values: npt.NDArray[np.float64], stated: bool) -> 
         return
     if stated:
         return
-    whole = bool(np.all(np.mod(values, 1.0) == 0))
-    different = len(values) >= NEAR_UNIQUE_ROWS and len(np.unique(values)) == len(values)
-    if whole and high - low == len(values) - 1 and different:
+    whole = are_whole(values)
+    gapless = whole and high - low == len(values) - 1 and len(values) >= NEAR_UNIQUE_ROWS
+    if gapless and len(np.unique(values)) == len(values):
         yield Finding(
             Severity.NOTE,
             "row-numbers",

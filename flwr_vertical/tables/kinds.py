@@ -12,7 +12,10 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
+
+_FIRST = 100  # numbers that are looked at before all others
 
 
 class Kind(StrEnum):
@@ -150,7 +153,12 @@ def _family(column: "pd.Series[Any]", where: str) -> str:
 def _all_whole(observed: "pd.Series[Any]") -> bool:
     """Whether all values are whole numbers; False when there are none."""
     values = observed.to_numpy(dtype=float)
-    return values.size > 0 and bool(np.all(np.floor(values) == values))
+    return values.size > 0 and are_whole(values)
+
+
+def are_whole(values: Array) -> bool:
+    """Whether all of these numbers are whole; of most columns the first few tell."""
+    return all(bool(np.all(np.floor(part) == part)) for part in (values[:_FIRST], values[_FIRST:]))
 
 
 def _checked(column: "pd.Series[Any]", stated: Kind | str, where: str) -> Kind:

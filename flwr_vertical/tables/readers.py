@@ -85,9 +85,12 @@ def read_table(
     frame, reading = read_frame(path, id_column=id_column, columns=columns, csv=csv,
                                 cleaning=cleaning)  # fmt: skip
     try:
-        return replace(Table.of(frame, kinds, party, like), reading=reading)
+        table = Table.of(frame, kinds, party, like)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
+    del frame
+    pyarrow.default_memory_pool().release_unused()  # else a table or two stay in it
+    return replace(table, reading=reading)
 
 
 def read_frame(
@@ -229,6 +232,7 @@ def label_numbers(
 
 
 _SHOWN = 4
+_COLUMNS = 8  # of a Parquet file that are read at a time
 
 
 def _as_numbers(values: "pd.Series[Any]") -> "pd.Series[Any] | None":
@@ -260,8 +264,20 @@ def _read(
 
 def _read_parquet(path: Path, id_column: str | None) -> pd.DataFrame:
     """Read a Parquet file."""
-    check_header(pyarrow.parquet.read_schema(path).names, path)
-    frame = pd.read_parquet(path)
+    with pyarrow.parquet.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        check_header(schema.names, path)
+        parts = [  # all columns at once take three times the memory of the table
+            file.read(schema.names[start : start + _COLUMNS])
+            for start in range(0, len(schema.names), _COLUMNS)
+        ]
+    columns = [part.column(name) for part in parts for name in part.column_names]
+    table = pyarrow.Table.from_arrays(columns, schema=schema)
+    del parts, columns
+    pyarrow.default_memory_pool().release_unused()
+    # Column by column, so that no two tables are there at a time.
+    frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
+    del table
     nameless_rows = frame.index.name is None and isinstance(frame.index, pd.RangeIndex)
     if id_column is None and not nameless_rows:
         return frame

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
-from scipy.interpolate import BSpline, make_smoothing_spline
+import scipy
 from scipy.special import ndtr, ndtri
 
 from flwr_vertical.arrays import Array
@@ -59,7 +59,7 @@ def smoothed(ends: Array, shares: Array, error: float, limits: tuple[float, floa
         for penalty in _PENALTIES:
             if best is not None and penalty <= _SMOOTHER * best[0]:
                 break
-            curve = make_smoothing_spline(
+            curve = scipy.interpolate.make_smoothing_spline(
                 at[apart], scores[apart], weights[apart] / weights.mean(), lam=penalty
             )
             # Noise of counts is independent: of parts between ends, not of shares up to them.
@@ -74,7 +74,9 @@ def smoothed(ends: Array, shares: Array, error: float, limits: tuple[float, floa
     return None if best is None else best[1]
 
 
-def _with_tails(curve: BSpline, tails: tuple[bool, bool]) -> tuple[Array, Array]:
+def _with_tails(
+    curve: "scipy.interpolate.BSpline", tails: tuple[bool, bool]
+) -> tuple[Array, Array]:
     """Return a curve on a grid from 0 to 1, and straight tails as far as normal scores matter."""
     grid = np.linspace(0.0, 1.0, _POINTS)
     scores = curve(grid)

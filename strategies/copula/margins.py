@@ -21,8 +21,7 @@ from math import comb, exp, inf
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binom
-from sklearn.isotonic import isotonic_regression
+import scipy
 
 from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.privacy import Keystream, laplace_integers, rational
@@ -121,7 +120,7 @@ def continuous_margin(
         noisy *= n / max(noisy[-1], 1.0)
     grid = np.linspace(0.0, 1.0, _GRID)
     estimate = bernstein(grid, noisy / n, ITERATIONS)
-    cumulative = np.clip(isotonic_regression(estimate), 0.0, 1.0)
+    cumulative = np.clip(scipy.optimize.isotonic_regression(estimate).x, 0.0, 1.0)
     cumulative[0], cumulative[-1] = 0.0, 1.0
     return Margin(low + (high - low) * grid, cumulative, discrete=False)
 
@@ -151,12 +150,12 @@ def bernstein(x: Array, coefficients: Array, h: int) -> Array:
     """
     # sum_i C(h, i) (-1)^(i - 1) B^i f: the operator again and again, all at the knots but the last.
     l = len(coefficients) - 1  # noqa: E741
-    at_knots = binom.pmf(np.arange(l + 1), l, (np.arange(l + 1) / l)[:, None])
+    at_knots = scipy.stats.binom.pmf(np.arange(l + 1), l, (np.arange(l + 1) / l)[:, None])
     power, total = coefficients, np.zeros(l + 1)
     for i in range(1, h + 1):
         total += comb(h, i) * (-1) ** (i - 1) * power
         power = at_knots @ power
-    basis: Array = binom.pmf(np.arange(l + 1), l, x[:, None])
+    basis: Array = scipy.stats.binom.pmf(np.arange(l + 1), l, x[:, None])
     return basis @ total
 
 
@@ -214,7 +213,9 @@ def _increasing(counts: Array) -> Array:
     """Return noisy counts as a distribution function, array of their shape."""
     below = np.cumsum(counts)
     # An increasing fit, since setting negative counts to zero would feed empty levels.
-    cumulative: Array = np.clip(isotonic_regression(below / max(below[-1], 1.0)), 0.0, 1.0)
+    cumulative: Array = np.clip(
+        scipy.optimize.isotonic_regression(below / max(below[-1], 1.0)).x, 0.0, 1.0
+    )
     cumulative[-1] = 1.0
     return cumulative
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import chi2
+import scipy
 
 from flwr_vertical import Model
 from flwr_vertical.arrays import Array
-from flwr_vertical.pages import figures as fg
 from flwr_vertical.pages.page import Section, dataframe_html
 
 _NODES = np.linspace(-9.0, 9.0, 2001)
@@ -53,7 +52,7 @@ class CoxModel(Model):
     def summary(self, level: float = 0.95) -> pd.DataFrame:
         """Return the table of coefficients with the columns of lifelines' `CoxPHFitter`."""
         frame = self.coefficients
-        z = float(np.sqrt(chi2.ppf(level, 1)))
+        z = float(np.sqrt(scipy.stats.chi2.ppf(level, 1)))
         b, half = frame["estimate"], z * frame["std_error"]
         ends, percent = {"lower": b - half, "upper": b + half}, f"{100 * level:g}%"
         columns = {"coef": b, "exp(coef)": np.exp(b), "se(coef)": frame["std_error"]}
@@ -80,6 +79,8 @@ class CoxModel(Model):
 
     def sections(self) -> Iterator[Section]:
         """Return the report's sections: hazard ratios, survival, proportionality."""
+        from flwr_vertical.pages import figures as fg  # imports matplotlib
+
         figure, axes = fg.new_figure(3.0, 1, 1)
         for number, (stratum, own) in enumerate(self.baseline.groupby("stratum")):
             times, share = own["time"].to_numpy(), own["survival"].to_numpy()
@@ -113,7 +114,7 @@ def proportional_test(
     size = float(count.sum()) / float(count @ ranks**2)
     known = variance > 0.0
     value = np.divide(size * moved**2, variance, out=np.full(len(moved), np.nan), where=known)
-    return pd.DataFrame({"chi2": value, "p_value": chi2.sf(value, 1)}, index=index)
+    return pd.DataFrame({"chi2": value, "p_value": scipy.stats.chi2.sf(value, 1)}, index=index)
 
 
 def concordance(spread: float) -> float:

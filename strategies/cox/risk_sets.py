@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.stats import rankdata
+import scipy
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
@@ -149,7 +149,7 @@ def risk_sets(time: Array, event: Flags, stratum: Indices, most: int, fewest: in
         hats.append(hat)
         columns.append([count.astype(np.float64), times, jump, np.full(len(times), float(h))])
     counts, times, jumps, strata = (np.concatenate(one) for one in zip(*columns, strict=True))
-    ranks = rankdata(time[event])
+    ranks = scipy.stats.rankdata(time[event])
     rank = np.zeros(n)
     rank[event] = ranks - ranks.mean()
     of_time = np.interp(times, np.sort(time[event]), np.sort(ranks)) - ranks.mean()

@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.stats import chi2
+import scipy
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
@@ -333,7 +333,7 @@ def _metrics(fit: CoxFit, risk: RiskSets, n_samples: int) -> dict[str, float]:
         "converged": float(is_converged(fit)),
         "log_likelihood": fit.log_likelihood,
         "lr_chi2": ratio,
-        "lr_p_value": float(chi2.sf(ratio, freedom)),
+        "lr_p_value": float(scipy.stats.chi2.sf(ratio, freedom)),
     }
 
 

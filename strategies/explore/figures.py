@@ -2,8 +2,7 @@
 
 import numpy as np
 import pandas as pd
-from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
-from scipy.spatial.distance import squareform
+import scipy
 
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.pages import figures as fg
@@ -140,6 +139,7 @@ def _clustered(values: Array) -> list[int]:
     """Return an order in which variables that go together stand side by side."""
     if len(values) < 3:
         return list(range(len(values)))
-    apart = squareform(np.clip(1.0 - np.abs(values), 0.0, 1.0), checks=False)
-    tree = linkage(apart, "average")
-    return [int(i) for i in leaves_list(optimal_leaf_ordering(tree, apart))]
+    apart = scipy.spatial.distance.squareform(np.clip(1.0 - np.abs(values), 0.0, 1.0), checks=False)
+    trees = scipy.cluster.hierarchy
+    tree = trees.linkage(apart, "average")
+    return [int(i) for i in trees.leaves_list(trees.optimal_leaf_ordering(tree, apart))]

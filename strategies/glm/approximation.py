@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
+import scipy
 
 from flwr_vertical.arrays import Array, Flags
 from strategies.glm.penalties import CONCAVE, SELECTING, grid, lla_weights
@@ -238,7 +238,7 @@ def choose_ridge(at: Approximation, penalised: Flags) -> float:
     values = middle + np.linspace(-16.0, 10.0, 105)
     best = int(np.argmin([score(value) for value in values]))
     ends = values[max(best - 1, 0)], values[min(best + 1, len(values) - 1)]
-    return float(np.exp(optimize.minimize_scalar(score, bounds=ends, method="bounded").x))
+    return float(np.exp(scipy.optimize.minimize_scalar(score, bounds=ends, method="bounded").x))
 
 
 def _inverse(information: Array, dispersion: float, intercept: bool) -> Array | None:

@@ -17,8 +17,6 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import lasso_path
 
 from flwr_vertical.arrays import Array, Flags
 from strategies.glm.penalties import CONCAVE, SELECTING, lla_weights
@@ -137,6 +135,9 @@ def _weighted_lasso(loss: Quadratic, penalty: Array, start: Array | None) -> Arr
 
 def _lasso(hessian: Array, gradient: Array, start: Array | None) -> Array:
     """Minimise ``b'H b / 2 - g'b + sum |b_j|`` by scikit-learn."""
+    from sklearn.exceptions import ConvergenceWarning  # parties import this module, too
+    from sklearn.linear_model import lasso_path
+
     if np.abs(gradient).max() <= 1.0:
         return np.zeros(len(gradient))
     values, vectors = np.linalg.eigh(hessian)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+import scipy
 from scipy.special import ndtr
-from scipy.stats import chi2
 
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array
@@ -71,7 +71,7 @@ def statistics_of(
         "log_likelihood": value,
         "log_likelihood_null": value - lost / 2.0,
         "lr_statistic": lost,
-        "lr_p_value": float(chi2.sf(lost, max(n_selected, 1))),
+        "lr_p_value": float(scipy.stats.chi2.sf(lost, max(n_selected, 1))),
         "aic": 2.0 * k - 2.0 * value,
         "bic": float(np.log(n)) * k - 2.0 * value,
         "deviance": result.metrics["deviance"],

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from flwr_vertical.arrays import Array, Flags
 from strategies.linear.families import Family
@@ -136,7 +136,7 @@ class _Chosen:
             told = self._expected(mean, *own), times * self._expected(slope, *own)
             return [told[0] / total - 1.0, told[1] - 1.0]
 
-        found = optimize.root(missed, [level, np.log(whole / deviation)], tol=1e-12)
+        found = scipy.optimize.root(missed, [level, np.log(whole / deviation)], tol=1e-12)
         if not np.abs(found.fun).max() < 1e-8:
             return None
         return np.append(found.x[0], np.exp(found.x[1]) * direction)

@@ -69,7 +69,7 @@ class RegressionRows(StepGroup):
             {},
             public={
                 "columns": self.design.columns,
-                "n_observed": len(self.x),
+                "n_observed": len(self.rows),
                 "dropped": self.design.dropped,
                 "collinear": collinear,
                 "left_out": self.design.left_out,
@@ -77,7 +77,7 @@ class RegressionRows(StepGroup):
         )
 
     def _check_rows(self) -> None:
-        held, needed = len(self.x), len(self.design.columns) + 2
+        held, needed = len(self.rows), len(self.design.columns) + 2
         if held < needed:
             raise DataError(
                 f"party {self.name!r} holds {held} rows of labelled samples, but its "
@@ -103,6 +103,8 @@ class RegressionRows(StepGroup):
         chooses the rows that take part: a column that is constant in some of them, or their mean,
         would tell who has which value, a few rows at a time.
         """
+        if (self.party.positions >= 0).all():  # no need to have the matrix twice
+            return self.design.x
         if "table-rows" not in self.cache:
             everyone = np.arange(self.party.table.n_samples)
             self.cache["table-rows"] = self._made(everyone, "drop-row").x
@@ -126,9 +128,9 @@ class RegressionRows(StepGroup):
         if self._penalized or not len(rows):
             return np.zeros(len(self.design.columns), dtype=bool)
         spread = rows.std(axis=0)
-        varies = spread > 1e-12 * np.abs(rows).max(axis=0)
-        center = rows.mean(axis=0) if self.state["intercept"] else 0.0
-        x = (rows - center) / np.where(varies, spread, 1.0)
+        varies = spread > 1e-12 * np.maximum(rows.max(axis=0), -rows.min(axis=0))
+        x = rows - (rows.mean(axis=0) if self.state["intercept"] else 0.0)
+        x /= np.where(varies, spread, 1.0)
         return constant_or_collinear(x, bool(self.state["intercept"]))
 
     @property
@@ -292,12 +294,12 @@ def constant_or_collinear(
 def _clearly_independent(x: Array, intercept: bool) -> bool:
     """Tell by the columns' products alone, which is fast, where these leave no doubt."""
     length = np.sqrt(np.einsum("ij,ij->j", x, x))
-    if len(x) <= x.shape[1] + 1 or not (length > 0.0).all():
+    if len(x) <= x.shape[1] + 1 or not ((length > 0.0) & np.isfinite(length)).all():
         return False
-    columns = x / length
-    gram = columns.T @ columns
+    gram = (x.T @ x) / length / length[:, None]
     if intercept:
-        gram = gram - np.outer(columns.sum(axis=0), columns.sum(axis=0)) / len(x)
+        sums = x.sum(axis=0) / length
+        gram = gram - np.outer(sums, sums) / len(x)
     return bool(np.linalg.eigvalsh(gram)[0] > _CLEAR)
 
 

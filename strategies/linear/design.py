@@ -119,7 +119,9 @@ def complete_rows(
     """
     order = np.argsort(positions, kind="stable")
     order = order[positions[order] >= 0]
-    x, rows = x[order], positions[order]
+    # A copy is as large as the table: none is made where all rows are in order.
+    x = x if np.array_equal(order, np.arange(len(x))) else x[order]
+    rows = positions[order]
     incomplete = np.isnan(x).any(axis=1)
     if incomplete.any() and missing_cells == "error":
         cells = {name: int(found[order].sum()) for name, found in gaps.items()}
@@ -135,7 +137,7 @@ def complete_rows(
             f"party {party!r}: no row without missing cells takes part; impute the cells "
             "first (strategy 'fknn') or leave out the columns that are mostly missing"
         )
-    return x[kept], rows[kept], rows[incomplete]
+    return x if kept.all() else x[kept], rows[kept], rows[incomplete]
 
 
 def numeric_matrix(
@@ -153,7 +155,11 @@ def numeric_matrix(
         if is_numeric(kind) or (kind is Kind.BINARY and holds_numbers(column)):
             names.append(name)
             origins[name] = name, []
-            parts.append(column.to_numpy(dtype=np.float64, na_value=np.nan))
+            # Of plain floats no copy is made: `column_stack` makes one.
+            plain = column.dtype == np.float64
+            parts.append(
+                column.to_numpy() if plain else column.to_numpy(dtype=np.float64, na_value=np.nan)
+            )
         elif encoding == "one-hot":
             # Levels come from this table alone.
             levels: Levels = fit_levels([Table(table.frame[[name]], {name: kind})])

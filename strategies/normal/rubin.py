@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
+import scipy
 
 from flwr_vertical import Result
 from flwr_vertical.errors import ConfigError, DataError
@@ -97,8 +97,8 @@ def pool(fits: Sequence[Result], df: float | None = None, level: float = 0.95) -
         {"estimate": q.mean(axis=0), "std_error": np.sqrt(total)}, index=tables[0].index
     )
     found["z"] = found["estimate"] / found["std_error"].where(found["std_error"] > 0)
-    found["p_value"] = 2.0 * student.sf(found["z"].abs(), freedom)
-    half = student.ppf(0.5 + level / 2.0, freedom) * found["std_error"]
+    found["p_value"] = 2.0 * scipy.stats.t.sf(found["z"].abs(), freedom)
+    half = scipy.stats.t.ppf(0.5 + level / 2.0, freedom) * found["std_error"]
     found["ci_low"], found["ci_high"] = found["estimate"] - half, found["estimate"] + half
     found["df"], found["fmi"] = freedom, missing
     return found

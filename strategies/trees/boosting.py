@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.metrics import roc_auc_score
 
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags
@@ -209,6 +208,8 @@ class Boosting:
 
     def metrics(self, raw: Array) -> dict[str, float]:
         """Return figures of merit on samples that are held out, and on those of the fit."""
+        from sklearn.metrics import roc_auc_score  # parties import this module, too
+
         found = {"iterations": float(self.state["best"])}
         for prefix, rows in (("validation_", self.held_out), ("train_", self._fit)):
             if len(rows):

@@ -43,7 +43,6 @@ from flwr_vertical.protocol.declaration import (
 )
 from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.results import Progress
-from flwr_vertical.results.evaluation import evaluate
 from flwr_vertical.settings import setting
 from strategies.linear.problem import sample_index
 from strategies.trees.arbiter import TreeArbiter
@@ -390,6 +389,8 @@ class VerticalGBDT(Strategy):
             parts = path_contributions(model, leaves[:, free])
             result.contributions = contributions_table(model, parts, result.predictions.index)
         if len(kept := course.held_out):
+            from flwr_vertical.results.evaluation import evaluate  # imports scikit-learn
+
             held_out = table_of(kept)
             result.evaluation = evaluate(
                 held_out,

@@ -15,7 +15,7 @@ two disagree by more than chance. All of it is from sums that are opened anyway.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags
@@ -80,7 +80,7 @@ def compare(
     statistic, rank = float(along.sum()), int(kept.sum())
     apart = np.abs(gap) / np.sqrt(np.maximum(np.diag(more), _LEAST * size**2))
     furthest = int(np.flatnonzero(chosen)[apart.argmax()])
-    return HausmanTest(statistic, rank, float(stats.chi2.sf(statistic, rank)), furthest)
+    return HausmanTest(statistic, rank, float(scipy.stats.chi2.sf(statistic, rank)), furthest)
 
 
 def check_missingness(

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri
 
 from flwr_vertical.arrays import Array, Indices
 
@@ -114,7 +114,7 @@ class RegressionColumns:
                 out[:, i] = block.argmax(axis=1)
             elif self.drawn:
                 # The value that is observed at the same place of the distribution.
-                place = norm.cdf(block[:, 0]) * (len(self.seen[j]) - 1)
+                place = ndtr(block[:, 0]) * (len(self.seen[j]) - 1)
                 out[:, i] = self.seen[j][np.rint(place).astype(np.int64)]
             else:
                 found = self.centre[j] + self.spread[j] * block[:, 0]
@@ -128,7 +128,7 @@ class RegressionColumns:
         low = np.searchsorted(self.seen[j], column, side="left")
         high = np.searchsorted(self.seen[j], column, side="right")
         place = (low + high) / (2.0 * len(self.seen[j]))
-        scores: Array = norm.ppf(np.clip(place, 0.5 / _GRID, 1.0 - 0.5 / _GRID))
+        scores: Array = ndtri(np.clip(place, 0.5 / _GRID, 1.0 - 0.5 / _GRID))
         return np.asarray(np.where(np.isnan(column), 0.0, scores), dtype=np.float64)
 
     def _inputs(self, codes: Array) -> Array:
@@ -214,9 +214,9 @@ def level_offsets(predicted: Array, root: Array, rng: np.random.Generator) -> Ar
     rows = np.repeat(predicted, -(-_SIMULATED // n), axis=0)
     rows = rows + rng.normal(size=(len(rows), root.shape[1])) @ root.T
     least = 0.5 / len(rows)
-    wanted = norm.ppf(np.clip(shares / shares.sum(), least, 1.0 - least))
+    wanted = ndtri(np.clip(shares / shares.sum(), least, 1.0 - least))
     spread, offsets = np.sqrt(np.square(root).sum(axis=1)), np.zeros(n_levels)
     for _ in range(_STEPS):
         found = np.bincount((rows + offsets).argmax(axis=1), minlength=n_levels) / len(rows)
-        offsets += _DAMPED * spread * (wanted - norm.ppf(np.clip(found, least, 1.0 - least)))
+        offsets += _DAMPED * spread * (wanted - ndtri(np.clip(found, least, 1.0 - least)))
     return offsets

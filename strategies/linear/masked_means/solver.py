@@ -17,7 +17,8 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy import linalg, optimize
+import scipy
+from scipy import linalg
 
 from flwr_vertical.arrays import Array
 from strategies.linear.families import Family
@@ -298,4 +299,4 @@ def _level(family: Family, mean: float, spread: float) -> float:
 
     centre = family.link(mean)
     reach = 2.0 + 0.6 * spread**2 + spread
-    return float(optimize.brentq(excess, centre - reach, centre + reach))
+    return float(scipy.optimize.brentq(excess, centre - reach, centre + reach))

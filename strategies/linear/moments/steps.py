@@ -10,6 +10,7 @@ from flwr_vertical import Summands, step
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import HeldColumns, PairKeySteps
+from flwr_vertical.products.arithmetic import BLOCK_ROWS
 from flwr_vertical.products.noise import PrivateRows
 from flwr_vertical.products.noisy_sums import check_epsilon
 from flwr_vertical.products.rare_levels import level_codes
@@ -38,6 +39,17 @@ def rough_units(raw: Array, few: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
     unit = 2.0 ** np.ceil(np.log2(np.where(constant, 1.0, spread)))
     center = np.round(middle / unit * _STEPS) / _STEPS * unit
     return np.where(constant, low, center), np.where(constant, 1.0, unit)
+
+
+def squares_of(rows: Array, center: Array, unit: Array) -> Array:
+    """Return each column's sum of squares in its unit, without a copy of the columns.
+
+    Shapes: rows (n_rows, n_columns); center, unit (n_columns,); returns (n_columns,).
+    """
+    total = np.zeros(rows.shape[1])
+    for start in range(0, len(rows), BLOCK_ROWS):
+        total += (((rows[start : start + BLOCK_ROWS] - center) / unit) ** 2).sum(axis=0)
+    return total
 
 
 # Under a prefix that the server may not write to.
@@ -124,7 +136,7 @@ class MomentSteps(RegressionRows):
     def aligned_columns(self) -> HeldColumns:
         """Return the columns over all rows that the party has, numbered as they are aligned."""
         own, (center, unit) = self.design, self._units
-        squares = (((self.table_rows - center) / unit) ** 2).sum(axis=0)
+        squares = squares_of(self.table_rows, center, unit)
         values, n, names = (own.x - center) / unit, self.party.n_samples, tuple(own.columns)
         at_least = own.at_least
         return HeldColumns(values, own.rows, n, names, squares=squares, at_least=at_least)
@@ -149,8 +161,10 @@ class MomentSteps(RegressionRows):
             values = brought_in(self.raw, *self.public_range, noise.row_norm, self.intercept)
         else:
             center, unit = self._units
-            values = (self.raw - center) / unit
-            squares = (((self.table_rows - center) / unit) ** 2).sum(axis=0)
+            values = self.raw  # a copy, which is changed in place
+            values -= center
+            values /= unit
+            squares = squares_of(self.table_rows, center, unit)
         names = tuple(self.design.columns)
         rows, own, n_labelled = self.rows, self.own_rows, self.n_labelled
         at_least = self.design.at_least

@@ -1,0 +1,115 @@
+"""What a node spends before the first round: imports, and the greeting of a large table.
+
+    python benchmarks/start.py [--quick]
+
+Each line is a process of its own. First imports, whose bytecode is there: seconds of the processor,
+the least of five, and memory. Then the parts of a node's answer to a greeting, with a Parquet file
+of 1,000,000 rows of 50 columns and IDs of text: peaks are above the memory before, in tables.
+Targets: `import flwr_vertical` below 0.4 s; the greeting below 20 s; a peak of 4 tables.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from common import alone, command_line, machine_line, peak_gib
+
+from flwr_vertical.node.file_storage import FileStorage
+from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
+from flwr_vertical.tables import check_table, read_table
+
+COLUMNS = 50
+IMPORTS = (
+    "import flwr_vertical",
+    "import flwr",
+    "from flwr_vertical import simulate",
+    *(f"import apps.client_app, strategies.{name}" for name in ("fknn", "glm", "trees", "cox")),
+)
+MEASURED = """{}
+import resource
+status = open("/proc/self/status").read().split("VmHWM:")[1].split()[0]
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(used.ru_utime + used.ru_stime, int(status) / 1024)"""
+
+
+def imports(folder: str) -> None:
+    """Print what imports cost."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    environment |= {"PYTHONPYCACHEPREFIX": folder, "PYTHONPATH": os.pathsep.join(sys.path[1:])}
+    for what in IMPORTS:
+        command = [sys.executable, "-c", MEASURED.format(what)]
+        found = []
+        for _ in range(6):  # the first one compiles
+            done = subprocess.run(
+                command, env=environment, check=True, capture_output=True, text=True
+            )
+            found.append([float(part) for part in done.stdout.split()])
+        seconds, size = min(found[1:])
+        print(f"{what:<48} {seconds:6.2f} s, {size:4.0f} MiB")
+
+
+def greeting(n_rows: int) -> None:
+    """Print the parts of a node's answer to a greeting."""
+    rng = np.random.default_rng(0)
+    ids = pd.Index([f"customer-{i:09d}" for i in range(n_rows)], name="id")
+    table_gib = n_rows * COLUMNS * 8 / 2**30
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.parquet"
+        child = os.fork()  # so that this process has never held the table
+        if not child:
+            values = rng.normal(size=(n_rows, COLUMNS))
+            frame = pd.DataFrame(values, index=ids).rename(columns=str)
+            frame.to_parquet(path)
+            os._exit(0)
+        os.waitpid(child, 0)
+        del ids
+        before = peak_gib()
+        seconds, busy = 0.0, 0.0
+
+        def timed(what: str, call: Callable[[], Any]) -> Any:
+            nonlocal seconds, busy
+            started, used = time.perf_counter(), time.process_time()
+            found = call()
+            own, cpu = time.perf_counter() - started, time.process_time() - used
+            seconds, busy = seconds + own, busy + cpu
+            peak = (peak_gib() - before) / table_gib
+            print(f"{what:<48} {own:6.2f} s (processor {cpu:5.2f}), peak {peak:.1f} tables")
+            return found
+
+        storage = FileStorage()
+        context: Any = type("Context", (), {"node_config": {"party": "a", "data": str(path),
+                            "output": folder}, "run_config": {}, "run_id": 1})()  # fmt: skip
+        timed("digest of the file", lambda: storage.data_version(context))
+        table = timed("read", lambda: read_table(path))
+        timed("check", lambda: check_table(table))
+        ledger = PrivacyLedger(Path(folder) / "ledger.sqlite", "a")
+        rows = timed(
+            "hash rows",
+            lambda: ledger.rows_of_version("1", lambda: ledger.rows(table.ids, table.frame)),
+        )
+        timed("enter the run", lambda: ledger.begin("1", "1", "glm", {}, rows))
+        print(f"{n_rows:,} x {COLUMNS}: {seconds:.1f} s (processor {busy:.1f} s)")
+
+
+def main() -> None:
+    """Run the benchmark."""
+    options = command_line(__doc__, "100,000 rows, no imports").parse_args()
+    if options.only:
+        greeting(100_000 if options.quick else 1_000_000)
+        return
+    print(machine_line(), flush=True)
+    if not options.quick:
+        with tempfile.TemporaryDirectory() as folder:
+            imports(folder)
+    print(alone(__file__, "greeting", options.quick))
+
+
+if __name__ == "__main__":
+    main()
