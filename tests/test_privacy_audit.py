@@ -356,7 +356,7 @@ def test_parties_get_what_the_disclosure_table_says(runs, mode, weights):
         "pair_key updates": {"positions", "n_samples", "ids"},
         "seal_group_seed": PAIR_KEYS,
         "prepare": SETTINGS | PAIR_KEYS | {"owner", "sealed"},
-        "impute": {"rows", "units", "split", "n_listed"} | ranked,
+        "impute": {"rows", "units", "split", "n_listed", "planned"} | ranked,
         "finish": {"units"},
     }
     # Only the party that lacks samples gets the IDs of all.

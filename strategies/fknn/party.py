@@ -119,6 +119,7 @@ class FKNNParty(ImputingParty):
         donors: Annotated[Indices | None, DISTINCT, Within(0, "n_samples - 1")] = None,
         split: bool = False,
         n_listed: Annotated[int, Within(0, "2 * n_neighbors + 2")] = 0,
+        planned: Annotated[Indices | None, DISTINCT, Within(0, "n_samples - 1")] = None,
         done: Annotated[Indices | None, DISTINCT, Within(0, "n_samples - 1")] = None,
         neighbours: Annotated[Numbers | None, Within(0, "n_samples - 1")] = None,
         ranks: Annotated[Numbers | None, Shape("neighbours"), Within(0, "n_samples - 1")] = None,
@@ -134,7 +135,8 @@ class FKNNParty(ImputingParty):
         Message: rows (n_rows,): places of the rows of the next block, empty at the end; units: see
         `Units`; two numbers if none is shifted; donors (n_donors,): places of the donors, if not
         all rows are; split: whether distances travel in two halves, as ciphertexts need; n_listed:
-        how many donors will be listed, beside those at the same distance as the last; done
+        how many donors will be listed, beside those at the same distance as the last; planned
+        (n_planned,): places of all rows that will be asked for, in the first message; done
         (n_done,): places of the rows of the previous block; neighbours, ranks, weights (n_listed,):
         their ranked donors, by place in the row's own order, and relative weights; counts
         (n_done,): how many donors are listed of each row; width: how many donors count; shown: how
@@ -156,7 +158,9 @@ class FKNNParty(ImputingParty):
             complete = (np.asarray(counts) < shown) | (shown >= width)
             summands["short"] = self._fill(self._order[done], listed, relative, complete)
         if len(rows):
-            self._admit_ranks(np.asarray(rows), np.full(len(rows), n_listed))
+            # All rows at once: writing a large table's ledger for every block would take longest.
+            counted = np.asarray(rows if planned is None else np.union1d(rows, planned))
+            self._admit_ranks(counted, np.full(len(counted), n_listed))
             distance, weight = self._blinded(np.asarray(rows), agreed)
             if split:
                 summands["high"], summands["low"] = halves(distance)
@@ -245,10 +249,13 @@ class FKNNParty(ImputingParty):
         """
         if self.state[_ALONE] or not self.state["shifted"]:  # nobody else, or counted as a whole
             return
-        lengths = self.state.get(_LISTED, np.zeros(self.n_samples, dtype=np.int64)).copy()
+        lengths = self.state.get(_LISTED, np.zeros(self.n_samples, dtype=np.int64))
         longer = counts - lengths[rows]
+        if not (longer > 0).any():
+            return
         for n_more in np.unique(longer[longer > 0]).tolist():
             self._admit_more(rows[longer == n_more], n_more)
+        lengths = lengths.copy()
         lengths[rows] = np.maximum(lengths[rows], counts)
         self.state[_LISTED] = lengths
 

@@ -330,7 +330,7 @@ class FKNN(Strategy):
                 "split": split,
                 "n_listed": 0 if block is None else block.shown,
                 **plan.public,
-                **(ranked.arguments if ranked is not None else {}),
+                **({"planned": plan.rows} if ranked is None else ranked.arguments),
             },
             shapes=shapes,
             scale=scale,
@@ -353,6 +353,11 @@ class FKNN(Strategy):
         }
         of = {"rows_imputed": float(len(plan.rows)), "donors": float(plan.n_donors)}
         result.metrics.update(cells | of)
+        if plan.n_donors < len(plan.donors):
+            result.notes.append(
+                f"rows were compared with {plan.n_donors} of {len(plan.donors)} donors, drawn at "
+                "random: a larger max_donors lowers errors and takes longer"
+            )
         if fewer := int(cells["cells_with_fewer_donors"]):
             result.notes.append(
                 f"{fewer} cells were imputed from fewer than {self.n_neighbors} donors: of the "
@@ -374,12 +379,7 @@ def _arguments(block: _Block, n_ranked: int) -> dict[str, Any]:
     row = np.repeat(np.arange(len(counts)), counts)
     told = {name: values[listed] for name, values in block.ranked.items() if name != "counts"}
     told["counts"] = np.bincount(row[listed], minlength=len(counts)).astype(counts.dtype)
-    return {
-        "done": block.rows,
-        "width": n_ranked,
-        "shown": block.shown,
-        **told,
-    }
+    return {"done": block.rows, "width": n_ranked, "shown": block.shown, **told}
 
 
 def _whole_lists(block: _Block, short: npt.NDArray[np.bool_], n_ranked: int) -> _Block:

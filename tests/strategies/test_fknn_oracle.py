@@ -275,6 +275,7 @@ def test_donors_drawn_are_the_only_ones_and_the_same_at_all_parties(mode, fitted
         donors, *others = drawn.values()
         assert others == [donors, donors]
         assert result.metrics["donors"] == len(set(donors)) == 32
+        assert any(f"with 32 of {60 if fitted else 90} donors" in note for note in result.notes)
         imputer = KNNImputer(n_neighbors=3).fit(pooled(tables).loc[donors])
         expected = pooled(new)
         expected[:] = imputer.transform(expected)
