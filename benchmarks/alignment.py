@@ -2,9 +2,10 @@
 
     python benchmarks/alignment.py [--quick] [--psi-python PATH]
 
-Two parties with half of their IDs in common run `private-id` in this process (their blinding
-spreads over worker processes), sharing the cores of this machine. The bare primitive is measured
-right before and after with every core busy: X25519 calls in a loop, two for every ID and party.
+Two parties with half of their IDs in common run in this process, sharing the cores of this machine:
+`kkrt` on one core, right before and after `private-id`, whose blinding spreads over worker
+processes. The bare primitive is measured before and after as well, with every core busy: X25519
+calls in a loop, two for every ID and party.
 ``--psi-python`` names the Python of an environment with ``openmined-psi``, which needs another
 protobuf than Flower: python -m venv psi && psi/bin/pip install openmined-psi.
 """
@@ -86,7 +87,8 @@ def main() -> None:
     parser.add_argument("--psi-python", type=Path, help="Python with openmined-psi installed")
     options = parser.parse_args()
     if options.only:
-        align(int(options.only), "private-id")
+        alignment, count = options.only.split(":")
+        align(int(count), alignment)
         print(peak_gib())
         return
     print(machine_line() + "\n")
@@ -97,7 +99,9 @@ def main() -> None:
         # Two parties, two calls an ID each, on all cores; before and after, as the speed drifts.
         calls = min(200_000, 4 * count // cores)
         before = bare_seconds(cores, calls)
+        first = align(count, "kkrt")
         seconds[count] = align(count, "private-id")
+        by_transfers = min(first, align(count, "kkrt"))
         one_call = (before + bare_seconds(cores, calls)) / 2
         bare = 4 * count * one_call / cores
         print(
@@ -106,8 +110,14 @@ def main() -> None:
             f"{bare / seconds[count]:4.0%} of the bare primitive ({1e6 * one_call:.1f} us a call; "
             "target 80 % at 1,000,000)"
         )
-    peak = float(alone(__file__, str(counts[-1])).split()[-1])
-    print(f"peak memory at 2 x {counts[-1]:,}: {peak:.2f} GiB (target 1)")
+        print(
+            f"kkrt,       2 x {count:>9,}: {by_transfers:7.2f} s, "
+            f"{1e6 * by_transfers / count:5.1f} us an ID, "
+            f"{seconds[count] / by_transfers:.1f} times as fast (target 20 s at 1,000,000)"
+        )
+    for alignment in ("private-id", "kkrt"):
+        peak = float(alone(__file__, f"{alignment}:{counts[-1]}").split()[-1])
+        print(f"peak memory of {alignment} at 2 x {counts[-1]:,}: {peak:.2f} GiB (target 1)")
     if options.psi_python:
         count = counts[-1]
         answer = subprocess.run(

@@ -2,10 +2,11 @@
 
     python benchmarks/rounds.py [--quick]
 
-A round here is a masked private sum of 100 values over five parties: request, key stream, reply.
-Then one of 65,536 values over eight parties on LocalGrid, as a step of split learning has, in
-float64 and in float32, taken in turn. Then runs of 400 rounds over 16 parties, in turn with and
-without the page that shows them (``live-page``), which is asked for every second.
+A round here is a masked private sum of 100 values over five parties, and on RayGrid over a thousand
+too: request, key stream, reply. Then one of 65,536 values over eight parties on LocalGrid, as a
+step of split learning has, in float64 and in float32, taken in turn. Then runs of 400 rounds over
+16 parties, in turn with and without the page that shows them (``live-page``), which is asked for
+every second.
 """
 
 import statistics
@@ -58,9 +59,9 @@ class Echo(Party):
         return Summands({"gradients": self.cache[dtype]})
 
 
-def time_rounds(grid: Any, rounds: int) -> float:
+def time_rounds(grid: Any, rounds: int, n_parties: int = 5) -> float:
     """Median seconds of a masked round of 100 values."""
-    federation = Federation(grid, aggregation="masked", min_nodes=5)
+    federation = Federation(grid, aggregation="masked", min_nodes=n_parties)
     federation.open()
     base = np.arange(100.0)
     seconds = []
@@ -68,7 +69,7 @@ def time_rounds(grid: Any, rounds: int) -> float:
         started = time.perf_counter()
         total = federation.sum("numbers", {"base": base})
         seconds.append(time.perf_counter() - started)
-        assert np.allclose(total["numbers"], 5 * base)
+        assert np.allclose(total["numbers"], n_parties * base)
     return statistics.median(seconds)
 
 
@@ -138,6 +139,17 @@ def hundred_parties(n_rows: int) -> float:
     return time.perf_counter() - started
 
 
+def many_parties(n_parties: int, rounds: int) -> tuple[float, float]:
+    """Seconds of so many masked rounds on RayGrid with its start, and of the median round."""
+    names = [f"p{k}" for k in range(n_parties)]
+    table = Table.of(pd.DataFrame({"x": [1.0, 2.5]}))
+    started = time.perf_counter()
+    nodes = [{"party": name} for name in names]
+    with RayGrid(memory_app(Echo), nodes, dict.fromkeys(names, table)) as grid:
+        median = time_rounds(grid, rounds, n_parties)
+    return time.perf_counter() - started, median
+
+
 def main() -> None:
     """Parse the command line and run."""
     parser = command_line(__doc__, "few rounds, for CI")
@@ -170,6 +182,12 @@ def main() -> None:
     with RayGrid(memory_app(Echo), nodes, tables) as ray_grid:
         milliseconds = 1e3 * time_rounds(ray_grid, rounds)
         print(f"RayGrid,   5 parties: {milliseconds:6.2f} ms a round, target 20")
+    n_parties, count = (70, 3) if options.quick else (1_000, 100)
+    seconds, median = many_parties(n_parties, count)
+    print(
+        f"RayGrid, {n_parties:,} parties, {count} rounds with Ray's start: {seconds:.0f} s, "
+        f"target 60; a round {median:.2f} s"
+    )
     n_rows = 100 if options.quick else 1_000
     seconds = hundred_parties(n_rows)
     print(f"RayGrid, 100 parties, {n_rows} rows, FKNN with Ray's start: {seconds:.1f} s")

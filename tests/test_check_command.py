@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sqlite3
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -185,6 +186,7 @@ def test_strategies_are_asked_themselves(folder, capsys):
     traffic = result.ledger.bytes_up + result.ledger.bytes_down
     assert ran["traffic_bytes"] == pytest.approx(traffic, rel=0.02)
     assert ran["scaled_from"] == 0
+    assert 0 < ran["memory_bytes"] < 1e9 or not Path("/proc/self/status").exists()
 
 
 def test_what_needs_no_process_to_say():
@@ -202,8 +204,8 @@ def test_a_run_that_takes_too_long_is_scaled_from_samples(monkeypatch):
         asked.append([{name: len(f) for name, f in task["tables"].items()} for task in tasks])
         if len(tasks) == 1:
             return [None]
-        return [{"rounds": 10.0, "traffic": 1000.0, "seconds": 1.0},
-                {"rounds": 10.0, "traffic": 1900.0, "seconds": 4.0}]  # fmt: skip
+        return [{"rounds": 10.0, "traffic": 1000.0, "seconds": 1.0, "memory": 2e6},
+                {"rounds": 10.0, "traffic": 1900.0, "seconds": 4.0, "memory": 3e6}]  # fmt: skip
 
     monkeypatch.setattr(trial, "_run_apart", run_apart)
     parties = {name: pd.DataFrame({"x": 1.0}, index) for name in ("bank", "court")}
@@ -211,6 +213,7 @@ def test_a_run_that_takes_too_long_is_scaled_from_samples(monkeypatch):
     assert asked[1] == [{"bank": 250, "court": 250}, {"bank": 500, "court": 500}]
     assert (found.rounds, found.traffic, found.seconds) == (10.0, 1000 + 900 * 15, 4 * 8.0**2)
     assert "rough: scaled from 250 and 500 of 4,000 samples" in found.text()
+    assert "with 17.0 MB of memory for all; with the network" in found.text()
     monkeypatch.setattr(trial, "_run_apart", lambda tasks, limit: [None] * len(tasks))
     assert (
         "no refusal, and no estimate: none on all 4,000" in try_strategy("mean", {}, parties).text()

@@ -33,7 +33,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("files", nargs="+", metavar="FILE", help="CSV or Parquet, two or more")
     parser.add_argument("--id-column", help="column of sample IDs, several with commas")
     parser.add_argument(
-        "--alignment", default="private-id", choices=("private-id", "blind-rsa", "plain")
+        "--alignment", default="private-id", choices=("private-id", "kkrt", "blind-rsa", "plain")
     )
     parser.add_argument("--rows", default="union", choices=("union", "intersection"))
     parser.add_argument("--normalise", default="", help="of strip,casefold,nfc; default none")
@@ -111,7 +111,7 @@ def align_files(
     agreed = Policy(
         alignments=(ANY,),
         modules=(own, alignment) if ":" in alignment else (own,),
-        foreign_ids=float(max(sum(table.n_samples for table in tables.values()), 1)),
+        foreign_ids=2.0 * sum(table.n_samples for table in tables.values()) + 40,  # or bins of them
     )
     return simulate(
         AlignOnly(),

@@ -5,6 +5,7 @@ if nothing was begun, since an option, a setting or a file cannot be used.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -79,6 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     try:
         code: int = options.carry_out(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads, as `head` does, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end
+        return 0
     except VerticalError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError | DataError) else 1

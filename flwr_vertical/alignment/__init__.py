@@ -2,6 +2,7 @@
 
 from flwr_vertical.alignment.base import ROWS, Aligner, Alignment, check_overlap
 from flwr_vertical.alignment.blind_rsa import BlindRsaAligner
+from flwr_vertical.alignment.kkrt import KkrtAligner
 from flwr_vertical.alignment.plain import PlainAligner
 from flwr_vertical.alignment.private_id import PrivateIdAligner
 from flwr_vertical.alignment.registry import (
@@ -21,6 +22,7 @@ __all__ = [
     "Alignment",
     "AlignmentSteps",
     "BlindRsaAligner",
+    "KkrtAligner",
     "PlainAligner",
     "PrivateIdAligner",
     "aligner_class",

@@ -5,16 +5,23 @@ from collections.abc import Callable, Sequence
 
 from flwr_vertical.alignment.base import Aligner
 from flwr_vertical.alignment.blind_rsa import BlindRsaAligner
+from flwr_vertical.alignment.kkrt import KkrtAligner
 from flwr_vertical.alignment.plain import PlainAligner
 from flwr_vertical.alignment.private_id import PrivateIdAligner
 from flwr_vertical.alignment.steps import AlignmentSteps
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.protocol.declaration import FACTS, ONE, Either, Protocol, Round
 
-_BUILT_IN: tuple[type[Aligner], ...] = (PlainAligner, PrivateIdAligner, BlindRsaAligner)
+_BUILT_IN: tuple[type[Aligner], ...] = (
+    PlainAligner,
+    PrivateIdAligner,
+    KkrtAligner,
+    BlindRsaAligner,
+)
 _ALIGNERS: dict[str, Callable[..., Aligner]] = {
     "plain": PlainAligner,
     "private-id": PrivateIdAligner,
+    "kkrt": KkrtAligner,
     "blind-rsa": BlindRsaAligner,
 }
 

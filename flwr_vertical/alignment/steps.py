@@ -57,10 +57,8 @@ class AlignmentSteps(StepGroup):
         """Own IDs as bytes in a fresh secret order, which is kept to undo it."""
         order = secret_order(len(self.party.own_ids))
         self.state[ORDER] = order
-        return [
-            str(value).encode()
-            for value in normal_ids(self.party.own_ids, normalise, self.name)[order]
-        ]
+        ids = normal_ids(self.party.own_ids, normalise, self.name)[order]
+        return [str(value).encode() for value in ids.tolist()]
 
     def admit_foreign(self, points: "npt.NDArray[np.uint8]", sender: str) -> None:
         """Refuse to blind more IDs of others than the node's policy allows in a run.

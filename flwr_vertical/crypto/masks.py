@@ -7,6 +7,12 @@ uniform numbers in its term. Follows Bonawitz et al., *Practical Secure Aggregat
 Privacy-Preserving Machine Learning* (CCS 2017), section 4.0.1 (masking with one-time pads),
 without its recovery from drop-outs: a vertical sum is meaningless without all its parties.
 
+Of more than 65 parties, each masks with 64 others: those next to it on a circle on which all stand
+in an order that their keys draw (Bell, Bonawitz, Gascon, Lepoint and Raykova, *Secure Single-Server
+Aggregation with (Poly)Logarithmic Overhead*, CCS 2020, section 3.2). Cost then grows with the
+number of parties, not its square. Whoever wants a party's term needs what all 64 know. If a third
+of all parties tell the server theirs, these 64 are among them with a chance of some 3^-64.
+
 The parties get each other's public keys through the server, so secrecy holds against an
 honest-but-curious server; one that swaps keys could open the terms, unless the parties have signed
 their keys (`identity`). One party alone has nobody to hide behind and sends its values as they are;
@@ -25,6 +31,7 @@ Authenticated Encryption: AES-GCM in TLS 1.3*, CRYPTO 2016).
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,6 +41,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
+from flwr_vertical.crypto.permutation import secret_order
 from flwr_vertical.errors import ProtocolError
 
 KEY_BYTES = 32
@@ -41,6 +49,9 @@ MIN_NONCE_BYTES = 16
 MAX_STREAM_BYTES = 2**38
 """Bytes one sequence number may mask (256 GiB). Blocks of a stream never repeat, and so few stay
 indistinguishable from random bytes (2^34 of them: an advantage of at most 2^-61)."""
+
+PEERS = 64
+"""Most other parties that a party has a mask with; even."""
 
 _DOMAIN = b"flwr-vertical pairwise mask v3"
 _CHUNK_BYTES = 1 << 18
@@ -120,11 +131,10 @@ class PairwiseMasker:
         # (does this party add?, the pair's secret), one per peer.
         self._pairs: list[tuple[bool, bytes]] = []
         self._encryptors: list[Any] = []
-        for peer in sorted(public_keys):
-            if peer != own_name:
-                secret = _agree(private, peer, public_keys[peer], own_public)
-                ends = sorted((name, bytes(public_keys[name])) for name in (own_name, peer))
-                self._pairs.append((own_name < peer, _pair_key(secret, ends, run_nonce)))
+        for peer in _neighbours(own_name, public_keys, run_nonce):
+            secret = _agree(private, peer, public_keys[peer], own_public)
+            ends = sorted((name, bytes(public_keys[name])) for name in (own_name, peer))
+            self._pairs.append((own_name < peer, _pair_key(secret, ends, run_nonce)))
         self._stream = np.empty(_CHUNK_BYTES, dtype=np.uint8)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -255,6 +265,25 @@ def unmask_sum(arrays: Sequence[UnsignedArray]) -> UnsignedArray:
         for term in terms[1:]:
             np.add(chunk, term[start : start + step], out=chunk)
     return total
+
+
+def _neighbours(own_name: str, public_keys: Mapping[str, bytes], run_nonce: bytes) -> list[str]:
+    """Return the parties whose masks a party adds or subtracts: all others, or `PEERS` of many."""
+    names = sorted(public_keys)
+    if len(names) - 1 <= PEERS:
+        return [name for name in names if name != own_name]
+    circle = _circle(tuple(names), tuple(bytes(public_keys[name]) for name in names), run_nonce)
+    here = circle.index(own_name)
+    steps = range(1, PEERS // 2 + 1)
+    return sorted(circle[(here + way * step) % len(circle)] for step in steps for way in (1, -1))
+
+
+@lru_cache(maxsize=2)  # of simulated parties, all are in one process
+def _circle(names: tuple[str, ...], keys: tuple[bytes, ...], run_nonce: bytes) -> list[str]:
+    drawn = hashlib.blake2b(repr((names, keys, run_nonce)).encode(), digest_size=16).digest()
+    stream = Cipher(algorithms.AES(drawn), modes.CTR(bytes(16))).encryptor()
+    order = secret_order(len(names), lambda count: stream.update(bytes(count)))
+    return [names[place] for place in order]
 
 
 def _agree(private: X25519PrivateKey, peer: str, public: bytes, own_public: bytes) -> bytes:

@@ -88,15 +88,15 @@ class NodesGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Hand each message to its node and return at once with the message IDs."""
-        ids = []
+        numbered = {}
         for message in messages:
             number = str(next(self._numbers))
             message.metadata.__dict__["_message_id"] = number
             if message.metadata.dst_node_id not in self.contexts:
                 raise ConfigError(f"no node {message.metadata.dst_node_id} on this grid")
-            self._submit(number, message)
-            ids.append(number)
-        return ids
+            numbered[number] = message
+        self._submit(numbered)
+        return list(numbered)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies that are there already; each is returned once."""
@@ -121,8 +121,8 @@ class NodesGrid(Grid):
         return replies
 
     @abstractmethod
-    def _submit(self, number: str, message: Message) -> None:
-        """Start handling a message."""
+    def _submit(self, messages: Mapping[str, Message]) -> None:
+        """Start handling messages, by number."""
 
     @abstractmethod
     def _collect(self, numbers: list[str], timeout: float | None) -> list[Message]:

@@ -79,9 +79,9 @@ class LocalGrid(NodesGrid):
         with thread_limits.limited(max(1, share)):
             return super().send_and_receive(messages, timeout=timeout)
 
-    def _submit(self, number: str, message: Message) -> None:
+    def _submit(self, messages: Mapping[str, Message]) -> None:
         with self._ready:
-            self._waiting[number] = message
+            self._waiting |= messages
             self._begin()
 
     def _begin(self) -> None:

@@ -43,8 +43,11 @@ class _PartyActor:
         self._contexts = contexts
         self._app, self._storage = make_app(tables, fitted)
 
-    def handle(self, message: Message) -> Message:
-        """Serve one message."""
+    def handle(self, messages: list[Message]) -> list[Message]:
+        """Serve messages; one call for all, since Ray's calls cost more than most messages."""
+        return [self._reply(message) for message in messages]
+
+    def _reply(self, message: Message) -> Message:
         try:
             return self._app(message, self._contexts[message.metadata.dst_node_id])
         except Exception as error:  # as a SuperNode does: the error is the reply
@@ -146,31 +149,37 @@ class RayGrid(NodesGrid):
             )
             self._actors.append(handle)
             self._actor_of.update(dict.fromkeys(own, handle))
-        self._pending: dict[str, tuple[Any, Message]] = {}
+        self._pending: dict[Any, dict[str, Message]] = {}  # Of each call, by number
 
-    def _submit(self, number: str, message: Message) -> None:
-        reference = self._actor_of[message.metadata.dst_node_id].handle.remote(message)
-        self._pending[number] = (reference, message)
+    def _submit(self, messages: Mapping[str, Message]) -> None:
+        calls: dict[Any, dict[str, Message]] = {}
+        for number, message in messages.items():
+            actor = self._actor_of[message.metadata.dst_node_id]
+            calls.setdefault(actor, {})[number] = message
+        for actor, own in calls.items():
+            self._pending[actor.handle.remote(list(own.values()))] = own
 
     def _collect(self, numbers: list[str], timeout: float | None) -> list[Message]:
-        waiting = {self._pending[n][0]: n for n in numbers if n in self._pending}
+        wanted = set(numbers)
+        waiting = [call for call, own in self._pending.items() if wanted & own.keys()]
         if not waiting:
             return []
-        ready, _ = self._ray.wait(list(waiting), num_returns=1, timeout=timeout)
+        ready, _ = self._ray.wait(waiting, num_returns=1, timeout=timeout)
         if ready:  # whatever else has arrived comes along
-            ready, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
-        replies = []
-        for reference in ready:
-            _, message = self._pending.pop(waiting[reference])
+            ready, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=0)
+        replies: list[Message] = []
+        for call in ready:
+            messages = self._pending.pop(call)
             try:
-                replies.append(self._ray.get(reference))
+                replies += self._ray.get(call)
             except self._ray.exceptions.RayError as error:
-                replies.append(error_reply(message, CRASHED, error))
+                replies += [error_reply(m, CRASHED, error) for m in messages.values()]
         return replies
 
     def _forget(self, numbers: list[str]) -> None:
-        for number in numbers:
-            self._pending.pop(number, None)
+        for call, own in list(self._pending.items()):
+            if own.keys() <= set(numbers):
+                del self._pending[call]
 
     def outputs(self) -> dict[str, Any]:
         """Fetch what each party saved as its output."""

@@ -52,7 +52,7 @@ class Policy(Settings):
         parse=_modes,
     )
     alignments: tuple[str, ...] = setting(
-        ("private-id", "blind-rsa"),
+        ("private-id", "kkrt", "blind-rsa"),
         "How samples may be aligned. ``plain`` tells all IDs to the server.",
     )
     exchanges: tuple[str, ...] = setting(

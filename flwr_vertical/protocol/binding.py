@@ -8,6 +8,7 @@ party checks its own, and all bind the same list.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from flwr.app import RecordDict
@@ -35,8 +36,15 @@ def announce_own(
 
 def context_of_run(protocol: str, state: Mapping[str, Any]) -> bytes:
     """Return a digest of what does not change in a run: protocol, settings, names and keys."""
-    keys = (private_sum.PEERS, private_sum.PUBLIC_KEYS, private_sum.NONCE)
-    text = repr([__version__, protocol, *(state.get(key) for key in keys)])
+    peers, keys = (tuple(state.get(k) or ()) for k in (private_sum.PEERS, private_sum.PUBLIC_KEYS))
+    return _context(protocol, peers, keys, state.get(private_sum.NONCE))
+
+
+@lru_cache(maxsize=8)  # with a thousand parties it takes a millisecond
+def _context(
+    protocol: str, peers: tuple[str, ...], keys: tuple[bytes, ...], nonce: bytes | None
+) -> bytes:
+    text = repr([__version__, protocol, peers, keys, nonce])
     return hashlib.blake2b(text.encode(), digest_size=32).digest()
 
 

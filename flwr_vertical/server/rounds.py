@@ -48,7 +48,7 @@ def exchange(
             seconds = min(timeout, max(left, 0.0))
         tries += 1
         if again:
-            who = "; ".join(f"{name}: {causes[name]}" for name in sorted(pending))
+            who = "; ".join(_some([f"{name}: {causes[name]}" for name in sorted(pending)]))
             logger.warning("step %r: trying again (%d of %d) for %s", step, again, retries, who)
             if renew is not None:
                 pending, answered = dict(renew()), {}
@@ -129,17 +129,21 @@ def joined(failed: Sequence[PartyError]) -> PartyError:
     first, others = failed[0], failed[1:]
     if not others:
         return first
-    told = "".join(f"\n  party {e.party!r}: {e.cause}" for e in others[:_MOST_TOLD])
-    if len(others) > _MOST_TOLD:
-        told += f"\n  and {len(others) - _MOST_TOLD} more parties"
-    return PartyError(first.party, first.step, f"{first.cause}\nIn the same step failed:{told}")
+    told = "\n  ".join(_some([f"party {error.party!r}: {error.cause}" for error in others]))
+    return PartyError(first.party, first.step, f"{first.cause}\nIn the same step failed:\n  {told}")
+
+
+def _some(parties: Sequence[str]) -> list[str]:
+    """Return the first of what is said of parties, and how many more there are."""
+    more = len(parties) - _MOST_TOLD
+    return [*parties[:_MOST_TOLD], f"and {more} more parties"] if more > 0 else list(parties)
 
 
 def lost(causes: Mapping[str, str], step: str, tries: int, why: str = "") -> PartyError:
     """Return the error that ends a run because of nodes that did not answer."""
     name = min(causes)
-    others = sorted(set(causes) - {name})
-    note = f" (the same round failed for {others})" if others else ""
+    others = _some(sorted(set(causes) - {name}))
+    note = f" (the same round failed for {', '.join(others)})" if others else ""
     count = "1 try" if tries == 1 else f"{tries} tries"
     return PartyError(name, step, f"{causes[name]} after {count}{why}{note}")
 

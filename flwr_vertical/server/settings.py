@@ -27,8 +27,8 @@ class RunSettings(Settings):
     )
     alignment: Any = setting(
         None,
-        "How samples are aligned: ``private-id``, ``blind-rsa``, ``plain``, ``module:Class``, or "
-        "in Python an `Aligner` (default: the strategy's).",
+        "How samples are aligned: ``private-id``, ``kkrt`` (two parties, faster), ``blind-rsa``, "
+        "``plain``, ``module:Class``, or in Python an `Aligner` (default: the strategy's).",
         flower_default="private-id",
         plain=lambda value: value if isinstance(value, str) else type(value).__name__,
     )

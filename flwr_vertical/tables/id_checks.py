@@ -79,10 +79,16 @@ def check_ids(index: "pd.Index[Any]") -> Iterator[Finding]:
     if (points := _share(texts, "^[0-9]+\\.0+$")).any():
         seen = f"{int(points.sum()):,} IDs end in '.0', as integers read as decimals do"
         yield _found("points", seen, "write them without it", ids[points])
+    # ASCII has one Unicode form and a lower case of its own: no loop over all IDs.
+    is_ascii = pc.all(pc.string_is_ascii(texts)).as_py()
     for what, (form, _) in _REPAIRS.items():
         if what in ("white space", "leading zeros"):
             continue
-        if (same := len(ids) - len({form(text) for text in values})) > 0:
+        if what == "upper and lower case" and is_ascii:
+            distinct = pc.count_distinct(pc.ascii_lower(texts)).as_py()
+        else:
+            distinct = len(ids) if is_ascii else len({form(text) for text in values})
+        if (same := len(ids) - distinct) > 0:
             yield Finding(
                 Severity.WARNING,
                 "id-variants",

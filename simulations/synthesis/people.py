@@ -251,6 +251,7 @@ def people_notes(part: dict[str, Any]) -> list[str]:
         "at epsilon 1, `vcds` and `evcds` are expected to be ahead, most of all on German Credit.",
         "Central tables are by dpmm 0.1.9 from all columns at one place, with the same epsilon and "
         "delta. Its guarantee is for a row that is there or not, ours for one whose values are "
-        "replaced, which is the stricter one. `simulations/synthesis/dpmm_tables.py` makes them in "
+        "replaced, which is the stricter one. It takes names of levels from the rows, so `mst` and "
+        "`aim` are told them, too (`levels`). `simulations/synthesis/dpmm_tables.py` makes them in "
         "an environment of its own; `--set 'people.central=\"FOLDER\"'` reads them.",
     ]

@@ -228,7 +228,7 @@ def files(tmp_path):
     return [str(tmp_path / "bank.csv"), str(tmp_path / "court.csv")]
 
 
-@pytest.mark.parametrize("alignment", ["private-id", "plain"])
+@pytest.mark.parametrize("alignment", ["private-id", "kkrt", "plain"])
 def test_it_counts_patterns(files, capsys, alignment):
     arguments = ["--id-column", "first,last", "--alignment", alignment]
     assert main(["align", *files, *arguments]) == 0

@@ -26,7 +26,7 @@ from flwr_vertical.alignment import (
     PrivateIdAligner,
     alignment_steps,
 )
-from flwr_vertical.crypto import blind_rsa, commutative, rsa_key
+from flwr_vertical.crypto import batched_oprf, blind_rsa, commutative, rsa_key
 from flwr_vertical.crypto.identity import (
     generate_identity,
     identity_text,
@@ -229,7 +229,7 @@ def test_what_cannot_be_aligned(ids, settings, error, why):
         align(frames(ids), **settings)
 
 
-@pytest.mark.parametrize("alignment", ["plain", "private-id", "blind-rsa"])
+@pytest.mark.parametrize("alignment", ["plain", "private-id", "kkrt", "blind-rsa"])
 def test_normalisation_is_off_by_default_and_applied_where_asked(alignment):
     tables = frames([["Ann ", "BOB", "e\u0301va"], ["ann", "bob", "\u00e9va"]])
     aligner = BlindRsaAligner(bits=2048) if alignment == "blind-rsa" else alignment
@@ -289,7 +289,7 @@ def values_in(messages):
             yield from decode(message.content, prefix).items()
 
 
-@pytest.mark.parametrize("alignment", ["private-id", "blind-rsa"])
+@pytest.mark.parametrize("alignment", ["private-id", "kkrt", "blind-rsa"])
 def test_no_id_and_no_unblinded_hash_in_the_transcript(alignment):
     tables = frames([SECRET_IDS[:40], SECRET_IDS[10:]])
     aligner = BlindRsaAligner(bits=2048) if alignment == "blind-rsa" else alignment
@@ -302,11 +302,12 @@ def test_no_id_and_no_unblinded_hash_in_the_transcript(alignment):
     (nonce,) = nonces
     ids = [own.encode() for own in SECRET_IDS]
     unblinded = [point.tobytes() for point in commutative.hash_ids(ids, nonce)]
-    publics = [value for name, value in values_in(messages) if name == "public"]
-    for public in publics:
+    unblinded += [row.tobytes() for row in batched_oprf.codes(ids, nonce)[0]]
+    publics = {value for name, value in values_in(messages) if name == "public"}
+    for public in publics if alignment == "blind-rsa" else ():
         n = rsa_key.load_public(public, "test").n
         unblinded += [row.tobytes() for row in blind_rsa.fdh(ids, n, nonce)]
-    assert bool(publics) == (alignment == "blind-rsa")
+    assert len(publics) == {"private-id": 0, "kkrt": 2, "blind-rsa": 1}[alignment]
     for needle in [*ids, *unblinded, *(hashlib.sha256(own).digest() for own in ids)]:
         assert needle not in carried
     # The same search finds the IDs where they are public.
@@ -328,7 +329,7 @@ def test_two_runs_give_unlinkable_pseudonyms_in_another_order():
     assert positions[0] != list(range(50))
 
 
-@pytest.mark.parametrize("alignment", ["private-id", BlindRsaAligner(bits=2048)])
+@pytest.mark.parametrize("alignment", ["private-id", "kkrt", BlindRsaAligner(bits=2048)])
 def test_positions_do_not_tell_which_samples_another_party_has(alignment):
     # In the order of first appearance the rows of "a" would come first, and "b" could read off
     # its positions which of its own samples "a" has.
@@ -385,14 +386,14 @@ TAMPERED = {
 }
 
 
-def relayed(monkeypatch, name, change):
-    """Change each value of a name on its way from the first node."""
+def relayed(monkeypatch, name, change, node=1):
+    """Change each value of a name on its way from one node, the first."""
     original = LocalGrid.send_and_receive
 
     def relay(self, messages, *, timeout=None):
         received = list(original(self, messages, timeout=timeout))
         for message in received:
-            if message.metadata.src_node_id == 1 and message.has_content():
+            if message.metadata.src_node_id == node and message.has_content():
                 values = decode(message.content, VALUES)
                 if name in values:
                     values[name] = change(values[name])

@@ -1,6 +1,8 @@
 """What is wrong is one line that names it: in Flower's log, at the server and at a party."""
 
 import logging
+import os
+import sys
 
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ from app_runs import DEFAULTS, own_files, run_app, simulated
 from flwr.app import Context, RecordDict
 from flwr.common.logger import log as flower_log
 
+from apps.cli.main import main
 from flwr_vertical.errors import ConfigError, DataError, PartyError, VerticalError
 from flwr_vertical.node.file_storage import FileStorage
 
@@ -112,3 +115,11 @@ def test_names_of_runs_stay_in_the_folder_of_the_node(home, bank, court, name):
         FileStorage().save(context, bank)
     left = {path.name for path in home.glob("*-out/*")}
     assert left <= {"bank.privacy-ledger.sqlite", "court.privacy-ledger.sqlite"}
+
+
+def test_a_reader_that_has_enough_is_no_error(monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(["strategies"]) == 0

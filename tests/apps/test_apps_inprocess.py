@@ -67,7 +67,7 @@ def test_a_demonstration_agrees_to_exchanges_that_tell_more(home):
     run_app(simulated(2), **given)
     result = Result.load(home / "results" / "server" / "test")
     assert result.coefficients is not None
-    keys = {"policy.alignments": "private-id,blind-rsa,plain", "policy.exchanges": "sums"}
+    keys = {"policy.alignments": "private-id,kkrt,blind-rsa,plain", "policy.exchanges": "sums"}
     assert result.needed_keys == dict.fromkeys(demo_names(2), keys)
     assert "policy.exchanges='sums'" in str(result)
     tables, _ = demo_tables(n_parties=2)

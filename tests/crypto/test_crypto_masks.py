@@ -325,3 +325,21 @@ def test_seeds_are_not_the_keys_of_the_masks():
 def test_bad_keys_of_seeds(change, match):
     with pytest.raises(ProtocolError, match=match):
         seed_of(**change)
+
+
+def test_many_parties_have_masks_with_64_others_that_their_keys_choose():
+    names = [f"p{index:02d}" for index in range(70)]
+    parties = maskers(*names)
+    assert all("n_peers=64," in repr(masker) for masker in parties.values())
+    terms = [mask_of(masker, 0, n=50) for masker in parties.values()]
+    assert not unmask_sum(terms).any()
+    # No term is open to fewer than its 64 peers, and with them it is.
+    public = fixed_keys(*names)[1]
+    peers = {name: masks._neighbours(name, public, NONCE) for name in names}
+    assert all(name in peers[peer] for name in names for peer in peers[name])
+    assert all(len(set(peers[name]) - {name}) == 64 for name in names)
+    others = {name: masks._neighbours(name, public, NONCE[::-1]) for name in names}
+    assert sum(peers[name] != others[name] for name in names) > 35
+    keys = {**public, "p00": generate_keypair()[1]}
+    assert sum(peers[n] != masks._neighbours(n, keys, NONCE) for n in names) > 35
+    assert len(masks._neighbours("p00", dict(list(public.items())[:65]), NONCE)) == 64

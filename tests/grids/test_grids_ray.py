@@ -348,3 +348,44 @@ def test_a_negative_number_of_gpus_is_refused():
 
     with pytest.raises(ConfigError, match="num_gpus must be 0 or more, got -1"):
         RayGrid(memory_app(Party), [{"party": "a"}], {}, num_gpus=-1)
+
+
+@pytest.mark.ray
+def test_parties_on_three_hosts_of_a_cluster_give_the_same_bits():
+    """Three raylets, each with an object store of its own, as three hosts have."""
+    done = run_beside_a_stale_file("""
+        import os
+        import numpy as np, pandas as pd, ray
+        from ray.cluster_utils import Cluster
+        cluster = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        for _ in range(2):
+            cluster.add_node(num_cpus=1)
+        os.environ["RAY_ADDRESS"] = cluster.address
+        from flwr_vertical import (
+            Federation, MemoryStorage, Party, RayGrid, Table, memory_app, simulate, step)
+        from strategies.fknn import FKNN
+        rng = np.random.default_rng(0)
+        values = rng.normal(size=(60, 6))
+        values[rng.random(values.shape) < 0.05] = np.nan
+        tables = {f"p{k}": pd.DataFrame(values[:, 2 * k : 2 * k + 2], columns=["u", "v"])
+                  for k in range(3)}
+        class Where(Party):
+            @step
+            def host(self):
+                import ray
+                return {"host": ray.get_runtime_context().get_node_id()}
+        nodes = [{"party": name} for name in tables]
+        own = {name: Table.of(frame) for name, frame in tables.items()}
+        with RayGrid(memory_app(Where), nodes, own) as grid:
+            federation = Federation(grid)
+            federation.open()
+            assert len({reply["host"] for reply in federation.call("host").values()}) == 3
+        one, two = (simulate(FKNN(), tables, seed=1, progress=False, **engine)
+                    for engine in ({}, {"engine": "ray"}))
+        for name in tables:
+            pd.testing.assert_frame_equal(one.tables[name], two.tables[name], check_exact=True)
+        print("the same")
+        cluster.shutdown()
+    """)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip().endswith("the same")

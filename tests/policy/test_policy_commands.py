@@ -65,7 +65,7 @@ def test_what_a_run_needs_is_enough_for_it(capsys):
     told = capsys.readouterr().out.partition("node config:\n")[2].partition("node config:\n")[2]
     lines = [line.strip() for line in told.splitlines()]
     assert lines == [
-        "policy.alignments='private-id,blind-rsa,plain'",
+        "policy.alignments='private-id,kkrt,blind-rsa,plain'",
         "policy.aggregations='masked,ckks,plain'",
         "policy.max-epsilon=3",
     ]

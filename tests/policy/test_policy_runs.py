@@ -104,7 +104,7 @@ def test_a_run_whose_every_request_is_allowed_takes_place(home):
     needed = Result.load(home / "results" / "server" / "test").needed_keys
     assert needed["bank"] == needed["court"] == {
         "policy.aggregations": "masked,ckks,plain",
-        "policy.alignments": "private-id,blind-rsa,plain",
+        "policy.alignments": "private-id,kkrt,blind-rsa,plain",
         "policy.exchanges": "distances",
     }  # fmt: skip
 

@@ -334,7 +334,7 @@ def test_a_party_that_does_not_answer_in_time_is_named(n_late):
             assert 0.25 < time.monotonic() - started < 5
             assert (caught.value.party, caught.value.step) == ("p2", "sleep")
             assert "no answer within 0.3 s" in caught.value.cause
-            assert ("(the same round failed for ['p3'])" in caught.value.cause) == (n_late == 2)
+            assert ("(the same round failed for p3)" in caught.value.cause) == (n_late == 2)
     finally:
         release.set()
 

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -28,6 +29,7 @@ SAMPLE = 250
 CHANNEL_SECONDS, MESSAGE_SECONDS = 0.0025, 5.0
 """What a round takes beside its work: over a channel, and by Flower's messages on real nodes."""
 _START_SECONDS = 60.0
+_COSTS = "rounds", "traffic", "seconds", "memory"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Trial:
     rounds: float | None = None
     traffic: float | None = None
     seconds: float | None = None
+    memory: float = 0.0  # Bytes, of all parties and the server in one process; 0: not known
     # Samples of the larger trial run; 0 if all samples took part, and nothing is scaled
     scaled_from: int = 0
     named: bool = True  # Whether the user asked for this strategy by name
@@ -60,12 +63,16 @@ class Trial:
         about = "" if not self.scaled_from else "about "
         cost = (
             f"{about}{_round_text(self.rounds, bool(self.scaled_from))} rounds, "
-            f"{human_bytes(self.traffic)} of traffic, {human_seconds(self.seconds)} of work here; "
+            f"{human_bytes(self.traffic)} of traffic, {human_seconds(self.seconds)} of work here"
+            f"{self._memory_text()}; "
             f"with the network {human_seconds(self.seconds + self.rounds * CHANNEL_SECONDS)} over "
             f"channels, {human_seconds(self.seconds + self.rounds * MESSAGE_SECONDS)} by Flower's "
             "messages"
         )
         return f"{cost} ({self.note})" if self.note else cost
+
+    def _memory_text(self) -> str:
+        return f" with {human_bytes(self.memory)} of memory for all" if self.memory else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
@@ -75,6 +82,7 @@ class Trial:
             "rounds": self.rounds,
             "traffic_bytes": self.traffic,
             "seconds": self.seconds,
+            "memory_bytes": self.memory or None,
             "scaled_from": self.scaled_from,
             "note": self.note,
         }
@@ -123,15 +131,12 @@ def try_strategy(
     if len(runs) < 2:
         return Trial(name, named=named, note=f"{late}, nor on {2 * SAMPLE:,}")
     factor = len(ids) / (2 * SAMPLE)
-    rounds, traffic, seconds = (
-        scaled(runs[0][key], runs[1][key], factor) for key in ("rounds", "traffic", "seconds")
-    )
+    small, large = runs
+    costs: dict[str, Any] = {key: scaled(small[key], large[key], factor) for key in _COSTS}
     said = f"rough: scaled from {SAMPLE:,} and {2 * SAMPLE:,} of {len(ids):,} samples"
     return Trial(
         name,
-        rounds=rounds,
-        traffic=traffic,
-        seconds=seconds,
+        **costs,
         scaled_from=2 * SAMPLE,
         named=named,
         note=f"{note}; {said}" if note else said,
@@ -207,16 +212,18 @@ def _serve(pipe: Connection) -> None:
     warnings.simplefilter("ignore")
     import flwr_vertical.simulation  # noqa: F401 (what takes time to import is not counted)
 
+    before = _most_held()
     pipe.send("ready")
     while True:
         try:
             task = pipe.recv()
         except EOFError:
             return
-        pipe.send(_run_one(**task))
+        pipe.send(_run_one(before, **task))
 
 
 def _run_one(
+    before: float,
     name: str,
     settings: Mapping[str, Any],
     tables: Mapping[str, pd.DataFrame],
@@ -241,4 +248,14 @@ def _run_one(
         "rounds": float(ledger.rounds),
         "traffic": float(ledger.bytes_up + ledger.bytes_down),
         "seconds": time.perf_counter() - started,
+        "memory": _most_held() - before,
     }
+
+
+def _most_held() -> float:
+    """Return the most memory that this process has held, in bytes; 0 where nobody says."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0.0
+    return 1024.0 * int(status.partition("VmHWM:")[2].split()[0])
