@@ -1,18 +1,25 @@
-"""FKNN against scikit-learn's KNNImputer, and CKKS on the motor data.
+"""FKNN against scikit-learn's KNNImputer, a million rows, what drawn donors cost, and CKKS.
 
-    python benchmarks/fknn.py            # the whole: about a minute
+    python benchmarks/fknn.py            # the whole: about ten minutes
     python benchmarks/fknn.py --quick    # small sizes, for CI
 
 Times are taken side by side in one process: in each repetition every contestant runs once, and
 the ratios are formed within the repetition; the median is printed. Peak memory is that of a
 fresh process that runs one contestant.
+
+The million rows run in a process of its own, with all nodes in it and plain alignment, whose time
+`alignment.py` measures. What drawn donors cost is the error of hidden cells over that with all
+donors, by plain nearest neighbours with FKNN's distance: of generated tables of a million rows,
+and of real tables, which are smaller, by the share of their rows.
 """
 
 import statistics
+from time import process_time
 
 import numpy as np
 import pandas as pd
 from common import alone, command_line, machine_line, peak_gib, seconds_of
+from sklearn import datasets
 from sklearn.impute import KNNImputer
 
 from flwr_vertical import simulate
@@ -21,13 +28,15 @@ from simulations.data import Sources, load_motor
 from strategies.fknn import FKNN
 
 CONTESTANTS = ("knn-imputer", "plain", "masked")
+MILLION = "million"
+MOST = FKNN().max_donors
 
 
-def make_table(n_rows: int, n_columns: int = 16) -> pd.DataFrame:
-    """Correlated normal columns; every tenth row lacks three cells."""
+def make_table(n_rows: int, n_columns: int = 16, every: int = 10) -> pd.DataFrame:
+    """Correlated normal columns; one of `every` rows lacks three cells."""
     rng = np.random.default_rng(0)
     values = rng.normal(size=(n_rows, n_columns)) @ rng.normal(size=(n_columns, n_columns))
-    for row in rng.choice(n_rows, n_rows // 10, replace=False):
+    for row in rng.choice(n_rows, n_rows // every, replace=False):
         values[row, rng.choice(n_columns, 3, replace=False)] = np.nan
     return pd.DataFrame(values, columns=[f"x{j}" for j in range(n_columns)])
 
@@ -58,12 +67,105 @@ def compare(n_rows: int, repetitions: int, quick: bool) -> None:
         median = statistics.median(s[name] for s in seconds)
         peak = float(alone(__file__, name, quick).split()[-1])
         print(f"{name:<12} median {median:6.2f} s   peak {peak:.2f} GiB")
-    for over, under, target in (("masked", "plain", 2.0), ("plain", "knn-imputer", 1.0)):
+    for over, under, target in (("masked", "plain", 2.0), ("masked", "knn-imputer", 0.25)):
         ratios = sorted(s[over] / s[under] for s in seconds)
         print(
             f"{over} / {under}: median {statistics.median(ratios):.2f} "
             f"({ratios[0]:.2f} to {ratios[-1]:.2f}), target at most {target}"
         )
+
+
+def run_million(n_rows: int) -> None:
+    """Impute 1 % of many rows with the default settings; print seconds and this process's peak."""
+    table = make_table(n_rows, every=100)
+    parties = {"a": table.iloc[:, :8], "b": table.iloc[:, 8:]}
+    del table
+    tables = peak_gib()
+    seconds = seconds_of(lambda: simulate(FKNN(), parties, alignment="plain", progress=False))
+    print(
+        f"{n_rows} rows x 16 columns, 2 parties, 1 % of rows incomplete, masked, at most {MOST} "
+        f"donors: {seconds:.0f} s, target 120 ({process_time():.0f} s of processors); peak of the "
+        f"process with both parties and the server {peak_gib():.2f} GiB, target 4 ({tables:.2f} "
+        "with the tables alone)"
+    )
+
+
+def generated(kind: str, n_rows: int, n_columns: int = 16) -> np.ndarray:
+    """Return rows of one kind: how fast the error falls with donors depends on it."""
+    rng = np.random.default_rng(1)
+    if kind == "normal":  # as many directions as columns
+        return rng.normal(size=(n_rows, n_columns)) @ rng.normal(size=(n_columns, n_columns))
+    if kind == "4 factors":
+        factors = rng.normal(size=(n_rows, 4)) @ rng.normal(size=(4, n_columns))
+        return factors + 0.5 * rng.normal(size=(n_rows, n_columns))
+    if kind == "20 clusters":
+        centres = 1.5 * rng.normal(size=(20, n_columns))
+        spread = 0.5 * rng.normal(size=(n_rows, n_columns))
+        return centres[rng.integers(20, size=n_rows)] + spread
+    curved = np.sin(rng.normal(size=(n_rows, 3)) @ rng.normal(size=(3, n_columns)))
+    return curved + 0.3 * rng.normal(size=(n_rows, n_columns))
+
+
+def real_tables() -> dict[str, np.ndarray]:
+    """Return the numeric columns of scikit-learn's tables, and of the data folder if it is set."""
+    names = ("diabetes", "wine", "breast_cancer", "digits")
+    tables = {name: getattr(datasets, f"load_{name}")().data for name in names}
+    files = ("letter/letter_recognition.csv", "bank/bank_full.csv", "motor/motor_hetero_host.csv")
+    for name in files:
+        if path := Sources.find().found(name):
+            frame = pd.read_csv(path).select_dtypes("number")
+            tables[path.parent.name] = frame.to_numpy(dtype=float)
+    return tables
+
+
+def errors_by_donors(values: np.ndarray, sizes: list[int], n_asked: int, seed: int) -> np.ndarray:
+    """RMSE of three hidden cells of `n_asked` rows, imputed from so many of the other rows."""
+    rng = np.random.default_rng(seed)
+    values = values[:, values.std(axis=0) > 0]
+    values = ((values - values.mean(axis=0)) / values.std(axis=0)).astype(np.float32)
+    values = values[rng.permutation(len(values))]
+    asked, donors = values[:n_asked], values[n_asked:]
+    seen = np.ones(asked.shape, dtype=np.float32)
+    np.put_along_axis(seen, np.argsort(rng.random(asked.shape), axis=1)[:, :3], 0.0, axis=1)
+    left = np.hstack([seen, -2 * seen * asked])
+    nearest = np.zeros((n_asked, 0), dtype=np.int64)
+    apart = np.zeros((n_asked, 0), dtype=np.float32)
+    errors, done = [], 0
+    for size in sizes:
+        for start in range(done, size, 4096):
+            part = donors[start : min(start + 4096, size)]
+            both = np.hstack([apart, left @ np.hstack([part**2, part]).T])
+            rows = np.tile(np.arange(start, start + len(part)), (n_asked, 1))
+            chosen = np.argpartition(both, 4, axis=1)[:, :5]
+            apart = np.take_along_axis(both, chosen, axis=1)
+            nearest = np.take_along_axis(np.hstack([nearest, rows]), chosen, axis=1)
+        done = size
+        imputed = donors[nearest].mean(axis=1)
+        errors.append(np.sqrt(((imputed - asked)[seen == 0] ** 2).mean()))
+    return np.array(errors)
+
+
+def cost_of_drawing(n_rows: int) -> None:
+    """Print errors with drawn donors over those with all: of generated and of real tables."""
+    n_asked = min(1000, n_rows // 10)
+    most = min(MOST, n_rows // 4)
+    sizes = [most // 8, most // 4, most // 2, most, 2 * most, n_rows]
+    heading = "".join(f"{size:>10}" for size in sizes)
+    print(f"\nRMSE over that with all donors, {n_rows} generated rows, donors:\n{'':<14}{heading}")
+    for kind in ("normal", "4 factors", "20 clusters", "curved"):
+        errors = errors_by_donors(generated(kind, n_rows + n_asked), sizes, n_asked, 0)
+        print(f"{kind:<14}" + "".join(f"{error / errors[-1]:>10.3f}" for error in errors))
+    shares = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+    heading = "".join(f"{share:>10.0%}" for share in shares)
+    print(f"\nReal tables, share of the rows that donate:\n{'':<14}{heading}")
+    for name, values in real_tables().items():
+        n_asked = min(1000, len(values) // 5)
+        n_donors = len(values) - n_asked
+        sizes = [max(5, int(share * n_donors)) for share in shares]
+        several = max(1, 4000 // n_asked)
+        total = sum(errors_by_donors(values, sizes, n_asked, seed) for seed in range(several))
+        row = "".join(f"{error / total[-1]:>10.3f}" for error in total)
+        print(f"{name:<14}{row}   {len(values)} rows x {values.shape[1]}")
 
 
 def ckks_on_motor(tables: dict[str, pd.DataFrame], rate: float) -> None:
@@ -85,12 +187,18 @@ def main() -> None:
     """Parse the command line and run."""
     options = command_line(__doc__).parse_args()
     n_rows = 2_000 if options.quick else 20_000
+    many = 20_000 if options.quick else 1_000_000
+    if options.only == MILLION:
+        run_million(many)
+        return
     if options.only:
         run(options.only, make_table(n_rows))
         print(peak_gib())
         return
     print(machine_line() + "\n")
     compare(n_rows, 2 if options.quick else 5, options.quick)
+    print("\n" + alone(__file__, MILLION, options.quick).strip())
+    cost_of_drawing(many)
     try:
         motor = load_motor(Sources.find()).parties
     except DataError as error:

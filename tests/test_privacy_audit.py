@@ -133,7 +133,9 @@ def true_terms(run, party, places, units):
     features = make_features(aligned, kinds, [0] * len(kinds), False, np.ones(N, dtype=bool))
     order = secret_order(run.seed, N)
     weighting = run.result.settings["weighting"]
-    distance, weight = party_terms(*squared_distances(features, order[places], order), weighting)
+    distance, weight = party_terms(
+        *squared_distances(features, order[places], features.donors(order)), weighting
+    )
     distance[np.arange(len(places)), places] = weight[np.arange(len(places)), places] = 0
     terms = len(NAMES) if party == NAMES[0] else 0
     blinding = Blinding(run.seed, N, N, Units(units[0], units[2], units[1]), terms)
@@ -325,7 +327,7 @@ def test_the_arbiter_releases_ranks_and_no_distance(runs, weights):
     assert names == {"neighbours", "ranks", "counts", "short"} | weighted
 
 
-SETTINGS = {"n_neighbors", "weighting", "weights", "standardize", "complete_blocks"}
+SETTINGS = {"n_neighbors", "weighting", "weights", "standardize", "complete_blocks", "max_donors"}
 PAIR_KEYS = {"nonce", "names", "publics", "identities", "signatures"}
 KEYS = {
     "plain": set(),
@@ -354,7 +356,7 @@ def test_parties_get_what_the_disclosure_table_says(runs, mode, weights):
         "pair_key updates": {"positions", "n_samples", "ids"},
         "seal_group_seed": PAIR_KEYS,
         "prepare": SETTINGS | PAIR_KEYS | {"owner", "sealed"},
-        "impute": {"rows", "units", "split", "n_listed"} | ranked,
+        "impute": {"rows", "units", "split", "n_listed", "planned"} | ranked,
         "finish": {"units"},
     }
     # Only the party that lacks samples gets the IDs of all.

@@ -37,6 +37,8 @@ HALF, WEIGHT_BITS = 2.0**LOW_BITS, 49
 """The halves are below this; weights have at most so many bits, which factors of 52 bits reach."""
 
 _SPARE = 12  # bits of 64 that a factor does not need: they fill the low bits of large terms
+_SPARE_BITS = np.uint64(2**_SPARE - 1)
+_PART = 1 << 13  # donors at a time: what is computed of them stays in the cache
 _HEAD = 2  # numbers of 64 bits for scale and shift
 _ONE = np.uint64(0x3FF0000000000000)  # the bits of 1.0, whose mantissa is 0
 _EXACT = np.uint64(0x4330000000000000)  # the bits of 2^52
@@ -65,7 +67,6 @@ class Blinding:
         self, seed: bytes, n_samples: int, n_donors: int, units: Units, n_terms: int
     ) -> None:
         self._n_donors, self._units = n_donors, units
-        self._work = np.empty(n_donors)
         self._lowest = np.uint64(lowest(n_terms) + 1) if n_terms else None
         # Beyond 2^16 donors, too many would have the same key of 16 bits.
         self._key_bits = 16 if n_donors <= 1 << 16 else 32
@@ -90,32 +91,34 @@ class Blinding:
     ) -> npt.NDArray[np.intp]:
         """Blind this party's terms of one row.
 
-        Shapes: distance, weight (n_donors,): in the parties' own order of donors; distances are
-        overwritten; terms, weights (n_donors,): where the blinded distances and weights are
-        written, in the row's own order; returns (n_donors,): that order, as `order` returns it.
+        Shapes: distance, weight (n_donors,): in the parties' own order of donors; terms, weights
+        (n_donors,): where the blinded distances and weights are written, in the row's own order;
+        returns (n_donors,): that order, as `order` returns it.
         """
         numbers = self._stream.rows(place, place + 1)[0]
-        order, units, work = self._order(numbers), self._units, self._work
+        order, units = self._order(numbers), self._units
         scale, shift = _scale_and_shift(numbers)
-        bits = numbers[_HEAD : _HEAD + self._n_donors]
-        factors = _factors(bits, units.weight)
-        if units.shift is not None:
-            distance += np.multiply(weight, shift * 2.0**units.shift, out=work)
-        distance.take(order, out=work, mode="clip")
-        work *= factors
-        work *= scale * 2.0 ** (units.distance - units.weight)
-        np.copyto(terms, work, casting="unsafe")
-        np.multiply(weight.take(order), factors, out=work)
-        np.copyto(weights, work, casting="unsafe")
-        if self._lowest is not None:
-            spare = bits & np.uint64(2**_SPARE - 1)
-            spare *= self._lowest
-            spare >>= np.uint64(_SPARE)
-            low = spare.view(np.int64)
-            weights += low
+        shift = 0.0 if units.shift is None else shift * 2.0**units.shift
+        scale *= 2.0**-units.weight
+        for start in range(0, self._n_donors, _PART):
+            part = slice(start, min(start + _PART, self._n_donors))
+            bits = numbers[_HEAD:][part]
+            factors = _factors(bits, units.weight)
+            own = weight.take(order[part]).astype(np.float64)
+            work = distance.take(order[part])
             if units.shift is not None:
-                terms += low
-                terms += _dither(bits, factors, scale * 2.0**-units.weight)
+                work += own * shift
+            work *= factors
+            work *= scale * 2.0**units.distance
+            np.copyto(terms[part], work, casting="unsafe")
+            own *= factors
+            np.copyto(weights[part], own, casting="unsafe")
+            if self._lowest is not None:
+                low = ((bits & _SPARE_BITS) * self._lowest >> np.uint64(_SPARE)).view(np.int64)
+                weights[part] += low
+                if units.shift is not None:
+                    terms[part] += low
+                    terms[part] += _dither(bits, factors, scale)
         return order
 
     def _order(self, numbers: Bits) -> npt.NDArray[np.intp]:
@@ -162,7 +165,7 @@ def _dither(bits: Bits, factors: Array, scale: float) -> Integers:
 
     Where factor and scale are largest, terms have up to 63 bits, of which 53 are held.
     """
-    spare = bits & np.uint64(2**_SPARE - 1)
+    spare = bits & _SPARE_BITS
     spare |= _EXACT
     low = spare.view(np.float64)
     low -= 2.0**52

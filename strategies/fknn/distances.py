@@ -18,15 +18,23 @@ from strategies.fknn.blinding import FACTOR_BITS, SCALE_BITS, WEIGHT_BITS, Units
 
 
 @dataclass(frozen=True)
-class DistanceFeatures:
-    """A party's columns, laid out so that a block of distances is one matrix product.
+class Donors:
+    """The right factors of the products that make distances from some samples."""
 
-    ``sum_j m_pj m_qj (x_pj - x_qj)^2 = [z^2, m, -2 z]_p . [m, z^2, z]_q`` with ``z = m x``.
+    right: Array  # (3 * n_features, n_donors)
+    observed: npt.NDArray[np.float32]  # (n_columns, n_donors): 1 where a cell is observed
+
+
+@dataclass(frozen=True)
+class DistanceFeatures:
+    """A party's columns, of which a block of distances is made by one matrix product.
+
+    ``sum_j m_pj m_qj (x_pj - x_qj)^2 = [z^2, m, -2 z]_p . [m, z^2, z]_q`` with ``z = m x``. The
+    factors are laid out for the samples that are compared, not for the whole table.
     """
 
-    left: Array  # (n_samples, 3 * n_features): the two factors
-    right: Array  # (n_samples, 3 * n_features): the two factors
-    observed: npt.NDArray[np.float32]  # (n_samples, n_columns): 1 where a cell is observed
+    values: Array  # (n_samples, n_features): 0 where a cell is missing
+    observed: npt.NDArray[np.bool_]  # (n_samples, n_columns)
     column_of: tuple[int, ...]  # The column of each feature
 
     @property
@@ -36,14 +44,25 @@ class DistanceFeatures:
 
     def known_values(self, feature: int) -> Array:
         """Return a feature's values where they are known."""
-        known = self.right[:, feature] > 0
-        values: Array = self.right[known, 2 * self.n_features + feature]
-        return values
+        known: Array = self.values[self.observed[:, self.column_of[feature]], feature]
+        return known
 
     @property
     def n_columns(self) -> int:
         """Number of columns."""
         return int(self.observed.shape[1])
+
+    def left(self, rows: npt.NDArray[np.int64]) -> Array:
+        """Return the left factors of some rows, array of shape (n_rows, 3 * n_features)."""
+        z, m = self.values[rows], self.observed[rows][:, self.column_of]
+        return np.hstack([z * z, m, -2.0 * z])
+
+    def donors(self, rows: npt.NDArray[np.int64] | None = None) -> Donors:
+        """Lay out some samples as donors; None for all."""
+        chosen = slice(None) if rows is None else rows
+        z, observed = self.values[chosen], self.observed[chosen]
+        right = np.vstack([observed.T[list(self.column_of)], (z * z).T, z.T])
+        return Donors(right, observed.T.astype(np.float32, order="C"))
 
 
 def make_features(
@@ -58,7 +77,7 @@ def make_features(
     Shapes: codes (n_samples, n_columns): values or level numbers, NaN = missing; fit_rows
     (n_samples,): rows from which mean and standard deviation are taken.
     """
-    values, masks, column_of = [], [], []
+    values, column_of = [], []
     for j, kind in enumerate(kinds):
         column = codes[:, j]
         known = ~np.isnan(column)
@@ -66,7 +85,6 @@ def make_features(
             # Two different levels differ in two indicators, each 1/sqrt(2): distance 1.
             for level in range(n_levels[j]):
                 values.append((column == level) * np.sqrt(0.5))
-                masks.append(known)
                 column_of.append(j)
             continue
         if is_numeric(kind):
@@ -83,37 +101,25 @@ def make_features(
         elif kind is Kind.ORDINAL:
             column = column / max(n_levels[j] - 1, 1)
         values.append(np.where(known, column, 0.0))
-        masks.append(known)
         column_of.append(j)
-    z = np.column_stack(values)
-    m = np.column_stack(masks).astype(np.float64)
-    with np.errstate(over="ignore"):
-        squares = z * z
-    return DistanceFeatures(
-        left=np.hstack([squares, m, -2.0 * z]),
-        right=np.hstack([m, squares, z]),
-        observed=(~np.isnan(codes)).astype(np.float32),
-        column_of=tuple(column_of),
-    )
+    return DistanceFeatures(np.column_stack(values), ~np.isnan(codes), tuple(column_of))
 
 
 def squared_distances(
-    features: DistanceFeatures, rows: npt.NDArray[np.int64], donors: npt.NDArray[np.int64] | None
+    features: DistanceFeatures, rows: npt.NDArray[np.int64], donors: Donors
 ) -> tuple[Array, npt.NDArray[np.uint16]]:
     """Sum of squared differences over shared columns, and how many are shared.
 
-    Shapes: rows (n_rows,): samples to be imputed; donors (n_donors,): samples to compare with;
-    None for all; returns (n_rows, n_donors): never negative; 0 where nothing is shared; returns
-    (n_rows, n_donors): number of columns observed in both samples.
+    Shapes: rows (n_rows,): samples to be imputed; donors: samples to compare with; returns
+    (n_rows, n_donors): never negative; 0 where nothing is shared; returns (n_rows, n_donors):
+    number of columns observed in both samples.
     """
-    right = features.right if donors is None else features.right[donors]
-    observed = features.observed if donors is None else features.observed[donors]
-    sums = features.left[rows] @ right.T
+    sums = features.left(rows) @ donors.right
     # Cancellation leaves a little of what should be 0, as between equal samples.
-    tiny = sums.max(axis=1, keepdims=True, initial=0.0) * (right.shape[1] * 2.0**-50)
+    tiny = sums.max(axis=1, keepdims=True, initial=0.0) * (len(donors.right) * 2.0**-50)
     sums[sums < tiny] = 0.0
-    shared = (features.observed[rows] @ observed.T).astype(np.uint16)
-    return sums, shared
+    shared = features.observed[rows].astype(np.float32) @ donors.observed
+    return sums, shared.astype(np.uint16)
 
 
 def party_terms(

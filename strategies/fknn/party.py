@@ -19,6 +19,7 @@ from strategies.common.imputing_party import ImputingParty
 from strategies.fknn.blinding import Blinding, Units, halves, secret_order
 from strategies.fknn.distances import (
     DistanceFeatures,
+    Donors,
     check_units,
     magnitude,
     make_features,
@@ -54,6 +55,7 @@ class FKNNParty(ImputingParty):
         weights: Annotated[str, Is("weights")],
         standardize: Annotated[bool, Is("standardize")],
         complete_blocks: Annotated[bool, Is("complete_blocks")],
+        max_donors: Annotated[int, Is("max_donors")],
         owner: str,
         sealed: Annotated[bytes, OWN],
         **keys: Unpack[PairKeyFields],
@@ -66,7 +68,9 @@ class FKNNParty(ImputingParty):
         """
         if weights == "distance":
             self.open_exchange("distances", "distances of each sample, but for one factor")
-        settings = f"{n_neighbors} {weighting} {weights} {standardize} {complete_blocks}"
+        settings = (
+            f"{n_neighbors} {weighting} {weights} {standardize} {complete_blocks} {max_donors}"
+        )
         if self.state.get(_SETTINGS, settings) != settings:
             # The same blinding of two kinds of distances would show it.
             raise ProtocolError(
@@ -79,9 +83,15 @@ class FKNNParty(ImputingParty):
         self.state["shifted"] = weights != "distance"
         self.state["standardize"] = standardize
         self.state["complete_blocks"] = complete_blocks
+        self.state["max_donors"] = max_donors
         self.state[_ALONE] = len(keys["names"]) == 1
         self.state["terms"] = len(keys["names"]) if owner == self.name else 0
         self.group_key.take(owner, sealed, keys)
+        if max_donors < n_neighbors:
+            raise ProtocolError(
+                f"max_donors = {max_donors} is below n_neighbors = {n_neighbors}; compare rows "
+                "with more donors, or impute from fewer"
+            )
         donor = self.is_donor
         missing = self.missing_cells(complete_blocks)
         for j, name in enumerate(self.table.columns):
@@ -114,6 +124,7 @@ class FKNNParty(ImputingParty):
         donors: Annotated[Indices | None, DISTINCT, Within(0, "n_samples - 1")] = None,
         split: bool = False,
         n_listed: Annotated[int, Within(0, "2 * n_neighbors + 2")] = 0,
+        planned: Annotated[Indices | None, DISTINCT, Within(0, "n_samples - 1")] = None,
         done: Annotated[Indices | None, DISTINCT, Within(0, "n_samples - 1")] = None,
         neighbours: Annotated[Numbers | None, Within(0, "n_samples - 1")] = None,
         ranks: Annotated[Numbers | None, Shape("neighbours"), Within(0, "n_samples - 1")] = None,
@@ -129,7 +140,8 @@ class FKNNParty(ImputingParty):
         Message: rows (n_rows,): places of the rows of the next block, empty at the end; units: see
         `Units`; two numbers if none is shifted; donors (n_donors,): places of the donors, if not
         all rows are; split: whether distances travel in two halves, as ciphertexts need; n_listed:
-        how many donors will be listed, beside those at the same distance as the last; done
+        how many donors will be listed, beside those at the same distance as the last; planned
+        (n_planned,): places of all rows that will be asked for, in the first message; done
         (n_done,): places of the rows of the previous block; neighbours, ranks, weights (n_listed,):
         their ranked donors, by place in the row's own order, and relative weights; counts
         (n_done,): how many donors are listed of each row; width: how many donors count; shown: how
@@ -151,7 +163,9 @@ class FKNNParty(ImputingParty):
             complete = (np.asarray(counts) < shown) | (shown >= width)
             summands["short"] = self._fill(self._order[done], listed, relative, complete)
         if len(rows):
-            self._admit_ranks(np.asarray(rows), np.full(len(rows), n_listed))
+            # All rows at once: writing a large table's ledger for every block would take longest.
+            counted = np.asarray(rows if planned is None else np.union1d(rows, planned))
+            self._admit_ranks(counted, np.full(len(counted), n_listed))
             distance, weight = self._blinded(np.asarray(rows), agreed)
             if split:
                 summands["high"], summands["low"] = halves(distance)
@@ -173,14 +187,15 @@ class FKNNParty(ImputingParty):
         """
         self._keep_public(units, donors)
         self.group_key.erase_group_seed()
-        self.cache.pop("orders", None)
-        self.cache.pop("order", None)
+        for hidden in ("orders", "order", "donors", "donor factors"):
+            self.cache.pop(hidden, None)
         told = {
-            "cells_imputed": int(self._needed.sum()),
+            "cells_imputed": len(self._cells),
             "cells_with_fewer_donors": int(self.state.get("n_fewer", 0)),
             "cells_without_neighbour": int(self.state.get("n_fallback", 0)),
         }
-        filled = np.where(np.isnan(self.codes), self._imputed, self.codes)
+        filled = self.codes.copy()
+        filled.reshape(-1)[self._cells] = self._imputed
         return told | self.accuracy(self.write(filled, bool(self.state["complete_blocks"])))
 
     def _keep_public(self, units: list[int], donors: Indices | None) -> Units:
@@ -189,13 +204,13 @@ class FKNNParty(ImputingParty):
         Two answers for one row in other units, or about other donors, would show its blinding.
         """
         shifted = bool(self.state["shifted"])
-        told = [*units, *([] if donors is None else np.asarray(donors).tolist())]
+        told = np.array(units) if donors is None else np.concatenate([units, donors])
         agreed = Units(units[0], units[2] if shifted and len(units) > 2 else None, units[1])
         if _PUBLIC not in self.state:
             check_units(agreed, self._magnitude(), shifted, self.name)
             if donors is not None:
                 self.state["donors"] = np.sort(self._order[np.asarray(donors)])
-            self.state[_PUBLIC] = np.array(told, dtype=np.int64)
+            self.state[_PUBLIC] = told.astype(np.int64)
         if not np.array_equal(self.state[_PUBLIC], told):
             raise ProtocolError(
                 f"party {self.name!r}: units and donors cannot change within a run; two answers "
@@ -207,13 +222,16 @@ class FKNNParty(ImputingParty):
         self, rows: Indices, units: Units
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return this party's blinded distances and weights, by place in each row's own order."""
-        aligned, donors = self._order[rows], self._donors
+        aligned = self._order[rows]
+        if "donor factors" not in self.cache:
+            column = np.full(self.n_samples, -1)
+            column[self._donors] = np.arange(len(self._donors))
+            self.cache["donor factors"] = self._features.donors(self._donors), column
+        factors: tuple[Donors, Indices] = self.cache["donor factors"]
         distance, weight = party_terms(
-            *squared_distances(self._features, aligned, donors), self.state["weighting"]
+            *squared_distances(self._features, aligned, factors[0]), self.state["weighting"]
         )
-        column = np.full(self.n_samples, -1)
-        column[donors] = np.arange(len(donors))
-        own = column[aligned]
+        own = factors[1][aligned]
         inside = np.flatnonzero(own >= 0)
         distance[inside, own[inside]], weight[inside, own[inside]] = 0.0, 0  # no donor to itself
         blinding = self._blinding(units)
@@ -236,10 +254,13 @@ class FKNNParty(ImputingParty):
         """
         if self.state[_ALONE] or not self.state["shifted"]:  # nobody else, or counted as a whole
             return
-        lengths = self.state.get(_LISTED, np.zeros(self.n_samples, dtype=np.int64)).copy()
+        lengths = self.state.get(_LISTED, np.zeros(self.n_samples, dtype=np.int64))
         longer = counts - lengths[rows]
+        if not (longer > 0).any():
+            return
         for n_more in np.unique(longer[longer > 0]).tolist():
             self._admit_more(rows[longer == n_more], n_more)
+        lengths = lengths.copy()
         lengths[rows] = np.maximum(lengths[rows], counts)
         self.state[_LISTED] = lengths
 
@@ -292,8 +313,10 @@ class FKNNParty(ImputingParty):
             donors = slice(None) if self._donor_rows is None else self._donor_rows
             self.cache["fallback"] = fill_values(self.codes[donors], self.table.kinds)
         fallback = self.cache["fallback"]
-        for j, kind in enumerate(kinds):
-            here = np.flatnonzero(still_open[rows, j])
+        for j, kind in enumerate(kinds if len(self._cells) else ()):
+            cells = rows * len(kinds) + j
+            at = np.minimum(np.searchsorted(self._cells, cells), len(self._cells) - 1)
+            here = np.flatnonzero((self._cells[at] == cells) & still_open[at])
             if not len(here):
                 continue
             values, used = impute_column(
@@ -306,8 +329,8 @@ class FKNNParty(ImputingParty):
             settled = (used >= self.state["n_neighbors"]) | complete[here]
             unknown = settled & (used == 0)
             values = np.where(unknown, fallback[j], values)
-            imputed[rows[here[settled]], j] = values[settled]
-            still_open[rows[here[settled]], j] = False
+            imputed[at[here[settled]]] = values[settled]
+            still_open[at[here[settled]]] = False
             short[here[~settled]] = True
             fewer = settled & ~unknown & (used < self.state["n_neighbors"])
             for name, cells in (("n_fallback", unknown), ("n_fewer", fewer)):
@@ -316,24 +339,25 @@ class FKNNParty(ImputingParty):
         return short.view(np.uint8)
 
     @property
-    def _needed(self) -> npt.NDArray[np.bool_]:
-        """Cells to impute, array of shape (n_samples, n_columns)."""
-        if "needed" not in self.cache:
-            self.cache["needed"] = self.missing_cells(bool(self.state["complete_blocks"]))
-        needed: npt.NDArray[np.bool_] = self.cache["needed"]
-        return needed
+    def _cells(self) -> Indices:
+        """Cells to impute, as ``row * n_columns + column``, in ascending order."""
+        if "cells" not in self.cache:
+            needed = self.missing_cells(bool(self.state["complete_blocks"]))
+            self.cache["cells"] = np.flatnonzero(needed)
+        cells: Indices = self.cache["cells"]
+        return cells
 
     @property
     def _open(self) -> npt.NDArray[np.bool_]:
-        opened: npt.NDArray[np.bool_] = self.state.get("open", self._needed)
+        opened: npt.NDArray[np.bool_] = self.state.get("open", np.ones(len(self._cells), bool))
         return opened
 
     @property
     def _imputed(self) -> npt.NDArray[np.float64]:
-        if "imputed" in self.state:
-            imputed: npt.NDArray[np.float64] = self.state["imputed"]
-            return imputed
-        return np.full(self.codes.shape, np.nan)
+        imputed: npt.NDArray[np.float64] = self.state.get(
+            "imputed", np.full(len(self._cells), np.nan)
+        )
+        return imputed
 
     @property
     def _order(self) -> Indices:
@@ -345,10 +369,13 @@ class FKNNParty(ImputingParty):
 
     @property
     def _donors(self) -> Indices:
-        """Aligned rows of the donors, in the secret order."""
-        if self._donor_rows is None:
-            return self._order
-        return self._order[np.isin(self._order, self._donor_rows)]
+        """Aligned rows of the donors: the first that there may be in the secret order."""
+        if "donors" not in self.cache:
+            rows, order = self._donor_rows, self._order
+            offered = order if rows is None else order[np.isin(order, rows)]
+            self.cache["donors"] = offered[: self.state["max_donors"]]
+        donors: Indices = self.cache["donors"]
+        return donors
 
     @property
     def _donor_rows(self) -> Indices | None:

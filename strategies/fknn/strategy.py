@@ -74,6 +74,7 @@ class _Plan:
     donors: Indices
     all_donate: bool
     units: Units
+    n_donors: int  # How many of the donors rows are compared with
     n_ranked: int  # How many donors the server ranks of a row: the longest list
     n_shown: int  # How many of them are listed at first, since some lack the cell
 
@@ -135,9 +136,15 @@ class FKNN(Strategy):
         "columns count in the units given, as in the paper.",
     )
     complete_blocks: bool = setting(True, "Also impute samples of which a party has no row.")
+    max_donors: int = setting(
+        131_072,
+        "Most donors that rows are compared with: of more rows, so many are drawn at random, in "
+        "an order that only the parties know. Time grows with rows to impute times donors.",
+        at_least=1,
+    )
     block_pairs: int = setting(
         0,
-        "Pairs of row and donor in one round; 0 chooses 4,000,000 (500,000 in ``ckks`` mode). "
+        "Pairs of row and donor in one round; 0 chooses 2,000,000 (500,000 in ``ckks`` mode). "
         "Memory is about 60 bytes a pair and party.",
         at_least=0,
     )
@@ -226,8 +233,8 @@ class FKNN(Strategy):
     ) -> None:
         """Impute block after block; a block's ranked donors travel with the next one."""
         plan = self._prepare(federation, alignment.n_samples)
-        pairs = self.block_pairs or (500_000 if federation.aggregation == "ckks" else 4_000_000)
-        size = max(1, pairs // max(1, len(plan.donors)))
+        pairs = self.block_pairs or (500_000 if federation.aggregation == "ckks" else 2_000_000)
+        size = max(1, pairs // max(1, plan.n_donors))
         rows = plan.rows
         queue = deque(_Block(rows[i : i + size], plan.n_shown) for i in range(0, len(rows), size))
         reserve: list[_Block] = []
@@ -266,6 +273,7 @@ class FKNN(Strategy):
                 "weights": self.weights,
                 "standardize": self.standardize,
                 "complete_blocks": self.complete_blocks,
+                "max_donors": self.max_donors,
             },
             per_party=GroupKey(federation).arguments(),
             shapes={"needs": shape, "donor": shape, "magnitude": (3, N_EXPONENTS)},
@@ -282,12 +290,13 @@ class FKNN(Strategy):
             )
         if any(fitted.values()):
             needs &= ~donor
-        n_donors = int(donor.sum())
+        n_donors = min(int(donor.sum()), self.max_donors)
         return _Plan(
             np.flatnonzero(needs),
             np.flatnonzero(donor),
             not any(fitted.values()),
             units,
+            n_donors=n_donors,
             n_ranked=min(n_donors, 4 * self.n_neighbors + 20),
             n_shown=min(n_donors, 2 * self.n_neighbors + 2),
         )
@@ -304,7 +313,7 @@ class FKNN(Strategy):
             shapes["short"] = (len(ranked.rows),)
         if block is not None:
             names = ("high", "low", "weight") if split else ("distance", "weight")
-            shapes |= dict.fromkeys(names, (len(rows), len(plan.donors)))
+            shapes |= dict.fromkeys(names, (len(rows), plan.n_donors))
             if split:
                 scale = {"high": HALF, "low": HALF, "weight": 2.0**WEIGHT_BITS}
         rounding = float(parties + lowest(parties))
@@ -321,7 +330,7 @@ class FKNN(Strategy):
                 "split": split,
                 "n_listed": 0 if block is None else block.shown,
                 **plan.public,
-                **(ranked.arguments if ranked is not None else {}),
+                **({"planned": plan.rows} if ranked is None else ranked.arguments),
             },
             shapes=shapes,
             scale=scale,
@@ -342,8 +351,13 @@ class FKNN(Strategy):
             name: float(sum(values.get(name, 0) for values in public.values()))
             for name in ("cells_imputed", "cells_with_fewer_donors", "cells_without_neighbour")
         }
-        of = {"rows_imputed": float(len(plan.rows)), "donors": float(len(plan.donors))}
+        of = {"rows_imputed": float(len(plan.rows)), "donors": float(plan.n_donors)}
         result.metrics.update(cells | of)
+        if plan.n_donors < len(plan.donors):
+            result.notes.append(
+                f"rows were compared with {plan.n_donors} of {len(plan.donors)} donors, drawn at "
+                "random: a larger max_donors lowers errors and takes longer"
+            )
         if fewer := int(cells["cells_with_fewer_donors"]):
             result.notes.append(
                 f"{fewer} cells were imputed from fewer than {self.n_neighbors} donors: of the "
@@ -365,12 +379,7 @@ def _arguments(block: _Block, n_ranked: int) -> dict[str, Any]:
     row = np.repeat(np.arange(len(counts)), counts)
     told = {name: values[listed] for name, values in block.ranked.items() if name != "counts"}
     told["counts"] = np.bincount(row[listed], minlength=len(counts)).astype(counts.dtype)
-    return {
-        "done": block.rows,
-        "width": n_ranked,
-        "shown": block.shown,
-        **told,
-    }
+    return {"done": block.rows, "width": n_ranked, "shown": block.shown, **told}
 
 
 def _whole_lists(block: _Block, short: npt.NDArray[np.bool_], n_ranked: int) -> _Block:

@@ -45,7 +45,9 @@ def summed_distances(tables, weighting="party-mean", standardize=False):
     for name, (table, levels, codes) in parts.items():
         own = union.isin(tables[name].index)
         features = features_of(table, levels, codes, standardize, own)
-        distance, weight = party_terms(*squared_distances(features, rows, None), weighting)
+        distance, weight = party_terms(
+            *squared_distances(features, rows, features.donors()), weighting
+        )
         total += distance
         weights += weight
     return rows, total, weights

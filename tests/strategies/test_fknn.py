@@ -138,6 +138,12 @@ def test_more_neighbours_than_donors(mode):
     run(tables, strategy=FKNN(n_neighbors=3), aggregation=mode)
 
 
+def test_fewer_donors_than_neighbours_are_refused():
+    with pytest.raises(PartyError, match="max_donors = 3 is below n_neighbors = 4; compare rows"):
+        run(good(), strategy=FKNN(n_neighbors=4, max_donors=3))
+    run(good(), strategy=FKNN(n_neighbors=3, max_donors=3))
+
+
 def test_columns_that_need_nothing_may_have_few_donors():
     """Only a column with missing cells needs as many donors as are asked for."""
     tables = {name: table.dropna() for name, table in good().items()}

@@ -182,7 +182,7 @@ def test_distances_of_all_kinds_against_a_loop(standardize):
     codes, kinds, n_levels = mixed_codes()
     features = make_features(codes, kinds, n_levels, standardize, np.ones(30, dtype=bool))
     rows, donors = np.array([0, 5, 29]), np.array([1, 5, 7, 28])
-    sums, shared = squared_distances(features, rows, donors)
+    sums, shared = squared_distances(features, rows, features.donors(donors))
     if standardize:
         codes = codes.copy()
         codes[:, [0, 4]] /= np.nanstd(codes[:, [0, 4]], axis=0)
@@ -192,7 +192,7 @@ def test_distances_of_all_kinds_against_a_loop(standardize):
             assert sums[i, j] == pytest.approx(total, rel=1e-9, abs=1e-12)
             assert shared[i, j] == count
     assert features.n_columns == 5
-    everyone, _ = squared_distances(features, rows, None)
+    everyone, _ = squared_distances(features, rows, features.donors())
     np.testing.assert_allclose(everyone[:, donors], sums, rtol=1e-12, atol=1e-12)
 
 
@@ -202,13 +202,13 @@ def test_equal_samples_are_at_distance_zero():
     codes[:, 0] *= 1e6
     codes[100:] = codes[:100]
     features = make_features(codes, kinds, n_levels, True, np.ones(200, dtype=bool))
-    sums, _ = squared_distances(features, np.arange(100), None)
+    sums, _ = squared_distances(features, np.arange(100), features.donors())
     assert (sums[np.arange(100), np.arange(100, 200)] == 0).all()
     assert (sums >= 0).all()
     # Ten among millions is a difference.
     codes[100:, 0] += 10.0
     features = make_features(codes, kinds, n_levels, False, np.ones(200, dtype=bool))
-    sums, _ = squared_distances(features, np.arange(100), None)
+    sums, _ = squared_distances(features, np.arange(100), features.donors())
     seen = np.flatnonzero(~np.isnan(codes[:100, 0]))
     np.testing.assert_allclose(sums[seen, seen + 100], 100.0, rtol=0.01)
 
@@ -236,7 +236,7 @@ def test_the_units_use_the_range_and_never_leave_it(weighting, factor, n_parties
     other = np.zeros((3, N_EXPONENTS), dtype=np.int64)
     other[:, 1] = 1  # a party with tiny distances does not matter
     units = common_units(flags + other, n_parties, True)
-    sums, shared = squared_distances(features, np.arange(30), None)
+    sums, shared = squared_distances(features, np.arange(30), features.donors())
     distance, weight = party_terms(sums, shared, weighting)
     largest = (distance + 2.0**units.shift * weight).max() * 2.0 ** (units.distance + 12)
     assert largest <= 2.0**62 / n_parties
@@ -252,7 +252,7 @@ def test_constant_columns_are_at_distance_zero_exactly():
     codes = np.full((20, 2), [0.1, 1e15 + 0.3])
     features = make_features(codes, [Kind.CONTINUOUS] * 2, [0, 0], False, np.ones(20, dtype=bool))
     assert magnitude(features, "exact")[:2, 0].tolist() == [1, 1]
-    assert not squared_distances(features, np.arange(20), None)[0].any()
+    assert not squared_distances(features, np.arange(20), features.donors())[0].any()
 
 
 EXACT = Errors(0.0, 0.0, 1.0)

@@ -1,5 +1,7 @@
 """FKNN against the paper's equations and against scikit-learn on the pooled table."""
 
+import functools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,7 @@ from flwr_vertical import load_demo, simulate
 from flwr_vertical.incomplete import imputation_accuracy
 from strategies.baselines import Mean
 from strategies.fknn import FKNN
+from strategies.fknn.party import FKNNParty
 
 # Imputed values are means of donors' own values, so agreement means the same donors were chosen;
 # what is left is the order of additions (and with weights the resolution of the distances).
@@ -247,6 +250,40 @@ def test_donors_may_lack_blocks_and_are_an_earlier_result_or_incomplete_tables(c
     expected[:] = imputer.transform(expected)
     result = run(new, weighting="exact", fitted=fitted)
     assert_tables(result, new, by_party(expected, new), 1e-9)
+
+
+# -- donors drawn from many ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mode", "fitted"), [("plain", False), ("masked", True), ("ckks", False)])
+def test_donors_drawn_are_the_only_ones_and_the_same_at_all_parties(mode, fitted, monkeypatch):
+    tables = make_tables(3, 20, n=90, missing=0.2)
+    new = {name: frame.iloc[60:] if fitted else frame for name, frame in tables.items()}
+    old = {name: frame.iloc[:60] for name, frame in tables.items()} if fitted else None
+    drawn, finish = {}, FKNNParty.finish
+
+    @functools.wraps(finish)  # a step, too
+    def spy(self, *args, **kwargs):
+        own = pd.Series(np.arange(len(self.positions)), self.positions)
+        drawn[self.name] = list(self.own_ids[own[self._donors]])
+        return finish(self, *args, **kwargs)
+
+    monkeypatch.setattr(FKNNParty, "finish", spy)
+    draws = []
+    for _ in range(2):
+        result = run(new, mode, fitted=old, n_neighbors=3, weighting="exact", max_donors=32)
+        donors, *others = drawn.values()
+        assert others == [donors, donors]
+        assert result.metrics["donors"] == len(set(donors)) == 32
+        assert any(f"with 32 of {60 if fitted else 90} donors" in note for note in result.notes)
+        imputer = KNNImputer(n_neighbors=3).fit(pooled(tables).loc[donors])
+        expected = pooled(new)
+        expected[:] = imputer.transform(expected)
+        assert_tables(result, new, by_party(expected, new), TOLERANCE[mode])
+        draws.append(donors)
+    assert set(draws[0]) != set(draws[1])
+    if fitted:
+        assert set(draws[0]) <= set(tables["party 0"].index[:60])
 
 
 # -- cells without neighbour -----------------------------------------------------------------
