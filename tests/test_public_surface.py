@@ -301,11 +301,10 @@ def printed(code, *arguments):
 
 def test_a_strategy_s_party_half_imports_no_slow_package():
     """A node imports the strategy's module whole, for each run, and often for each message."""
-    slow = {"aim", "mst"}  # they use `scipy.stats`
     light = [
         name
         for name, target in BUILTIN.items()
-        if name not in slow and not set(target.split(":")[0].split(".")) & set(TORCH)
+        if not set(target.split(":")[0].split(".")) & set(TORCH)
     ]
     lines = printed(
         "import sys, flwr_vertical, strategies, apps.client_app\n"

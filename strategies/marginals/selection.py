@@ -18,8 +18,7 @@ from itertools import combinations
 from math import lgamma, log
 
 import numpy as np
-from scipy.fft import dctn
-from scipy.stats import chi2
+import scipy
 
 from flwr_vertical.arrays import Array, Flags
 from strategies.marginals.graphical import (
@@ -182,7 +181,7 @@ def _surprise(table: Counted, fitted: Array) -> float:
     along the levels, so it is in the first terms of a cosine transform, and noise is in all: these
     are tested alone, too, and the least chance counts, times how many were tried.
     """
-    terms = np.square(dctn(table.shares - fitted, norm="ortho")[1:, 1:]) / table.sigma**2
+    terms = np.square(scipy.fft.dctn(table.shares - fitted, norm="ortho")[1:, 1:]) / table.sigma**2
     parts = {terms[:m, :m].shape: terms[:m, :m] for m in (*_SMOOTH, max(terms.shape))}
     surprises = [_tail(float(part.sum()), part.size) for part in parts.values() if part.size]
     return max(surprises, default=0.0) - log(len(parts))
@@ -190,7 +189,7 @@ def _surprise(table: Counted, fitted: Array) -> float:
 
 def _tail(value: float, n_terms: int) -> float:
     """Return minus the log of the chance of a larger sum of so many squared normal variables."""
-    found = -float(chi2.logsf(value, n_terms))
+    found = -float(scipy.stats.chi2.logsf(value, n_terms))
     if np.isfinite(found):
         return found
     half = n_terms / 2.0
