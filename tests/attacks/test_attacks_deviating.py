@@ -20,6 +20,7 @@ from tests.strategies.test_vfem_scoring import make
 # Arguments that an honest server may leave out as well.
 OPTIONAL = {"commitment", "missing", "labels", "donors", "labels_attempt", "columns_of"} | {
     "n_listed",
+    "planned",
     "split",
     "standardized",
     "shown",

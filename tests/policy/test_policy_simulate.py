@@ -48,7 +48,9 @@ RUNS = {
         FKNN(n_neighbors=2), {"aggregation": "plain"}, both(aggregations="masked,ckks,plain")
     ),
     "plain IDs": (
-        FKNN(n_neighbors=2), {"alignment": "plain"}, both(alignments="private-id,blind-rsa,plain")
+        FKNN(n_neighbors=2),
+        {"alignment": "plain"},
+        both(alignments="private-id,kkrt,blind-rsa,plain"),
     ),
     "own class": (Own(n_neighbors=2), {}, both(modules=f"{__name__}:Own")),
     "few rows": (VFEM(), {"min_rows": 20, "labels": LABELS}, both(min_rows=20)),
