@@ -188,8 +188,9 @@ class _Marginals(Strategy):
         names = sorted({name for own in of.values() for name in own})
         if found < len(names):
             raise ConfigError(
-                f"bounds and resolution name columns of numbers, levels others; parties have "
-                f"{found} of these {len(names)}: {names}. Check spelling and kinds"
+                f"the parties have {found} of the {len(names)} columns that settings name: {names}. "
+                "levels is for columns of levels, bounds and resolution are for columns of "
+                "numbers: check names and kinds"
             )
 
     def _report(

@@ -321,7 +321,7 @@ def test_stated_levels_are_all_named_and_no_others():
     [
         ({"town": ["Ely"]}, "two or more different texts or numbers"),
         ({"town": "Ely"}, "two or more different texts or numbers"),
-        ({"twon": ["Ely", "York"]}, "parties have 0 of these 1: .'twon'.. Check spelling"),
+        ({"twon": ["Ely", "York"]}, "have 0 of the 1 columns that settings name: .'twon'."),
         ({"half": ["low", "high"]}, "column 'half': levels states texts"),
     ],
 )
