@@ -188,8 +188,8 @@ class _Marginals(Strategy):
         names = sorted({name for own in of.values() for name in own})
         if found < len(names):
             raise ConfigError(
-                f"the parties have {found} of the {len(names)} columns that settings name: {names}. "
-                "levels is for columns of levels, bounds and resolution are for columns of "
+                f"the parties have {found} of the {len(names)} columns that settings name: "
+                f"{names}. levels is for columns of levels, bounds and resolution are for columns of "
                 "numbers: check names and kinds"
             )
 
