@@ -189,8 +189,8 @@ class _Marginals(Strategy):
         if found < len(names):
             raise ConfigError(
                 f"the parties have {found} of the {len(names)} columns that settings name: "
-                f"{names}. levels is for columns of levels, bounds and resolution are for columns of "
-                "numbers: check names and kinds"
+                f"{names}. levels is for columns of levels, bounds and resolution for "
+                "columns of numbers: check names and kinds"
             )
 
     def _report(
