@@ -113,7 +113,11 @@ class _Marginals(Strategy):
             "rows have which levels, with noise; all of it together has the epsilon and delta of "
             "the run",
         ),
-        ("server", "how many columns of numbers and of levels a party has"),
+        (
+            "server",
+            "how many columns of numbers and of levels a party has, and how many of these "
+            "`bounds`, `resolution` and `levels` name",
+        ),
         (
             "every party",
             "its own columns of the synthetic rows; how many columns the others have, and how many "
