@@ -147,7 +147,8 @@ def distances(real: pd.DataFrame, made: pd.DataFrame) -> dict[str, float]:
 
 def transfer(real: pd.DataFrame, made: pd.DataFrame, test: pd.DataFrame, label: str) -> float:
     """Return the AUC over test rows of boosted trees that learnt from made ones."""
-    columns: list[Any] = [name for name in real if name != label]
+    # Trees cannot learn from a column of which no value stands out of the noise.
+    columns: list[Any] = [name for name in real if name != label and made[name].notna().any()]
     levels = {
         name: pd.Index(sorted(real[name].astype(str).unique()))
         for name in columns
