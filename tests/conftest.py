@@ -7,8 +7,6 @@ import zlib
 import pytest
 from hypothesis import settings
 
-from flwr_vertical.privacy import seeded_noise
-
 settings.register_profile("untimed", deadline=None)  # no test fails for a busy machine
 settings.load_profile("untimed")
 
@@ -33,6 +31,9 @@ def pytest_runtest_protocol(item):
     """Have noise depend on the test alone, so that it passes always or never."""
     if item.get_closest_marker("fresh_noise"):
         return (yield)
+    # NumPy comes with it, which reads the number of threads, above, when it is imported.
+    from flwr_vertical.privacy import seeded_noise
+
     with seeded_noise(zlib.crc32(item.nodeid.encode())):
         return (yield)
 
