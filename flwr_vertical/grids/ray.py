@@ -149,7 +149,9 @@ class RayGrid(NodesGrid):
             )
             self._actors.append(handle)
             self._actor_of.update(dict.fromkeys(own, handle))
-        self._pending: dict[Any, dict[str, Message]] = {}  # Of each call, by number
+        # Of each call, by number; None where nobody waits for the reply any more.
+        self._pending: dict[Any, dict[str, Message | None]] = {}
+        self._replies: dict[str, Message] = {}
 
     def _submit(self, messages: Mapping[str, Message]) -> None:
         calls: dict[Any, dict[str, Message]] = {}
@@ -157,28 +159,34 @@ class RayGrid(NodesGrid):
             actor = self._actor_of[message.metadata.dst_node_id]
             calls.setdefault(actor, {})[number] = message
         for actor, own in calls.items():
-            self._pending[actor.handle.remote(list(own.values()))] = own
+            self._pending[actor.handle.remote(list(own.values()))] = dict(own)
 
     def _collect(self, numbers: list[str], timeout: float | None) -> list[Message]:
         wanted = set(numbers)
         waiting = [call for call, own in self._pending.items() if wanted & own.keys()]
-        if not waiting:
-            return []
-        ready, _ = self._ray.wait(waiting, num_returns=1, timeout=timeout)
-        if ready:  # whatever else has arrived comes along
-            ready, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=0)
-        replies: list[Message] = []
-        for call in ready:
-            messages = self._pending.pop(call)
-            try:
-                replies += self._ray.get(call)
-            except self._ray.exceptions.RayError as error:
-                replies += [error_reply(m, CRASHED, error) for m in messages.values()]
-        return replies
+        if waiting and not wanted & self._replies.keys():
+            ready, _ = self._ray.wait(waiting, num_returns=1, timeout=timeout)
+            if ready:  # whatever else has arrived comes along
+                ready, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=0)
+            for call in ready:
+                self._take(call)
+        return [self._replies.pop(number) for number in numbers if number in self._replies]
+
+    def _take(self, call: Any) -> None:
+        """Keep the replies to a call, whoever asks for them."""
+        own = self._pending.pop(call)
+        try:
+            replies = dict(zip(own, self._ray.get(call), strict=True))
+        except self._ray.exceptions.RayError as error:
+            replies = {n: error_reply(m, CRASHED, error) for n, m in own.items() if m is not None}
+        self._replies |= {n: reply for n, reply in replies.items() if own[n] is not None}
 
     def _forget(self, numbers: list[str]) -> None:
+        for number in numbers:
+            self._replies.pop(number, None)
         for call, own in list(self._pending.items()):
-            if own.keys() <= set(numbers):
+            own |= dict.fromkeys(own.keys() & set(numbers))
+            if all(message is None for message in own.values()):
                 del self._pending[call]
 
     def outputs(self) -> dict[str, Any]:

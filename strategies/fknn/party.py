@@ -87,11 +87,6 @@ class FKNNParty(ImputingParty):
         self.state[_ALONE] = len(keys["names"]) == 1
         self.state["terms"] = len(keys["names"]) if owner == self.name else 0
         self.group_key.take(owner, sealed, keys)
-        if max_donors < n_neighbors:
-            raise ProtocolError(
-                f"max_donors = {max_donors} is below n_neighbors = {n_neighbors}; compare rows "
-                "with more donors, or impute from fewer"
-            )
         donor = self.is_donor
         missing = self.missing_cells(complete_blocks)
         for j, name in enumerate(self.table.columns):

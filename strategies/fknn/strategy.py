@@ -41,7 +41,7 @@ import numpy.typing as npt
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Indices
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import GroupKey
 from flwr_vertical.protocol.declaration import BITS, FACTS, NOTHING, ONE, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
@@ -222,6 +222,14 @@ class FKNN(Strategy):
         ),
         ("nobody", "a value of another party"),
     )
+
+    def check(self) -> None:
+        """Refuse fewer donors than neighbours."""
+        if self.max_donors < self.n_neighbors:
+            raise ConfigError(
+                f"max_donors = {self.max_donors} is below n_neighbors = {self.n_neighbors}; "
+                "compare rows with more donors, or impute from fewer"
+            )
 
     @property
     def exchanges_asked(self) -> tuple[str, ...]:

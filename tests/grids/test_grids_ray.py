@@ -16,6 +16,7 @@ import channel_runs
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from apps.cli import main, run
@@ -32,6 +33,7 @@ from flwr_vertical import (
 )
 from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.errors import ConfigError, PartyError
+from flwr_vertical.protocol.messages import make_message
 from simulations.replications import Job, Store, run_all
 from strategies.trees import VerticalGBDT
 
@@ -340,6 +342,24 @@ def test_the_command_starts_a_local_ray_unless_told_otherwise(
         monkeypatch.setenv("RAY_ADDRESS", given)
     assert main.main(["run", str(tmp_path)]) == 3
     assert f"RAY {expected}\n" in capfd.readouterr().out
+
+
+def test_replies_of_one_actor_are_returned_to_who_asks_for_them(ray_in_process):
+    """Messages of an actor go in one call, and each reply is returned once."""
+    own = tables(3)
+    with RayGrid(memory_app(*halves()), [{"party": n} for n in own], own, n_actors=1) as grid:
+        made = [make_message(RecordDict(), node) for node in (1, 2, 3)]
+        first, second, third = grid.push_messages(made)
+        for number in (second, first):
+            (reply,) = grid.pull_messages([number])
+            assert reply.metadata.reply_to_message_id == number
+        grid._forget([third])
+        assert grid.pull_messages([first, second, third]) == []
+        numbers = list(grid.push_messages(made))
+        grid._forget(numbers[:1])
+        assert len(grid.pull_messages(numbers)) == 2
+        assert not grid._pending
+        assert not grid._replies
 
 
 def test_a_negative_number_of_gpus_is_refused():

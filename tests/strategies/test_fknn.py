@@ -139,8 +139,8 @@ def test_more_neighbours_than_donors(mode):
 
 
 def test_fewer_donors_than_neighbours_are_refused():
-    with pytest.raises(PartyError, match="max_donors = 3 is below n_neighbors = 4; compare rows"):
-        run(good(), strategy=FKNN(n_neighbors=4, max_donors=3))
+    with pytest.raises(ConfigError, match="max_donors = 3 is below n_neighbors = 4; compare rows"):
+        FKNN(n_neighbors=4, max_donors=3)
     run(good(), strategy=FKNN(n_neighbors=3, max_donors=3))
 
 
