@@ -52,8 +52,8 @@ from strategies.fknn.blinding import HALF, WEIGHT_BITS, Units, lowest
 from strategies.fknn.distances import N_EXPONENTS, common_units
 from strategies.fknn.party import FKNNParty
 
-WEIGHTINGS = ("party-mean", "exact")
-WEIGHTS = ("uniform", "distance")
+# Settings that parties are told.
+TOLD = ("n_neighbors", "weighting", "weights", "standardize", "complete_blocks", "max_donors")
 
 
 @dataclass
@@ -81,9 +81,8 @@ class _Plan:
     @property
     def public(self) -> dict[str, Any]:
         """What every party is told of it: the same in each round."""
-        units = [self.units.distance, self.units.weight]
-        if self.units.shift is not None:
-            units.append(self.units.shift)
+        shift = () if self.units.shift is None else (self.units.shift,)
+        units = [self.units.distance, self.units.weight, *shift]
         return {"units": units} | ({} if self.all_donate else {"donors": self.donors})
 
 
@@ -125,10 +124,10 @@ class FKNN(Strategy):
         "that share no column of a pair are left out and the rest scaled up. ``exact``: the mean "
         "squared difference over all columns, so that the result equals "
         "``sklearn.impute.KNNImputer`` on the pooled table (of standardised columns).",
-        choices=WEIGHTINGS,
+        choices=("party-mean", "exact"),
     )
     weights: str = setting(
-        "uniform", "Equal donors, or inversely to the distance.", choices=WEIGHTS
+        "uniform", "Equal donors, or inversely to the distance.", choices=("uniform", "distance")
     )
     standardize: bool = setting(
         True,
@@ -275,14 +274,7 @@ class FKNN(Strategy):
         shape = (n_samples,)
         flags = federation.sum(
             "prepare",
-            {
-                "n_neighbors": self.n_neighbors,
-                "weighting": self.weighting,
-                "weights": self.weights,
-                "standardize": self.standardize,
-                "complete_blocks": self.complete_blocks,
-                "max_donors": self.max_donors,
-            },
+            {name: getattr(self, name) for name in TOLD},
             per_party=GroupKey(federation).arguments(),
             shapes={"needs": shape, "donor": shape, "magnitude": (3, N_EXPONENTS)},
         )
