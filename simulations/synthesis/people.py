@@ -229,7 +229,7 @@ def people_table(frame: pd.DataFrame, targets: dict[str, float]) -> pd.DataFrame
                 auc, tv = other["AUC"] - targets["auc"], other["TV"] * targets["variation"]
                 cells["AUC"] = verdict(own["AUC"] >= auc, f"{own['AUC']:.3f} ({auc:.3f})")
                 cells["TV"] = verdict(own["TV"] <= tv, f"{own['TV']:.3f} ({tv:.3f})")
-        elif method in ("mst", "aim"):
+        elif method in ("mst", "aim") and missing != ALL_LACK:
             auc = by_key[dataset, epsilon, method, COMPLETE]["AUC"] - targets["complete"]
             cells["AUC"] = verdict(own["AUC"] >= auc, f"{own['AUC']:.3f} ({auc:.3f})")
         spread = values.xs(key, level=keys)["AUC"].std()
@@ -253,7 +253,8 @@ def people_notes(part: dict[str, Any]) -> list[str]:
         "for each value of a column, which adds up.",
         "Three parties have a third of the columns each, in their order. Missing: the second lacks "
         "a third of its rows, by chance (MCAR) or the likelier the larger the first party's first "
-        "column is (MAR). In 'MAR, all' the first and the third lack a fifth by chance, too.",
+        "column is (MAR). In 'MAR, all', for which there is no target, the first and the third lack "
+        "a fifth by chance, too.",
         "A person's epsilon is shared by all columns and pairs, a value's is not: with few rows or "
         "at epsilon 1, `vcds` and `evcds` are expected to be ahead, most of all on German Credit.",
         "Central tables are by dpmm 0.1.9 from all columns at one place, with the same epsilon and "
