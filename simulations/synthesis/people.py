@@ -253,8 +253,8 @@ def people_notes(part: dict[str, Any]) -> list[str]:
         "for each value of a column, which adds up.",
         "Three parties have a third of the columns each, in their order. Missing: the second lacks "
         "a third of its rows, by chance (MCAR) or the likelier the larger the first party's first "
-        "column is (MAR). In 'MAR, all', for which there is no target, the first and the third lack "
-        "a fifth by chance, too.",
+        "column is (MAR). In 'MAR, all', for which there is no target, the first and the third "
+        "lack a fifth by chance, too.",
         "A person's epsilon is shared by all columns and pairs, a value's is not: with few rows or "
         "at epsilon 1, `vcds` and `evcds` are expected to be ahead, most of all on German Credit.",
         "Central tables are by dpmm 0.1.9 from all columns at one place, with the same epsilon and "

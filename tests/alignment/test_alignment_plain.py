@@ -175,7 +175,7 @@ LABEL_TABLES = {
 
 def test_labels_of_a_party_stay_there_if_a_strategy_uses_none():
     fknn = FKNN(n_neighbors=1)
-    with pytest.raises(ConfigError, match="uses no labels: take out label-holder.*of 'a'"):
+    with pytest.raises(ConfigError, match=r"uses no labels: take out label-holder.*of 'a'"):
         simulate(fknn, LABEL_TABLES, label_holder="a", label_column="speed")
     noted = simulate(fknn, LABEL_TABLES, pd.Series({"u": 1.0}), progress=False)
     assert "fknn made no use of the server's labels" in noted.notes
