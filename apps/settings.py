@@ -89,6 +89,11 @@ class AppSettings(Settings):
                 f"column {beside!r} goes beside labels in a file of the server; set 'labels' to "
                 "that file"
             )
+        if self.label_column and not (self.labels or self.label_holder):
+            raise ConfigError(
+                f"label-column = {self.label_column!r}: nothing says whose it is; set 'labels' to "
+                "a file of the server, or 'label-holder' to a party"
+            )
         if (self.checkpoint or self.resume) and not self.run_name:
             raise ConfigError(
                 "checkpoint=true and resume=true need a run-name: checkpoints are kept and found "

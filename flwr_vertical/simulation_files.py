@@ -91,7 +91,9 @@ def simulate_files(
     taking_part = configs if needs_arbiter else parties
     tables, storage = load_tables(parties), FileStorage()
     if isinstance(labels, str | os.PathLike):
-        labels = read_labels(labels, column=label_column or None)
+        if label_holder:
+            raise ConfigError(f"labels are in {labels} or at {label_holder!r}; state one of both")
+        labels, label_column = read_labels(labels, column=label_column or None), ""
     return simulate(
         strategy,
         tables,

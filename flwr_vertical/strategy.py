@@ -127,6 +127,14 @@ class Strategy(Settings, ABC):
         if missing:
             raise ConfigError(cls._subject() + how_to_install(missing))
 
+    def check_label_holder(self, label_holder: str | None) -> None:
+        """Raise `ConfigError` if a party is to hand over labels that nothing would use."""
+        if label_holder and not (self.needs_labels or self.uses_labels):
+            raise ConfigError(
+                f"{self.name} uses no labels: take out label-holder and label-column, so that they "
+                f"stay a column of the table of {label_holder!r}"
+            )
+
     @property
     def needs_arbiter(self) -> str | None:
         """What needs an arbiter whatever the mode of the sums, for messages; None if nothing."""
@@ -299,11 +307,7 @@ class Strategy(Settings, ABC):
                 "name a file ('labels') or the party that holds them ('label-holder', "
                 "'label-column')"
             )
-        if label_holder is not None and not (self.needs_labels or self.uses_labels):
-            raise ConfigError(
-                f"{self.name} uses no labels: take out label-holder and label-column, so that they "
-                f"stay a column of the table of {label_holder!r}"
-            )
+        self.check_label_holder(label_holder)
         if labels is not None:
             label_index(labels)  # says in words what cannot be used
         chosen = self.default_alignment if run.alignment is None else run.alignment

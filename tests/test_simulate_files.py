@@ -109,3 +109,7 @@ def test_what_cannot_be_used(nodes):
         simulate_files(FKNN(), shares)
     with pytest.raises(ConfigError, match="must be one of the parties"):
         simulate(FKNN(), tables(nodes), label_holder="shop")
+    with pytest.raises(ConfigError, match=r"labels are in late\.csv or at 'bank'; state one"):
+        simulate_files(FKNN(), nodes, "late.csv", label_holder="bank", label_column="late")
+    with pytest.raises(ConfigError, match="label_column='late' needs label_holder"):
+        simulate_files(FKNN(), nodes, label_column="late")

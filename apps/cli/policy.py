@@ -115,6 +115,7 @@ def request_of(given: Mapping[str, Any], app: str, party: str) -> RunRequest:
         return RunRequest.of(config, party)
     config |= checked_config(defaults, given, here=False)
     strategy = make_strategy(name, {SETTINGS: "", **config})
+    strategy.check_label_holder(str(config.get("label-holder", "")))  # no key would help
     asked = asked_by(strategy, name)
     found = RunRequest.of(config, party, exchanges=asked.exchanges, epsilon=asked.epsilon)
     return replace(found, stages=asked.stages)

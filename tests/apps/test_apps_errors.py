@@ -69,6 +69,7 @@ ALONE = {"patience": 0.5, "parties": "bank,court"}
         ({}, {"fknn.n-neighbours": 3}, ConfigError, r"\['n_neighbours'\].*fknn\.n-neighbors"),
         ({}, {"checkpoint": True, "run_name": ""}, ConfigError, NO_NAME),
         ({}, {"resume": True, "run_name": ""}, ConfigError, NO_NAME),
+        ({}, {"label_column": "z"}, ConfigError, "label-column = 'z': nothing says whose it is"),
         ({}, {"checkpoint": "no"}, ConfigError, "checkpoint must be true or false, got 'no'"),
         ({}, {"resume": "no"}, ConfigError, "resume must be true or false, got 'no'"),
     ],

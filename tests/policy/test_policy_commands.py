@@ -83,6 +83,14 @@ def test_presets_need_no_key_but_consent_to_what_a_method_always_tells(capsys):
         assert needed == ([f"policy.exchanges='{','.join(asked)}'"] if asked else []), told
 
 
+def test_no_owner_is_asked_for_labels_that_nothing_uses(capsys):
+    run = 'strategy="fknn" label-holder="bank" label-column="profit"'
+    assert main(["policy", "--app", APP, "--node-config", "party='bank'", "-c", run]) == 2
+    told = capsys.readouterr()
+    assert "fknn uses no labels: take out label-holder" in told.err
+    assert "policy.labels" not in told.out
+
+
 def test_a_class_is_not_imported_to_be_explained(capsys):
     run = 'strategy="no.such.module:Class"'
     assert main(["policy", "--app", APP, "--run-config", run]) == 1

@@ -8,10 +8,11 @@ from scipy import stats
 from scipy.special import expit
 from sklearn.datasets import load_breast_cancer
 
-from flwr_vertical import Strategy
+from flwr_vertical import Strategy, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.products import GroupKey, HeldColumns, PrivateProducts
 from flwr_vertical.protocol import decode
+from strategies.glm import VerticalGLM
 from strategies.linear.families import family_named
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
 from strategies.linear.masked_means.fit import fit_mean_model
@@ -300,6 +301,22 @@ def test_a_sum_of_columns_whose_estimate_is_infinite_has_a_ridge_on_each():
     truth = statsmodels_fit("binomial", x[rest][:, 1:], y[rest])
     # At a finite estimate the 180 rows tell a little of the others.
     assert np.abs((fit.beta[2:] - truth.params[2:]) / truth.bse[2:]).max() < 0.15
+
+
+def test_weighted_labels_in_a_column_are_refused_by_name():
+    """With weights no level is found from moments, and at last no curvature is left."""
+    rng = np.random.default_rng(0)
+    labels = pd.Series((rng.random(400) < 0.12).astype(float))
+    bank = pd.DataFrame(rng.normal(size=(400, 3)), columns=["a", "b", "c"])
+    court = pd.DataFrame({"d": rng.normal(size=400), "same": labels})
+    with pytest.raises(DataError, match=r"perfect separation.*largest are those of court:same"):
+        simulate(
+            VerticalGLM(family="binomial", penalty="none"),
+            {"bank": bank, "court": court},
+            labels,
+            weights=1.0 + labels,
+            progress=False,
+        )
 
 
 def test_predictors_far_out_that_separate_nothing_are_fitted():

@@ -319,6 +319,20 @@ def test_rough_units_tell_hardly_anything():
     np.testing.assert_array_equal(again[1][:1], unit[:1])
 
 
+def test_columns_that_are_told_of_nowhere_are_named_together(caplog):
+    parties, y = tables()
+    parties["court"][["rare", "other"]] = 0.0
+    for at, column in enumerate(["rare", "other"]):
+        for name in parties["court"].index[at::40]:
+            parties["court"].loc[name, column] = 1.0
+    everyone = set.intersection(*(set(own.index) for own in parties.values()))
+    result, *_ = opened(Opened("complete"), parties, y[y.index.isin(everyone)][:150])
+    assert result.metrics["columns_withheld"] == 2.0
+    (note,) = (note for note in result.notes if "too rare to be told of" in note)
+    assert "columns ['court.rare', 'court.other'] (2 of 7) take no part" in note
+    assert note in caplog.text
+
+
 def test_a_rare_level_counts_as_missing():
     parties, y = tables()
     parties["court"]["rare"] = 0.0

@@ -235,9 +235,12 @@ class _Curvature:
         inner = information[np.ix_(free, free)]
         scale = np.asarray(1.0 / np.sqrt(np.diag(inner)))
         out = np.zeros(len(here))
-        out[free] = scale * linalg.solve(
-            inner * np.outer(scale, scale), scale * score[free], assume_a="pos"
-        )
+        try:
+            out[free] = scale * linalg.solve(
+                inner * np.outer(scale, scale), scale * score[free], assume_a="pos"
+            )
+        except linalg.LinAlgError as error:  # no curvature is left: the data are separated
+            raise OutOfReachError(here) from error
         return out, float(np.sqrt(max(float(score @ out), 0.0)))
 
 

@@ -16,6 +16,7 @@ aggregation ``"ckks"``, and of one party alone, the same sums come from cipherte
 (`products.ciphertext`).
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +51,8 @@ from strategies.linear.moments.dp_opening import (
 from strategies.linear.moments.groups import MinimumRows, by_pattern, costs, rows_by_pattern
 from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.problem import Problem, open_problem
+
+logger = logging.getLogger("flwr_vertical")
 
 Grouping = Callable[[npt.NDArray[np.bool_], npt.NDArray[np.int64], MinimumRows], RowGroups]
 Completing = Callable[[Federation, PairKeys, Problem, RowGroups, Result], GroupKey]
@@ -367,11 +370,23 @@ def _note_withheld(
 ) -> None:
     """Name columns that parties told nothing of where they have the rows."""
     absent = np.repeat(opened.groups.mask, widths, axis=1)
-    more = np.asarray(moments.withheld) & ~absent
-    for j in np.flatnonzero(more.any(axis=0)):
+    withheld = np.asarray(moments.withheld) & ~absent
+    somewhere = withheld.any(axis=0)
+    nowhere = somewhere & (withheld | absent).all(axis=0)
+    if nowhere.any():
+        names = opened.names(np.flatnonzero(nowhere))
+        note = (
+            f"columns {names} ({len(names)} of {absent.shape[1]}) take no part and have no "
+            "coefficient: each has a value that is too rare to be told of among rows that the same "
+            "parties hold. A fit of the rows that all parties hold, more samples, or a lower "
+            "'min-rows' at the nodes keeps more of them"
+        )
+        logger.warning(note)
+        result.notes.append(note)
+    for j in np.flatnonzero(somewhere & ~nowhere):
         result.notes.append(
             f"column {opened.names([j])[0]!r} has a value that is too rare to be told of in "
-            f"{int(more[:, j].sum())} of {int((~absent[:, j]).sum())} groups of rows; it counts as "
-            "missing there"
+            f"{int(withheld[:, j].sum())} of {int((~absent[:, j]).sum())} groups of rows; it "
+            "counts as missing there"
         )
-    result.metrics["columns_withheld"] += float(more.any(axis=0).sum())
+    result.metrics["columns_withheld"] += float(somewhere.sum())
