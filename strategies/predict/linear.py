@@ -27,7 +27,7 @@ from strategies.linear.prediction.party_model import LinearPart
 from strategies.linear.prediction.regressions import CLASSES, MARGIN
 from strategies.linear.prediction.server import Predictor, narrow, note_bits
 from strategies.linear.prediction.steps import admit_terms, check_pattern
-from strategies.linear.problem import sample_index
+from strategies.linear.problem import note, sample_index
 
 # Under a prefix that the server may not write to.
 _DONE = "node.predict.done"
@@ -169,6 +169,13 @@ class LinearPredictions(Predictions):
         )
         progress.step("predict")
         _drop(held, total.public, predictor)
+        for name, values in total.public.items():
+            if n_dropped := len(values["dropped"]):
+                note(
+                    result,
+                    f"party {name!r}: {n_dropped} rows have a missing cell or a level that the fit "
+                    "did not know; they were predicted as if the party lacked them",
+                )
         note_bits(result, predictor, total.public)
         index = sample_index(alignment, result.labels, np.arange(alignment.n_samples))
         result.predictions = predictor.table(held, total["term"]).set_axis(index)

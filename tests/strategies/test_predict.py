@@ -464,8 +464,11 @@ def test_levels_are_known_again_and_new_ones_are_missing_blocks():
         "bank": pd.DataFrame({"town": ["a", "b", "d", None]}, index=list("wxyz")),
         "court": pd.DataFrame({"size": [3.0, 1.0, 3.0, np.nan]}, index=list("wxyz")),
     }
-    found = result.predict(new, progress=False).predictions["prediction"]
+    predicted = result.predict(new, progress=False)
+    found = predicted.predictions["prediction"]
     np.testing.assert_allclose(found.loc[list("wxyz")], [1.0, 3.0, 2.0, 1.3], atol=0.01)
+    told = [note for note in predicted.notes if "a level that the fit did not know" in note]
+    assert [note[:23] for note in told] == ["party 'bank': 2 rows ha", "party 'court': 1 rows h"]
 
 
 # -- numerics --------------------------------------------------------------------------------
