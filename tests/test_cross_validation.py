@@ -98,6 +98,17 @@ def test_regressions_are_scored_by_their_errors(data, strategy):
     assert found.scores.loc["r2", "mean"] > 0.5
 
 
+def test_classes_may_be_texts(data):
+    tables, _, classes = data
+    texts = classes.map({0.0: "no", 1.0: "yes"})
+    settings = {"folds": 2, "progress": False}
+    found = cross_validate(CompleteCase(), tables, texts, positive_label="yes", **settings)
+    expected = cross_validate(CompleteCase(), tables, classes, **settings)
+    pd.testing.assert_series_equal(found.scores["mean"], expected.scores["mean"])
+    with pytest.raises(DataError, match="state positive-label"):
+        cross_validate(CompleteCase(), tables, texts, **settings)
+
+
 def test_a_grid_is_compared_on_the_same_folds_and_the_best_is_returned(data):
     tables, _, labels = data
     given = VerticalSVM(loss="squared")

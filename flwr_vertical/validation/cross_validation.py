@@ -18,7 +18,7 @@ from flwr_vertical.result import Result
 from flwr_vertical.results import Progress
 from flwr_vertical.simulation import simulate
 from flwr_vertical.strategy import Strategy
-from flwr_vertical.tables import Table, label_index
+from flwr_vertical.tables import Table, label_index, label_numbers
 from flwr_vertical.validation.scores import FIRST, LOWER_IS_BETTER, score
 
 MOST_CLASSES = 50
@@ -215,6 +215,7 @@ def cross_validate(
     if isinstance(folds, bool) or not isinstance(folds, int | np.integer) or folds < 2:
         raise ConfigError(f"folds must be a whole number of at least 2, got {folds!r}")
     candidates = _candidates(strategy, grid)
+    labels = label_numbers(labels, str(options.pop("positive_label", "")), "labels")
     label_index(labels)
     known = labels.index[labels.notna()]
     values = labels[known].to_numpy(dtype=float)

@@ -174,8 +174,7 @@ class Cox(Strategy):
         if federation.aggregation == "ckks" or len(federation.parties) < 2:
             raise ConfigError(
                 "cox needs columns under a key stream that two parties or more share; with "
-                f"aggregation {federation.aggregation!r} and {len(federation.parties)} parties, "
-                "use aggregation='masked'; with one party, lifelines or statsmodels"
+                "aggregation='ckks' use 'masked' or 'plain', with one party lifelines or statsmodels"
             )
         progress.total = 3
         completing = _Completion() if self.rows == "all" else None
