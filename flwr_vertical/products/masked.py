@@ -131,11 +131,7 @@ class PrivateProductSteps(StepGroup):
         self.cache.pop(self._key(limbs), None)  # the columns may be others now
         encoded, tag = self._encoded(limbs)
         masks = KeyStream(group_key.seed, self._label(self.name), encoded.shape, tag)
-        masked, at = np.empty(encoded.shape, dtype=np.uint64), 0
-        for block in encoded.blocks():
-            masked[at : at + len(block)] = block + masks.rows(at, at + len(block))
-            at += len(block)
-        told = {"masked": masked, "tag": tag, "n_columns": len(encoded.scale)}
+        told = {"masked": masks.mask(encoded.blocks()), "tag": tag, "n_columns": len(encoded.scale)}
         told |= self._told.stated_minimum
         if labels:
             held = self._told.own_part(encoded.held)

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import math
 from collections.abc import Iterable
+from io import BytesIO
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -73,6 +74,17 @@ class KeyStream:
                 part = view[at : at + _CHUNK_BYTES]
                 cipher.update_into(_ZEROS[: len(part)], part)
         return out.astype(np.uint64, copy=False)
+
+    def mask(self, blocks: Iterable[Ring]) -> Ring:
+        """Return all rows of a matrix under the stream, as bytes that travel without a copy.
+
+        Shapes: blocks (n_rows, ...) each, of the `shape` of the stream together; returns `shape`.
+        """
+        buffer, at = BytesIO(), 0
+        for block in blocks:
+            buffer.write(np.ascontiguousarray(block + self.rows(at, at + len(block))).data)
+            at += len(block)
+        return np.ndarray(self.shape, np.uint64, buffer.getvalue())
 
 
 def _derive(seed: bytes, *parts: str | bytes) -> bytes:

@@ -155,7 +155,7 @@ def numeric_matrix(
         if is_numeric(kind) or (kind is Kind.BINARY and holds_numbers(column)):
             names.append(name)
             origins[name] = name, []
-            # Of plain floats no copy is made: `column_stack` makes one.
+            # Of plain floats no copy is made.
             plain = column.dtype == np.float64
             parts.append(
                 column.to_numpy() if plain else column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -181,7 +181,8 @@ def numeric_matrix(
             f"party {party!r} has no column left after encoding: every column has a single level, "
             "or levels that are too rare"
         )
-    return names, np.column_stack(parts), origins
+    whole = names == list(table.frame) and (table.frame.dtypes == np.float64).all()
+    return names, table.frame.to_numpy() if whole else np.column_stack(parts), origins
 
 
 def holds_numbers(column: "pd.Series[Any]") -> bool:
