@@ -114,11 +114,16 @@ def _pack_arrays(
             sizes.append(len(array.data))
 
 
+_FIELDS = {bytes: "bytes", str: "string", bool: "bool", float: "double"}
+
+
 def _pack_config(record: ConfigRecord, proto: ProtoConfigRecord) -> None:
-    """Write bytes (ciphertexts, keys) in place; the rest is small."""
+    """Write values in place, but for those that Flower writes in several ways."""
     for name, value in record.items():
-        if isinstance(value, bytes):
-            proto.items.add(key=name).value.bytes = value
+        if field := _FIELDS.get(type(value)):
+            setattr(proto.items.add(key=name).value, field, value)
+        elif type(value) is int and value < 2**63:
+            proto.items.add(key=name).value.sint64 = value
         elif isinstance(value, list) and value and isinstance(value[0], bytes):
             proto.items.add(key=name).value.bytes_list.vals.extend(value)
         else:

@@ -32,6 +32,11 @@ _REMEDY = (
 
 
 def encode(payload: Mapping[str, Any], prefix: str) -> RecordDict:
+    """Put a payload into Flower records of a ``RecordDict``; see `encoded`."""
+    return RecordDict(encoded(payload, prefix))
+
+
+def encoded(payload: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Put a payload into Flower records named ``<prefix>.arrays`` and ``<prefix>.values``.
 
     Parameters
@@ -43,8 +48,8 @@ def encode(payload: Mapping[str, Any], prefix: str) -> RecordDict:
 
     Returns
     -------
-    RecordDict
-        Two records.
+    dict[str, ArrayRecord or ConfigRecord]
+        Two records, by their names.
 
     Raises
     ------
@@ -60,7 +65,7 @@ def encode(payload: Mapping[str, Any], prefix: str) -> RecordDict:
             arrays[name] = _array_to_record(name, value)
         else:
             values[name] = _check_scalar(name, value)
-    return RecordDict({f"{prefix}.arrays": arrays, f"{prefix}.values": values})
+    return {f"{prefix}.arrays": arrays, f"{prefix}.values": values}
 
 
 def decode(records: RecordDict, prefix: str) -> Payload:
@@ -187,13 +192,13 @@ def _check_scalar(name: str, value: Any) -> Any:
         raise CodecError(
             f"payload value {name!r} is a list that mixes types ({shown}); use one type"
         )
-    for item in items:
-        if type(item) not in (int, float, bool, str, bytes):
-            raise CodecError(
-                f"payload value {name!r} has type {type(item).__name__}, which cannot travel: "
-                f"{_REMEDY}"
-            )
-        if type(item) is int and not _INT64.min <= item <= _INT64.max:
+    if wrong := types - {int, float, bool, str, bytes}:
+        raise CodecError(
+            f"payload value {name!r} has type {wrong.pop().__name__}, which cannot travel: "
+            f"{_REMEDY}"
+        )
+    for item in items if types == {int} else ():
+        if not _INT64.min <= item <= _INT64.max:
             raise CodecError(
                 f"payload value {name!r} = {item} does not fit 64 bits; send it as str or bytes"
             )
@@ -202,7 +207,8 @@ def _check_scalar(name: str, value: Any) -> Any:
 
 def _scalar_bytes(value: Any) -> int:
     if isinstance(value, list):
-        return sum(_scalar_bytes(item) for item in value)
+        whole = value and isinstance(value[0], bytes)  # such as the keys of a thousand parties
+        return sum(map(len if whole else _scalar_bytes, value))
     if isinstance(value, str):
         return len(value.encode())
     return len(value) if isinstance(value, bytes) else 8
