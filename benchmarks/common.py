@@ -84,7 +84,8 @@ class NodeProcesses(NodesGrid):
         for node_id, context in self.contexts.items():
             self._pipes[node_id], there = spawn.Pipe()
             spawn.Process(target=_serve, args=(there, make_app, context), daemon=True).start()
-            self._pipes[node_id].recv()
+        for pipe in self._pipes.values():
+            pipe.recv()
 
     def _submit(self, messages: Mapping[str, Message]) -> None:
         for message in messages.values():
