@@ -82,13 +82,8 @@ class PairwiseMasker:
         own even where key pairs are kept.
     last_sequence : int, default -1
         Highest sequence number already used under these keys and nonce. A party that is rebuilt
-        between steps **must** restore it from the `last_sequence` attribute: a mask used twice
+        between steps **must** restore it from the attribute `last_sequence`: a mask used twice
         reveals the difference of two terms.
-
-    Attributes
-    ----------
-    last_sequence : int
-        Highest sequence number used so far, -1 before the first.
 
     Raises
     ------
@@ -227,22 +222,9 @@ class PairwiseMasker:
 
 
 def unmask_sum(arrays: Sequence[UnsignedArray]) -> UnsignedArray:
-    """Return the sum over parties modulo 2^w, in which the masks have cancelled.
+    """Return the sum of **all** parties' terms modulo 2^w, in which the masks have cancelled.
 
-    Parameters
-    ----------
-    arrays : sequence of ndarray of one unsigned data type and shape
-        One term per party, **all** parties.
-
-    Returns
-    -------
-    ndarray of the same data type and shape
-        Freshly allocated.
-
-    Raises
-    ------
-    ProtocolError
-        If there are no terms, or they differ in shape or data type.
+    `ProtocolError` if there are no terms, or they differ in shape or data type.
     """
     if not arrays:
         raise ProtocolError("a masked sum needs the terms of all parties, got none")

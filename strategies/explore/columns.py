@@ -64,11 +64,6 @@ class Variables:
         """Return the columns that hold the levels of a variable."""
         return slice(self.first_level[j], self.first_level[j] + self.n_levels[j])
 
-    def level_names(self, j: int) -> list[str]:
-        """Return names of the levels of a variable."""
-        start = sum(self.n_levels[:j])
-        return self.levels[start : start + self.n_levels[j]]
-
 
 @dataclass(frozen=True)
 class OfferedVariables:
