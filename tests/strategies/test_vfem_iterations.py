@@ -11,7 +11,6 @@ from oracles.vfem import (
     generate,
     gradient_em,
     initial,
-    revealed_columns,
 )
 from vfem_runs import (
     coefficients,
@@ -165,20 +164,6 @@ def test_products_of_sketches_are_unbiased_and_as_accurate_as_stated():
     np.testing.assert_allclose(found.std(axis=0), spread, rtol=0.35)
     other = sketch(columns[0], seeds[0], size).T @ sketch(columns[1], seeds[1], size)
     assert (np.abs(other) < 5 * spread).all()  # of another seed: nothing but noise
-
-
-@pytest.mark.parametrize("h", [1e-3, 1.0])
-def test_the_sums_of_the_papers_equation_10_would_tell_every_column(h):
-    """Why no Jacobian is worked out by forced EM: the summed fits of it are the raw data.
-
-    The server would ask for the summed fits at parameters with one coefficient moved by h. Their
-    difference from the fits that it has is h times a party's column, whatever hides the terms.
-    """
-    pooled, _ = generate(n=60, sizes=[2, 1], rates=0.3, seed=11, mean=2.0)
-    theta = initial(pooled, beta=[np.array([0.5, -1.0]), np.array([2.0])])
-    for k, columns in enumerate(revealed_columns(pooled, theta, h)):
-        has = ~pooled.mask[:, k]
-        np.testing.assert_allclose(columns[has], pooled.X[k][has], atol=1e-6)
 
 
 def test_prediction_intervals_cover_true_labels():
