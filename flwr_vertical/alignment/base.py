@@ -22,10 +22,11 @@ class Alignment:
     """The common row index of a run, as the server knows it."""
 
     parties: list[str]  # Names of the parties, in the order of the mask's columns
-    mask: npt.NDArray[np.bool_]  # True where a party does not have the sample (a missing block)
+    # (n_samples, n_parties): true where a party does not have the sample (a missing block)
+    mask: npt.NDArray[np.bool_]
     ids: "pd.Index[Any] | None" = None  # The sample IDs where they are public, else None
-    # Aligned row of each of the server's labels, -1 where no row belongs to it; None if the server
-    # has no labels
+    # (n_labels,): aligned row of each of the server's labels, -1 where no row belongs to it; None
+    # if the server has no labels
     label_rows: npt.NDArray[np.int64] | None = None
 
     @property

@@ -33,7 +33,8 @@ class Destination:
 
     address: Address  # The database
     table: str  # Its name, with its schema before a dot if need be
-    # What of that name may be replaced: nothing, another table than the one that was read, or any
+    # What of that name may be replaced: ``never`` anything, ``result`` for another table than the
+    # one that was read, ``input`` for any
     replace: str = "never"
 
     @classmethod
@@ -113,7 +114,7 @@ class FileDestination:
     """A Parquet file that a result is written to, whole or not at all."""
 
     path: Path  # The file; folders that do not exist are made
-    replace: str = "never"  # Whether a file of this name is replaced
+    replace: str = "never"  # As of `Destination`: whether a file of this name is replaced
 
     def __post_init__(self) -> None:
         """Check the values."""
