@@ -26,12 +26,6 @@ from vfem_runs import (
 
 from flwr_vertical import RecordingGrid, simulate
 from flwr_vertical.crypto import FixedPoint, generate_keypair
-from flwr_vertical.crypto.identity import (
-    generate_identity,
-    identity_text,
-    public_identity,
-    write_identity,
-)
 from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.errors import PartyError, PolicyError
 from flwr_vertical.products import HeldColumns
@@ -41,6 +35,7 @@ from flwr_vertical.protocol.messages import ARGUMENTS, read_envelope
 from strategies.vfem import VFEM
 from strategies.vfem_iterations import VFEMIterations
 from strategies.vfem_iterations.sketches import PURPOSE, sketch
+from tests.kit.identities import identities, pins
 
 # Algorithm 1 for a number of iterations, in the units of the data.
 PAPER = {"learning_rate": 0.1, "tol": 0, "standardize": False}
@@ -421,20 +416,13 @@ def test_parties_say_openly_what_the_disclosure_says(traced):
 
 @pytest.fixture(scope="module")
 def people(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("identities")
-    found = {}
-    for name in NAMES:
-        private = generate_identity()
-        path = write_identity(folder / f"{name}.pem", private)
-        found[name] = (str(path), identity_text(public_identity(private)))
-    return found
+    return identities(tmp_path_factory.mktemp("identities"), NAMES)
 
 
 def pinned(people):
     """Node configs: each has a key, and each party pins everybody else."""
     return {
-        name: {"identity-key": people[name][0], "exchanges": "sums"}
-        | {f"pin.{other}": people[other][1] for other in NAMES if other != name}
+        name: {"identity-key": people[name][0], "exchanges": "sums", **pins(people, name)}
         for name in NAMES
     }
 
