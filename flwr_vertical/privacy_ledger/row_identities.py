@@ -36,8 +36,12 @@ class OwnRows:
         cls, ids: "pd.Index", secret: str, frame: pd.DataFrame | None = None, who: str = ""
     ) -> "OwnRows":
         """Hash IDs and rows."""
-        texts = np.asarray(ids.astype(str), dtype=object)
-        keys = pd.util.hash_array(texts, hash_key=secret, categorize=False)
+        texts = (ids[start : start + _BLOCK].astype(str) for start in range(0, len(ids), _BLOCK))
+        blocks = [
+            pd.util.hash_array(np.asarray(block, dtype=object), hash_key=secret, categorize=False)
+            for block in texts  # of all IDs at once they take more than the table
+        ]
+        keys = np.concatenate([np.zeros(0, dtype=np.uint64), *blocks])
         if len(np.unique(keys)) != len(keys):
             raise DataError(
                 f"{who}: {len(keys) - len(np.unique(keys)):,} sample IDs come twice, so its "
