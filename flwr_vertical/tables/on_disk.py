@@ -1,23 +1,15 @@
-"""Columns of numbers of a large Parquet table: read by row groups, kept on disk, and mapped.
+"""Columns of numbers of a large Parquet table: read by row groups, and kept on disk."""
 
-Of columns that are mapped the system keeps what is being read, and takes it back where memory is
-short. For whoever reads them they are arrays like others, but that nobody can write to them.
-"""
-
-import mmap
-import tempfile
 from collections.abc import Callable, Iterable
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from flwr_vertical.errors import DataError, StorageError
-
-HOLD_BYTES = 1 << 30
-"""Of numbers of a table that are read into memory; more are on disk."""
+from flwr_vertical import scratch
+from flwr_vertical.errors import DataError
 
 BATCH_ROWS = 1 << 16
 """Rows that are read at a time where numbers go to the disk."""
@@ -61,7 +53,7 @@ def frame_of(
         for field in list(schema)[1:]
         if _is_number(field.type) and field.name not in stored
     }
-    if n_rows * sum(dtype.itemsize for dtype in large.values()) <= HOLD_BYTES:
+    if n_rows * sum(dtype.itemsize for dtype in large.values()) <= scratch.HOLD_BYTES:
         large = {}
     kept = [name for name in schema.names if name not in large]
     parts = [read(kept[start : start + _COLUMNS]) for start in range(0, len(kept), _COLUMNS)]
@@ -84,10 +76,7 @@ def frame_of(
 
 def is_on_disk(column: "pd.Series[Any]") -> bool:
     """Tell whether a column is mapped, so that a copy of it would be what takes memory."""
-    found: Any = column.to_numpy() if isinstance(column.dtype, np.dtype) else None
-    while isinstance(found, np.ndarray):
-        found = found.base
-    return isinstance(found, mmap.mmap)
+    return isinstance(column.dtype, np.dtype) and scratch.is_mapped(column.to_numpy())
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -99,51 +88,33 @@ def _mapped(
     n_rows: int,
     batches: Callable[[list[str]], Iterable[pa.RecordBatch]],
 ) -> dict[str, npt.NDArray[Any]]:
-    """Write columns to a file without a name, one behind the other, and map them."""
-    # The file is there as long as a column is: each holds it open.
-    with tempfile.TemporaryFile(prefix="flwr-vertical-table-") as file:
-        starts, end = {}, 0
+    """Write columns to a file, one behind the other, and map them."""
+    file, starts, end = scratch.ScratchFile("the numbers of a large table"), {}, 0
 
-        def place(name: str, dtype: np.dtype[Any]) -> None:
-            nonlocal end
-            dtypes[name], starts[name] = dtype, end
-            end += n_rows * dtype.itemsize
+    def place(name: str, dtype: np.dtype[Any]) -> None:
+        nonlocal end
+        dtypes[name], starts[name] = dtype, end
+        end += n_rows * dtype.itemsize
 
-        def fill(names: list[str]) -> set[str]:
-            """Write columns; return those of whole numbers with gaps, which are no whole ones."""
-            gaps, at = set(), 0
-            for batch in batches(names):
-                for name, column in zip(names, batch.columns, strict=True):
-                    dtype = dtypes[name]
-                    if column.null_count and dtype.kind != "f":
-                        gaps.add(name)
-                        continue
-                    values = np.ascontiguousarray(column.to_numpy(zero_copy_only=False), dtype)
-                    _write(file, starts[name] + at * dtype.itemsize, values)
-                at += len(batch)
-            if at != n_rows:
-                raise DataError(f"{at:,} rows were read of {n_rows:,}: it is being written to")
-            return gaps
+    def fill(names: list[str]) -> set[str]:
+        """Write columns; return those of whole numbers with gaps, which are no whole ones."""
+        gaps, at = set(), 0
+        for batch in batches(names):
+            for name, column in zip(names, batch.columns, strict=True):
+                dtype = dtypes[name]
+                if column.null_count and dtype.kind != "f":
+                    gaps.add(name)
+                    continue
+                values = column.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+                file.write(starts[name] + at * dtype.itemsize, values)
+            at += len(batch)
+        if at != n_rows:
+            raise DataError(f"{at:,} rows were read of {n_rows:,}: it is being written to")
+        return gaps
 
-        for name, dtype in dtypes.items():
-            place(name, dtype)
-        for name in fill(list(dtypes)):
-            place(name, np.dtype(np.float64))
-            fill([name])
-        return {
-            name: np.memmap(file, dtype, "r", starts[name], (n_rows,)).view(np.ndarray)
-            for name, dtype in dtypes.items()
-        }
-
-
-def _write(file: BinaryIO, at: int, values: npt.NDArray[Any]) -> None:
-    try:
-        file.seek(at)
-        file.write(values.data)
-        file.flush()
-    except OSError as error:
-        raise StorageError(
-            f"the table's numbers take more than {HOLD_BYTES / 2**30:g} GiB, and cannot be written "
-            f"to the folder for temporary files, {tempfile.gettempdir()}: {error.strerror}; make "
-            "room there, or set TMPDIR to a folder of a disk with room"
-        ) from error
+    for name, dtype in dtypes.items():
+        place(name, dtype)
+    for name in fill(list(dtypes)):
+        place(name, np.dtype(np.float64))
+        fill([name])
+    return {name: file.array(starts[name], dtype, (n_rows,)) for name, dtype in dtypes.items()}

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical import simulate
+from flwr_vertical import scratch, simulate
 from flwr_vertical.errors import DataError, StorageError
 from flwr_vertical.privacy_ledger.row_identities import OwnRows
 from flwr_vertical.sources import read_source
@@ -42,7 +42,7 @@ def frame():
 @pytest.fixture
 def few(monkeypatch):
     """A hundred rows at a time."""
-    monkeypatch.setattr(on_disk, "HOLD_BYTES", 0)
+    monkeypatch.setattr(scratch, "HOLD_BYTES", 0)
     for module in ("flwr_vertical.tables.readers", "flwr_vertical.sources.folders"):
         monkeypatch.setattr(f"{module}.BATCH_ROWS", 100)
 
@@ -92,16 +92,7 @@ def test_a_full_disk_is_named(tmp_path, frame, few, monkeypatch):
         def __init__(self, **_):
             pass
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
         def seek(self, at):
-            pass
-
-        def write(self, data):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", Full)
