@@ -204,26 +204,33 @@ class PairwiseMasker:
             width = flat.itemsize
             for start in range(0, flat.size, _CHUNK_BYTES // width):
                 chunk = flat[start : start + _CHUNK_BYTES // width]
-                for combine, encryptor in streams:
-                    encryptor.update_into(_ZEROS[: chunk.nbytes], out[: chunk.nbytes])
-                    combine(chunk, stream[: chunk.size], out=chunk)
+                size, zeros = chunk.nbytes, _ZEROS[: chunk.nbytes]
+                many = _CHUNK_BYTES // size  # peers of whom the streams are added up at once
+                for combine, encryptors in streams:
+                    for first in range(0, len(encryptors), many):
+                        group = encryptors[first : first + many]
+                        for k, encryptor in enumerate(group):
+                            encryptor.update_into(zeros, out[k * size : (k + 1) * size])
+                        made = stream[: len(group) * chunk.size].reshape(len(group), -1)
+                        one = made[0] if len(group) == 1 else made.sum(axis=0, dtype=flat.dtype)
+                        combine(chunk, one, out=chunk)
 
-    def _streams(self, sequence: int, binding: bytes) -> list[tuple[np.ufunc, Any]]:
-        """Return, for each peer, how its mask is applied and the stream that makes it."""
+    def _streams(self, sequence: int, binding: bytes) -> list[tuple[np.ufunc, list[Any]]]:
+        """Return, for each way in which masks are applied, the streams that make them."""
         if not self._encryptors:
             self._encryptors = [
                 Cipher(algorithms.AES(secret[:16]), modes.CTR(bytes(16))).encryptor()
                 for _, secret in self._pairs
             ]
-        streams: list[tuple[np.ufunc, Any]] = []
+        streams: dict[bool, list[Any]] = {True: [], False: []}
         number = sequence.to_bytes(8, "big")
         for (adds, secret), encryptor in zip(self._pairs, self._encryptors, strict=True):
             # 128 bits that only the two know: no stream runs into another one, but by a chance of
             # some 2^-90 for 2^34 blocks each.
             first = hashlib.blake2b(number + binding, key=secret[16:], digest_size=16).digest()
             encryptor.reset_nonce(first)
-            streams.append((np.add if adds else np.subtract, encryptor))
-        return streams
+            streams[adds].append(encryptor)
+        return [(np.add, streams[True]), (np.subtract, streams[False])]
 
 
 def unmask_sum(arrays: Sequence[UnsignedArray]) -> UnsignedArray:

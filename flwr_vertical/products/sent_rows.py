@@ -9,15 +9,14 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from flwr_vertical import scratch
 from flwr_vertical.arrays import Ring
 from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.node import StepGroup, step
-from flwr_vertical.products.arithmetic import BLOCK_ROWS
 from flwr_vertical.products.columns import EncodedColumns
 from flwr_vertical.products.streams import KeyStream
 from flwr_vertical.protocol.arguments import Within
 from flwr_vertical.protocol.declaration import FACTS, Protocol, Repeat, Round
+from flwr_vertical.scratch import ScratchFile, is_large
 from flwr_vertical.server import Federation
 
 PART_ROWS = 1 << 19
@@ -47,13 +46,10 @@ class SentRows(StepGroup):
     def _part(self, limbs: int, start: int = 0) -> dict[str, Any]:
         """Return ``masked`` rows, and ``n_rows``, how many there are, if these are not all."""
         encoded, masks = self._encoded(limbs)[0], self._masks(limbs)
-        n_rows, width = encoded.shape
+        n_rows = encoded.shape[0]
         stop = min(start + PART_ROWS, n_rows)
-        masked = np.empty((max(stop - start, 0), width), dtype=np.uint64)
-        for at in range(start, stop, BLOCK_ROWS):
-            end = min(at + BLOCK_ROWS, stop)
-            masked[at - start : end - start] = encoded.rows(at, end) + masks.rows(at, end)
-        return {"masked": masked, **({"n_rows": n_rows} if start == 0 and stop < n_rows else {})}
+        more = {"n_rows": n_rows} if start == 0 and stop < n_rows else {}
+        return {"masked": masks.mask(encoded.blocks(start, stop), start), **more}
 
     def _encoded(self, limbs: int) -> tuple[EncodedColumns, bytes]:
         """Return the encoded columns, and their tag."""
@@ -122,7 +118,7 @@ class _Rows:
         self._n_rows, self.are_there = n_rows, True
         self._widths: dict[str, int] = {}
         self._parts: dict[str, list[Ring]] = {}
-        self._files: dict[str, scratch.ScratchFile] = {}
+        self._files: dict[str, ScratchFile] = {}
 
     def add(self, replies: Mapping[str, Mapping[str, Any]], start: int) -> None:
         """Put a part of each party in its place."""
@@ -132,8 +128,8 @@ class _Rows:
             return
         if not start:
             self._widths = {name: reply["masked"].shape[1] for name, reply in replies.items()}
-            if 8 * self._n_rows * sum(self._widths.values()) > scratch.HOLD_BYTES:
-                self._files = {n: scratch.ScratchFile(f"what {n!r} sent") for n in replies}
+            if is_large(8 * self._n_rows * sum(self._widths.values())):
+                self._files = {n: ScratchFile(f"what {n!r} sent") for n in replies}
         for name, reply in replies.items():
             part, width = reply["masked"], self._widths[name]
             expected = min(PART_ROWS, self._n_rows - start), width

@@ -120,11 +120,15 @@ def _array_to_record(name: str, value: "np.ndarray[Any, Any] | np.generic") -> A
         )
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
+    whole: Any = (
+        array.base
+    )  # of an array that was made of bytes, the bytes: nobody can change these
+    shared = isinstance(whole, bytes) and len(whole) == array.nbytes and array.flags.c_contiguous
     return Array(
         dtype=array.dtype.str,
         shape=tuple(int(n) for n in array.shape),
         stype=_STYPE_SCALAR if scalar else _STYPE,
-        data=array.tobytes(),
+        data=whole if shared else array.tobytes(),
     )
 
 
@@ -143,7 +147,7 @@ def _array_from_record(name: str, array: Array) -> Any:
         )
     if expected == 0:
         return np.empty(shape, dtype=dtype)
-    decoded = np.frombuffer(array.data, dtype=dtype).reshape(shape)
+    decoded: np.ndarray[Any, Any] = np.ndarray(shape, dtype, array.data)
     return decoded[()] if array.stype == _STYPE_SCALAR else decoded
 
 

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from flwr_vertical import scratch
 from flwr_vertical.errors import DataError
+from flwr_vertical.scratch import ScratchFile, is_large, is_mapped
 
 BATCH_ROWS = 1 << 16
 """Rows that are read at a time where numbers go to the disk."""
@@ -53,7 +53,7 @@ def frame_of(
         for field in list(schema)[1:]
         if _is_number(field.type) and field.name not in stored
     }
-    if n_rows * sum(dtype.itemsize for dtype in large.values()) <= scratch.HOLD_BYTES:
+    if not is_large(n_rows * sum(dtype.itemsize for dtype in large.values())):
         large = {}
     kept = [name for name in schema.names if name not in large]
     parts = [read(kept[start : start + _COLUMNS]) for start in range(0, len(kept), _COLUMNS)]
@@ -76,7 +76,7 @@ def frame_of(
 
 def is_on_disk(column: "pd.Series[Any]") -> bool:
     """Tell whether a column is mapped, so that a copy of it would be what takes memory."""
-    return isinstance(column.dtype, np.dtype) and scratch.is_mapped(column.to_numpy())
+    return isinstance(column.dtype, np.dtype) and is_mapped(column.to_numpy())
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -89,7 +89,7 @@ def _mapped(
     batches: Callable[[list[str]], Iterable[pa.RecordBatch]],
 ) -> dict[str, npt.NDArray[Any]]:
     """Write columns to a file, one behind the other, and map them."""
-    file, starts, end = scratch.ScratchFile("the numbers of a large table"), {}, 0
+    file, starts, end = ScratchFile("the numbers of a large table"), {}, 0
 
     def place(name: str, dtype: np.dtype[Any]) -> None:
         nonlocal end
