@@ -217,9 +217,12 @@ class PrivateProductSteps(SentRows):
             for name, width, tag in zip(names, widths, tags, strict=True)
         }
         rho = KeyStream(rho_seed, "rho", (len(group), limbs * n_vectors)) if helps else None
-        asked = repr((limbs, names, widths, tags, n_groups, n_vectors, attempt)).encode()
-        parts = [group, np.zeros(0) if missing is None else np.asarray(missing)]
-        asked += b"".join(x.tobytes() for x in parts)
+        request = hashlib.sha256(
+            repr((limbs, names, widths, tags, n_groups, n_vectors, attempt)).encode()
+        )
+        for part in (group, np.zeros(0) if missing is None else np.asarray(missing)):
+            request.update(np.ascontiguousarray(part))
+        asked = request.digest()
         # Pads of owner and helper cancel only where both were asked for the same rows, and know of
         # each other's vectors; a server that names rows as each party's own gets noise, too.
         bound = hashlib.sha256(self.party.services.binding() + asked).digest()
