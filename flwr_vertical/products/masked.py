@@ -221,7 +221,7 @@ class PrivateProductSteps(SentRows):
             repr((limbs, names, widths, tags, n_groups, n_vectors, attempt)).encode()
         )
         for part in (group, np.zeros(0) if missing is None else np.asarray(missing)):
-            request.update(np.ascontiguousarray(part))
+            request.update(np.ascontiguousarray(part).data)
         asked = request.digest()
         # Pads of owner and helper cancel only where both were asked for the same rows, and know of
         # each other's vectors; a server that names rows as each party's own gets noise, too.
