@@ -108,17 +108,26 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path, frame, few, mon
 
 
 def test_a_run_on_tables_on_disk_has_the_same_bits(tmp_path, frame, request):
-    numbers = frame[["x", "n", "single"]]
-    labels = (numbers["x"] + 0.1 * numbers["n"]).rename("y")
+    labels = (frame["x"] + 0.1 * frame["n"]).rename("y").where(frame.index % 3 > 0)
+    other = frame[["n", "gaps", "single"]].sample(frac=1.0, random_state=1)  # in another order
     paths = {}
-    for name, part in {"a": numbers[["x"]], "b": numbers[["n", "single"]]}.items():
+    for name, part in {"a": frame[["x", "small"]], "b": other}.items():
         (tmp_path / name).mkdir()
         paths[name] = written(tmp_path / name, part, "folder")
 
     def coefficients():
         tables = {name: read_source(path) for name, path in paths.items()}
-        return simulate(VerticalGLM(family="gaussian"), tables, labels=labels, progress=False)
+        strategy = VerticalGLM(family="gaussian", missing_cells="drop-row")
+        return simulate(strategy, tables, labels=labels, progress=False).coefficients
 
-    expected = coefficients().coefficients
+    expected = coefficients()
+    assert (expected["estimate"] != 0).sum() >= 2
+    files = []
+    made = scratch.ScratchFile.__init__
     request.getfixturevalue("few")
-    pd.testing.assert_frame_equal(coefficients().coefficients, expected, check_exact=True)
+    request.getfixturevalue("monkeypatch").setattr(
+        scratch.ScratchFile, "__init__", lambda self, what: files.append(what) or made(self, what)
+    )
+    pd.testing.assert_frame_equal(coefficients(), expected, check_exact=True)
+    assert files.count("the numbers of a large table") == 2
+    assert files.count("a matrix of numbers") > 4  # all rows, those in order, complete, labelled
