@@ -426,8 +426,8 @@ def test_an_unknown_party():
 
 PAIR_KEYS = {"pair_key", "keep_pair_keys"}
 MOMENTS = {
-    "prepare_moments", "seal_group_seed", "erase_group_seed", "send_masked", "open_products",
-    "count_columns", "encrypt_groups", "multiply_groups",
+    "prepare_moments", "seal_group_seed", "erase_group_seed", "send_masked", "send_rows",
+    "open_products", "count_columns", "encrypt_groups", "multiply_groups",
 }  # fmt: skip
 LINEAR = PAIR_KEYS | MOMENTS | {"finish_moments"}
 MEANS = {"send_digits", "place_fits", "open_means"}
