@@ -177,10 +177,11 @@ class EncodedColumns:
         filled[self.held.rows[first:last] - start] = self.held.values[first:last] / self.scale
         return encode_rows(filled, self._bits, self._limbs)
 
-    def blocks(self) -> Iterator[Ring]:
-        """Go through all rows."""
-        for start in range(0, self.shape[0], BLOCK_ROWS):
-            yield self.rows(start, min(start + BLOCK_ROWS, self.shape[0]))
+    def blocks(self, start: int = 0, stop: int | None = None) -> Iterator[Ring]:
+        """Go through all rows, or some of them."""
+        stop = self.shape[0] if stop is None else stop
+        for at in range(start, stop, BLOCK_ROWS):
+            yield self.rows(at, min(at + BLOCK_ROWS, stop))
 
 
 def own_moments(held: HeldColumns, group: Indices, withheld: Flags) -> dict[str, Any]:

@@ -75,16 +75,16 @@ class KeyStream:
                 cipher.update_into(_ZEROS[: len(part)], part)
         return out.astype(np.uint64, copy=False)
 
-    def mask(self, blocks: Iterable[Ring]) -> Ring:
-        """Return all rows of a matrix under the stream, as bytes that travel without a copy.
+    def mask(self, blocks: Iterable[Ring], start: int = 0) -> Ring:
+        """Return rows of a matrix under the stream, as bytes that travel without a copy.
 
-        Shapes: blocks (n_rows, ...) each, of the `shape` of the stream together; returns `shape`.
+        Shapes: blocks (n_rows, ...) each, the first from row `start` on; returns all of them.
         """
-        buffer, at = BytesIO(), 0
+        buffer, at = BytesIO(), start
         for block in blocks:
             buffer.write(np.ascontiguousarray(block + self.rows(at, at + len(block))).data)
             at += len(block)
-        return np.ndarray(self.shape, np.uint64, buffer.getvalue())
+        return np.ndarray((at - start, *self.shape[1:]), np.uint64, buffer.getvalue())
 
 
 def _derive(seed: bytes, *parts: str | bytes) -> bytes:

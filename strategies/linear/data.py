@@ -10,6 +10,7 @@ from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.columns import ScaledRows, squares_of
 from flwr_vertical.protocol.arguments import Is, Shape, Within
+from flwr_vertical.scratch import take
 from strategies.linear.design import Design, make_design
 from strategies.linear.formula import formulas_of
 from strategies.linear.formula_design import make_formula_design
@@ -182,7 +183,7 @@ class RegressionRows(StepGroup):
         """Rows held of labelled samples in their own units, shape (n_observed, n_columns)."""
         own = self.design
         chosen = self._labelled[own.rows]
-        return own.x if chosen.all() else np.asarray(own.x[chosen])
+        return own.x if chosen.all() else take(own.x, np.flatnonzero(chosen))
 
     @property
     def raw_unlabelled(self) -> tuple[Array, Indices, int]:
