@@ -27,6 +27,7 @@ from simulations.attacks.views import GOT, SENT, SERVER, View, views_of
 from strategies.trees import arbiter as comparing
 from strategies.trees.binning import unpacked
 from strategies.trees.blinding import Factors
+from strategies.trees.candidates import Candidates, layouts_of
 from strategies.trees.gain import best_of, signed
 from strategies.trees.grower import Grower
 from strategies.trees.model import TreePart
@@ -259,7 +260,9 @@ def _factors(view: View) -> list[Factors]:
         if item.step == "share" and item.way == SENT:
             of_round.setdefault(item.at, {})[item.name] = item.value
     told = {bytes(args["order"]): args for args in of_round.values()}
-    return [
-        Factors.of(order, np.asarray(args["limits"]), 2 * sum(args["widths"]))
-        for order, args in told.items()
-    ]
+    found = []
+    for order, args in told.items():
+        layouts = layouts_of(np.asarray(args["columns"]), len(args["names"]))
+        n_candidates = len(Candidates.of(layouts).numbers)
+        found.append(Factors.of(order, np.asarray(args["limits"]), n_candidates))
+    return found

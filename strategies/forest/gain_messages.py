@@ -216,4 +216,5 @@ class Used:
         return SlotLayout(
             tuple(whole.n_bins[j] for j in self.columns),
             tuple(whole.nominal[j] for j in self.columns),
+            tuple(whole.complete[j] for j in self.columns),
         )

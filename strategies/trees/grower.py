@@ -32,8 +32,8 @@ class Grower:
         """Grow one tree for each row of gradients.
 
         Shapes: g, h (n_trees, n_samples): derivatives of the loss; inside (n_trees, n_samples):
-        rows that each tree is fitted to; the others are routed only; usable (n_trees, n_slots):
-        slots of the columns that each tree may use, or all of them; routed (n_trees, n_samples):
+        rows that each tree is fitted to; the others are routed only; usable (n_trees, n_columns):
+        columns that each tree may use, or all of them; routed (n_trees, n_samples):
         rows that go down each tree, those of the fit among them.
         """
         n_trees, n_rows = g.shape

@@ -43,24 +43,25 @@ def code_sums(layout: SlotLayout, codes: Codes, node: Indices, vectors: Ring, n_
     return total.reshape(n_nodes, n_codes, vectors.shape[1])
 
 
-def to_slots(layout: SlotLayout, sums: Ring) -> Ring:
-    """Return sums over slots, (n_nodes, n_slots), from those over codes, (n_nodes, n_codes)."""
-    out = np.empty((len(sums), layout.n_slots), dtype=sums.dtype)
-    for j, (start, width) in enumerate(zip(layout.starts, layout.widths, strict=True)):
+def to_sent(layout: SlotLayout, sums: Ring) -> Ring:
+    """Return sums over slots that are sent, (n_nodes, n_sent), from those over codes."""
+    found = [sums[:, :0]]
+    for j, width in enumerate(layout.sent):
         observed = sums[:, _codes_of(layout, j)][:, :-1]
+        below = observed.cumsum(axis=1, dtype=sums.dtype)
         if layout.nominal[j]:
-            bins = observed.shape[1]
-            out[:, start : start + bins] = observed
-            below = observed.cumsum(axis=1, dtype=sums.dtype)
-            out[:, start + bins : start + width] = below[:, -(width - bins) :]
+            singles = observed.shape[1] - layout.complete[j]
+            found += [observed[:, :singles], below[:, below.shape[1] - (width - singles) :]]
         else:
-            out[:, start : start + width] = observed.cumsum(axis=1, dtype=sums.dtype)
-    return out
+            found.append(below[:, :width])
+    return np.concatenate(found, axis=1)
 
 
 def slot_sums(layout: SlotLayout, codes: Codes, node: Indices, vector: Ring, n_nodes: int) -> Ring:
     """Return sums of a vector, (n_rows,), over the rows of slots and nodes, (n_nodes, n_slots)."""
-    return to_slots(layout, code_sums(layout, codes, node, vector[:, None], n_nodes)[..., 0])
+    sums = code_sums(layout, codes, node, vector[:, None], n_nodes)[..., 0]
+    total = sums[:, : _code_bounds(layout)[:2][-1]].sum(axis=1, dtype=sums.dtype)
+    return layout.slots_of(to_sent(layout, sums), total)
 
 
 def dense_sums(blocks: Blocks, width: int, parts: list[tuple[Indices, Ring, int]]) -> list[Ring]:
@@ -136,14 +137,15 @@ def legal_of(layout: SlotLayout, counts: Ring, min_child: int) -> Flags:
         count = counts[:, _codes_of(layout, j)].astype(np.int64)
         total = count.sum(axis=1, keepdims=True)
         missing, own = count[:, -1:], count[:, :-1]
+        left, first = own.cumsum(axis=1), own > 0
         if layout.nominal[j]:
-            below = own.cumsum(axis=1)[:, -(width - own.shape[1]) :]
-            left = np.concatenate([own, below], axis=1)
-            first = np.concatenate([own > 0, own[:, -below.shape[1] :] > 0], axis=1)
-            first[:, -1] = True
-        else:
-            left, first = own.cumsum(axis=1), own > 0
-        whole = np.arange(width) == width - 1
+            stop = own.shape[1] - layout.complete[j]
+            below = slice(stop - (width - own.shape[1]), stop)
+            left = np.concatenate([own, left[:, below]], axis=1)
+            first = np.concatenate([first, first[:, below]], axis=1)
+            first[:, -1] |= not layout.complete[j]
+        left, first = left[:, :width], first[:, :width]
+        whole = (np.arange(width) == width - 1) & (not layout.complete[j])
         slots = out[:, start : start + width]
         slots[:, :, 0] = first & (left >= min_child) & (total - left >= min_child)
         left = left + missing

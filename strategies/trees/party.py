@@ -1,5 +1,6 @@
 """The party half: codes, sums under pads, routing, and the splits that stay here."""
 
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Unpack
 
 import numpy as np
@@ -48,9 +49,9 @@ class BinnedParty(Party):
         """Cut the own columns into bins, and make the key pairs of this run.
 
         Message: nonce: of this run; n_bins: bins of a column at most; n_sides: to how many splits
-        a row comes at most, in all trees; returns ``n_bins``, ``nominal`` and ``monotone`` of each
-        column, without names; the key for other parties, see `PairKeySteps.pair_key`; that for the
-        arbiter as ``parcel_*``.
+        a row comes at most, in all trees; returns ``n_bins``, ``nominal``, ``complete`` and
+        ``monotone`` of each column, without names; the key for other parties, see
+        `PairKeySteps.pair_key`; that for the arbiter as ``parcel_*``.
         """
         if self.fitted is not None:
             raise DataError(
@@ -68,6 +69,7 @@ class BinnedParty(Party):
         return {
             "n_bins": np.array(layout.n_bins, dtype=np.int64),
             "nominal": np.array(layout.nominal, dtype=np.uint8),
+            "complete": np.array(layout.complete, dtype=np.uint8),
             "monotone": directions,
             **self.pair_keys.pair_key(nonce),
             **self.parcels.new_key(nonce),
@@ -89,7 +91,7 @@ class BinnedParty(Party):
         Message: owner, sealed, **keys: see `GroupKeySteps.take`; start, stop: which rows, of
         all samples; arbiter: public key, identity and signature of the arbiter,
         where there is one; ranks: of all codes of nominal columns, if their levels were sorted, see
-        `Bins.sorted_by`; returns ``masked`` of shape (stop - start, n_slots); the ``tag`` of the
+        `Bins.sorted_by`; returns ``masked`` of shape (stop - start, n_sent); the ``tag`` of the
         whole content.
         """
         if ranks and not self.winners_are_told:
@@ -100,7 +102,7 @@ class BinnedParty(Party):
         if arbiter is not None:
             self.parcels.take_arbiter(keys["nonce"], *arbiter)
         codes, layout = self.codes, self.layout
-        shape = len(codes), layout.n_slots
+        shape = len(codes), layout.n_sent
         stream = KeyStream(self.group_key.seed, stream_label(self.name), shape, self.tag)
         own = layout.indicators(codes[start:stop]) + stream.rows(start, stop)
         return {"masked": own, "tag": self.tag}
@@ -109,7 +111,7 @@ class BinnedParty(Party):
 
     def _sort_levels(self, ranks: list[int]) -> None:
         self.state[_RANKS] = ranks
-        for key in ("trees.bins", "trees.codes", "trees.tag"):
+        for key in ("trees.bins", "trees.codes", "trees.tag", "trees.layout"):
             self.cache.pop(key, None)
 
     @property
@@ -156,8 +158,19 @@ class TreeParty(BinnedParty):
     """A party of boosting: sums under pads, routing, and the splits that stay here."""
 
     winners_are_told = True
+
     shares = Uses(ShareSteps)
     routing = Uses(RoutingSteps)
+
+    @property
+    def layout(self) -> SlotLayout:
+        """Slots of the own columns; no slot and no candidate is for cells that nobody lacks."""
+        if "trees.layout" not in self.cache:
+            lacked = self.codes == np.array(self.bins.layout.n_bins)
+            complete = tuple((~lacked.any(axis=0)).tolist())
+            self.cache["trees.layout"] = replace(self.bins.layout, complete=complete)
+        found: SlotLayout = self.cache["trees.layout"]
+        return found
 
     @step
     def finish(

@@ -30,14 +30,15 @@ from flwr_vertical.crypto.sealed_box import seal
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.products import GroupKeySteps
-from flwr_vertical.products.arithmetic import helpers, own_place
-from flwr_vertical.products.pair_keys import Names, Widths
+from flwr_vertical.products.arithmetic import helpers
+from flwr_vertical.products.pair_keys import Names
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream
-from flwr_vertical.protocol.arguments import DISTINCT, OWN, AddsUpTo, Is, Shape, Within, check_fits
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within, check_fits
 from strategies.trees.arbiter import PADS, ParcelSteps, pack, place_of, under_cancelling_bits
-from strategies.trees.binning import unpacked
+from strategies.trees.binning import SlotLayout, unpacked
 from strategies.trees.blinding import Factors, coarse, noise, to_wire
-from strategies.trees.gain import N_NOISE, candidates, of_slots
+from strategies.trees.candidates import Candidates, checked_layouts
+from strategies.trees.gain import N_NOISE
 from strategies.trees.node_sums import (
     Blocks,
     Indices,
@@ -46,7 +47,7 @@ from strategies.trees.node_sums import (
     code_sums,
     dense_sums,
     legal_splits,
-    to_slots,
+    to_sent,
 )
 from strategies.trees.routing import count_order, count_winners
 
@@ -73,14 +74,13 @@ class ShareSteps(StepGroup):
     def share(
         self,
         names: Names,
-        widths: Annotated[Widths, AddsUpTo("observed")],
+        columns: Annotated[Indices, Shape(None, 4), Within(0, 2**20)],
         tags: Annotated[list[bytes], Within("names", "names")],
-        observed: Annotated[Indices, Within(0, "observed - 1")],
         node: Annotated[npt.NDArray[np.uint8], Shape(None, None, "ceil(n_samples / 8)")],
         direct: Annotated[Indices, Within(-1, "direct - 1")],
         parent: Annotated[Indices, Shape("direct"), Within(-1, 2**31)],
         active: Annotated[Indices, DISTINCT, Within(0, "direct - 1")],
-        usable: Annotated[npt.NDArray[np.uint8], Shape(None, "observed"), Within(0, 1)],
+        usable: Annotated[npt.NDArray[np.uint8], Shape(None, "columns"), Within(0, 1)],
         min_child: Annotated[int, Is("min_child")],
         masked_gradients: Annotated[UnsignedRing | None, OWN, Shape(2, "node", "n_samples")] = None,
         rho: Annotated[bytes, OWN] = b"",
@@ -92,14 +92,14 @@ class ShareSteps(StepGroup):
     ) -> dict[str, Any]:
         """Make the shares of one level.
 
-        Message: names, widths, tags: every party's name, number of slots, and tag of its codes;
-        observed (n_slots,): of each slot of all parties, that of its column's observed rows; node
+        Message: names, tags: every party's name, and tag of its codes; columns (n_columns, 4): of
+        all parties, see `layouts_of`; node
         (n_trees, n_samples), packed: number of the node that each row of the fit is in, -1: none;
         direct (n_nodes,): numbers of the nodes whose sums are made; -1 where they follow from those
         of the parent and of the sibling, the node next to it; parent (n_nodes,): place of each
         node's parent in the level before; -1 at the roots; active (n_active,): nodes that may be
-        split; usable (n_trees, n_slots): slots of all parties whose columns each tree may use; one
-        line if all trees may use the same; min_child: the fewest rows of a node; with the first
+        split; usable (n_trees, n_columns): columns of all parties that each tree may use; one line
+        if all trees may use the same; min_child: the fewest rows of a node; with the first
         level of a tree, at the first party masked_gradients (2, n_trees, n_samples): g and h under
         rho, and at the others the seed rho; slopes (n_active,): the own half of slopes; scale
         (n_active,): see `LevelGradients`; limits, order: see `Factors`; without them histograms are
@@ -108,25 +108,27 @@ class ShareSteps(StepGroup):
         the own shares of sums of g and h; and either ``parcel``, sealed for the arbiter: a share of
         the marks of legal candidates, and the seed of the pads; ``owned_slopes`` of shape
         (n_active, n_own), and at a helper ``helped_slopes`` of shape (n_active, n_helped) and
-        ``blinded`` of shape (3, n_active, 2 * n_helped, 5), see `blinding`; or ``legal`` of shape
-        (n_active, n_own, 2), and at a helper ``helper`` of shape (2, n_direct, n_helped).
+        ``blinded`` of shape (3, n_active, n_candidates that it helps with, 5), see `blinding`; or
+        ``legal`` of shape (n_active, n_own_slots, 2), and at a helper ``helper`` of shape (2,
+        n_direct, n_helped). n_own and n_helped are slots whose rows were sent.
         """
         if limits is None:
             self.party.open_exchange(
                 HISTOGRAMS, "sums of gradients over the bins of its columns, in every node"
             )
-        own = own_place(self.name, names, widths, self.party.layout.n_slots)
+        own, layouts = checked_layouts(np.asarray(columns), names, self.name, self.party.layout)
         check_tag(self.party, tags[own])
         check_fits(self.name, "usable", usable, Shape(len(node) if len(usable) > 1 else 1, None))
         helper = helpers(names)
         begins = self._begin(names, masked_gradients, rho)
         numbers = unpacked(np.asarray(node), self.party.n_samples)
         check_fits(self.name, "node", numbers, Within(-1, len(direct) - 1))
-        places = Places.of(numbers, direct, active, np.asarray(usable), widths)
+        places = Places.of(numbers, direct, active, np.asarray(usable), layouts)
+        every = Candidates.of(layouts)
         if begins:
             self._check_rows(places, own)
         if limits is not None:
-            count_winners(self.party, places.node, self.party.layout, sum(widths))
+            count_winners(self.party, places.node, self.party.layout, len(every.numbers))
             if ranked:
                 count_order(self.party, places.node, self.party.layout)
         parcels, seed = self.other(ParcelSteps), self.other(GroupKeySteps).seed
@@ -141,46 +143,46 @@ class ShareSteps(StepGroup):
         told: dict[str, Any] = {"number": number}
         least = max(min_child, self.party.policy.min_rows or 1)
         sums, legal = self._own_sums(places, own, half, least)
+        if ranked:
+            legal &= self.party.layout.single_levels[:, None]
         told["owner"] = sums - pad("sums", self.name, sums.shape)
-        helps = [name for name in names if helper[name] == self.name]
-        helped = self._help(names, widths, tags, helps, places, half, pad) if helps else None
-        starts = np.concatenate([[0], np.cumsum(widths)])
-        place = slice(int(starts[own]), int(starts[own + 1]))
+        helps = [k for k, name in enumerate(names) if helper[name] == self.name]
+        helped = self._help(names, layouts, tags, helps, places, half, pad) if helps else None
         if limits is None or slopes is None or scale is None:
             told["legal"] = legal
             if helped is not None:
                 told["helper"] = helped
             return told
-        t, shape = np.asarray(slopes)[:, None], (len(active), widths[own])
+        t, shape = np.asarray(slopes)[:, None], (len(active), sums.shape[2])
         told["owned_slopes"] = t * pad("slopes", self.name, shape) + pad("z", self.name, shape)
-        factors = Factors.of(order, limits, 2 * int(starts[-1]))
-        every = np.zeros((len(legal), int(starts[-1]), 2), dtype=bool)
-        every[:, place] = legal
-        placed = factors.placed(every.reshape(len(legal), -1))
-        marks = under_cancelling_bits(placed, seed, "tree marks", number, own, len(names))
+        factors = Factors.of(order, limits, len(every.numbers))
+        slots = np.concatenate([[0], np.cumsum([of.n_slots for of in layouts])])
+        marks = np.zeros((len(legal), int(slots[-1]), 2), dtype=bool)
+        marks[:, slots[own] : slots[own + 1]] = legal
+        placed = factors.placed(marks.reshape(len(legal), -1)[:, every.numbers])
+        share = under_cancelling_bits(placed, seed, "tree marks", number, own, len(names))
         # The arbiter refuses to compare where parties were told different things.
         pads = stream(seed, f"tree parcels {number} {asked}", (SEED_BYTES // 8,))
         if helped is not None:
-            of_helped = [n in helps for n in names]
-            mine = np.flatnonzero(np.repeat(of_helped, widths))
             above = np.asarray(self.state[_BELOW])
             flat = np.concatenate(list(helped), axis=1)
             self.state[_BELOW] = with_siblings(flat, direct, parent, above)
             share_g, share_h = np.split(np.asarray(self.state[_BELOW])[active], 2, axis=1)
             f, z = (
                 np.concatenate(
-                    [pad(what, n, (len(active), w)) for n, w in zip(names, widths, strict=True)
-                     if n in helps], axis=1,
+                    [pad(what, names[k], (len(active), layouts[k].n_sent)) for k in helps], axis=1
                 )
                 for what in ("slopes", "z")
-            )  # fmt: skip
+            )
             told["helped_slopes"] = share_h + f
             share_v = np.asarray(scale).astype(np.uint64)[:, None] * share_g - t * share_h - z
-            blinded = self._blinded(mine, share_v, share_h, observed, factors, limits, ranked)
+            at = every.places(np.concatenate([np.arange(slots[k], slots[k + 1]) for k in helps]))
+            mine = Candidates.of([layouts[k] for k in helps])
+            blinded = self._blinded(mine, share_v, share_h, at, factors, limits, ranked)
             every_pad = stream(pads.tobytes(), PADS, (3, *factors.order.shape))
-            blinded += factors.unplaced(every_pad)[:, :, of_slots(mine)]
+            blinded += factors.unplaced(every_pad)[:, :, at]
             told["blinded"] = to_wire(coarse(blinded))
-        told["parcel"] = seal(parcels.shared, pack(marks, pads), place_of(self.name, number))
+        told["parcel"] = seal(parcels.shared, pack(share, pads), place_of(self.name, number))
         return told
 
     def forget(self) -> None:
@@ -228,16 +230,16 @@ class ShareSteps(StepGroup):
     ) -> tuple[Ring, npt.NDArray[np.bool_]]:
         """Return sums of the half of g and h by direct node, and which splits are legal."""
         layout, codes = self.party.layout, self.party.codes
-        width, n_nodes, n_direct = layout.n_slots, places.n_nodes, len(places.direct)
-        out = np.zeros((2, n_direct, width), dtype=np.uint64)
-        legal = np.zeros((n_nodes, width, 2), dtype=bool)
+        n_nodes, n_direct = places.n_nodes, len(places.direct)
+        out = np.zeros((2, n_direct, layout.n_sent), dtype=np.uint64)
+        legal = np.zeros((n_nodes, layout.n_slots, 2), dtype=bool)
         for t in places.trees(own):
             # Trees do not share nodes.
             direct = renumbered(places.node[t], places.direct, n_nodes)
             sums = code_sums(layout, codes, direct, half[:, t].T, n_direct)
-            out += np.stack([to_slots(layout, sums[..., what]) for what in (0, 1)])
+            out += np.stack([to_sent(layout, sums[..., what]) for what in (0, 1)])
             may = legal_splits(layout, codes, places.node[t], n_nodes, least)
-            legal |= may & places.usable(t, own)[:, None]
+            legal |= may & np.repeat(places.usable(t, own), layout.widths)[:, None]
         return out, legal[places.active]
 
     # -- as helper ---------------------------------------------------------------------------
@@ -245,21 +247,20 @@ class ShareSteps(StepGroup):
     def _help(
         self,
         names: list[str],
-        widths: list[int],
+        layouts: list[SlotLayout],
         tags: list[bytes],
-        helps: list[str],
+        helps: list[int],
         places: "Places",
         half: Ring,
         pad: Any,
     ) -> Ring:
         """Return the shares of the slots of those that this party helps, (2, n_direct, n)."""
         found = []
-        for k, (name, width, tag) in enumerate(zip(names, widths, tags, strict=True)):
-            if name not in helps:
-                continue
+        for k in helps:
+            name, width = names[k], layouts[k].n_sent
             if name == self.name:
                 raise ProtocolError(f"party {self.name!r} cannot help itself")
-            blocks = self._stream_of(name, half.shape[-1], width, tag)
+            blocks = self._stream_of(name, half.shape[-1], width, tags[k])
             sums = np.stack(dense_sums(blocks, width, places.parts(k, half)))
             found.append(pad("sums", name, sums.shape) - sums)
         return np.concatenate(found, axis=2)
@@ -277,23 +278,17 @@ class ShareSteps(StepGroup):
 
     def _blinded(
         self,
-        mine: Indices,
+        mine: Candidates,
         share_v: Ring,
         share_h: Ring,
-        observed: Indices,
+        at: Indices,
         factors: Factors,
         limits: npt.NDArray[np.float64],
         ranked: bool,
     ) -> Ring:
-        """Return blinded shares of the candidates of `mine`, (n_helped,): slots that it helps."""
-        inside = np.minimum(np.searchsorted(mine, observed[mine]), len(mine) - 1)
-        if (mine[inside] != observed[mine]).any():
-            raise ProtocolError(
-                f"party {self.name!r}: argument 'observed' takes the slots of a party apart; "
-                "expected, of each slot, the last one of its column"
-            )
-        left, at = candidates(share_h, inside), of_slots(mine)
-        numerator = candidates(share_v, inside)
+        """Return blinded shares of the candidates of those that it helps, at their places."""
+        none = np.zeros(len(share_h), dtype=np.uint64)
+        numerator, left = mine.sums(share_v, none), mine.sums(share_h, none)
         blinded = factors.blinded(numerator, left, left if ranked else -left, at)
         seed = self.party.secret_bytes("noise of gains")
         least = np.array([[N_NOISE], [1.0]])
@@ -344,8 +339,8 @@ class Places:
     n_nodes: int
     active: Indices  # (n_active,): nodes that may be split
     direct: Indices  # (n_direct,): nodes of which sums are made
-    # (n_trees or 1, n_own_slots): of each party, which of its slots each tree may use
-    slots: list[npt.NDArray[np.bool_]]
+    # (n_trees or 1, n_own_columns): of each party, which of its columns each tree may use
+    columns: list[npt.NDArray[np.bool_]]
 
     @classmethod
     def of(
@@ -354,15 +349,16 @@ class Places:
         direct: Indices,
         active: Indices,
         usable: npt.NDArray[np.uint8],
-        widths: list[int],
+        layouts: list[SlotLayout],
     ) -> "Places":
         """Take the arguments of `ShareSteps.share`."""
-        slots = np.split(usable.astype(bool), np.cumsum(widths)[:-1], axis=1)
-        return cls(node, len(direct), active, np.flatnonzero(direct >= 0), slots)
+        ends = np.cumsum([len(own.n_bins) for own in layouts])[:-1]
+        columns = np.split(usable.astype(bool), ends, axis=1)
+        return cls(node, len(direct), active, np.flatnonzero(direct >= 0), columns)
 
     def usable(self, tree: int, party: int) -> npt.NDArray[np.bool_]:
-        """Return which of a party's slots a tree may use."""
-        own = self.slots[party]
+        """Return which of a party's columns a tree may use."""
+        own = self.columns[party]
         return np.asarray(own[tree % len(own)])
 
     def trees(self, party: int) -> list[int]:

@@ -128,7 +128,7 @@ def test_winners_of_gradients_of_one_row_are_counted_and_few(data, tmp_path, mon
         derivatives = [Derivatives.of(own, np.ones(n), every, 0.0) for own in gradients]
         node = np.tile(roots[:, None], (1, n))
         known = level_of(node, n_rows, gradients, derivatives, roots)
-        every = np.ones((n_rows, len(self.slots.columns)), np.uint8)
+        every = np.ones((n_rows, self.slots.n_columns), np.uint8)
         level = LevelNodes(node, np.full(n_rows, -1), roots, roots)
         won.extend(self._rounds.winners(level, known, derivatives, every, SMALL["min_child"]))
         raise EnoughError

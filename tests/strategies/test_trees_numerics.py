@@ -1,13 +1,16 @@
 """Bins, sums over nodes, gains in whole numbers: each against the plainest computation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from flwr_vertical import Table
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.products.streams import KeyStream
 from strategies.trees.binning import cut, fit_bins
+from strategies.trees.candidates import Candidates, checked_layouts, columns_of
 from strategies.trees.gain import Derivatives, best_of, candidates, level_of, signed, to_ring
 from strategies.trees.node_sums import InMemory, dense_sums, legal_splits, slot_sums
 from strategies.trees.objectives import Objective
@@ -98,6 +101,37 @@ def test_codes_and_slots(made):
     )
     with pytest.raises(DataError, match=r"party 'bank'.*lacks the columns \['few'\]"):
         bins.codes(Table.of(FRAME.drop(columns="few")), "bank")
+
+
+@pytest.mark.parametrize("are_sorted", [False, True])
+@pytest.mark.parametrize("lacking", [True, False])
+def test_slots_and_legal_splits_follow_from_what_is_sent(made, lacking, are_sorted):
+    """Of complete columns, and of thresholds of sorted levels, less is sent, and no split lacks."""
+    _, layout, codes = made
+    codes = codes if lacking else codes[(codes != np.array(layout.n_bins)).all(axis=1)]
+    complete = tuple((codes != np.array(layout.n_bins)).all(axis=0).tolist())
+    assert complete == (not lacking, not lacking, True, True)
+    whole = replace(layout, are_sorted=are_sorted)
+    layout = replace(whole, complete=complete)
+    assert layout.n_sent < layout.n_slots + (not are_sorted) < whole.n_slots + (not are_sorted)
+    slots = layout.slots_of(layout.indicators(codes), np.ones(len(codes), dtype=np.uint64))
+    for slot in range(layout.n_slots):
+        column, at = layout.locate(slot)
+        left = layout.goes_left(codes[:, column], column, at, False)
+        np.testing.assert_array_equal(slots[:, slot], left)
+    rng = np.random.default_rng(1)
+    node, vector = rng.integers(-1, 2, len(codes)), rng.integers(0, 2**64, len(codes), np.uint64)
+    sums = slot_sums(layout, codes, node, vector, 2)
+    for q in (0, 1):
+        np.testing.assert_array_equal(sums[q], vector[node == q] @ slots[node == q])
+    legal = legal_splits(layout, codes, node, 2, 1).reshape(2, -1)
+    numbers = Candidates.of([layout]).numbers
+    assert 0 < legal.sum() == legal[:, numbers].sum()
+    assert legal.sum() == legal_splits(whole, codes, node, 2, 1).sum()
+    told = columns_of([whole, layout])
+    assert checked_layouts(told, ["a", "b"], "b", layout) == (1, [whole, layout])
+    with pytest.raises(ProtocolError, match=r"party 'a'.*other columns of it than it told"):
+        checked_layouts(told, ["a", "b"], "a", layout)
 
 
 def test_rare_levels_share_a_code():
