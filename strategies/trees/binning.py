@@ -71,6 +71,14 @@ class SlotLayout:
         """Slots of all columns."""
         return sum(self.widths)
 
+    def of_columns(self, chosen: Sequence[int] | npt.NDArray[np.integer]) -> "SlotLayout":
+        """Return the layout of some of these columns."""
+        n_bins = tuple(self.n_bins[j] for j in chosen)
+        nominal, complete = (
+            tuple(part[j] for j in chosen) for part in (self.nominal, self.complete)
+        )
+        return SlotLayout(n_bins, nominal, complete, self.are_sorted)
+
     @property
     def single_levels(self) -> Flags:
         """Of each slot, whether it is a single level of a nominal column that is not sorted."""

@@ -59,26 +59,36 @@ class Slots:
         """Of each slot, whether it is a single level of a nominal column that is not sorted."""
         return np.concatenate([own.single_levels for own in self.ordered])
 
-    def sort_levels(self, order: Indices) -> dict[str, list[int]]:
+    def only_levels(self) -> None:
+        """Keep nominal columns alone, until `sort_levels` has all again."""
+        self.layouts = {
+            name: own.of_columns(np.flatnonzero(own.nominal)) for name, own in self.layouts.items()
+        }
+        self.masked = {}
+
+    def sort_levels(self, order: Indices, whole: dict[str, SlotLayout]) -> dict[str, list[int]]:
         """Give nominal columns the slots of ordered ones, too; return the ranks of their codes.
 
-        Shapes: order (n_ranked,): slots of single levels in their order; levels that it lacks come
-        last.
+        Shapes: order (n_ranked,): slots of single levels in their order, if these were all columns;
+        levels that it lacks come last. whole: the layouts of all columns.
         """
-        n_slots = [own.n_slots for own in self.ordered]
-        place = np.full(sum(n_slots), sum(n_slots))
+        self.layouts = whole
+        self.only_levels()
+        widths = [width for own in self.ordered for width in own.widths]
+        place = np.full(sum(widths), sum(widths))
         place[order] = np.arange(len(order))
-        ranks: dict[str, list[int]] = {}
-        starts = np.cumsum([0, *n_slots]).tolist()[:-1]
-        for name, first in zip(self.names, starts, strict=True):
-            own, ranks[name] = self.layouts[name], []
-            for j in np.flatnonzero(own.nominal):
-                start = first + own.starts[j]
-                levels = np.argsort(place[start : start + own.n_bins[j]], kind="stable")
-                ranks[name] += np.argsort(levels).tolist()
-        for name, own in self.layouts.items():
-            self.layouts[name] = replace(own, are_sorted=any(own.nominal))
-        self.masked = {}
+        of_columns = iter(np.split(place, np.cumsum(widths)[:-1]))
+        ranks = {
+            name: [
+                rank
+                for bins in self.layouts[name].n_bins
+                for rank in np.argsort(np.argsort(next(of_columns)[:bins], kind="stable")).tolist()
+            ]
+            for name in self.names
+        }
+        self.layouts = {
+            name: replace(own, are_sorted=any(own.nominal)) for name, own in whole.items()
+        }
         return ranks
 
     def locate(self, slot: int) -> tuple[int, int]:

@@ -128,9 +128,9 @@ class ShareSteps(StepGroup):
         if begins:
             self._check_rows(places, own)
         if limits is not None:
-            count_winners(self.party, places.node, self.party.layout, len(every.numbers))
             if ranked:
                 count_order(self.party, places.node, self.party.layout)
+            count_winners(self.party, places.node, self.party.layout, len(every.numbers))
         parcels, seed = self.other(ParcelSteps), self.other(GroupKeySteps).seed
         number, asked = parcels.number, self.party.services.binding().hex()
 
