@@ -65,7 +65,8 @@ class Grower:
             chosen = {level[q]: found for q, found in zip(active, won, strict=True) if found >= 0}
             if not chosen:
                 break
-            for (t, number), left in self._rounds.route(trees, chosen, inside, first).items():
+            routed_to = self._rounds.route(trees, level, chosen, inside, first)
+            for (t, number), left in routed_to.items():
                 of_tree = inside[t], g[t], h[t]
                 direction = int(directions[chosen[t, number] // 2])
                 divide(trees[t], trees[t][number], left, *of_tree, l2, direction)

@@ -33,6 +33,7 @@ from strategies.trees.binning import narrowest, packed
 from strategies.trees.blinding import WIRE_BYTES, Factors, coarse, from_wire, to_wire
 from strategies.trees.candidates import Candidates, columns_of
 from strategies.trees.gain import Derivatives, LevelGradients, best_of, signed, to_ring
+from strategies.trees.level_nodes import sides_of
 from strategies.trees.masked_store import Slots
 from strategies.trees.monotone import allowed_signs, right_way
 from strategies.trees.node_sums import Indices, Ring, dense_sums
@@ -128,7 +129,7 @@ class LevelRounds:
             "names": names,
             "columns": columns_of(slots.ordered),
             "tags": [slots.tags[name] for name in names],
-            "node": packed(node),
+            "sides": sides_of(node, parent),
             "direct": direct,
             "parent": parent,
             "active": active,
@@ -161,11 +162,17 @@ class LevelRounds:
         return LevelSums(replies, share_v, share_h, order)
 
     def route(
-        self, trees: list[Tree], chosen: dict[tuple[int, int], int], inside: Flags, first: int
+        self,
+        trees: list[Tree],
+        level: list[tuple[int, int]],
+        chosen: dict[tuple[int, int], int],
+        inside: Flags,
+        first: int,
     ) -> dict[tuple[int, int], Flags]:
         """Have the owners of the winners split the nodes; one round.
 
-        Shapes: chosen (tree, node): the candidate that won; inside (n_trees, n_samples): rows that
+        Shapes: level (n_nodes,): tree and node of each; chosen (tree, node): the candidate that
+        won; inside (n_trees, n_samples): rows that
         each tree is fitted to; returns (tree, node), (n_rows of the node,): which of its rows go
         to the left.
         """
@@ -186,11 +193,11 @@ class LevelRounds:
                 "names": np.array([(first + t, number) for t, number in places], dtype=np.int32),
                 "slots": np.array([node.slot for node in nodes], dtype=np.int32),
                 "missing_left": np.array([node.missing_left for node in nodes], dtype=np.uint8),
-                "split": packed(split),
+                "nodes": narrowest([level.index(place) for place in places]),
+                "others": packed(split[~inside][None]),
             }
-        fit = {"fit": np.packbits(inside)}
         found = {}
-        replies = self.federation.call("route", fit, per_party=own, parties=list(own))
+        replies = self.federation.call("route", per_party=own, parties=list(own))
         for name, places in by_party.items():
             split = order[name]
             left = np.zeros(split.shape, dtype=bool)

@@ -35,10 +35,11 @@ from flwr_vertical.products.pair_keys import Names
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within, check_fits
 from strategies.trees.arbiter import PADS, ParcelSteps, pack, place_of, under_cancelling_bits
-from strategies.trees.binning import SlotLayout, unpacked
+from strategies.trees.binning import SlotLayout
 from strategies.trees.blinding import Factors, coarse, noise, to_wire
 from strategies.trees.candidates import Candidates, checked_layouts
 from strategies.trees.gain import N_NOISE
+from strategies.trees.level_nodes import KnownNodes
 from strategies.trees.node_sums import (
     Blocks,
     Indices,
@@ -76,13 +77,15 @@ class ShareSteps(StepGroup):
         names: Names,
         columns: Annotated[Indices, Shape(None, 4), Within(0, 2**20)],
         tags: Annotated[list[bytes], Within("names", "names")],
-        node: Annotated[npt.NDArray[np.uint8], Shape(None, None, "ceil(n_samples / 8)")],
+        sides: Annotated[npt.NDArray[np.uint8], Shape(None, "ceil(n_samples / 8)")],
         direct: Annotated[Indices, Within(-1, "direct - 1")],
         parent: Annotated[Indices, Shape("direct"), Within(-1, 2**31)],
         active: Annotated[Indices, DISTINCT, Within(0, "direct - 1")],
         usable: Annotated[npt.NDArray[np.uint8], Shape(None, "columns"), Within(0, 1)],
         min_child: Annotated[int, Is("min_child")],
-        masked_gradients: Annotated[UnsignedRing | None, OWN, Shape(2, "node", "n_samples")] = None,
+        masked_gradients: Annotated[
+            UnsignedRing | None, OWN, Shape(2, "sides", "n_samples")
+        ] = None,
         rho: Annotated[bytes, OWN] = b"",
         slopes: Annotated[UnsignedRing | None, OWN, Shape("active")] = None,
         scale: Annotated[Numbers | None, Shape("active"), Within(0, 2**52)] = None,
@@ -93,8 +96,8 @@ class ShareSteps(StepGroup):
         """Make the shares of one level.
 
         Message: names, tags: every party's name, and tag of its codes; columns (n_columns, 4): of
-        all parties, see `layouts_of`; node
-        (n_trees, n_samples), packed: number of the node that each row of the fit is in, -1: none;
+        all parties, see `layouts_of`; sides (n_trees, n_samples), packed: which rows are of the
+        fit, and below the roots which went to the right, see `level_nodes`;
         direct (n_nodes,): numbers of the nodes whose sums are made; -1 where they follow from those
         of the parent and of the sibling, the node next to it; parent (n_nodes,): place of each
         node's parent in the level before; -1 at the roots; active (n_active,): nodes that may be
@@ -118,12 +121,12 @@ class ShareSteps(StepGroup):
             )
         own, layouts = checked_layouts(np.asarray(columns), names, self.name, self.party.layout)
         check_tag(self.party, tags[own])
-        check_fits(self.name, "usable", usable, Shape(len(node) if len(usable) > 1 else 1, None))
+        check_fits(self.name, "usable", usable, Shape(len(sides) if len(usable) > 1 else 1, None))
         helper = helpers(names)
         begins = self._begin(names, masked_gradients, rho)
-        numbers = unpacked(np.asarray(node), self.party.n_samples)
-        check_fits(self.name, "node", numbers, Within(-1, len(direct) - 1))
-        places = Places.of(numbers, direct, active, np.asarray(usable), layouts)
+        node = KnownNodes(self.party).take(np.asarray(parent), np.asarray(sides))
+        check_fits(self.name, "parent", node, Within(-1, len(direct) - 1))
+        places = Places.of(node, direct, active, np.asarray(usable), layouts)
         every = Candidates.of(layouts)
         if begins:
             self._check_rows(places, own)
@@ -187,6 +190,7 @@ class ShareSteps(StepGroup):
 
     def forget(self) -> None:
         """Drop what is kept between the levels of a tree."""
+        KnownNodes(self.party).forget()
         for key in (_HALF, _BELOW):
             self.state.pop(key, None)
 
