@@ -64,36 +64,31 @@ def slot_sums(layout: SlotLayout, codes: Codes, node: Indices, vector: Ring, n_n
     return layout.slots_of(to_sent(layout, sums), total)
 
 
-def dense_sums(blocks: Blocks, width: int, parts: list[tuple[Indices, Ring, int]]) -> list[Ring]:
+def dense_sums(blocks: Blocks, width: int, node: Indices, vectors: Ring, n_nodes: int) -> Ring:
     """Return sums of vectors times the rows of a large matrix, by node.
 
-    Shapes: blocks (n_block, width): gives rows of the matrix; parts (node, vector, n_nodes): for
-    each sum the number of each row's node in each tree, shape (n_trees, n_rows); the vectors, of
-    that shape and of the matrix' dtype; the number of nodes; returns (n_nodes, width).
+    Shapes: blocks (n_block, width): gives rows of the matrix; node (n_trees, n_rows): number of
+    each row's node in each tree; vectors (n_vectors, n_trees, n_rows), of the matrix' dtype;
+    returns (n_vectors, n_nodes, width).
     """
-    n_rows, dtype = parts[0][0].shape[1], parts[0][1].dtype
-    ends = np.cumsum([count for _, _, count in parts])
-    total = np.zeros((int(ends[-1]), width), dtype=dtype)
-    if any(len(node) for node, _, _ in parts):
-        for start, stop in _ranges(n_rows, width * dtype.itemsize, blocks):
-            total += _weights(parts, start, stop) @ blocks(start, stop)
-    return np.split(total, ends[:-1])
+    total = np.zeros((len(vectors) * n_nodes, width), dtype=vectors.dtype)
+    for start, stop in _ranges(node.shape[1], width * vectors.dtype.itemsize, blocks):
+        weights = _weights(node[:, start:stop], vectors[:, :, start:stop], n_nodes)
+        if weights.nnz and width:
+            total += weights @ blocks(start, stop)
+    return total.reshape(len(vectors), n_nodes, width)
 
 
-def _weights(parts: list[tuple[Indices, Ring, int]], start: int, stop: int) -> csc_array:
+def _weights(node: Indices, vectors: Ring, n_nodes: int) -> csc_array:
     """Return the vectors by node and row, column by column, as its product reads a matrix once."""
-    nodes, values, first = [], [], 0
-    for node, vector, count in parts:
-        own = node[:, start:stop].astype(np.int32)
-        nodes.append(np.where(own >= 0, own + np.int32(first), np.int32(-1)))
-        values.append(vector[:, start:stop])
-        first += count
-    number = np.ascontiguousarray(np.concatenate(nodes).T)
-    value = np.ascontiguousarray(np.concatenate(values).T)
-    inside = number >= 0
-    bounds = np.zeros(len(number) + 1, dtype=np.int32)
-    np.cumsum(inside.sum(axis=1), out=bounds[1:])
-    return csc_array((value[inside], number[inside], bounds), shape=(first, stop - start))
+    inside = (node >= 0).T
+    number = node.T[inside].astype(np.int32)
+    index = number[:, None] + np.int32(n_nodes) * np.arange(len(vectors), dtype=np.int32)
+    value = np.stack([vector.T[inside] for vector in vectors], axis=1)
+    bounds = np.zeros(len(inside) + 1, dtype=np.int32)
+    np.cumsum((node >= 0).sum(axis=0, dtype=np.int32) * np.int32(len(vectors)), out=bounds[1:])
+    shape = len(vectors) * n_nodes, len(inside)
+    return csc_array((value.reshape(-1), index.reshape(-1), bounds), shape=shape)
 
 
 def _ranges(n_rows: int, row_bytes: int, blocks: Blocks) -> Iterator[tuple[int, int]]:

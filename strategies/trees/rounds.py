@@ -36,7 +36,7 @@ from strategies.trees.gain import Derivatives, LevelGradients, best_of, signed, 
 from strategies.trees.level_nodes import sides_of
 from strategies.trees.masked_store import Slots
 from strategies.trees.monotone import allowed_signs, right_way
-from strategies.trees.node_sums import Indices, Ring, dense_sums
+from strategies.trees.node_sums import Indices, Ring
 from strategies.trees.secret_shares import Places, with_siblings
 from strategies.trees.tree import Tree
 
@@ -237,8 +237,8 @@ class LevelRounds:
         """Return ``U' half`` of each party, for g and for h; while the parties work."""
         out = {}
         for k, (name, width) in enumerate(zip(self.slots.names, self.slots.widths, strict=True)):
-            parts = places.parts(k, self._halves[self._helper[name]])
-            out[name] = np.stack(dense_sums(self.slots.masked[name], width, parts))
+            half = self._halves[self._helper[name]]
+            out[name] = places.dense(k, half, self.slots.masked[name], width)
         return out
 
     def _own_shares(

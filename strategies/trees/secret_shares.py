@@ -47,7 +47,7 @@ from strategies.trees.node_sums import (
     Ring,
     code_sums,
     dense_sums,
-    legal_splits,
+    legal_of,
     to_sent,
 )
 from strategies.trees.routing import count_order, count_winners
@@ -63,6 +63,7 @@ HIDING = "hiding histograms (histograms='open' shows them to the server, if ever
 
 # Under a prefix that the server may not write to.
 _HALF, _BELOW = "node.trees.half", "node.trees.helped"
+_COUNTS = "node.trees.counts"
 _HOLD_BYTES = 1 << 29  # of key streams that a helper keeps in memory
 
 
@@ -145,7 +146,7 @@ class ShareSteps(StepGroup):
         half = self._half(places.node.shape)
         told: dict[str, Any] = {"number": number}
         least = max(min_child, self.party.policy.min_rows or 1)
-        sums, legal = self._own_sums(places, own, half, least)
+        sums, legal = self._own_sums(places, own, half, least, direct, parent)
         if ranked:
             legal &= self.party.layout.single_levels[:, None]
         told["owner"] = sums - pad("sums", self.name, sums.shape)
@@ -191,7 +192,7 @@ class ShareSteps(StepGroup):
     def forget(self) -> None:
         """Drop what is kept between the levels of a tree."""
         KnownNodes(self.party).forget()
-        for key in (_HALF, _BELOW):
+        for key in (_HALF, _BELOW, _COUNTS):
             self.state.pop(key, None)
 
     def _begin(self, names: list[str], masked: UnsignedRing | None, rho: bytes) -> bool:
@@ -204,7 +205,7 @@ class ShareSteps(StepGroup):
             )
         if begins:
             self.state[_HALF] = rho if masked is None else np.asarray(masked)
-            self.state[_BELOW] = np.zeros((0, 0), dtype=np.uint64)
+            self.state[_BELOW] = self.state[_COUNTS] = np.zeros((0, 0), dtype=np.uint64)
         return begins
 
     def _half(self, shape: tuple[int, ...]) -> Ring:
@@ -230,21 +231,30 @@ class ShareSteps(StepGroup):
             )
 
     def _own_sums(
-        self, places: "Places", own: int, half: Ring, least: int
+        self,
+        places: "Places",
+        own: int,
+        half: Ring,
+        least: int,
+        direct: Indices,
+        parent: Indices,
     ) -> tuple[Ring, npt.NDArray[np.bool_]]:
         """Return sums of the half of g and h by direct node, and which splits are legal."""
-        layout, codes = self.party.layout, self.party.codes
-        n_nodes, n_direct = places.n_nodes, len(places.direct)
-        out = np.zeros((2, n_direct, layout.n_sent), dtype=np.uint64)
-        legal = np.zeros((n_nodes, layout.n_slots, 2), dtype=bool)
+        layout, codes, n_direct = self.party.layout, self.party.codes, len(places.direct)
+        n_codes = sum(bins + 1 for bins in layout.n_bins)
+        sums = np.zeros((n_direct, n_codes, 3), dtype=np.uint64)
+        may = np.zeros((places.n_nodes, layout.n_slots), dtype=bool)
         for t in places.trees(own):
-            # Trees do not share nodes.
-            direct = renumbered(places.node[t], places.direct, n_nodes)
-            sums = code_sums(layout, codes, direct, half[:, t].T, n_direct)
-            out += np.stack([to_sent(layout, sums[..., what]) for what in (0, 1)])
-            may = legal_splits(layout, codes, places.node[t], n_nodes, least)
-            legal |= may & np.repeat(places.usable(t, own), layout.widths)[:, None]
-        return out, legal[places.active]
+            # Trees do not share nodes. The third number counts rows.
+            at = renumbered(places.node[t], places.direct, places.n_nodes)
+            vectors = np.stack([*half[:, t], np.ones_like(half[0, t])], axis=1)
+            sums += code_sums(layout, codes, at, vectors, n_direct)
+            inside = np.bincount(places.node[t] + 1, minlength=places.n_nodes + 1)[1:] > 0
+            may[inside] = np.repeat(places.usable(t, own), layout.widths)
+        counts = with_siblings(sums[..., 2], direct, parent, np.asarray(self.state[_COUNTS]))
+        self.state[_COUNTS] = counts
+        legal = legal_of(layout, counts[places.active], least) & may[places.active][..., None]
+        return np.stack([to_sent(layout, sums[..., what]) for what in (0, 1)]), legal
 
     # -- as helper ---------------------------------------------------------------------------
 
@@ -265,7 +275,7 @@ class ShareSteps(StepGroup):
             if name == self.name:
                 raise ProtocolError(f"party {self.name!r} cannot help itself")
             blocks = self._stream_of(name, half.shape[-1], width, tags[k])
-            sums = np.stack(dense_sums(blocks, width, places.parts(k, half)))
+            sums = places.dense(k, half, blocks, width)
             found.append(pad("sums", name, sums.shape) - sums)
         return np.concatenate(found, axis=2)
 
@@ -369,11 +379,11 @@ class Places:
         """Return the trees that may use any column of a party: no others have sums of its slots."""
         return [t for t in range(len(self.node)) if self.usable(t, party).any()]
 
-    def parts(self, party: int, half: Ring) -> list[tuple[Indices, Ring, int]]:
-        """Return what `dense_sums` makes for a party's slots of g and h, (2, n_trees, n_rows)."""
+    def dense(self, party: int, half: Ring, rows: Blocks, width: int) -> Ring:
+        """Return sums of g and h, (2, n_trees, n_rows), times a matrix of a party's slots."""
         trees = self.trees(party)
         node = renumbered(self.node[trees], self.direct, self.n_nodes)
-        return [(node, vector[trees], len(self.direct)) for vector in half]
+        return dense_sums(rows, width, node, half[:, trees], len(self.direct))
 
 
 def renumbered(node: Indices, kept: Indices, n_nodes: int) -> npt.NDArray[np.int32]:

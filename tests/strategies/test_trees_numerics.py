@@ -155,14 +155,15 @@ def test_sums_by_node_are_exact(made):
     np.testing.assert_array_equal(slot_sums(layout, codes, node, vector, 3), expected)
     width = layout.n_slots
     # Two trees share the nodes of a sum.
-    twice = np.stack([node, node]), np.stack([vector, vector]), 3
-    found = dense_sums(InMemory(matrix).rows, width, [(node[None], vector[None], 3), twice])
-    np.testing.assert_array_equal(found[0], expected)
-    np.testing.assert_array_equal(found[1], expected * np.uint64(2))
+    twice = np.stack([node, node]), np.stack([[vector, vector], [vector * np.uint64(3), vector]])
+    found = dense_sums(InMemory(matrix).rows, width, *twice, 3)
+    np.testing.assert_array_equal(found[0], expected * np.uint64(2))
+    np.testing.assert_array_equal(found[1], expected * np.uint64(4))
     stream = KeyStream(bytes(32), "test", (8, width))
     whole = stream.rows(0, 8)
-    held = dense_sums(InMemory(whole).rows, width, [(node[None], vector[None], 3)])
-    made_anew = dense_sums(stream.rows, width, [(node[None], vector[None], 3)])
+    one = node[None], vector[None, None]
+    held = dense_sums(InMemory(whole).rows, width, *one, 3)
+    made_anew = dense_sums(stream.rows, width, *one, 3)
     np.testing.assert_array_equal(held, made_anew)
 
 
