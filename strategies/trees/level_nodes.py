@@ -86,7 +86,7 @@ class KnownNodes:
         number = np.full(int(node.max(initial=-1)) + 2, -1)
         check_fits(name, "nodes", nodes, Within(0, len(number) - 2))
         number[nodes] = np.arange(len(nodes))
-        split = number[node]
+        split = narrowest(number)[node]
         count = int((~fit).sum())
         check_fits(name, "others", others, Shape(1, None, -(-count // 8)))
         split[~fit] = unpacked(others, count)[0]

@@ -13,7 +13,7 @@ from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy_ledger.budgets import ROUNDING
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Shape, Within, check_fits
-from strategies.trees.binning import SlotLayout, narrowest
+from strategies.trees.binning import SlotLayout
 from strategies.trees.level_nodes import KnownNodes
 from strategies.trees.monotone import check_told
 from strategies.trees.node_sums import Indices
@@ -64,7 +64,7 @@ class RoutingSteps(StepGroup):
         sides, kept = np.zeros(len(slots), dtype=np.uint8), np.zeros((len(slots), 5), np.int32)
         # Split by split, the places of rows in the flat array.
         # Radix sort: split numbers are narrow.
-        order = np.argsort(narrowest(to_split), axis=None, kind="stable")
+        order = np.argsort(to_split, axis=None, kind="stable")
         bounds = np.searchsorted(to_split.reshape(-1)[order], np.arange(len(slots) + 1))
         for i, slot in enumerate(slots):
             column, at = layout.locate(int(slot))
@@ -146,11 +146,13 @@ def count_sides(
 
     Shapes: number (n_samples,): how many splits each row comes to now.
     """
-    positions = np.asarray(party.positions)
-    now = np.where(positions >= 0, number[np.maximum(positions, 0)], 0)
-    told = np.asarray(party.state.get(_TOLD, np.zeros(len(now))), dtype=float)
-    bits = np.minimum(now, bits_of_codes(layout) - told)
+    positions, most = np.asarray(party.positions), bits_of_codes(layout)
+    told = np.asarray(party.state.get(_TOLD, np.zeros(len(positions))), dtype=float)
     party.privacy_ledger.note_nothing("bits")  # unless some follow
+    if (told[positions >= 0] >= most - ROUNDING).all():
+        return
+    now = np.where(positions >= 0, number[np.maximum(positions, 0)], 0)
+    bits = np.minimum(now, most - told)
     for count in np.unique(bits[bits > 0]):
         chosen = bits == count
         party.open_bits(
