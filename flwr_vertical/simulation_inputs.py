@@ -14,8 +14,7 @@ from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import PREFIX, Policy, replaced
 from flwr_vertical.result import Result
 from flwr_vertical.single_parties import NOBODY
-from flwr_vertical.strategy import label_index
-from flwr_vertical.tables import DataWarning, Table, check_table
+from flwr_vertical.tables import DataWarning, Table, check_table, label_index
 from flwr_vertical.tables.findings import lines_of, warnings_in
 from flwr_vertical.tables.ids import in_normal_form
 

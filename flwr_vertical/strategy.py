@@ -28,7 +28,7 @@ from flwr_vertical.server.label_memory import digest_of_labels
 from flwr_vertical.server.run_record import describe, journaled
 from flwr_vertical.server.settings import RunOptions, RunSettings
 from flwr_vertical.settings import Settings, settings_of
-from flwr_vertical.tables import checked_ids
+from flwr_vertical.tables import label_index
 from flwr_vertical.version import __version__
 
 _SUM_DISCLOSURE = {
@@ -257,6 +257,8 @@ class Strategy(Settings, ABC):
                         "steps at any time: they need their owners' consent, and count all that "
                         "leaves by its size"
                     )
+                if labels is not None and not (self.needs_labels or self.uses_labels):
+                    result.notes.append(f"{self.name} made no use of the server's labels")
                 if alone := check_overlap(aligned, self.needs_common_samples):
                     result.notes.append(
                         f"parties {alone} share no sample with any other; if they should, check "
@@ -296,6 +298,11 @@ class Strategy(Settings, ABC):
                 f"{self.name} needs labels: give them to simulate(..., labels=...), or in an app "
                 "name a file ('labels') or the party that holds them ('label-holder', "
                 "'label-column')"
+            )
+        if label_holder is not None and not (self.needs_labels or self.uses_labels):
+            raise ConfigError(
+                f"{self.name} uses no labels: take out label-holder and label-column, so that they "
+                f"stay a column of the table of {label_holder!r}"
             )
         if labels is not None:
             label_index(labels)  # says in words what cannot be used
@@ -382,18 +389,3 @@ def align_beside(
     if lacking.any():
         raise DataError(f"{name}: {lacking.sum():,} samples with a label have no finite number")
     return to_aligned(own, alignment.label_rows, alignment.n_samples, np.nan)
-
-
-def label_index(labels: "pd.Series[Any]") -> "pd.Index[Any]":
-    """Return the sample IDs of labels, checked; so are the labels."""
-    if not isinstance(labels, pd.Series):
-        raise DataError(
-            f"labels must be a pandas Series indexed by sample ID, got {type(labels).__name__}"
-        )
-    try:
-        labels.to_numpy(dtype=float)
-    except (TypeError, ValueError):
-        raise DataError(
-            f"labels must be numbers, got dtype {labels.dtype}; code them, or state positive_label"
-        ) from None
-    return checked_ids(labels.index, "the table of labels")

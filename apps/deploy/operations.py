@@ -82,9 +82,10 @@ def run(
         raise ConfigError(f"the federation in {home} is not up; start it by `up`")
     check_alive(processes)
     name = run_name or re.sub(r"[^\w-]", "-", strategy) + time.strftime("-%Y%m%d-%H%M%S")
+    config = run_config(home, state.plan, strategy, name, settings, labels, label_column)
+    name = str(config["run-name"])  # settings may state it, too
     if not re.fullmatch(r"\w[\w .+-]{0,127}", name):
         raise ConfigError(f"--run-name {name!r} is not usable: letters, digits, spaces and _.+-")
-    config = run_config(home, state.plan, strategy, name, settings, labels, label_column)
     file = write_toml(home / "analyst" / f"{name}.toml", config)
     vertical = [sys.executable, "-m", "apps.cli.main", "run", str(ROOT), LINK]
     code = subprocess.run(

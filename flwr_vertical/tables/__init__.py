@@ -10,7 +10,7 @@ from flwr_vertical.tables.csv_format import CsvFormat
 from flwr_vertical.tables.findings import DataWarning, Finding, Severity
 from flwr_vertical.tables.kinds import Kind, infer_kinds, is_discrete, is_numeric
 from flwr_vertical.tables.readers import label_numbers, read_frame, read_labels, read_table
-from flwr_vertical.tables.table import Table, checked_ids
+from flwr_vertical.tables.table import Table, checked_ids, label_index
 from flwr_vertical.tables.writers import write_table
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "infer_kinds",
     "is_discrete",
     "is_numeric",
+    "label_index",
     "label_numbers",
     "read_frame",
     "read_labels",

@@ -161,6 +161,21 @@ def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
     return index if signed else index.astype("int64")
 
 
+def label_index(labels: "pd.Series[Any]") -> "pd.Index[Any]":
+    """Return the sample IDs of labels, checked; so are the labels."""
+    if not isinstance(labels, pd.Series):
+        raise DataError(
+            f"labels must be a pandas Series indexed by sample ID, got {type(labels).__name__}"
+        )
+    try:
+        labels.to_numpy(dtype=float)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"labels must be numbers, got dtype {labels.dtype}; code them, or state positive_label"
+        ) from None
+    return checked_ids(labels.index, "the table of labels")
+
+
 def check_shape(frame: pd.DataFrame, who: str) -> None:
     """Refuse a frame without cells or with unusable column names."""
     if frame.shape[1] == 0 or frame.shape[0] == 0:

@@ -17,8 +17,8 @@ from flwr_vertical.policy.record import Policy
 from flwr_vertical.result import Result
 from flwr_vertical.results import Progress
 from flwr_vertical.simulation import simulate
-from flwr_vertical.strategy import Strategy, label_index
-from flwr_vertical.tables import Table
+from flwr_vertical.strategy import Strategy
+from flwr_vertical.tables import Table, label_index
 from flwr_vertical.validation.scores import FIRST, LOWER_IS_BETTER, score
 
 MOST_CLASSES = 50

@@ -27,8 +27,10 @@ from strategies.marginals import AIM, MST
 
 REAL, CENTRAL = "real rows", ", central (dpmm)"
 STRATEGIES = {"mst": MST, "aim": AIM, "vcds": VCDS, "evcds": EVCDS}
-COMPLETE, MECHANISMS = "complete", ("MCAR", "MAR")
+COMPLETE, ALL_LACK = "complete", "MAR, all"
+MECHANISMS = "MCAR", "MAR", ALL_LACK
 _PARTS = 10  # of a column of numbers, of about as many real rows
+_OTHERS = 0.2  # of rows that the first and the third party lack, where all do
 _SLOPE = 1.2  # of the log odds that rows are missing, in standard deviations of the first column
 _MEASURES = ("AUC", "KS", "TV")
 
@@ -108,7 +110,7 @@ def lacking(real: pd.DataFrame, missing: str, seed: int) -> Flags:
     """Return which rows the second party lacks, a third, by the first column or by nothing."""
     rng, n = np.random.default_rng(seed), len(real)
     chance = np.full(n, 1.0)
-    if missing == "MAR":
+    if missing != "MCAR":
         first = pd.Series(real.iloc[:, 0])
         numbers = pd.api.types.is_numeric_dtype(first)
         values = np.asarray(first if numbers else pd.factorize(first, sort=True)[0], dtype=float)
@@ -119,9 +121,13 @@ def lacking(real: pd.DataFrame, missing: str, seed: int) -> Flags:
 def _synthesise(settings: dict[str, Any], real: pd.DataFrame) -> tuple[pd.DataFrame, float]:
     method, epsilon, seed = settings["method"], settings["epsilon"], settings["seed"]
     parties = split_columns(real, 3, shuffle=False)
+    first, second, third = parties
     if settings["missing"] != COMPLETE:
-        second = list(parties)[1]
         parties[second] = parties[second][~lacking(real, settings["missing"], seed)]
+    if settings["missing"] == ALL_LACK:
+        rng = np.random.default_rng([seed, 1])
+        for name in (first, third):
+            parties[name] = parties[name][rng.random(len(real)) >= _OTHERS]
     privacy: dict[str, Any] = {}
     if method in ("mst", "aim"):  # dpmm, too, is told of all levels
         texts = {str(c): of for c, of in real.items() if not pd.api.types.is_numeric_dtype(of)}
@@ -223,7 +229,7 @@ def people_table(frame: pd.DataFrame, targets: dict[str, float]) -> pd.DataFrame
                 auc, tv = other["AUC"] - targets["auc"], other["TV"] * targets["variation"]
                 cells["AUC"] = verdict(own["AUC"] >= auc, f"{own['AUC']:.3f} ({auc:.3f})")
                 cells["TV"] = verdict(own["TV"] <= tv, f"{own['TV']:.3f} ({tv:.3f})")
-        elif method in ("mst", "aim"):
+        elif method in ("mst", "aim") and missing != ALL_LACK:
             auc = by_key[dataset, epsilon, method, COMPLETE]["AUC"] - targets["complete"]
             cells["AUC"] = verdict(own["AUC"] >= auc, f"{own['AUC']:.3f} ({auc:.3f})")
         spread = values.xs(key, level=keys)["AUC"].std()
@@ -247,7 +253,8 @@ def people_notes(part: dict[str, Any]) -> list[str]:
         "for each value of a column, which adds up.",
         "Three parties have a third of the columns each, in their order. Missing: the second lacks "
         "a third of its rows, by chance (MCAR) or the likelier the larger the first party's first "
-        "column is (MAR).",
+        "column is (MAR). In 'MAR, all', for which there is no target, the first and the third "
+        "lack a fifth by chance, too.",
         "A person's epsilon is shared by all columns and pairs, a value's is not: with few rows or "
         "at epsilon 1, `vcds` and `evcds` are expected to be ahead, most of all on German Credit.",
         "Central tables are by dpmm 0.1.9 from all columns at one place, with the same epsilon and "

@@ -85,35 +85,32 @@ def one_way(opened: Opened, pairs: Mapping[Clique, Counted]) -> dict[int, Counte
 def corrected(opened: Opened, pairs: Mapping[Clique, Counted]) -> dict[Clique, Counted]:
     """Weigh tables of parties that lack rows so that they stand for all rows.
 
-    For each such party, the column of the others whose distribution over its rows differs most
-    from that over all rows gives the weights; none does if noise explains the difference.
+    A party's rows are as good as drawn at random if no column of another is distributed otherwise
+    over the rows of both than over all of the other's, but for noise. Else the column that differs
+    most gives the weights: of those whose own distribution stands for all rows, if there is one.
     """
-    whole = _whole(opened, pairs)
-    goals = {v: _positive(column.shares) for v, column in whole.items()}
+    parties = range(opened.held.shape[1])
+    rows = {(k, m): opened.held[:, k] & opened.held[:, m] for k in parties for m in parties}
+    of = {t: rows[opened.owner[t[0]], opened.owner[t[1]]] for t in pairs}
+    known = _over_own(opened, pairs, of, rows)
+    shifts = {k: _shifts(opened, k, pairs, rows, known) for k in parties}
+    pending = {k: found for k, found in shifts.items() if found}
     weighted: set[int] = set()
-    for party in np.flatnonzero(~opened.held.all(axis=0)).tolist():
-        own = [v for v, owner in enumerate(opened.owner) if owner == party]
-        n_held = max(int(opened.held[:, party].sum()), 1)
-        best, surest = -1, _SHIFTED
-        over: dict[int, Counted] = {}
-        for v in whole:
-            with_own = [t for t in pairs if v in t and (t[0] in own or t[1] in own)]
-            over[v] = average([_sums(pairs[t], t.index(v)) for t in with_own])
-            size = opened.sizes[v]
-            # Of the noise, and of rows that are missing whoever they are of.
-            drawn = np.maximum(whole[v].shares, 0.0) * (1.0 / n_held - 1.0 / len(opened.held))
-            noise = over[v].sigma ** 2 + whole[v].sigma ** 2 + drawn
-            gap = float((np.square(over[v].shares - whole[v].shares) / noise).sum())
-            sure = (gap - size) / np.sqrt(2.0 * size)
-            if sure > surest:
-                best, surest = v, sure
-        if best >= 0:
-            # Over the party's rows, not those that another one lacks, too.
-            here = {t: table for t, table in pairs.items() if set(t) <= {*own, *whole}}
-            goals |= {u: _over_all(here, u, best, whole[best], over[best]) for u in own}
-            weighted |= set(own)
+    while pending:
+        tries = [
+            (opened.owner[v] not in pending, sure, k, v)
+            for k, found in pending.items()
+            for v, (sure, _) in found.items()
+        ]
+        *_, k, v = max(tries)
+        here = {t: c for t, c in pairs.items() if np.array_equal(of[t], rows[k, opened.owner[v]])}
+        _, over = pending.pop(k)[v]
+        own = [u for u, owner in enumerate(opened.owner) if owner == k]
+        known |= {u: Counted(_over_all(here, u, v, known[v], over), known[u].sigma) for u in own}
+        weighted |= set(own)
+    goals = {v: _positive(column.shares) for v, column in known.items()}
     return {
-        pair: _fitted_to(table, [goals.get(v) for v in pair]) if weighted & set(pair) else table
+        pair: _fitted_to(table, [goals[v] for v in pair]) if weighted & set(pair) else table
         for pair, table in pairs.items()
     }
 
@@ -201,15 +198,45 @@ def _sums(table: Counted, axis: int) -> Counted:
     return Counted(table.shares.sum(axis=other), table.sigma * table.shares.shape[other] ** 0.5)
 
 
-def _whole(opened: Opened, pairs: Mapping[Clique, Counted]) -> dict[int, Counted]:
-    """Return the distribution of the columns of parties that hold all rows."""
-    whole = {p for p in range(opened.held.shape[1]) if opened.held[:, p].all()}
-    inside = {t: c for t, c in pairs.items() if {opened.owner[v] for v in t} <= whole}
+def _over_own(
+    opened: Opened,
+    pairs: Mapping[Clique, Counted],
+    of: Mapping[Clique, Flags],
+    rows: Mapping[tuple[int, int], Flags],
+) -> dict[int, Counted]:
+    """Return the distribution of each column over the rows of its party, by all tables of these."""
     found = {}
     for v, owner in enumerate(opened.owner):
-        if owner in whole:
-            told = [_sums(table, t.index(v)) for t, table in inside.items() if v in t]
-            found[v] = average([opened.shares((v,), *opened.columns[v]), *told])
+        mine = [t for t in pairs if v in t and np.array_equal(of[t], rows[owner, owner])]
+        told = [_sums(pairs[t], t.index(v)) for t in mine]
+        found[v] = average([opened.shares((v,), *opened.columns[v]), *told])
+    return found
+
+
+def _shifts(
+    opened: Opened,
+    party: int,
+    pairs: Mapping[Clique, Counted],
+    rows: Mapping[tuple[int, int], Flags],
+    known: Mapping[int, Counted],
+) -> dict[int, tuple[float, Counted]]:
+    """Return by how much others' columns differ over a party's rows, and their distribution there.
+
+    Only those that differ by more than noise, and than rows that are missing whoever they are of.
+    """
+    found = {}
+    for v, other in enumerate(opened.owner):
+        with_own = [t for t in pairs if v in t and {opened.owner[u] for u in t} == {party, other}]
+        if other == party or not with_own:
+            continue
+        over = average([_sums(pairs[t], t.index(v)) for t in with_own])
+        n_both, n_other = rows[party, other].sum(), rows[other, other].sum()
+        drawn = np.maximum(known[v].shares, 0.0) * (1.0 / max(n_both, 1) - 1.0 / max(n_other, 1))
+        noise = over.sigma**2 + known[v].sigma ** 2 + drawn
+        gap = float((np.square(over.shares - known[v].shares) / noise).sum())
+        sure = (gap - opened.sizes[v]) / float(np.sqrt(2.0 * opened.sizes[v]))
+        if sure > _SHIFTED:
+            found[v] = sure, over
     return found
 
 

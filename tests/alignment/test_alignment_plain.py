@@ -40,6 +40,7 @@ class Bystander(Party):
 class LabelsOnly(Strategy):
     """Keeps the labels that the federation has."""
 
+    uses_labels = True
     name = "labels-only"
     party = Bystander
 
@@ -170,6 +171,14 @@ LABEL_TABLES = {
     "a": pd.DataFrame({"x": [1.0, 2.0, 3.0], "speed": [10, 20, 30]}, index=["u", "v", "w"]),
     "b": pd.DataFrame({"y": [1.0, 2.0], "speed": [0.1, 0.2]}, index=["x", "u"]),
 }
+
+
+def test_labels_of_a_party_stay_there_if_a_strategy_uses_none():
+    fknn = FKNN(n_neighbors=1)
+    with pytest.raises(ConfigError, match=r"uses no labels: take out label-holder.*of 'a'"):
+        simulate(fknn, LABEL_TABLES, label_holder="a", label_column="speed")
+    noted = simulate(fknn, LABEL_TABLES, pd.Series({"u": 1.0}), progress=False)
+    assert "fknn made no use of the server's labels" in noted.notes
 
 
 @pytest.mark.parametrize(

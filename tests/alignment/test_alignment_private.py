@@ -52,6 +52,7 @@ class PositionsParty(Party):
 class Positions(Strategy):
     """Finds out what alignment told whom."""
 
+    uses_labels = True
     name = "positions"
     party = PositionsParty
 

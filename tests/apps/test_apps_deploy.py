@@ -313,8 +313,9 @@ def test_run_name_that_leaves_the_folder_is_refused(folder):
     state = load_state(folder)
     state.processes = [vars(this_process())]
     state.save(folder)
-    with pytest.raises(ConfigError, match=r"--run-name '\.\./x' is not usable"):
-        operations.run(folder, "vfem", run_name="../x")
+    for stated in ({"run_name": "../x"}, {"settings": ['run-name="../x"']}):
+        with pytest.raises(ConfigError, match=r"--run-name '\.\./x' is not usable"):
+            operations.run(folder, "vfem", **stated)
 
 
 def this_process():

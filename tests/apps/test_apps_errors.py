@@ -45,7 +45,7 @@ def labels_of_others(home, nodes):
 
 
 NO_NAME = "checkpoint=true and resume=true need a run-name"
-HELD = {"label_holder": "bank", "label_column": "z"}
+HELD = {"strategy": "complete-case", "label_holder": "bank", "label_column": "z"}
 ALONE = {"patience": 0.5, "parties": "bank,court"}
 
 

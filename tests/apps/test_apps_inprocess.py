@@ -225,12 +225,13 @@ def test_labels_from_a_file_and_from_a_party(home, bank, court):
     labels.to_csv(home / "labels.csv")
     run_app(own_files(home, bank=bank, court=court), labels=str(home / "labels.csv"))
     with_label = bank.assign(y=labels)
-    nodes = own_files(home, bank=with_label, court=court)
-    nodes[0]["policy.labels"] = "y"
-    run_app(nodes, run_name="held", label_holder="bank", label_column="y")
-    # The label is no feature: the bank's table comes back without it.
-    written = pd.read_parquet(home / "bank-out" / "held" / "bank.parquet")
-    assert list(written.columns) == ["u", "v", "w"]
+    nodes = own_files(home, bank=with_label.fillna(0.0), court=court)
+    nodes = [node | {"policy.labels": "y", "policy.min-rows": 10} for node in nodes]
+    held = {"strategy": "complete-case", "label_holder": "bank", "label_column": "y"}
+    run_app(nodes, run_name="held", **held)
+    # The label is no feature.
+    own = Result.load(home / "results" / "server" / "held").coefficients.loc["bank"]
+    assert list(own.index) == ["u", "v", "w"]
 
 
 def test_predictions_are_compared_with_test_labels(home, pages):
@@ -295,16 +296,16 @@ def test_demo_data_are_seeded_and_complete():
 
 
 def test_label_holder_with_new_rows(home, bank, court):
-    nodes = own_files(home, bank=bank.assign(y=1.0), court=court)
-    nodes[0]["policy.labels"] = "y"
-    run_app(nodes, run_name="train", label_holder="bank", label_column="y")
+    bank = bank.fillna(0.0)
+    nodes = own_files(home, bank=bank.assign(y=2.0 * bank["u"]), court=court)
+    nodes = [node | {"policy.labels": "y", "policy.min-rows": 10} for node in nodes]
+    held = {"label_holder": "bank", "label_column": "y"}
+    run_app(nodes, strategy="complete-case", run_name="train", **held)
     new = bank.iloc[:2].set_axis(["n1", "n2"]).rename_axis("customer").assign(y=[0.0, np.nan])
-    new.loc["n1", "v"] = np.nan
-    own_files(home, bank=new, court=court.iloc[:1].set_axis(["n1"]).rename_axis("customer"))
-    run_app(nodes, run_name="later", fitted="train", label_holder="bank", label_column="y")
-    written = pd.read_parquet(home / "bank-out" / "later" / "bank.parquet")
-    assert list(written.columns) == ["u", "v", "w"]
-    assert not written.isna().to_numpy().any()
+    own_files(home, bank=new, court=court.iloc[:2].set_axis(["n1", "n2"]).rename_axis("customer"))
+    run_app(nodes, strategy="predict", run_name="later", fitted="train", **held)
+    predicted = Result.load(home / "results" / "server" / "later").predictions["prediction"]
+    np.testing.assert_allclose(predicted.loc["n2"], 2.0 * new.loc["n2", "u"], atol=0.1)
 
 
 def test_a_node_compares_held_out_cells_and_tells_nobody(home, pages):

@@ -141,7 +141,8 @@ def test_epsilon_on_a_column_is_refused_at_the_greeting(home):
 
 def test_labels_are_the_one_column_that_the_owner_named(home):
     asked = {"label-holder": "bank", "label-column": "y", "run-name": "asked"}
-    nodes, seen = nodes_of(home), []
+    asked["strategy"] = "complete-case"
+    nodes, seen = [node | {"policy.min-rows": 10} for node in nodes_of(home)], []
     refused = r"'bank' refuses by policy\.labels: asked: its column 'y'"
     with pytest.raises(PartyError, match=refused):
         run(nodes, seen, **asked)

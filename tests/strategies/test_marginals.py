@@ -172,7 +172,7 @@ def test_rare_levels_become_other_or_their_neighbour():
 
 
 def tables_of(seed=3, n=N, lacking=None):
-    """Three parties: bank observes age, the others go with it; one lacks rows by age."""
+    """Three parties: bank observes age, the others go with it, and lack rows by it."""
     rng = np.random.default_rng(seed)
     age = rng.normal(50, 12, n).round()
     class_of = np.digitize(age + rng.normal(0, 6, n), [40, 55])
@@ -184,10 +184,12 @@ def tables_of(seed=3, n=N, lacking=None):
     )
     frame["flag"] = np.where(rng.random(n) < 0.2 * (1 + class_of), "yes", "no")
     parties = {"bank": frame[["age"]], "court": frame[["level", "visits"]], "town": frame[["flag"]]}
-    if lacking == "MAR":
+    if lacking:
         chance = 1 / (1 + np.exp(-(age - 50) / 6))
         parties["court"] = parties["court"][rng.random(n) > 0.7 * chance]
         parties["town"] = parties["town"][rng.random(n) > 0.5 * chance]
+    if lacking == "all":
+        parties["bank"] = parties["bank"][rng.random(n) > 0.25]
     return frame, parties
 
 
@@ -253,6 +255,15 @@ def test_rows_missing_at_random_are_made_up_for(told):
     high = one_way(opened, kept)[1].shares
     expected = frame["level"].value_counts(normalize=True)[sorted(["low", "mid", "high"])]
     np.testing.assert_allclose(high, expected, atol=0.02)
+
+
+def test_rows_missing_at_random_are_made_up_for_where_no_party_has_all():
+    frame, parties = tables_of(lacking="all")
+    result = simulate(AIM(epsilon=1e5, delta=1e-9), parties, progress=False)
+    made = pd.concat([result.tables[name].reset_index(drop=True) for name in parties], axis=1)
+    assert abs(made["age"].mean() - frame["age"].mean()) < 1.0  # 3 without weights
+    assert abs(made["visits"].mean() - frame["visits"].mean()) < 0.06  # 0.2
+    assert abs((made["flag"] == "yes").mean() - (frame["flag"] == "yes").mean()) < 0.02  # 0.06
 
 
 def test_aim_chooses_what_depends_and_mst_a_forest():
