@@ -12,6 +12,7 @@ from flwr_vertical.products.streams import KeyStream
 from strategies.trees.binning import cut, fit_bins
 from strategies.trees.candidates import Candidates, checked_layouts, columns_of
 from strategies.trees.gain import Derivatives, best_of, candidates, level_of, signed, to_ring
+from strategies.trees.level_nodes import nodes_below, sides_of
 from strategies.trees.node_sums import InMemory, dense_sums, legal_splits, slot_sums
 from strategies.trees.objectives import Objective
 from strategies.trees.secret_shares import with_siblings
@@ -173,6 +174,22 @@ def test_siblings_follow_from_their_parents():
     above = np.stack([below[0] + below[1], below[0] * 0, below[2] + below[3]])
     direct, parent = np.array([0, -1, -1, 1]), np.array([0, 0, 2, 2])
     np.testing.assert_array_equal(with_siblings(below[[0, 3]], direct, parent, above), below)
+
+
+def test_nodes_follow_from_those_above_by_a_bit_a_row():
+    roots, below = np.array([[0, -1, 0, 0, 0], [1, 1, -1, 1, 1]]), np.array([0, 0, 2, 2])
+    parent = np.array([-1, -1])
+    node, last = None, [roots, np.array([[0, -1, 1, 1, 0], [2, 3, -1, 3, 2]])]
+    last.append(np.array([[1, -1, -1, -1, 0], [2, -1, -1, -1, 3]]))
+    for true, of in zip(last, (parent, np.array([0, 0, 1, 1]), below), strict=True):
+        sides = np.unpackbits(sides_of(true, of), axis=1, count=5).astype(bool)
+        node = nodes_below(node, of, sides)
+        np.testing.assert_array_equal(node, true)
+    for wrong in ([], [0], [-1, -1, -1], [0, 1], [4, 4], [-1, 0], [0, 0, 1]):
+        with pytest.raises(ProtocolError, match="is of no level below one of 4 nodes"):
+            nodes_below(node, np.array(wrong, dtype=np.int64), sides)
+    with pytest.raises(ProtocolError, match="one for each tree"):
+        nodes_below(None, below, sides)
 
 
 def test_legal_splits_are_the_first_of_those_that_do_the_same(made):
