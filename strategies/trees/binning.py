@@ -150,12 +150,14 @@ class Bins:
     def sorted_by(self, ranks: list[int]) -> "Bins":
         """Return what gives codes of nominal columns in another order: by the ranks of all."""
         columns = [j for j, nominal in enumerate(self.nominal) if nominal]
-        ends = np.cumsum([self.layout.n_bins[j] for j in columns])
+        n_codes = [self.layout.n_bins[j] for j in columns]
+        ends = np.cumsum(n_codes)
         parts = [part.tolist() for part in np.split(np.asarray(ranks, dtype=int), ends)]
-        if parts[-1] or any(sorted(part) != list(range(len(part))) for part in parts):
+        expected = [list(range(n)) for n in [*n_codes, 0]]
+        if [sorted(part) for part in parts] != expected:
             raise DataError(
                 f"ranks of levels are no orders of the codes of nominal columns: expected "
-                f"{[self.layout.n_bins[j] for j in columns]} codes, got {len(ranks)} ranks"
+                f"{n_codes} codes, got {len(ranks)} ranks"
             )
         by_column = dict(zip(columns, parts, strict=False))
         return replace(self, ranks=by_column)

@@ -96,6 +96,9 @@ def test_codes_and_slots(made):
         np.testing.assert_array_equal(slots[:, slot], left)
         both = layout.goes_left(codes[:, column], column, at, True)
         np.testing.assert_array_equal(both, left | (codes[:, column] == layout.n_bins[column]))
+    for wrong in ([0, 1, 2], [0, 1, 2, 2], [0, 1, 2, 3, 0]):
+        with pytest.raises(DataError, match=r"expected \[4\] codes, got \d ranks"):
+            bins.sorted_by(wrong)
     new = pd.DataFrame({"x": [-5.0], "job": ["unheard"], "yes": [False], "few": [2]})
     np.testing.assert_array_equal(
         bins.codes(Table.of(new, kinds={"job": "categorical"}), "bank"), [[0, 4, 0, 1]]
