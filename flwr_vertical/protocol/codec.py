@@ -32,24 +32,9 @@ _REMEDY = (
 
 
 def encode(payload: Mapping[str, Any], prefix: str) -> RecordDict:
-    """Put a payload into Flower records named ``<prefix>.arrays`` and ``<prefix>.values``.
+    """Put a payload into two Flower records named ``<prefix>.arrays`` and ``<prefix>.values``.
 
-    Parameters
-    ----------
-    payload : Mapping[str, Any]
-        Names and values; values as listed in the error below.
-    prefix : str
-        Distinguishes several payloads in one ``RecordDict``.
-
-    Returns
-    -------
-    RecordDict
-        Two records.
-
-    Raises
-    ------
-    CodecError
-        If a value cannot be carried, naming it.
+    `CodecError` names a value that cannot be carried, and says which can.
     """
     arrays = ArrayRecord()
     values = ConfigRecord()
@@ -66,10 +51,7 @@ def encode(payload: Mapping[str, Any], prefix: str) -> RecordDict:
 def decode(records: RecordDict, prefix: str) -> Payload:
     """Read back what `encode` wrote under a prefix; missing records give an empty payload.
 
-    Returns
-    -------
-    dict[str, Any]
-        Arrays have their original dtype and shape and are read-only.
+    Arrays have their original dtype and shape and are read-only.
     """
     payload: Payload = {}
     arrays = records.get(f"{prefix}.arrays")

@@ -21,17 +21,11 @@ from flwr_vertical.server.training_loop import SnapshotLoop
 
 @dataclass(frozen=True)
 class Total:
-    """What `Federation.sum` returns.
+    """What `Federation.sum` returns."""
 
-    Parameters
-    ----------
-    values : dict[str, Any]
-        The sums over parties by name, or what the ``release`` step made of them.
-    public : dict[str, dict[str, Any]]
-        By party, the values that the step declared public.
-    """
-
+    # The sums over parties by name, or what the ``release`` step made of them
     values: dict[str, Any]
+    # By party, the values that the step declared public
     public: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
