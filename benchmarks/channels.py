@@ -4,7 +4,7 @@
 
 A SuperLink and a SuperNode per party are started on this machine, with homes of their own, and
 stopped at the end. A round sends as many float64 values to every party and gets them back.
-`--quick` times the channels alone, to parties in threads of this process.
+`--quick` times the channels alone, to parties in processes that are there already.
 `--endurance 200000` sends so many rounds of 100 values over one channel and shows whether this
 process, which holds both its ends and the run's ledger, grows.
 """
@@ -22,13 +22,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import command_line, machine_line
+from common import NodeProcesses, command_line, machine_line
+from flwr.clientapp import ClientApp
 
 ROOT = Path(__file__).parents[1]
 APP = Path(__file__).with_name("channel_app")
 sys.path[:0] = [str(APP), str(ROOT / "tests" / "kit")]
 
-from channel_bench import Echo, measure  # noqa: E402
+from channel_bench import Echo, client, measure  # noqa: E402
 from deployments import Deployment  # noqa: E402
 from runtimes import Flower, processes_of  # noqa: E402
 
@@ -37,14 +38,19 @@ from flwr_vertical.channel import ChannelGrid  # noqa: E402
 from flwr_vertical.tables import Table  # noqa: E402
 
 
-def in_process(n: int, rounds: int) -> dict[str, Any]:
-    """Measure with parties in threads of this process."""
-    names = [f"p{k}" for k in range(n)]
-    tables = {name: Table.of(pd.DataFrame({"x": [1.0]})) for name in names}
-    app = party_app(Echo, storage=MemoryStorage(tables))
+def echo_app() -> ClientApp:
+    """Return the app of a node."""
+    return client
+
+
+def without_flower(n: int, rounds: int) -> dict[str, Any]:
+    """Measure with a process for each party, started before."""
     config = {"parties": n, "rounds": rounds, "plain-rounds": 0, "sizes": "100,10000,200000"}
-    with LocalGrid(app, [{"party": name} for name in names]) as grid:
-        return measure(grid, config | {"transport": "channel"})
+    agreed = {"policy.aggregations": "plain", "policy.min-parties": 1}
+    grid = NodeProcesses(echo_app, [{"party": f"p{k}"} | agreed for k in range(n)])
+    found = measure(grid, config | {"transport": "channel"})
+    grid.used()
+    return found
 
 
 def endure(rounds: int) -> None:
@@ -142,7 +148,7 @@ def show(n: int, where: str, found: dict[str, Any]) -> None:
 
 def main() -> None:
     """Parse the command line and run."""
-    parser = command_line(__doc__, "in this process only, for CI")
+    parser = command_line(__doc__, "without Flower's processes, for CI")
     parser.add_argument("--parties", type=int, nargs="*", default=[3, 16])
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--plain-rounds", type=int, default=2)
@@ -153,7 +159,7 @@ def main() -> None:
         endure(options.endurance)
         return
     if options.quick:
-        show(3, "in process", in_process(3, 20))
+        show(3, "without Flower", without_flower(3, max(20, options.rounds)))
         return
     for n in options.parties:
         found = on_deployment(n, options.rounds, options.plain_rounds)

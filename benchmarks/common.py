@@ -1,14 +1,22 @@
-"""What benchmarks share: the machine they ran on, seconds and memory, the command line."""
+"""What benchmarks share: the machine they ran on, seconds and memory, nodes, the command line."""
 
 import argparse
+import multiprocessing
 import os
 import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from flwr_vertical.grids import NodeConfig, NodesGrid
 
 
 def machine_line() -> str:
@@ -56,3 +64,66 @@ def alone(file: str, only: str, quick: bool = False) -> str:
     """Run a benchmark's case in a process of its own, and return what it prints."""
     command = [sys.executable, file, "--only", only, *(["--quick"] * quick)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+class NodeProcesses(NodesGrid):
+    """Serves each node by a process of its own, as on a federation, without Flower's.
+
+    Parameters
+    ----------
+    make_app : Callable
+        Makes, in such a process, the app of its node; a function of a module.
+    nodes : Sequence[NodeConfig]
+        The node config of each node.
+    """
+
+    def __init__(self, make_app: Callable[[], ClientApp], nodes: Sequence[NodeConfig]) -> None:
+        super().__init__(nodes)
+        spawn = multiprocessing.get_context("spawn")
+        self._pipes: dict[int, Connection[Any, Any]] = {}
+        for node_id, context in self.contexts.items():
+            self._pipes[node_id], there = spawn.Pipe()
+            spawn.Process(target=_serve, args=(there, make_app, context), daemon=True).start()
+        for pipe in self._pipes.values():
+            pipe.recv()
+
+    def _submit(self, messages: Mapping[str, Message]) -> None:
+        for message in messages.values():
+            self._pipes[message.metadata.dst_node_id].send(message)
+
+    def _collect(self, numbers: list[str], timeout: float | None) -> list[Message]:
+        ready: list[Any] = wait(list(self._pipes.values()), timeout)
+        return [pipe.recv() for pipe in ready]
+
+    def _forget(self, numbers: list[str]) -> None:
+        """Every message is answered."""
+
+    def outputs(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def models(self) -> dict[str, bytes]:
+        """Return nothing."""
+        return {}
+
+    def used(self) -> list[tuple[float, float]]:
+        """End all processes; return seconds of the processor since the start, and GiB beyond it."""
+        found = []
+        for pipe in self._pipes.values():
+            pipe.send(None)
+            while not isinstance(told := pipe.recv(), tuple):
+                pass  # what answered the invitation
+            found.append(told)
+        return found
+
+
+def _serve(
+    pipe: "Connection[Any, Any]", make_app: Callable[[], ClientApp], context: Context
+) -> None:
+    """Answer messages until there is none."""
+    app = make_app()
+    cpu, peak = time.process_time(), peak_gib()
+    pipe.send("ready")
+    while (message := pipe.recv()) is not None:
+        pipe.send(app(message, context))
+    pipe.send((time.process_time() - cpu, peak_gib() - peak))

@@ -1,10 +1,11 @@
-"""What a node spends before the first round: imports, and the greeting of a large table.
+"""What a node spends: imports, the greeting of a large table, its memory in a fit.
 
     python benchmarks/start.py [--quick]
 
 Each line is a process of its own. First imports, whose bytecode is there: seconds of the processor,
 the least of five, and memory. Then the parts of a node's answer to a greeting, with a Parquet file
-of 1,000,000 rows of 50 columns and IDs of text: peaks are above the memory before, in tables.
+of 1,000,000 rows of 50 columns and IDs of text, and a fit of `glm` to normal labels, hidden, over
+live channels, with a second party of two columns: peaks are above the memory before, in tables.
 Targets: `import flwr_vertical` below 0.4 s; the greeting below 20 s; a peak of 4 tables.
 """
 
@@ -19,11 +20,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import alone, command_line, machine_line, peak_gib
+from common import NodeProcesses, alone, command_line, machine_line, peak_gib
+from flwr.clientapp import ClientApp
 
+from flwr_vertical import party_app
+from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from flwr_vertical.tables import check_table, read_table
+from strategies.glm import VerticalGLM
 
 COLUMNS = 50
 IMPORTS = (
@@ -55,21 +60,27 @@ def imports(folder: str) -> None:
         print(f"{what:<48} {seconds:6.2f} s, {size:4.0f} MiB")
 
 
+def make_ids(n_rows: int) -> "pd.Index[str]":
+    """Return IDs of text."""
+    return pd.Index([f"customer-{i:09d}" for i in range(n_rows)], name="id")
+
+
+def write_table(path: Path, n_rows: int, columns: int) -> None:
+    """Write a table of normal numbers."""
+    child = os.fork()  # so that this process has never held the table
+    if not child:
+        values = np.random.default_rng(0).normal(size=(n_rows, columns))
+        pd.DataFrame(values, index=make_ids(n_rows)).rename(columns=str).to_parquet(path)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
 def greeting(n_rows: int) -> None:
     """Print the parts of a node's answer to a greeting."""
-    rng = np.random.default_rng(0)
-    ids = pd.Index([f"customer-{i:09d}" for i in range(n_rows)], name="id")
     table_gib = n_rows * COLUMNS * 8 / 2**30
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.parquet"
-        child = os.fork()  # so that this process has never held the table
-        if not child:
-            values = rng.normal(size=(n_rows, COLUMNS))
-            frame = pd.DataFrame(values, index=ids).rename(columns=str)
-            frame.to_parquet(path)
-            os._exit(0)
-        os.waitpid(child, 0)
-        del ids
+        write_table(path, n_rows, COLUMNS)
         before = peak_gib()
         seconds, busy = 0.0, 0.0
 
@@ -98,17 +109,45 @@ def greeting(n_rows: int) -> None:
         print(f"{n_rows:,} x {COLUMNS}: {seconds:.1f} s (processor {busy:.1f} s)")
 
 
+def glm_app() -> ClientApp:
+    """Return the app of a party of the fit."""
+    strategy = VerticalGLM(family="gaussian")
+    return party_app(strategy.party, alignment="plain", protocol=strategy.protocol_of_run())
+
+
+def fit(n_rows: int) -> None:
+    """Print the peak of a party that fits a regression to normal labels."""
+    with tempfile.TemporaryDirectory() as folder:
+        nodes: list[dict[str, str]] = []
+        for name, columns in (("a", COLUMNS), ("b", 2)):
+            path = Path(folder) / name
+            write_table(path.with_suffix(".parquet"), n_rows, columns)
+            nodes.append({"party": name, "data": f"{path}.parquet", "output": str(path)})
+            nodes[-1]["policy.alignments"] = "plain"
+        labels = pd.Series(np.random.default_rng(1).normal(size=n_rows), make_ids(n_rows))
+        nodes_grid = NodeProcesses(glm_app, nodes)
+        started = time.perf_counter()
+        with ChannelGrid(nodes_grid, transport="channel") as grid:
+            VerticalGLM(family="gaussian").start(
+                grid=grid, labels=labels, alignment="plain", progress=False
+            )
+        seconds = time.perf_counter() - started
+        _, peak = nodes_grid.used()[0]
+    tables = peak / (n_rows * COLUMNS * 8 / 2**30)
+    print(f"fit over channels, {n_rows:,} x {COLUMNS}: {seconds:.1f} s, peak {tables:.1f} tables")
+
+
 def main() -> None:
     """Run the benchmark."""
     options = command_line(__doc__, "100,000 rows, no imports").parse_args()
     if options.only:
-        greeting(100_000 if options.quick else 1_000_000)
+        {"greeting": greeting, "fit": fit}[options.only](100_000 if options.quick else 1_000_000)
         return
     print(machine_line(), flush=True)
     if not options.quick:
         with tempfile.TemporaryDirectory() as folder:
             imports(folder)
-    print(alone(__file__, "greeting", options.quick))
+    print(alone(__file__, "greeting", options.quick) + alone(__file__, "fit", options.quick))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,12 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture
+def unflushed(monkeypatch):
+    """Do not wait for the disk: that thousands of small files are flushed has a test of its own."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
 @pytest.fixture(scope="session")
 def sources_with():
     """The folder of data sets, or a skip where it lacks one of the files that are asked for."""

@@ -5,17 +5,14 @@ there is something to find (``plain`` mode, where the terms are open), so its si
 something.
 """
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord
-from transcripts import decoded
+from vfem_runs import recorded
 
-from flwr_vertical import LocalGrid, MemoryStorage, RecordingGrid, Table, party_app
+from flwr_vertical import Table
 from flwr_vertical.crypto import FixedPoint
-from flwr_vertical.node.state import State
 from flwr_vertical.protocol import encode
 from strategies.fknn import FKNN
 from strategies.fknn.blinding import Blinding, Units, secret_order
@@ -44,12 +41,8 @@ def make_tables(seed=0):
     return tables
 
 
-def record_run(mode, tables=None, **settings):
-    """Run FKNN on a recorded local grid, and look up who is which node."""
-    if mode == "ckks":
-        pytest.importorskip("tenseal")
-    tables = make_tables() if tables is None else tables
-    strategy = FKNN(**({"n_neighbors": 3, "weighting": "exact", "standardize": False} | settings))
+def record_run(mode, **settings):
+    """Run FKNN, its order of rows known; return messages, states and the seed of its blinding."""
     seeds = set()
 
     class Spied(FKNNParty):
@@ -57,29 +50,15 @@ def record_run(mode, tables=None, **settings):
             seeds.add(self.group_key.seed)  # erased by this step
             return super().finish(*args, **kwargs)
 
-    storage = MemoryStorage({name: Table.of(frame) for name, frame in tables.items()})
-    app = party_app(Spied, arbiter=strategy.arbiter, storage=storage)
-    nodes = [{"party": name, "exchanges": "distances"} for name in tables] + [
-        {"role": "arbiter"}
-    ] * (mode == "ckks")
-    with LocalGrid(app, nodes, storage=storage) as grid:
-        recorder = RecordingGrid(grid)
-        # Alignment has an audit of its own; with public IDs the order of rows is known here.
-        result = strategy.start(
-            grid=recorder, aggregation=mode, alignment="plain", retries=0, progress=False
-        )
-        states = {node_id: dict(State(context)) for node_id, context in grid.contexts.items()}
-    who = {node_id: state["node.name"] for node_id, state in states.items()}
-    messages = decoded(recorder.transcript, who)
-    assert sum(m.up for m in messages) * 2 == len(messages)
-    return SimpleNamespace(
-        messages=messages,
-        states={who[node_id]: state for node_id, state in states.items()},
-        tables=tables,
-        outputs=storage.outputs,
-        result=result,
-        seed=seeds.pop(),
-    )
+    class Watched(FKNN):
+        party = Spied
+
+    settings = {"n_neighbors": 3, "weighting": "exact", "standardize": False} | settings
+    agreed = {name: {"exchanges": "distances"} for name in NAMES}
+    run = recorded(make_tables(), None, mode, configs=agreed, strategy=Watched(**settings))
+    assert sum(m.up for m in run.messages) * 2 == len(run.messages)
+    run.seed = seeds.pop()
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,11 @@
 """A sample of `python -m tests.faults.kills`: runs killed on the way end with the same numbers."""
 
-import os
-
 import pytest
 
 from strategies.trees import masked_store
 from tests.faults.kills import OF_KEYS, OF_SHARES, WHENS, kill_everywhere, runs
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unflushed")]
 
 
 def killed(name, every, whens=WHENS, first=3):

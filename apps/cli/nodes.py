@@ -27,12 +27,8 @@ def checked_simulation(
 ) -> tuple[dict[str, Any], list[str]]:
     """Check a simulation as its server, and its nodes if they have configs, would a minute later.
 
-    Returns
-    -------
-    settings : dict of str to Any
-        Those of the run, as Flower takes them.
-    federation : list of str
-        What is to be added to ``--federation-config``.
+    Returns the settings of the run, as Flower takes them, and what is to be added to
+    ``--federation-config``.
     """
     if nodes is None:
         return checked_here(defaults, settings, federation)

@@ -12,13 +12,7 @@ NAMED = "the name of a run in the server's default folder of results, or its fol
 
 
 def find_run(run: str) -> Path:
-    """Return the folder of a run's result.
-
-    Raises
-    ------
-    ConfigError
-        If there is none; it names those that there are.
-    """
+    """Return the folder of a run's result; `ConfigError` names those that there are."""
     home = output_home() / "server"
     for folder in (home / run, Path(run).expanduser()):
         if holds_result(folder):

@@ -13,13 +13,7 @@ _STAGES = "stages"
 
 
 def read_pipeline(path: Path) -> dict[str, Any]:
-    """Return the run config of a pipeline; it keeps checkpoints, under the name of its file.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, or has no stages.
-    """
+    """Return the run config of a pipeline, which keeps checkpoints under the name of its file."""
     try:
         found = tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:

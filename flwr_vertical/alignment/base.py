@@ -19,24 +19,14 @@ from flwr_vertical.tables.ids import check_normalisation
 
 @dataclass(frozen=True)
 class Alignment:
-    """The common row index of a run, as the server knows it.
+    """The common row index of a run, as the server knows it."""
 
-    Parameters
-    ----------
-    parties : list[str]
-        Names of the parties, in the order of the mask's columns.
-    mask : numpy.ndarray of shape (n_samples, n_parties), bool
-        True where a party does not have the sample (a missing block).
-    ids : pandas.Index or None
-        The sample IDs where they are public, else None.
-    label_rows : numpy.ndarray of shape (n_labels,) or None
-        Aligned row of each of the server's labels, -1 where no row belongs to it; None if the
-        server has no labels.
-    """
-
-    parties: list[str]
+    parties: list[str]  # Names of the parties, in the order of the mask's columns
+    # (n_samples, n_parties): true where a party does not have the sample (a missing block)
     mask: npt.NDArray[np.bool_]
-    ids: "pd.Index[Any] | None" = None
+    ids: "pd.Index[Any] | None" = None  # The sample IDs where they are public, else None
+    # (n_labels,): aligned row of each of the server's labels, -1 where no row belongs to it; None
+    # if the server has no labels
     label_rows: npt.NDArray[np.int64] | None = None
 
     @property
@@ -93,21 +83,10 @@ class Aligner(ABC):
         label_ids: "pd.Index[Any] | None" = None,
         label_holder: str | None = None,
     ) -> Alignment:
-        """Align the samples of all parties.
+        """Align the samples of all parties of an open federation.
 
-        Parameters
-        ----------
-        federation : Federation
-            Open.
-        label_ids : pandas.Index, optional
-            Sample IDs of the labels that the server holds.
-        label_holder : str, optional
-            The party that holds the labels instead.
-
-        Raises
-        ------
-        DataError
-            If the ID types differ or no sample is left.
+        `label_ids` are sample IDs of the labels that the server holds, `label_holder` the party
+        that holds them instead. `DataError` if the ID types differ or no sample is left.
         """
 
     def finish(
@@ -119,23 +98,10 @@ class Aligner(ABC):
     ) -> tuple[Alignment, npt.NDArray[Any]]:
         """Join tokens that are equal exactly where sample IDs are; tell every party its rows.
 
-        Parameters
-        ----------
-        federation : Federation
-            To which the positions are given, to ride with the next message.
-        tokens : Mapping[str, numpy.ndarray]
-            For each party, one token per row, array of shape (n_own,).
-        labels : numpy.ndarray of shape (n_labels,), optional
-            Tokens of the server's labels.
-        label_holder : str, optional
-            The party that holds the labels instead.
-
-        Returns
-        -------
-        Alignment
-            Without ``ids``.
-        numpy.ndarray of shape (n_samples,)
-            The token of each aligned row: in a random order, `plain` in that of first appearance.
+        Positions ride with the next message of the federation. Shapes: tokens (n_own,): of each
+        party's rows; labels (n_labels,): tokens of the server's labels, if it has them; returns
+        (n_samples,): the token of each aligned row, in a random order, `plain` in that of first
+        appearance.
         """
         parts = [tokens[name] for name in federation.parties]
         if labels is not None:
@@ -209,19 +175,9 @@ def check_id_types(types: Mapping[str, str]) -> None:
 
 
 def check_overlap(alignment: Alignment, needed: bool = True) -> list[str]:
-    """Return the parties that share no sample with any other.
+    """Return the parties that share no sample with any other; by default each must share one.
 
-    Parameters
-    ----------
-    alignment : Alignment
-        Of the run.
-    needed : bool, default True
-        Whether every party must share one.
-
-    Raises
-    ------
-    DataError
-        If nothing is aligned, or a party that must share a sample does not.
+    `DataError` if nothing is aligned, or a party that must share a sample does not.
     """
     present = ~alignment.mask
     if not len(present):

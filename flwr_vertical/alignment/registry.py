@@ -34,10 +34,7 @@ def register_aligner(name: str, aligner: type[Aligner]) -> None:
 def load_aligner(name: str) -> Callable[..., Aligner]:
     """Return an aligner's class by its name or as ``"module:Class"``.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such aligner (listing those there are) or it is not an `Aligner`.
+    `ConfigError` if there is no such aligner (listing those there are) or it is not an `Aligner`.
     """
     if name in _ALIGNERS:
         return _ALIGNERS[name]
@@ -96,10 +93,7 @@ def whole_protocol(
 def alignment_steps(alignment: "str | type[Aligner] | None") -> tuple[type[AlignmentSteps], ...]:
     """Return the step groups that a party offers for the alignment of a run.
 
-    Parameters
-    ----------
-    alignment : str or type[Aligner], optional
-        The run's alignment, where the node knows it; those of all built-in protocols otherwise.
+    Those of all built-in protocols where the node does not know the run's.
     """
     if alignment is None:
         return tuple(aligner.steps for aligner in _BUILT_IN)

@@ -61,22 +61,13 @@ class AlignmentSteps(StepGroup):
         return [str(value).encode() for value in ids.tolist()]
 
     def admit_foreign(self, points: "npt.NDArray[np.uint8]", sender: str) -> None:
-        """Refuse to blind more IDs of others than the node's policy allows in a run.
+        """Refuse to blind more IDs of others than ``policy.foreign-ids`` allows in a run.
 
-        Who lists guessed IDs among its own learns which of them the others have, so their number
-        is bounded by that of the own rows.
+        Who lists guessed IDs among its own learns which of them the others have, so their number is
+        bounded by that of the own rows.
 
-        Parameters
-        ----------
-        points : numpy.ndarray of shape (n, n_bytes), uint8
-            What is to be blinded or signed. The same ones again in a run count once.
-        sender : str
-            Whose they are, as the server says.
-
-        Raises
-        ------
-        PolicyError
-            Names ``policy.foreign-ids``.
+        Shapes: points (n, n_bytes), uint8: what is to be blinded or signed, of `sender` as the
+        server says. The same ones again in a run count once.
         """
         values = np.ascontiguousarray(points)
         content = hashlib.blake2b(values.tobytes(), digest_size=16).digest()

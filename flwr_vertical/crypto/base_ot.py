@@ -35,21 +35,10 @@ _Point = tuple[int, int]
 
 
 def choose(choices: NDArray[np.bool_], context: bytes) -> tuple[Offers, list[int]]:
-    """Make the chooser's message.
+    """Make the chooser's message, and the private keys for `chosen_seeds`.
 
-    Parameters
-    ----------
-    choices : numpy.ndarray of shape (n,), bool
-        Which seed of each pair it shall have.
-    context : bytes
-        Of this run, the same at both.
-
-    Returns
-    -------
-    numpy.ndarray of shape (n, 2, 33), uint8
-        To the sender; it hides the choices from whoever reads it.
-    list of int
-        Private keys, for `chosen_seeds`.
+    Shapes: choices (n,): which seed of each pair it shall have; returns (n, 2, 33), uint8: to the
+    sender, from whom it hides the choices. `context` is of this run, the same at both.
     """
     offers = np.empty((len(choices), 2, POINT_BYTES), dtype=np.uint8)
     keys = []
@@ -64,28 +53,10 @@ def choose(choices: NDArray[np.bool_], context: bytes) -> tuple[Offers, list[int
 
 
 def send(offers: Offers, context: bytes, chooser: str) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-    """Answer the chooser's message.
+    """Return the answer, 33 bytes, to the message of `chooser`; both seeds of each transfer.
 
-    Parameters
-    ----------
-    offers : numpy.ndarray of shape (n, 2, 33), uint8
-        From `choose`.
-    context : bytes
-        Of this run.
-    chooser : str
-        Whose message it is, for errors.
-
-    Returns
-    -------
-    bytes
-        To the chooser, length 33.
-    list of tuple[bytes, bytes]
-        Both seeds of each transfer, 16 bytes each.
-
-    Raises
-    ------
-    ProtocolError
-        If something in the message is not a point of the curve.
+    Shapes: offers (n, 2, 33): from `choose`; seeds have 16 bytes. `ProtocolError` if something in
+    the message is not a point of the curve.
     """
     check_offers(offers, chooser)
     key = ec.generate_private_key(_CURVE)
@@ -105,16 +76,9 @@ def send(offers: Offers, context: bytes, chooser: str) -> tuple[bytes, list[tupl
 def chosen_seeds(
     offers: Offers, choices: NDArray[np.bool_], keys: list[int], public: bytes, sender: str
 ) -> list[bytes]:
-    """Return the chooser's seed of each transfer, 16 bytes.
+    """Return the chooser's seed of each transfer, 16 bytes, from the answer of `sender`.
 
-    Parameters
-    ----------
-    offers, choices, keys
-        The chooser's message, what it chose, and its private keys.
-    public : bytes
-        The sender's answer.
-    sender : str
-        Whose it is, for errors.
+    `offers`, `choices` and `keys` are its message, what it chose, and its private keys.
     """
     other = _key(_decoded(public, sender))
     seeds = []

@@ -83,10 +83,7 @@ def bins_of(numbers: NDArray[np.uint64], bins: int) -> Bins:
 def place(candidates: Bins, bins: int) -> Bins:
     """Give each ID one of its three bins to itself, (n,): cuckoo hashing, all IDs at once.
 
-    Raises
-    ------
-    ProtocolError
-        If some find none, a chance of less than 2^-20.
+    `ProtocolError` if some find none, a chance of less than 2^-20.
     """
     count = len(candidates)
     holder = np.full(bins, -1, dtype=np.int64)
@@ -110,27 +107,12 @@ def place(candidates: Bins, bins: int) -> Bins:
 def extend(
     seeds: Sequence[tuple[bytes, bytes]], code: Bytes, places: Bins, bins: int, context: bytes
 ) -> tuple[Bytes, Bytes]:
-    """Make the receiver's message, and its values.
+    """Make the receiver's message to the key holder, and its values.
 
-    Parameters
-    ----------
-    seeds : sequence of tuple[bytes, bytes]
-        Both seeds of each of the 448 base transfers.
-    code : numpy.ndarray of shape (n, 56), uint8
-        Code words of its IDs.
-    places : numpy.ndarray of shape (n,), int64
-        The bin of each.
-    bins : int
-        Number of all.
-    context : bytes
-        Of this run.
-
-    Returns
-    -------
-    numpy.ndarray of shape (bins, 56), uint8
-        To the key holder. Empty bins have the code word 0, which the streams hide like others.
-    numpy.ndarray of shape (n, 16), uint8
-        The function of each ID's bin at that ID.
+    Shapes: seeds: both seeds of each of the 448 base transfers; code (n, 56): code words of its
+    IDs; places (n,): the bin of each; returns (bins, 56), uint8: empty bins have the code word 0,
+    which the streams hide like others; returns (n, 16), uint8: the function of each ID's bin at
+    that ID.
     """
     message = np.zeros((bins, ROW_BYTES), dtype=np.uint8)
     message[places] = code
@@ -146,12 +128,7 @@ def extend(
 class Holder:
     """Who has the keys of all bins.
 
-    Parameters
-    ----------
-    choices : numpy.ndarray of shape (448,), bool
-        What it chose in the base transfers.
-    rows : numpy.ndarray of shape (bins, 56), uint8
-        The key of each bin.
+    Shapes: choices (448,): what it chose in the base transfers; rows (bins, 56), uint8: keys.
     """
 
     choices: NDArray[np.bool_]
@@ -159,17 +136,7 @@ class Holder:
 
     @classmethod
     def of(cls, seeds: Sequence[bytes], choices: NDArray[np.bool_], message: Bytes) -> "Holder":
-        """Work out the keys.
-
-        Parameters
-        ----------
-        seeds : sequence of bytes
-            The seeds that it chose.
-        choices : numpy.ndarray of shape (448,), bool
-            Which they are.
-        message : numpy.ndarray of shape (bins, 56), uint8
-            Of the receiver.
-        """
+        """Work out the keys from the seeds that it chose and the receiver's message, (bins, 56)."""
         rows = message & _packed(choices)
         for start, block in zip(range(0, len(rows), _BLOCK), _rows(seeds, len(rows)), strict=True):
             rows[start : start + _BLOCK] ^= block
@@ -178,19 +145,8 @@ class Holder:
     def tags(self, code: Bytes, bins: Bins, context: bytes) -> Bytes:
         """Evaluate the functions of bins at IDs.
 
-        Parameters
-        ----------
-        code : numpy.ndarray of shape (n, 56), uint8
-            Code words of the IDs.
-        bins : numpy.ndarray of shape (n, 3), int64
-            Bins of each ID.
-        context : bytes
-            Of this run.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n, 3, 16), uint8
-            Of each ID in the order of the values, which does not tell the bins.
+        Shapes: code (n, 56): code words of the IDs; bins (n, 3): bins of each; returns (n, 3, 16),
+        uint8: of each ID in the order of the values, which does not tell the bins.
         """
         found = np.empty((len(code), N_HASHES, TAG_BYTES), dtype=np.uint8)
         packed = _packed(self.choices)

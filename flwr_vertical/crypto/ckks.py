@@ -50,19 +50,10 @@ def value_limit(n_parties: int) -> float:
 
 
 class CkksEncryptor:
-    """Encrypts a party's terms.
+    """Encrypts a party's terms under `CkksKeys.public` of the arbiter.
 
-    Parameters
-    ----------
-    public : bytes
-        `CkksKeys.public` of the arbiter.
-
-    Raises
-    ------
-    ProtocolError
-        If `public` is not a public context, or holds a secret key.
-    ConfigError
-        If TenSEAL is not installed.
+    `ProtocolError` if that is no public context, or holds a secret key; `ConfigError` without
+    TenSEAL.
     """
 
     def __init__(self, public: bytes) -> None:
@@ -76,30 +67,12 @@ class CkksEncryptor:
         party: str | None = None,
         exponent: int = 0,
     ) -> list[bytes]:
-        """Encrypt an array in blocks of `SLOTS` values, in C order.
+        """Encrypt an array of real numbers in blocks of `SLOTS` values, in C order.
 
-        Parameters
-        ----------
-        values : array_like of real numbers, any shape
-            Integers ride the same way; round the decrypted sum.
-        n_parties : int
-            Number of terms in the sum, at least 1.
-        name, party : str, optional
-            What errors call the array and its owner.
-        exponent : int, default 0
-            Values are multiplied by ``2**exponent``; the decrypted sum has to be divided by it.
-
-        Returns
-        -------
-        list of bytes
-            ``ceil(size / SLOTS)`` ciphertexts, the last one of the remaining values.
-
-        Raises
-        ------
-        DataError
-            If a value is NaN or infinite, or the values are not real numbers.
-        FixedPointOverflowError
-            If a value is above ``value_limit(n_parties) / 2**exponent``.
+        Integers ride the same way; round the decrypted sum. Values are multiplied by
+        ``2**exponent``; the decrypted sum has to be divided by it. `DataError` if one is no finite
+        real number, `FixedPointOverflowError` if one is above ``value_limit(n_parties) /
+        2**exponent``: errors call the array `name` and its owner `party`.
         """
         return list(self.iter_encrypt(values, n_parties, name, party, exponent))
 
@@ -134,25 +107,10 @@ class CkksEncryptor:
 
 
 def add_ciphertexts(public: bytes, terms: Sequence[Iterable[bytes]]) -> list[bytes]:
-    """Return the encrypted sum over parties.
+    """Return the encrypted sum over parties, of as many blocks as each party's term has.
 
-    Parameters
-    ----------
-    public : bytes
-        `CkksKeys.public` of the arbiter.
-    terms : sequence of iterables of bytes
-        The blocks of each party's term, all of the same shape.
-
-    Returns
-    -------
-    list of bytes
-        As many blocks as each term has.
-
-    Raises
-    ------
-    ProtocolError
-        If there are no terms, they differ in shape, or a block is no ciphertext under this key;
-        names the term (by its position) and the block.
+    `ProtocolError` if there are no terms, they differ in shape, or a block is no ciphertext under
+    this key; names the term (by its position) and the block.
     """
     return list(iter_add_ciphertexts(public, terms))
 
@@ -187,23 +145,11 @@ def _sums(context: Any, terms: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
 
 
 class CkksDecryptor:
-    """Opens sums, at the arbiter only.
+    """Opens sums by `CkksKeys.secret`, at the arbiter only.
 
-    Parameters
-    ----------
-    secret : bytes
-        `CkksKeys.secret`.
-    release_bits : int or None, default 24
-        Round decrypted values to multiples of ``2**-release_bits``, so that most of the noise,
-        which tells about the key, does not leave. None keeps all digits: only for values that stay
-        here.
-
-    Raises
-    ------
-    ProtocolError
-        If `secret` is not a context with a secret key.
-    ConfigError
-        If `release_bits` is outside 0 to 52, or TenSEAL is not installed.
+    Decrypted values are rounded to multiples of ``2**-release_bits`` (0 to 52 bits), so that most
+    of the noise, which tells about the key, does not leave. None keeps all digits: only for values
+    that stay here. `ProtocolError` if `secret` is no context with a secret key.
     """
 
     def __init__(self, secret: bytes, release_bits: int | None = RELEASE_BITS) -> None:
@@ -213,24 +159,9 @@ class CkksDecryptor:
         self._release_bits = release_bits
 
     def decrypt(self, blocks: Iterable[bytes], shape: Sequence[int]) -> NDArray[np.float64]:
-        """Decrypt an array.
+        """Decrypt the ciphertexts of an array, in order.
 
-        Parameters
-        ----------
-        blocks : iterable of bytes
-            Ciphertexts of one array, in order.
-        shape : sequence of int
-            Shape of the array.
-
-        Returns
-        -------
-        ndarray of float64, shape `shape`
-
-        Raises
-        ------
-        ProtocolError
-            If blocks and shape do not fit, a block is no ciphertext, or it was made under another
-            key.
+        `ProtocolError` if blocks and shape do not fit, or a block is no ciphertext under this key.
         """
         size = math.prod(shape)
         values = np.empty(size, dtype=np.float64)

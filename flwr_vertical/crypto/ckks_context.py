@@ -31,28 +31,16 @@ scale * max |value|, and SEAL wants them below a quarter of the modulus."""
 
 @dataclass(frozen=True)
 class CkksKeys:
-    """Keys of one run, made by the arbiter.
+    """Keys of one run, made by the arbiter."""
 
-    Parameters
-    ----------
-    secret : bytes
-        Serialised context with both keys, about 187 kB. Never leaves the arbiter.
-    public : bytes
-        Serialised context with the public key only, about 125 kB. For parties and server.
-    """
-
+    # Serialised context with both keys, about 187 kB. Never leaves the arbiter
     secret: bytes = field(repr=False)
+    # Serialised context with the public key only, about 125 kB. For parties and server
     public: bytes = field(repr=False)
 
 
 def generate_keys() -> CkksKeys:
-    """Return a fresh key pair.
-
-    Raises
-    ------
-    ConfigError
-        If TenSEAL is not installed.
-    """
+    """Return a fresh key pair; `ConfigError` if TenSEAL is not installed."""
     ts = tenseal()
     context = ts.context(
         ts.SCHEME_TYPE.CKKS,

@@ -42,13 +42,7 @@ def _units(n_parties: int, ring_bits: int) -> int:
 
 
 def check_scale(scale: float) -> float:
-    """Return the power of two at or above `scale`.
-
-    Raises
-    ------
-    ConfigError
-        If it is no positive number from 2^-90 to 2^90.
-    """
+    """Return the power of two at or above `scale`, which lies between 2^-90 and 2^90."""
     least = 2.0**-_MAX_SCALE_EXPONENT
     if (
         isinstance(scale, bool)
@@ -65,27 +59,12 @@ def check_scale(scale: float) -> float:
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """Fixed-point encoding of real numbers in the ring Z/2^64 or Z/2^32.
+    """Fixed-point encoding of real numbers in the ring Z/2^64 or Z/2^32."""
 
-    Parameters
-    ----------
-    fraction_bits : int, default 32
-        Binary digits after the point, 0 to 62 (0 to 30 in Z/2^32). More digits: wider sums,
-        smaller range.
-    ring_bits : {64, 32}, default 64
-        Width of the ring.
-    scale : float, optional
-        Values are divided by it first; a power of two, so that this is exact. By default they
-        are not.
-
-    Raises
-    ------
-    ConfigError
-        If `fraction_bits`, `ring_bits` or `scale` is none of these.
-    """
-
+    # Binary digits after the point, 0 to 62 (0 to 30 in Z/2^32); more: wider sums, smaller range
     fraction_bits: int = 32
-    ring_bits: int = 64
+    ring_bits: int = 64  # Width of the ring, or 32
+    # Values are divided by it first; a power of two, so that this is exact. By default they are not
     scale: float | None = None
 
     def __post_init__(self) -> None:
@@ -101,25 +80,9 @@ class FixedPoint:
     def fitting(cls, scale: float, n_parties: int, ring_bits: int) -> "FixedPoint":
         """Return the finest encoding in which every party may send values up to `scale`.
 
-        Parameters
-        ----------
-        scale : float
-            Positive; the power of two at or above it is taken.
-        n_parties : int
-            Number of terms in the sum, at least 1 and at most 2^30.
-        ring_bits : {64, 32}
-            Width of the ring.
-
-        Returns
-        -------
-        FixedPoint
-            Its ``limit(n_parties)`` is at least `scale` and less than four times as large; its
-            resolution is at most ``4 * n_parties * scale / 2**ring_bits`` of that power of two.
-
-        Raises
-        ------
-        ConfigError
-            If the scale, or the number of parties, is out of range.
+        There are at most 2^30 parties. Its ``limit(n_parties)`` is less than four times the scale;
+        its resolution is at most ``4 * n_parties * scale / 2**ring_bits``, of the power of two at
+        or above the scale. `ConfigError` if one is out of range.
         """
         _checks.check_n_parties(n_parties)
         bits = _units(n_parties, ring_bits).bit_length() - 1
@@ -131,22 +94,9 @@ class FixedPoint:
         return (1.0 if self.scale is None else self.scale) * 2.0**-self.fraction_bits
 
     def limit(self, n_parties: int) -> float:
-        """Return the largest absolute value one party may send.
+        """Return the largest absolute value one party may send, in units of the values.
 
-        Parameters
-        ----------
-        n_parties : int
-            Number of terms in the sum, at least 1.
-
-        Returns
-        -------
-        float
-            In units of the values. With every party at this limit the sum still does not wrap.
-
-        Raises
-        ------
-        ConfigError
-            If `n_parties` is below 1.
+        With every party at this limit the sum still does not wrap. `ConfigError` without a party.
         """
         _checks.check_n_parties(n_parties)
         # Multiplying by a power of two is exact.
@@ -155,30 +105,10 @@ class FixedPoint:
     def encode(
         self, values: ArrayLike, n_parties: int, name: str = "values", party: str | None = None
     ) -> NDArray[np.unsignedinteger[Any]]:
-        """Encode real numbers for a sum over `n_parties` parties.
+        """Encode real numbers for a sum over `n_parties` parties; they may be masked in place.
 
-        Parameters
-        ----------
-        values : array_like of real numbers, any shape
-            Left untouched.
-        n_parties : int
-            Number of terms in the sum, at least 1.
-        name, party : str, optional
-            What errors call the array and its owner.
-
-        Returns
-        -------
-        ndarray of uint64 or uint32, shape of `values`
-            Freshly allocated, C-contiguous: it may be masked in place.
-
-        Raises
-        ------
-        DataError
-            If a value is NaN or infinite, or the values are not real numbers.
-        FixedPointOverflowError
-            If a value is above ``limit(n_parties)``.
-        ConfigError
-            If `n_parties` is below 1.
+        `DataError` if one is no finite real number, `FixedPointOverflowError` if one is above
+        ``limit(n_parties)``: errors call the array `name` and its owner `party`.
         """
         limit = self.limit(n_parties)
         array = _checks.real_array(values, name, party)
@@ -200,22 +130,10 @@ class FixedPoint:
         return ring
 
     def decode(self, ring: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.floating[Any]]:
-        """Turn ring elements, usually a sum over parties, back into real numbers.
+        """Turn ring elements, usually a sum over parties, back into float64 (float32 from Z/2^32).
 
-        Parameters
-        ----------
-        ring : ndarray of uint64 or uint32 (the width of the ring), any shape
-            Two's complement fixed point.
-
-        Returns
-        -------
-        ndarray of float64 (float32 from Z/2^32), shape of `ring`
-            Sums beyond 2^53 (2^24) units of resolution are rounded to the nearest such number.
-
-        Raises
-        ------
-        ProtocolError
-            If `ring` is of another data type.
+        Sums beyond 2^53 (2^24) units of resolution are rounded to the nearest such number.
+        `ProtocolError` if the data type is not that of the ring.
         """
         if ring.dtype != f"u{self.ring_bits // 8}":
             raise ProtocolError(
@@ -265,34 +183,14 @@ _RINGS: dict[str, type[np.unsignedinteger[Any]]] = {
 def encode_integers(
     values: ArrayLike, n_parties: int, name: str = "values", party: str | None = None
 ) -> NDArray[np.unsignedinteger[Any]]:
-    """Encode integers for an exact sum over `n_parties` parties.
+    """Encode integers for an exact sum over `n_parties` parties; the result may be masked in place.
 
     The data type declares the ring, so that all parties agree on it without looking at their
     values: bool, uint8 and uint16 ride in Z/2^16, uint32 in Z/2^32 (both unsigned), every other
     integer type in Z/2^64 (signed, two's complement).
 
-    Parameters
-    ----------
-    values : array_like of integers or bools, any shape
-        Left untouched.
-    n_parties : int
-        Number of terms in the sum, at least 1.
-    name, party : str, optional
-        What errors call the array and its owner.
-
-    Returns
-    -------
-    ndarray of uint16, uint32 or uint64, shape of `values`
-        Freshly allocated, C-contiguous: it may be masked in place.
-
-    Raises
-    ------
-    DataError
-        If the values are not integers.
-    FixedPointOverflowError
-        If a value times `n_parties` would leave the ring.
-    ConfigError
-        If `n_parties` is below 1.
+    `DataError` of other numbers, `FixedPointOverflowError` if a value times `n_parties` would leave
+    the ring: errors call the array `name` and its owner `party`.
     """
     _checks.check_n_parties(n_parties)
     array = np.asarray(values, order="C")
@@ -315,33 +213,16 @@ def encode_integers(
 
 
 def decode_integers(
-    ring: NDArray[np.unsignedinteger[Any]], signed: bool | None = None
+    ring: NDArray[np.unsignedinteger[Any]],
 ) -> NDArray[np.integer[Any]]:
-    """Turn an exact sum back into integers.
+    """Turn an exact sum of what `encode_integers` returned back into integers, a view.
 
-    Parameters
-    ----------
-    ring : ndarray of uint16, uint32 or uint64, any shape
-        Sum over parties of what `encode_integers` returned.
-    signed : bool, optional
-        Whether the terms were signed. By default the width tells: `encode_integers` keeps 64-bit
-        sums within int64, and never makes narrower ones signed.
-
-    Returns
-    -------
-    ndarray of uint16, uint32 or int64, shape of `ring`
-        A view of `ring`, of the signed type of its width if `signed`.
-
-    Raises
-    ------
-    ProtocolError
-        If `ring` has another data type.
+    The width tells their type: `encode_integers` keeps 64-bit sums within int64, and never makes
+    narrower ones signed. `ProtocolError` of another data type.
     """
     if ring.dtype not in (np.uint16, np.uint32, np.uint64):
         raise ProtocolError(
             f"exact sums are arrays of uint16, uint32 or uint64, got {ring.dtype}; "
             "encode the terms with encode_integers"
         )
-    if signed is None:
-        signed = ring.dtype == np.uint64
-    return ring.view(f"i{ring.itemsize}") if signed else ring
+    return ring.view(np.int64) if ring.dtype == np.uint64 else ring

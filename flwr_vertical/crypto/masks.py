@@ -82,13 +82,8 @@ class PairwiseMasker:
         own even where key pairs are kept.
     last_sequence : int, default -1
         Highest sequence number already used under these keys and nonce. A party that is rebuilt
-        between steps **must** restore it from the `last_sequence` attribute: a mask used twice
+        between steps **must** restore it from the attribute `last_sequence`: a mask used twice
         reveals the difference of two terms.
-
-    Attributes
-    ----------
-    last_sequence : int
-        Highest sequence number used so far, -1 before the first.
 
     Raises
     ------
@@ -147,28 +142,20 @@ class PairwiseMasker:
         )
 
     def mask(self, arrays: Sequence[UnsignedArray], sequence: int, binding: bytes = b"") -> None:
-        """Add this party's masks to `arrays`, in place.
+        """Add this party's masks to `arrays`, C-contiguous and of any shapes, in place.
 
-        The masks cancel if all parties call this once with the same sequence number and binding,
-        and arrays of the same shapes and data types in the same order: the arrays take consecutive
-        parts of one stream.
+        The masks cancel modulo 2^(an array's width) if all parties call this once with the same
+        sequence number and binding, and arrays of the same shapes and data types in the same order:
+        the arrays take consecutive parts of one stream.
 
-        Parameters
-        ----------
-        arrays : sequence of ndarray of uint8, uint16, uint32 or uint64
-            C-contiguous, writeable, any shapes; each is summed modulo 2^(its width).
-        sequence : int
-            Number of this sum in the run, 0 to 2^64 - 1, larger than any used before. It counts as
-            used from here on, even if masking fails.
-        binding : bytes
-            Digest of what all parties were asked for (`protocol.binding`): parties that were asked
-            for different things draw masks that do not cancel.
+        The sequence number of this sum in the run, 0 to 2^64 - 1, is larger than any used before.
+        It counts as used from here on, even if masking fails. `binding` is a digest of what all
+        parties were asked for (`protocol.binding`): parties that were asked for different things
+        draw masks that do not cancel.
 
-        Raises
-        ------
-        ProtocolError
-            If the sequence number is not larger than the last one used, an array cannot be masked
-            in place, or the arrays need more than 256 GiB of one stream. Nothing is masked then.
+        `ProtocolError` if the sequence number is not larger than the last one used, an array cannot
+        be masked in place, or the arrays need more than 256 GiB of one stream. Nothing is masked
+        then.
         """
         if not self.last_sequence < sequence < 2**64:
             raise ProtocolError(
@@ -204,45 +191,39 @@ class PairwiseMasker:
             width = flat.itemsize
             for start in range(0, flat.size, _CHUNK_BYTES // width):
                 chunk = flat[start : start + _CHUNK_BYTES // width]
-                for combine, encryptor in streams:
-                    encryptor.update_into(_ZEROS[: chunk.nbytes], out[: chunk.nbytes])
-                    combine(chunk, stream[: chunk.size], out=chunk)
+                size, zeros = chunk.nbytes, _ZEROS[: chunk.nbytes]
+                many = _CHUNK_BYTES // size  # peers of whom the streams are added up at once
+                for combine, encryptors in streams:
+                    for first in range(0, len(encryptors), many):
+                        group = encryptors[first : first + many]
+                        for k, encryptor in enumerate(group):
+                            encryptor.update_into(zeros, out[k * size : (k + 1) * size])
+                        made = stream[: len(group) * chunk.size].reshape(len(group), -1)
+                        one = made[0] if len(group) == 1 else made.sum(axis=0, dtype=flat.dtype)
+                        combine(chunk, one, out=chunk)
 
-    def _streams(self, sequence: int, binding: bytes) -> list[tuple[np.ufunc, Any]]:
-        """Return, for each peer, how its mask is applied and the stream that makes it."""
+    def _streams(self, sequence: int, binding: bytes) -> list[tuple[np.ufunc, list[Any]]]:
+        """Return, for each way in which masks are applied, the streams that make them."""
         if not self._encryptors:
             self._encryptors = [
                 Cipher(algorithms.AES(secret[:16]), modes.CTR(bytes(16))).encryptor()
                 for _, secret in self._pairs
             ]
-        streams: list[tuple[np.ufunc, Any]] = []
+        streams: dict[bool, list[Any]] = {True: [], False: []}
         number = sequence.to_bytes(8, "big")
         for (adds, secret), encryptor in zip(self._pairs, self._encryptors, strict=True):
             # 128 bits that only the two know: no stream runs into another one, but by a chance of
             # some 2^-90 for 2^34 blocks each.
             first = hashlib.blake2b(number + binding, key=secret[16:], digest_size=16).digest()
             encryptor.reset_nonce(first)
-            streams.append((np.add if adds else np.subtract, encryptor))
-        return streams
+            streams[adds].append(encryptor)
+        return [(np.add, streams[True]), (np.subtract, streams[False])]
 
 
 def unmask_sum(arrays: Sequence[UnsignedArray]) -> UnsignedArray:
-    """Return the sum over parties modulo 2^w, in which the masks have cancelled.
+    """Return the sum of **all** parties' terms modulo 2^w, in which the masks have cancelled.
 
-    Parameters
-    ----------
-    arrays : sequence of ndarray of one unsigned data type and shape
-        One term per party, **all** parties.
-
-    Returns
-    -------
-    ndarray of the same data type and shape
-        Freshly allocated.
-
-    Raises
-    ------
-    ProtocolError
-        If there are no terms, or they differ in shape or data type.
+    `ProtocolError` if there are no terms, or they differ in shape or data type.
     """
     if not arrays:
         raise ProtocolError("a masked sum needs the terms of all parties, got none")

@@ -40,31 +40,10 @@ def grade(
 ) -> Grade:
     """Attack synthetic tables with what is known of real people, and compare them with real ones.
 
-    Parameters
-    ----------
-    originals : mapping of party to pandas.DataFrame
-        The real tables, indexed by sample ID. Attacks take the samples that all parties have
-        without a missing cell, 20,000 at most.
-    tables : mapping of party to pandas.DataFrame
-        The synthetic ones; rows belong together by their position.
-    others : mapping of party to pandas.DataFrame, optional
-        Real tables of people of the same population that the synthetic ones were not made from.
-    target : str or tuple (party, column), optional
-        A column that models predict, fitted on synthetic and on real rows, and judged on others or
-        on every third real row.
-    n_attacks : int, default 1000
-        Of each kind, at most; fewer on large tables.
-    seed : int, default 0
-        Of all choices.
-
-    Returns
-    -------
-    Grade
-
-    Raises
-    ------
-    DataError
-        If no table is synthetic, or there are too few complete rows.
+    Arguments are as of `Result.grade`. Attacks take the samples that all parties have without a
+    missing cell, 20,000 at most; rows of synthetic tables belong together by their position. Models
+    that predict `target` are judged on others or on every third real row. `DataError` if no table
+    is synthetic, or there are too few complete rows.
     """
     parties = [
         name

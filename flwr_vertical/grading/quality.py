@@ -159,24 +159,11 @@ def downstream_fit(
 ) -> dict[str, float]:
     """Fit a model on synthetic rows and on real ones, and judge both on real rows.
 
-    Parameters
-    ----------
-    real : pandas.DataFrame of shape (n, n_columns)
-        Complete rows; without `judged` every third is kept for judging and fits nothing.
-    synthetic : pandas.DataFrame of shape (n_synthetic, n_columns)
-        The same columns.
-    target : str
-        The column to predict: its levels if it has any or two values (accuracy), else its value
-        (R2).
-    judged : pandas.DataFrame, optional
-        Complete real rows to judge on, with the same columns.
-    model : {"linear", "trees"}, default "linear"
-        Logistic regression or least squares, or scikit-learn's boosted trees at their defaults.
-
-    Returns
-    -------
-    dict of str to float
-        ``real`` and ``synthetic``, the score of a model fitted on either.
+    Rows are complete and have the same columns; without `judged` every third real one is kept for
+    judging and fits nothing. A target with levels or two values is judged by accuracy, else by R2;
+    ``linear`` models are logistic regression or least squares, ``trees`` scikit-learn's boosted
+    trees at their defaults. Returns the scores of a model fitted on ``real`` and on ``synthetic``
+    rows.
     """
     if target not in real or target not in synthetic:
         raise DataError(f"there is no column {target!r} to predict; columns are {list(real)}")

@@ -29,21 +29,12 @@ _MOST_COLUMNS = 60
 
 
 class QualityScore(NamedTuple):
-    """How like the real tables the synthetic ones are, from 0 to 1.
+    """How like the real tables the synthetic ones are, from 0 to 1."""
 
-    Parameters
-    ----------
-    score : float
-        Mean of both means; NaN without a column.
-    shapes : pandas.Series
-        Of each column; index (party, column).
-    trends : pandas.Series
-        Of each pair of the first 60 columns; index (party, column, other party, other column). A
-        pair without a correlation, since a column is constant, has none.
-    """
-
-    score: float
-    shapes: pd.Series
+    score: float  # Mean of both means; NaN without a column
+    shapes: pd.Series  # Of each column; index (party, column)
+    # Of each pair of the first 60 columns; index (party, column, other party, other column). A pair
+    # without a correlation, since a column is constant, has none
     trends: pd.Series
 
 

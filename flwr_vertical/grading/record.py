@@ -23,37 +23,22 @@ _INFERENCE = "inference: "
 
 @dataclass(frozen=True)
 class Grade:
-    """How private synthetic tables are, as far as attacks tell, and how useful.
+    """How private synthetic tables are, as far as attacks tell, and how useful."""
 
-    Parameters
-    ----------
-    risks : sequence of Risk
-        One for each attack.
-    shapes, trends : float
-        Means of column shapes and pair trends, from 0 to 1; NaN without any.
-    n_members, n_others, n_synthetic : int
-        Complete rows that were used. Without others, chance is what the rows of other members tell
-        of a person.
-    parties : sequence of str
-        Whose columns they are.
-    models : dict of str to dict, optional
-        By model, what it scores fitted on ``real`` and on ``synthetic`` rows.
-    target : str, optional
-        The column that models predict.
-    skipped : sequence of str, optional
-        What could not be tried, and why.
-    """
-
-    risks: Sequence[Risk]
+    risks: Sequence[Risk]  # One for each attack
+    # shapes, trends: Means of column shapes and pair trends, from 0 to 1; NaN without any
     shapes: float
     trends: float
+    # n_members, n_others, n_synthetic: Complete rows that were used. Without others, chance is what
+    # the rows of other members tell of a person
     n_members: int
     n_others: int
     n_synthetic: int
-    parties: Sequence[str]
+    parties: Sequence[str]  # Whose columns they are
+    # By model, what it scores fitted on ``real`` and on ``synthetic`` rows
     models: Mapping[str, Mapping[str, float]] | None = None
-    target: str = ""
-    skipped: Sequence[str] = ()
+    target: str = ""  # The column that models predict
+    skipped: Sequence[str] = ()  # What could not be tried, and why
 
     @property
     def quality(self) -> float:
@@ -152,15 +137,12 @@ class Grade:
         ]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per attack.
+        """Return one row per attack, index ``attack``.
 
-        Returns
-        -------
-        pandas.DataFrame
-            Index ``attack``; ``members``, ``chance`` and ``guessing`` are shares of successes,
-            ``gain`` is what members risk above chance, ``low`` and ``high`` its interval (see
-            `gain`), ``risk`` the same as a share of what could be gained (Giomi et al., eq. 3, at
-            least 0), and ``attacks`` how many there were.
+        ``members``, ``chance`` and ``guessing`` are shares of successes, ``gain`` is what members
+        risk above chance, ``low`` and ``high`` its interval (see `gain`), ``risk`` the same as a
+        share of what could be gained (Giomi et al., eq. 3, at least 0), and ``attacks`` how many
+        there were.
         """
         rows = {}
         for risk in self.risks:

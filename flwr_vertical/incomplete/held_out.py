@@ -75,28 +75,9 @@ def hide_cells(table: Table, share: float, seed: str, party: str = "") -> Table:
     """Return a table in which a share of the known cells of each column is missing.
 
     A column keeps at least ten known cells and one of each of its levels, and a row at least one
-    known cell; so fewer may be hidden than asked for.
-
-    Parameters
-    ----------
-    table : Table
-        Of a party; it is not changed.
-    share : float in (0, 0.5]
-        How many of each column's known cells.
-    seed : str
-        The same one hides the same cells.
-    party : str
-        Whose table it is, so that parties hide different cells.
-
-    Returns
-    -------
-    Table
-        The same kinds; columns of whole numbers may have become floating ones.
-
-    Raises
-    ------
-    ConfigError
-        If the share is out of range.
+    known cell; so fewer may be hidden than asked for. The same `seed` hides the same cells of a
+    party, and `party` other cells than at others. Columns of whole numbers may become floating
+    ones. `ConfigError` if the share is not in (0, 0.5].
     """
     if not 0.0 < share <= 0.5:
         raise ConfigError(f"the share of cells to hold out must be in (0, 0.5], got {share:g}")
@@ -122,15 +103,7 @@ def hide_cells(table: Table, share: float, seed: str, party: str = "") -> Table:
 
 
 def put_back(after: pd.DataFrame, given: pd.DataFrame) -> pd.DataFrame:
-    """Return a table in which cells that were hidden have their own values again.
-
-    Parameters
-    ----------
-    after : pandas.DataFrame
-        What a run made of the table with hidden cells.
-    given : pandas.DataFrame
-        The table before cells were hidden.
-    """
+    """Return what a run made of a table with hidden cells, with the given values in these."""
     frame = after.copy()
     rows = after.index.intersection(given.index)
     if not len(rows):  # a synthetic table

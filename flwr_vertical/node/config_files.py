@@ -16,25 +16,12 @@ ARBITER = "arbiter"
 
 
 def read_node_configs(nodes: Path | Mapping[str, Mapping[str, Any] | Path]) -> dict[str, Any]:
-    """Read and check the node config of each node.
+    """Read and check the node config of each node; flat, by the names of the parties, sorted.
 
-    Parameters
-    ----------
-    nodes : Path, or mapping of str to mapping or Path
-        A folder with a file ``NAME.toml`` or ``NAME/node.toml`` for each node; or by party, and
-        for ``"arbiter"``, the keys of a node config or its file.
-
-    Returns
-    -------
-    dict of str to dict
-        Flat node configs by the names of the parties, sorted; that of the arbiter, which is made
-        up if there is none, comes last.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, a file cannot be read, a key is one that nothing reads, or two nodes have
-        the same name.
+    A folder has a file ``NAME.toml`` or ``NAME/node.toml`` for each node; a mapping has by party,
+    and for ``"arbiter"``, the keys of a node config or its file. The arbiter's, which is made up if
+    there is none, comes last. `ConfigError` if there is none, a file cannot be read, a key is one
+    that nothing reads, or two nodes have the same name.
     """
     found: dict[str, tuple[str, dict[str, Any]]] = {}
     for where, config in _configs(nodes):

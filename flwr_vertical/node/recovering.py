@@ -23,11 +23,18 @@ logger = logging.getLogger("flwr_vertical")
 
 
 def repeated_reply(
-    step: str, sequence: int, asked: bytes, state: Mapping[str, Any], cache: Mapping[str, Any]
+    step: str,
+    sequence: int,
+    asked: bytes,
+    state: Mapping[str, Any],
+    cache: MutableMapping[str, Any],
 ) -> RecordDict | None:
     """Return the reply that a message got before; None if it is new."""
     # `asked` is a digest of what it asks for, where the run keeps checkpoints.
     if sequence > int(state.get(SEQUENCE, -1)):
+        # The server has the last reply. While the step computes, a large one must not take memory.
+        cache.pop("reply-sequence", None)
+        cache.pop("reply", None)
         return None
     if cache.get("reply-sequence") != sequence:
         raise StateLostError(

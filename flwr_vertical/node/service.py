@@ -33,7 +33,7 @@ from flwr_vertical.node.storage import Storage
 from flwr_vertical.policy.run_request import RunRequest
 from flwr_vertical.protocol import pins, private_sum
 from flwr_vertical.protocol.binding import binding_of, context_of_run
-from flwr_vertical.protocol.codec import decode, encode
+from flwr_vertical.protocol.codec import decode, encoded
 from flwr_vertical.protocol.disk import digest
 from flwr_vertical.protocol.messages import (
     ARGUMENTS,
@@ -368,7 +368,7 @@ class StepServer:
             binding=binding,
         )
         reply = make_reply({}, answer.public)
-        reply.update(encode(protected, SUMS))
+        reply.update(encoded(protected, SUMS))
         return reply
 
     def _cache(self, context: Context) -> dict[str, Any]:

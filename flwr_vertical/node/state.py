@@ -5,7 +5,7 @@ from typing import Any
 
 from flwr.app import Context
 
-from flwr_vertical.protocol.codec import decode, encode
+from flwr_vertical.protocol.codec import decode, encoded
 
 _PREFIX = "flwr-vertical.state"
 
@@ -44,7 +44,7 @@ class State(MutableMapping[str, Any]):
         if not self._changed:
             return
         changed = {key: self._values[key] for key in self._changed if key in self._values}
-        for name, record in encode(changed, _PREFIX).items():
+        for name, record in encoded(changed, _PREFIX).items():
             # A key may have changed its type of record, so it leaves both before it enters one.
             kept: Any = self._context.state.setdefault(name, type(record)())
             for key in self._changed & set(kept):

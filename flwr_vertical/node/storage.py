@@ -68,24 +68,10 @@ class Storage(Protocol):
         """Store the party's part of the run's model, for its owner's eyes; returns where."""
 
     def load_model(self, context: Context, run: str) -> bytes | None:
-        """Read the party's part of an earlier run's model.
+        """Read the party's part of the model of an earlier run, None if no run is named.
 
-        Parameters
-        ----------
-        context : Context
-            The node's.
-        run : str
-            Name of the run; empty for the one named ``fitted`` in the run config.
-
-        Returns
-        -------
-        bytes or None
-            None if no run is named.
-
-        Raises
-        ------
-        DataError
-            If that run left none.
+        By default the run is the one named ``fitted`` in the run config. `DataError` if it left
+        none.
         """
 
 

@@ -32,22 +32,13 @@ Body: TypeAlias = "Item | Sequence[Item]"
 
 
 class Section(NamedTuple):
-    """One part of a page.
+    """One part of a page."""
 
-    Parameters
-    ----------
-    heading : str
-        Plain text.
-    body : str, bytes, DataFrame, Figure or a sequence of them
-        A string is SVG if it starts like one, otherwise HTML, whose text the caller has escaped
-        (see `paragraph`); bytes are a PNG.
-    caption : str, optional
-        Plain text under the heading that says how to read the body.
-    """
-
-    heading: str
+    heading: str  # Plain text
+    # A string is SVG if it starts like one, otherwise HTML, whose text the caller has escaped (see
+    # `paragraph`); bytes are a PNG
     body: Body
-    caption: str = ""
+    caption: str = ""  # Plain text under the heading that says how to read the body
 
 
 def render_page(
@@ -59,7 +50,7 @@ def render_page(
     kicker: str = "flwr-vertical",
     made: str = "",
 ) -> str:
-    """Return a self-contained HTML page.
+    """Return a self-contained HTML page, whose only links are to its own sections.
 
     Parameters
     ----------
@@ -75,11 +66,6 @@ def render_page(
         Small line above the title.
     made : str, optional
         Under the title, how the page came about: a call or a command.
-
-    Returns
-    -------
-    str
-        The page. Its only links are to its own sections.
     """
     parts = [Section(*section) for section in sections]
     links, blocks = [], []
@@ -140,23 +126,10 @@ def dataframe_html(
     max_rows: int = 200,
     formats: Mapping[str, Callable[[Any], str]] | None = None,
 ) -> str:
-    """Return a data frame as an HTML table with aligned, readable numbers.
+    """Return a data frame as an HTML table with readable numbers, in a box that scrolls sideways.
 
-    Parameters
-    ----------
-    df : DataFrame
-        Any frame; its text is escaped.
-    index : bool, optional
-        Whether to show the index, as leading columns.
-    max_rows : int, optional
-        Rows shown; a last line says how many were left out.
-    formats : mapping of str to callable, optional
-        How to write the values of a column; the rest follow `format_named`.
-
-    Returns
-    -------
-    str
-        A ``<table>`` in a box that scrolls sideways.
+    Its text is escaped. A last line says how many rows beyond `max_rows` were left out. `formats`
+    says how to write the values of a column; the rest follow `format_named`.
     """
     shown = df.iloc[:max_rows]
     columns: list[tuple[str, Sequence[Any], bool]] = []

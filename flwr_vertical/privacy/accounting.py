@@ -24,32 +24,15 @@ UNGRADED = (
 
 @dataclass(frozen=True)
 class ColumnSpending:
-    """What the releases about one column spend.
+    """What the releases about one column spend."""
 
-    Parameters
-    ----------
-    party : str
-        Who holds it.
-    n : int
-        How many rows were compared.
-    epsilon_comparison : float
-        Of one pairwise comparison, each time the ranks are released.
-    epsilon_margin : float
-        Of the margin.
-    releases : int, default 1
-        How often the ranks were released (T in Corollary 4).
-    quantile_error : float, default 0
-        Standard deviation of a debiased rank, as a share of n.
-    exact_range : bool, default False
-        Whether smallest and largest value were used as they are, outside of any guarantee.
-    """
-
-    party: str
-    n: int
-    epsilon_comparison: float
-    epsilon_margin: float
-    releases: int = 1
-    quantile_error: float = 0.0
+    party: str  # Who holds it
+    n: int  # How many rows were compared
+    epsilon_comparison: float  # Of one pairwise comparison, each time the ranks are released
+    epsilon_margin: float  # Of the margin
+    releases: int = 1  # How often the ranks were released (T in Corollary 4)
+    quantile_error: float = 0.0  # Standard deviation of a debiased rank, as a share of n
+    # Whether smallest and largest value were used as they are, outside of any guarantee
     exact_range: bool = False
 
     @property
@@ -65,20 +48,12 @@ class ColumnSpending:
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """What a run spent, by party and in all.
+    """What a run spent, by party and in all."""
 
-    Parameters
-    ----------
-    columns : sequence of ColumnSpending
-        One for each column of each party; the labels count as a column of the server.
-    warnings : sequence of str, optional
-        What weakens the guarantee.
-    graded : sequence of str, optional
-        What attacks on the synthetic tables find, where somebody had real rows to try them.
-    """
-
+    # One for each column of each party; the labels count as a column of the server
     columns: Sequence[ColumnSpending]
-    warnings: Sequence[str] = ()
+    warnings: Sequence[str] = ()  # What weakens the guarantee
+    # What attacks on the synthetic tables find, where somebody had real rows to try them
     graded: Sequence[str] = ()
 
     caption: ClassVar[str] = (
@@ -105,12 +80,9 @@ class PrivacyStatement:
     def to_frame(self) -> pd.DataFrame:
         """Return one row per party, and one of all.
 
-        Returns
-        -------
-        pandas.DataFrame
-            Columns ``columns``, ``epsilon`` (VDADP), ``epsilon_record`` (basic composition),
-            ``quantile_error`` (the smallest standard deviation of a released rank, as a share of
-            the rows).
+        Columns ``columns``, ``epsilon`` (VDADP), ``epsilon_record`` (basic composition),
+        ``quantile_error`` (the smallest standard deviation of a released rank, as a share of the
+        rows).
         """
         rows = {
             party: {
@@ -195,20 +167,12 @@ class PrivacyStatement:
 def split_budget(
     epsilon: float, budget: str, n_columns: int, rank_share: float = 0.25
 ) -> tuple[float, float]:
-    """Split a budget into that of one column's comparisons and that of its margin.
+    """Split a budget into that of one column's comparisons (`rank_share`) and that of its margin.
 
-    Parameters
-    ----------
-    epsilon : float
-        The whole.
-    budget : {"per-variable", "total"}
-        For every column, or for all columns of a party together. The second is Theorem 1's split
-        ``epsilon_1 K / (p + 1)``, which assumes equal numbers of columns: with ``n_columns`` of its
-        own each party divides by that number.
-    n_columns : int
-        Columns of the party.
-    rank_share : float, default 0.25
-        Share for ranks (epsilon_1); the paper's experiments divide evenly.
+    ``per-variable`` gives all to every column, ``total`` to all columns of a party together. The
+    second is Theorem 1's split ``epsilon_1 K / (p + 1)``, which assumes equal numbers of columns:
+    with `n_columns` of its own each party divides by that number. The paper's experiments divide
+    evenly.
     """
     each = epsilon if budget == "per-variable" else epsilon / n_columns
     return each * rank_share, each * (1 - rank_share)

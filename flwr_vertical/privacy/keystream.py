@@ -23,13 +23,7 @@ _seeds: list[int] = []
 
 
 class Keystream:
-    """A stream of random bits under one key.
-
-    Parameters
-    ----------
-    key : bytes of length 16, optional
-        By default a fresh one of the operating system.
-    """
+    """A stream of random bits under a key of 16 bytes, by default a fresh one of the system."""
 
     def __init__(self, key: bytes | None = None) -> None:
         key = secrets.token_bytes(KEY_BYTES) if key is None else key
@@ -61,12 +55,8 @@ class Keystream:
 def fresh_keystream(label: str, key: bytes | None = None) -> Keystream:
     """Return the key stream for one release of noise.
 
-    Parameters
-    ----------
-    label : str
-        Who draws and for what; tells streams apart inside `seeded_noise`, and has no say outside.
-    key : bytes, optional
-        16 secret random bytes to be used outside `seeded_noise` (default: fresh ones).
+    `label` says who draws and for what: it tells streams apart inside `seeded_noise`, and has no
+    say outside, where `key` is used, 16 secret random bytes (default: fresh ones).
     """
     if _seeds:
         text = f"{_seeds[-1]} {label}".encode()

@@ -29,23 +29,10 @@ def rational(epsilon: float) -> Fraction:
 
 
 def laplace_integers(scale: Fraction, count: int, stream: Keystream) -> npt.NDArray[np.int64]:
-    """Draw integers with probability proportional to ``exp(-abs(x) / scale)``.
+    """Draw integers with probability proportional to ``exp(-abs(x) / scale)``; shape (count,).
 
-    Adding them to integers of l1-sensitivity D is (D / scale)-differentially private.
-
-    Parameters
-    ----------
-    scale : Fraction
-        Positive. The variance is ``2 a / (1 - a)^2`` with ``a = exp(-1 / scale)``, about
-        ``2 scale^2``.
-    count : int
-        How many.
-    stream : Keystream
-        Random bits.
-
-    Returns
-    -------
-    numpy.ndarray of shape (count,), int64
+    Adding them to integers of l1-sensitivity D is (D / scale)-differentially private. The variance
+    is ``2 a / (1 - a)^2`` with ``a = exp(-1 / scale)``, about ``2 scale^2``.
     """
     return np.array(
         [laplace_integer(scale.numerator, scale.denominator, stream) for _ in range(count)],
@@ -84,13 +71,7 @@ def gaussian_delta(ratio: float, epsilon: float) -> float:
     """Return the least delta with which Gaussian noise is ``(epsilon, delta)`` private.
 
     Balle and Wang (2018), "Improving the Gaussian Mechanism for Differential Privacy", Theorem 8.
-
-    Parameters
-    ----------
-    ratio : float
-        The l2-sensitivity over sigma, above 0.
-    epsilon : float
-        At least 0.
+    `ratio` is the l2-sensitivity over sigma, above 0; epsilon is at least 0.
     """
     from scipy.special import log_ndtr  # parties import this module with every message
 
@@ -104,19 +85,8 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
     """Return the standard deviation of noise for an l2-sensitivity of 1.
 
     The least one by `gaussian_delta`; the classical ``sqrt(2 log(1.25 / delta)) / epsilon`` is
-    larger, and wrong for epsilon above 1.
-
-    Parameters
-    ----------
-    epsilon : float
-        Above 0.
-    delta : float
-        Above 0 and below 1.
-
-    Raises
-    ------
-    ConfigError
-        If one is out of range.
+    larger, and wrong for epsilon above 1. `ConfigError` if epsilon is not above 0, or delta not
+    between 0 and 1.
     """
     from scipy.optimize import brentq  # as above
 
@@ -139,21 +109,8 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
 def gaussian_integers(sigma: int, count: int, stream: Keystream) -> list[int]:
     """Draw integers with probability proportional to ``exp(-x^2 / (2 sigma^2))``.
 
-    Canonne, Kamath and Steinke (2020), Algorithm 3, with integer arithmetic only.
-
-    Parameters
-    ----------
-    sigma : int
-        At least 1; for sigma of 10 and more it is the standard deviation to 1e-80.
-    count : int
-        How many.
-    stream : Keystream
-        Random bits.
-
-    Returns
-    -------
-    list of int
-        Of any size.
+    Canonne, Kamath and Steinke (2020), Algorithm 3, with integer arithmetic only. They may be of
+    any size. Sigma is at least 1; of 10 and more it is the standard deviation to 1e-80.
     """
     if sigma < 1:
         raise ConfigError(f"discrete Gaussian noise needs a sigma of at least 1, got {sigma!r}")

@@ -16,34 +16,19 @@ from flwr_vertical.privacy.accounting import PrivacyStatement
 
 @dataclass(frozen=True)
 class MomentStatement:
-    """What differential privacy a fit to noisy sums has.
+    """What differential privacy a fit to noisy sums has."""
 
-    Parameters
-    ----------
-    epsilon, delta : float
-        Of all that the run opened, for the values of one row over all parties and its label.
-    row_norm : float
-        Largest root mean square of a party's values of a row, in half ranges.
-    n_rows : int
-        Rows of the fit.
-    parties : sequence of str
-        Whose columns were in it.
-    noise : float
-        Largest standard deviation of the noise on a sum of products, in half ranges squared.
-    ridge : float
-        What the coefficients were shrunk by, in the same units.
-    warnings : sequence of str, optional
-        What weakens the promise, or the estimates.
-    """
-
+    # epsilon, delta: Of all that the run opened, for the values of one row over all parties and its
+    # label
     epsilon: float
     delta: float
-    row_norm: float
-    n_rows: int
-    parties: Sequence[str]
+    row_norm: float  # Largest root mean square of a party's values of a row, in half ranges
+    n_rows: int  # Rows of the fit
+    parties: Sequence[str]  # Whose columns were in it
+    # Largest standard deviation of the noise on a sum of products, in half ranges squared
     noise: float
-    ridge: float
-    warnings: Sequence[str] = ()
+    ridge: float  # What the coefficients were shrunk by, in the same units
+    warnings: Sequence[str] = ()  # What weakens the promise, or the estimates
 
     caption: ClassVar[str] = (
         "Epsilon and delta of one row's values, over all parties and its label: one release, which "
@@ -100,28 +85,15 @@ class MomentStatement:
 
 @dataclass(frozen=True)
 class TableStatement:
-    """What differential privacy synthetic tables from noisy counts have.
+    """What differential privacy synthetic tables from noisy counts have."""
 
-    Parameters
-    ----------
-    epsilon, delta : float
-        Of all that the run told, for the values of one row over all parties.
-    n_rows : int
-        Aligned rows.
-    parties : sequence of str
-        Whose columns were counted.
-    noise : float
-        Standard deviation of an owner's noise on a count of the chosen tables.
-    warnings : sequence of str, optional
-        What weakens the promise.
-    """
-
+    # epsilon, delta: Of all that the run told, for the values of one row over all parties
     epsilon: float
     delta: float
-    n_rows: int
-    parties: Sequence[str]
-    noise: float
-    warnings: Sequence[str] = ()
+    n_rows: int  # Aligned rows
+    parties: Sequence[str]  # Whose columns were counted
+    noise: float  # Standard deviation of an owner's noise on a count of the chosen tables
+    warnings: Sequence[str] = ()  # What weakens the promise
 
     caption: ClassVar[str] = (
         "Epsilon and delta of a person, one row's values over all parties: one release, which is "
@@ -179,12 +151,9 @@ KIND, TABLES = "moments", "tables"
 
 
 def read_bounds(bounds: str | Mapping[str, Sequence[float]] | None) -> str:
-    """Return bounds of columns as JSON text, checked.
+    """Return bounds (low, high) of columns, a mapping or JSON text of one, as JSON text, checked.
 
-    Parameters
-    ----------
-    bounds : mapping of column name to (low, high), or JSON text of one, optional
-        The label's are named by the labels' name, or "label".
+    The label's are named by the labels' name, or "label".
     """
     if not bounds:
         return ""

@@ -36,8 +36,12 @@ class OwnRows:
         cls, ids: "pd.Index", secret: str, frame: pd.DataFrame | None = None, who: str = ""
     ) -> "OwnRows":
         """Hash IDs and rows."""
-        texts = np.asarray(ids.astype(str), dtype=object)
-        keys = pd.util.hash_array(texts, hash_key=secret, categorize=False)
+        texts = (ids[start : start + _BLOCK].astype(str) for start in range(0, len(ids), _BLOCK))
+        blocks = [
+            pd.util.hash_array(np.asarray(block, dtype=object), hash_key=secret, categorize=False)
+            for block in texts  # of all IDs at once they take more than the table
+        ]
+        keys = np.concatenate([np.zeros(0, dtype=np.uint64), *blocks])
         if len(np.unique(keys)) != len(keys):
             raise DataError(
                 f"{who}: {len(keys) - len(np.unique(keys)):,} sample IDs come twice, so its "
@@ -80,10 +84,13 @@ def secrets_of(keys: Keys, secret: str) -> tuple[Keys, bytes]:
     own.
     """
     derived = hashlib.blake2b(b"row secrets", key=secret.encode(), digest_size=16).digest()
-    blocks = np.zeros((len(keys), 2), dtype="<u8")
-    blocks[:, 0] = keys
     cipher = Cipher(algorithms.AES(derived), modes.ECB()).encryptor()  # one block a row, all differ
-    found = np.frombuffer(cipher.update(blocks.tobytes()), dtype="<u8")[::2].astype(np.uint64)
+    found = np.empty(len(keys), dtype=np.uint64)
+    for start in range(0, len(keys), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        blocks = np.zeros((len(keys[rows]), 2), dtype="<u8")
+        blocks[:, 0] = keys[rows]
+        found[rows] = np.frombuffer(cipher.update(blocks.tobytes()), dtype="<u8")[::2]
     name = hashlib.blake2b(np.sort(found).tobytes(), key=secret.encode(), digest_size=16).digest()
     return found, name
 

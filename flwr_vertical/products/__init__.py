@@ -66,22 +66,11 @@ def products_of(
 ) -> PrivateProducts | EncryptedProducts:
     """Return products of the parties' columns, in the way that fits the federation.
 
-    Parameters
-    ----------
-    federation : Federation
-        Of the run.
-    group_key : GroupKey, optional
-        Hands the group seed to the parties, where they share one; drawn if left out.
-    limbs, room, vector_unit
-        See `PrivateProducts`.
-    noisy : bool, default False
-        Whether parties add noise to what is opened.
-
-    Returns
-    -------
-    PrivateProducts or EncryptedProducts
-        The latter with aggregation ``"ckks"``, and where one party is alone: nobody is there to
-        help it. Both have ``send``, ``min_rows``, ``moments`` and ``close``.
+    They are `EncryptedProducts` with aggregation ``"ckks"``, and where one party is alone: nobody
+    is there to help it. Both ways have ``send``, ``min_rows``, ``moments`` and ``close``.
+    `group_key` hands the group seed to the parties, where they share one; it is drawn if left out.
+    `limbs`, `room` and `vector_unit`: see `PrivateProducts`. `noisy`: whether parties add noise to
+    what is opened.
     """
     if federation.aggregation == "ckks" or len(federation.parties) == 1:
         return EncryptedProducts(federation, room, vector_unit, noisy)

@@ -293,22 +293,10 @@ def _digest(group: Indices) -> bytes:
 class EncryptedProducts:
     """As `PrivateProducts`, from ciphertexts; products err by some 1e-8 of the columns' lengths.
 
-    The parties use `EncryptedGroupSteps`, an arbiter `ProductKeySteps`.
-
-    Parameters
-    ----------
-    federation : Federation
-        Of the run: ``ckks`` with an arbiter, or one party alone, whatever the mode.
-    room, vector_unit
-        As of `PrivateProducts`.
-    noisy : bool, default False
-        Whether parties add noise. A product of two parties' columns has that of the later one
-        alone; with differential privacy the server adds as much, which hides it from that party.
-
-    Attributes
-    ----------
-    commitment : Commitment
-        See `PrivateProducts`.
+    The parties use `EncryptedGroupSteps`, an arbiter `ProductKeySteps`. The federation has ``ckks``
+    with an arbiter, or one party alone, whatever the mode. Where parties add noise (`noisy`), a
+    product of two parties' columns has that of the later one alone; with differential privacy the
+    server adds as much, which hides it from that party.
     """
 
     federation: Federation

@@ -17,6 +17,38 @@ from flwr_vertical.errors import FixedPointOverflowError
 from flwr_vertical.products.arithmetic import BLOCK_ROWS, encode_rows, fraction_bits, rows_by_group
 from flwr_vertical.products.noise import PrivateRows
 
+_ROWS = 65_536
+"""Rows at a time, so that no copy of the columns is made."""
+
+
+class ScaledRows:
+    """Columns less a centre, over a unit: made of the rows that are asked for, and never whole.
+
+    Shapes: raw (n_rows, n_columns); center, unit (n_columns,).
+    """
+
+    def __init__(self, raw: Array, center: Array, unit: Array) -> None:
+        self.shape = raw.shape
+        self._raw, self._center, self._unit = raw, center, unit
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    def __getitem__(self, at: Any) -> Array:
+        rows, columns = at if isinstance(at, tuple) else (at, slice(None))
+        # In one order of memory, whatever that of the table, so that sums have the same bits.
+        found = np.subtract(self._raw[rows, columns], self._center[columns], order="C")
+        return np.divide(found, self._unit[columns], out=found)
+
+
+def squares_of(values: "Array | ScaledRows") -> Array:
+    """Return each column's sum of squares, some rows at a time; shape (n_columns,)."""
+    total = np.zeros(values.shape[1])
+    for start in range(0, len(values), _ROWS):
+        block = values[start : start + _ROWS]
+        total += np.einsum("ij,ij->j", block, block)
+    return total
+
 
 @dataclass(frozen=True)
 class HeldColumns:
@@ -24,7 +56,7 @@ class HeldColumns:
 
     Parameters
     ----------
-    values : numpy.ndarray of shape (n_held, n_columns)
+    values : numpy.ndarray or ScaledRows of shape (n_held, n_columns)
         Finite.
     rows : numpy.ndarray of shape (n_held,)
         Numbers of these samples, the same at all parties; ascending, which is the order of the
@@ -50,7 +82,7 @@ class HeldColumns:
         The fewest rows of a set that may be told of, where the rule of the columns is too few.
     """
 
-    values: Array
+    values: Array | ScaledRows
     rows: npt.NDArray[np.integer[Any]]
     n_samples: int
     names: tuple[str, ...] = ()
@@ -62,13 +94,13 @@ class HeldColumns:
 
     def weighted(self, weight: Array) -> "HeldColumns":
         """Return the columns, each row times its weight; shape (n_held,)."""
-        return replace(self, values=self.values * weight[:, None], squares=None)
+        return replace(self, values=self.values[:] * weight[:, None], squares=None)
 
     @property
     def filled(self) -> Array:
         """All samples, 0 where the party lacks one; shape (n_samples, n_columns)."""
         filled = np.zeros((self.n_samples, self.values.shape[1]))
-        filled[self.rows] = self.values
+        filled[self.rows] = self.values[:]
         return filled
 
 
@@ -111,7 +143,7 @@ class EncodedColumns:
         self._bits = fraction_bits(held.n_samples)
         self.shape = held.n_samples, limbs * held.values.shape[1]
         with np.errstate(over="ignore", invalid="ignore"):
-            squares = np.einsum("ij,ij->j", held.values, held.values)
+            squares = squares_of(held.values)
             if held.squares is not None:
                 squares = np.maximum(squares, held.squares)
         size = np.sqrt(squares / max(held.n_samples, 1))
@@ -145,14 +177,11 @@ class EncodedColumns:
         filled[self.held.rows[first:last] - start] = self.held.values[first:last] / self.scale
         return encode_rows(filled, self._bits, self._limbs)
 
-    def blocks(self) -> Iterator[Ring]:
-        """Go through all rows."""
-        for start in range(0, self.shape[0], BLOCK_ROWS):
-            yield self.rows(start, min(start + BLOCK_ROWS, self.shape[0]))
-
-
-_ROWS = 65_536
-"""Rows at a time, so that no copy of the columns is made."""
+    def blocks(self, start: int = 0, stop: int | None = None) -> Iterator[Ring]:
+        """Go through all rows, or some of them."""
+        stop = self.shape[0] if stop is None else stop
+        for at in range(start, stop, BLOCK_ROWS):
+            yield self.rows(at, min(at + BLOCK_ROWS, stop))
 
 
 def own_moments(held: HeldColumns, group: Indices, withheld: Flags) -> dict[str, Any]:

@@ -31,17 +31,9 @@ class GroupKeySteps(StepGroup):
 
     @step
     def seal_group_seed(self, **keys: Unpack[PairKeyFields]) -> dict[str, Any]:
-        """Draw the seed and seal it for every other party.
+        """Draw the seed and seal it for every other party; returns it by that party's name.
 
-        Parameters
-        ----------
-        **keys
-            See `PairKeySteps.keep_pair_keys`.
-
-        Returns
-        -------
-        dict[str, bytes]
-            By the other party's name.
+        Message: **keys: see `PairKeySteps.keep_pair_keys`.
         """
         pairs = self.other(PairKeySteps)
         pairs.keep_pair_keys(**keys)
@@ -54,21 +46,10 @@ class GroupKeySteps(StepGroup):
         }
 
     def take(self, owner: str, sealed: bytes, keys: Mapping[str, Any]) -> None:
-        """Open the seed that `owner` sealed for this party, unless it has one.
+        """Open the seed that `owner` sealed for this party, unless it has one or is the owner.
 
-        Parameters
-        ----------
-        owner : str
-            Who drew it.
-        sealed : bytes
-            What it sealed for this party; empty at the owner.
-        keys : dict[str, Any]
-            See `PairKeySteps.keep_pair_keys`.
-
-        Raises
-        ------
-        ProtocolError
-            If it was not sealed by the owner for this party and run.
+        `keys`: see `PairKeySteps.keep_pair_keys`. `ProtocolError` if it was not sealed by the owner
+        for this party and run.
         """
         if _SEED in self.state:
             return
@@ -105,12 +86,7 @@ class GroupKeySteps(StepGroup):
 class GroupKey:
     """The server half: has the seed drawn and sealed, and hands the sealed copies on.
 
-    Parameters
-    ----------
-    federation : Federation
-        Of the run; two parties or more.
-    pairs : PairKeys, optional
-        The parties' public keys, if another step collected them.
+    `pairs` are the public keys of the parties, two or more, if another step collected them.
     """
 
     federation: Federation

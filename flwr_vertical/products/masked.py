@@ -26,7 +26,7 @@ import numpy as np
 
 from flwr_vertical.arrays import Array, Flags, Indices, Ring
 from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
-from flwr_vertical.node import Party, StepGroup, Summands, step
+from flwr_vertical.node import Party, Summands, step
 from flwr_vertical.products.arithmetic import (
     Layout,
     blocks_by_group,
@@ -53,10 +53,11 @@ from flwr_vertical.products.moments import Moments, assemble, checked_groups, la
 from flwr_vertical.products.noise import MOST_ROOM
 from flwr_vertical.products.noisy_sums import ROOM, NoisySums, fix_room
 from flwr_vertical.products.pair_keys import PairKeyFields, Widths
+from flwr_vertical.products.sent_rows import SENDING, SentRows, ask_for_rows
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream, tag_of_blocks
 from flwr_vertical.products.told_rows import COMMITMENT_BYTES, ToldRows
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Shape, Within
-from flwr_vertical.protocol.declaration import EPSILON, FACTS, ONE, ROWS, Protocol, Round
+from flwr_vertical.protocol.declaration import EPSILON, ONE, ROWS, Protocol, Round
 from flwr_vertical.server import Federation, Total
 
 
@@ -75,7 +76,7 @@ class SendFields(PairKeyFields, total=False):
 
 OPENING = Protocol(
     Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE),
-    Round("send_masked", "its columns under the group's key stream", tells=FACTS, again=True),
+    SENDING,
     Round(
         "open_products", "sums over groups of rows of products of columns", tells=(ROWS, EPSILON)
     ),
@@ -83,7 +84,7 @@ OPENING = Protocol(
 """What private products exchange, once the parties' public keys are known."""
 
 
-class PrivateProductSteps(StepGroup):
+class PrivateProductSteps(SentRows):
     """A party's half of private products of what its `columns_to_multiply` returns.
 
     Parameters
@@ -117,7 +118,8 @@ class PrivateProductSteps(StepGroup):
         also ``commitment``, to the vectors that the server will multiply with, if it knows them
         already; ``room``, the bits that columns leave free for noise; and arguments of
         `LabelSketch.answer` with the prefix ``labels_``, where a party keeps a privacy ledger;
-        returns ``masked`` (n_samples, limbs * n_columns), uint64; the ``tag`` of its content;
+        returns ``masked`` (n_samples, limbs * n_columns), uint64, or the first `PART_ROWS` rows
+        and ``n_rows``; the ``tag`` of all its content;
         ``n_columns``; ``min_rows``, the fewest rows of a set that may be told of, where this node
         has its own number; and what `LabelSketch.answer` tells.
         """
@@ -130,12 +132,7 @@ class PrivateProductSteps(StepGroup):
         group_key.take(owner, sealed, given)
         self.cache.pop(self._key(limbs), None)  # the columns may be others now
         encoded, tag = self._encoded(limbs)
-        masks = KeyStream(group_key.seed, self._label(self.name), encoded.shape, tag)
-        masked, at = np.empty(encoded.shape, dtype=np.uint64), 0
-        for block in encoded.blocks():
-            masked[at : at + len(block)] = block + masks.rows(at, at + len(block))
-            at += len(block)
-        told = {"masked": masked, "tag": tag, "n_columns": len(encoded.scale)}
+        told = {"tag": tag, "n_columns": len(encoded.scale), **self._part(limbs)}
         told |= self._told.stated_minimum
         if labels:
             held = self._told.own_part(encoded.held)
@@ -220,9 +217,12 @@ class PrivateProductSteps(StepGroup):
             for name, width, tag in zip(names, widths, tags, strict=True)
         }
         rho = KeyStream(rho_seed, "rho", (len(group), limbs * n_vectors)) if helps else None
-        asked = repr((limbs, names, widths, tags, n_groups, n_vectors, attempt)).encode()
-        parts = [group, np.zeros(0) if missing is None else np.asarray(missing)]
-        asked += b"".join(x.tobytes() for x in parts)
+        request = hashlib.sha256(
+            repr((limbs, names, widths, tags, n_groups, n_vectors, attempt)).encode()
+        )
+        for part in (group, np.zeros(0) if missing is None else np.asarray(missing)):
+            request.update(np.ascontiguousarray(part).data)
+        asked = request.digest()
         # Pads of owner and helper cancel only where both were asked for the same rows, and know of
         # each other's vectors; a server that names rows as each party's own gets noise, too.
         bound = hashlib.sha256(self.party.services.binding() + asked).digest()
@@ -310,8 +310,12 @@ class PrivateProductSteps(StepGroup):
     def _key(self, limbs: int) -> str:
         return f"products.encoded {self._purpose} {limbs}"
 
+    def _masks(self, limbs: int) -> KeyStream:
+        encoded, tag = self._encoded(limbs)
+        seed = self.other(GroupKeySteps).seed
+        return KeyStream(seed, self._label(self.name), encoded.shape, tag)
+
     def _encoded(self, limbs: int) -> tuple[EncodedColumns, bytes]:
-        """Return the encoded columns, and their tag."""
         key = self._key(limbs)
         if key not in self.cache:
             room = int(self.state.get(ROOM, 0))
@@ -425,12 +429,7 @@ class PrivateProducts:
     def _ask(self) -> dict[str, dict[str, Any]]:
         """Ask for the columns; word for word as before, if it was done before."""
         arguments, own = self._asked
-        replies = self.federation.call(
-            "send_masked",
-            arguments,
-            per_party=own,
-            unkept=["masked", "sketch"],  # beside the group seed it would be the table
-        )
+        replies = ask_for_rows(self.federation, arguments, own)
         self._tags = {name: reply["tag"] for name, reply in replies.items()}
         self._n_columns = {name: int(reply["n_columns"]) for name, reply in replies.items()}
         self._minima = {n: int(r["min_rows"]) for n, r in replies.items() if "min_rows" in r}

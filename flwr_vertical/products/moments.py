@@ -15,28 +15,18 @@ from flwr_vertical.products.noise import variances
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over groups of rows.
+    """Sums over groups of rows."""
 
-    Parameters
-    ----------
-    sums : numpy.ndarray of shape (n_groups, n_columns)
-        Of each column; columns of all parties in the order of their names.
-    products : numpy.ndarray of shape (n_groups, n_columns, n_columns)
-        Of products of two columns.
-    with_vectors : numpy.ndarray of shape (n_groups, n_columns, n_vectors)
-        Of products of a column and a vector of the server.
-    withheld : numpy.ndarray of shape (n_groups, n_columns), bool
-        True where nothing is told of a column, and the sums above are 0: its party has no row of
-        the group or its block counts as missing, the party has too few rows, or a value of the
-        column is too rare there. For a method, the column is missing in that group.
-    sums_variance, products_variance, vectors_variance : numpy.ndarray, optional
-        Variance of the noise on each sum, of the shapes of the sums; None where no party adds any.
-    """
-
+    # (n_groups, n_columns): of each column; columns of all parties in the order of their names
     sums: Array
-    products: Array
+    products: Array  # (n_groups, n_columns, n_columns): of products of two columns
+    # (n_groups, n_columns, n_vectors): of products of a column and a vector of the server
     with_vectors: Array
+    # (n_groups, n_columns): true where nothing is told of a column, and the sums above are 0: its
+    # party has no row of the group or its block counts as missing, the party has too few rows, or a
+    # value of the column is too rare there. For a method, the column is missing in that group
     withheld: Flags
+    # Variance of the noise on each sum, of the shapes of the sums; None where no party adds any
     sums_variance: Array | None = None
     products_variance: Array | None = None
     vectors_variance: Array | None = None

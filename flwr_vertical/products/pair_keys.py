@@ -81,14 +81,8 @@ _SIGNED_FOR = "pair key"
 class PairKeySteps(StepGroup):
     """A party's key pair of this run, with which it shares a seed with every other party.
 
-    Parameters
-    ----------
-    party : Party
-        Whose they are.
-    sends : str
-        What it sends to the server under the seeds, for errors.
-    without : str
-        Which settings of the strategy do without, for errors.
+    For errors: `sends` is what it sends to the server under the seeds, `without` which settings of
+    the strategy do without.
     """
 
     party: Party
@@ -126,18 +120,9 @@ class PairKeySteps(StepGroup):
         """Check the other parties' keys, and who vouches for them, and keep them.
 
         A step that is given the keys with its own arguments calls this before it uses them.
-
-        Parameters
-        ----------
-        nonce : bytes
-            Of this run.
-        names, publics, identities, signatures : list
-            Every party's name, public key, and who vouches for it.
-
-        Raises
-        ------
-        ProtocolError
-            If a key is not signed as the party's pins demand.
+        Message: nonce: of this run; names, publics, identities, signatures: every party's name,
+        public key, and who vouches for it. `ProtocolError` if a key is not signed as the party's
+        pins demand.
         """
         node = self.party.identity(MODE)
         for name, public, *endorsement in zip(names, publics, identities, signatures, strict=True):
@@ -151,18 +136,8 @@ class PairKeySteps(StepGroup):
     def seeds(self, nonce: bytes, purpose: str) -> dict[str, bytes]:
         """Return the seeds shared with every other party, by its name.
 
-        Parameters
-        ----------
-        nonce : bytes
-            Of this run.
-        purpose : str
-            What the seeds are for; another purpose gives others. What two matrices are hidden
-            by must differ, so each use has a purpose of its own.
-
-        Raises
-        ------
-        ProtocolError
-            If keys have not been exchanged.
+        Another purpose gives others. What two matrices are hidden by must differ, so each use has a
+        purpose of its own. `ProtocolError` if keys have not been exchanged.
         """
         if _PRIVATE not in self.state or _NAMES not in self.state:
             raise ProtocolError(
@@ -186,16 +161,9 @@ class PairKeySteps(StepGroup):
 class PairKeys:
     """The server half: collects the public keys of a run, and hands them out.
 
-    Parameters
-    ----------
-    federation : Federation
-        Of the run.
-    nonce : bytes, optional
-        Of this run; drawn if left out.
-    handed_out : bool
-        Whether the parties keep each other's keys already.
-    remembering : list of str
-        Parties that keep a privacy ledger, once the keys are collected.
+    `nonce` is that of the run, drawn if left out. `handed_out` says whether the parties keep each
+    other's keys already, `remembering` which ones keep a privacy ledger, once the keys are
+    collected.
     """
 
     federation: Federation
@@ -218,13 +186,7 @@ class PairKeys:
         return {"nonce": self.nonce, **self._keys}
 
     def collect(self, replies: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over the public keys that the parties told in another step's round.
-
-        Parameters
-        ----------
-        replies : Mapping[str, Mapping[str, Any]]
-            By party, what `PairKeySteps.pair_key` returned for this nonce.
-        """
+        """Take over the public keys that the parties told in another step's round."""
         names = self.federation.parties
         self.remembering = [name for name in names if replies[name].get("remembers")]
         self._keys = {

@@ -43,13 +43,14 @@ from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
 from flwr_vertical.products.moments import Moments
 from flwr_vertical.products.pair_keys import Widths
 from flwr_vertical.products.row_groups import distinct_rows
+from flwr_vertical.products.sent_rows import SENDING
 from flwr_vertical.products.streams import KeyStream
 from flwr_vertical.protocol.arguments import DISTINCT, Shape, Within
-from flwr_vertical.protocol.declaration import FACTS, ONE, ROWS, Protocol, Round
+from flwr_vertical.protocol.declaration import ONE, ROWS, Protocol, Round
 
 PAIRS_OPENING = Protocol(
     Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE),
-    Round("send_masked", "its columns under the group's key stream", tells=FACTS, again=True),
+    SENDING,
     Round("open_pairs", "sums of products of columns, over own and over shared rows", tells=ROWS),
 )
 """What pairwise moments exchange, once the parties' public keys are known."""

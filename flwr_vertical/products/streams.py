@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import math
 from collections.abc import Iterable
+from io import BytesIO
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -73,6 +74,17 @@ class KeyStream:
                 part = view[at : at + _CHUNK_BYTES]
                 cipher.update_into(_ZEROS[: len(part)], part)
         return out.astype(np.uint64, copy=False)
+
+    def mask(self, blocks: Iterable[Ring], start: int = 0) -> Ring:
+        """Return rows of a matrix under the stream, as bytes that travel without a copy.
+
+        Shapes: blocks (n_rows, ...) each, the first from row `start` on; returns all of them.
+        """
+        buffer, at = BytesIO(), start
+        for block in blocks:
+            buffer.write(np.ascontiguousarray(block + self.rows(at, at + len(block))).data)
+            at += len(block)
+        return np.ndarray((at - start, *self.shape[1:]), np.uint64, buffer.getvalue())
 
 
 def _derive(seed: bytes, *parts: str | bytes) -> bytes:

@@ -104,14 +104,12 @@ def _digest(
     step: str, request: RecordDict, own: list[str], which: bool, known: dict[int, bytes]
 ) -> bytes:
     """Digest the own arguments of a message, or all others and the scales."""
-    parts = RecordDict()
+    parts: dict[str, Any] = {}
     for kind in ("arrays", "values"):
         name = f"{ARGUMENTS}.{kind}"
         record: Any = request.get(name)
         if record is not None:
-            kept = type(record)()
-            kept.update({k: v for k, v in record.items() if (k in own) == which})
-            parts[name] = kept
+            parts[name] = {k: v for k, v in record.items() if (k in own) == which}
     if not which and SCALES in request:
         parts[SCALES] = request[SCALES]
     return digest(step, parts, known)

@@ -32,24 +32,14 @@ _REMEDY = (
 
 
 def encode(payload: Mapping[str, Any], prefix: str) -> RecordDict:
-    """Put a payload into Flower records named ``<prefix>.arrays`` and ``<prefix>.values``.
+    """Put a payload into Flower records of a ``RecordDict``; see `encoded`."""
+    return RecordDict(encoded(payload, prefix))
 
-    Parameters
-    ----------
-    payload : Mapping[str, Any]
-        Names and values; values as listed in the error below.
-    prefix : str
-        Distinguishes several payloads in one ``RecordDict``.
 
-    Returns
-    -------
-    RecordDict
-        Two records.
+def encoded(payload: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Put a payload into two Flower records named ``<prefix>.arrays`` and ``<prefix>.values``.
 
-    Raises
-    ------
-    CodecError
-        If a value cannot be carried, naming it.
+    `CodecError` names a value that cannot be carried, and says which can.
     """
     arrays = ArrayRecord()
     values = ConfigRecord()
@@ -60,16 +50,13 @@ def encode(payload: Mapping[str, Any], prefix: str) -> RecordDict:
             arrays[name] = _array_to_record(name, value)
         else:
             values[name] = _check_scalar(name, value)
-    return RecordDict({f"{prefix}.arrays": arrays, f"{prefix}.values": values})
+    return {f"{prefix}.arrays": arrays, f"{prefix}.values": values}
 
 
 def decode(records: RecordDict, prefix: str) -> Payload:
     """Read back what `encode` wrote under a prefix; missing records give an empty payload.
 
-    Returns
-    -------
-    dict[str, Any]
-        Arrays have their original dtype and shape and are read-only.
+    Arrays have their original dtype and shape and are read-only.
     """
     payload: Payload = {}
     arrays = records.get(f"{prefix}.arrays")
@@ -120,11 +107,15 @@ def _array_to_record(name: str, value: "np.ndarray[Any, Any] | np.generic") -> A
         )
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
+    whole: Any = (
+        array.base
+    )  # of an array that was made of bytes, the bytes: nobody can change these
+    shared = isinstance(whole, bytes) and len(whole) == array.nbytes and array.flags.c_contiguous
     return Array(
         dtype=array.dtype.str,
         shape=tuple(int(n) for n in array.shape),
         stype=_STYPE_SCALAR if scalar else _STYPE,
-        data=array.tobytes(),
+        data=whole if shared else array.tobytes(),
     )
 
 
@@ -143,7 +134,7 @@ def _array_from_record(name: str, array: Array) -> Any:
         )
     if expected == 0:
         return np.empty(shape, dtype=dtype)
-    decoded = np.frombuffer(array.data, dtype=dtype).reshape(shape)
+    decoded: np.ndarray[Any, Any] = np.ndarray(shape, dtype, array.data)
     return decoded[()] if array.stype == _STYPE_SCALAR else decoded
 
 
@@ -183,13 +174,13 @@ def _check_scalar(name: str, value: Any) -> Any:
         raise CodecError(
             f"payload value {name!r} is a list that mixes types ({shown}); use one type"
         )
-    for item in items:
-        if type(item) not in (int, float, bool, str, bytes):
-            raise CodecError(
-                f"payload value {name!r} has type {type(item).__name__}, which cannot travel: "
-                f"{_REMEDY}"
-            )
-        if type(item) is int and not _INT64.min <= item <= _INT64.max:
+    if wrong := types - {int, float, bool, str, bytes}:
+        raise CodecError(
+            f"payload value {name!r} has type {wrong.pop().__name__}, which cannot travel: "
+            f"{_REMEDY}"
+        )
+    for item in items if types == {int} else ():
+        if not _INT64.min <= item <= _INT64.max:
             raise CodecError(
                 f"payload value {name!r} = {item} does not fit 64 bits; send it as str or bytes"
             )
@@ -198,7 +189,8 @@ def _check_scalar(name: str, value: Any) -> Any:
 
 def _scalar_bytes(value: Any) -> int:
     if isinstance(value, list):
-        return sum(_scalar_bytes(item) for item in value)
+        whole = value and isinstance(value[0], bytes)  # such as the keys of a thousand parties
+        return sum(map(len if whole else _scalar_bytes, value))
     if isinstance(value, str):
         return len(value.encode())
     return len(value) if isinstance(value, bytes) else 8

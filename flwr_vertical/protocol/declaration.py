@@ -32,33 +32,18 @@ KINDS = (NOTHING, FACTS, ROWS, BITS, EPSILON, IDS)
 
 @dataclass(frozen=True)
 class Round:
-    """A message to parties, and what they answer.
+    """A message to parties, and what they answer."""
 
-    Parameters
-    ----------
-    step : str
-        The step that is asked for.
-    up : str
-        What the answer holds, in words.
-    tells : str or tuple[str, ...]
-        What the answer discloses: `NOTHING`, `FACTS`, `ROWS`, `BITS`, `EPSILON` or `IDS`; of
-        several, an answer is one or another.
-    ask : str
-        Who is asked: `ALL`, `ONE`, `SOME` or `ARBITER`.
-    writes : tuple[str, ...]
-        Keys of a party's state that the server may write with this message.
-    release : str
-        The arbiter's step that releases the sums, where they are encrypted.
-    again : bool
-        Whether a server that is resumed asks for the same once more, as no journal keeps it.
-    """
-
-    step: str
-    up: str = ""
+    step: str  # The step that is asked for
+    up: str = ""  # What the answer holds, in words
+    # What the answer discloses: `NOTHING`, `FACTS`, `ROWS`, `BITS`, `EPSILON` or `IDS`; of several,
+    # an answer is one or another
     tells: str | tuple[str, ...] = NOTHING
-    ask: str = ALL
+    ask: str = ALL  # Who is asked: `ALL`, `ONE`, `SOME` or `ARBITER`
+    # Keys of a party's state that the server may write with this message
     writes: tuple[str, ...] = ()
-    release: str = "reveal"
+    release: str = "reveal"  # The arbiter's step that releases the sums, where they are encrypted
+    # Whether a server that is resumed asks for the same once more, as no journal keeps it
     again: bool = False
 
     def __post_init__(self) -> None:
@@ -82,13 +67,8 @@ class Sequence:
 class Repeat(Sequence):
     """Parts that come again and again, or not at all.
 
-    Parameters
-    ----------
-    *parts
-        Rounds and other parts, in their order.
-    at_most : int or str
-        How often; as text, an expression over the strategy's settings, ``n_samples`` and
-        ``n_parties``, such as ``"epochs * ceil(n_samples / batch_size)"``.
+    `at_most` says how often: a number, or an expression over the strategy's settings, ``n_samples``
+    and ``n_parties``, such as ``"epochs * ceil(n_samples / batch_size)"``.
     """
 
     at_most: int | str
@@ -115,17 +95,10 @@ class Either:
 
 @dataclass(frozen=True, init=False)
 class If:
-    """Parts that depend on settings.
+    """Parts that depend on settings, and what comes `otherwise`.
 
-    Parameters
-    ----------
-    condition : str
-        An expression over the settings, ``aggregation`` and ``n_parties``, such as
-        ``"family != 'gaussian'"``.
-    *parts
-        What comes if it holds.
-    otherwise : tuple
-        What comes if not.
+    `condition` is an expression over the settings, ``aggregation`` and ``n_parties``, such as
+    ``"family != 'gaussian'"``.
     """
 
     condition: str

@@ -252,7 +252,7 @@ def private_folder(path: Path) -> None:
             return
 
 
-def digest(step: str, records: RecordDict, known: dict[int, bytes] | None = None) -> bytes:
+def digest(step: str, records: Mapping[str, Any], known: dict[int, bytes] | None = None) -> bytes:
     """Digest what a request asks for: its step and all its records but the envelope."""
     known = {} if known is None else known
     found = hashlib.blake2b(step.encode(), digest_size=16)

@@ -20,7 +20,7 @@ from flwr.app.metadata import Metadata
 from flwr.supercore.task_identity import TaskIdentity
 
 from flwr_vertical.errors import VerticalError
-from flwr_vertical.protocol.codec import encode
+from flwr_vertical.protocol.codec import encode, encoded
 
 MESSAGE_TYPE = "query.step"
 ENVELOPE = "flwr-vertical.envelope"
@@ -59,7 +59,7 @@ def make_request(
     if scales:
         records[SCALES] = ConfigRecord(dict(scales))
     if updates:
-        records.update(encode(updates, UPDATES))
+        records.update(encoded(updates, UPDATES))
     records[ENVELOPE] = ConfigRecord(
         {"version": PROTOCOL_VERSION, "step": step, "sequence": sequence, **envelope}
     )
@@ -73,9 +73,8 @@ def read_scales(request: RecordDict) -> dict[str, float]:
 
 def make_reply(envelope: Mapping[str, Any], values: Mapping[str, Any]) -> RecordDict:
     """Compose the content of a reply; the private sum adds its records afterwards."""
-    records = encode(values, VALUES)
-    records[ENVELOPE] = ConfigRecord({"status": "ok", **envelope})
-    return records
+    own = {ENVELOPE: ConfigRecord({"status": "ok", **envelope})}
+    return RecordDict((encoded(values, VALUES) if values else {}) | own)
 
 
 def make_error_reply(error: BaseException, party: str = "", in_full: bool = True) -> RecordDict:

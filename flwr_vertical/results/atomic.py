@@ -28,22 +28,8 @@ def temporary_name(path: Path) -> Path:
 def atomic_path(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[Path]:
     """Yield a temporary path whose file replaces `path` when the block ends without an error.
 
-    Parameters
-    ----------
-    path : path-like
-        Where the file shall be. Missing parent folders are made.
-    mode : int, default 0o666
-        Permissions of the file, less the umask; 0o600 for what is its owner's alone.
-
-    Yields
-    ------
-    Path
-        An empty file in the same folder, to be written by any writer.
-
-    Examples
-    --------
-    >>> with atomic_path("table.parquet") as temporary:  # doctest: +SKIP
-    ...     frame.to_parquet(temporary)
+    It is an empty file in the same folder, to be written by any writer. Missing parent folders are
+    made. `mode` has the file's permissions, less the umask; 0o600 for what is its owner's alone.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)

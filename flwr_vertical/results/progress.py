@@ -116,16 +116,9 @@ class Progress:
             logger.info("%s: %s%d%s%s%s", self.title, what, self.done, of, share, tail)
 
     def round(self, number: int, step: str, names: Sequence[str]) -> None:
-        """Say which round begins; a bar shows it, as most of a run's time is waiting for replies.
+        """Say which round begins, and who is asked for what.
 
-        Parameters
-        ----------
-        number : int
-            Of the round, from 1.
-        step : str
-            What the parties are asked to do.
-        names : sequence of str
-            Who is asked.
+        A bar shows it, as most of a run's time is waiting for replies.
         """
         self._round = RoundBegun(number, step, names, time.monotonic())
 

@@ -21,17 +21,11 @@ from flwr_vertical.server.training_loop import SnapshotLoop
 
 @dataclass(frozen=True)
 class Total:
-    """What `Federation.sum` returns.
+    """What `Federation.sum` returns."""
 
-    Parameters
-    ----------
-    values : dict[str, Any]
-        The sums over parties by name, or what the ``release`` step made of them.
-    public : dict[str, dict[str, Any]]
-        By party, the values that the step declared public.
-    """
-
+    # The sums over parties by name, or what the ``release`` step made of them
     values: dict[str, Any]
+    # By party, the values that the step declared public
     public: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
@@ -336,20 +330,28 @@ class Federation(Nodes):
             envelope["course"] = self._record.course
         requests: dict[str, RecordDict] = {}
         common = encode(arguments or {}, ARGUMENTS)  # once, however many parties get it
+        shared: dict[int, RecordDict] = {}  # by the number that parties answered last
         for name in self.parties if parties is None else parties:
             if name not in self._nodes:
                 raise ConfigError(f"no party {name!r} in this run; its parties are {self.parties}")
-            mine = (per_party or {}).get(name)
+            mine, updates = (per_party or {}).get(name), self._updates.pop(name, None)
+            after = self._record.answered[name]
+            alike = not mine and not updates
+            if alike and after in shared:
+                requests[name] = RecordDict(dict(shared[after]))
+                continue
             requests[name] = make_request(
                 step,
                 self._record.sequence,
                 override(common, encode(mine, ARGUMENTS), ARGUMENTS) if mine else common,
-                self._updates.pop(name, None),
+                updates,
                 scales,
-                after=self._record.answered[name],
+                after=after,
                 **self._marks(),
                 **envelope,
             )
+            if alike:
+                shared[after] = requests[name]
         if per_party and len(requests) > 1:
             names = {name for party in requests for name in per_party.get(party, {})}
             own = announce_own(step, requests, names)

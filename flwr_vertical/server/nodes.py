@@ -153,10 +153,8 @@ class Nodes:
     def open(self) -> None:
         """Greet every node: learn names and roles, exchange public keys. One round.
 
-        Raises
-        ------
-        ConfigError
-            If a name occurs twice, an expected party is absent, or ``ckks`` has no arbiter.
+        `ConfigError` if a name occurs twice, an expected party is absent, or ``ckks`` has no
+        arbiter.
         """
         if self._journal is not None and self._journal.opening is not None:
             self._reopen(self._journal, self._journal.opening)

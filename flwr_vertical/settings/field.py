@@ -81,35 +81,16 @@ def setting(
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A setting as it was declared.
+    """A setting as it was declared."""
 
-    Parameters
-    ----------
-    name : str
-        As in Python.
-    doc : str
-        What it means.
-    values : Values
-        Which values its annotation takes.
-    limits : Limits
-        Choices and bounds.
-    default : Any
-        Default in Python; ``dataclasses.MISSING`` if there is none.
-    flower_default : Any
-        Default in a run config.
-    on_flower : bool
-        Whether a run config has it.
-    parse, plain : Callable or None
-        See `setting`.
-    """
-
-    name: str
-    doc: str
-    values: Values
-    limits: Limits
-    default: Any
-    flower_default: Any
-    on_flower: bool
+    name: str  # As in Python
+    doc: str  # What it means
+    values: Values  # Which values its annotation takes
+    limits: Limits  # Choices and bounds
+    default: Any  # Default in Python; ``dataclasses.MISSING`` if there is none
+    flower_default: Any  # Default in a run config
+    on_flower: bool  # Whether a run config has it
+    # parse, plain: See `setting`
     parse: Callable[[Any], Any] | None
     plain: Callable[[Any], Any] | None
 
@@ -132,13 +113,7 @@ class Setting:
         return self.limits.text
 
     def check(self, value: Any) -> Any:
-        """Return the value in the form that is kept.
-
-        Raises
-        ------
-        ConfigError
-            If it has another type, is none of the choices or out of bounds.
-        """
+        """Return the value in the form that is kept; `ConfigError` if it can be none."""
         return checked(self.name, value, self.values, self.limits, self.parse)
 
     def to_plain(self, value: Any) -> Any:

@@ -71,24 +71,13 @@ def parse_address(
 ) -> Address:
     """Read the address of a database.
 
-    Parameters
-    ----------
-    text : str or path-like
-        ``postgresql://user@host:5432/database``, with the parameters of libpq after a ``?``;
-        ``duckdb:///file.duckdb`` or ``sqlite:///file.sqlite`` (four slashes begin an absolute
-        path), or the file alone. ``${NAME}`` stands for a variable of the environment.
-    secret_file : path-like, optional
-        A file that holds the password of a PostgreSQL user and is its owner's alone.
+    It is ``postgresql://user@host:5432/database``, with the parameters of libpq after a ``?``;
+    ``duckdb:///file.duckdb`` or ``sqlite:///file.sqlite`` (four slashes begin an absolute path), or
+    the file alone. ``${NAME}`` stands for a variable of the environment. `secret_file` holds the
+    password of a PostgreSQL user and is its owner's alone.
 
-    Returns
-    -------
-    Address
-
-    Raises
-    ------
-    ConfigError
-        If it is no such address, a variable is not set, or the secret file cannot be used.
-        Neither the password nor the value of a variable is in the message.
+    `ConfigError` if it is no such address, a variable is not set, or the secret file cannot be
+    used. Neither the password nor the value of a variable is in the message.
     """
     text = str(text)
     if _PLACEHOLDER.fullmatch(text):

@@ -7,7 +7,6 @@ by themselves: they become days since 1970-01-01 on request, and else text with 
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -28,6 +27,16 @@ class SourceColumns:
 
     def frame(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pd.DataFrame:
         """Return a frame of all columns, without an index."""
+        plain, made = self.prepare(schema)
+        table = pa.Table.from_batches([*map(made, batches)], plain)
+        # Each column of Arrow is given up as soon as its column of pandas is made.
+        frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
+        return frame
+
+    def prepare(
+        self, schema: pa.Schema
+    ) -> tuple[pa.Schema, Callable[[pa.RecordBatch], pa.RecordBatch]]:
+        """Return what columns become, and what makes it of rows of all or some of them."""
         names = list(schema.names)
         if not names:
             raise DataError(f"{self._where} is not a query: it returns no columns")
@@ -36,13 +45,17 @@ class SourceColumns:
                 f"{self._where} has several columns named {', '.join(map(repr, twice))}; name "
                 "them apart in the query"
             )
-        makers = [self._maker(schema.field(j)) for j in range(len(names))]
-        plain = pa.schema([(name, kind) for name, (kind, _) in zip(names, makers, strict=True)])
-        made = (_made(batch, plain, [make for _, make in makers]) for batch in batches)
-        table = pa.Table.from_batches(list(made), plain)
-        # Each column of Arrow is given up as soon as its column of pandas is made.
-        frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
-        return frame
+        makers = {field.name: self._maker(field) for field in schema}
+        plain = pa.schema([(name, kind) for name, (kind, _) in makers.items()])
+
+        def made(batch: pa.RecordBatch) -> pa.RecordBatch:
+            own = batch.schema.names
+            columns = [makers[n][1](column) for n, column in zip(own, batch.columns, strict=True)]
+            return pa.RecordBatch.from_arrays(
+                columns, schema=pa.schema([plain.field(n) for n in own])
+            )
+
+        return plain, made
 
     def _maker(self, field: pa.Field) -> tuple[pa.DataType, Callable[[pa.Array], pa.Array]]:
         """Return the type that a column becomes, and what makes it."""
@@ -130,13 +143,6 @@ def id_columns(names: list[str], id_column: str | None, where: str) -> list[str]
 def batches_of(table: pa.Table) -> Iterator[pa.RecordBatch]:
     """Return the batches of a table that lies in memory."""
     yield from table.to_batches()
-
-
-def _made(
-    batch: pa.RecordBatch, schema: pa.Schema, makers: list[Callable[[Any], Any]]
-) -> pa.RecordBatch:
-    columns = [make(column) for make, column in zip(makers, batch.columns, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _own_type(field: pa.Field) -> str:

@@ -1,7 +1,7 @@
 """A folder of Parquet files, partitioned or not, as one table."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet
 
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import DataError, VerticalError
 from flwr_vertical.sources.columns import SourceColumns
+from flwr_vertical.tables.on_disk import BATCH_ROWS, frame_of
 
 _SUFFIXES = (".parquet", ".pq")
 
@@ -67,11 +68,22 @@ def read_folder(folder: Path, columns: Sequence[str] | None, made: SourceColumns
                 f"{folder} has no columns {', '.join(map(repr, lacking))}; there are "
                 f"{', '.join(schema.names)}"
             )
-        plain = pa.schema([schema.field(name) for name in names])
-        return made.frame(plain, data.scanner(columns=names).to_batches())
+        plain, make = made.prepare(pa.schema([schema.field(name) for name in names]))
+
+        def batches(of: list[str], **how: int) -> Iterator[pa.RecordBatch]:
+            return map(make, data.scanner(columns=of, **how).to_batches())
+
+        return frame_of(
+            plain,
+            data.count_rows(),
+            lambda of: pa.Table.from_batches(
+                [*batches(of)], pa.schema([plain.field(n) for n in of])
+            ),
+            lambda of: batches(of, batch_size=BATCH_ROWS, batch_readahead=2, fragment_readahead=1),
+        )
+    except VerticalError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
         cause = str(error).strip().split("\n")[0]
         raise DataError(f"{folder} cannot be read as a table: {cause}") from error
 

@@ -117,14 +117,8 @@ def read_frame(
 ) -> tuple[pd.DataFrame, str, list[str]]:
     """Read a folder or a database into a frame that `Table.of` has yet to check.
 
-    Returns
-    -------
-    frame : pandas.DataFrame, shape (n_samples, n_columns)
-        Indexed by sample ID.
-    where : str
-        What it was read from, as messages may show it.
-    notes : list of str
-        What its owner should know.
+    Returns the frame, indexed by sample ID; what it was read from, as messages may show it; and
+    notes, what its owner should know.
     """
     days = dates is not None and dates.startswith("days")
     if is_database(data):

@@ -29,21 +29,12 @@ _REPLACE = ("never", "result", "input")
 
 @dataclass(frozen=True)
 class Destination:
-    """A table of a database that a result is written to.
+    """A table of a database that a result is written to."""
 
-    Parameters
-    ----------
-    address : Address
-        The database.
-    table : str
-        Its name, with its schema before a dot if need be.
-    replace : {"never", "result", "input"}
-        What of that name may be replaced: nothing, another table than the one that was read, or
-        any.
-    """
-
-    address: Address
-    table: str
+    address: Address  # The database
+    table: str  # Its name, with its schema before a dot if need be
+    # What of that name may be replaced: ``never`` anything, ``result`` for another table than the
+    # one that was read, ``input`` for any
     replace: str = "never"
 
     @classmethod
@@ -57,26 +48,10 @@ class Destination:
         source: str | os.PathLike[str] | None = None,
         source_table: str | None = None,
     ) -> "Destination":
-        """Return a destination, unless it is the table that was read.
+        """Return a destination, unless it is the table that was read (`source`, `source_table`).
 
-        Parameters
-        ----------
-        output : str or path-like
-            Address of the database.
-        table : str
-            Name of the table.
-        replace : {"never", "result", "input"}
-            See above.
-        secret_file : path-like, optional
-            A file with the password of a PostgreSQL user.
-        source, source_table : optional
-            Where the table was read from, and its name there.
-
-        Raises
-        ------
-        ConfigError
-            If something cannot be used, or the destination is the table that was read and
-            `replace` does not allow it.
+        `ConfigError` if something cannot be used, or the destination is the table that was read and
+        `replace` does not allow it. `secret_file` has the password of a PostgreSQL user.
         """
         if replace not in _REPLACE:
             raise ConfigError(f"output-replace = {replace!r}; expected one of {list(_REPLACE)}")
@@ -100,12 +75,8 @@ class Destination:
     def check(self) -> None:
         """Raise unless the table can be written there, as far as can be told before.
 
-        Raises
-        ------
-        DataError
-            If the database cannot be reached.
-        ConfigError
-            If there is such a table and it may not be replaced.
+        `DataError` if the database cannot be reached, `ConfigError` if there is such a table and it
+        may not be replaced.
         """
         if self.replace == "never" and _BACKENDS[self.address.kind].exists(
             self.address, self.table
@@ -119,15 +90,7 @@ class Destination:
     def write(self, frame: pd.DataFrame) -> None:
         """Write a table, with its IDs as the first column; others see all of it or nothing.
 
-        Parameters
-        ----------
-        frame : pandas.DataFrame, shape (n_samples, n_columns)
-            Indexed by sample ID.
-
-        Raises
-        ------
-        DataError, ConfigError
-            If it cannot be written; nothing is changed then.
+        `DataError` or `ConfigError` if it cannot be written; nothing is changed then.
         """
         data = frame.set_axis(checked_ids(frame.index, f"the table for {self}"), axis=0)
         name = str(data.index.name or "sample_id")
@@ -148,18 +111,10 @@ class Destination:
 
 @dataclass(frozen=True)
 class FileDestination:
-    """A Parquet file that a result is written to, whole or not at all.
+    """A Parquet file that a result is written to, whole or not at all."""
 
-    Parameters
-    ----------
-    path : Path
-        The file; folders that do not exist are made.
-    replace : {"never", "result", "input"}
-        Whether a file of this name is replaced.
-    """
-
-    path: Path
-    replace: str = "never"
+    path: Path  # The file; folders that do not exist are made
+    replace: str = "never"  # As of `Destination`: whether a file of this name is replaced
 
     def __post_init__(self) -> None:
         """Check the values."""

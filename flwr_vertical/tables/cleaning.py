@@ -15,23 +15,13 @@ MISSING, MISSING_IN, DROP, IDS = "csv.missing", "missing.", "drop-columns", "nor
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What is changed in a table as it is read; by default nothing.
+    """What is changed in a table as it is read; by default nothing."""
 
-    Parameters
-    ----------
-    missing : tuple of str
-        Marks of missing cells in all columns, texts or numbers.
-    missing_in : mapping of str to tuple of str
-        Further marks, by column.
-    drop : tuple of str
-        Columns that are left out.
-    ids : tuple of str
-        Steps by which sample IDs are written alike, see `flwr_vertical.tables.ids.normal_index`.
-    """
-
-    missing: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # Marks of missing cells in all columns, texts or numbers
+    # Further marks, by column
     missing_in: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    drop: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()  # Columns that are left out
+    # Steps by which sample IDs are written alike, see `flwr_vertical.tables.ids.normal_index`
     ids: tuple[str, ...] = ()
 
     @classmethod
@@ -54,19 +44,9 @@ class Cleaning:
         return [*self.missing, *self.missing_in.get(column, ())]
 
     def apply(self, frame: pd.DataFrame, where: str) -> pd.DataFrame:
-        """Return the changed table.
+        """Return the changed table, indexed by sample ID; `DataError` if a column is not there.
 
-        Parameters
-        ----------
-        frame : pandas.DataFrame, shape (n_samples, n_columns)
-            Indexed by sample ID, as it was read.
-        where : str
-            What it was read from, for errors.
-
-        Raises
-        ------
-        DataError
-            If a column that is named is not there.
+        `where` is what it was read from, for errors.
         """
         named = dict.fromkeys(self.drop, DROP) | {n: MISSING_IN + n for n in self.missing_in}
         if lacking := [name for name in named if name not in frame.columns]:

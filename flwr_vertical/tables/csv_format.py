@@ -20,43 +20,25 @@ _DATES = ("days", "days-day-first", "days-month-first")
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """How a CSV file is written; None is found out from the file.
+    """How a CSV file is written; None is found out from the file."""
 
-    Parameters
-    ----------
-    separator : str, optional
-        One character between two fields, or its name: comma, semicolon, tab, pipe, space.
-    decimal : {".", ","}, optional
-        Mark before the fraction of a number.
-    thousands : {",", ".", "'", "space", "none"}, optional
-        Mark between groups of three digits.
-    encoding : str, optional
-        Such as ``"utf-8"``, ``"utf-16"`` or ``"cp1252"``.
-    dates : {"days", "days-day-first", "days-month-first"}, optional
-        Makes numbers of columns of dates: days since 1970-01-01, with a fraction if there is a
-        time of day. ``days`` leaves a column alone if its days and months cannot be told apart,
-        as in 01/02/2024; the other two say which comes first. By default dates stay text.
-    """
-
+    # One character between two fields, or its name: comma, semicolon, tab, pipe, space
     separator: str | None = None
-    decimal: str | None = None
+    decimal: str | None = None  # Mark before the fraction of a number: . or ,
+    # Mark between groups of three digits: , or . or ' or space or none
     thousands: str | None = None
-    encoding: str | None = None
+    encoding: str | None = None  # Such as ``"utf-8"``, ``"utf-16"`` or ``"cp1252"``
+    # Makes numbers of columns of dates: days since 1970-01-01, with a fraction if there is a time
+    # of day. ``days`` leaves a column alone if its days and months cannot be told apart, as in
+    # 01/02/2024; ``days-day-first`` and ``days-month-first`` say which comes first. By default
+    # dates stay text
     dates: str | None = None
 
     @classmethod
     def of(cls, given: "CsvFormat | Mapping[str, Any] | None") -> Self:
-        """Return a format with its values checked.
+        """Return a format with its values checked; names may have ``csv.`` before them.
 
-        Parameters
-        ----------
-        given : CsvFormat, mapping of str to str, or None
-            Names as above, with or without ``csv.`` before them.
-
-        Raises
-        ------
-        ConfigError
-            Names the key, what came and what it may be.
+        `ConfigError` names the key, what came and what it may be.
         """
         stated = dict(vars(given) if isinstance(given, CsvFormat) else given or {})
         stated = {key.removeprefix(PREFIX): value for key, value in stated.items()}

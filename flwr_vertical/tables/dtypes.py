@@ -10,18 +10,24 @@ import numpy as np
 import pandas as pd
 from pandas.api import types
 
+from flwr_vertical.tables.on_disk import is_on_disk
+
 
 def plain(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a copy whose columns have plain dtypes and whose missing cells are NaN.
+
+    Columns on disk, which nobody can change, stay the same.
 
     Nullable and Arrow numbers become NumPy numbers (integers with missing cells become float64),
     objects that are all numbers or all booleans become such. Only a boolean column with gaps
     keeps pandas' nullable `boolean`, since NumPy has no boolean NaN; `DataFrame.to_numpy(float)`
     turns it to 0, 1 and NaN. Columns that no rule covers (dates, mixtures) are left alone.
     """
-    columns = [plain_column(frame.iloc[:, j]) for j in range(frame.shape[1])]
+    columns = {j: plain_column(frame.iloc[:, j]) for j in range(frame.shape[1])}
     # Of a dict pandas copies each column once, into blocks; `concat` and `copy` need three tables.
-    result = pd.DataFrame(dict(enumerate(columns)), index=frame.index)
+    if on_disk := {j for j, column in columns.items() if is_on_disk(column)}:
+        columns = {j: c if j in on_disk else c.copy() for j, c in columns.items()}
+    result = pd.DataFrame(columns, index=frame.index, copy=not on_disk)
     result.columns = frame.columns
     return result
 

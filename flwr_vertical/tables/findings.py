@@ -20,42 +20,20 @@ class DataWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a check of a table found.
+    """One thing that a check of a table found."""
 
-    Parameters
-    ----------
-    severity : Severity
-        An error stops a run, a warning is probably a mistake, a note is good to know.
-    code : str
-        Short name of the check, such as ``"dates"``.
-    column : str
-        The column, or "" if it is about sample IDs, rows or the file.
-    seen : str
-        What was seen; counts and no values of the table.
-    advice : str
-        What to do.
-    examples : tuple of str, optional
-        Some values, for the eyes of the table's owner only.
-    mend : mapping of str to str, optional
-        Keys of the node config by which it would not be found any more.
-    """
-
+    # An error stops a run, a warning is probably a mistake, a note is good to know
     severity: Severity
-    code: str
-    column: str
-    seen: str
-    advice: str = ""
-    examples: tuple[str, ...] = ()
+    code: str  # Short name of the check, such as ``"dates"``
+    column: str  # The column, or "" if it is about sample IDs, rows or the file
+    seen: str  # What was seen; counts and no values of the table
+    advice: str = ""  # What to do
+    examples: tuple[str, ...] = ()  # Some values, for the eyes of the table's owner only
+    # Keys of the node config by which it would not be found any more
     mend: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def text(self, values: bool = True) -> str:
-        """Return it as one line.
-
-        Parameters
-        ----------
-        values : bool, default True
-            Whether to show the examples. What leaves the owner's screen shows none.
-        """
+        """Return it as one line; what leaves the owner's screen shows no values."""
         where = f"column {self.column!r}: " if self.column else ""
         shown = f" (such as {', '.join(map(repr, self.examples))})" if values else ""
         advice = f"; {self.advice}" if self.advice else ""

@@ -17,13 +17,14 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet
 
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import DataError, VerticalError
 from flwr_vertical.tables.cleaning import Cleaning
 from flwr_vertical.tables.conversion import with_days
 from flwr_vertical.tables.csv_format import CsvFormat
 from flwr_vertical.tables.csv_reader import check_header, id_columns, read_csv
 from flwr_vertical.tables.findings import DataWarning, Finding, lines_of, warnings_in
 from flwr_vertical.tables.kinds import Kind
+from flwr_vertical.tables.on_disk import BATCH_ROWS, frame_of
 from flwr_vertical.tables.table import Table
 from flwr_vertical.tables.writers import SEPARATORS, file_format
 
@@ -232,7 +233,6 @@ def label_numbers(
 
 
 _SHOWN = 4
-_COLUMNS = 8  # of a Parquet file that are read at a time
 
 
 def _as_numbers(values: "pd.Series[Any]") -> "pd.Series[Any] | None":
@@ -254,7 +254,7 @@ def _read(
         if form == "parquet":
             return _read_parquet(path, id_column), ()
         return read_csv(path, id_column, SEPARATORS[form], stated, cleaning)
-    except DataError:
+    except VerticalError:
         raise
     # pandas, pyarrow and gzip fail in many ways; all mean that the file is no such table.
     except (OSError, EOFError, ValueError, Warning, csv.Error, pyarrow.ArrowException) as error:
@@ -267,17 +267,12 @@ def _read_parquet(path: Path, id_column: str | None) -> pd.DataFrame:
     with pyarrow.parquet.ParquetFile(path) as file:
         schema = file.schema_arrow
         check_header(schema.names, path)
-        parts = [  # all columns at once take three times the memory of the table
-            file.read(schema.names[start : start + _COLUMNS])
-            for start in range(0, len(schema.names), _COLUMNS)
-        ]
-    columns = [part.column(name) for part in parts for name in part.column_names]
-    table = pyarrow.Table.from_arrays(columns, schema=schema)
-    del parts, columns
-    pyarrow.default_memory_pool().release_unused()
-    # Column by column, so that no two tables are there at a time.
-    frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
-    del table
+        frame = frame_of(
+            schema,
+            file.metadata.num_rows,
+            file.read,
+            lambda names: file.iter_batches(BATCH_ROWS, columns=names),
+        )
     nameless_rows = frame.index.name is None and isinstance(frame.index, pd.RangeIndex)
     if id_column is None and not nameless_rows:
         return frame

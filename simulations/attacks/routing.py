@@ -27,8 +27,10 @@ from simulations.attacks.views import GOT, SENT, SERVER, View, views_of
 from strategies.trees import arbiter as comparing
 from strategies.trees.binning import unpacked
 from strategies.trees.blinding import Factors
+from strategies.trees.candidates import Candidates, layouts_of
 from strategies.trees.gain import best_of, signed
 from strategies.trees.grower import Grower
+from strategies.trees.level_nodes import nodes_below
 from strategies.trees.model import TreePart
 from strategies.trees.rounds import LevelNodes, LevelRounds
 
@@ -219,15 +221,23 @@ def parts_of(run: Recording) -> dict[str, TreePart]:
 def _sides(view: View, party: str) -> Iterator[tuple[Indices, Indices, npt.NDArray[np.bool_]]]:
     """Iterate over a party's answers: names of splits, which one rows come to, which go left."""
     asked: dict[str, Any] = {}
+    node, fit = np.zeros((0, 0), dtype=np.int64), np.zeros((0, 0), dtype=bool)
     for item in view.items:
-        if item.other != party or item.step not in ("route", "sides"):
+        if item.other != party or item.step not in ("share", "route", "sides"):
             continue
         if item.way == SENT:
             asked[item.name] = item.value
+        elif item.way == GOT and item.name == "owner":  # of a fit: a level begins
+            node, begins = _node(view, asked, node)
+            fit = node >= 0 if begins else fit
         elif item.way == GOT and item.name == "left":
-            split = np.asarray(asked["split"])
-            if split.ndim == 3:  # of a fit
-                split = unpacked(split, view.n_samples)
+            if item.step == "route":
+                split = np.full(node.shape, -1, dtype=np.int64)
+                for i, q in enumerate(np.asarray(asked["nodes"]).tolist()):
+                    split[node == q] = i
+                split[~fit] = unpacked(np.asarray(asked["others"]), int((~fit).sum()))[0]
+            else:
+                split = np.asarray(asked["split"])
             left = np.zeros(split.shape, dtype=bool)
             comes = split >= 0
             left[comes] = np.unpackbits(item.value, count=int(comes.sum())) == 1
@@ -242,14 +252,22 @@ def _last_nodes(view: View) -> list[Indices]:
         if item.step == "share" and item.way == GOT:
             of_round.setdefault(item.at, {})[item.name] = item.value
     now: list[Indices] = []
+    node = np.zeros((0, 0), dtype=np.int64)
     for depth, at in enumerate(sorted(of_round)):
-        node = unpacked(np.asarray(of_round[at]["node"]), view.n_samples).astype(np.int64)
-        if {"masked_gradients", "rho"} & set(of_round[at]):  # trees begin
+        node, begins = _node(view, of_round[at], node)
+        if begins:
             now = [np.zeros(node.shape[1], dtype=np.int64) for _ in node]
             found += now
         for last, own in zip(now, node, strict=True):
             last[own >= 0] = 1 + own[own >= 0] + (depth << 20)
     return found
+
+
+def _node(view: View, told: Mapping[str, Any], above: Indices) -> tuple[Indices, bool]:
+    """Return which node each row is in, by what a party is told of a level; whether trees begin."""
+    parent = np.asarray(told["parent"])
+    sides = np.unpackbits(np.asarray(told["sides"]), axis=1, count=view.n_samples)
+    return nodes_below(above, parent, sides.astype(bool)).astype(np.int64), bool(parent[0] < 0)
 
 
 def _factors(view: View) -> list[Factors]:
@@ -259,7 +277,9 @@ def _factors(view: View) -> list[Factors]:
         if item.step == "share" and item.way == SENT:
             of_round.setdefault(item.at, {})[item.name] = item.value
     told = {bytes(args["order"]): args for args in of_round.values()}
-    return [
-        Factors.of(order, np.asarray(args["limits"]), 2 * sum(args["widths"]))
-        for order, args in told.items()
-    ]
+    found = []
+    for order, args in told.items():
+        layouts = layouts_of(np.asarray(args["columns"]), len(args["names"]))
+        n_candidates = len(Candidates.of(layouts).numbers)
+        found.append(Factors.of(order, np.asarray(args["limits"]), n_candidates))
+    return found

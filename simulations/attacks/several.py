@@ -26,7 +26,7 @@ from flwr_vertical.grading import risks
 from flwr_vertical.privacy import seeded_noise
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from simulations.attacks.distances import matrices, scale_candidates
-from simulations.attacks.opened import Opened, atoms, opened_of, smallest_set
+from simulations.attacks.opened import atoms, smallest_set
 from simulations.attacks.recording import record
 from simulations.attacks.score import Guess, Score, score
 from simulations.attacks.suite import columns_of
@@ -224,20 +224,6 @@ def synthetic_tables(name: str, n: int, n_runs: int, seed: int = 0) -> dict[str,
         found.append({name: 100 * risk.gain.value for name, risk in attacks.items()})
     means = pd.DataFrame(found).mean().round(9)  # a sum of shares may miss 0 by its last bit
     return {str(key): float(value) for key, value in means.items()}
-
-
-def opened_together(views: list[Any]) -> Opened | None:
-    """Return what several runs opened of the same groups, labels side by side."""
-    found = [opened for view in views for opened in opened_of(view)]
-    if not found or any(not np.array_equal(o.group, found[0].group) for o in found):
-        return None
-    return Opened(
-        found[0].group,
-        np.hstack([o.vectors for o in found]),
-        found[0].sums,
-        found[0].products,
-        np.concatenate([o.with_vectors for o in found], axis=2),
-    )
 
 
 def _population(n: int, rng: np.random.Generator) -> pd.DataFrame:

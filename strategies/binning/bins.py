@@ -74,21 +74,11 @@ def fit_column_bins(
     minimum: int | None = None,
     party: str = "",
 ) -> ColumnBins:
-    """Put the columns of a table into bins.
+    """Put the columns of a party's table into `most` bins, fewer where the rows are few.
 
-    Parameters
-    ----------
-    table : Table
-        All rows of the party.
-    most : int
-        Of ranges and levels of a column, fewer where the rows are few.
-    special : sequence of float
-        Numbers that stand for something else, such as -999 for "no account".
-    minimum : int, optional
-        So many rows of a bin suffice, as the node's policy states; else so many that a sum over
-        them does not single them out.
-    party : str
-        Its name, for messages.
+    `special` are numbers that stand for something else, such as -999 for "no account". So many rows
+    of a bin suffice as `minimum` says, of the node's policy; else so many that a sum over them does
+    not single them out.
     """
     rows, special = table.n_samples, tuple(dict.fromkeys(float(value) for value in special))
     most = min(most, max(rows // (_ROWS_PER_BIN * len(table.columns)), 2))

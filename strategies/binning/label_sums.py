@@ -20,14 +20,9 @@ from strategies.binning.steps import words_of
 class PartyBins:
     """Sums by bin of a party's columns, one after the other.
 
-    Attributes
-    ----------
-    counts, free : numpy.ndarray of shape (n_bins,)
-        The party's rows with a label, and without.
-    sums : numpy.ndarray of shape (n_bins,)
-        Of the labels; exact where these have two values.
-    withheld, free_withheld : numpy.ndarray of shape (n_columns,), bool
-        Columns with a bin too rare to be told of: of these, sums and counts are 0.
+    Shapes: counts, free (n_bins,): the party's rows with a label, and without; sums (n_bins,): of
+    the labels, exact where these have two values; withheld, free_withheld (n_columns,): columns
+    with a bin too rare to be told of, whose sums and counts are 0.
     """
 
     columns: list[str]

@@ -73,12 +73,7 @@ TOLD_BINS = (
 class BinSteps(StepGroup):
     """A party's half: which bin its cells are in; the party also uses `GroupKeySteps`.
 
-    Parameters
-    ----------
-    party : Party
-        Whose columns they are.
-    purpose : str
-        What the sums are for: another purpose has other key streams.
+    `purpose` says what the sums are for: another purpose has other key streams.
     """
 
     party: Party

@@ -59,24 +59,15 @@ def merge_bins(
 ) -> Indices:
     """Merge bins until weights of evidence are monotone and bins are large enough.
 
+    Neighbours that violate the order are pooled (Ayer et al., 1955), for rates that rise and for
+    rates that fall; the one of larger information value stays. Nominal bins have no order; they are
+    merged in that of their events' rate. Of bins that are too small, below the `share` of all rows
+    or with fewer than `least_events` rows with the event or without it, the smallest one joins the
+    neighbour whose rate is nearer.
+
     Shapes: n, events (n_bins,): rows, and those of them with the event; the first `n_proper` bins
     are ranges of numbers, or levels, and others (missing cells, special values) stay by themselves;
     returns (n_bins,): number of each merged bin.
-
-    Parameters
-    ----------
-    nominal : bool
-        Whether the first bins have no order; levels are merged in the order of their events' rate.
-    share : float
-        Of all rows, the smallest share of a merged bin.
-    least_events : int
-        The fewest rows of a merged bin with the event, and without it.
-
-    Notes
-    -----
-    Neighbours that violate the order are pooled (Ayer et al., 1955), for rates that rise and for
-    rates that fall; the one of larger information value stays. Of bins that are too small the
-    smallest one joins the neighbour whose rate is nearer.
     """
     order = np.arange(n_proper)
     if nominal:

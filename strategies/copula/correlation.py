@@ -65,11 +65,6 @@ def rank_correlations(
     return RankCorrelations(debiased, joint.astype(np.int64))
 
 
-def from_spearman(rho: npt.ArrayLike) -> Array:
-    """Return the normal correlations that give Spearman's correlations: ``2 sin(pi rho / 6)``."""
-    return 2.0 * np.sin(np.pi * np.asarray(rho, dtype=np.float64) / 6.0)
-
-
 def least_eigenvalue(p: int, n: float) -> float:
     """Return what the eigenvalues of p columns' correlations are held above, given n rows.
 
@@ -84,8 +79,6 @@ def least_eigenvalue(p: int, n: float) -> float:
 def nearest_correlation(
     matrix: Array,
     least: float = _FLOOR,
-    max_iter: int = 200,
-    tol: float = 1e-7,
     fixed: npt.NDArray[np.bool_] | None = None,
 ) -> Array:
     """Return the nearest correlation matrix in Frobenius norm, positive definite.
@@ -104,13 +97,13 @@ def nearest_correlation(
     stays = np.where(fixed, found, 0.0)
     if np.linalg.eigvalsh(found)[0] < least:
         correction = np.zeros_like(found)
-        for _ in range(max_iter):
+        for _ in range(200):
             shifted = found - correction
             values, vectors = np.linalg.eigh(shifted)
             projected = (vectors * np.maximum(values, least)) @ vectors.T
             correction = projected - shifted
             before, found = found, np.where(fixed, stays, projected)
-            if np.abs(found - before).max() < tol:
+            if np.abs(found - before).max() < 1e-7:
                 break
     smallest = np.linalg.eigvalsh(found)[0]
     if smallest < least:

@@ -64,11 +64,6 @@ class Variables:
         """Return the columns that hold the levels of a variable."""
         return slice(self.first_level[j], self.first_level[j] + self.n_levels[j])
 
-    def level_names(self, j: int) -> list[str]:
-        """Return names of the levels of a variable."""
-        start = sum(self.n_levels[:j])
-        return self.levels[start : start + self.n_levels[j]]
-
 
 @dataclass(frozen=True)
 class OfferedVariables:
@@ -104,26 +99,16 @@ def offer(
     smallest: int,
     widest: int,
 ) -> OfferedVariables:
-    """Make the columns of the rows that take part.
+    """Make the columns of the rows that take part, in their order.
 
-    Parameters
-    ----------
-    table : Table
-        Of the party.
-    rows : numpy.ndarray of shape (n_rows,)
-        The rows of it that take part, in the order of the result. Units, ranks and levels are
-        those of the whole table, which the server does not choose.
-    policy_rows : int or None
-        The fewest rows of a set that its owner tells of, if stated.
-    ranks : bool
-        Whether ranks are offered.
-    gaps : bool
-        Whether it is told which cells are observed; another party's may be missing, so squares are
-        needed, too. Without, missing cells count as the mean, or the most frequent level.
-    smallest, widest : int
-        Rows of the smallest set over which sums are told, and the most columns of another party:
-        a variable of which too few cells are likely to be missing in that set is taken as without
-        `gaps`, since all that is told of it would be withheld.
+    Units, ranks and levels are those of the whole table, which the server does not choose. With
+    `gaps` it is told which cells are observed; another party's may be missing, so squares are
+    needed, too. Without, missing cells count as the mean, or the most frequent level. So they do in
+    a variable of which too few cells are likely to be missing in the `smallest` set over which sums
+    are told, with the `widest` other party: all that is told of it would be withheld.
+
+    Shapes: rows (n_rows,): of the table; `policy_rows`: the fewest rows of a set that its owner
+    tells of.
     """
     made, columns = Variables(), _Columns(len(table.frame), rows)
     masks: dict[bytes, int] = {}

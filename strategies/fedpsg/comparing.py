@@ -104,6 +104,12 @@ class ComparingParty(ImputingParty):
         return self._products.send_masked(**arguments) | self._sizes()
 
     @step
+    @takes_as(PrivateProductSteps.send_rows)
+    def send_rows(self, **arguments: Any) -> dict[str, Any]:
+        """See `SentRows.send_rows`."""
+        return self._products.send_rows(**arguments)
+
+    @step
     @takes_as(EncryptedGroupSteps.count_columns)
     def count_columns(self, **arguments: Any) -> dict[str, Any]:
         """See `EncryptedGroupSteps.count_columns`; as `send_masked` of indicators."""

@@ -213,7 +213,4 @@ class Used:
 
     def layout(self, whole: SlotLayout) -> SlotLayout:
         """Return the layout of the own columns in use."""
-        return SlotLayout(
-            tuple(whole.n_bins[j] for j in self.columns),
-            tuple(whole.nominal[j] for j in self.columns),
-        )
+        return whole.of_columns(self.columns)

@@ -30,6 +30,7 @@ from flwr_vertical.protocol.messages import ARBITER
 from strategies.forest.batch import columns_of
 from strategies.forest.share_arithmetic import dealt
 from strategies.forest.vote_release import check_bits_of
+from strategies.trees.candidates import Candidates
 from strategies.trees.gain import fraction_bits, rounded
 from strategies.trees.masked_store import Slots, fetch
 from strategies.trees.node_sums import Ring
@@ -126,12 +127,13 @@ class VoteRounds:
         self.result.history.append({"trees": int(draws[-1]) + 1, "class": of_class})
 
     def _grow_levels(self, batch: int) -> None:
-        columns = self.slots.columns
+        widths = [width for own in self.slots.ordered for width in own.widths]
+        columns = np.repeat(np.arange(len(widths)), widths)
         chosen = columns_of(self.seed, batch, int(columns[-1]) + 1, self.settings.colsample)
         level = {"names": self.names, "target_bits": self.targets.bits}
         slots = {
             "widths": self.slots.widths,
-            "observed": self.slots.observed,
+            "observed": Candidates.of(self.slots.ordered).observed,
             "usable": chosen[columns],
         }
         sides: dict[str, list[bytes]] = {}

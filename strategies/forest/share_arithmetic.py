@@ -82,12 +82,10 @@ def node_sums(
     node among those of its tree, -1 for none; weight (n_trees, n_rows): how often each tree has
     each row; returns (sum of counts, width).
     """
-    parts = [
-        (node[[t]], weight[[t]].astype(np.uint64), count) for t, count in enumerate(counts) if count
-    ]
-    if not parts:
-        return np.zeros((0, width), dtype=np.uint64)
-    return np.concatenate(dense_sums(matrix, width, parts))
+    starts = np.cumsum([0, *counts])
+    number = np.where(node >= 0, node + starts[:-1, None], -1)
+    vectors = weight.astype(np.uint64)[None]
+    return np.asarray(dense_sums(matrix, width, number, vectors, int(starts[-1]))[0])
 
 
 def _blocks(shape: tuple[int, ...]) -> list[tuple[int, int]]:

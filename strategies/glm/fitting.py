@@ -274,7 +274,7 @@ class Fitting:
         freedom = max(at.n_rows - np.count_nonzero(beta) - at.intercept, 1.0)
         dispersion = None
         if maximum is not None and "pearson" in maximum.sums:
-            dispersion = maximum.sums["pearson"] / freedom
+            dispersion = float(maximum.sums["pearson"] / freedom)
         chosen = fill_selected(
             settings.family, problem, at, found, with_errors, result, added, self.unknown,
             None if maximum is None else maximum.bounded,

@@ -8,7 +8,9 @@ import numpy.typing as npt
 from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.products.columns import ScaledRows, squares_of
 from flwr_vertical.protocol.arguments import Is, Shape, Within
+from flwr_vertical.scratch import take
 from strategies.linear.design import Design, make_design
 from strategies.linear.formula import formulas_of
 from strategies.linear.formula_design import make_formula_design
@@ -127,10 +129,11 @@ class RegressionRows(StepGroup):
         rows = self.table_rows
         if self._penalized or not len(rows):
             return np.zeros(len(self.design.columns), dtype=bool)
-        spread = rows.std(axis=0)
+        mean = rows.mean(axis=0)
+        spread = spread_around(rows, mean)
         varies = spread > 1e-12 * np.maximum(rows.max(axis=0), -rows.min(axis=0))
-        x = rows - (rows.mean(axis=0) if self.state["intercept"] else 0.0)
-        x /= np.where(varies, spread, 1.0)
+        center = mean if self.state["intercept"] else np.zeros_like(mean)
+        x = ScaledRows(rows, center, np.where(varies, spread, 1.0))
         return constant_or_collinear(x, bool(self.state["intercept"]))
 
     @property
@@ -179,7 +182,8 @@ class RegressionRows(StepGroup):
     def raw(self) -> Array:
         """Rows held of labelled samples in their own units, shape (n_observed, n_columns)."""
         own = self.design
-        return np.asarray(own.x[self._labelled[own.rows]])
+        chosen = self._labelled[own.rows]
+        return own.x if chosen.all() else take(own.x, np.flatnonzero(chosen))
 
     @property
     def raw_unlabelled(self) -> tuple[Array, Indices, int]:
@@ -270,13 +274,21 @@ class RegressionData(RegressionRows):
 RIDGE = 1e-6
 
 
+def spread_around(rows: Array, mean: Array) -> Array:
+    """Return the columns' standard deviations, (n_columns,), without a copy of the columns."""
+    return np.asarray(
+        np.sqrt(squares_of(ScaledRows(rows, mean, np.ones_like(mean))) / max(len(rows), 1))
+    )
+
+
 def constant_or_collinear(
-    x: Array, intercept: bool = True, tolerance: float = 1e-9
+    x: Array | ScaledRows, intercept: bool = True, tolerance: float = 1e-9
 ) -> npt.NDArray[np.bool_]:
     """Tell which columns, (n_columns,), follow from 1 and the columns before them."""
     found = np.zeros(x.shape[1], dtype=bool)
     if _clearly_independent(x, intercept):
         return found
+    x = x[:]
     basis = np.full((len(x), 1), 1.0 / np.sqrt(max(len(x), 1))) if intercept else x[:, :0]
     for j in range(x.shape[1]):
         rest: Any = x[:, j]
@@ -291,16 +303,22 @@ def constant_or_collinear(
     return found
 
 
-def _clearly_independent(x: Array, intercept: bool) -> bool:
+def _clearly_independent(x: Array | ScaledRows, intercept: bool) -> bool:
     """Tell by the columns' products alone, which is fast, where these leave no doubt."""
-    length = np.sqrt(np.einsum("ij,ij->j", x, x))
+    sums, gram = np.zeros(x.shape[1]), np.zeros((x.shape[1], x.shape[1]))
+    for start in range(0, len(x), _BLOCK):
+        block = x[start : start + _BLOCK]
+        sums += block.sum(axis=0)
+        gram += block.T @ block
+    length = np.sqrt(np.diag(gram))
     if len(x) <= x.shape[1] + 1 or not ((length > 0.0) & np.isfinite(length)).all():
         return False
-    gram = (x.T @ x) / length / length[:, None]
+    gram = gram / length / length[:, None]
     if intercept:
-        sums = x.sum(axis=0) / length
+        sums = sums / length
         gram = gram - np.outer(sums, sums) / len(x)
     return bool(np.linalg.eigvalsh(gram)[0] > _CLEAR)
 
 
 _CLEAR = 1e-6  # products lose half of the digits
+_BLOCK = 65_536  # rows

@@ -5,7 +5,7 @@ be left out (they then count as missing blocks), and everything else is refused 
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,14 @@ import pandas as pd
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.row_groups import levels_are_safe
+from flwr_vertical.scratch import ColumnStack, is_large, take
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import Levels, fit_levels
 
 logger = logging.getLogger("flwr_vertical")
 
 OTHER = "other"
+_ROWS = 65_536  # at a time
 
 
 @dataclass(frozen=True)
@@ -105,26 +107,36 @@ def make_design(
     columns, x, origins = numeric_matrix(table, party, encoding, min_rows)
     used = {column for column, _ in origins.values()}
     left_out = [name for name in table.kinds if name not in used]
-    gaps = {name: np.isnan(x[:, j]) for j, name in enumerate(columns)}
-    x, rows, dropped = complete_rows(x, gaps, positions, party, missing_cells)
-    return Design(columns, x, rows, dropped, origins, left_out)
+
+    def gaps() -> dict[str, Flags]:
+        return {name: np.isnan(x[:, j]) for j, name in enumerate(columns)}
+
+    complete, rows, dropped = complete_rows(x, gaps, positions, party, missing_cells)
+    return Design(columns, complete, rows, dropped, origins, left_out)
 
 
 def complete_rows(
-    x: Array, gaps: Mapping[str, Flags], positions: Indices, party: str, missing_cells: str
+    x: Array,
+    gaps: Callable[[], Mapping[str, Flags]],
+    positions: Indices,
+    party: str,
+    missing_cells: str,
 ) -> tuple[Array, Indices, Indices]:
     """Return the complete rows in aligned order, their aligned numbers, and those of the others.
 
-    Shapes: x (n_own_rows, n_columns); gaps, by column: (n_own_rows,), true where a cell is missing.
+    Shapes: x (n_own_rows, n_columns); gaps returns, by column: (n_own_rows,), true where a cell is
+    missing.
     """
     order = np.argsort(positions, kind="stable")
     order = order[positions[order] >= 0]
     # A copy is as large as the table: none is made where all rows are in order.
-    x = x if np.array_equal(order, np.arange(len(x))) else x[order]
+    x = x if np.array_equal(order, np.arange(len(x))) else take(x, order)
     rows = positions[order]
-    incomplete = np.isnan(x).any(axis=1)
+    incomplete = np.zeros(len(x), dtype=bool)
+    for start in range(0, len(x), _ROWS):
+        incomplete[start : start + _ROWS] = np.isnan(x[start : start + _ROWS]).any(axis=1)
     if incomplete.any() and missing_cells == "error":
-        cells = {name: int(found[order].sum()) for name, found in gaps.items()}
+        cells = {name: int(found[order].sum()) for name, found in gaps().items()}
         by_column = {name: n for name, n in cells.items() if n}
         raise DataError(
             f"party {party!r}: {int(incomplete.sum())} of {len(x)} rows have missing cells "
@@ -137,7 +149,8 @@ def complete_rows(
             f"party {party!r}: no row without missing cells takes part; impute the cells "
             "first (strategy 'fknn') or leave out the columns that are mostly missing"
         )
-    return x if kept.all() else x[kept], rows[kept], rows[incomplete]
+    x = x if kept.all() else take(x, np.flatnonzero(kept))
+    return x, rows[kept], rows[incomplete]
 
 
 def numeric_matrix(
@@ -148,16 +161,16 @@ def numeric_matrix(
 ) -> tuple[list[str], Array, dict[str, tuple[str, list[Any]]]]:
     """Turn a table into numbers, (n_rows, n_columns): NaN where a cell is missing."""
     names: list[str] = []
-    parts: list[Array] = []
+    parts = ColumnStack(table.n_samples, len(table.kinds))
     origins: dict[str, tuple[str, list[Any]]] = {}
     for name, kind in table.kinds.items():
         column = table.frame[name]
         if is_numeric(kind) or (kind is Kind.BINARY and holds_numbers(column)):
             names.append(name)
             origins[name] = name, []
-            # Of plain floats no copy is made: `column_stack` makes one.
+            # Of plain floats no copy is made.
             plain = column.dtype == np.float64
-            parts.append(
+            parts.add(
                 column.to_numpy() if plain else column.to_numpy(dtype=np.float64, na_value=np.nan)
             )
         elif encoding == "one-hot":
@@ -168,7 +181,7 @@ def numeric_matrix(
             for made, of in encode_levels(name, counts, min_rows, party).columns.items():
                 names.append(made)
                 origins[made] = name, of
-                parts.append(np.where(missing, np.nan, column.isin(of).to_numpy(dtype=np.float64)))
+                parts.add(np.where(missing, np.nan, column.isin(of).to_numpy(dtype=np.float64)))
         else:
             raise DataError(
                 f"party {party!r}, column {name!r} holds levels ({kind.value}), not numbers; set "
@@ -181,7 +194,10 @@ def numeric_matrix(
             f"party {party!r} has no column left after encoding: every column has a single level, "
             "or levels that are too rare"
         )
-    return names, np.column_stack(parts), origins
+    whole = names == list(table.frame) and bool((table.frame.dtypes == np.float64).all())
+    if whole and not is_large(8 * table.frame.size):  # else `to_numpy` makes a copy
+        return names, table.frame.to_numpy(), origins
+    return names, parts.matrix(), origins
 
 
 def holds_numbers(column: "pd.Series[Any]") -> bool:

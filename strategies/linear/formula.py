@@ -87,13 +87,7 @@ _Terms = dict[frozenset[Factor], Term]  # In the order of their first use; a:b i
 
 
 def read_formulas(formulas: str | Mapping[str, str] | None) -> str:
-    """Return formulas by party as JSON text, each checked against the grammar.
-
-    Raises
-    ------
-    ConfigError
-        If it is no mapping of party to formula, or a formula is none by the grammar.
-    """
+    """Return formulas by party as JSON text; `ConfigError` if one is none by the grammar."""
     if not formulas:
         return ""
     try:

@@ -155,18 +155,9 @@ class Conditionals:
 
 
 class Conditioner:
-    """Gives some parties' columns from those of the parties that help.
+    """Gives some parties' columns from those of the parties that help, with noise if it is wanted.
 
-    Parameters
-    ----------
-    model : JointModel
-        Of all columns.
-    slices : sequence of slice
-        The columns of each party.
-    shown : Shown, optional
-        What the parties show in the rows that are completed; by default, all of their columns.
-    draws : bool, default False
-        Whether noise is wanted, too.
+    By default these show all of their columns in the rows that are completed.
     """
 
     def __init__(

@@ -156,7 +156,7 @@ class LabelledRowSteps(CompletionSteps):
             number_of_own = np.full(len(fit), -1, dtype=np.int64)
             number_of_own[own.rows] = self.party.rows_of(own.rows)[1]
             values = np.asarray(self.state[_MEANS]).copy()
-            constant = np.ptp(own.values, axis=0) == 0.0  # rounding would make it vary
+            constant = np.ptp(own.values[:], axis=0) == 0.0  # rounding would make it vary
             values[:, constant] = own.values[0, constant]
             held = number_of_own[fit] >= 0
             values[held] = own.filled[fit][held]

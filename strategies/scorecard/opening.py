@@ -23,16 +23,8 @@ _VECTORS = 16
 class BinnedColumns:
     """Has every party bin its columns, and tells it the weights of evidence.
 
-    Parameters
-    ----------
-    commitment : Commitment
-        To the labels; that of all products of the run.
-    bins : int
-        Of a column, before they are merged.
-    special : tuple of float
-    share : float
-        Of the rows, the smallest share of a merged bin.
-    points_to_double : float
+    `commitment` is to the labels, that of all products of the run; `bins` are those of a column
+    before they are merged; `share` is the smallest share of the rows in a merged bin.
     """
 
     columns: dict[str, CardColumns]  # By party

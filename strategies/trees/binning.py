@@ -22,6 +22,7 @@ from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import fit_levels
 
 Codes = npt.NDArray[np.uint8]
+_Ring = npt.NDArray[np.unsignedinteger]
 
 
 @dataclass(frozen=True)
@@ -32,17 +33,33 @@ class SlotLayout:
     column has a slot for each code b, with the rows of code b or below; the last one holds all
     rows that are observed. A nominal column has a slot for each code, with its rows, and one with
     all rows that are observed. If its levels were sorted, it has those of an ordered column, too.
+    A complete column, which lacks no cell, has no slot with all rows.
+
+    Rows of slots are sent, but of those whose sums follow from others' (`slots_of`): thresholds of
+    sorted levels, and of a complete nominal column the last level.
     """
 
     n_bins: tuple[int, ...]  # Of each column, at least 1 and at most 255
     nominal: tuple[bool, ...]  # Of each column
+    complete: tuple[bool, ...]  # Of each column
     are_sorted: bool = False  # Whether levels of nominal columns were
 
     @property
     def widths(self) -> list[int]:
         """Slots of each column."""
-        columns = zip(self.n_bins, self.nominal, strict=True)
-        return [b + n * (b if self.are_sorted else 1) for b, n in columns]
+        columns = zip(self.n_bins, self.nominal, self.complete, strict=True)
+        return [b - c + n * (b if self.are_sorted else 1) for b, n, c in columns]
+
+    @property
+    def sent(self) -> list[int]:
+        """Slots of each column whose rows are sent."""
+        columns = zip(self.n_bins, self.nominal, self.complete, strict=True)
+        return [b - c + n * (1 - c) for b, n, c in columns]
+
+    @property
+    def n_sent(self) -> int:
+        """Slots of all columns whose rows are sent."""
+        return sum(self.sent)
 
     @property
     def starts(self) -> list[int]:
@@ -53,6 +70,23 @@ class SlotLayout:
     def n_slots(self) -> int:
         """Slots of all columns."""
         return sum(self.widths)
+
+    def of_columns(self, chosen: Sequence[int] | npt.NDArray[np.integer]) -> "SlotLayout":
+        """Return the layout of some of these columns."""
+        n_bins = tuple(self.n_bins[j] for j in chosen)
+        nominal, complete = (
+            tuple(part[j] for j in chosen) for part in (self.nominal, self.complete)
+        )
+        return SlotLayout(n_bins, nominal, complete, self.are_sorted)
+
+    @property
+    def single_levels(self) -> Flags:
+        """Of each slot, whether it is a single level of a nominal column that is not sorted."""
+        found = [
+            np.arange(width) < bins * (nominal and not self.are_sorted)
+            for width, bins, nominal in zip(self.widths, self.n_bins, self.nominal, strict=True)
+        ]
+        return np.concatenate([np.zeros(0, dtype=bool), *found])
 
     def locate(self, slot: int) -> tuple[int, int]:
         """Return column and place in it of a slot."""
@@ -70,19 +104,33 @@ class SlotLayout:
         return np.asarray(left | missing if missing_left else left)
 
     def indicators(self, codes: Codes) -> npt.NDArray[np.uint64]:
-        """Return which rows are in each slot, 0 or 1; shape (n_rows, n_slots)."""
-        out = np.empty((len(codes), self.n_slots), dtype=np.uint64)
-        places = zip(self.starts, self.widths, self.n_bins, self.nominal, strict=True)
-        for j, (start, width, bins, nominal) in enumerate(places):
+        """Return which rows are in each slot that is sent, 0 or 1; shape (n_rows, n_sent)."""
+        out = np.empty((len(codes), self.n_sent), dtype=np.uint64)
+        start = 0
+        for j, (width, bins) in enumerate(zip(self.sent, self.n_bins, strict=True)):
             code, at = codes[:, j, None], np.arange(width)
-            if nominal:
-                own = code == at
-                own[:, bins:] = code <= at[bins:] - bins if self.are_sorted else True
-                own[:, bins:] &= code < bins
-            else:
-                own = (code <= at) & (code < bins)
-            out[:, start : start + width] = own
+            inside = (code == at) | (at == bins) if self.nominal[j] else code <= at
+            out[:, start : start + width] = inside & (code < bins)
+            start += width
         return out
+
+    def slots_of(self, sent: _Ring, total: _Ring) -> _Ring:
+        """Return sums over slots, (n_nodes, n_slots), from those over what is sent.
+
+        Shapes: sent (n_nodes, n_sent): a share; total (n_nodes,): sums over all rows, or 0 in a
+        share that has no part of them.
+        """
+        found = [sent[:, :0]]
+        parts = np.split(sent, np.cumsum(self.sent)[:-1], axis=1)
+        columns = zip(self.n_bins, self.nominal, self.complete, strict=True)
+        for own, (bins, nominal, complete) in zip(parts, columns, strict=False):
+            if nominal:
+                rest = (total - own.sum(axis=1, dtype=sent.dtype))[:, None]
+                singles = np.concatenate([own, rest], axis=1) if complete else own[:, :bins]
+                below = singles.cumsum(axis=1, dtype=sent.dtype)[:, : bins - complete]
+                own = np.concatenate([singles, below if self.are_sorted else own[:, bins:]], axis=1)
+            found.append(own)
+        return np.concatenate(found, axis=1)
 
 
 @dataclass(frozen=True)
@@ -102,12 +150,14 @@ class Bins:
     def sorted_by(self, ranks: list[int]) -> "Bins":
         """Return what gives codes of nominal columns in another order: by the ranks of all."""
         columns = [j for j, nominal in enumerate(self.nominal) if nominal]
-        ends = np.cumsum([self.layout.n_bins[j] for j in columns])
+        n_codes = [self.layout.n_bins[j] for j in columns]
+        ends = np.cumsum(n_codes)
         parts = [part.tolist() for part in np.split(np.asarray(ranks, dtype=int), ends)]
-        if parts[-1] or any(sorted(part) != list(range(len(part))) for part in parts):
+        expected = [list(range(n)) for n in [*n_codes, 0]]
+        if [sorted(part) for part in parts] != expected:
             raise DataError(
                 f"ranks of levels are no orders of the codes of nominal columns: expected "
-                f"{[self.layout.n_bins[j] for j in columns]} codes, got {len(ranks)} ranks"
+                f"{n_codes} codes, got {len(ranks)} ranks"
             )
         by_column = dict(zip(columns, parts, strict=False))
         return replace(self, ranks=by_column)
@@ -119,7 +169,8 @@ class Bins:
             len(edges) + 1 if not levels else len(levels) + (other >= 0)
             for edges, levels, other in zip(self.edges, self.levels, self.other, strict=True)
         ]
-        return SlotLayout(tuple(codes), tuple(self.nominal), bool(self.ranks))
+        lacking = (False,) * len(codes)  # codes alone do not tell which columns are complete
+        return SlotLayout(tuple(codes), tuple(self.nominal), lacking, bool(self.ranks))
 
     def codes(self, table: Table, party: str) -> Codes:
         """Return codes of a table, shape (n_rows, n_columns)."""

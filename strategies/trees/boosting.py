@@ -104,15 +104,14 @@ class Boosting:
         return self.objective.loss(self.labels[rows], raw[:, rows], self._weights[rows])
 
     def _columns(self, grower: Grower) -> npt.NDArray[np.uint8]:
-        """Return which slots each tree may use, shape (n_trees, n_slots) or (1, n_slots)."""
-        columns = grower.slots.columns
-        n_columns = int(columns[-1]) + 1
+        """Return which columns each tree may use, (n_trees, n_columns) or (1, n_columns)."""
+        n_columns = grower.slots.n_columns
         count = max(1, round(self.settings.colsample * n_columns))
         chosen = np.ones(n_columns, dtype=np.uint8)
         if count < n_columns:
             chosen[self._rng.permutation(n_columns)[count:]] = 0
-        allowed = np.repeat(self.ensembles.parties, grower.slots.widths, axis=1)
-        usable = chosen[columns] * allowed.astype(np.uint8)
+        own = [len(layout.n_bins) for layout in grower.slots.ordered]
+        usable = chosen * np.repeat(self.ensembles.parties, own, axis=1).astype(np.uint8)
         return usable if len(usable) == 1 else np.repeat(usable, self.objective.width, axis=0)
 
     def _routed(self) -> Flags:

@@ -32,8 +32,8 @@ class Grower:
         """Grow one tree for each row of gradients.
 
         Shapes: g, h (n_trees, n_samples): derivatives of the loss; inside (n_trees, n_samples):
-        rows that each tree is fitted to; the others are routed only; usable (n_trees, n_slots):
-        slots of the columns that each tree may use, or all of them; routed (n_trees, n_samples):
+        rows that each tree is fitted to; the others are routed only; usable (n_trees, n_columns):
+        columns that each tree may use, or all of them; routed (n_trees, n_samples):
         rows that go down each tree, those of the fit among them.
         """
         n_trees, n_rows = g.shape
@@ -65,7 +65,8 @@ class Grower:
             chosen = {level[q]: found for q, found in zip(active, won, strict=True) if found >= 0}
             if not chosen:
                 break
-            for (t, number), left in self._rounds.route(trees, chosen, inside, first).items():
+            routed_to = self._rounds.route(trees, level, chosen, inside, first)
+            for (t, number), left in routed_to.items():
                 of_tree = inside[t], g[t], h[t]
                 direction = int(directions[chosen[t, number] // 2])
                 divide(trees[t], trees[t][number], left, *of_tree, l2, direction)

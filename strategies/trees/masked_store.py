@@ -30,20 +30,19 @@ class Slots:
     masked: dict[str, Blocks] = field(default_factory=dict)
 
     @property
+    def ordered(self) -> list[SlotLayout]:
+        """The layout of each party, in the order of their names."""
+        return [self.layouts[name] for name in self.names]
+
+    @property
     def widths(self) -> list[int]:
-        """Slots of each party."""
-        return [self.layouts[name].n_slots for name in self.names]
+        """Slots of each party whose rows are sent."""
+        return [own.n_sent for own in self.ordered]
 
     @property
-    def starts(self) -> list[int]:
-        """First slot of each party."""
-        return [0, *np.cumsum(self.widths).tolist()][:-1]
-
-    @property
-    def columns(self) -> Indices:
-        """Of each slot, the number of its column over all parties."""
-        widths = [width for name in self.names for width in self.layouts[name].widths]
-        return np.repeat(np.arange(len(widths)), widths)
+    def n_columns(self) -> int:
+        """Columns of all parties."""
+        return sum(len(own.n_bins) for own in self.ordered)
 
     @property
     def directions(self) -> Directions:
@@ -56,46 +55,47 @@ class Slots:
         return np.concatenate(parts)
 
     @property
-    def observed(self) -> Indices:
-        """Of each slot, that of its column's observed rows: the last one."""
-        columns = self.columns
-        last = np.flatnonzero(np.append(columns[1:] != columns[:-1], True))
-        return np.asarray(last[columns])
-
-    @property
     def levels(self) -> Flags:
         """Of each slot, whether it is a single level of a nominal column that is not sorted."""
-        parts = []
-        for own in (self.layouts[name] for name in self.names):
-            single = np.repeat(np.array(own.nominal) & (not own.are_sorted), own.widths)
-            single[np.cumsum(own.widths) - 1] = False
-            parts.append(single)
-        return np.concatenate(parts)
+        return np.concatenate([own.single_levels for own in self.ordered])
 
-    def sort_levels(self, order: Indices) -> dict[str, list[int]]:
+    def only_levels(self) -> None:
+        """Keep nominal columns alone, until `sort_levels` has all again."""
+        self.layouts = {
+            name: own.of_columns(np.flatnonzero(own.nominal)) for name, own in self.layouts.items()
+        }
+        self.masked = {}
+
+    def sort_levels(self, order: Indices, whole: dict[str, SlotLayout]) -> dict[str, list[int]]:
         """Give nominal columns the slots of ordered ones, too; return the ranks of their codes.
 
-        Shapes: order (n_ranked,): slots of single levels in their order; levels that it lacks come
-        last.
+        Shapes: order (n_ranked,): slots of single levels in their order, if these were all columns;
+        levels that it lacks come last. whole: the layouts of all columns.
         """
-        place = np.full(sum(self.widths), len(self.columns))
+        self.layouts = whole
+        self.only_levels()
+        widths = [width for own in self.ordered for width in own.widths]
+        place = np.full(sum(widths), sum(widths))
         place[order] = np.arange(len(order))
-        ranks: dict[str, list[int]] = {}
-        for name, first in zip(self.names, self.starts, strict=True):
-            own, ranks[name] = self.layouts[name], []
-            for j in np.flatnonzero(own.nominal):
-                start = first + own.starts[j]
-                levels = np.argsort(place[start : start + own.n_bins[j]], kind="stable")
-                ranks[name] += np.argsort(levels).tolist()
-        for name, own in self.layouts.items():
-            self.layouts[name] = replace(own, are_sorted=any(own.nominal))
-        self.masked = {}
+        of_columns = iter(np.split(place, np.cumsum(widths)[:-1]))
+        ranks = {
+            name: [
+                rank
+                for bins in self.layouts[name].n_bins
+                for rank in np.argsort(np.argsort(next(of_columns)[:bins], kind="stable")).tolist()
+            ]
+            for name in self.names
+        }
+        self.layouts = {
+            name: replace(own, are_sorted=any(own.nominal)) for name, own in whole.items()
+        }
         return ranks
 
     def locate(self, slot: int) -> tuple[int, int]:
         """Return the place of a slot's party, and its number there."""
-        k = int(np.searchsorted(self.starts, slot, side="right")) - 1
-        return k, slot - self.starts[k]
+        ends = np.cumsum([own.n_slots for own in self.ordered])
+        k = int(np.searchsorted(ends, slot, side="right"))
+        return k, slot - int(ends[k] - self.ordered[k].n_slots)
 
 
 SEND_BYTES = 1 << 26
@@ -131,10 +131,10 @@ def fetch(federation: Federation, slots: Slots, arguments: dict[str, dict[str, A
     a journal answers in place of the parties, and they are asked again later.
     """
     n_rows = len(federation.labels)
-    size = max(1, SEND_BYTES // (8 * max(slots.widths)))
+    size = max(1, SEND_BYTES // (8 * max(1, *slots.widths)))
     on_disk = 8 * n_rows * sum(slots.widths) > HOLD_BYTES
     parts: dict[str, list[Ring]] = {name: [] for name in slots.names}
-    files = {name: OnDisk(own.n_slots) for name, own in slots.layouts.items() if on_disk}
+    files = {name: OnDisk(own.n_sent) for name, own in slots.layouts.items() if on_disk}
     whole = True
     for start in range(0, n_rows, size):
         replies = federation.call(

@@ -77,23 +77,26 @@ def check_told(config: Mapping[str, Any], state: Mapping[str, Any], party: str) 
 
 
 def of_slots(directions: Directions, layout: SlotLayout) -> Directions:
-    """Return the direction of each slot, (n_slots,); a column's last one has none: known cells."""
+    """Return the direction of each slot, (n_slots,); that of all known cells has none."""
     out = np.repeat(directions, layout.widths).astype(np.int8)
-    out[np.cumsum(layout.widths) - 1] = 0
+    out[(np.cumsum(layout.widths) - 1)[~np.array(layout.complete, dtype=bool)]] = 0
     return out
 
 
 def right_way(numerator: npt.NDArray[np.number], directions: Directions) -> Flags:
-    """Return which candidates go the right way, (n_nodes, 2 * n_slots), by ``N`` with its sign."""
-    wanted = np.repeat(directions, 2)
-    return np.asarray((wanted == 0) | (np.sign(numerator) * wanted >= 0))
+    """Return which candidates go the right way, by ``N`` with its sign.
+
+    Shapes: numerator (n_nodes, n_candidates); directions (n_candidates,).
+    """
+    return np.asarray((directions == 0) | (np.sign(numerator) * directions >= 0))
 
 
 def allowed_signs(factors: npt.NDArray[np.int64], directions: Directions) -> Flags:
     """Return which signs may win after candidates were multiplied by factors of random sign.
 
-    Shapes: factors (n_nodes, 2 * n_slots): ``a``, with its sign; directions (n_slots,); returns
-    (2, n_nodes, 2 * n_slots): whether one may win if the product is 0 or above, and if below.
+    Shapes: factors (n_nodes, n_candidates): ``a``, with its sign; directions (n_candidates,);
+    returns (2, n_nodes, n_candidates): whether one may win if the product is 0 or above, and if
+    below.
     """
-    wanted = np.sign(factors) * np.repeat(directions, 2)
+    wanted = np.sign(factors) * directions
     return np.stack([wanted >= 0, wanted <= 0])

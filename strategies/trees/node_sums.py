@@ -43,56 +43,52 @@ def code_sums(layout: SlotLayout, codes: Codes, node: Indices, vectors: Ring, n_
     return total.reshape(n_nodes, n_codes, vectors.shape[1])
 
 
-def to_slots(layout: SlotLayout, sums: Ring) -> Ring:
-    """Return sums over slots, (n_nodes, n_slots), from those over codes, (n_nodes, n_codes)."""
-    out = np.empty((len(sums), layout.n_slots), dtype=sums.dtype)
-    for j, (start, width) in enumerate(zip(layout.starts, layout.widths, strict=True)):
+def to_sent(layout: SlotLayout, sums: Ring) -> Ring:
+    """Return sums over slots that are sent, (n_nodes, n_sent), from those over codes."""
+    found = [sums[:, :0]]
+    for j, width in enumerate(layout.sent):
         observed = sums[:, _codes_of(layout, j)][:, :-1]
+        below = observed.cumsum(axis=1, dtype=sums.dtype)
         if layout.nominal[j]:
-            bins = observed.shape[1]
-            out[:, start : start + bins] = observed
-            below = observed.cumsum(axis=1, dtype=sums.dtype)
-            out[:, start + bins : start + width] = below[:, -(width - bins) :]
+            singles = observed.shape[1] - layout.complete[j]
+            found += [observed[:, :singles], below[:, below.shape[1] - (width - singles) :]]
         else:
-            out[:, start : start + width] = observed.cumsum(axis=1, dtype=sums.dtype)
-    return out
+            found.append(below[:, :width])
+    return np.concatenate(found, axis=1)
 
 
 def slot_sums(layout: SlotLayout, codes: Codes, node: Indices, vector: Ring, n_nodes: int) -> Ring:
     """Return sums of a vector, (n_rows,), over the rows of slots and nodes, (n_nodes, n_slots)."""
-    return to_slots(layout, code_sums(layout, codes, node, vector[:, None], n_nodes)[..., 0])
+    sums = code_sums(layout, codes, node, vector[:, None], n_nodes)[..., 0]
+    total = sums[:, : _code_bounds(layout)[:2][-1]].sum(axis=1, dtype=sums.dtype)
+    return layout.slots_of(to_sent(layout, sums), total)
 
 
-def dense_sums(blocks: Blocks, width: int, parts: list[tuple[Indices, Ring, int]]) -> list[Ring]:
+def dense_sums(blocks: Blocks, width: int, node: Indices, vectors: Ring, n_nodes: int) -> Ring:
     """Return sums of vectors times the rows of a large matrix, by node.
 
-    Shapes: blocks (n_block, width): gives rows of the matrix; parts (node, vector, n_nodes): for
-    each sum the number of each row's node in each tree, shape (n_trees, n_rows); the vectors, of
-    that shape and of the matrix' dtype; the number of nodes; returns (n_nodes, width).
+    Shapes: blocks (n_block, width): gives rows of the matrix; node (n_trees, n_rows): number of
+    each row's node in each tree; vectors (n_vectors, n_trees, n_rows), of the matrix' dtype;
+    returns (n_vectors, n_nodes, width).
     """
-    n_rows, dtype = parts[0][0].shape[1], parts[0][1].dtype
-    ends = np.cumsum([count for _, _, count in parts])
-    total = np.zeros((int(ends[-1]), width), dtype=dtype)
-    if any(len(node) for node, _, _ in parts):
-        for start, stop in _ranges(n_rows, width * dtype.itemsize, blocks):
-            total += _weights(parts, start, stop) @ blocks(start, stop)
-    return np.split(total, ends[:-1])
+    total = np.zeros((len(vectors) * n_nodes, width), dtype=vectors.dtype)
+    for start, stop in _ranges(node.shape[1], width * vectors.dtype.itemsize, blocks):
+        weights = _weights(node[:, start:stop], vectors[:, :, start:stop], n_nodes)
+        if weights.nnz and width:
+            total += weights @ blocks(start, stop)
+    return total.reshape(len(vectors), n_nodes, width)
 
 
-def _weights(parts: list[tuple[Indices, Ring, int]], start: int, stop: int) -> csc_array:
+def _weights(node: Indices, vectors: Ring, n_nodes: int) -> csc_array:
     """Return the vectors by node and row, column by column, as its product reads a matrix once."""
-    nodes, values, first = [], [], 0
-    for node, vector, count in parts:
-        own = node[:, start:stop].astype(np.int32)
-        nodes.append(np.where(own >= 0, own + np.int32(first), np.int32(-1)))
-        values.append(vector[:, start:stop])
-        first += count
-    number = np.ascontiguousarray(np.concatenate(nodes).T)
-    value = np.ascontiguousarray(np.concatenate(values).T)
-    inside = number >= 0
-    bounds = np.zeros(len(number) + 1, dtype=np.int32)
-    np.cumsum(inside.sum(axis=1), out=bounds[1:])
-    return csc_array((value[inside], number[inside], bounds), shape=(first, stop - start))
+    inside = (node >= 0).T
+    number = node.T[inside].astype(np.int32)
+    index = number[:, None] + np.int32(n_nodes) * np.arange(len(vectors), dtype=np.int32)
+    value = np.stack([vector.T[inside] for vector in vectors], axis=1)
+    bounds = np.zeros(len(inside) + 1, dtype=np.int32)
+    np.cumsum((node >= 0).sum(axis=0, dtype=np.int32) * np.int32(len(vectors)), out=bounds[1:])
+    shape = len(vectors) * n_nodes, len(inside)
+    return csc_array((value.reshape(-1), index.reshape(-1), bounds), shape=shape)
 
 
 def _ranges(n_rows: int, row_bytes: int, blocks: Blocks) -> Iterator[tuple[int, int]]:
@@ -136,14 +132,15 @@ def legal_of(layout: SlotLayout, counts: Ring, min_child: int) -> Flags:
         count = counts[:, _codes_of(layout, j)].astype(np.int64)
         total = count.sum(axis=1, keepdims=True)
         missing, own = count[:, -1:], count[:, :-1]
+        left, first = own.cumsum(axis=1), own > 0
         if layout.nominal[j]:
-            below = own.cumsum(axis=1)[:, -(width - own.shape[1]) :]
-            left = np.concatenate([own, below], axis=1)
-            first = np.concatenate([own > 0, own[:, -below.shape[1] :] > 0], axis=1)
-            first[:, -1] = True
-        else:
-            left, first = own.cumsum(axis=1), own > 0
-        whole = np.arange(width) == width - 1
+            stop = own.shape[1] - layout.complete[j]
+            below = slice(stop - (width - own.shape[1]), stop)
+            left = np.concatenate([own, left[:, below]], axis=1)
+            first = np.concatenate([first, first[:, below]], axis=1)
+            first[:, -1] |= not layout.complete[j]
+        left, first = left[:, :width], first[:, :width]
+        whole = (np.arange(width) == width - 1) & (not layout.complete[j])
         slots = out[:, start : start + width]
         slots[:, :, 0] = first & (left >= min_child) & (total - left >= min_child)
         left = left + missing

@@ -1,5 +1,6 @@
 """The party half: codes, sums under pads, routing, and the splits that stay here."""
 
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Unpack
 
 import numpy as np
@@ -26,6 +27,7 @@ DEPENDENCE = "partial-dependence"
 """What a party's table of how predictions depend on its columns is called, beside its output."""
 
 _BINS, _RANKS = "node.trees.bins", "node.trees.ranks"
+_ONLY_LEVELS = "node.trees.only_levels"
 
 
 class BinnedParty(Party):
@@ -48,9 +50,9 @@ class BinnedParty(Party):
         """Cut the own columns into bins, and make the key pairs of this run.
 
         Message: nonce: of this run; n_bins: bins of a column at most; n_sides: to how many splits
-        a row comes at most, in all trees; returns ``n_bins``, ``nominal`` and ``monotone`` of each
-        column, without names; the key for other parties, see `PairKeySteps.pair_key`; that for the
-        arbiter as ``parcel_*``.
+        a row comes at most, in all trees; returns ``n_bins``, ``nominal``, ``complete`` and
+        ``monotone`` of each column, without names; the key for other parties, see
+        `PairKeySteps.pair_key`; that for the arbiter as ``parcel_*``.
         """
         if self.fitted is not None:
             raise DataError(
@@ -68,6 +70,7 @@ class BinnedParty(Party):
         return {
             "n_bins": np.array(layout.n_bins, dtype=np.int64),
             "nominal": np.array(layout.nominal, dtype=np.uint8),
+            "complete": np.array(layout.complete, dtype=np.uint8),
             "monotone": directions,
             **self.pair_keys.pair_key(nonce),
             **self.parcels.new_key(nonce),
@@ -82,6 +85,7 @@ class BinnedParty(Party):
         stop: Annotated[int, Within("start", "n_samples")],
         arbiter: list[bytes] | None = None,
         ranks: Annotated[list[Annotated[int, Within(0, 254)]], OWN] = [],  # noqa: B006
+        only_levels: bool = False,
         **keys: Unpack[PairKeyFields],
     ) -> dict[str, Any]:
         """Hand over the rows of the own slots under the key stream of the group seed.
@@ -89,27 +93,31 @@ class BinnedParty(Party):
         Message: owner, sealed, **keys: see `GroupKeySteps.take`; start, stop: which rows, of
         all samples; arbiter: public key, identity and signature of the arbiter,
         where there is one; ranks: of all codes of nominal columns, if their levels were sorted, see
-        `Bins.sorted_by`; returns ``masked`` of shape (stop - start, n_slots); the ``tag`` of the
-        whole content.
+        `Bins.sorted_by`; only_levels: whether nominal columns alone count as own ones, until
+        their levels are sorted; returns ``masked`` of shape (stop - start, n_sent); the ``tag`` of
+        the whole content.
         """
-        if ranks and not self.winners_are_told:
+        if (ranks or only_levels) and not self.winners_are_told:
             raise ProtocolError(f"party {self.name!r}: a forest does not sort levels ('ranks')")
-        if ranks != list(self.state.get(_RANKS, [])):
-            self._sort_levels(ranks)
+        if [only_levels, *ranks] != [
+            self.state.get(_ONLY_LEVELS, False),
+            *self.state.get(_RANKS, []),
+        ]:
+            self._sort_levels(ranks, only_levels)
         self.group_key.take(owner, sealed, keys)
         if arbiter is not None:
             self.parcels.take_arbiter(keys["nonce"], *arbiter)
         codes, layout = self.codes, self.layout
-        shape = len(codes), layout.n_slots
+        shape = len(codes), layout.n_sent
         stream = KeyStream(self.group_key.seed, stream_label(self.name), shape, self.tag)
         own = layout.indicators(codes[start:stop]) + stream.rows(start, stop)
         return {"masked": own, "tag": self.tag}
 
     # -- the own columns ---------------------------------------------------------------------
 
-    def _sort_levels(self, ranks: list[int]) -> None:
-        self.state[_RANKS] = ranks
-        for key in ("trees.bins", "trees.codes", "trees.tag"):
+    def _sort_levels(self, ranks: list[int], only_levels: bool = False) -> None:
+        self.state[_RANKS], self.state[_ONLY_LEVELS] = ranks, only_levels
+        for key in ("trees.bins", "trees.codes", "trees.tag", "trees.layout"):
             self.cache.pop(key, None)
 
     @property
@@ -127,6 +135,12 @@ class BinnedParty(Party):
         return bins
 
     @property
+    def _chosen(self) -> list[int]:
+        """Own columns that count: all, or while levels are to be sorted nominal ones."""
+        nominal = self.bins.nominal
+        return [j for j in range(len(nominal)) if nominal[j] or not self.state.get(_ONLY_LEVELS)]
+
+    @property
     def layout(self) -> SlotLayout:
         """Slots of the own columns."""
         return self.bins.layout
@@ -135,7 +149,7 @@ class BinnedParty(Party):
     def codes(self) -> Codes:
         """Codes in aligned order; rows that this party lacks are missing in all columns."""
         if "trees.codes" not in self.cache:
-            self.cache["trees.codes"] = self.bins.aligned_codes(self)
+            self.cache["trees.codes"] = self.bins.aligned_codes(self)[:, self._chosen]
         found: Codes = self.cache["trees.codes"]
         return found
 
@@ -156,8 +170,19 @@ class TreeParty(BinnedParty):
     """A party of boosting: sums under pads, routing, and the splits that stay here."""
 
     winners_are_told = True
+
     shares = Uses(ShareSteps)
     routing = Uses(RoutingSteps)
+
+    @property
+    def layout(self) -> SlotLayout:
+        """Slots of the own columns; no slot and no candidate is for cells that nobody lacks."""
+        if "trees.layout" not in self.cache:
+            layout = self.bins.layout.of_columns(self._chosen)
+            complete = tuple((self.codes != np.array(layout.n_bins)).all(axis=0).tolist())
+            self.cache["trees.layout"] = replace(layout, complete=complete)
+        found: SlotLayout = self.cache["trees.layout"]
+        return found
 
     @step
     def finish(

@@ -31,18 +31,12 @@ from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
 from strategies.trees.binning import narrowest, packed
 from strategies.trees.blinding import WIRE_BYTES, Factors, coarse, from_wire, to_wire
-from strategies.trees.gain import (
-    Derivatives,
-    LevelGradients,
-    best_of,
-    candidates,
-    of_slots,
-    signed,
-    to_ring,
-)
+from strategies.trees.candidates import Candidates, columns_of
+from strategies.trees.gain import Derivatives, LevelGradients, best_of, signed, to_ring
+from strategies.trees.level_nodes import sides_of
 from strategies.trees.masked_store import Slots
 from strategies.trees.monotone import allowed_signs, right_way
-from strategies.trees.node_sums import Indices, Ring, dense_sums
+from strategies.trees.node_sums import Indices, Ring
 from strategies.trees.secret_shares import Places, with_siblings
 from strategies.trees.tree import Tree
 
@@ -98,14 +92,15 @@ class LevelRounds:
         that have `min_child` rows, and leave as many.
         """
         root = LevelNodes(node, np.array([-1]), np.array([0]), np.array([0]))
-        usable = self.slots.levels[None].astype(np.uint8)
+        usable = np.ones((1, self.slots.n_columns), dtype=np.uint8)
         shares = self._share(root, known, [fresh], usable, min_child, {"ranked": True})
         total_v, total_h = (to_ring(own) for own in (known.total_v, known.total_h))
-        v = candidates(shares.v, self.slots.observed, total_v)
-        h = candidates(shares.h, self.slots.observed, total_h)
+        every = Candidates.of(self.slots.ordered)
+        v, h = every.sums(shares.v, total_v), every.sums(shares.h, total_h)
         if not self.hidden:
-            found = np.flatnonzero(shares.legal(self.slots.names)[0])
+            found = np.flatnonzero(shares.legal(self.slots.names, every)[0])
             found = found[np.argsort(signed(v)[0, found] / signed(h)[0, found], kind="stable")]
+            found = every.numbers[found]
             return np.asarray(found[found % 2 == 0] // 2)  # with missing cells to the right
         factors = Factors.of(shares.order, limits_of(known, root.active), v.shape[1])
         # The arbiter is not told which end of the order is which.
@@ -115,7 +110,7 @@ class LevelRounds:
             "flips": np.packbits(factors.placed(flips))
         })  # fmt: skip
         found, group = factors.order[0, told["place"]], np.asarray(told["group"])
-        found = found[np.lexsort((found, -group if reverse else group))]
+        found = every.numbers[found[np.lexsort((found, -group if reverse else group))]]
         return np.asarray(found[found % 2 == 0] // 2)
 
     def _share(
@@ -132,10 +127,9 @@ class LevelRounds:
         slots, names = self.slots, self.slots.names
         common: dict[str, Any] = {
             "names": names,
-            "widths": slots.widths,
+            "columns": columns_of(slots.ordered),
             "tags": [slots.tags[name] for name in names],
-            "observed": narrowest(slots.observed),
-            "node": packed(node),
+            "sides": sides_of(node, parent),
             "direct": direct,
             "parent": parent,
             "active": active,
@@ -153,7 +147,7 @@ class LevelRounds:
         halves = self._halves_of(slope)
         for name in names if self.hidden else []:
             own[name]["slopes"] = halves[name]
-        places = Places.of(node, direct, active, usable, slots.widths)
+        places = Places.of(node, direct, active, usable, slots.ordered)
         made = self._pool.submit(self._dense, places)
         replies = self.federation.call("share", common, per_party=own)
         sums = self._own_shares(replies, made)
@@ -168,11 +162,17 @@ class LevelRounds:
         return LevelSums(replies, share_v, share_h, order)
 
     def route(
-        self, trees: list[Tree], chosen: dict[tuple[int, int], int], inside: Flags, first: int
+        self,
+        trees: list[Tree],
+        level: list[tuple[int, int]],
+        chosen: dict[tuple[int, int], int],
+        inside: Flags,
+        first: int,
     ) -> dict[tuple[int, int], Flags]:
         """Have the owners of the winners split the nodes; one round.
 
-        Shapes: chosen (tree, node): the candidate that won; inside (n_trees, n_samples): rows that
+        Shapes: level (n_nodes,): tree and node of each; chosen (tree, node): the candidate that
+        won; inside (n_trees, n_samples): rows that
         each tree is fitted to; returns (tree, node), (n_rows of the node,): which of its rows go
         to the left.
         """
@@ -193,11 +193,11 @@ class LevelRounds:
                 "names": np.array([(first + t, number) for t, number in places], dtype=np.int32),
                 "slots": np.array([node.slot for node in nodes], dtype=np.int32),
                 "missing_left": np.array([node.missing_left for node in nodes], dtype=np.uint8),
-                "split": packed(split),
+                "nodes": narrowest([level.index(place) for place in places]),
+                "others": packed(split[~inside][None]),
             }
-        fit = {"fit": np.packbits(inside)}
         found = {}
-        replies = self.federation.call("route", fit, per_party=own, parties=list(own))
+        replies = self.federation.call("route", per_party=own, parties=list(own))
         for name, places in by_party.items():
             split = order[name]
             left = np.zeros(split.shape, dtype=bool)
@@ -237,14 +237,14 @@ class LevelRounds:
         """Return ``U' half`` of each party, for g and for h; while the parties work."""
         out = {}
         for k, (name, width) in enumerate(zip(self.slots.names, self.slots.widths, strict=True)):
-            parts = places.parts(k, self._halves[self._helper[name]])
-            out[name] = np.stack(dense_sums(self.slots.masked[name], width, parts))
+            half = self._halves[self._helper[name]]
+            out[name] = places.dense(k, half, self.slots.masked[name], width)
         return out
 
     def _own_shares(
         self, replies: dict[str, dict[str, Any]], made: "Future[dict[str, Ring]]"
     ) -> Ring:
-        """Return the server's shares of sums over slots of g and of h, (2, n_direct, n_slots)."""
+        """Return the server's shares of sums over slots of g and of h, (2, n_direct, n_sent)."""
         dense = made.result()
         parts = [_told(replies, n, "owner", own.shape) + own for n, own in dense.items()]
         return np.concatenate(parts, axis=2)
@@ -263,30 +263,31 @@ class LevelRounds:
             part -= _told(replies, name, "owned_slopes", part.shape)
         return out
 
-    def _helped_by(self, helper: str) -> Indices:
-        """Return the slots of the parties that one helps."""
+    def _helped_by(self, helper: str, sent: bool = True) -> Indices:
+        """Return the slots of the parties that one helps, among those that are sent or all."""
         helped = [self._helper[name] == helper for name in self.slots.names]
-        return np.flatnonzero(np.repeat(helped, self.slots.widths))
+        widths = [own.n_sent if sent else own.n_slots for own in self.slots.ordered]
+        return np.flatnonzero(np.repeat(helped, widths))
 
     def _compare(self, shares: "LevelSums", known: LevelGradients, nodes: LevelNodes) -> list[int]:
         slots, active = self.slots, nodes.active
+        every = Candidates.of(slots.ordered)
         ring = {
             name: to_ring(getattr(known, name)[active])
             for name in ("correction", "total_v", "total_h", "l2")
         }
-        numerator = (
-            candidates(shares.v, slots.observed, ring["total_v"]) + ring["correction"][:, None]
-        )
-        left = candidates(shares.h, slots.observed, ring["total_h"]) + ring["l2"][:, None]
+        directions = slots.directions[every.numbers // 2]
+        numerator = every.sums(shares.v, ring["total_v"]) + ring["correction"][:, None]
+        left = every.sums(shares.h, ring["total_h"]) + ring["l2"][:, None]
         right = (ring["total_h"] + 2 * ring["l2"])[:, None] - left
         if not self.hidden:
             sums = [signed(part).astype(np.float64) for part in (numerator, left, right)]
-            may_win = shares.legal(slots.names) & right_way(sums[0], slots.directions)
+            may_win = shares.legal(slots.names, every) & right_way(sums[0], directions)
             wins = best_of(sums[0], sums[1], sums[2], may_win)
-            return [int(np.flatnonzero(row)[0]) if row.any() else -1 for row in wins]
+            return [int(every.numbers[row][0]) if row.any() else -1 for row in wins]
         factors = Factors.of(shares.order, limits_of(known, active), numerator.shape[1])
         signs = {}
-        if (directions := slots.directions).any():
+        if directions.any():
             may = allowed_signs(signed(factors.numerator), directions)
             signs["signs"] = np.packbits([factors.placed(plane) for plane in may])
         blinded = factors.blinded(numerator, left, right)
@@ -294,7 +295,7 @@ class LevelRounds:
         bounds = np.concatenate([[0], np.cumsum(told["count"])])
         won = [told["place"][a:b] for a, b in pairwise(bounds)]
         return [
-            int(factors.order[q, places].min()) if len(places) else -1
+            int(every.numbers[factors.order[q, places].min()]) if len(places) else -1
             for q, places in enumerate(won)
         ]
 
@@ -309,7 +310,7 @@ class LevelRounds:
         """Add the helpers' blinded shares to the own ones; they are under the parties' pads."""
         names, total = self.slots.names, coarse(blinded)
         for name in self._helpers:
-            at = of_slots(self._helped_by(name))
+            at = Candidates.of(self.slots.ordered).places(self._helped_by(name, sent=False))
             theirs = _told(shares.replies, name, "blinded", (*total[:, :, at].shape, WIRE_BYTES))
             total[:, :, at] += from_wire(theirs)
         asked = {
@@ -327,14 +328,14 @@ class LevelSums:
     """The server's shares of a level, or with open histograms the sums."""
 
     replies: dict[str, dict[str, Any]]
-    v: Ring  # (n_active, n_slots)
-    h: Ring  # (n_active, n_slots)
+    v: Ring  # (n_active, n_sent)
+    h: Ring  # (n_active, n_sent)
     order: bytes  # See `Factors`
 
-    def legal(self, names: list[str]) -> Flags:
-        """Return which candidates are, (n_active, 2 * n_slots), where parties told it."""
+    def legal(self, names: list[str], every: Candidates) -> Flags:
+        """Return which candidates are, (n_active, n_candidates), where parties told it."""
         told = np.concatenate([self.replies[name]["legal"] for name in names], axis=1)
-        return np.asarray(told, dtype=bool).reshape(len(told), -1)
+        return np.asarray(told, dtype=bool).reshape(len(told), -1)[:, every.numbers]
 
 
 def _told(

@@ -12,8 +12,9 @@ from flwr_vertical.arrays import Numbers
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy_ledger.budgets import ROUNDING
-from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits
-from strategies.trees.binning import SlotLayout, unpacked
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, Shape, Within, check_fits
+from strategies.trees.binning import SlotLayout
+from strategies.trees.level_nodes import KnownNodes
 from strategies.trees.monotone import check_told
 from strategies.trees.node_sums import Indices
 
@@ -41,31 +42,29 @@ class RoutingSteps(StepGroup):
         names: Annotated[npt.NDArray[np.int32], OWN, Shape(None, 2), Within(0, 2**31)],
         slots: Annotated[npt.NDArray[np.int32], OWN, Shape("names"), Within(0, 2**31)],
         missing_left: Annotated[npt.NDArray[np.uint8], OWN, Shape("names"), Within(0, 1)],
-        split: Annotated[npt.NDArray[np.uint8], OWN, Shape(None, None, "ceil(n_samples / 8)")],
-        fit: npt.NDArray[np.uint8],
+        nodes: Annotated[Indices, OWN, DISTINCT, Shape("names"), Within(0, 2**31)],
+        others: Annotated[npt.NDArray[np.uint8], OWN, Shape(1, None, None)],
     ) -> dict[str, Any]:
         """Split nodes by own columns.
 
         Message: names (n_splits, 2): number of the tree and of the node; slots (n_splits,): of the
         own slots, that whose rows go to the left; missing_left (n_splits,): whether rows without
-        the cell go there, too; split (n_trees, n_samples), packed: number of the split that each
-        row comes to, -1 for none; fit: packed bits of shape (n_trees, n_samples): which rows the
-        trees are fitted to; returns ``left``, packed bits of the rows that come to a split, tree by
+        the cell go there, too; nodes (n_splits,): numbers of the nodes among those of the level,
+        which `ShareSteps.share` told; others (1, n_others), packed: number of the split that each
+        row comes to which is not of the fit, tree by tree, -1 for none; returns ``left``, packed
+        bits of the rows that come to a split, tree by
         tree; ``missing_left`` of shape (n_splits,), where rows without the cell go in the end:
         where none that is fitted lacks it, with the majority.
         """
         check_told(self.party.services.node_config, self.state, self.name)
-        layout, to_split = self.party.layout, unpacked(np.asarray(split), self.party.n_samples)
-        check_fits(self.name, "split", to_split, Within(-1, len(names) - 1))
-        fitted = (
-            np.unpackbits(np.asarray(fit), count=to_split.size).astype(bool).reshape(to_split.shape)
-        )
+        layout = self.party.layout
+        to_split, fitted = KnownNodes(self.party).splits(np.asarray(nodes), np.asarray(others))
+        check_fits(self.name, "others", to_split, Within(-1, len(names) - 1))
         left = np.zeros(to_split.shape, dtype=bool)
         sides, kept = np.zeros(len(slots), dtype=np.uint8), np.zeros((len(slots), 5), np.int32)
         # Split by split, the places of rows in the flat array.
-        order = np.argsort(
-            to_split, axis=None, kind="stable"
-        )  # radix sort: split numbers are narrow
+        # Radix sort: split numbers are narrow.
+        order = np.argsort(to_split, axis=None, kind="stable")
         bounds = np.searchsorted(to_split.reshape(-1)[order], np.arange(len(slots) + 1))
         for i, slot in enumerate(slots):
             column, at = layout.locate(int(slot))
@@ -147,11 +146,13 @@ def count_sides(
 
     Shapes: number (n_samples,): how many splits each row comes to now.
     """
-    positions = np.asarray(party.positions)
-    now = np.where(positions >= 0, number[np.maximum(positions, 0)], 0)
-    told = np.asarray(party.state.get(_TOLD, np.zeros(len(now))), dtype=float)
-    bits = np.minimum(now, bits_of_codes(layout) - told)
+    positions, most = np.asarray(party.positions), bits_of_codes(layout)
+    told = np.asarray(party.state.get(_TOLD, np.zeros(len(positions))), dtype=float)
     party.privacy_ledger.note_nothing("bits")  # unless some follow
+    if (told[positions >= 0] >= most - ROUNDING).all():
+        return
+    now = np.where(positions >= 0, number[np.maximum(positions, 0)], 0)
+    bits = np.minimum(now, most - told)
     for count in np.unique(bits[bits > 0]):
         chosen = bits == count
         party.open_bits(

@@ -30,14 +30,16 @@ from flwr_vertical.crypto.sealed_box import seal
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.products import GroupKeySteps
-from flwr_vertical.products.arithmetic import helpers, own_place
-from flwr_vertical.products.pair_keys import Names, Widths
+from flwr_vertical.products.arithmetic import helpers
+from flwr_vertical.products.pair_keys import Names
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream
-from flwr_vertical.protocol.arguments import DISTINCT, OWN, AddsUpTo, Is, Shape, Within, check_fits
+from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within, check_fits
 from strategies.trees.arbiter import PADS, ParcelSteps, pack, place_of, under_cancelling_bits
-from strategies.trees.binning import unpacked
+from strategies.trees.binning import SlotLayout
 from strategies.trees.blinding import Factors, coarse, noise, to_wire
-from strategies.trees.gain import N_NOISE, candidates, of_slots
+from strategies.trees.candidates import Candidates, checked_layouts
+from strategies.trees.gain import N_NOISE
+from strategies.trees.level_nodes import KnownNodes
 from strategies.trees.node_sums import (
     Blocks,
     Indices,
@@ -45,8 +47,8 @@ from strategies.trees.node_sums import (
     Ring,
     code_sums,
     dense_sums,
-    legal_splits,
-    to_slots,
+    legal_of,
+    to_sent,
 )
 from strategies.trees.routing import count_order, count_winners
 
@@ -61,6 +63,7 @@ HIDING = "hiding histograms (histograms='open' shows them to the server, if ever
 
 # Under a prefix that the server may not write to.
 _HALF, _BELOW = "node.trees.half", "node.trees.helped"
+_COUNTS = "node.trees.counts"
 _HOLD_BYTES = 1 << 29  # of key streams that a helper keeps in memory
 
 
@@ -73,16 +76,17 @@ class ShareSteps(StepGroup):
     def share(
         self,
         names: Names,
-        widths: Annotated[Widths, AddsUpTo("observed")],
+        columns: Annotated[Indices, Shape(None, 4), Within(0, 2**20)],
         tags: Annotated[list[bytes], Within("names", "names")],
-        observed: Annotated[Indices, Within(0, "observed - 1")],
-        node: Annotated[npt.NDArray[np.uint8], Shape(None, None, "ceil(n_samples / 8)")],
+        sides: Annotated[npt.NDArray[np.uint8], Shape(None, "ceil(n_samples / 8)")],
         direct: Annotated[Indices, Within(-1, "direct - 1")],
         parent: Annotated[Indices, Shape("direct"), Within(-1, 2**31)],
         active: Annotated[Indices, DISTINCT, Within(0, "direct - 1")],
-        usable: Annotated[npt.NDArray[np.uint8], Shape(None, "observed"), Within(0, 1)],
+        usable: Annotated[npt.NDArray[np.uint8], Shape(None, "columns"), Within(0, 1)],
         min_child: Annotated[int, Is("min_child")],
-        masked_gradients: Annotated[UnsignedRing | None, OWN, Shape(2, "node", "n_samples")] = None,
+        masked_gradients: Annotated[
+            UnsignedRing | None, OWN, Shape(2, "sides", "n_samples")
+        ] = None,
         rho: Annotated[bytes, OWN] = b"",
         slopes: Annotated[UnsignedRing | None, OWN, Shape("active")] = None,
         scale: Annotated[Numbers | None, Shape("active"), Within(0, 2**52)] = None,
@@ -92,14 +96,14 @@ class ShareSteps(StepGroup):
     ) -> dict[str, Any]:
         """Make the shares of one level.
 
-        Message: names, widths, tags: every party's name, number of slots, and tag of its codes;
-        observed (n_slots,): of each slot of all parties, that of its column's observed rows; node
-        (n_trees, n_samples), packed: number of the node that each row of the fit is in, -1: none;
+        Message: names, tags: every party's name, and tag of its codes; columns (n_columns, 4): of
+        all parties, see `layouts_of`; sides (n_trees, n_samples), packed: which rows are of the
+        fit, and below the roots which went to the right, see `level_nodes`;
         direct (n_nodes,): numbers of the nodes whose sums are made; -1 where they follow from those
         of the parent and of the sibling, the node next to it; parent (n_nodes,): place of each
         node's parent in the level before; -1 at the roots; active (n_active,): nodes that may be
-        split; usable (n_trees, n_slots): slots of all parties whose columns each tree may use; one
-        line if all trees may use the same; min_child: the fewest rows of a node; with the first
+        split; usable (n_trees, n_columns): columns of all parties that each tree may use; one line
+        if all trees may use the same; min_child: the fewest rows of a node; with the first
         level of a tree, at the first party masked_gradients (2, n_trees, n_samples): g and h under
         rho, and at the others the seed rho; slopes (n_active,): the own half of slopes; scale
         (n_active,): see `LevelGradients`; limits, order: see `Factors`; without them histograms are
@@ -108,27 +112,29 @@ class ShareSteps(StepGroup):
         the own shares of sums of g and h; and either ``parcel``, sealed for the arbiter: a share of
         the marks of legal candidates, and the seed of the pads; ``owned_slopes`` of shape
         (n_active, n_own), and at a helper ``helped_slopes`` of shape (n_active, n_helped) and
-        ``blinded`` of shape (3, n_active, 2 * n_helped, 5), see `blinding`; or ``legal`` of shape
-        (n_active, n_own, 2), and at a helper ``helper`` of shape (2, n_direct, n_helped).
+        ``blinded`` of shape (3, n_active, n_candidates that it helps with, 5), see `blinding`; or
+        ``legal`` of shape (n_active, n_own_slots, 2), and at a helper ``helper`` of shape (2,
+        n_direct, n_helped). n_own and n_helped are slots whose rows were sent.
         """
         if limits is None:
             self.party.open_exchange(
                 HISTOGRAMS, "sums of gradients over the bins of its columns, in every node"
             )
-        own = own_place(self.name, names, widths, self.party.layout.n_slots)
+        own, layouts = checked_layouts(np.asarray(columns), names, self.name, self.party.layout)
         check_tag(self.party, tags[own])
-        check_fits(self.name, "usable", usable, Shape(len(node) if len(usable) > 1 else 1, None))
+        check_fits(self.name, "usable", usable, Shape(len(sides) if len(usable) > 1 else 1, None))
         helper = helpers(names)
         begins = self._begin(names, masked_gradients, rho)
-        numbers = unpacked(np.asarray(node), self.party.n_samples)
-        check_fits(self.name, "node", numbers, Within(-1, len(direct) - 1))
-        places = Places.of(numbers, direct, active, np.asarray(usable), widths)
+        node = KnownNodes(self.party).take(np.asarray(parent), np.asarray(sides))
+        check_fits(self.name, "parent", node, Within(-1, len(direct) - 1))
+        places = Places.of(node, direct, active, np.asarray(usable), layouts)
+        every = Candidates.of(layouts)
         if begins:
             self._check_rows(places, own)
         if limits is not None:
-            count_winners(self.party, places.node, self.party.layout, sum(widths))
             if ranked:
                 count_order(self.party, places.node, self.party.layout)
+            count_winners(self.party, places.node, self.party.layout, len(every.numbers))
         parcels, seed = self.other(ParcelSteps), self.other(GroupKeySteps).seed
         number, asked = parcels.number, self.party.services.binding().hex()
 
@@ -140,52 +146,53 @@ class ShareSteps(StepGroup):
         half = self._half(places.node.shape)
         told: dict[str, Any] = {"number": number}
         least = max(min_child, self.party.policy.min_rows or 1)
-        sums, legal = self._own_sums(places, own, half, least)
+        sums, legal = self._own_sums(places, own, half, least, direct, parent)
+        if ranked:
+            legal &= self.party.layout.single_levels[:, None]
         told["owner"] = sums - pad("sums", self.name, sums.shape)
-        helps = [name for name in names if helper[name] == self.name]
-        helped = self._help(names, widths, tags, helps, places, half, pad) if helps else None
-        starts = np.concatenate([[0], np.cumsum(widths)])
-        place = slice(int(starts[own]), int(starts[own + 1]))
+        helps = [k for k, name in enumerate(names) if helper[name] == self.name]
+        helped = self._help(names, layouts, tags, helps, places, half, pad) if helps else None
         if limits is None or slopes is None or scale is None:
             told["legal"] = legal
             if helped is not None:
                 told["helper"] = helped
             return told
-        t, shape = np.asarray(slopes)[:, None], (len(active), widths[own])
+        t, shape = np.asarray(slopes)[:, None], (len(active), sums.shape[2])
         told["owned_slopes"] = t * pad("slopes", self.name, shape) + pad("z", self.name, shape)
-        factors = Factors.of(order, limits, 2 * int(starts[-1]))
-        every = np.zeros((len(legal), int(starts[-1]), 2), dtype=bool)
-        every[:, place] = legal
-        placed = factors.placed(every.reshape(len(legal), -1))
-        marks = under_cancelling_bits(placed, seed, "tree marks", number, own, len(names))
+        factors = Factors.of(order, limits, len(every.numbers))
+        slots = np.concatenate([[0], np.cumsum([of.n_slots for of in layouts])])
+        marks = np.zeros((len(legal), int(slots[-1]), 2), dtype=bool)
+        marks[:, slots[own] : slots[own + 1]] = legal
+        placed = factors.placed(marks.reshape(len(legal), -1)[:, every.numbers])
+        share = under_cancelling_bits(placed, seed, "tree marks", number, own, len(names))
         # The arbiter refuses to compare where parties were told different things.
         pads = stream(seed, f"tree parcels {number} {asked}", (SEED_BYTES // 8,))
         if helped is not None:
-            of_helped = [n in helps for n in names]
-            mine = np.flatnonzero(np.repeat(of_helped, widths))
             above = np.asarray(self.state[_BELOW])
             flat = np.concatenate(list(helped), axis=1)
             self.state[_BELOW] = with_siblings(flat, direct, parent, above)
             share_g, share_h = np.split(np.asarray(self.state[_BELOW])[active], 2, axis=1)
             f, z = (
                 np.concatenate(
-                    [pad(what, n, (len(active), w)) for n, w in zip(names, widths, strict=True)
-                     if n in helps], axis=1,
+                    [pad(what, names[k], (len(active), layouts[k].n_sent)) for k in helps], axis=1
                 )
                 for what in ("slopes", "z")
-            )  # fmt: skip
+            )
             told["helped_slopes"] = share_h + f
             share_v = np.asarray(scale).astype(np.uint64)[:, None] * share_g - t * share_h - z
-            blinded = self._blinded(mine, share_v, share_h, observed, factors, limits, ranked)
+            at = every.places(np.concatenate([np.arange(slots[k], slots[k + 1]) for k in helps]))
+            mine = Candidates.of([layouts[k] for k in helps])
+            blinded = self._blinded(mine, share_v, share_h, at, factors, limits, ranked)
             every_pad = stream(pads.tobytes(), PADS, (3, *factors.order.shape))
-            blinded += factors.unplaced(every_pad)[:, :, of_slots(mine)]
+            blinded += factors.unplaced(every_pad)[:, :, at]
             told["blinded"] = to_wire(coarse(blinded))
-        told["parcel"] = seal(parcels.shared, pack(marks, pads), place_of(self.name, number))
+        told["parcel"] = seal(parcels.shared, pack(share, pads), place_of(self.name, number))
         return told
 
     def forget(self) -> None:
         """Drop what is kept between the levels of a tree."""
-        for key in (_HALF, _BELOW):
+        KnownNodes(self.party).forget()
+        for key in (_HALF, _BELOW, _COUNTS):
             self.state.pop(key, None)
 
     def _begin(self, names: list[str], masked: UnsignedRing | None, rho: bytes) -> bool:
@@ -198,7 +205,7 @@ class ShareSteps(StepGroup):
             )
         if begins:
             self.state[_HALF] = rho if masked is None else np.asarray(masked)
-            self.state[_BELOW] = np.zeros((0, 0), dtype=np.uint64)
+            self.state[_BELOW] = self.state[_COUNTS] = np.zeros((0, 0), dtype=np.uint64)
         return begins
 
     def _half(self, shape: tuple[int, ...]) -> Ring:
@@ -224,43 +231,51 @@ class ShareSteps(StepGroup):
             )
 
     def _own_sums(
-        self, places: "Places", own: int, half: Ring, least: int
+        self,
+        places: "Places",
+        own: int,
+        half: Ring,
+        least: int,
+        direct: Indices,
+        parent: Indices,
     ) -> tuple[Ring, npt.NDArray[np.bool_]]:
         """Return sums of the half of g and h by direct node, and which splits are legal."""
-        layout, codes = self.party.layout, self.party.codes
-        width, n_nodes, n_direct = layout.n_slots, places.n_nodes, len(places.direct)
-        out = np.zeros((2, n_direct, width), dtype=np.uint64)
-        legal = np.zeros((n_nodes, width, 2), dtype=bool)
+        layout, codes, n_direct = self.party.layout, self.party.codes, len(places.direct)
+        n_codes = sum(bins + 1 for bins in layout.n_bins)
+        sums = np.zeros((n_direct, n_codes, 3), dtype=np.uint64)
+        may = np.zeros((places.n_nodes, layout.n_slots), dtype=bool)
         for t in places.trees(own):
-            # Trees do not share nodes.
-            direct = renumbered(places.node[t], places.direct, n_nodes)
-            sums = code_sums(layout, codes, direct, half[:, t].T, n_direct)
-            out += np.stack([to_slots(layout, sums[..., what]) for what in (0, 1)])
-            may = legal_splits(layout, codes, places.node[t], n_nodes, least)
-            legal |= may & places.usable(t, own)[:, None]
-        return out, legal[places.active]
+            # Trees do not share nodes. The third number counts rows.
+            at = renumbered(places.node[t], places.direct, places.n_nodes)
+            vectors = np.stack([*half[:, t], np.ones_like(half[0, t])], axis=1)
+            sums += code_sums(layout, codes, at, vectors, n_direct)
+            inside = np.bincount(places.node[t] + 1, minlength=places.n_nodes + 1)[1:] > 0
+            may[inside] = np.repeat(places.usable(t, own), layout.widths)
+        counts = with_siblings(sums[..., 2], direct, parent, np.asarray(self.state[_COUNTS]))
+        self.state[_COUNTS] = counts
+        legal = legal_of(layout, counts[places.active], least) & may[places.active][..., None]
+        return np.stack([to_sent(layout, sums[..., what]) for what in (0, 1)]), legal
 
     # -- as helper ---------------------------------------------------------------------------
 
     def _help(
         self,
         names: list[str],
-        widths: list[int],
+        layouts: list[SlotLayout],
         tags: list[bytes],
-        helps: list[str],
+        helps: list[int],
         places: "Places",
         half: Ring,
         pad: Any,
     ) -> Ring:
         """Return the shares of the slots of those that this party helps, (2, n_direct, n)."""
         found = []
-        for k, (name, width, tag) in enumerate(zip(names, widths, tags, strict=True)):
-            if name not in helps:
-                continue
+        for k in helps:
+            name, width = names[k], layouts[k].n_sent
             if name == self.name:
                 raise ProtocolError(f"party {self.name!r} cannot help itself")
-            blocks = self._stream_of(name, half.shape[-1], width, tag)
-            sums = np.stack(dense_sums(blocks, width, places.parts(k, half)))
+            blocks = self._stream_of(name, half.shape[-1], width, tags[k])
+            sums = places.dense(k, half, blocks, width)
             found.append(pad("sums", name, sums.shape) - sums)
         return np.concatenate(found, axis=2)
 
@@ -277,23 +292,17 @@ class ShareSteps(StepGroup):
 
     def _blinded(
         self,
-        mine: Indices,
+        mine: Candidates,
         share_v: Ring,
         share_h: Ring,
-        observed: Indices,
+        at: Indices,
         factors: Factors,
         limits: npt.NDArray[np.float64],
         ranked: bool,
     ) -> Ring:
-        """Return blinded shares of the candidates of `mine`, (n_helped,): slots that it helps."""
-        inside = np.minimum(np.searchsorted(mine, observed[mine]), len(mine) - 1)
-        if (mine[inside] != observed[mine]).any():
-            raise ProtocolError(
-                f"party {self.name!r}: argument 'observed' takes the slots of a party apart; "
-                "expected, of each slot, the last one of its column"
-            )
-        left, at = candidates(share_h, inside), of_slots(mine)
-        numerator = candidates(share_v, inside)
+        """Return blinded shares of the candidates of those that it helps, at their places."""
+        none = np.zeros(len(share_h), dtype=np.uint64)
+        numerator, left = mine.sums(share_v, none), mine.sums(share_h, none)
         blinded = factors.blinded(numerator, left, left if ranked else -left, at)
         seed = self.party.secret_bytes("noise of gains")
         least = np.array([[N_NOISE], [1.0]])
@@ -344,8 +353,8 @@ class Places:
     n_nodes: int
     active: Indices  # (n_active,): nodes that may be split
     direct: Indices  # (n_direct,): nodes of which sums are made
-    # (n_trees or 1, n_own_slots): of each party, which of its slots each tree may use
-    slots: list[npt.NDArray[np.bool_]]
+    # (n_trees or 1, n_own_columns): of each party, which of its columns each tree may use
+    columns: list[npt.NDArray[np.bool_]]
 
     @classmethod
     def of(
@@ -354,26 +363,27 @@ class Places:
         direct: Indices,
         active: Indices,
         usable: npt.NDArray[np.uint8],
-        widths: list[int],
+        layouts: list[SlotLayout],
     ) -> "Places":
         """Take the arguments of `ShareSteps.share`."""
-        slots = np.split(usable.astype(bool), np.cumsum(widths)[:-1], axis=1)
-        return cls(node, len(direct), active, np.flatnonzero(direct >= 0), slots)
+        ends = np.cumsum([len(own.n_bins) for own in layouts])[:-1]
+        columns = np.split(usable.astype(bool), ends, axis=1)
+        return cls(node, len(direct), active, np.flatnonzero(direct >= 0), columns)
 
     def usable(self, tree: int, party: int) -> npt.NDArray[np.bool_]:
-        """Return which of a party's slots a tree may use."""
-        own = self.slots[party]
+        """Return which of a party's columns a tree may use."""
+        own = self.columns[party]
         return np.asarray(own[tree % len(own)])
 
     def trees(self, party: int) -> list[int]:
         """Return the trees that may use any column of a party: no others have sums of its slots."""
         return [t for t in range(len(self.node)) if self.usable(t, party).any()]
 
-    def parts(self, party: int, half: Ring) -> list[tuple[Indices, Ring, int]]:
-        """Return what `dense_sums` makes for a party's slots of g and h, (2, n_trees, n_rows)."""
+    def dense(self, party: int, half: Ring, rows: Blocks, width: int) -> Ring:
+        """Return sums of g and h, (2, n_trees, n_rows), times a matrix of a party's slots."""
         trees = self.trees(party)
         node = renumbered(self.node[trees], self.direct, self.n_nodes)
-        return [(node, vector[trees], len(self.direct)) for vector in half]
+        return dense_sums(rows, width, node, half[:, trees], len(self.direct))
 
 
 def renumbered(node: Indices, kept: Indices, n_nodes: int) -> npt.NDArray[np.int32]:

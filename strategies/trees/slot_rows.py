@@ -13,8 +13,9 @@ from strategies.trees.rounds import LevelRounds
 class SlotRows:
     """Sees to it that there are rows of the slots that a run has come to.
 
-    Levels are sorted once, before the first tree. A run may be resumed, or go back to a snapshot,
-    at any place: so what is here follows the state of `Boosting`.
+    Levels are sorted once, before the first tree, from the rows of nominal columns alone. A run may
+    be resumed, or go back to a snapshot, at any place: so what is here follows the state of
+    `Boosting`.
     """
 
     def __init__(
@@ -27,12 +28,17 @@ class SlotRows:
 
     def send(self) -> None:
         """Ask for rows, as many rounds as they take."""
+        if self._sorts and self._slots.layouts == self._plain:
+            self._slots.only_levels()
+            for own in self._arguments.values():
+                own["only_levels"] = True
         fetch(self._federation, self._slots, self._arguments)
 
     def provide(self, course: Boosting) -> None:
         """Sort levels if that was not done, and ask again for rows that no journal kept."""
+        are_sorted = any(own.are_sorted for own in self._slots.layouts.values())
         if self._sorts and not course.state["sorted"]:
-            if self._slots.layouts != self._plain:  # back at a snapshot
+            if are_sorted:  # back at a snapshot
                 self._slots.layouts, self._slots.masked = dict(self._plain), {}
                 for own in self._arguments.values():
                     own.pop("ranks")
@@ -41,13 +47,15 @@ class SlotRows:
             course.state["sorted"] = True
             self._use(course)
             self.send()
-        elif self._sorts and self._slots.layouts == self._plain:  # resumed
+        elif self._sorts and not are_sorted:  # resumed
             self._use(course)
         self._send_if_absent()
 
     def _use(self, course: Boosting) -> None:
-        for name, ranks in self._slots.sort_levels(np.asarray(course.state["order"])).items():
-            self._arguments[name]["ranks"] = ranks
+        ranks = self._slots.sort_levels(np.asarray(course.state["order"]), self._plain)
+        for name, own in self._arguments.items():
+            own["ranks"] = ranks[name]
+            own.pop("only_levels", None)
 
     def _send_if_absent(self) -> None:
         if not self._slots.masked:

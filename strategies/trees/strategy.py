@@ -63,9 +63,9 @@ from strategies.trees.tree import Growth
 DISCLOSURE = (
     (
         "server",
-        "of each party: how many columns it has, how many bins each, and whether these have an "
-        "order; in which of them predictions may only rise or only fall, if the node states so "
-        "(trees.monotone.* of its node config); no names",
+        "of each party: how many columns it has, how many bins each, whether these have an order, "
+        "and whether any sample lacks the cell; in which of them predictions may only rise or only "
+        "fall, if the node states so (trees.monotone.* of its node config); no names",
     ),
     (
         "server",
@@ -82,8 +82,8 @@ DISCLOSURE = (
     ),
     (
         "every party",
-        "how many columns each other one has, and how many bins each; which of them an iteration "
-        "may use",
+        "how many columns each other one has, how many bins each, whether these have an order, and "
+        "whether any sample lacks the cell; which of them an iteration may use",
     ),
     (
         "server",

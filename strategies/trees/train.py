@@ -55,6 +55,7 @@ def prepare(
         name: SlotLayout(
             tuple(int(n) for n in replies[name]["n_bins"]),
             tuple(bool(n) for n in replies[name]["nominal"]),
+            tuple(bool(n) for n in replies[name]["complete"]),
         )
         for name in names
     }

@@ -93,15 +93,7 @@ class CompletedMoments:
 
 
 class CompletedProducts(PrivateProducts):
-    """Products of completed rows.
-
-    Parameters
-    ----------
-    prepared : Prepared
-        What the parties offered.
-    taken : numpy.ndarray of shape (n_labelled,), bool
-        `rows_to_complete`.
-    """
+    """Products of completed rows; taken (n_labelled,): `rows_to_complete`."""
 
     def __init__(self, prepared: Prepared, taken: Flags) -> None:
         federation: Federation = prepared.federation
@@ -122,12 +114,7 @@ class CompletedProducts(PrivateProducts):
     def completed(self, point: Point) -> tuple[CompletedMoments, npt.NDArray[np.int32]]:
         """Open the products of rows completed by a point; one round.
 
-        Returns
-        -------
-        CompletedMoments
-            Over the rows that take part.
-        numpy.ndarray of shape (n_coefficients,), int32
-            By what they were completed.
+        Returns the moments over the rows that take part, and by what they were completed, int32.
         """
         flat = coefficients(point, self.patterns, self.shifts)
         names, vectors = self.federation.parties, self._y[:, None]

@@ -45,18 +45,9 @@ def compare(
 ) -> HausmanTest | None:
     """Compare coefficients; None where complete rows are too few, or all there are.
 
-    Parameters
-    ----------
-    complete : Pattern
-        Sums over the rows that have all columns; the label is the last.
-    beta : numpy.ndarray of shape (n_columns,)
-        Coefficients of the fit on all rows.
-    covariance : numpy.ndarray of shape (n_columns, n_columns)
-        Their covariance.
-    chosen : numpy.ndarray of shape (n_columns,), bool
-        Which of them are compared.
-    intercept : bool, default True
-        Whether the model has one.
+    Shapes: complete: sums over the rows that have all columns, the label last; beta (n_columns,):
+    of the fit on all rows, covariance (n_columns, n_columns): theirs; chosen (n_columns,): which
+    are compared.
     """
     n, p = complete.n_rows, len(beta)
     free = n - p - intercept

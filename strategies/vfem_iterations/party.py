@@ -73,7 +73,7 @@ class VFEMIterationsParty(Party):
         theta, data = self._theta, self.data
         check_fits(self.name, "group", group, Shape(len(data.rows)))
         per_row = weight[group]
-        centred = self.columns_to_multiply().values
+        centred = self.columns_to_multiply().values[:]
         gram = (centred * per_row[:, None]).T @ centred
         gram[np.diag_indices_from(gram)] += data.ridge * data.scale**2 * per_row.sum()
         return {

@@ -9,12 +9,6 @@ from hypothesis import strategies as st
 from flwr_vertical import LocalGrid, MemoryStorage, Table, party_app, simulate
 from flwr_vertical.alignment import KkrtAligner, PrivateIdAligner, kkrt
 from flwr_vertical.crypto import base_ot, batched_oprf, generate_keypair
-from flwr_vertical.crypto.identity import (
-    generate_identity,
-    identity_text,
-    public_identity,
-    write_identity,
-)
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from simulations.attacks.deviating import ANSWERED, OTHERWISE, RAW, deviate
 from simulations.attacks.mutations import ARGUMENT, EARLIER, NUMBER, STATE, STEP
@@ -30,6 +24,7 @@ from tests.alignment.test_alignment_private import (
     values_in,
 )
 from tests.kit import cases
+from tests.kit.identities import identities, pins
 from tests.kit.ledgered import Nodes
 from tests.kit.resuming import Place
 
@@ -206,14 +201,9 @@ def test_bins_of_another_length_are_refused(monkeypatch):
 
 def run_with_pins(tmp_path, *, pinned=("a", "b"), **relay):
     """Align two parties that have identities; each pins those it is told of."""
-    nodes = [{"party": name} for name in "ab"]
-    for node in nodes:
-        path = tmp_path / f"{node['party']}.pem"
-        write_identity(path, own := generate_identity())
-        node["identity-key"] = str(path)
-        for other in nodes:
-            if node["party"] in pinned and other is not node:
-                other[f"pin.{node['party']}"] = identity_text(public_identity(own))
+    people = identities(tmp_path, "ab")
+    told = {name: people[name] for name in pinned}
+    nodes = [{"party": n, "identity-key": people[n][0], **pins(told, n)} for n in "ab"]
     tables = {name: Table.of(table) for name, table in frames([["u", "v"], ["v", "w"]]).items()}
     with LocalGrid(party_app(PositionsParty, storage=MemoryStorage(tables)), nodes) as grid:
         return Positions().start(grid=grid, alignment="kkrt", retries=0, progress=False)
@@ -240,9 +230,9 @@ def test_a_server_in_the_middle_is_noticed(tmp_path, monkeypatch, who):
 
 
 def test_who_pins_others_uses_no_key_of_a_node_that_it_does_not_pin(tmp_path):
-    write_identity(path := tmp_path / "c.pem", own := generate_identity())
-    arbiter = {"role": "arbiter", "identity-key": str(path)}
-    nodes = [{"party": "a"}, {"party": "b", "pin.arbiter": identity_text(public_identity(own))}]
+    people = identities(tmp_path, ["arbiter"])
+    arbiter = {"role": "arbiter", "identity-key": people["arbiter"][0]}
+    nodes = [{"party": "a"}, {"party": "b", **pins(people)}]
     tables = {name: Table.of(table) for name, table in frames([["u", "v"], ["v", "w"]]).items()}
     app = party_app(PositionsParty, storage=MemoryStorage(tables))
     with (

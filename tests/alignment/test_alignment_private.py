@@ -27,18 +27,13 @@ from flwr_vertical.alignment import (
     alignment_steps,
 )
 from flwr_vertical.crypto import batched_oprf, blind_rsa, commutative, rsa_key
-from flwr_vertical.crypto.identity import (
-    generate_identity,
-    identity_text,
-    public_identity,
-    write_identity,
-)
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.steps import NodeServices
 from flwr_vertical.protocol.codec import decode, encode
 from flwr_vertical.protocol.messages import ARGUMENTS, UPDATES, VALUES
 from simulations.data import load_motor
 from strategies.fknn import FKNN
+from tests.kit.identities import identities, pins
 
 NAMES = "abcdef"
 
@@ -450,11 +445,10 @@ def test_fknn_imputes_the_same_after_private_alignment(sources_with):
 
 def aligned_with_pins(tmp_path, monkeypatch, *, swap, pin):
     """Align two parties by blind RSA over a relay that may swap the key holder's RSA key."""
-    write_identity(tmp_path / "a.pem", own := generate_identity())
-    text = identity_text(public_identity(own))
-    nodes = [{"party": "a", "identity-key": str(tmp_path / "a.pem")}, {"party": "b"}]
+    people = identities(tmp_path, "a")
+    nodes = [{"party": "a", "identity-key": people["a"][0]}, {"party": "b"}]
     if pin:
-        nodes[1]["pin.a"] = text
+        nodes[1] |= pins(people)
     tables = {name: Table.of(table) for name, table in frames([["u", "v"], ["v", "w"]]).items()}
     app = party_app(PositionsParty, storage=MemoryStorage(tables))
     with LocalGrid(app, nodes) as grid:

@@ -1,13 +1,12 @@
 """Four parties on a real deployment, each with another kind of data: the numbers of CSV."""
 
-import numpy as np
 import pandas as pd
 import pytest
-from databases import PASSWORD, fill_duckdb, fill_sqlite, running_postgres
+from databases import PASSWORD, fill_all, four_tables, running_postgres
 from deployments import Deployment
 
 from flwr_vertical import simulate
-from flwr_vertical.sources import Destination, read_source
+from flwr_vertical.sources import read_source
 from strategies.fknn import FKNN
 
 pytestmark = [pytest.mark.deployment, pytest.mark.timeout(900)]
@@ -15,16 +14,7 @@ pytestmark = [pytest.mark.deployment, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def tables():
-    rng = np.random.default_rng(9)
-    index = pd.Index(range(80), name="customer")
-    latent = rng.normal(size=(80, 2))
-    found = {}
-    for k, name in enumerate(("bank", "court", "shop", "tax")):
-        values = latent @ rng.normal(size=(2, 3)) + 0.3 * rng.normal(size=(80, 3))
-        frame = pd.DataFrame(values, columns=[f"{name}_{c}" for c in "abc"], index=index)
-        frame = frame.mask(rng.random(frame.shape) < 0.1)
-        found[name] = frame.drop(index=rng.choice(80, size=3 * k, replace=False))
-    return found
+    return four_tables(80, 9)
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +22,7 @@ def deployment(tmp_path_factory, tables):
     home = tmp_path_factory.mktemp("databases")
     with running_postgres() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("READER_PASSWORD", PASSWORD)
-        Destination.of(server.url, "bank").write(tables["bank"])
-        fill_duckdb(home / "court.duckdb")
-        Destination.of(home / "court.duckdb", "court").write(tables["court"])
-        fill_sqlite(home / "shop.sqlite")
-        Destination.of(home / "shop.sqlite", "shop").write(tables["shop"])
-        for k, part in enumerate(np.array_split(np.arange(len(tables["tax"])), 3)):
-            folder = home / "tax" / str(2020 + k)
-            folder.mkdir(parents=True)
-            tables["tax"].iloc[part].to_parquet(folder / "rows.parquet")
+        fill_all(home, tables, server)
         written = f"output='{server.url}' output-table='bank_{{run}}'"
         parties = {
             # The password comes from the environment of the SuperNodes.

@@ -18,12 +18,6 @@ import pytest
 from apps.cli.run_config import app_defaults
 from apps.client_app import app as client_app
 from flwr_vertical import Federation, LocalGrid, RecordingGrid
-from flwr_vertical.crypto.identity import (
-    generate_identity,
-    identity_text,
-    public_identity,
-    write_identity,
-)
 from flwr_vertical.errors import PartyError
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.protocol.codec import decode
@@ -34,6 +28,7 @@ from flwr_vertical.protocol.messages import (
     make_request,
     read_envelope,
 )
+from tests.kit.identities import identities, pins
 
 ROOT = Path(__file__).parents[2]
 PARTIES = ("bank", "court")
@@ -61,7 +56,7 @@ class Site:
 
     def __init__(self, folder, tables, pinned=False, app=client_app, **policies):
         self.folder, self.tables, self.app = folder, tables, app
-        keys = {name: generate_identity() for name in tables}
+        people = identities(folder, tables)
         (folder / "id-secret").write_bytes(os.urandom(32))
         self.nodes = []
         for name, table in tables.items():
@@ -69,9 +64,7 @@ class Site:
             node = {"party": name, "data": str(folder / f"{name}.csv")}
             node["output"] = str(folder / f"{name}-out")
             if pinned:
-                identity = write_identity(folder / f"{name}.pem", keys[name])
-                pins = {f"pin.{k}": identity_text(public_identity(v)) for k, v in keys.items()}
-                node |= {"identity-key": str(identity), "pin-all": True, **pins}
+                node |= {"identity-key": people[name][0], "pin-all": True, **pins(people)}
                 node["id-secret"] = str(folder / "id-secret")
             self.nodes.append(node | policies.get("all", {}) | policies.get(name, {}))
 

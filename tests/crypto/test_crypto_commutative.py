@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles.chacha20 import x25519
+from oracles.x25519 import x25519
 
 from flwr_vertical.crypto import _numbers, _x25519_pool, _x25519_worker, commutative
 from flwr_vertical.crypto.commutative import (

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.aes import aes_ctr_stream
-from oracles.chacha20 import chacha20_stream, hkdf_sha256, x25519
+from oracles.x25519 import hkdf_sha256, x25519
 
 from flwr_vertical.crypto import (
     FixedPoint,
@@ -299,13 +299,6 @@ def test_seeds_are_bound_to_purpose_nonce_names_and_keys():
     ]  # fmt: skip
     seeds = {seed_of(**variant) for variant in variants}
     assert len(seeds) == len(variants)
-
-
-def test_seeds_are_not_the_keys_of_the_masks():
-    (private, _), (public, other) = map(dict.values, fixed_keys("own", "peer"))
-    mask = np.zeros(64, np.uint8)
-    PairwiseMasker(private, "a", {"a": public, "b": other}, NONCE).mask([mask], 0)
-    assert mask.tobytes() != chacha20_stream(seed_of(), bytes(12), 64)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from oracles.aes import aes_block, aes_ctr_stream
-from oracles.chacha20 import chacha20_block, hkdf_sha256, x25519
+from oracles.x25519 import hkdf_sha256, x25519
 
 from flwr_vertical.crypto import blind_rsa
 from flwr_vertical.crypto._x25519_worker import LowOrderError, multiply
@@ -78,14 +78,6 @@ def test_blind_rsa_goes_through_the_steps_of_rfc_9474(case):
     unblinded = blind_rsa.unblind(signed, factors, row("encoded_msg"), RsaPublic(n), "bank")
     np.testing.assert_array_equal(unblinded, row("sig"))
     np.testing.assert_array_equal(blind_rsa.sign_own(row("encoded_msg"), key), row("sig"))
-
-
-def test_chacha20_block_rfc8439_section_2_3_2():
-    block = chacha20_block(bytes(range(32)), 1, bytes.fromhex("000000090000004a00000000"))
-    assert block.hex() == (
-        "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
-        "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
-    )
 
 
 def test_hkdf_rfc5869_case_1():

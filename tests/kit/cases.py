@@ -125,6 +125,7 @@ MASKED = {
 # Calls whose answers are under pads or sealed, or are counted: they are asked twice as sums are.
 _GROWING = {"send_masked", "share", "route"}
 CALLS = {"gbdt": _GROWING, "gbdt open": _GROWING, "forest": {"send_masked"}}
+CALLS |= {case: {"send_masked"} for case in ("glm all", "cox all")}
 FITTED_CALLS = {"gbdt": {"sides"}, "forest": {"tally"}}
 # A vector of the server that columns are multiplied with takes ten rows.
 LARGE = MASKED | {"svm mean", "glm binomial", "glm formula"}

@@ -10,8 +10,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from deployments import free_ports
+
+from flwr_vertical.sources import Destination
 
 USER, PASSWORD = "reader", "s3cret@/:?word"
 
@@ -128,3 +132,32 @@ def fill_duckdb(path, *statements):
     with contextlib.closing(duckdb.connect(str(path))) as connection:
         for each in statements:
             connection.execute(each)
+
+
+def four_tables(n, seed):
+    """Numbers of four parties that follow from two; cells and rows are missing."""
+    rng = np.random.default_rng(seed)
+    index = pd.Index(range(n), name="customer")
+    latent = rng.normal(size=(n, 2))
+    found = {}
+    for k, name in enumerate(("bank", "court", "shop", "tax")):
+        values = latent @ rng.normal(size=(2, 3)) + 0.3 * rng.normal(size=(n, 3))
+        frame = pd.DataFrame(values, columns=[f"{name}_{c}" for c in "abc"], index=index)
+        frame[f"{name}_n"] = rng.integers(0, 9, n).astype(float)
+        frame = frame.mask(rng.random(frame.shape) < 0.1)
+        found[name] = frame.drop(index=rng.choice(n, size=4 * k, replace=False))
+    return found
+
+
+def fill_all(home, tables, server):
+    """Write bank into PostgreSQL, court into DuckDB, shop into SQLite, tax into a folder."""
+    server.execute("DROP TABLE IF EXISTS bank")
+    Destination.of(server.url, "bank").write(tables["bank"])
+    fill_duckdb(home / "court.duckdb")
+    Destination.of(home / "court.duckdb", "court").write(tables["court"])
+    fill_sqlite(home / "shop.sqlite")
+    Destination.of(home / "shop.sqlite", "shop").write(tables["shop"])
+    for k, part in enumerate(np.array_split(np.arange(len(tables["tax"])), 3)):
+        folder = home / "tax" / f"{2020 + k}"
+        folder.mkdir(parents=True)
+        tables["tax"].iloc[part].to_parquet(folder / "rows.parquet")

@@ -10,16 +10,11 @@ from flwr.app import Context, Error, Message, RecordDict
 
 from flwr_vertical import LocalGrid, MemoryStorage, RecordingGrid, Table, party_app
 from flwr_vertical.alignment import steps as aligning
-from flwr_vertical.crypto.identity import (
-    generate_identity,
-    identity_text,
-    public_identity,
-    write_identity,
-)
 from flwr_vertical.protocol.messages import read_envelope
 from flwr_vertical.server import journal
 from strategies.fknn import FKNN
 from strategies.vfem import VFEM
+from tests.kit.identities import identities, pins
 from tests.kit.rounds import Rounds
 
 IDS = [f"s{i:02}" for i in range(40)]
@@ -245,16 +240,12 @@ def close(one, other):
 
 def identified(place):
     """Have every node of a place sign, and every party pin all others."""
-    public, everyone = {}, [*place.tables, *(["arbiter"] if place.mode == "ckks" else [])]
+    everyone = [*place.tables, *(["arbiter"] if place.mode == "ckks" else [])]
     place.folder.mkdir(exist_ok=True)
+    identities(place.folder, [f"{name}-other" for name in everyone])
+    people = identities(place.folder, everyone)
     for name in everyone:
-        for path in (place.folder / f"{name}.pem", place.folder / f"{name}-other.pem"):
-            key = generate_identity()
-            write_identity(path, key)
-            public.setdefault(f"pin.{name}", identity_text(public_identity(key)))
-    for name in everyone:
-        place.configs[name] = {"identity-key": str(place.folder / f"{name}.pem")}
+        place.configs[name] = {"identity-key": people[name][0]}
         if name != "arbiter":
-            others = {key: pin for key, pin in public.items() if key != f"pin.{name}"}
-            place.configs[name] |= {"pin-all": True, **others}
+            place.configs[name] |= {"pin-all": True, **pins(people, name)}
     return place

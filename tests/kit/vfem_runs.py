@@ -95,6 +95,7 @@ def recorded(
         states={who[node_id]: state for node_id, state in states.items()},
         tables=tables,
         labels=labels,
+        outputs=storage.outputs,
     )
 
 

@@ -22,13 +22,6 @@ def coded(column):
     return column.map({level: i for i, level in enumerate(sorted(column.dropna().unique()))})
 
 
-def formula_2(a, b):
-    """The paper's (2), which holds without ties only."""
-    d = a.rank() - b.rank()
-    n = len(d)
-    return 1 - 6 * (d**2).sum() / (n * (n**2 - 1))
-
-
 def pairs(tables, target, count):
     """The paper's loop: the largest entry of the matrix, until there are enough attributes."""
     others = [name for name in tables if name != target]

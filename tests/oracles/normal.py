@@ -1,19 +1,12 @@
-"""The joint normal likelihood row by row, and its maximum by a generic optimiser."""
+"""The joint normal likelihood, its maximum by a generic optimiser, and by plain EM."""
 
 import numpy as np
 from scipy.optimize import minimize
 
 
 def log_likelihood(rows, mean, covariance):
-    """Log likelihood of rows with NaN where a cell is missing, one row at a time."""
-    total = 0.0
-    for row in rows:
-        o = np.flatnonzero(~np.isnan(row))
-        if len(o):
-            gap, own = row[o] - mean[o], covariance[np.ix_(o, o)]
-            total -= gap @ np.linalg.solve(own, gap) / 2 + np.linalg.slogdet(own)[1] / 2
-            total -= len(o) * np.log(2 * np.pi) / 2
-    return total
+    """Log likelihood of rows with NaN where a cell is missing."""
+    return _of_patterns(rows)(mean, covariance)
 
 
 def _of_patterns(rows):
@@ -35,29 +28,11 @@ def _of_patterns(rows):
     return value
 
 
-def maximum(rows, start_mean, start_covariance):
-    """Maximise over mean and Cholesky factor, from numerical gradients."""
-    d, likelihood = len(start_mean), _of_patterns(rows)
-    tril = np.tril_indices(d)
+def maximum(rows, free, start_mean, start_covariance):
+    """Maximise over mean and precision matrix, which is zero where `free` is False.
 
-    def split(theta):
-        root = np.zeros((d, d))
-        root[tril] = theta[d:]
-        return theta[:d], root @ root.T
-
-    start = np.concatenate([start_mean, np.linalg.cholesky(start_covariance)[tril]])
-    found = minimize(
-        lambda theta: -likelihood(*split(theta)) / len(rows),
-        start,
-        method="BFGS",
-        options={"gtol": 1e-7},
-    )
-    mean, covariance = split(found.x)
-    return mean, covariance, log_likelihood(rows, mean, covariance)
-
-
-def maximum_with_zero_partials(rows, free, start_mean, start_covariance):
-    """Maximise over mean and precision matrix, which is zero where `free` is False."""
+    From numerical gradients.
+    """
     d, likelihood = len(start_mean), _of_patterns(rows)
     i, j = np.nonzero(np.tril(free | np.eye(d, dtype=bool)))
 

@@ -19,7 +19,6 @@ from oracles.vfem import (
     observed_information,
     of_information,
     score,
-    sem_information,
     unflatten,
 )
 from scipy.stats import multivariate_normal
@@ -120,18 +119,9 @@ def test_nothing_missing_is_least_squares(complete):
     pooled, beta, errors = complete
     fixed = exact_em(pooled, initial(pooled), 3)[-1]
     np.testing.assert_allclose([fixed.beta0, *np.concatenate(fixed.beta)], beta, rtol=1e-10)
-    for information in (observed_information(pooled, fixed), sem_information(pooled, fixed)):
-        np.testing.assert_allclose(of_information(information, pooled.sizes), errors, rtol=1e-7)
+    observed = of_information(observed_information(pooled, fixed), pooled.sizes)
+    np.testing.assert_allclose(observed, errors, rtol=1e-7)
     np.testing.assert_allclose(expected_standard_errors(pooled, fixed), errors, rtol=1e-10)
-
-
-def test_equation_10_is_the_observed_information(case):
-    pooled, fixed = case
-    observed, sem = (
-        of_information(information(pooled, fixed), pooled.sizes)
-        for information in (observed_information, sem_information)
-    )
-    np.testing.assert_allclose(sem, observed, rtol=1e-5)
 
 
 def test_expected_information_is_the_mean_curvature_over_y(case):

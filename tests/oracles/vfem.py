@@ -305,62 +305,6 @@ def normal_information(sigma, n):
     return n * inverse, np.array(on_sigma)
 
 
-def complete_information(pooled, theta):
-    """I_oc of Eq. (10) at a fixed point of Eq. (6), where all blocks between groups are 0.
-
-    The paper prints its beta block with the wrong sign.
-    """
-    n = len(pooled.y)
-    square, _ = complete_moments(pooled, [expectation(pooled, theta, i) for i in range(n)])
-    normals = [normal_information(sigma, n) for sigma in theta.sigma]
-    return block_diag(
-        square / theta.sigma2,
-        *[on_mu for on_mu, _ in normals],
-        *[on_sigma for _, on_sigma in normals],
-        [[n / (2 * theta.sigma2**2)]],
-    )
-
-
-def sem_information(pooled, theta):
-    """The inverse of Eq. (10) with the exact I_oc; theta is a fixed point of Eq. (6)."""
-
-    def em_map(vector):
-        return flatten(exact_em(pooled, unflatten(vector, pooled.sizes), 1)[0])
-
-    gamma = jacobian(em_map, flatten(theta))
-    return (np.eye(len(gamma)) - gamma) @ complete_information(pooled, theta)
-
-
-# What the differences of Eq. (10) tell the server
-
-
-def summed_fits(pooled, theta):
-    """The sum of the parties' fits h bar (n,), their missing rows filled with mu."""
-    fits = np.zeros(len(pooled.y))
-    for i in range(len(fits)):
-        for k in pooled.parties:
-            x_bar = theta.mu[k] if pooled.mask[i, k] else pooled.X[k][i]
-            fits[i] += x_bar @ theta.beta[k]
-    return fits
-
-
-def revealed_columns(pooled, theta, h):
-    """The parties' columns from nothing but the sums that Eq. (10)'s Jacobian asks for.
-
-    X, with mu in its missing rows: summed fits with one coefficient moved by h, less those of none.
-    """
-    unmoved, found = summed_fits(pooled, theta), []
-    for k, p in enumerate(pooled.sizes):
-        columns = []
-        for j in range(p):
-            beta = [b.copy() for b in theta.beta]
-            beta[k][j] += h
-            moved = Theta(theta.beta0, beta, theta.mu, theta.sigma, theta.sigma2)
-            columns.append((summed_fits(pooled, moved) - unmoved) / h)
-        found.append(np.column_stack(columns))
-    return found
-
-
 # Fisher information given the observed covariates
 
 

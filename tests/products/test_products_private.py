@@ -17,7 +17,7 @@ from flwr_vertical import (
 from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.state import State
-from flwr_vertical.products import EncryptedGroupSteps, HeldColumns, PairKeySteps
+from flwr_vertical.products import EncryptedGroupSteps, HeldColumns, PairKeySteps, sent_rows
 from flwr_vertical.products import arithmetic as ring
 from flwr_vertical.products.columns import EncodedColumns
 from flwr_vertical.products.group_key import GroupKey, GroupKeySteps
@@ -530,9 +530,11 @@ class MomentsOnly(Strategy):
         result.metrics["with_labels"] = float(first.with_vectors.sum())
 
 
+@pytest.mark.parametrize("n_parts", [1, 3])
 def test_a_run_that_was_killed_goes_on_and_the_masked_columns_are_in_no_journal(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, n_parts
 ):
+    monkeypatch.setattr(sent_rows, "PART_ROWS", -(-N // n_parts))
     given = tables(3, seed=4)
     given["bank"]["flag"] = (given["bank"]["bank0"] > 0.5).astype(float)  # levels are kept, too
     index = given["bank"].index
@@ -541,8 +543,10 @@ def test_a_run_that_was_killed_goes_on_and_the_masked_columns_are_in_no_journal(
     whole = resuming.Place(tmp_path / "whole", "moments").run()
     steps = whole.result.ledger.to_frame().groupby("round")["step"].first()
     first = int(steps.index[steps == "send_masked"][0])
-    assert steps[first + 2] == "open_products"
-    for fault, kill in (("die_after", first), ("die_before", first + 2), ("die_after", first + 2)):
+    opened = int(steps.index[steps == "open_products"][0])
+    assert (steps == "send_rows").sum() == n_parts - 1
+    kills = [("die_after", first), ("die_before", opened), ("die_after", opened)]
+    for fault, kill in [*kills, *[("die_after", first + 1)] * (n_parts > 1)]:
         place = resuming.Place(tmp_path / f"{fault}{kill}", "moments")
         with pytest.raises(resuming.ServerKilled):
             place.run(**{fault: kill})

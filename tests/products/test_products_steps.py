@@ -1,5 +1,7 @@
 """Step groups of products: how a party is put together of them, and whose keys they use."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy.stats import rankdata
@@ -20,9 +22,11 @@ from flwr_vertical.products import (
     PrivateProductSteps,
     ProductKeySteps,
 )
-from flwr_vertical.products.columns import rank_scores
+from flwr_vertical.products.columns import EncodedColumns, ScaledRows, rank_scores
 from flwr_vertical.products.pair_keys import MODE, check_key, key_payload
+from flwr_vertical.products.streams import KeyStream
 from flwr_vertical.protocol import pins
+from flwr_vertical.protocol.codec import encode
 
 
 class MyParty(Party):
@@ -40,6 +44,28 @@ class MyParty(Party):
 
 class MyArbiter(Arbiter):
     products = Uses(ProductKeySteps)
+
+
+def test_columns_are_scaled_and_masked_without_a_copy_of_them():
+    n, p = 100_000, 20
+    raw = np.asfortranarray(np.random.default_rng(0).normal(size=(n, p)))
+    center, unit = np.arange(p) / 4.0, 2.0 ** np.arange(p)
+    values, whole = ScaledRows(raw, center, unit), (raw - center) / unit
+    for at in (slice(5, 9), np.array([7, 3]), (slice(None), 2), (slice(4), np.array([1, 6]))):
+        np.testing.assert_array_equal(values[at], whole[at])
+    assert values[:50].flags.c_contiguous  # whatever the table is, so that sums have the same bits
+    encoded = EncodedColumns(HeldColumns(values, np.arange(n), n), 1, "")
+    masks = KeyStream(bytes(32), "columns", encoded.shape)
+    expected = encoded.rows(0, n) + masks.rows(0, n)
+    tracemalloc.start()
+    try:
+        masked = masks.mask(encoded.blocks())
+        record = encode({"masked": masked}, "sent")["sent.arrays"]["masked"]
+        assert tracemalloc.get_traced_memory()[1] < 1.6 * raw.nbytes
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(masked, expected)
+    assert record.data == expected.tobytes()
 
 
 def test_rank_scores_are_standardised_ranks():

@@ -1,7 +1,5 @@
 """Who dies, when, in which mode, with a journal or with snapshots: the numbers stay the same."""
 
-import os
-
 import numpy as np
 import pytest
 from resuming import Place, ServerKilled, assert_same
@@ -12,10 +10,7 @@ from flwr_vertical.errors import PartyError
 STEPS = 7  # a snapshot after three and six, and an end between two
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch):
-    """Thousands of small files; that they are flushed has a test of its own."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("unflushed")
 
 
 def make_place(folder, kind, mode):

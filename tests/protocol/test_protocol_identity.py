@@ -1,6 +1,7 @@
 """Pinned identities: what a dishonest relay could do, and that a node with pins notices it."""
 
 import logging
+import pathlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,18 +28,16 @@ from flwr_vertical.crypto import (
     generate_keys,
 )
 from flwr_vertical.crypto.identity import (
-    generate_identity,
-    identity_text,
     load_identity,
     public_identity,
     sign_greeting,
-    write_identity,
 )
 from flwr_vertical.errors import PartyError
 from flwr_vertical.node.state import State
 from flwr_vertical.protocol import decode, encode
 from flwr_vertical.protocol.binding import binding_of, context_of_run
 from flwr_vertical.protocol.messages import ARBITER, SUMS, UPDATES, VALUES, read_envelope
+from tests.kit.identities import identities
 
 TERMS = {"bank": [1.5, -2.0, 1e3], "court": [0.25, 4.0, -7.0], "hospital": [2.0, 2.0, 2.0]}
 NAMES = sorted(TERMS)
@@ -60,14 +59,7 @@ class Giver(Party):
 
 @pytest.fixture(scope="module")
 def people(tmp_path_factory):
-    """An identity key file and its public text for everybody."""
-    folder = tmp_path_factory.mktemp("identities")
-    found = {}
-    for name in [*NAMES, "arbiter", "stranger"]:
-        private = generate_identity()
-        path = write_identity(folder / f"{name}.pem", private)
-        found[name] = (path, identity_text(public_identity(private)))
-    return found
+    return identities(tmp_path_factory.mktemp("identities"), [*NAMES, "arbiter", "stranger"])
 
 
 def config(people, mode="masked", names=NAMES, pins=True, keys=True, **extra):
@@ -77,7 +69,7 @@ def config(people, mode="masked", names=NAMES, pins=True, keys=True, **extra):
     for name in everybody:
         nodes[name] = {"role": "arbiter"} if name == "arbiter" else {"party": name}
         if keys:
-            nodes[name]["identity-key"] = str(people[name][0])
+            nodes[name]["identity-key"] = people[name][0]
         if pins and name != "arbiter":
             nodes[name] |= {f"pin.{n}": people[n][1] for n in everybody if n != name}
     for name, more in extra.items():
@@ -256,7 +248,7 @@ def test_pins_cost_no_round_and_are_handed_on_once(people):
 
 def test_nodes_may_pin_some_or_themselves_or_an_arbiter_without_a_task(people):
     some = config(people, pins=False, keys=False)
-    some["court"]["identity-key"] = str(people["court"][0])
+    some["court"]["identity-key"] = people["court"][0]
     some["bank"]["pin.court"] = people["court"][1]
     everybody = {f"pin.{name}": people[name][1] for name in [*NAMES, "arbiter"]}
     same = config(people, **dict.fromkeys(NAMES, everybody | {"pin-all": True}))
@@ -309,8 +301,8 @@ def test_the_private_identity_key_stays_in_its_file(people, mode, caplog, monkey
         assert public_identity(private) in haystack
         assert private.private_bytes_raw() not in haystack
         assert repr(private.private_bytes_raw()).encode()[2:-1] not in haystack
-        assert path.read_bytes().splitlines()[1] not in haystack
-        assert str(path).encode() not in haystack
+        assert pathlib.Path(path).read_bytes().splitlines()[1] not in haystack
+        assert path.encode() not in haystack
 
 
 def carried(record):
@@ -627,7 +619,7 @@ def test_a_swapped_ckks_key_stops_the_run_where_the_arbiter_is_pinned(people):
 def test_a_party_does_not_pass_for_the_arbiter(people):
     """The role is signed: the stranger as an arbiter has another identity, a party another role."""
     nodes = config(people, "ckks")
-    nodes["arbiter"]["identity-key"] = str(people["stranger"][0])
+    nodes["arbiter"]["identity-key"] = people["stranger"][0]
     error = stopped(nodes, "ckks")
     assert f"the arbiter presented the identity {people['stranger'][1]}" in str(error)
     assert "change 'pin.arbiter'" in str(error)
@@ -637,7 +629,7 @@ def test_a_party_does_not_pass_for_the_arbiter(people):
     assert "the arbiter presented no identity" in str(stopped(nodes, "ckks"))
 
     nodes = config(people, "ckks")
-    nodes["court"]["identity-key"] = str(people["stranger"][0])
+    nodes["court"]["identity-key"] = people["stranger"][0]
     assert "party 'court' presented the identity" in str(stopped(nodes, "ckks"))
 
 

@@ -25,10 +25,7 @@ from flwr_vertical.node.steps import StepGroup, Uses, node_keys_of
 from flwr_vertical.server.run_record import journaled
 from tests.kit.rounds import Rounds
 
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("unflushed")
 
 
 @pytest.mark.parametrize("mode", ["masked", "ckks"])

@@ -41,11 +41,7 @@ from flwr_vertical.server.journal import Journal
 from strategies.fknn import FKNN
 from tests.kit.rounds import Rounds
 
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch):
-    """Thousands of small files; that they are flushed has a test of its own."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("unflushed")
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before sending", "after answers"])

@@ -1,7 +1,6 @@
 """A training loop with snapshots: whoever is killed, and whenever, the numbers stay the same."""
 
 import itertools
-import os
 import shutil
 
 import numpy as np
@@ -31,9 +30,7 @@ MODES = ["plain", "masked"]
 FIRST = 5
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+pytestmark = pytest.mark.usefixtures("unflushed")
 
 
 @pytest.fixture(scope="module")

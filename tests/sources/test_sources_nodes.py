@@ -3,11 +3,10 @@
 import time
 
 import app_runs
-import numpy as np
 import pandas as pd
 import pytest
 from app_runs import ROOT
-from databases import PASSWORD, USER, fill_duckdb, fill_sqlite
+from databases import PASSWORD, USER, fill_all, four_tables
 
 from apps.client_app import pick
 from flwr_vertical import party_app
@@ -15,7 +14,7 @@ from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.grids.proxy import WrappingGrid
 from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.settings.toml import read_items
-from flwr_vertical.sources import Destination, read_source
+from flwr_vertical.sources import read_source
 
 
 class OneProcessPerMessage:
@@ -59,17 +58,7 @@ def run_app(nodes, **settings):
 
 @pytest.fixture(scope="module")
 def tables():
-    rng = np.random.default_rng(5)
-    index = pd.Index(range(60), name="customer")
-    latent = rng.normal(size=(60, 2))
-    found = {}
-    for k, name in enumerate(("bank", "court", "shop", "tax")):
-        values = latent @ rng.normal(size=(2, 3)) + 0.3 * rng.normal(size=(60, 3))
-        frame = pd.DataFrame(values, columns=[f"{name}_{c}" for c in "abc"], index=index)
-        frame[f"{name}_n"] = rng.integers(0, 9, 60).astype(float)
-        frame = frame.mask(rng.random(frame.shape) < 0.1)
-        found[name] = frame.drop(index=rng.choice(60, size=4 * k, replace=False))
-    return found
+    return four_tables(60, 5)
 
 
 AGREED = {"policy.alignments": "plain,private-id"}
@@ -84,17 +73,7 @@ def in_files(home, tables):
 
 
 def in_sources(home, tables, server):
-    """Bank in PostgreSQL, court in DuckDB, shop in SQLite, tax in a folder."""
-    server.execute("DROP TABLE IF EXISTS bank")
-    Destination.of(server.url, "bank").write(tables["bank"])
-    fill_duckdb(home / "court.duckdb")
-    Destination.of(home / "court.duckdb", "court").write(tables["court"])
-    fill_sqlite(home / "shop.sqlite")
-    Destination.of(home / "shop.sqlite", "shop").write(tables["shop"])
-    for k, part in enumerate(np.array_split(np.arange(len(tables["tax"])), 3)):
-        folder = home / "tax" / f"{2020 + k}"
-        folder.mkdir(parents=True)
-        tables["tax"].iloc[part].to_parquet(folder / "rows.parquet")
+    fill_all(home, tables, server)
     return [
         {"party": "bank", "data": server.url, "table": "bank", **AGREED},
         {

@@ -4,6 +4,7 @@ What the core does is tried once for each party half; the others are alike. Ever
 it is first asked for.
 """
 
+import dataclasses
 import html
 import json
 import os
@@ -16,6 +17,7 @@ import pytest
 from apps.cli.rounds import protocols_of, round_rows
 from flwr_vertical import (
     Arbiter,
+    Model,
     Party,
     Result,
     Strategy,
@@ -286,7 +288,26 @@ def test_modes_agree_on_coefficients_and_predictions(case, mode):
 # -- what is the core's ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", cases.one_per_half())
+def assert_equal(one, other):
+    """Compare values of all kinds that a model holds, types included."""
+    if isinstance(one, Model):
+        assert type(one) is type(other)
+        assert_equal(dataclasses.asdict(one), dataclasses.asdict(other))
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_equal(one[key], other[key])
+    elif isinstance(one, pd.DataFrame):
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
+    elif isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    else:
+        assert type(one) is type(other)
+        np.testing.assert_equal(one, other)  # NaN equals NaN
+
+
+@every_case
 def test_the_result_can_be_saved_and_loaded(case, tmp_path):
     result = result_of(case)
     again = Result.load(result.save(tmp_path / "run"))
@@ -296,6 +317,7 @@ def test_the_result_can_be_saved_and_loaded(case, tmp_path):
         pd.testing.assert_frame_equal(
             again.tables[name], table, check_dtype=False, check_categorical=False
         )
+    assert_equal(again.model, result.model)
     if result.coefficients is not None:
         pd.testing.assert_frame_equal(again.coefficients, result.coefficients)
     if result.predictions is not None:

@@ -234,19 +234,6 @@ def test_rank_correlations_are_spearmans(pooled):
         )
 
 
-def test_the_papers_formula_holds_without_ties_only():
-    given = related()
-    shared = given["bank"].index.intersection(given["shop"].index)
-    income, visits = given["bank"]["income"][shared], given["shop"]["visits"][shared]
-    untied = visits + np.random.default_rng(0).random(len(shared))
-    off = [
-        abs(oracle.formula_2(income, of) - oracle.spearman(income.to_frame(), of.to_frame())[0, 0])
-        for of in (visits, untied)
-    ]
-    assert off[0] > 0.003
-    assert off[1] < 1e-12
-
-
 def test_pairs_counts_and_arg_max_values_are_those_of_the_pooled_table(pooled):
     """Of the paper's loop and a cross-tabulation; of attributes of few values, their own groups."""
     given, result = pooled

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from oracles.fknn_unblinded import impute, summed_distances
+from vfem_runs import recorded
 
-from flwr_vertical import Kind, LocalGrid, MemoryStorage, RecordingGrid, Table, party_app, simulate
+from flwr_vertical import Kind, simulate
 from flwr_vertical.errors import DataError, PartyError
-from flwr_vertical.node.state import State
 from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol import decode, private_sum
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, read_envelope
@@ -102,18 +102,9 @@ def test_imputed_values_are_those_of_an_unblinded_run_to_the_bit(kind, weighting
 
 
 def start(strategy, tables, mode="masked", exchanges=""):
-    """Run on nodes that agree to what is stated; return result, states and transcript."""
-    storage = MemoryStorage({name: Table.of(table) for name, table in tables.items()})
-    app = party_app(strategy.party, arbiter=strategy.arbiter, storage=storage)
-    nodes = [{"party": name, "exchanges": exchanges} for name in tables]
-    nodes += [{"role": "arbiter"}] * (mode == "ckks")
-    with LocalGrid(app, nodes, storage=storage) as grid:
-        recorder = RecordingGrid(grid)
-        result = strategy.start(
-            grid=recorder, aggregation=mode, alignment="plain", retries=0, progress=False
-        )
-        states = [dict(State(context)) for context in grid.contexts.values()]
-    return result, {state.get("node.name", "arbiter"): state for state in states}, recorder
+    """Run on nodes that agree to what is stated."""
+    configs = {name: {"exchanges": exchanges} for name in tables}
+    return recorded(tables, None, mode, configs=configs, strategy=strategy)
 
 
 def test_weights_by_distance_need_each_node_s_consent():
@@ -127,17 +118,10 @@ def test_weights_by_distance_need_each_node_s_consent():
 
 @pytest.mark.parametrize("mode", ["masked", "ckks"])
 def test_nobody_keeps_the_seed_and_the_arbiter_never_has_it(mode):
-    if mode == "ckks":
-        pytest.importorskip("tenseal")
-    _, states, recorder = start(FKNN(n_neighbors=2), make(continuous), mode)
-    for name, state in states.items():
+    run = start(FKNN(n_neighbors=2), make(continuous), mode)
+    for name, state in run.states.items():
         assert "node.group.seed" not in state, name
-    asked = {
-        str(read_envelope(record.content)["step"])
-        for record in recorder.transcript
-        if record.direction == "down"
-        and record.node_id == max(r.node_id for r in recorder.transcript)
-    }
+    asked = {m.step for m in run.messages if not m.up and m.node == "arbiter"}
     if mode == "ckks":
         assert asked == {"hello", "reveal", "rank"}
 

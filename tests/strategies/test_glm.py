@@ -286,41 +286,22 @@ def statsmodels_of(family, X, y):
     return sm.GLM(y, sm.add_constant(X), SM[family]()).fit(tol=1e-12)
 
 
-@pytest.fixture(scope="module")
-def fits():
-    """Fits without a penalty, by family."""
-    made = {}
-
-    def get(family):
-        if family not in made:
-            X, y, _ = with_free(family)
-            made[family] = run(X, y, "masked", family=family, penalty=None)
-        return made[family]
-
-    return get
-
-
 @pytest.mark.parametrize(("family", "within"), [("binomial", 1e-6), ("poisson", 1e-5)])
-def test_without_a_penalty_it_is_statsmodels(fits, family, within):
+def test_without_a_penalty_it_is_statsmodels(family, within):
     X, y, _ = with_free(family)
-    result, other = fits(family), statsmodels_of(family, X[:-N_FREE], y[:-N_FREE])
+    result = run(X, y, "masked", family=family, penalty=None)
+    other = statsmodels_of(family, X[:-N_FREE], y[:-N_FREE])
     np.testing.assert_allclose(estimates(result), other.params, atol=within)
     np.testing.assert_allclose(result.coefficients["std_error"], other.bse, rtol=1e-3)
     assert result.metrics["log_likelihood"] == pytest.approx(other.llf, abs=0.05)
     assert result.metrics["deviance_explained"] == pytest.approx(
         1 - other.deviance / other.null_deviance, abs=1e-3
     )
-
-
-@pytest.mark.parametrize("family", ["binomial", "poisson"])
-def test_rounds(fits, family):
-    result = fits(family)
-    found = rounds_of(result)
-    evaluations = int(result.metrics["iterations"])
-    assert found["place_fits"] == evaluations
+    rounds, evaluations = rounds_of(result), int(result.metrics["iterations"])
+    assert rounds["place_fits"] == evaluations
     # Means once an evaluation; information and log likelihood once more, of the last.
-    assert evaluations < found["open_means"] <= evaluations + 2
-    assert result.ledger.rounds == 8 + found["place_fits"] + found["open_means"] <= 30
+    assert evaluations < rounds["open_means"] <= evaluations + 2
+    assert result.ledger.rounds == 8 + rounds["place_fits"] + rounds["open_means"] <= 30
     assert result.metrics["converged"] == 1
 
 
@@ -421,19 +402,6 @@ def test_scad_by_bic_selects_as_on_the_rows():
     assert (off < 0.5 * other.bse).all()
     np.testing.assert_allclose(table["std_error"][kept], other.bse, rtol=0.05)
     assert result.metrics["log_likelihood"] == pytest.approx(other.llf, abs=1.0)
-
-
-@pytest.mark.parametrize("family", ["binomial", "poisson"])
-def test_unlabelled_samples_are_predicted(fits, family):
-    X, y, _ = with_free(family)
-    other = statsmodels_of(family, X[:-N_FREE], y[:-N_FREE])
-    found = fits(family).predictions
-    eta = sm.add_constant(X)[-N_FREE:] @ other.params
-    off = np.abs(found["linear_predictor"].to_numpy() - eta)
-    assert off.max() < 0.05  # three parties, each to 1 % of the working response's deviation
-    np.testing.assert_allclose(
-        found["prediction"], other.predict(sm.add_constant(X)[-N_FREE:]), 0.06
-    )
 
 
 def test_two_parties_without_an_intercept_in_given_units():

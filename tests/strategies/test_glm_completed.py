@@ -17,7 +17,6 @@ from strategies.glm.unseen import Unseen
 from strategies.linear.families import family_named
 from tests.kit import resuming
 from tests.kit.ledgered import Nodes
-from tests.kit.repeating import every_sum_twice
 
 FAMILIES = {"binomial": sm.families.Binomial(), "poisson": sm.families.Poisson()}
 ALIGNED = ["hello", "share_ids", "prepare_moments", "seal_group_seed", "send_masked"]
@@ -169,14 +168,6 @@ def test_corrected_estimates_come_near_the_fit_of_the_full_table(family):
     # Of labels 0 and 1 slopes are too small, of counts the level at the columns' means too large.
     off = [d / errors if family == "binomial" else x.mean(axis=0) @ d for d in (gap, other)]
     assert np.abs(off[1]).max() > 3 * np.abs(off[0]).max()
-
-
-def test_sums_that_are_asked_twice_have_equal_bytes():
-    tables, labels = truth(n=900)
-    with every_sum_twice(also={"send_masked"}) as repetition:
-        run(without(tables, 0.6), labels)
-    repetition.check()
-    assert {"open_pairs", "complete", "send_masked", "open_products"} <= repetition.steps
 
 
 # -- the correction ----------------------------------------------------------------------------

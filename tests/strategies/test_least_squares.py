@@ -1,4 +1,4 @@
-"""The three baselines against least squares on the pooled table; steps that parties offer."""
+"""The three baselines against least squares on the pooled table."""
 
 import logging
 
@@ -9,15 +9,9 @@ import pytest
 from flwr_vertical import simulate
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, DataError, PartyError
-from flwr_vertical.node.service import StepServer
-from flwr_vertical.node.steps import steps_of
-from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.linear.prediction.server import completed_labels
-from strategies.predict import Predict
-from strategies.vfem import VFEM
-from strategies.vfem_iterations import VFEMIterations
 
 OPENING = 2  # greeting and alignment
 FEDERATED = {"complete": CompleteCase, "imputed": MeanImpute}
@@ -169,18 +163,6 @@ def test_five_rounds_after_alignment(strategy):
         "open_products",
         "finish_moments",
     ]
-
-
-def test_nothing_hangs_on_a_process(monkeypatch):
-    """Each message in a new process: no cache survives."""
-    tables, labels = make_data()
-    for strategy in (CompleteCase(), MeanImpute(intercept=False)):
-        usual = run(strategy, tables, labels)
-        with monkeypatch.context() as patch:
-            patch.setattr(StepServer, "_cache", lambda self, context: {})
-            again = run(strategy, tables, labels)
-        pd.testing.assert_frame_equal(usual.coefficients, again.coefficients, check_exact=True)
-        pd.testing.assert_frame_equal(usual.predictions, again.predictions, check_exact=True)
 
 
 # -- Single ----------------------------------------------------------------------------------
@@ -422,31 +404,6 @@ def test_labels_that_differ_only_where_they_are_not_used():
 def test_an_unknown_party():
     with pytest.raises(ConfigError, match=r"no party 'bank'.*\['party 0', 'party 1', 'party 2'\]"):
         run(Single("bank"), *make_data())
-
-
-PAIR_KEYS = {"pair_key", "keep_pair_keys"}
-MOMENTS = {
-    "prepare_moments", "seal_group_seed", "erase_group_seed", "send_masked", "open_products",
-    "count_columns", "encrypt_groups", "multiply_groups",
-}  # fmt: skip
-LINEAR = PAIR_KEYS | MOMENTS | {"finish_moments"}
-MEANS = {"send_digits", "place_fits", "open_means"}
-SHARING = {"prepare", "begin", "admm", "count", "finish"}
-STEPS = {
-    CompleteCase: LINEAR,
-    MeanImpute: LINEAR,
-    Single: LINEAR,
-    VFEM: LINEAR | {"open_completed"},
-    VFEMIterations: PAIR_KEYS | {"prepare", "gradient", "finish", "sketch_rows", "keep_model"},
-    Predict: {"open_model", "predict_kept"},
-    VerticalGLM: LINEAR | MEANS | {"open_pairs", "complete"},
-    GLMADMM: SHARING,
-}
-
-
-def test_a_party_offers_the_steps_of_its_method():
-    for strategy, steps in STEPS.items():
-        assert set(steps_of(strategy.party)) == steps | {"labels"}, strategy.name
 
 
 def test_too_few_rows_and_collinear_columns_are_looked_for_unless_the_fit_is_penalised():

@@ -1,6 +1,5 @@
-"""Models of every built-in strategy, saved and loaded; parties' parts, in memory and on disk."""
+"""Parties' parts of models on disk; the contract saves and loads the server's."""
 
-import dataclasses
 import pathlib
 import stat
 
@@ -10,20 +9,10 @@ import pytest
 from flwr.app import Context, RecordDict
 from vfem_runs import DiskNodes
 
-from flwr_vertical import FileStorage, Model, Result, simulate
+from flwr_vertical import FileStorage, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
-from strategies import BUILTIN
-from strategies.copula import EVCDS, IEVCDS, VCDS
-from strategies.cox import Cox
-from strategies.fedpsg import FedPSGAR
-from strategies.fknn import FKNN
-from strategies.glm import VerticalGLM
-from strategies.glm_admm import GLMADMM
-from strategies.lda import LDA
-from strategies.normal import JointNormal
 from strategies.predict import Predict
-from strategies.scorecard import Scorecard
-from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
+from strategies.vfem import VFEM
 from strategies.vfem_iterations import VFEMIterations
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -39,83 +28,11 @@ def data(n=300, seed=0, missing=0.2):
     return {"bank": bank[keep[0]], "court": court[keep[1]]}, y.rename("profit")
 
 
-def fit(strategy, **settings):
-    tables, y = data()
-    if isinstance(strategy, LDA | Scorecard) or getattr(strategy, "family", "") == "binomial":
-        y = (y > y.median()).astype(float)
-    return simulate(strategy, tables, y, progress=False, **({"min_rows": 20} | settings))
-
-
-def assert_equal(one, other):
-    """Compare values of all kinds that a model holds, types included."""
-    if isinstance(one, Model):
-        assert type(one) is type(other)
-        assert_equal(dataclasses.asdict(one), dataclasses.asdict(other))
-    elif isinstance(one, dict):
-        assert list(one) == list(other)
-        for key in one:
-            assert_equal(one[key], other[key])
-    elif isinstance(one, pd.DataFrame):
-        pd.testing.assert_frame_equal(one, other, check_exact=True)
-    elif isinstance(one, np.ndarray):
-        assert one.dtype == other.dtype
-        np.testing.assert_array_equal(one, other)
-    else:
-        assert type(one) is type(other)
-        np.testing.assert_equal(one, other)  # NaN equals NaN
-
-
-DIVERGES = VFEMIterations(learning_rate=5.0, encoding="one-hot")
-WITH_MODEL = [
-    VFEM(encoding="one-hot"),
-    VFEMIterations(max_iter=5, sketch_size=40, encoding="one-hot"),
-    DIVERGES,
-    VerticalGLM(encoding="one-hot"),
-    GLMADMM("binomial", "lasso", lambdas=[0.1, 0.01], encoding="one-hot"),
-    VCDS(min_joint=10),
-    EVCDS(min_joint=10),
-    IEVCDS(min_joint=10, iterations=2),
-    FedPSGAR(variant="ar", n_associated=1),
-    LDA(encoding="one-hot"),
-    Cox(encoding="one-hot"),
-    JointNormal(),
-    Scorecard(),
-]
-WITHOUT = {"complete-case", "mean-impute", "single", "predict", "pipeline", "explore"} | {
-    "false-vfl", "fedhssl", "laser-vfl", "plug-vfl",
-    "vanilla-vfl", "vertigan", "gbdt", "forest", "fknn", "max",
-    "mean", "min", "most-frequent", "svm", "final-net", "mst", "aim",
-}  # fmt: skip
-
-
-def test_every_strategy_is_here():
-    assert {strategy.name for strategy in WITH_MODEL} | WITHOUT == set(BUILTIN)
-
-
-@pytest.mark.parametrize("strategy", WITH_MODEL, ids=lambda s: s.name)
-def test_models_come_back_equal(strategy, tmp_path):
-    result = fit(strategy)
-    assert result.model is not None
-    assert_equal(result.model, Result.load(result.save(tmp_path / "r")).model)
-
-
-@pytest.mark.parametrize("strategy", [CompleteCase, MeanImpute, lambda: Single("bank"), FKNN])
-def test_strategies_without_a_model_save_none(strategy, tmp_path):
-    tables, y = data()
-    tables["court"] = tables["court"][["w"]]
-    result = simulate(strategy(), tables, y, progress=False)
-    folder = result.save(tmp_path / "r")
-    assert Result.load(folder).model is None
-    assert not (folder / "model.npz").exists()
-
-
 def test_a_fit_that_diverged_has_a_model_and_no_part():
-    result = fit(DIVERGES)
+    strategy = VFEMIterations(learning_rate=5.0, encoding="one-hot")
+    result = simulate(strategy, *data(), progress=False, min_rows=20)
     assert result.model.outcome == "diverged"
     assert result._party_models == {}
-
-
-# -- the parties' own parts -----------------------------------------------------------------
 
 
 @pytest.fixture

@@ -88,7 +88,9 @@ def test_expected_information_is_the_mean_of_the_observed_one():
 def test_the_maximum_is_that_of_a_generic_optimiser():
     rows, _ = data(60, [1, 1], seed=4)
     fit = fit_normal(Patterns.of(rows), full(3))
-    mean, covariance, value = normal.maximum(rows, np.zeros(3), 2.0 * np.eye(3))
+    mean, covariance, value = normal.maximum(
+        rows, np.ones((3, 3), bool), np.zeros(3), 2.0 * np.eye(3)
+    )
     assert fit.converged
     assert fit.log_likelihood >= value - 1e-6
     np.testing.assert_allclose(fit.mean, mean, atol=2e-4)
@@ -152,7 +154,7 @@ def test_zero_partial_covariances_are_those_of_a_generic_optimiser():
         assert not free.all()
         fit = of_what_is_told(rows, 10)
         start = np.nanmean(rows, axis=0), np.diag(np.nanvar(rows, axis=0))
-        mean, covariance, value = normal.maximum_with_zero_partials(rows, free, *start)
+        mean, covariance, value = normal.maximum(rows, free, *start)
         assert fit.converged
         assert fit.log_likelihood >= value - 1e-6
         np.testing.assert_allclose(fit.mean, mean, atol=2e-3)

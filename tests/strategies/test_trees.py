@@ -128,7 +128,7 @@ def test_winners_of_gradients_of_one_row_are_counted_and_few(data, tmp_path, mon
         derivatives = [Derivatives.of(own, np.ones(n), every, 0.0) for own in gradients]
         node = np.tile(roots[:, None], (1, n))
         known = level_of(node, n_rows, gradients, derivatives, roots)
-        every = np.ones((n_rows, len(self.slots.columns)), np.uint8)
+        every = np.ones((n_rows, self.slots.n_columns), np.uint8)
         level = LevelNodes(node, np.full(n_rows, -1), roots, roots)
         won.extend(self._rounds.winners(level, known, derivatives, every, SMALL["min_child"]))
         raise EnoughError
@@ -459,3 +459,25 @@ def test_nodes_follow_from_parents_and_siblings_that_there_are(direct, parent):
         secret_shares.with_siblings(
             made, np.array(direct), np.array(parent), np.zeros((1, 3), np.uint64)
         )
+
+
+def test_what_follows_from_other_things_is_not_sent():
+    """Of complete columns a slot less, and no candidate of missing cells; of nodes a bit a row."""
+    n, rng = 4_000, np.random.default_rng(5)
+    whole = {k: pd.DataFrame(rng.normal(size=(n, 2)), columns=[f"{k}0", f"{k}1"]) for k in "ab"}
+    lacking = {k: table.mask(rng.random(table.shape) < 0.01) for k, table in whole.items()}
+    labels = (whole["a"]["a0"] > whole["b"]["b0"]).astype(float)
+    sent = {}
+    for name, tables in (("whole", whole), ("lacking", lacking)):
+        result = fit(tables, labels, n_trees=1, max_depth=1, validation_share=0.0)
+        frame = result.ledger.to_frame().groupby("step")[["bytes_up", "bytes_down"]].sum()
+        sent[name] = frame.loc[["send_masked", "share", "compare", "route"]]
+    more = sent["lacking"] - sent["whole"]
+    slots, candidates = 4 * 12, 4 * 23  # and of complete columns 4 * 11 of each
+    assert more.loc["send_masked", "bytes_up"] == pytest.approx(8 * n * (slots - 44), abs=99)
+    assert more.loc["compare", "bytes_down"] == pytest.approx(15 * (candidates - 44), abs=99)
+    share = 32 * (slots - 44) + 15 * (candidates - 44)
+    assert more.loc["share", "bytes_up"] == pytest.approx(share, abs=99)
+    down = sent["whole"]["bytes_down"]
+    assert down["share"] == pytest.approx(16 * n + 2 * n / 8, rel=0.1)
+    assert down["route"] < n / 8

@@ -128,15 +128,16 @@ def test_what_the_arbiter_is_told_is_random_alone(hidden):
 
 
 def test_signs_by_hand():
-    directions = of_slots(np.array([1, 0, -1], dtype=np.int8), SlotLayout((2, 2, 3), (0, 0, 0)))
-    np.testing.assert_array_equal(directions, [1, 0, 0, 0, -1, -1, 0])
-    numerator = np.array([[2, -2] * 7])
-    way = right_way(numerator, directions)[0].reshape(7, 2)
-    np.testing.assert_array_equal(way[:, 0], directions >= 0)
-    np.testing.assert_array_equal(way[:, 1], directions <= 0)
+    of_columns = np.array([1, 0, -1], dtype=np.int8)
+    directions = of_slots(of_columns, SlotLayout((2, 2, 3), (0, 0, 0), (1, 0, 0)))
+    np.testing.assert_array_equal(directions, [1, 0, 0, -1, -1, 0])  # the first lacks no cell
+    directions = np.repeat(directions, 2)
+    way = right_way(np.array([[2, -2] * 6]), directions)[0].reshape(6, 2)
+    np.testing.assert_array_equal(way[:, 0], directions[::2] >= 0)
+    np.testing.assert_array_equal(way[:, 1], directions[::2] <= 0)
     rng = np.random.default_rng(0)
-    factors = rng.choice([-5, 5], size=(3, 14))
-    truth = rng.choice([-3, 3], size=(3, 14))
+    factors = rng.choice([-5, 5], size=(3, 12))
+    truth = rng.choice([-3, 3], size=(3, 12))
     above, below = allowed_signs(factors, directions)
     blinded = factors * truth
     np.testing.assert_array_equal(

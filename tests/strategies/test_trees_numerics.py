@@ -1,14 +1,18 @@
 """Bins, sums over nodes, gains in whole numbers: each against the plainest computation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from flwr_vertical import Table
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.products.streams import KeyStream
 from strategies.trees.binning import cut, fit_bins
+from strategies.trees.candidates import Candidates, checked_layouts, columns_of
 from strategies.trees.gain import Derivatives, best_of, candidates, level_of, signed, to_ring
+from strategies.trees.level_nodes import nodes_below, sides_of
 from strategies.trees.node_sums import InMemory, dense_sums, legal_splits, slot_sums
 from strategies.trees.objectives import Objective
 from strategies.trees.secret_shares import with_siblings
@@ -92,12 +96,46 @@ def test_codes_and_slots(made):
         np.testing.assert_array_equal(slots[:, slot], left)
         both = layout.goes_left(codes[:, column], column, at, True)
         np.testing.assert_array_equal(both, left | (codes[:, column] == layout.n_bins[column]))
+    for wrong in ([0, 1, 2], [0, 1, 2, 2], [0, 1, 2, 3, 0]):
+        with pytest.raises(DataError, match=r"expected \[4\] codes, got \d ranks"):
+            bins.sorted_by(wrong)
     new = pd.DataFrame({"x": [-5.0], "job": ["unheard"], "yes": [False], "few": [2]})
     np.testing.assert_array_equal(
         bins.codes(Table.of(new, kinds={"job": "categorical"}), "bank"), [[0, 4, 0, 1]]
     )
     with pytest.raises(DataError, match=r"party 'bank'.*lacks the columns \['few'\]"):
         bins.codes(Table.of(FRAME.drop(columns="few")), "bank")
+
+
+@pytest.mark.parametrize("are_sorted", [False, True])
+@pytest.mark.parametrize("lacking", [True, False])
+def test_slots_and_legal_splits_follow_from_what_is_sent(made, lacking, are_sorted):
+    """Of complete columns, and of thresholds of sorted levels, less is sent, and no split lacks."""
+    _, layout, codes = made
+    codes = codes if lacking else codes[(codes != np.array(layout.n_bins)).all(axis=1)]
+    complete = tuple((codes != np.array(layout.n_bins)).all(axis=0).tolist())
+    assert complete == (not lacking, not lacking, True, True)
+    whole = replace(layout, are_sorted=are_sorted)
+    layout = replace(whole, complete=complete)
+    assert layout.n_sent < layout.n_slots + (not are_sorted) < whole.n_slots + (not are_sorted)
+    slots = layout.slots_of(layout.indicators(codes), np.ones(len(codes), dtype=np.uint64))
+    for slot in range(layout.n_slots):
+        column, at = layout.locate(slot)
+        left = layout.goes_left(codes[:, column], column, at, False)
+        np.testing.assert_array_equal(slots[:, slot], left)
+    rng = np.random.default_rng(1)
+    node, vector = rng.integers(-1, 2, len(codes)), rng.integers(0, 2**64, len(codes), np.uint64)
+    sums = slot_sums(layout, codes, node, vector, 2)
+    for q in (0, 1):
+        np.testing.assert_array_equal(sums[q], vector[node == q] @ slots[node == q])
+    legal = legal_splits(layout, codes, node, 2, 1).reshape(2, -1)
+    numbers = Candidates.of([layout]).numbers
+    assert 0 < legal.sum() == legal[:, numbers].sum()
+    assert legal.sum() == legal_splits(whole, codes, node, 2, 1).sum()
+    told = columns_of([whole, layout])
+    assert checked_layouts(told, ["a", "b"], "b", layout) == (1, [whole, layout])
+    with pytest.raises(ProtocolError, match=r"party 'a'.*other columns of it than it told"):
+        checked_layouts(told, ["a", "b"], "a", layout)
 
 
 def test_rare_levels_share_a_code():
@@ -121,14 +159,15 @@ def test_sums_by_node_are_exact(made):
     np.testing.assert_array_equal(slot_sums(layout, codes, node, vector, 3), expected)
     width = layout.n_slots
     # Two trees share the nodes of a sum.
-    twice = np.stack([node, node]), np.stack([vector, vector]), 3
-    found = dense_sums(InMemory(matrix).rows, width, [(node[None], vector[None], 3), twice])
-    np.testing.assert_array_equal(found[0], expected)
-    np.testing.assert_array_equal(found[1], expected * np.uint64(2))
+    twice = np.stack([node, node]), np.stack([[vector, vector], [vector * np.uint64(3), vector]])
+    found = dense_sums(InMemory(matrix).rows, width, *twice, 3)
+    np.testing.assert_array_equal(found[0], expected * np.uint64(2))
+    np.testing.assert_array_equal(found[1], expected * np.uint64(4))
     stream = KeyStream(bytes(32), "test", (8, width))
     whole = stream.rows(0, 8)
-    held = dense_sums(InMemory(whole).rows, width, [(node[None], vector[None], 3)])
-    made_anew = dense_sums(stream.rows, width, [(node[None], vector[None], 3)])
+    one = node[None], vector[None, None]
+    held = dense_sums(InMemory(whole).rows, width, *one, 3)
+    made_anew = dense_sums(stream.rows, width, *one, 3)
     np.testing.assert_array_equal(held, made_anew)
 
 
@@ -138,6 +177,22 @@ def test_siblings_follow_from_their_parents():
     above = np.stack([below[0] + below[1], below[0] * 0, below[2] + below[3]])
     direct, parent = np.array([0, -1, -1, 1]), np.array([0, 0, 2, 2])
     np.testing.assert_array_equal(with_siblings(below[[0, 3]], direct, parent, above), below)
+
+
+def test_nodes_follow_from_those_above_by_a_bit_a_row():
+    roots, below = np.array([[0, -1, 0, 0, 0], [1, 1, -1, 1, 1]]), np.array([0, 0, 2, 2])
+    parent = np.array([-1, -1])
+    node, last = None, [roots, np.array([[0, -1, 1, 1, 0], [2, 3, -1, 3, 2]])]
+    last.append(np.array([[1, -1, -1, -1, 0], [2, -1, -1, -1, 3]]))
+    for true, of in zip(last, (parent, np.array([0, 0, 1, 1]), below), strict=True):
+        sides = np.unpackbits(sides_of(true, of), axis=1, count=5).astype(bool)
+        node = nodes_below(node, of, sides)
+        np.testing.assert_array_equal(node, true)
+    for wrong in ([], [0], [-1, -1, -1], [0, 1], [4, 4], [-1, 0], [0, 0, 1]):
+        with pytest.raises(ProtocolError, match="is of no level below one of 4 nodes"):
+            nodes_below(node, np.array(wrong, dtype=np.int64), sides)
+    with pytest.raises(ProtocolError, match="one for each tree"):
+        nodes_below(None, below, sides)
 
 
 def test_legal_splits_are_the_first_of_those_that_do_the_same(made):

@@ -11,7 +11,6 @@ from oracles.vfem import (
     generate,
     gradient_em,
     initial,
-    revealed_columns,
 )
 from vfem_runs import (
     coefficients,
@@ -27,12 +26,6 @@ from vfem_runs import (
 
 from flwr_vertical import RecordingGrid, simulate
 from flwr_vertical.crypto import FixedPoint, generate_keypair
-from flwr_vertical.crypto.identity import (
-    generate_identity,
-    identity_text,
-    public_identity,
-    write_identity,
-)
 from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.errors import PartyError, PolicyError
 from flwr_vertical.products import HeldColumns
@@ -42,6 +35,7 @@ from flwr_vertical.protocol.messages import ARGUMENTS, read_envelope
 from strategies.vfem import VFEM
 from strategies.vfem_iterations import VFEMIterations
 from strategies.vfem_iterations.sketches import PURPOSE, sketch
+from tests.kit.identities import identities, pins
 
 # Algorithm 1 for a number of iterations, in the units of the data.
 PAPER = {"learning_rate": 0.1, "tol": 0, "standardize": False}
@@ -165,20 +159,6 @@ def test_products_of_sketches_are_unbiased_and_as_accurate_as_stated():
     np.testing.assert_allclose(found.std(axis=0), spread, rtol=0.35)
     other = sketch(columns[0], seeds[0], size).T @ sketch(columns[1], seeds[1], size)
     assert (np.abs(other) < 5 * spread).all()  # of another seed: nothing but noise
-
-
-@pytest.mark.parametrize("h", [1e-3, 1.0])
-def test_the_sums_of_the_papers_equation_10_would_tell_every_column(h):
-    """Why no Jacobian is worked out by forced EM: the summed fits of it are the raw data.
-
-    The server would ask for the summed fits at parameters with one coefficient moved by h. Their
-    difference from the fits that it has is h times a party's column, whatever hides the terms.
-    """
-    pooled, _ = generate(n=60, sizes=[2, 1], rates=0.3, seed=11, mean=2.0)
-    theta = initial(pooled, beta=[np.array([0.5, -1.0]), np.array([2.0])])
-    for k, columns in enumerate(revealed_columns(pooled, theta, h)):
-        has = ~pooled.mask[:, k]
-        np.testing.assert_allclose(columns[has], pooled.X[k][has], atol=1e-6)
 
 
 def test_prediction_intervals_cover_true_labels():
@@ -436,20 +416,13 @@ def test_parties_say_openly_what_the_disclosure_says(traced):
 
 @pytest.fixture(scope="module")
 def people(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("identities")
-    found = {}
-    for name in NAMES:
-        private = generate_identity()
-        path = write_identity(folder / f"{name}.pem", private)
-        found[name] = (str(path), identity_text(public_identity(private)))
-    return found
+    return identities(tmp_path_factory.mktemp("identities"), NAMES)
 
 
 def pinned(people):
     """Node configs: each has a key, and each party pins everybody else."""
     return {
-        name: {"identity-key": people[name][0], "exchanges": "sums"}
-        | {f"pin.{other}": people[other][1] for other in NAMES if other != name}
+        name: {"identity-key": people[name][0], "exchanges": "sums", **pins(people, name)}
         for name in NAMES
     }
 

@@ -23,12 +23,7 @@ _STATES = "policy.labels"
 class Mending:
     """Node configs that grow by what mends findings, and why each key is there.
 
-    Parameters
-    ----------
-    configs : dict of str to dict
-        Of each party, flat, with what its owner has stated.
-    label_column : str, optional
-        A column that stays, and that its owner hands over as labels.
+    They begin with what owners have stated. A label column stays, and its owner hands it over.
     """
 
     def __init__(

@@ -267,7 +267,7 @@ class MaskedMeanSteps(StepGroup):
             self.cache.pop("means.centred", None)
             centred = self._centred
             size = np.sqrt(np.mean(centred**2, axis=0))
-            largest = np.abs(self._columns().values).max(axis=0, initial=0.0)
+            largest = np.abs(self._columns().values[:]).max(axis=0, initial=0.0)
             # Of a constant column rounding leaves a little.
             size = np.where(size > 1e-12 * largest, size, 1.0)
             # A power of two: more would tell of the rows beyond what is opened.

@@ -37,8 +37,8 @@ def moved_by(noise: Sequence[GroupNoise], origin: Array) -> list[GroupNoise]:
     return [replace(part, turn=by @ part.turn) for part in noise]
 
 
-def norm_bound(noise: Sequence[GroupNoise], kept: Flags, failure: float = FAILURE) -> float:
-    """Return what the spectral norm of the noise exceeds with a probability of `failure`.
+def norm_bound(noise: Sequence[GroupNoise], kept: Flags) -> float:
+    """Return what the spectral norm of the noise exceeds with a probability of `FAILURE`.
 
     By draws, the same ones each time: only the variances enter, which are public. Inequalities for
     random matrices would give two to three times as much, and a ridge that much larger.
@@ -49,7 +49,7 @@ def norm_bound(noise: Sequence[GroupNoise], kept: Flags, failure: float = FAILUR
     parts = [replace(part, turn=part.turn[kept]) for part in noise]
     drawn = np.sum([part.draw(_DRAWS, rng) for part in parts], axis=0)
     norms = np.abs(np.linalg.eigvalsh(drawn)).max(axis=1)
-    return float(np.quantile(norms, 1.0 - failure))
+    return float(np.quantile(norms, 1.0 - FAILURE))
 
 
 def ridge_of(matrix: Array, bound: float) -> float:

@@ -38,16 +38,8 @@ def maximum(
 ) -> tuple[Array, Array, int, bool]:
     """Go from a start to the maximum of the likelihood.
 
-    Returns
-    -------
-    numpy.ndarray of shape (n_columns,)
-        The mean.
-    numpy.ndarray of shape (n_columns, n_columns)
-        The covariance.
-    int
-        How many steps it took.
-    bool
-        Whether the last one changed the log likelihood of a row by less than `tol`.
+    Returns mean and covariance, how many steps it took, and whether the last one changed the log
+    likelihood of a row by less than `tol`.
     """
     counts, steps = counts_of(patterns), 0
     value = patterns.log_likelihood(mean, covariance)

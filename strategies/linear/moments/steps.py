@@ -10,13 +10,19 @@ from flwr_vertical import Summands, step
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import HeldColumns, PairKeySteps
-from flwr_vertical.products.arithmetic import BLOCK_ROWS
+from flwr_vertical.products.columns import ScaledRows, squares_of
 from flwr_vertical.products.noise import PrivateRows
 from flwr_vertical.products.noisy_sums import check_epsilon
 from flwr_vertical.products.rare_levels import level_codes
 from flwr_vertical.products.row_groups import min_rows
 from flwr_vertical.protocol.arguments import Is, Within
-from strategies.linear.data import PUBLIC_RANGE, Labelled, RegressionRows, RowSettings
+from strategies.linear.data import (
+    PUBLIC_RANGE,
+    Labelled,
+    RegressionRows,
+    RowSettings,
+    spread_around,
+)
 from strategies.linear.moments.dp_opening import brought_in, column_ranges, middle_and_half
 
 _STEPS = 4  # a centre is a multiple of the unit over this
@@ -29,7 +35,8 @@ def rough_units(raw: Array, few: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
     columns of few different values; returns (n_columns,): the unit is a power of two not below the
     standard deviation; the centre the nearest multiple of a quarter of it to the mean.
     """
-    middle, spread = raw.mean(axis=0), raw.std(axis=0)
+    middle = raw.mean(axis=0)
+    spread = spread_around(raw, middle)
     low, high = raw.min(axis=0), raw.max(axis=0)
     middle = np.where(few, (low + high) / 2.0, middle)
     spread = np.where(few, (high - low) / 2.0, spread)
@@ -39,17 +46,6 @@ def rough_units(raw: Array, few: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
     unit = 2.0 ** np.ceil(np.log2(np.where(constant, 1.0, spread)))
     center = np.round(middle / unit * _STEPS) / _STEPS * unit
     return np.where(constant, low, center), np.where(constant, 1.0, unit)
-
-
-def squares_of(rows: Array, center: Array, unit: Array) -> Array:
-    """Return each column's sum of squares in its unit, without a copy of the columns.
-
-    Shapes: rows (n_rows, n_columns); center, unit (n_columns,); returns (n_columns,).
-    """
-    total = np.zeros(rows.shape[1])
-    for start in range(0, len(rows), BLOCK_ROWS):
-        total += (((rows[start : start + BLOCK_ROWS] - center) / unit) ** 2).sum(axis=0)
-    return total
 
 
 # Under a prefix that the server may not write to.
@@ -136,8 +132,9 @@ class MomentSteps(RegressionRows):
     def aligned_columns(self) -> HeldColumns:
         """Return the columns over all rows that the party has, numbered as they are aligned."""
         own, (center, unit) = self.design, self._units
-        squares = squares_of(self.table_rows, center, unit)
-        values, n, names = (own.x - center) / unit, self.party.n_samples, tuple(own.columns)
+        squares = squares_of(ScaledRows(self.table_rows, center, unit))
+        values, n = ScaledRows(own.x, center, unit), self.party.n_samples
+        names = tuple(own.columns)
         at_least = own.at_least
         return HeldColumns(values, own.rows, n, names, squares=squares, at_least=at_least)
 
@@ -157,14 +154,13 @@ class MomentSteps(RegressionRows):
                 "first offered in this run; start another run for other labels"
             )
         noise, squares = self._noise, None
+        values: Array | ScaledRows
         if noise is not None and self.public_range is not None:
             values = brought_in(self.raw, *self.public_range, noise.row_norm, self.intercept)
         else:
             center, unit = self._units
-            values = self.raw  # a copy, which is changed in place
-            values -= center
-            values /= unit
-            squares = squares_of(self.table_rows, center, unit)
+            values = ScaledRows(self.raw, center, unit)
+            squares = squares_of(ScaledRows(self.table_rows, center, unit))
         names = tuple(self.design.columns)
         rows, own, n_labelled = self.rows, self.own_rows, self.n_labelled
         at_least = self.design.at_least

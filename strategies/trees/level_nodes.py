@@ -1,0 +1,102 @@
+"""In which node of a level each row is: told by one bit a row, as nodes follow from those above.
+
+At the roots a bit says whether a row is of its tree's fit; below, whether it went to the right.
+Trees share the numbers of a level's nodes; children of one parent are neighbours.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_vertical.arrays import Flags
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.protocol.arguments import Shape, Within, check_fits
+from strategies.trees.binning import narrowest, unpacked
+from strategies.trees.node_sums import Indices
+
+# Under a prefix that the server may not write to.
+_NODES, _FIT = "node.trees.nodes", "node.trees.fit"
+
+
+def sides_of(node: Indices, parent: Indices) -> npt.NDArray[np.uint8]:
+    """Return what parties are told, packed bits (n_trees, ceil(n_rows / 8)).
+
+    Shapes: node (n_trees, n_rows): number of each row's node, -1 for none; parent (n_nodes,): -1 of
+    roots.
+    """
+    return np.packbits(node >= 0 if parent[0] < 0 else (node >= 0) & (node % 2 == 1), axis=1)
+
+
+def nodes_below(above: Indices | None, parent: Indices, sides: Flags) -> Indices:
+    """Return the number of each row's node, (n_trees, n_rows), -1 for none.
+
+    Shapes: above (n_trees, n_rows): of the level before; parent (n_nodes,): number of each node's
+    parent there, -1 of roots; sides (n_trees, n_rows).
+    """
+    if len(parent) == len(sides) and (parent < 0).all() and len(parent):
+        return np.where(sides, narrowest(np.arange(len(sides)))[:, None], np.int8(-1))
+    last = -1 if above is None or above.shape != sides.shape else int(above.max(initial=-1))
+    pairs = parent[: len(parent) // 2 * 2].reshape(-1, 2)
+    if (
+        len(parent) != pairs.size
+        or not len(parent)
+        or (np.diff(pairs) != 0).any()
+        or (parent.min() < 0 or parent.max() > last)
+    ):
+        raise ProtocolError(
+            f"argument 'parent' ({parent.tolist()[:8]}) is of no level below one of {last + 1} "
+            "nodes: expected -1 at all roots, one for each tree, and else both children of a node "
+            "together"
+        )
+    first = np.full(last + 2, -1)  # the last entry is that of -1
+    first[pairs[:, 0]] = np.arange(0, len(parent), 2)
+    below = narrowest(first)[above]
+    return np.where(below >= 0, below + sides.astype(np.int8), below)
+
+
+class KnownNodes:
+    """What a party keeps of the level that grows."""
+
+    def __init__(self, party: Any) -> None:
+        self._party = party
+
+    def take(self, parent: Indices, sides: npt.NDArray[np.uint8]) -> Indices:
+        """Go on to the level that a message tells of; return the node of each row."""
+        flags = self._unpacked(sides)
+        above = self._party.state.get(_NODES)
+        node = nodes_below(None if above is None else np.asarray(above), parent, flags)
+        if parent[0] < 0:
+            self._party.state[_FIT] = np.asarray(sides)
+        self._party.state[_NODES] = node
+        return node
+
+    def splits(self, nodes: Indices, others: npt.NDArray[np.uint8]) -> tuple[Indices, Flags]:
+        """Return the number of the split that each row comes to, -1 for none; which are of the fit.
+
+        Shapes: nodes (n_splits,): the node of each; others (1, n_bits, ceil(n_others / 8)), packed:
+        the split of each row that is not of the fit, tree by tree; returns twice (n_trees, n_rows).
+        """
+        name = self._party.name
+        if _NODES not in self._party.state:
+            raise ProtocolError(
+                f"party {name!r} was told of no nodes: 'share' comes before 'route'"
+            )
+        node, fit = np.asarray(self._party.state[_NODES]), self._unpacked(self._party.state[_FIT])
+        number = np.full(int(node.max(initial=-1)) + 2, -1)
+        check_fits(name, "nodes", nodes, Within(0, len(number) - 2))
+        number[nodes] = np.arange(len(nodes))
+        split = narrowest(number)[node]
+        count = int((~fit).sum())
+        check_fits(name, "others", others, Shape(1, None, -(-count // 8)))
+        split[~fit] = unpacked(others, count)[0]
+        return split, fit
+
+    def forget(self) -> None:
+        """Drop what is kept."""
+        for key in (_NODES, _FIT):
+            self._party.state.pop(key, None)
+
+    def _unpacked(self, bits: npt.NDArray[np.uint8]) -> Flags:
+        found = np.unpackbits(np.asarray(bits), axis=1, count=self._party.n_samples)
+        return np.asarray(found.astype(bool))
