@@ -173,8 +173,8 @@ class Cox(Strategy):
         """Open sums, find the maximum, and hand out coefficients."""
         if federation.aggregation == "ckks" or len(federation.parties) < 2:
             raise ConfigError(
-                "cox needs columns under a key stream that two parties or more share; with "
-                "aggregation='ckks' use 'masked' or 'plain', with one party lifelines or statsmodels"
+                "cox needs columns under a key stream that two parties or more share: set "
+                "aggregation='masked' in place of 'ckks'; of one party, fit by lifelines"
             )
         progress.total = 3
         completing = _Completion() if self.rows == "all" else None

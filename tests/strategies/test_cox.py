@@ -416,7 +416,7 @@ def test_labels_are_made_of_times_above_0_and_events(data):
 def test_one_party_and_ciphertexts_are_refused(data):
     tables, time, event = data
     labels = survival_labels(time, event)
-    with pytest.raises(ConfigError, match="1 parties"):
+    with pytest.raises(ConfigError, match="of one party, fit by lifelines"):
         run({"clinic": tables["clinic"]}, labels)
 
 
