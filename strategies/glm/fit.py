@@ -171,7 +171,9 @@ def fill_means(maximum: MaximumLikelihood, found: Selection, null: float, result
     """Fill in how well the chosen coefficients fit; `null`: the deviance without columns."""
     lost = float(found.lost[found.chosen])
     value = maximum.log_likelihood_of(found.beta[:, found.chosen], lost)
-    deviance = maximum.deviance + 2.0 * (maximum.log_likelihood - value)
+    # Far from the maximum the expansion may come to less than a perfect fit has.
+    deviance = max(maximum.deviance + 2.0 * (maximum.log_likelihood - value), 0.0)
+    value = maximum.log_likelihood + (maximum.deviance - deviance) / 2.0
     result.metrics |= {
         "deviance": deviance,
         "deviance_explained": 1.0 - deviance / max(null, 1e-300),
@@ -181,6 +183,12 @@ def fill_means(maximum: MaximumLikelihood, found: Selection, null: float, result
     }
     for text in maximum.notes:
         note(result, text)
+    if not deviance:
+        note(
+            result,
+            "deviance and likelihood are those of a perfect fit: the chosen coefficients are so "
+            "far from the maximum that they are not known better",
+        )
     if not maximum.converged:
         note(
             result,

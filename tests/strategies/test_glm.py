@@ -426,6 +426,10 @@ def test_separated_labels_are_refused_by_name_and_the_penalty_that_is_proposed_f
     assert result.coefficients["std_error"][1:].isna().all()
     assert any("perfect separation), mostly p0:x1" in note for note in result.notes)
     assert result.ledger.rounds < 80
+    X[:, 1] = y  # the label itself
+    result = run(X, y, family="binomial")
+    assert result.metrics["deviance"] >= 0.0 >= result.metrics["log_likelihood"]
+    assert any("are those of a perfect fit" in note for note in result.notes)
 
 
 def test_advice_on_incomplete_rows_is_what_the_family_can_take():
