@@ -15,6 +15,7 @@ from flwr_vertical.grids import LocalGrid, NodesGrid, RayGrid, RecordingGrid
 from flwr_vertical.incomplete import hide_cells, imputation_accuracy, put_back
 from flwr_vertical.node.config import MIN_ROWS
 from flwr_vertical.node.outputs import OutputFolder
+from flwr_vertical.node.party import NAMES
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.requirements import ARBITER, as_node_config, asked_by, needed_by_node
 from flwr_vertical.registry import load_strategy, name_of
@@ -288,7 +289,10 @@ def simulate(
         result.draws.append(drawn)
     for key, frame in outputs.items():
         party, _, what = key.partition("@")
-        elsewhere = what in {"", "intervals", *result.frames} or what.startswith("draw-")
+        if what == NAMES and result.predictions is not None:  # parties know, on their own disks
+            ids = dict(zip(frame["sample"], frame.index, strict=True))
+            result.predictions = result.predictions.rename(index=ids)
+        elsewhere = what in {"", "intervals", NAMES, *result.frames} or what.startswith("draw-")
         if not elsewhere and not (party in made and made[party].equals(frame)):
             result.frames[f"{what} of {party}"] = frame
     if hold_out:

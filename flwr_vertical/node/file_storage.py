@@ -109,12 +109,13 @@ class FileStorage:
 
     ``data`` is a file, a folder of Parquet files, or the address of a database with ``table`` or
     ``query``; a database is read once a run. Results are written to
-    ``<output>/<run name>/<party>.parquet``, what else it gets (``<party>.intervals.parquet``) and
-    its part of a model (``<party>.model.npz``) beside it; ``output`` defaults to
-    ``FLWR_VERTICAL_HOME`` or ``~/flwr-vertical``. If it is a database or a Parquet file, the
-    result is written there, too, and the party's files go to ``output-folder``. Column kinds can be
-    set by keys ``kind.<column> = "continuous" | "binary" | "categorical" | "ordinal" | "count"``,
-    and how a CSV file is written by the keys ``csv.*`` (see `CsvFormat`).
+    ``<output>/<run name>/<party>.parquet``, what else it gets (``<party>.intervals.parquet``, or
+    ``<party>.names.parquet``, by which names the server calls its samples) and its part of a model
+    (``<party>.model.npz``) beside it; ``output`` defaults to ``FLWR_VERTICAL_HOME`` or
+    ``~/flwr-vertical``. If it is a database or a Parquet file, the result is written there, too,
+    and the party's files go to ``output-folder``. Column kinds can be set by keys ``kind.<column> =
+    "continuous" | "binary" | "categorical" | "ordinal" | "count"``, and how a CSV file is written
+    by the keys ``csv.*`` (see `CsvFormat`).
     """
 
     in_memory = False

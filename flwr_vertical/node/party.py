@@ -15,7 +15,7 @@ import pandas as pd
 
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.node.labels import LabelColumn
-from flwr_vertical.node.row_index import own_rows, rows_of, to_aligned
+from flwr_vertical.node.row_index import aligned_name, own_rows, rows_of, to_aligned
 from flwr_vertical.node.steps import Node, NodeServices, Summands, Uses, step
 from flwr_vertical.node.storage import data_digest
 from flwr_vertical.policy.record import Policy, allows, key_of, text_of
@@ -35,6 +35,9 @@ _M = TypeVar("_M", bound=Model)
 
 # The secret order in which a private alignment saw the own rows.
 ORDER = "align.order"
+
+NAMES = "names"
+"""What the table of own samples by the server's names is called, beside the result."""
 
 
 class Party(Node):
@@ -197,7 +200,20 @@ class Party(Node):
         str
             Where it is, for the party's own log.
         """
+        self._save_names()
         return self.services.save_model(model.to_bytes())
+
+    def _save_names(self) -> None:
+        """Write by which names the server calls the own rows, beside the result, as `NAMES`.
+
+        It names a sample whose ID it does not know, of whom it predicts, by the aligned row.
+        """
+        if ORDER not in self.state or "positions" not in self.state or NAMES in self.cache:
+            return
+        self.cache[NAMES] = True
+        held = self.positions >= 0
+        names = [aligned_name(row) for row in self.positions[held].tolist()]
+        self.save_output(pd.DataFrame({"sample": names}, index=self.own_ids[held]), NAMES)
 
     def load_model(self, kind: type[_M], run: str = "") -> _M | None:
         """Read what this party saved of a model in an earlier run.
@@ -221,6 +237,7 @@ class Party(Node):
         ConfigError
             If it is the model of another strategy, or of a newer version.
         """
+        self._save_names()
         data = self.services.load_model(run)
         if data is None:
             return None

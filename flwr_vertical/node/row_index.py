@@ -9,6 +9,11 @@ from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ProtocolError
 
 
+def aligned_name(row: int) -> str:
+    """Return what a sample is called whose ID is not known, by its aligned row."""
+    return f"aligned-{row}"
+
+
 def to_aligned(values: Any, positions: Indices, n_samples: int, fill: Any) -> npt.NDArray[Any]:
     """Scatter values of own rows into the aligned order.
 

@@ -9,6 +9,7 @@ import pandas as pd
 from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete import imputation_accuracy
 from flwr_vertical.node import Party
+from flwr_vertical.node.row_index import aligned_name
 from flwr_vertical.tables import Table
 from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
 
@@ -129,7 +130,7 @@ class ImputingParty(Party):
             return index.astype(own.dtype) if fits else index
         if integer:  # text beside integers would be no index that a later run can align
             return pd.Index(min(0, int(own.min())) - 1 - rows)
-        return pd.Index([f"aligned-{row}" for row in rows])
+        return pd.Index([aligned_name(row) for row in rows])
 
     def missing_cells(self, complete_blocks: bool) -> npt.NDArray[np.bool_]:
         """Which cells are to be imputed, array of shape (n_samples, n_columns)."""

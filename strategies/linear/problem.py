@@ -13,6 +13,7 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError, PartyError
+from flwr_vertical.node.row_index import aligned_name
 from flwr_vertical.server import Total
 from flwr_vertical.tables import checked_ids
 
@@ -192,7 +193,7 @@ def sample_index(
     public or the label's own; else ``aligned-<row>``.
     """
     names: npt.NDArray[np.object_] = np.array(
-        [f"aligned-{row}" for row in range(alignment.n_samples)], dtype=object
+        [aligned_name(row) for row in range(alignment.n_samples)], dtype=object
     )
     if alignment.ids is not None:
         names[:] = np.asarray(alignment.ids, dtype=object)

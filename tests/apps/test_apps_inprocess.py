@@ -299,13 +299,17 @@ def test_label_holder_with_new_rows(home, bank, court):
     bank = bank.fillna(0.0)
     nodes = own_files(home, bank=bank.assign(y=2.0 * bank["u"]), court=court)
     nodes = [node | {"policy.labels": "y", "policy.min-rows": 10} for node in nodes]
-    held = {"label_holder": "bank", "label_column": "y"}
+    held = {"label_holder": "bank", "label_column": "y", "alignment": "private-id"}
     run_app(nodes, strategy="complete-case", run_name="train", **held)
     new = bank.iloc[:2].set_axis(["n1", "n2"]).rename_axis("customer").assign(y=[0.0, np.nan])
     own_files(home, bank=new, court=court.iloc[:2].set_axis(["n1", "n2"]).rename_axis("customer"))
     run_app(nodes, strategy="predict", run_name="later", fitted="train", **held)
     predicted = Result.load(home / "results" / "server" / "later").predictions["prediction"]
-    np.testing.assert_allclose(predicted.loc["n2"], 2.0 * new.loc["n2", "u"], atol=0.1)
+    # The server does not know IDs; each party knows which of its samples is which.
+    names = pd.read_parquet(home / "bank-out" / "later" / "bank.names.parquet")["sample"]
+    assert set(names) == {"aligned-0", "aligned-1"}
+    assert set(predicted.index) == set(names)
+    np.testing.assert_allclose(predicted[names["n2"]], 2.0 * new.loc["n2", "u"], atol=0.1)
 
 
 def test_a_node_compares_held_out_cells_and_tells_nobody(home, pages):

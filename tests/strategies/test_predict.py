@@ -147,6 +147,22 @@ def test_predictions_are_conditional_expectations_but_for_the_grid(fitted):
     assert len(result.predictor.present) == 8
 
 
+@pytest.mark.parametrize("alignment", ["private-id", "kkrt"])
+def test_predictions_have_the_ids_that_parties_know(alignment):
+    rng = np.random.default_rng(4)
+    index = [f"i{k}" for k in rng.permutation(300)]
+    a = pd.DataFrame({"x": rng.normal(size=300), "y": np.nan}, index=index)
+    a.loc[index[:200], "y"] = a["x"] + 0.1 * rng.normal(size=300)
+    b = pd.DataFrame({"z": rng.normal(size=300)}, index=index[::-1])
+    result = simulate(
+        CompleteCase(), {"a": a, "b": b}, alignment=alignment, label_holder="a", label_column="y",
+        policy={"labels": "y"}, min_rows=10, progress=False,
+    )  # fmt: skip
+    found = result.predictions["prediction"]
+    assert set(found.index) == set(index[200:])
+    np.testing.assert_allclose(found, a.loc[found.index, "x"], atol=0.15)
+
+
 def test_later_predictions_are_those_of_the_fit(fitted, tmp_path):
     result, _, (tables, _y, table, _held), _ = fitted
     new = {name: t.loc[t.index.isin(table.index[:100])] for name, t in tables.items()}
