@@ -35,7 +35,7 @@ ATTACKS_IN_WORDS = {
     "atoms of row sets": "combines opened sums to single rows (A+B, A+i, B)",
     "distances": "double centring, also of rows scaled and shifted; differences of one column; the "
     "table in an unknown order",
-    "pads used twice": "subtracts and adds numbers modulo 2^64 that may share a mask",
+    "pads used twice": "subtracts and adds numbers modulo $2^{64}$ that may share a mask",
     "labels": "a party's guesses of labels from all it received beside its own columns, less those "
     "from its columns alone",
 }
