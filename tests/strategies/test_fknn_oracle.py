@@ -97,7 +97,7 @@ def test_party_mean_is_the_paper(n_parties, missing, mode):
 
 @pytest.mark.parametrize(("mode", "n_parties", "missing"), CASES)
 def test_exact_is_knn_imputer_on_the_pooled_table(n_parties, missing, mode):
-    tables = make_tables(n_parties, 2, n=60, missing=missing)
+    tables = make_tables(n_parties, 23, n=60, missing=missing)
     expected = knn_imputer(tables)
     result = run(tables, mode, weighting="exact")
     assert_tables(result, tables, by_party(expected, tables), TOLERANCE[mode])
