@@ -69,7 +69,7 @@ class Study(ABC):
 
     def chosen(self) -> list[Job]:
         """Return the replications that the options choose."""
-        return self.preset.chosen(self.options)
+        return self.jobs()
 
     @abstractmethod
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
