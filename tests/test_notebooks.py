@@ -92,4 +92,7 @@ def test_a_federation_from_a_notebook_runs_and_leaves_nothing(capsys):
     finally:
         run(last, NODES, names)
     assert not names["folder"].exists()
-    assert "hospital keeps ['hospital.html', 'hospital.model.npz']" in capsys.readouterr().out
+    assert (
+        "hospital keeps ['hospital.html', 'hospital.model.npz', 'hospital.names.parquet']"
+        in capsys.readouterr().out
+    )
