@@ -55,6 +55,8 @@ class ScratchFile:
 
     def array(self, at: int, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """Return what was written from a byte on as an array."""
+        if 0 in shape:  # nothing can be mapped
+            return np.empty(shape, dtype)
         return np.memmap(self._file, dtype, "r", at, shape).view(np.ndarray)
 
 

@@ -4,6 +4,7 @@ The first part comes with `send_masked`, and with it how many rows there are; th
 for one by one. All are under one key stream, whose tag is that of the whole content.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -29,7 +30,7 @@ SENDING = Protocol(
 """How a party hands over its columns; more rows follow where there are very many."""
 
 
-class SentRows(StepGroup):
+class SentRows(StepGroup, ABC):
     """The party half: gives the rows of its encoded columns in parts."""
 
     @step
@@ -51,13 +52,13 @@ class SentRows(StepGroup):
         more = {"n_rows": n_rows} if start == 0 and stop < n_rows else {}
         return {"masked": masks.mask(encoded.blocks(start, stop), start), **more}
 
+    @abstractmethod
     def _encoded(self, limbs: int) -> tuple[EncodedColumns, bytes]:
         """Return the encoded columns, and their tag."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _masks(self, limbs: int) -> KeyStream:
         """Return the key stream of the columns."""
-        raise NotImplementedError
 
 
 def ask_for_rows(

@@ -4,13 +4,13 @@ A million samples with 50 columns of 16 bins are 6.4 GB. The file has no name: i
 run ends, however it ends. What is in it is uniform without the group seed, which the server lacks.
 """
 
-import tempfile
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from flwr_vertical.arrays import Flags
+from flwr_vertical.scratch import HOLD_BYTES, ScratchFile
 from flwr_vertical.server import Federation
 from strategies.trees.binning import SlotLayout
 from strategies.trees.monotone import Directions, of_slots
@@ -101,27 +101,23 @@ class Slots:
 SEND_BYTES = 1 << 26
 """Of a party's rows in one message, at most (but one row at least)."""
 
-HOLD_BYTES = 1 << 30
-"""Of the rows of all parties that the server keeps in memory; more are on its disk."""
-
 
 class OnDisk:
     """A matrix in a file without a name, in the system's folder for temporary files."""
 
     def __init__(self, width: int) -> None:
-        self._width = width
-        # Open as long as this object lives.
-        self._file = tempfile.TemporaryFile(prefix="flwr-vertical-trees-")  # noqa: SIM115
+        self._width, self._n_rows = width, 0
+        self._file = ScratchFile("the masked rows of a party")
 
     def append(self, rows: Ring) -> None:
         """Write rows behind those that there are."""
-        np.ascontiguousarray(rows, dtype=np.uint64).tofile(self._file)
+        self._file.write(8 * self._n_rows * self._width, np.asarray(rows, dtype=np.uint64))
+        self._n_rows += len(rows)
 
     def rows(self, start: int, stop: int) -> Ring:
         """Read rows."""
-        self._file.seek(8 * start * self._width)
-        found = np.fromfile(self._file, np.uint64, (stop - start) * self._width)
-        return found.reshape(stop - start, self._width)
+        shape = stop - start, self._width
+        return self._file.array(8 * start * self._width, np.uint64, shape)
 
 
 def fetch(federation: Federation, slots: Slots, arguments: dict[str, dict[str, Any]]) -> None:
@@ -132,7 +128,7 @@ def fetch(federation: Federation, slots: Slots, arguments: dict[str, dict[str, A
     """
     n_rows = len(federation.labels)
     size = max(1, SEND_BYTES // (8 * max(1, *slots.widths)))
-    on_disk = 8 * n_rows * sum(slots.widths) > HOLD_BYTES
+    on_disk = 8 * n_rows * sum(own.n_sent for own in slots.layouts.values()) > HOLD_BYTES
     parts: dict[str, list[Ring]] = {name: [] for name in slots.names}
     files = {name: OnDisk(own.n_sent) for name, own in slots.layouts.items() if on_disk}
     whole = True

@@ -131,3 +131,7 @@ def test_a_run_on_tables_on_disk_has_the_same_bits(tmp_path, frame, request):
     pd.testing.assert_frame_equal(coefficients(), expected, check_exact=True)
     assert files.count("the numbers of a large table") == 2
     assert files.count("a matrix of numbers") > 4  # all rows, those in order, complete, labelled
+
+
+def test_an_array_without_cells_needs_no_file():
+    assert scratch.ScratchFile("nothing").array(0, np.uint64, (5, 0)).shape == (5, 0)
