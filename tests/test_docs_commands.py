@@ -95,6 +95,8 @@ def check(words, folder):
             check_run_config(options.run_config)
         if options.command in STARTS_NOTHING:
             assert main.main(rest) in (0, 1, 2)
+        if options.command == "supernode":
+            check(["flower-supernode", *options.options], folder)
     elif program == "flwr":
         read_by_click(get_command(flwr_app), rest)
     elif program == "ray":
