@@ -7,7 +7,6 @@ imported these, and nothing else, waits on a pipe and copies itself. It has no t
 connection, so a copy is clean. It has not imported this package either: an app brings its own.
 """
 
-import importlib
 import json
 import os
 import signal
@@ -15,6 +14,14 @@ import sys
 from dataclasses import asdict
 from typing import IO, Any
 
+import cryptography.x509
+import grpc
+import httpcore
+import numpy as np
+import pandas as pd
+import scipy.linalg
+import scipy.sparse
+import scipy.special
 from flwr.supercore.cli.flower_superexec import flower_superexec
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
@@ -22,16 +29,12 @@ from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
 from flwr.supercore.tls import validate_and_resolve_root_certificates
 from flwr.supernode.runtime.run_clientapp import run_clientapp
 
-NEEDED = (
-    "cryptography.x509", "grpc", "httpcore", "numpy", "pandas", "scipy.linalg", "scipy.sparse",
-    "scipy.special",
-)  # fmt: skip
+NEEDED = (cryptography.x509, grpc, httpcore, pd, scipy.linalg, scipy.sparse, scipy.special)
+"""What ClientApps would import."""
 
 
 def serve(requests: IO[str]) -> None:
     """Copy this process for each request, until nobody can ask any more."""
-    for name in NEEDED:
-        importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for copies
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pipe's end is the end
     for line in requests:
@@ -44,7 +47,7 @@ def serve(requests: IO[str]) -> None:
 
 def run(spec: dict[str, Any]) -> None:
     """Run a ClientApp, as `flwr-clientapp` does; it ends the process."""
-    importlib.import_module("numpy").random.seed()  # copies would draw the same
+    np.random.seed()  # noqa: NPY002 (copies would draw the same)
     certificates = validate_and_resolve_root_certificates(
         spec["root_certificates_path"], spec["insecure"]
     )
