@@ -7,6 +7,7 @@ imported these, and nothing else, waits on a pipe and copies itself. It has no t
 connection, so a copy is clean. It has not imported this package either: an app brings its own.
 """
 
+import gc
 import json
 import os
 import signal
@@ -63,6 +64,7 @@ def run(spec: dict[str, Any]) -> None:
 
 def main() -> None:
     """Start the process that is copied, then be Flower's SuperExec."""
+    gc.freeze()  # copies need not look through what was imported
     read, write = os.pipe()
     if os.fork() == 0:
         os.close(write)
