@@ -212,11 +212,6 @@ def small():
     return party_tables(data(200, [2, 1, 3], [0.3, 0.4, 0.2], 3, mean=0.5)[0])
 
 
-def test_a_node_that_has_not_agreed_refuses(small):
-    with pytest.raises(PartyError, match="'sums' to 'exchanges' of the node config"):
-        recorded(*small, configs={"p1": {"exchanges": ""}})
-
-
 @pytest.mark.parametrize("step", ["prepare", "gradient", "finish", "sketch_rows"])
 def test_no_step_of_the_iterations_answers_without_agreement(step):
     party = object.__new__(VFEMIterations.party)
