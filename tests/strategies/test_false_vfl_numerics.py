@@ -242,7 +242,6 @@ def test_bounded_keeps_to_its_bounds_and_is_undone():
     )
 
 
-F64 = torch.float64
 BOUNDS = (-2.0, 1.5)
 
 
