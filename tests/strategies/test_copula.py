@@ -364,12 +364,6 @@ def test_a_level_that_one_sample_holds_is_warned_of(caplog):
     assert "single sample holds is told with a chance of 0.02;" in str(merged.privacy)
 
 
-def test_runs_on_ray(ray_in_process, small):
-    result = run(VCDS(1.0), *small, engine="ray", n_actors=2)
-    assert result.tables["court"].dtypes.equals(small[0]["court"].dtypes)
-    assert result.settings["engine"] == "ray"
-
-
 def test_a_broken_run_goes_on_and_perturbs_nothing_twice(tmp_path, monkeypatch):
     """With noise of the operating system: what was released before the break stays as it was."""
     monkeypatch.setitem(METHODS, "vcds", (lambda: VCDS(1.0, min_joint=10), data))

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from ledgered import Nodes
 from scipy import stats
-from tree_runs import SMALL, N, fit, make_labels, make_tables, resumed, splits_of
+from tree_runs import SMALL, N, fit, make_labels, make_tables
 
 from flwr_vertical import Table, simulate
 from flwr_vertical.crypto.sealed_box import seal
@@ -434,20 +434,6 @@ def test_factors_are_the_same_wherever_they_are_made():
     span = np.log2(factors.left.astype(float))
     assert 5.0 < np.ptp(span[0]) <= 6.0
     assert np.log2(limits[1, :, None] * factors.left).max() <= 61.0
-
-
-@pytest.mark.parametrize("at", [5, 8, 15])
-def test_killed_within_any_tree_and_resumed_it_gives_the_same(at, small_run, data, tmp_path):
-    before, folder = small_run[0], tmp_path / "run"
-    result = resumed(VerticalGBDT(**FEW), data, at, folder)
-    assert result.history == before.history
-    for name in ("party", "left", "right", "value", "missing_left"):
-        np.testing.assert_array_equal(
-            getattr(result.predictor, name), getattr(before.predictor, name)
-        )
-    for tree in range(FEW["n_trees"]):
-        assert splits_of(result, tree) == splits_of(before, tree)
-    assert not folder.exists() or not list(folder.rglob("*"))
 
 
 @pytest.mark.parametrize(
