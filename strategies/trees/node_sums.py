@@ -17,7 +17,7 @@ Ring = npt.NDArray[np.unsignedinteger]
 Indices = npt.NDArray[np.signedinteger]
 Blocks = Callable[[int, int], Ring]
 
-BLOCK_BYTES = 1 << 26
+BLOCK_BYTES = 1 << 24
 """Of a matrix that is made anew for each use, at a time."""
 
 
