@@ -41,7 +41,7 @@ from strategies.explore.columns import Variables
 from strategies.explore.labels import by_bin, by_variable
 from strategies.explore.party import MEASURES, ExploreParty
 from strategies.linear.moment_party import RECOGNISED
-from strategies.normal.completion import pairs_apart
+from strategies.normal.completion import notes_apart
 
 _TWO_LIMBS = 4e8
 """Rows times squared columns up to which products are exact to rounding: a second or two."""
@@ -110,7 +110,8 @@ class Explore(Strategy):
         ),
         (
             "server",
-            "variables with a level too rare to be told of; parties that share too few rows",
+            "variables with a level too rare to be told of, at all or with another party's; "
+            "parties that share too few rows",
         ),
         TOLD_BINS,
         *RECOGNISED,
@@ -217,7 +218,6 @@ class Explore(Strategy):
             result.figures["What variables tell of the labels"] = figure
 
     def _report(self, result: Result, pooled: Pooled, found: pd.DataFrame, held: Flags) -> None:
-        names = [part.party for part in pooled.parts]
         result.metrics["n_samples"] = float(len(held))
         result.metrics["held_by_all"] = float(held.all(axis=1).mean())
         across = (found["measure"] == "correlation") & (found["party"] != found["other_party"])
@@ -228,11 +228,10 @@ class Explore(Strategy):
             part.party: {"rows_held": float(rows), "variables": float(len(part.variables.names))}
             for part, rows in zip(pooled.parts, held.sum(axis=0), strict=True)
         }
-        if apart := pairs_apart(names, pooled.moments.apart):
-            result.notes.append(
-                f"{', '.join(apart)} share too few rows: nothing is told of how their variables go "
-                "together"
-            )
+        widths = {part.party: part.sums.shape[1] for part in pooled.parts}
+        result.notes += notes_apart(
+            widths, pooled.moments.apart, "nothing is told of how these go together"
+        )
         if n_left_out := pooled.moments.n_left_out:
             result.notes.append(
                 f"{n_left_out:,} rows took no part in the sums, as they could have been told from "
@@ -246,11 +245,11 @@ class Explore(Strategy):
                 "others, which the same parties hold, too few have a label, or have none"
             )
         for k, part in enumerate(pooled.parts):
-            made, told = part.variables, pooled.values_told(k, "value")
+            made, told = part.variables, pooled.values_told(k, "value", k)
             hidden = [
                 name
                 for i, name in enumerate(made.names)
-                if not (len(pooled.levels(k, i)) if made.n_levels[i] > 2 else told[i])
+                if not (len(pooled.levels(k, i, k)) if made.n_levels[i] > 2 else told[i])
             ]
             few = [name for name, filled in zip(made.names, made.filled, strict=True) if filled]
             for names_of, what in (

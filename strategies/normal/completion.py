@@ -9,6 +9,7 @@ the recipient's alone.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Annotated, Any, TypeAlias, TypedDict, Unpack
 
 import numpy as np
@@ -90,7 +91,7 @@ class CompletionSteps(StepGroup):
             raise ProtocolError(
                 f"party {self.name!r}: it holds other rows than the server's patterns say"
             )
-        self.count(names, widths, who, pattern)
+        self.count(names, widths, who, pattern, arguments)
         answer: dict[str, Ring] = {}
         for name, width, tag in zip(names, widths, tags, strict=True):
             if name == self.name:
@@ -114,10 +115,18 @@ class CompletionSteps(StepGroup):
             answer[name] = whole.view(np.uint64)
         return Summands(answer, modular=tuple(answer))
 
-    def count(self, names: Names, widths: Widths, who: Flags, pattern: Indices) -> None:
+    def count(
+        self,
+        names: Names,
+        widths: Widths,
+        who: Flags,
+        pattern: Indices,
+        coefficients: Mapping[str, Any],
+    ) -> None:
         """Count what else than numbers for parties may follow from terms; nothing by default.
 
-        Shapes: who (n_samples, n_parties): who holds each row that takes part.
+        Shapes: who (n_samples, n_parties): who holds each row that takes part; coefficients: of
+        ``for:<name>``.
         """
 
     def means(self, pattern: Indices, total: Ring, offset: Array, unit: Array) -> Array:
@@ -261,9 +270,26 @@ def slices_of(widths: Mapping[str, int]) -> list[slice]:
     return [slice(end - w, end) for end, w in zip(ends, widths.values(), strict=True)]
 
 
-def pairs_apart(names: list[str], apart: Flags) -> list[str]:
-    """Name pairs of parties that share too few rows, as a note says them."""
-    return [f"{names[a]} and {names[b]}" for a, b in np.argwhere(np.triu(apart, 1)).tolist()]
+def notes_apart(widths: Mapping[str, int], apart: Flags, what: str) -> list[str]:
+    """Say of which parties' columns nothing is known together, and `what` follows.
+
+    Shapes: apart (n_columns, n_parties).
+    """
+    pairs, rare = [], []
+    parts = [apart[own] for own in slices_of(widths)]
+    for (a, name), (b, other) in permutations(enumerate(widths), 2):
+        n_apart, n_own = int(parts[a][:, b].sum()), widths[name]
+        if n_own and n_apart == n_own and parts[b][:, a].all():
+            pairs += [f"{name} and {other}"] if a < b else []
+        elif n_apart:
+            rare.append(f"{n_apart} of {n_own} column(s) of {name} with those of {other}")
+    found = [f"{', '.join(pairs)} share too few rows: {what}"] if pairs else []
+    if rare:
+        found.append(
+            f"{', '.join(rare)}: a value is too rare in the rows that both parties hold, or in "
+            f"those that one of them lacks: {what}"
+        )
+    return found
 
 
 _Parts: TypeAlias = dict[tuple[int, int], Conditionals]
