@@ -41,7 +41,7 @@ from strategies.explore.columns import Variables
 from strategies.explore.labels import by_bin, by_variable
 from strategies.explore.party import MEASURES, ExploreParty
 from strategies.linear.moment_party import RECOGNISED
-from strategies.normal.completion import notes_apart
+from strategies.normal.completion import pairs_apart
 
 _TWO_LIMBS = 4e8
 """Rows times squared columns up to which products are exact to rounding: a second or two."""
@@ -229,9 +229,12 @@ class Explore(Strategy):
             for part, rows in zip(pooled.parts, held.sum(axis=0), strict=True)
         }
         widths = {part.party: part.sums.shape[1] for part in pooled.parts}
-        result.notes += notes_apart(
-            widths, pooled.moments.apart, "nothing is told of how these go together"
-        )
+        apart = pairs_apart(widths, pooled.moments.apart)
+        if apart:
+            result.notes.append(
+                f"{', '.join(apart)} share too few rows: nothing is told of how their variables go "
+                "together"
+            )
         if n_left_out := pooled.moments.n_left_out:
             result.notes.append(
                 f"{n_left_out:,} rows took no part in the sums, as they could have been told from "
@@ -245,20 +248,30 @@ class Explore(Strategy):
                 "others, which the same parties hold, too few have a label, or have none"
             )
         for k, part in enumerate(pooled.parts):
-            made, told = part.variables, pooled.values_told(k, "value", k)
-            hidden = [
-                name
-                for i, name in enumerate(made.names)
-                if not (len(pooled.levels(k, i, k)) if made.n_levels[i] > 2 else told[i])
-            ]
+            made = part.variables
+
+            def hidden(b: int, k: int = k, made: Variables = made) -> list[str]:
+                """Name variables of which nothing is told with those of a party."""
+                told, levels = pooled.values_told(k, "value", b), made.n_levels
+                return [
+                    name
+                    for i, name in enumerate(made.names)
+                    if not (len(pooled.levels(k, i, b)) if levels[i] > 2 else told[i])
+                ]
+
+            never, rare = hidden(k), "a value is too rare"
             few = [name for name, filled in zip(made.names, made.filled, strict=True) if filled]
-            for names_of, what in (
-                (hidden, "nothing is told of {}: a value is too rare, or there is only one"),
-                (
-                    few,
-                    "missing cells of {} are not told of, and count as the mean or commonest level",
-                ),
-            ):
+            said = [
+                (never, f"nothing is told of {{}}: {rare}, or there is only one"),
+                (few, "missing cells of {} are not told of, and count as the mean or commonest "
+                 "level"),
+            ]  # fmt: skip
+            for b, other in enumerate(widths):
+                if not {f"{part.party} and {other}", f"{other} and {part.party}"} & set(apart):
+                    also = [name for name in hidden(b) if name not in never]
+                    where = f"in the rows that {other} holds, too, or in the others"
+                    said.append((also, f"with {other} nothing is told of {{}}: {rare} {where}"))
+            for names_of, what in said:
                 if names_of:
                     shown = ", ".join(names_of[:10]) + ", ..." * (len(names_of) > 10)
                     result.notes.append(f"{part.party}: {what.format(shown)}")

@@ -9,7 +9,7 @@ the recipient's alone.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, permutations
 from typing import Annotated, Any, TypeAlias, TypedDict, Unpack
 
 import numpy as np
@@ -270,20 +270,29 @@ def slices_of(widths: Mapping[str, int]) -> list[slice]:
     return [slice(end - w, end) for end, w in zip(ends, widths.values(), strict=True)]
 
 
-def notes_apart(widths: Mapping[str, int], apart: Flags, what: str) -> list[str]:
-    """Say of which parties' columns nothing is known together, and `what` follows.
+def pairs_apart(widths: Mapping[str, int], apart: Flags) -> list[str]:
+    """Name pairs of parties of whose columns nothing is known together.
 
-    Shapes: apart (n_columns, n_parties).
+    Shapes: apart (n_columns, n_parties): `PairMoments.apart`.
     """
-    pairs, rare = [], []
     parts = [apart[own] for own in slices_of(widths)]
-    for (a, name), (b, other) in permutations(enumerate(widths), 2):
-        n_apart, n_own = int(parts[a][:, b].sum()), widths[name]
-        if n_own and n_apart == n_own and parts[b][:, a].all():
-            pairs += [f"{name} and {other}"] if a < b else []
-        elif n_apart:
-            rare.append(f"{n_apart} of {n_own} column(s) of {name} with those of {other}")
+    return [
+        f"{a} and {b}"
+        for (i, a), (j, b) in combinations(enumerate(widths), 2)
+        if len(parts[i]) and parts[i][:, j].all() and parts[j][:, i].all()
+    ]
+
+
+def notes_apart(widths: Mapping[str, int], apart: Flags, what: str) -> list[str]:
+    """Say which columns are not known together, and `what` follows; arguments as above."""
+    pairs = pairs_apart(widths, apart)
     found = [f"{', '.join(pairs)} share too few rows: {what}"] if pairs else []
+    parts = [apart[own].sum(axis=0) for own in slices_of(widths)]
+    rare = [
+        f"{parts[i][j]} of {widths[a]} column(s) of {a} with those of {b}"
+        for (i, a), (j, b) in permutations(enumerate(widths), 2)
+        if parts[i][j] and not {f"{a} and {b}", f"{b} and {a}"} & set(pairs)
+    ]
     if rare:
         found.append(
             f"{', '.join(rare)}: a value is too rare in the rows that both parties hold, or in "
