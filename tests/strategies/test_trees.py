@@ -11,7 +11,7 @@ from ledgered import Nodes
 from scipy import stats
 from tree_runs import SMALL, N, fit, make_labels, make_tables
 
-from flwr_vertical import Table, simulate
+from flwr_vertical import Table, scratch, simulate
 from flwr_vertical.crypto.sealed_box import seal
 from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
 from flwr_vertical.protocol.codec import decode
@@ -321,13 +321,13 @@ def test_the_arbiter_refuses_parties_that_were_told_different_things(monkeypatch
 
 def test_rows_in_blocks_and_on_disk_make_the_same_trees(data, hidden, monkeypatch):
     monkeypatch.setattr(masked_store, "SEND_BYTES", 1 << 15)
-    monkeypatch.setattr(masked_store, "HOLD_BYTES", 1)
+    monkeypatch.setattr(scratch, "HOLD_BYTES", 1)
     monkeypatch.setattr(secret_shares, "_HOLD_BYTES", 1)  # helpers make key streams anew
     monkeypatch.setattr(node_sums, "BLOCK_BYTES", 1 << 14)
     kept = []
-    append = masked_store.OnDisk.append
-    keep = lambda self, rows: (kept.append(rows), append(self, rows))  # noqa: E731
-    monkeypatch.setattr(masked_store.OnDisk, "append", keep)
+    write = scratch.ScratchFile.write
+    keep = lambda self, at, rows: (kept.append(rows), write(self, at, rows))  # noqa: E731
+    monkeypatch.setattr(scratch.ScratchFile, "write", keep)
     result = fit(*data)
     width = max(rows.shape[1] for rows in kept)
     assert sum(len(rows) for rows in kept) == 4 * N  # anew after levels were sorted

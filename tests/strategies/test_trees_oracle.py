@@ -105,6 +105,14 @@ def test_predictions_of_new_rows_and_of_parties_that_left():
     one = result.predict({**tables, "court": tables["court"].iloc[-40:]}, progress=False)
     np.testing.assert_array_equal(alone.predictions[:-40], one.predictions[:-40])
     np.testing.assert_array_equal(again.predictions[-40:], one.predictions[-40:])
+
+    found, lacks = (
+        result.predict({"bank": tables["bank"].replace({"b9": {"v": level}})}, progress=False)
+        for level in ("elsewhere", None)
+    )
+    (said,) = set(found.notes) - set(lacks.notes)
+    assert said.startswith(f"party 'bank': {(tables['bank']['b9'] == 'v').sum()} rows have a level")
+    np.testing.assert_array_equal(found.predictions, lacks.predictions)
     assert "court" in alone.notes[0]
 
 
