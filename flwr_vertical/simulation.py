@@ -197,12 +197,12 @@ def simulate(
     beside: dict[str, Any] = {name: own for name, own in given if own is not None}
     run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
     earlier = fitted_tables(fitted, kinds or {})
-    whole = tables = tables_of(parties, kinds or {}, earlier)
+    # New rows are taken as those of the fit were, and may be few.
+    new_rows = fitted is not None or strategy.earlier is not None
+    whole = tables = tables_of(parties, kinds or {}, earlier, new_rows)
     if not strategy.party.takes_dates:
         for name, table in tables.items():
             refuse_dates(table.kinds, name)
-    # New rows are taken as those of the fit were, and may be few.
-    new_rows = fitted is not None or strategy.earlier is not None
     notes = [] if new_rows else warn_of(tables, kinds or {}, run.normalise_ids)
     if hold_out:
         tables = {
