@@ -252,6 +252,14 @@ def test_labels_and_parties_are_checked(data):
         simulate(PLAIN, tables, labels, aggregation="ckks", progress=False)
 
 
+def test_a_column_that_tells_the_labels_has_one_bin(data, fitted):
+    tables, labels, truth = data
+    told = tables | {"bank": tables["bank"].assign(repaid=1.0 - truth)}
+    notes = simulate(PLAIN, told, labels, progress=False).notes
+    assert any("['bank.repaid'] have one bin" in note for note in notes)
+    assert not any("one bin" in note for note in fitted.notes)
+
+
 def test_few_rows_are_refused(data):
     tables, labels, _ = data
     few = labels.where(np.arange(N) < 260)
