@@ -181,8 +181,10 @@ def simulate(
             f"label_holder={label_holder!r} must be one of the parties {list(parties)}, and goes "
             "without labels and beside_single_parties: the run takes its label_column"
         )
-    if label_column and not label_holder:
-        raise ConfigError(f"label_column={label_column!r} needs label_holder, its party")
+    if bool(label_column) != bool(label_holder):
+        raise ConfigError(
+            f"label_holder={label_holder!r} and label_column={label_column!r}: state both or none"
+        )
     if isinstance(fitted, Result):
         strategy = strategy.building_on(fitted)
     here = "plain" if policy is None else strategy.default_alignment
