@@ -18,7 +18,6 @@ those that it committed to; all parties were asked the same.
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Unpack
 
@@ -279,9 +278,12 @@ class PrivateProductSteps(SentRows):
         withheld: Flags,
         seed: bytes,
         asked: bytes,
-        apart: Sequence[str] = (),
+        apart: Flags | None = None,
     ) -> None:
-        """Make what is withheld random, and all of it unless every party was asked the same."""
+        """Make what is withheld random, and all of it unless every party was asked the same.
+
+        Shapes: apart (n_parties, n_own): own columns of which nothing is told with a party's.
+        """
         here = layout.slices[self.name]
         secret = self.party.secret_bytes("withheld products")
         hidden = stream(secret, "withheld", total.shape)
@@ -289,9 +291,11 @@ class PrivateProductSteps(SentRows):
             mine = np.arange(here.start, here.stop)[columns]
             total[g][:, mine] = hidden[g][:, mine]
             total[g][:, :, mine] = hidden[g][:, :, mine]
-        for there in (layout.slices[name] for name in apart):
-            total[..., here, there] = hidden[..., here, there]
-            total[..., there, here] = hidden[..., there, here]
+        apart = np.zeros((len(layout.slices), 0), dtype=bool) if apart is None else apart
+        for columns, there in zip(apart, layout.slices.values(), strict=True):
+            mine = here.start + np.flatnonzero(columns)
+            total[..., mine, there] = hidden[..., mine, there]
+            total[..., there, mine] = hidden[..., there, mine]
         # These cancel in the sum over the parties if all of them were asked the same.
         names = list(layout.widths)
         place = names.index(self.name)

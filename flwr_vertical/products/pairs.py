@@ -26,7 +26,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from flwr_vertical.arrays import Array, Flags, Integers
+from flwr_vertical.arrays import Array, Flags, Indices, Integers
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node import Summands, step
 from flwr_vertical.policy.defaults import min_rows
@@ -77,8 +77,8 @@ class PairProductSteps(PrivateProductSteps):
         (n_parties, n_parties): products of which parties are wanted; returns, summed,
         ``corrections`` (1, limbs, n_columns, n_columns), uint64; publicly the ``sums`` (1, n_own)
         and ``products`` (1, n_own, n_own) of the own columns over the own rows, which of them are
-        ``withheld`` (1, n_own), their ``scale``, and ``apart`` (n_parties,): parties with which
-        too few rows are shared.
+        ``withheld`` (1, n_own), their ``scale``, and ``apart`` (n_parties, n_own): those of which
+        nothing is told with a party's columns.
         """
         seed = self.other(GroupKeySteps).seed
         encoded, tag = self._encoded(limbs)
@@ -90,7 +90,7 @@ class PairProductSteps(PrivateProductSteps):
             )
         others = np.asarray(together)[place] | np.asarray(together)[:, place]
         widths_of = dict(zip(names, widths, strict=True))
-        withheld, apart = self._told.admit_pairs(encoded.held, widths_of, taken, held, others)
+        withheld, _, apart = self._told.admit_pairs(encoded.held, widths_of, taken, held, others)
         layout = Layout(widths_of, limbs)
         streams = {
             name: KeyStream(seed, self._label(name), (len(taken), limbs * width), tag)
@@ -103,8 +103,7 @@ class PairProductSteps(PrivateProductSteps):
             total += corrections(self.name, own, masks, layout, groups, place == 0)
         asked = repr((limbs, names, widths, tags)).encode()
         asked += b"".join(np.asarray(flags).tobytes() for flags in (taken, held, together))
-        left_out = [name for name, few in zip(names, apart, strict=True) if few]
-        self._blind(total, layout, withheld, seed, asked, left_out)
+        self._blind(total, layout, withheld, seed, asked, apart)
         public = {
             **own_moments(encoded.held, group, withheld),
             "withheld": withheld,
@@ -123,10 +122,12 @@ class PairMoments:
     products: Array
     n_rows: Integers  # (n_parties, n_parties): rows that two share; on the diagonal, of each
     withheld: Flags  # (n_columns,): columns of which nothing is told
-    apart: Flags  # (n_parties, n_parties): parties whose products are not known
+    # (n_columns, n_parties): columns whose products with those of a party are not known
+    apart: Flags
     n_left_out: int  # Rows that take no part: what sets differ by would be few
-    # All that was summed, also what a strategy's own step added
+    # All that was summed, and told by each party, also what a strategy's own step added
     summed: dict[str, Any] = field(default_factory=dict)
+    told: dict[str, dict[str, Any]] = field(default_factory=dict)
     beside: Flags = field(default_factory=lambda: np.zeros(0, dtype=bool))  # See `rows_beside`
 
 
@@ -196,20 +197,28 @@ class PairProducts(PrivateProducts):
             "pairs", lambda: self._open(total, group, 1, layout, bits, {}, {}, np.zeros(0))
         )
         opened = Moments(**found)
-        said = np.stack([np.asarray(total.public[name]["apart"], dtype=bool) for name in names])
-        apart = said | said.T | ~(together | alone)
-        products = opened.products[0]
-        for (a, b), unknown in np.ndenumerate(apart):
-            if unknown:
-                products[layout.slices[names[a]], layout.slices[names[b]]] = 0.0
+        said = [np.asarray(total.public[name]["apart"], dtype=bool).T for name in names]
+        party = np.repeat(np.arange(len(names)), widths)
+        apart = np.concatenate(said) | ~(together | alone)[party]
+        products = np.where(unknown_products(party, apart), 0.0, opened.products[0])
         return PairMoments(
             opened.sums[0], products, counts, opened.withheld[0], apart, int((~taken).sum()),
-            total.values, rows,
+            total.values, dict(total.public), rows,
         )  # fmt: skip
 
     def _fewest(self, name: str, n_columns: int) -> int:
         from_policy = self._minima.get(name)
         return min_rows(n_columns, 0) if from_policy is None else from_policy
+
+
+def unknown_products(party: Indices, apart: Flags) -> Flags:
+    """Tell which products of two columns are not known, as one is apart from the other's party.
+
+    Shapes: party (n_columns,): whose each column is; apart (n_columns, n_parties); returns
+    (n_columns, n_columns).
+    """
+    found = apart[:, party]
+    return np.asarray(found | found.T)
 
 
 def plan_pairs(held: Flags, own: Integers, both: Integers) -> tuple[Flags, Flags]:

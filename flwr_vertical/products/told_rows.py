@@ -116,18 +116,21 @@ class ToldRows:
 
     def admit_pairs(
         self, held: HeldColumns, widths: Mapping[str, int], taken: Flags, who: Flags, wanted: Flags
-    ) -> tuple[Flags, Flags]:
+    ) -> tuple[Flags, Flags, Flags]:
         """Decide on sums over the own rows, and over those that each other party holds, too.
 
         A column of another party may be constant, or a copy of an own one. So rows that the party
         shares with one other and not with a second, or with no other, are none or enough as well.
         What becomes of products may reach the other party, rounded to their errors: for it they
         are as many vectors that it knows, so there are ten rows for each, and levels are rarer.
+        A column with a level that is too rare in the rows shared with a party, or in the others, is
+        told of over the own rows, and not with that party's columns.
 
         Shapes: widths: by party, its number of columns; taken (n_samples,): rows that take part;
         who (n_samples, n_parties): which parties hold each row; wanted (n_parties,): with whose
         columns; returns (1, n_columns): as of `admit`; returns (n_parties,): parties with which
-        nothing is told of, since they are not wanted or share too few rows.
+        nothing is told of, since they are not wanted or share too few rows; returns (n_parties,
+        n_columns): columns of which nothing is told with a party's; all of these parties.
         """
         names, n_columns = list(widths), held.values.shape[1]
         self._at_least = max(self._at_least, held.at_least)
@@ -145,12 +148,14 @@ class ToldRows:
             max(self.fewest(n_columns + width), *(10 * n for n in (n_columns, width)))
             for width in widths.values()
         ]
-        apart: Flags = ~np.asarray(wanted, dtype=bool) | (shared.sum(axis=0) < needed)
-        apart[place] = False
+        far = ~np.asarray(wanted, dtype=bool) | (shared.sum(axis=0) < needed)
+        far[place] = False
+        apart: Flags = np.repeat(far[:, None], n_columns, axis=1)
         if own.sum() < self.fewest(sum(widths.values())):
             self._party.privacy_ledger.note_nothing("rows")
-            return np.ones((1, n_columns), dtype=bool), np.arange(len(names)) != place
-        others = [k for k in np.flatnonzero(~apart).tolist() if k != place]
+            far = np.arange(len(names)) != place
+            return np.ones((1, n_columns), dtype=bool), far, np.tile(far[:, None], n_columns)
+        others = [k for k in np.flatnonzero(~far).tolist() if k != place]
         for first, second in itertools.permutations(others, 2):
             lone = int((shared[:, first] & ~shared[:, second]).sum())
             if 0 < lone < self.fewest(n_columns):
@@ -172,8 +177,8 @@ class ToldRows:
                 held, group, int(group.max()) + 1, None, b"", False, widths[names[k]],
                 scope=f"with {names[k]}", bits=bits,
             )  # fmt: skip
-            withheld = withheld | found.any(axis=0)
-        return withheld, apart
+            apart[k] = found.any(axis=0)
+        return withheld, far, apart
 
     def own_part(self, held: HeldColumns) -> HeldColumns:
         """Return the columns over rows that the party has: all, unless others complete some."""

@@ -57,7 +57,7 @@ class Pooled:
     def _joint_model(self) -> JointModel:
         x, n, k = np.nan_to_num(self.x), len(self.x[0]), len(self.slices)
         counts = self.held.T.astype(np.int64) @ self.held.astype(np.int64)
-        none = np.zeros(n, dtype=bool), np.zeros((k, k), dtype=bool)
+        none = np.zeros(n, dtype=bool), np.zeros((n, k), dtype=bool)
         return fit_model(PairMoments(x.sum(axis=0), x.T @ x, counts, *none, 0), self.slices)
 
     def complete(self, x: Array, held: Flags) -> Array:

@@ -71,23 +71,24 @@ class Pooled:
         """Return sums of products of columns of two parties, by their own numbers."""
         return self.moments.products[np.ix_(self._where(a, columns), self._where(b, others))]
 
-    def told(self, a: int, columns: Indices) -> Flags:
-        """Return which columns there are and are not withheld."""
-        found: Flags = (columns >= 0) & ~self.moments.withheld[self._where(a, columns)]
-        return found
+    def told(self, a: int, columns: Indices, b: int) -> Flags:
+        """Return which columns of `a` there are and are told of with those of `b`."""
+        here = self._where(a, columns)
+        hidden = self.moments.withheld[here] | self.moments.apart[here, b]
+        return np.asarray((columns >= 0) & ~hidden)
 
-    def values_told(self, a: int, role: str) -> Flags:
+    def values_told(self, a: int, role: str, b: int) -> Flags:
         """Return of which variables a column is told of, and in which rows it is observed."""
-        observed = self.parts[a].columns("observed")
-        return self.told(a, self.parts[a].columns(role)) & ((observed < 0) | self.told(a, observed))
+        column, observed = (self.parts[a].columns(name) for name in (role, "observed"))
+        return self.told(a, column, b) & ((observed < 0) | self.told(a, observed, b))
 
-    def levels(self, a: int, i: int) -> Indices:
+    def levels(self, a: int, i: int, b: int) -> Indices:
         """Return the own numbers of the columns of levels that are told of."""
         here = self.parts[a].variables.levels_of(i)
         columns = np.arange(here.start, here.stop)
         observed = self.parts[a].columns("observed")[[i]]
-        whole = observed[0] < 0 or self.told(a, observed)[0]
-        return np.asarray(columns[self.told(a, columns) & whole])
+        whole = observed[0] < 0 or self.told(a, observed, b)[0]
+        return np.asarray(columns[self.told(a, columns, b) & whole])
 
     def over(self, a: int, columns: Indices, b: int, j: int) -> Array:
         """Return sums of columns over the rows in which variable j of `b` is observed."""
@@ -95,10 +96,6 @@ class Pooled:
         if observed[0] < 0:
             return np.asarray(self.parts[a].sums[b, columns])
         return np.asarray(self.products(a, b, columns, observed)[:, 0])
-
-    def known(self, a: int, b: int) -> bool:
-        """Return whether products of two parties' columns were opened."""
-        return not self.moments.apart[a, b]
 
     def _where(self, a: int, columns: Indices) -> Indices:
         return np.asarray(self.parts[a].start + columns)
@@ -120,8 +117,7 @@ def correlations(pooled: Pooled, a: int, b: int, role: str) -> tuple[Array, Arra
         size = left_squares * right_squares
         across = pooled.products(a, b, column, other) - left * right / n
         found = np.where(spread > _EPSILON**2 * size, across / np.sqrt(spread), np.nan)
-    told = pooled.values_told(a, role)[:, None] & pooled.values_told(b, role)
-    told &= pooled.known(a, b)
+    told = pooled.values_told(a, role, b)[:, None] & pooled.values_told(b, role, a)
     if a == b:
         np.fill_diagonal(found, 1.0)
     return np.where(told & (n > 2), np.clip(found, -1.0, 1.0), np.nan), n
@@ -200,7 +196,7 @@ def _levels(pooled: Pooled, a: int, b: int) -> Iterator[_Line]:
     Two levels count as a number, which has correlations with others.
     """
     here, there = pooled.parts[a].variables, pooled.parts[b].variables
-    if not pooled.known(a, b) or max([*here.n_levels, *there.n_levels], default=0) <= 2:
+    if max([*here.n_levels, *there.n_levels], default=0) <= 2:
         return
     n = pooled.overlap(a, b)
     left = np.stack(pooled.sums(a, b, "value", "square"))
@@ -219,7 +215,7 @@ def _levels(pooled: Pooled, a: int, b: int) -> Iterator[_Line]:
 
 
 def _association(pooled: Pooled, a: int, i: int, b: int, j: int, n: float) -> float:
-    rows, columns = pooled.levels(a, i), pooled.levels(b, j)
+    rows, columns = pooled.levels(a, i, b), pooled.levels(b, j, a)
     if not (len(rows) and len(columns)):
         return float("nan")
     table = np.zeros((len(rows) + 1, len(columns) + 1))
@@ -235,9 +231,9 @@ def _ratio(
     pooled: Pooled, a: int, i: int, b: int, j: int, total: tuple[float, float], n: float
 ) -> float:
     """Return eta of variable i of numbers, whose sum and squares are given, by levels of j."""
-    part, levels = pooled.parts[a], pooled.levels(b, j)
+    part, levels = pooled.parts[a], pooled.levels(b, j, a)
     value = part.columns("value")[[i]]
-    if not (len(levels) and pooled.values_told(a, "value")[i]):
+    if not (len(levels) and pooled.values_told(a, "value", b)[i]):
         return float("nan")
     sums, counts = pooled.products(a, b, value, levels)[0], pooled.over(b, levels, a, i)
     counts = np.append(counts, n - counts.sum())
@@ -247,12 +243,12 @@ def _ratio(
 def _gaps(pooled: Pooled, a: int, b: int) -> Iterator[_Line]:
     """Return correlations of which cells are missing, over the rows that both parties hold."""
     of_a, of_b = pooled.parts[a].columns("observed"), pooled.parts[b].columns("observed")
-    if not pooled.known(a, b) or (of_a < 0).all() or (of_b < 0).all():
+    if (of_a < 0).all() or (of_b < 0).all():
         return
     n = float(pooled.moments.n_rows[a, b])
     both = pooled.products(a, b, of_a, of_b)
     left, right = pooled.parts[a].sums[b, of_a] / n, pooled.parts[b].sums[a, of_b] / n
-    told = pooled.told(a, of_a)[:, None] & pooled.told(b, of_b)
+    told = pooled.told(a, of_a, b)[:, None] & pooled.told(b, of_b, a)
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = np.sqrt(np.outer(left * (1.0 - left), right * (1.0 - right)))
         r = np.where(told, (both / n - np.outer(left, right)) / spread, np.nan)
@@ -273,9 +269,9 @@ def summaries(pooled: Pooled) -> pd.DataFrame:
     for a, part in enumerate(pooled.parts):
         made, n_rows = part.variables, float(pooled.moments.n_rows[a, a])
         value, observed = part.columns("value"), part.columns("observed")
-        told = pooled.values_told(a, "value")
+        told = pooled.values_told(a, "value", a)
         for i, name in enumerate(made.names):
-            whole = observed[i] < 0 or not pooled.told(a, observed[[i]])[0]
+            whole = observed[i] < 0 or not pooled.told(a, observed[[i]], a)[0]
             n = n_rows if whole else round(float(part.sums[a, observed[i]]))
             mean = spread = np.nan
             if told[i] and n > 1:
@@ -283,7 +279,7 @@ def summaries(pooled: Pooled) -> pd.DataFrame:
                 mean = made.center[i] + made.unit[i] * sums / n
                 spread = made.unit[i] * np.sqrt(max(squares - sums**2 / n, 0.0) / (n - 1))
             missing = np.nan if made.filled[i] else 1.0 - n / n_rows
-            n_told = len(pooled.levels(a, i))  # The rest of them count as one
+            n_told = len(pooled.levels(a, i, a))  # The rest of them count as one
             levels = n_told + (n_told < made.n_levels[i]) if made.n_levels[i] else np.nan
             lines.append((part.party, name, made.kinds[i], int(n), missing, levels, mean, spread))
     names = ["party", "variable", "kind", "n", "missing", "levels", "mean", "std"]

@@ -106,20 +106,21 @@ class ExploreParty(Party):
 
         Message: see `PairProductSteps.open_pairs`; returns as there; summed also ``shared``
         (n_parties, 2, n_columns), the bits of sums and sums of squares of all offered columns over
-        the rows that each party holds, too; 0 of parties with which too few are shared. They open
+        the rows that each party holds, too; 0 of those apart from that party. They open
         only if all parties were told the same of who holds which rows, and each checks its own.
         """
         told = self.products.open_pairs(**arguments)
         columns, withheld = self.columns_to_multiply(), told.public["withheld"][0]
         shared = np.asarray(arguments["held"]) & np.asarray(arguments["taken"])[:, None]
-        shared = (shared[columns.rows] & ~told.public["apart"]).T
+        apart = told.public["apart"]
+        shared = shared[columns.rows].T
         sums = np.zeros((len(shared), 2, columns.values.shape[1]))
         for start in range(0, len(columns.rows), _ROWS):
             rows = slice(start, start + _ROWS)
             block = np.asarray(columns.values[rows], dtype=np.float64)
             flags = shared[:, rows].astype(np.float64)
             sums += np.stack([flags @ block, flags @ block**2], axis=1)
-        sums[..., withheld] = 0.0
+        sums = np.where(apart[:, None] | withheld, 0.0, sums)
         names = arguments["names"]
         layout = Layout(dict(zip(names, arguments["widths"], strict=True)))
         bits = np.zeros((len(names), 2, layout.total), dtype=np.uint64)

@@ -110,7 +110,8 @@ class Explore(Strategy):
         ),
         (
             "server",
-            "variables with a level too rare to be told of; parties that share too few rows",
+            "variables with a level too rare to be told of, at all or with another party's; "
+            "parties that share too few rows",
         ),
         TOLD_BINS,
         *RECOGNISED,
@@ -217,7 +218,6 @@ class Explore(Strategy):
             result.figures["What variables tell of the labels"] = figure
 
     def _report(self, result: Result, pooled: Pooled, found: pd.DataFrame, held: Flags) -> None:
-        names = [part.party for part in pooled.parts]
         result.metrics["n_samples"] = float(len(held))
         result.metrics["held_by_all"] = float(held.all(axis=1).mean())
         across = (found["measure"] == "correlation") & (found["party"] != found["other_party"])
@@ -228,7 +228,9 @@ class Explore(Strategy):
             part.party: {"rows_held": float(rows), "variables": float(len(part.variables.names))}
             for part, rows in zip(pooled.parts, held.sum(axis=0), strict=True)
         }
-        if apart := pairs_apart(names, pooled.moments.apart):
+        widths = {part.party: part.sums.shape[1] for part in pooled.parts}
+        apart = pairs_apart(widths, pooled.moments.apart)
+        if apart:
             result.notes.append(
                 f"{', '.join(apart)} share too few rows: nothing is told of how their variables go "
                 "together"
@@ -246,20 +248,30 @@ class Explore(Strategy):
                 "others, which the same parties hold, too few have a label, or have none"
             )
         for k, part in enumerate(pooled.parts):
-            made, told = part.variables, pooled.values_told(k, "value")
-            hidden = [
-                name
-                for i, name in enumerate(made.names)
-                if not (len(pooled.levels(k, i)) if made.n_levels[i] > 2 else told[i])
-            ]
+            made = part.variables
+
+            def hidden(b: int, k: int = k, made: Variables = made) -> list[str]:
+                """Name variables of which nothing is told with those of a party."""
+                told, levels = pooled.values_told(k, "value", b), made.n_levels
+                return [
+                    name
+                    for i, name in enumerate(made.names)
+                    if not (len(pooled.levels(k, i, b)) if levels[i] > 2 else told[i])
+                ]
+
+            never, rare = hidden(k), "a value is too rare"
             few = [name for name, filled in zip(made.names, made.filled, strict=True) if filled]
-            for names_of, what in (
-                (hidden, "nothing is told of {}: a value is too rare, or there is only one"),
-                (
-                    few,
-                    "missing cells of {} are not told of, and count as the mean or commonest level",
-                ),
-            ):
+            said = [
+                (never, f"nothing is told of {{}}: {rare}, or there is only one"),
+                (few, "missing cells of {} are not told of, and count as the mean or commonest "
+                 "level"),
+            ]  # fmt: skip
+            for b, other in enumerate(widths):
+                if not {f"{part.party} and {other}", f"{other} and {part.party}"} & set(apart):
+                    also = [name for name in hidden(b) if name not in never]
+                    where = f"in the rows that {other} holds, too, or in the others"
+                    said.append((also, f"with {other} nothing is told of {{}}: {rare} {where}"))
+            for names_of, what in said:
                 if names_of:
                     shown = ", ".join(names_of[:10]) + ", ..." * (len(names_of) > 10)
                     result.notes.append(f"{part.party}: {what.format(shown)}")

@@ -9,6 +9,7 @@ the recipient's alone.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations, permutations
 from typing import Annotated, Any, TypeAlias, TypedDict, Unpack
 
 import numpy as np
@@ -90,7 +91,7 @@ class CompletionSteps(StepGroup):
             raise ProtocolError(
                 f"party {self.name!r}: it holds other rows than the server's patterns say"
             )
-        self.count(names, widths, who, pattern)
+        self.count(names, widths, who, pattern, arguments)
         answer: dict[str, Ring] = {}
         for name, width, tag in zip(names, widths, tags, strict=True):
             if name == self.name:
@@ -114,10 +115,18 @@ class CompletionSteps(StepGroup):
             answer[name] = whole.view(np.uint64)
         return Summands(answer, modular=tuple(answer))
 
-    def count(self, names: Names, widths: Widths, who: Flags, pattern: Indices) -> None:
+    def count(
+        self,
+        names: Names,
+        widths: Widths,
+        who: Flags,
+        pattern: Indices,
+        coefficients: Mapping[str, Any],
+    ) -> None:
         """Count what else than numbers for parties may follow from terms; nothing by default.
 
-        Shapes: who (n_samples, n_parties): who holds each row that takes part.
+        Shapes: who (n_samples, n_parties): who holds each row that takes part; coefficients: of
+        ``for:<name>``.
         """
 
     def means(self, pattern: Indices, total: Ring, offset: Array, unit: Array) -> Array:
@@ -261,9 +270,35 @@ def slices_of(widths: Mapping[str, int]) -> list[slice]:
     return [slice(end - w, end) for end, w in zip(ends, widths.values(), strict=True)]
 
 
-def pairs_apart(names: list[str], apart: Flags) -> list[str]:
-    """Name pairs of parties that share too few rows, as a note says them."""
-    return [f"{names[a]} and {names[b]}" for a, b in np.argwhere(np.triu(apart, 1)).tolist()]
+def pairs_apart(widths: Mapping[str, int], apart: Flags) -> list[str]:
+    """Name pairs of parties of whose columns nothing is known together.
+
+    Shapes: apart (n_columns, n_parties): `PairMoments.apart`.
+    """
+    parts = [apart[own] for own in slices_of(widths)]
+    return [
+        f"{a} and {b}"
+        for (i, a), (j, b) in combinations(enumerate(widths), 2)
+        if len(parts[i]) and parts[i][:, j].all() and parts[j][:, i].all()
+    ]
+
+
+def notes_apart(widths: Mapping[str, int], apart: Flags, what: str) -> list[str]:
+    """Say which columns are not known together, and `what` follows; arguments as above."""
+    pairs = pairs_apart(widths, apart)
+    found = [f"{', '.join(pairs)} share too few rows: {what}"] if pairs else []
+    parts = [apart[own].sum(axis=0) for own in slices_of(widths)]
+    rare = [
+        f"{parts[i][j]} of {widths[a]} column(s) of {a} with those of {b}"
+        for (i, a), (j, b) in permutations(enumerate(widths), 2)
+        if parts[i][j] and not {f"{a} and {b}", f"{b} and {a}"} & set(pairs)
+    ]
+    if rare:
+        found.append(
+            f"{', '.join(rare)}: a value is too rare in the rows that both parties hold, or in "
+            f"those that one of them lacks: {what}"
+        )
+    return found
 
 
 _Parts: TypeAlias = dict[tuple[int, int], Conditionals]

@@ -16,14 +16,14 @@ where few parties lack a row, m is short.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import permutations
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import block_diag
 
 from flwr_vertical.arrays import Array, Flags, Indices
-from flwr_vertical.products.pairs import PairMoments
+from flwr_vertical.products.pairs import PairMoments, unknown_products
 from strategies.linear.moments.covariances import FullCovariance
 
 _FLOOR = 1e-3
@@ -48,8 +48,10 @@ class JointModel:
     shrinkage: float  # Weight of the diagonal in it
     n_rows: float  # Of how many rows a covariance is, on (harmonic) average
     n_own: float  # Rows of a column, on average
-    apart: Flags  # (n_parties, n_parties): whose covariance is not known
+    apart: Flags  # (n_columns, n_parties): whose covariance with a party's columns is not known
     withheld: Flags  # (n_columns,): columns of which nothing is known
+    # (n_columns, n_parties): which columns do not complete a party's rows; None: all do
+    unshown: Flags | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ def fit_model(
     n_both = moments.n_rows[np.ix_(party, party)]
     mean = np.where(moments.withheld, 0.0, moments.sums / n_own)
     covariance = moments.products / np.maximum(n_both, 1) - np.outer(mean, mean)
-    unknown = moments.apart[np.ix_(party, party)] | moments.withheld | moments.withheld[:, None]
+    unknown = unknown_products(party, moments.apart)
+    unknown |= moments.withheld | moments.withheld[:, None]
     unknown &= ~np.eye(len(mean), dtype=bool)
     if shown is not None:
         covariance = shown.undone(covariance)
@@ -168,6 +171,8 @@ class Conditioner:
         draws: bool = False,
     ) -> None:
         self._model, self._slices, self._draws = model, slices, draws
+        none = np.zeros_like(model.apart)
+        self._unshown: Flags = none if model.unshown is None else model.unshown
         if shown is None:
             size = len(model.mean)
             shown = Shown(np.eye(size), np.zeros((size, size)))
@@ -188,20 +193,34 @@ class Conditioner:
         model, slices = self._model, self._slices
         given, wanted = _columns(helpers, slices), _columns(recipients, slices)
         across = self._across[np.ix_(given, wanted)]
-        matrix = self._matrix(given, across)
-        residual = model.covariance[np.ix_(wanted, wanted)] - matrix @ across
+        seen = self._seen[np.ix_(given, given)]
+        matrix, places = self._matrix(given, across), _places(recipients, slices)
+        for k, own in places.items():
+            if self._unshown[given, k].any():
+                shown = np.flatnonzero(~self._unshown[given, k])
+                matrix[own] = 0.0
+                matrix[own, shown] = self._matrix(given[shown], across[shown, own])
+
+        def error(matrix: Array) -> Array:
+            """Return the covariance about means by other coefficients than F, too."""
+            twice = matrix @ across
+            whole = model.covariance[np.ix_(wanted, wanted)] + matrix @ seen @ matrix.T
+            return np.asarray(whole - twice - twice.T)
+
+        residual = error(matrix)
         # Errors of F: twice, since what fits own rows best leaves too little of them, too. Where
         # covariances are over different rows, their errors do not cancel in what F explains.
         errors = 2.0 * (1.0 - model.shrinkage) ** 2 * len(given) / model.n_rows
         differ = 2.0 * max(0.0, 1.0 - model.n_rows / model.n_own)
         residual = residual + errors * (residual + differ * (matrix @ across))
         starts = np.cumsum([0, *(slices[k].stop - slices[k].start for k in helpers)]).tolist()
-        places = _places(recipients, slices)
         if len(helpers) == 1:
-            seen, whole = self._seen[np.ix_(given, given)], matrix.copy()
-            for own in places.values():
-                matrix[own] = _of_low_rank(matrix[own], seen, len(given) // 2)
-            residual += (whole - matrix) @ seen @ (whole - matrix).T
+            whole = matrix.copy()
+            for k, own in places.items():
+                shown = np.flatnonzero(~self._unshown[given, k])
+                of_shown = matrix[own, shown], seen[np.ix_(shown, shown)]
+                matrix[own, shown] = _of_low_rank(*of_shown, len(given) // 2)
+            residual += error(matrix) - error(whole)
         spread = np.sqrt(np.maximum(np.diag(residual), 0.0))
         unit = np.maximum(spread, self._size[wanted] / _RANGE) / STEPS
         unit = np.where(unit > 0, unit, 1.0)
@@ -241,14 +260,22 @@ class Conditioner:
         is at most the product of their standard deviations.
         """
         model, slices = self._model, self._slices
-        sizes = {recipient: self._size[slices[recipient]]}
-        for k, term in terms.items():
-            seen = self._seen[slices[k], slices[k]]
-            sizes[k] = np.sqrt((term * (seen @ term)).sum(axis=0))
+
+        def size(k: int, apart_from: int | None = None) -> Array:
+            """Return the standard deviation of a term, or of what is apart in it."""
+            own = slices[k]
+            part = np.ones(own.stop - own.start, dtype=bool)
+            if apart_from is not None:
+                part = model.apart[own, apart_from]
+            if k == recipient:
+                return np.asarray(self._size[own] * part)
+            term = terms[k] * part[:, None]
+            return np.asarray(np.sqrt((term * (self._seen[own, own] @ term)).sum(axis=0)))
+
         most = np.zeros(len(left))
-        for a, b in combinations(sizes, 2):
-            if model.apart[a, b]:
-                most += 2.0 * sizes[a] * sizes[b]
+        for a, b in permutations([recipient, *terms], 2):
+            if model.apart[slices[a], b].any():
+                most += 2.0 * size(a, b) * size(b)
         return (most <= _SURE * left) & ~model.withheld[slices[recipient]]
 
 

@@ -5,7 +5,9 @@ own rows of these. What it tells of rows that another party lacks shows in sums 
 columns: so it counts them in sets of their own, ``for <party>``, and refuses small ones.
 """
 
+import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -32,8 +34,16 @@ _SHARED, _PATTERN, _HOLDERS = (
     "node.completed.pattern",
     "node.completed.holders",
 )
-_MEANS, _WITHHELD = "node.completed.means", "node.completed.withheld"
-_SECRETS = (_SHARED, _PATTERN, _HOLDERS, _MEANS, _WITHHELD)
+_MEANS, _UNSHOWN, _WHO = (
+    "node.completed.means",
+    "node.completed.unshown",
+    "node.completed.who",
+)
+_SECRETS = (_SHARED, _PATTERN, _HOLDERS, _MEANS, _UNSHOWN, _WHO)
+
+
+def _digest(who: Flags) -> bytes:
+    return hashlib.sha256(np.ascontiguousarray(who).tobytes()).digest()
 
 
 class CompletedFields(SendFields, total=False):
@@ -73,26 +83,31 @@ class CompletedRows(ToldRows):
             if not (group >= 0).any():  # means of others' columns, and nothing else
                 self._party.privacy_ledger.note_nothing("rows")
                 return np.ones((n_groups, held.values.shape[1]), dtype=bool)
-        withheld = super().admit(alone, group, n_groups, *more, **options)
-        found: Flags = withheld | np.asarray(self._state.get(_WITHHELD, 0), dtype=bool)
-        return found
+        return super().admit(alone, group, n_groups, *more, **options)
 
-    def admit_terms(self, held: HeldColumns, chosen: Flags, other: str, width: int, k: int) -> None:
-        """Count that sums over rows that another party lacks are told of; refuse if they are few.
+    def admit_pairs(
+        self, held: HeldColumns, widths: Mapping[str, int], taken: Flags, who: Flags, wanted: Flags
+    ) -> tuple[Flags, Flags, Flags]:
+        """Decide as `ToldRows.admit_pairs`, and count the labelled rows that another party lacks.
 
-        What the other party multiplies with own columns is in the server's hands, within the
-        grid of what it was told: as so many bits of vectors that the server knows.
-
-        Shapes: chosen (n_held,): these rows; k: how many parties there are.
+        Sums over these are told of. What the other party multiplies with own columns is in the
+        server's hands, within the grid of what it was told: as so many bits of vectors that the
+        server knows. A column with a value too rare for that does not complete that party's rows.
         """
-        n = int(chosen.sum())
-        if n:
-            bits = width * (BITS + math.log2(n * k))
-            told = self._judged(
-                held, np.where(chosen, 0, -1), 1, None, b"", False, width,
-                scope=f"for {other}", bits=bits,
-            )  # fmt: skip
-            self._state[_WITHHELD] = np.asarray(self._state.get(_WITHHELD, 0), np.uint8) | told[0]
+        found = super().admit_pairs(held, widths, taken, who, wanted)
+        who = np.asarray(who, dtype=bool)
+        labelled = np.asarray(self._state.get("labelled", np.ones(len(who))), dtype=bool)
+        unshown = np.zeros((len(widths), held.values.shape[1]), dtype=np.uint8)
+        for k, (name, width) in enumerate(widths.items()):
+            chosen = (labelled & who.any(axis=1) & ~who[:, k])[held.rows]
+            if name != self._name and chosen.any():
+                bits = width * (BITS + math.log2(int(chosen.sum()) * len(widths)))
+                unshown[k] = self._judged(
+                    held, np.where(chosen, 0, -1), 1, None, b"", False, width,
+                    scope=f"for {name}", bits=bits,
+                )[0]  # fmt: skip
+        self._state[_UNSHOWN], self._state[_WHO] = unshown, _digest(who)
+        return found
 
     def check_sets(self, sizes: Indices, n_columns: int) -> None:
         """Refuse sets of own rows, held by the same parties, that are neither none nor enough."""
@@ -120,17 +135,32 @@ class LabelledProductSteps(PairProductSteps):
 class LabelledRowSteps(CompletionSteps):
     """Completes the labelled rows that a party lacks, and tells others' columns of its own."""
 
-    def count(self, names: Names, widths: Widths, who: Flags, pattern: Indices) -> None:
+    def count(
+        self,
+        names: Names,
+        widths: Widths,
+        who: Flags,
+        pattern: Indices,
+        coefficients: Mapping[str, Any],
+    ) -> None:
         """Count own rows of which completed columns may tell, and keep which rows take part."""
         columns, told = self._columns(), self.other(LabelledProductSteps).told
         takes_part: Flags = np.asarray(who.any(axis=1))
         fit, own = self._labelled & takes_part, columns.rows[takes_part[columns.rows]]
         sets = np.bincount(2 * pattern[own] + fit[own])
         told.check_sets(sets, columns.values.shape[1])
-        self.state.pop(_WITHHELD, None)
-        for k, (name, width) in enumerate(zip(names, widths, strict=True)):
-            if name != self.name:
-                told.admit_terms(columns, (fit & ~who[:, k])[columns.rows], name, width, len(names))
+        if _digest(who) != self.state.get(_WHO):
+            raise ProtocolError(
+                f"party {self.name!r}: rows are to be completed that other parties hold than the "
+                "server said for the products of columns"
+            )
+        for name, unshown in zip(names, np.asarray(self.state[_UNSHOWN], bool), strict=True):
+            by_pattern = coefficients.get(f"for:{name}")
+            if by_pattern is not None and np.asarray(by_pattern)[:, unshown].any():
+                raise ProtocolError(
+                    f"party {self.name!r}: rows of {name!r} would be completed by a column of "
+                    "which this party said that a value is too rare for that"
+                )
         self.state[_PATTERN] = pattern.astype(np.min_scalar_type(int(pattern.max())))
         self.state[_HOLDERS] = who.sum(axis=1, dtype=np.uint16)
 
@@ -226,6 +256,18 @@ class CompletingParty(MomentParty):
         if completing:
             told["wanted"] = self.completion.wish(self.completion.wanted(), told["tag"])
         return told
+
+    @step
+    @takes_as(PairProductSteps.open_pairs)
+    def open_pairs(self, **arguments: Any) -> Summands:
+        """Send what opens pairwise moments, and say which columns complete no row of a party.
+
+        Message: see `PairProductSteps.open_pairs`; returns as there; publicly also ``unshown``
+        (n_parties, n_own): columns with a value too rare in the rows that a party lacks.
+        """
+        told = self.products.open_pairs(**arguments)
+        unshown = np.asarray(self.state[_UNSHOWN])
+        return replace(told, public={**told.public, "unshown": unshown})
 
     @step
     @takes_as(KeptCoefficients.keep)

@@ -14,6 +14,7 @@ Rows are put into sets held by the same parties, those with a label apart from t
 that is too small to be told of takes no part, since F differs by set.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from flwr_vertical.products.row_groups import RowGroups, distinct_rows
 from flwr_vertical.protocol.declaration import BITS, NOTHING, ROWS, Round
 from strategies.linear.moments.groups import MinimumRows, too_few
 from strategies.linear.problem import Problem, note
-from strategies.normal.completion import ask_for_means, pairs_apart, slices_of
+from strategies.normal.completion import ask_for_means, notes_apart, slices_of
 from strategies.normal.equations import JointModel, fit_model
 
 COMPLETING = (
@@ -114,17 +115,16 @@ class LabelledCompletion:
         taken[problem.free] = large_sets(problem.free_mask, self._minimum)
         held = ~mask & taken[:, None]
         moments = products.pairs(held)
-        self.model = fit_model(moments, slices_of(products.widths))
+        told = [np.asarray(moments.told[name]["unshown"], dtype=bool).T for name in names]
+        model = fit_model(moments, slices_of(products.widths))
+        self.model = replace(model, unshown=np.concatenate(told))
         _, own = ask_for_means(federation, products, self.model, held, sent)
         key.further = {
             name: {part: own[name][part] for part in ("total", "offset", "unit")} for name in names
         }
-        if moments.apart.any():
-            note(
-                result,
-                f"{', '.join(pairs_apart(names, moments.apart))} share too few rows: their columns "
-                "count as independent given all others",
-            )
+        independent = "these columns count as independent given all others"
+        for text in notes_apart(products.widths, moments.apart, independent):
+            note(result, text)
         lacking = problem.mask[groups.group >= 0]
         if none := [name for name, gone in zip(names, lacking.T, strict=True) if gone.all()]:
             note(

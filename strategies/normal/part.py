@@ -28,7 +28,7 @@ class JointNormalModel(Model):
     shrinkage: float
     n_rows: float
     n_own: float
-    apart: Flags  # (n_parties, n_parties)
+    apart: Flags  # (n_columns, n_parties)
     withheld: Flags  # (n_columns,)
 
     @classmethod
@@ -66,7 +66,7 @@ class JointNormalModel(Model):
             self.shrinkage,
             self.n_rows,
             self.n_own,
-            np.asarray(self.apart, dtype=bool)[np.ix_(places, places)],
+            np.asarray(self.apart, dtype=bool)[columns][:, places],
             np.asarray(self.withheld, dtype=bool)[columns],
         )
 

@@ -54,7 +54,7 @@ from flwr_vertical.protocol.declaration import (
 )
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.normal.completion import OfferedRows, ask_for_means, pairs_apart, slices_of
+from strategies.normal.completion import OfferedRows, ask_for_means, notes_apart, slices_of
 from strategies.normal.equations import JointModel, Shown, fit_model
 from strategies.normal.part import JointNormalModel
 from strategies.normal.party import JointNormalParty
@@ -146,7 +146,8 @@ class JointNormal(Strategy):
         (
             "server",
             "each column's size to a power of two; columns of few values of which one is too rare "
-            "to be told of; parties that share too few rows; whether a party lacks cells",
+            "to be told of, at all or with another party's; parties that share too few rows; "
+            "whether a party lacks cells",
         ),
         (
             "server",
@@ -220,7 +221,8 @@ class JointNormal(Strategy):
         progress.step("complete")
         told = federation.call("finish", common | finish, per_party=own)
         progress.step("finish")
-        self._report(result, told, model, names, float((held.sum(axis=1) == 1).mean()))
+        lone = float((held.sum(axis=1) == 1).mean())
+        self._report(result, told, model, offered.widths, lone)
 
     def building_on(self, earlier: Result | Path) -> Self:
         """Complete new rows by the model of that fit."""
@@ -244,7 +246,7 @@ class JointNormal(Strategy):
         result: Result,
         told: dict[str, dict[str, Any]],
         model: JointModel,
-        names: list[str],
+        widths: Mapping[str, int],
         lone: float,
     ) -> None:
         result.party_metrics = {
@@ -255,12 +257,13 @@ class JointNormal(Strategy):
             values["cells_imputed"] for values in result.party_metrics.values()
         )
         result.metrics["shrinkage"] = model.shrinkage
-        if apart := pairs_apart(names, model.apart):
-            result.notes.append(
-                f"{', '.join(apart)} share too few rows: their columns count as independent given "
-                "all others, and intervals that depend on that are withheld"
-            )
-        if self.draws and (lone > 0.05 or len(names) == 2):
+        result.notes += notes_apart(
+            widths,
+            model.apart,
+            "these columns count as independent given all others, and intervals that depend on "
+            "that are withheld",
+        )
+        if self.draws and (lone > 0.05 or len(widths) == 2):
             result.notes.append(
                 f"{lone:.0%} of the rows are held by one party alone, which tells half as many "
                 "numbers of them as it has columns: there, draws depend on its columns too little "

@@ -259,8 +259,9 @@ class CompletedRowSteps(PrivateProductSteps):
         counts = np.asarray(held)[taken].astype(np.int64).T @ np.asarray(held)[taken]
         # Each of the steps tells the other party as much of the own columns as pairs do.
         widths = {name: STEPS * width for name, width in layout.widths.items()}
-        withheld, apart = self._told.admit_pairs(columns, widths, taken, held, counts[place] > 0)
-        few = [name for name, n, far in zip(names, counts[place], apart, strict=True) if far and n]
+        wanted = counts[place] > 0
+        withheld, far, apart = self._told.admit_pairs(columns, widths, taken, held, wanted)
+        few = [name for name, is_few in zip(names, far & wanted, strict=True) if is_few]
         lacked = int((taken & ~own).sum())
         if 0 < lacked < self._told.fewest(columns.values.shape[1]):
             few.append(f"the {lacked} rows that it lacks")
@@ -277,7 +278,7 @@ class CompletedRowSteps(PrivateProductSteps):
         of_label = self._told.admit(
             columns, group, 1, None, 1, attempt, commitment, recognised, n_others=n_others
         )
-        return withheld | of_label
+        return withheld | of_label | apart[~far].any(axis=0)
 
     def _fix_rows(self, taken: Flags, held: Flags) -> None:
         """Refuse other rows than before."""

@@ -37,12 +37,12 @@ def test_moments_are_those_of_the_rows_that_two_parties_hold(mode, k, limbs, tol
         x = np.where(taken[:, None], np.nan_to_num(opened.rows), 0.0)
         assert found.n_left_out == (~taken).sum() <= N // 2
         assert not found.withheld.any()
-        np.testing.assert_array_equal(found.apart, ~together & ~np.eye(k, dtype=bool))
         assert together.sum() >= k
         size = np.sqrt((x**2).sum(axis=0))
         party = np.repeat(np.arange(k), [frame.shape[1] for frame in tables(k).values()])
+        np.testing.assert_array_equal(found.apart, (~together & ~np.eye(k, dtype=bool))[party])
         # Rows that a party lacks are 0 there.
-        expected = np.where(found.apart[np.ix_(party, party)], 0.0, x.T @ x)
+        expected = np.where(found.apart[:, party], 0.0, x.T @ x)
         np.testing.assert_allclose(
             found.products / np.outer(size, size), expected / np.outer(size, size), atol=tolerance
         )
@@ -58,7 +58,9 @@ def test_parties_that_share_few_rows_are_apart():
     own["hospital"] = own["hospital"][~own["hospital"].index.isin(ids[:300])]
     with Opened(own, party=PairParty) as opened:
         found = opened_pairs(opened).pairs(~opened.alignment.mask)
-    assert found.apart.tolist() == [[False] * 3, [False, False, True], [False, True, False]]
+    n_hospital = own["hospital"].shape[1]
+    court, hospital = [[False, False, True]] * 2, [[False, True, False]] * n_hospital
+    assert found.apart.tolist() == [[False] * 3, *court, *hospital]
     assert (found.products[1:3, 3:] == 0.0).all()
     assert 0 < found.n_rows[1, 2] < 100
     assert found.products[0, 1] != 0.0
@@ -97,7 +99,7 @@ def test_what_is_left_has_no_small_difference(k, missing, seed):
                         assert not 0 < (rows & part).sum() < 40
 
 
-def test_a_rare_flag_is_withheld_from_who_knows_its_own_columns():
+def test_a_rare_flag_is_not_told_of_with_the_columns_of_who_knows_these():
     """Six of 400: 2^42 sets of people could be these. The other party has an equation for each."""
     rng = np.random.default_rng(0)
     own = {name: frame.copy() for name, frame in tables(2).items()}
@@ -107,8 +109,12 @@ def test_a_rare_flag_is_withheld_from_who_knows_its_own_columns():
     own["bank"]["half"] = (rng.random(len(own["bank"])) < 0.5).astype(float)
     with Opened(own, party=PairParty) as opened:
         found = opened_pairs(opened).pairs(~opened.alignment.mask)
-    assert found.withheld.tolist() == [False, True, False, *[False] * own["court"].shape[1]]
-    assert (found.products[1] == 0.0).all()
+    assert not found.withheld.any()
+    assert np.argwhere(found.apart).tolist() == [[1, 1]]
+    assert found.sums[1] == pytest.approx(6.0)
+    assert found.products[1, 1] == pytest.approx(6.0)
+    assert (found.products[1, 3:] == 0.0).all()
+    assert (found.products[0, 3:] != 0.0).all()
 
 
 def asked_for(monkeypatch, change):

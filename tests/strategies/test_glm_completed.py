@@ -250,6 +250,25 @@ def test_rows_that_few_others_are_held_with_are_left_out():
     assert any("30 of 1,000 labelled samples are left out" in note for note in result.notes)
 
 
+def test_a_level_that_is_rare_where_a_party_lacks_rows_keeps_its_coefficient():
+    """It completes no row of that party, and these are sums over all own rows, as complete ones."""
+    tables, labels = truth(n=3000)
+    rng = np.random.default_rng(5)
+    rare = pd.Series(rng.random(3000) < 0.05, labels.index)
+    level = np.where(rare, "rare", np.where(rng.random(3000) < 0.4, "some", "most"))
+    labels = labels.where(~rare | (rng.random(3000) < 0.2), 1.0)
+    tables["p0"]["level"] = level
+    given = {**without(tables, 0.1, of=["p1"])}
+    result = run(given, labels, encoding="one-hot")
+    whole = run(tables, labels, encoding="one-hot")
+    assert result.metrics["columns_withheld"] == 0
+    assert any("of p0 with those of p1: a value is too rare" in note for note in result.notes)
+    assert not whole.notes
+    found, expected = result.coefficients, whole.coefficients
+    off = (found["estimate"] - expected["estimate"]).abs()
+    assert (off < 1.5 * expected["std_error"]).all()
+
+
 def test_columns_without_labelled_samples_or_variance_have_no_coefficient():
     tables, labels = truth(n=1000)
     some = labels.copy()
@@ -293,6 +312,12 @@ def other_holders(common, own):
     common["holders"][0] = ~common["holders"][0]
 
 
+def others_hold(common, own):
+    common["holders"] = common["holders"].copy()
+    lacking = np.flatnonzero(common["holders"][:, 0] & ~common["holders"][:, 1])
+    common["holders"][lacking, 1] = True
+
+
 def other_rows_wanted(common, own):
     common["wanted:p1"] = common["wanted:p1"] + np.uint64(1)
 
@@ -329,6 +354,7 @@ def rows_of_no_fit(common, own):
     [
         ("complete", one_row_apart, "may tell of 1 of its rows alone"),
         ("complete", other_holders, "holds other rows than the server's patterns say"),
+        ("complete", others_hold, "that other parties hold than the server said"),
         ("complete", other_rows_wanted, "which rows 'p1' wants is not what"),
         ("complete", other_tag, "which rows 'p0' wants is not what"),
         ("send_masked", far_out, "beyond what others can have told"),

@@ -33,7 +33,7 @@ def completed(x, held):
     seen, n = np.where(held[:, OWNER], x, 0.0), held.astype(np.int64)
     none = np.zeros(6, dtype=bool)
     moments = PairMoments(
-        seen.sum(axis=0), seen.T @ seen, n.T @ n, none, np.zeros((3, 3), dtype=bool), 0
+        seen.sum(axis=0), seen.T @ seen, n.T @ n, none, np.zeros((6, 3), dtype=bool), 0
     )
     model = fit_model(moments, SLICES)
     conditioner = Conditioner(model, SLICES)

@@ -142,7 +142,7 @@ def test_a_party_that_helps_alone_is_asked_for_half_of_its_columns(monkeypatch):
     root = rng.normal(size=(6, 6))
     covariance = root @ root.T + np.eye(6)
     model = JointModel(
-        np.zeros(6), covariance, 0.0, np.inf, 1.0, np.zeros((2, 2), bool), np.zeros(6, bool)
+        np.zeros(6), covariance, 0.0, np.inf, 1.0, np.zeros((6, 2), bool), np.zeros(6, bool)
     )
     slices = [slice(0, 3), slice(3, 6)]
     part = Conditioner(model, slices).given([1], [0])[0]

@@ -1,5 +1,6 @@
 """Intervals and draws of the joint normal model, new rows by an earlier fit, Rubin's rules."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -45,7 +46,7 @@ def normal_tables(n, seed, prefix="s", k=3, width=2, cells=0.1, blocks=0.2):
 def random_model(rng, widths):
     p = sum(widths)
     root = rng.normal(size=(p, p))
-    none = np.zeros((len(widths),) * 2, dtype=bool)
+    none = np.zeros((p, len(widths)), dtype=bool)
     return JointModel(
         rng.normal(size=p),
         root @ root.T + np.eye(p),
@@ -58,6 +59,40 @@ def random_model(rng, widths):
 
 
 # -- numerics --------------------------------------------------------------------------------
+
+
+def test_columns_that_are_not_shown_complete_nothing():
+    """Two parties lack a row; for one of them, a helper leaves out a column."""
+    rng = np.random.default_rng(4)
+    widths = [2, 2, 3]
+    model, slices = random_model(rng, widths), slices_of(dict(enumerate(widths)))
+    unshown = np.zeros((7, 3), dtype=bool)
+    unshown[5, 0] = True
+    model = replace(model, unshown=unshown)
+    parts = Conditioner(model, slices, draws=True).given([2], [0, 1])
+    two, three = np.array([4, 6]), np.array([4, 5, 6])
+    sigma = model.covariance
+
+    def of_one(place, rows, rank=1):
+        """Of the columns in `rows`: no more directions than half of the helper's columns."""
+        root = np.linalg.cholesky(sigma[np.ix_(rows, rows)])
+        left, values, right = np.linalg.svd(sigma[place][:, rows] @ np.linalg.inv(root.T))
+        kept = (left[:, :rank] * values[:rank]) @ right[:rank] @ np.linalg.inv(root)
+        whole = np.zeros((2, 7))
+        whole[:, rows] = kept
+        return whole
+
+    both = np.vstack([of_one(slices[0], two), of_one(slices[1], three)])
+    found = np.vstack([parts[k].coefficients[2].T for k in (0, 1)])
+    np.testing.assert_allclose(found, both[:, 4:], atol=1e-10)
+    assert (found[:2, 1] == 0.0).all()
+    error = np.hstack([np.eye(4), np.zeros((4, 3))]) - both
+    unit = np.concatenate([parts[k].unit for k in (0, 1)])
+    expected = error @ sigma @ error.T + np.diag(unit**2 / 12)
+    for k in (0, 1):
+        np.testing.assert_allclose(parts[k].residual, expected[slices[k], slices[k]], atol=1e-10)
+    factor = np.vstack([parts[k].factor for k in (0, 1)]).astype(float)
+    np.testing.assert_allclose(factor @ factor.T, expected, atol=1e-5)
 
 
 def test_errors_and_draws_of_own_cells_are_those_of_the_conditional_distribution():
