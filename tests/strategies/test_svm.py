@@ -246,7 +246,7 @@ def test_one_class_among_complete_rows_is_named(data):
 
 def test_what_masked_sums_need_is_named(data):
     tables, labels, _ = data
-    with pytest.raises(ConfigError, match="1 parties, use aggregation='masked', or"):
+    with pytest.raises(ConfigError, match="parties \\['bank'\\]; use loss='squared'"):
         simulate(VerticalSVM(), {"bank": tables["bank"]}, labels, progress=False)
 
 
