@@ -39,6 +39,9 @@ LOW_BITS = 31
 HALF, WEIGHT_BITS = 2.0**LOW_BITS, 49
 """The halves are below this; weights have at most so many bits, which factors of 52 bits reach."""
 
+FEWEST = 100
+"""Donors of a kind, at least: of few, the server could guess which is which from row to row."""
+
 _UNUSED = np.uint64(12)  # bits of 64 that a factor does not need
 _PART = 1 << 15  # donors at a time: what is computed of them stays in the cache
 _HEAD = 3  # numbers of 64 bits for scale, shift, and the factor of complete donors
@@ -61,6 +64,22 @@ def secret_order(seed: bytes, n_samples: int) -> Integers:
     """Return the order in which the server names rows: the aligned row at each place."""
     keys = stream(seed, "fknn order of rows", (n_samples,))
     return np.argsort(keys, kind="stable").astype(np.int64)
+
+
+def kinds_of_donors(n_complete: int, n_lacking: int, most: int) -> tuple[int, int]:
+    """Return how many complete donors and how many in all rows are compared with.
+
+    Complete ones come first. None counts as complete where a kind would have fewer than `FEWEST`;
+    a few that lack cells are left out where not all donors are taken anyway.
+    """
+    n_donors = min(n_complete + n_lacking, most)
+    n_others = max(n_donors - n_complete, 0)
+    n_complete = n_donors - n_others
+    if not 0 < min(n_complete, n_others) < FEWEST:
+        return n_complete, n_donors
+    if n_others < min(n_lacking, n_complete):
+        return n_complete, n_complete
+    return 0, n_donors
 
 
 class Blinding:

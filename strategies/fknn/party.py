@@ -373,9 +373,15 @@ class FKNNParty(ImputingParty):
             offered = np.isin(order, rows) if rows is not None else np.ones(len(order), bool)
             lacking = np.zeros(len(order), dtype=bool)
             lacking[self.state[_LACKING]] = True
-            complete = order[offered & ~lacking]
-            both = np.concatenate([complete, order[offered & lacking]])[: self.state["max_donors"]]
-            self.cache["donors"] = both, min(len(complete), len(both))
+            complete, others = order[offered & ~lacking], order[offered & lacking]
+            kinds = len(complete), len(others), int(self.state["max_donors"])
+            n_complete, n = kinds_of_donors(*kinds)
+            if len(complete) and not n_complete:
+                raise ProtocolError(
+                    f"party {self.name!r}: {len(complete)} donors count as complete and "
+                    f"{len(others)} as lacking cells; each kind has {FEWEST} or none"
+                )
+            self.cache["donors"] = np.concatenate([complete, others])[:n], n_complete
         donors: tuple[Indices, int] = self.cache["donors"]
         return donors
 

@@ -65,7 +65,7 @@ class _Plan:
     donors: Indices
     all_donate: bool
     units: Units
-    lacking: Indices  # Donors that lack cells at some party
+    lacking: Indices  # Donors that lack cells at some party; all where there are few of a kind
     n_donors: int  # How many of the donors rows are compared with
     n_complete: int  # How many of these lack no cell
     n_ranked: int  # How many donors the server ranks of a row: the longest list
@@ -129,7 +129,7 @@ class FKNN(Strategy):
     )
     complete_blocks: bool = setting(True, "Also impute samples of which a party has no row.")
     max_donors: int = setting(
-        300_000,
+        262_144,
         "Most donors that rows are compared with: of more rows, so many are drawn at random, "
         "complete ones first, in an order that only the parties know. Time grows with rows to "
         "impute times donors.",
@@ -285,15 +285,17 @@ class FKNN(Strategy):
         complete = ~needs & (flags["donor"] == len(federation.parties))
         if any(fitted.values()):
             needs &= ~donor
-        n_donors = min(int(donor.sum()), self.max_donors)
+        of_kinds = int(complete.sum()), int((donor & ~complete).sum())
+        n_complete, n_donors = kinds_of_donors(*of_kinds, self.max_donors)
+        lacking = donor & ~complete if n_complete else donor
         return _Plan(
             np.flatnonzero(needs),
             np.flatnonzero(donor),
             not any(fitted.values()),
             units,
-            np.flatnonzero(donor & ~complete),
+            np.flatnonzero(lacking),
             n_donors=n_donors,
-            n_complete=min(int(complete.sum()), n_donors),
+            n_complete=n_complete,
             n_ranked=min(n_donors, 4 * self.n_neighbors + 20),
             n_shown=min(n_donors, 2 * self.n_neighbors + 2),
         )
