@@ -3,7 +3,8 @@
     python benchmarks/channels.py [--quick] [--parties 3 16] [--rounds 50] [--plain-rounds 2]
 
 A SuperLink and a SuperNode per party are started on this machine, with homes of their own, and
-stopped at the end. A round sends as many float64 values to every party and gets them back.
+stopped at the end: Flower's own SuperNodes, then those of `flwr-vertical`. A round sends as many
+float64 values to every party and gets them back.
 `--quick` times the channels alone, to parties in processes that are there already.
 `--endurance 200000` sends so many rounds of 100 values over one channel and shows whether this
 process, which holds both its ends and the run's ledger, grows.
@@ -83,12 +84,14 @@ def _resident() -> int:
     raise SystemExit("--endurance reads /proc/self/status, which this system does not have")
 
 
-def on_deployment(n: int, rounds: int, plain_rounds: int) -> dict[str, Any]:
+def on_deployment(
+    n: int, rounds: int, plain_rounds: int, supernode: tuple[str, ...]
+) -> dict[str, Any]:
     """Measure on the Deployment Runtime, on loopback."""
     with tempfile.TemporaryDirectory(prefix="flwr-channels-") as folder:
         home = Path(folder)
         agreed = "policy.aggregations='plain' policy.min-parties=1"
-        deployment = Deployment(home, {f"p{k}": agreed for k in range(n)})
+        deployment = Deployment(home, {f"p{k}": agreed for k in range(n)}, supernode)
         try:
             _settle(home)
             return _run(deployment.flower, n, rounds, plain_rounds)
@@ -162,8 +165,9 @@ def main() -> None:
         show(3, "without Flower", without_flower(3, max(20, options.rounds)))
         return
     for n in options.parties:
-        found = on_deployment(n, options.rounds, options.plain_rounds)
-        show(n, "Deployment Runtime", found)
+        for supernode in (("flower-supernode",), ("flwr-vertical", "supernode")):
+            found = on_deployment(n, options.rounds, options.plain_rounds, supernode)
+            show(n, " ".join(supernode), found)
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def cost_of_drawing(n_rows: int) -> None:
     """Print errors with drawn donors over those with all: of generated and of real tables."""
     n_asked = min(1000, n_rows // 10)
     most = min(MOST, n_rows // 2)
-    sizes = [*(most // 5 * fifths for fifths in (2, 4, 5)), n_rows]
+    sizes = [most // 4, most // 2, most, n_rows]
     heading = "".join(f"{size:>10}" for size in sizes)
     print(f"\nRMSE over that with all donors, {n_rows} generated rows, donors:\n{'':<14}{heading}")
     for kind in ("normal", "4 factors", "20 clusters", "curved"):

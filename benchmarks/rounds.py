@@ -1,4 +1,4 @@
-"""What a round costs on LocalGrid and RayGrid, and FKNN over 100 parties on Ray.
+"""What a round costs on LocalGrid and RayGrid.
 
     python benchmarks/rounds.py [--quick]
 
@@ -33,14 +33,12 @@ from flwr_vertical import (
     RayGrid,
     Summands,
     party_app,
-    simulate,
     step,
 )
 from flwr_vertical.app import memory_app
 from flwr_vertical.results import Progress
 from flwr_vertical.server.discovery import Presence
 from flwr_vertical.tables import Table
-from strategies.fknn import FKNN
 
 
 class Echo(Party):
@@ -124,21 +122,6 @@ def time_run(app: Any, rounds: int, page: bool) -> tuple[float, float, float]:
         return seconds, cpu, time.thread_time() - began
 
 
-def hundred_parties(n_rows: int) -> float:
-    """Seconds that FKNN takes over 100 parties of two columns on RayGrid."""
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(n_rows, 10)) @ rng.normal(size=(10, 200))
-    values[rng.random(values.shape) < 0.02] = np.nan
-    parties = {
-        f"party-{k:02d}": pd.DataFrame(values[:, 2 * k : 2 * k + 2], columns=["u", "v"])
-        for k in range(100)
-    }
-    started = time.perf_counter()
-    result = simulate(FKNN(), parties, engine="ray", progress=False)
-    assert not any(table.isna().to_numpy().any() for table in result.tables.values())
-    return time.perf_counter() - started
-
-
 def many_parties(n_parties: int, rounds: int) -> tuple[float, float]:
     """Seconds of so many masked rounds on RayGrid with its start, and of the median round."""
     names = [f"p{k}" for k in range(n_parties)]
@@ -188,9 +171,6 @@ def main() -> None:
         f"RayGrid, {n_parties:,} parties, {count} rounds with Ray's start: {seconds:.0f} s, "
         f"target 60; a round {median:.2f} s"
     )
-    n_rows = 100 if options.quick else 1_000
-    seconds = hundred_parties(n_rows)
-    print(f"RayGrid, 100 parties, {n_rows} rows, FKNN with Ray's start: {seconds:.1f} s")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
     python benchmarks/trees.py --quick    # 3 trees, for CI
     python benchmarks/trees.py --rows 947 --columns 16 --modes hidden   # few rows: bytes of shares
     python benchmarks/trees.py --rows 1000000 --columns 50 --bins 16 --trees 20   # made-up numbers
+    python benchmarks/trees.py --modes hidden --delay 50   # as over links of 50 ms there and back
 
 Customer information lies at party a, bank information at b, all 45,211 samples at both.
 scikit-learn's booster has the same bins, depth, rate and fewest samples of a leaf. Both get levels
@@ -11,15 +12,18 @@ as integer codes in the order of their names, so they grow the same trees but fo
 """
 
 import time
+from collections.abc import Iterable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
 from common import command_line, machine_line, peak_gib
+from flwr.app import Message
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss, roc_auc_score
 
-from flwr_vertical import simulate
+from flwr_vertical import LocalGrid, simulate
 from simulations.data import Sources
 from simulations.trees.data import load
 from strategies.trees import VerticalGBDT
@@ -39,6 +43,19 @@ def made_up(rows: int, columns: int) -> tuple[dict[str, pd.DataFrame], "pd.Serie
     return {"a": frame.iloc[:, :half], "b": frame.iloc[:, half:]}, y
 
 
+def slow_links(seconds: float) -> Any:
+    """Have every round take so much longer: to all nodes at once, and back."""
+    send_and_receive = LocalGrid.send_and_receive
+
+    def later(
+        grid: LocalGrid, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        time.sleep(seconds)
+        return send_and_receive(grid, messages, timeout=timeout)
+
+    return mock.patch.object(LocalGrid, "send_and_receive", later)
+
+
 def main() -> None:
     """Parse the command line, run and print."""
     parser = command_line(__doc__, "3 trees, for CI")
@@ -46,6 +63,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=0, help="of made-up numbers in place of Bank")
     parser.add_argument("--columns", type=int, default=50, help="of made-up numbers")
     parser.add_argument("--bins", type=int, default=32, help="of a column")
+    parser.add_argument("--delay", type=float, default=0, help="milliseconds a round, of links")
     parser.add_argument("--modes", default="hidden,open", help="which histograms")
     options = parser.parse_args()
     print(machine_line())
@@ -74,7 +92,8 @@ def main() -> None:
             validation_share=0.0,
         )  # fmt: skip
         started, cpu = time.perf_counter(), time.process_time()
-        result = simulate(strategy, tables, y, progress=False)
+        with slow_links(options.delay / 1e3):
+            result = simulate(strategy, tables, y, progress=False)
         seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
         ledger, metrics = result.ledger, result.metrics
         frame = ledger.to_frame()

@@ -181,8 +181,10 @@ def simulate(
             f"label_holder={label_holder!r} must be one of the parties {list(parties)}, and goes "
             "without labels and beside_single_parties: the run takes its label_column"
         )
-    if label_column and not label_holder:
-        raise ConfigError(f"label_column={label_column!r} needs label_holder, its party")
+    if bool(label_column) != bool(label_holder):
+        raise ConfigError(
+            f"label_holder={label_holder!r} and label_column={label_column!r}: state both or none"
+        )
     if isinstance(fitted, Result):
         strategy = strategy.building_on(fitted)
     here = "plain" if policy is None else strategy.default_alignment
@@ -197,12 +199,12 @@ def simulate(
     beside: dict[str, Any] = {name: own for name, own in given if own is not None}
     run = RunSettings.of(None, {**chosen, "aggregation": aggregation, "seed": seed})
     earlier = fitted_tables(fitted, kinds or {})
-    whole = tables = tables_of(parties, kinds or {}, earlier)
+    # New rows are taken as those of the fit were, and may be few.
+    new_rows = fitted is not None or strategy.earlier is not None
+    whole = tables = tables_of(parties, kinds or {}, earlier, new_rows)
     if not strategy.party.takes_dates:
         for name, table in tables.items():
             refuse_dates(table.kinds, name)
-    # New rows are taken as those of the fit were, and may be few.
-    new_rows = fitted is not None or strategy.earlier is not None
     notes = [] if new_rows else warn_of(tables, kinds or {}, run.normalise_ids)
     if hold_out:
         tables = {

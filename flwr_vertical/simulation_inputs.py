@@ -102,6 +102,7 @@ def tables_of(
     parties: Mapping[str, pd.DataFrame | Table],
     kinds: Mapping[str, Mapping[str, Any]],
     earlier: Mapping[str, Table],
+    new_rows: bool,
 ) -> dict[str, Table]:
     """Return the parties' tables, of the kinds that are stated, or as an earlier run had them."""
     if not isinstance(parties, Mapping) or not parties:
@@ -115,7 +116,7 @@ def tables_of(
     tables = {}
     for name, data in parties.items():
         tables[check_name(name)] = Table.of(
-            data, kinds=kinds.get(name), party=name, like=earlier.get(name)
+            data, kinds.get(name), name, like=earlier.get(name), new_rows=new_rows
         )
     return tables
 

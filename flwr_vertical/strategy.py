@@ -272,7 +272,7 @@ class Strategy(Settings, ABC):
                         f"parties {alone} share no sample with any other; if they should, check "
                         "that all parties write sample IDs in the same way"
                     )
-                federation.labels = align_labels(federation, aligned, labels, label_holder)
+                federation.labels = align_labels(federation, aligned, labels, label_holder, result)
                 for name, values in (beside or {}).items():
                     federation.beside[name] = align_beside(aligned, labels, values, name)
                 federation.rng = np.random.default_rng(run.seed)
@@ -358,8 +358,9 @@ def align_labels(
     alignment: Alignment,
     labels: "pd.Series[Any] | None",
     label_holder: str | None,
+    result: Result,
 ) -> Any:
-    """Bring the labels into the aligned order.
+    """Bring the labels into the aligned order; a note says how many belong to none of its samples.
 
     Shapes: returns (n_samples,): NaN where a sample has no label; None if there are no labels at
     all.
@@ -377,6 +378,9 @@ def align_labels(
     belongs = alignment.label_rows >= 0
     if len(labels) and not belongs.any():
         raise DataError("no label belongs to a sample of any party; check the labels' sample IDs")
+    if strange := int((~belongs & labels.notna().to_numpy()).sum()):
+        told = f"{strange:,} of {len(labels):,} labels belong to no sample of the run"
+        result.notes.append(f"{told}; if they should, check the labels' sample IDs")
     return to_aligned(
         labels.to_numpy(dtype=float), alignment.label_rows, alignment.n_samples, np.nan
     )

@@ -10,12 +10,13 @@ from sklearn.model_selection import KFold
 
 from flwr_vertical import cross_validate
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.results.evaluation import evaluate
 from flwr_vertical.validation.cross_validation import are_classes, make_folds
-from flwr_vertical.validation.scores import score
 from strategies import register_all
 from strategies.baselines import Mean
 from strategies.forest import VerticalForest
 from strategies.glm import VerticalGLM
+from strategies.scorecard import Scorecard
 from strategies.split import FinalNet
 from strategies.svm import VerticalSVM
 from strategies.trees import VerticalGBDT
@@ -134,6 +135,21 @@ def test_nodes_count_all_folds_and_refuse_what_their_rules_forbid(data):
     assert len(agreed.folds) == 2
     with pytest.raises(ConfigError, match=r"(?s)fold 2 of 8: .*refuses by policy.*run of its own"):
         cross_validate(CompleteCase(), tables, labels, 8, policy={"min-rows": 100}, progress=False)
+
+
+def score(table, labels):
+    return evaluate(table, pd.Series(labels)).metrics()
+
+
+def test_scorecards_are_judged_as_classifiers(data):
+    rng = np.random.default_rng(3)
+    bank, court = (pd.DataFrame({name: rng.normal(size=600)}) for name in "ab")
+    labels = (bank["a"] - court["b"] + rng.normal(size=600) > 0).astype(float)
+    card = Scorecard(bins=4)
+    found = cross_validate(card, {"bank": bank, "court": court}, labels, 2, progress=False)
+    assert {"auc", "log_loss"} <= set(found.folds)
+    assert "rmse" not in found.folds
+    assert found.folds["auc"].min() > 0.7
 
 
 def test_scores_of_classes_are_scikit_learn_s():

@@ -95,8 +95,12 @@ def check(words, folder):
             check_run_config(options.run_config)
         if options.command in STARTS_NOTHING:
             assert main.main(rest) in (0, 1, 2)
+        if options.command == "supernode":
+            check(["flower-supernode", *options.options], folder)
     elif program == "flwr":
-        read_by_flower(get_command(flwr_app), rest)
+        read_by_click(get_command(flwr_app), rest)
+    elif program == "ray":
+        read_by_click(pytest.importorskip("ray.scripts.scripts").cli, rest)
     elif program == "flower-superlink":
         module = importlib.import_module("flwr.superlink.cli.flower_superlink")
         module._parse_args_run_superlink().parse_args(rest)
@@ -138,8 +142,8 @@ def check_run_config(items):
         checked_config(app_defaults(ROOT), given)
 
 
-def read_by_flower(command, words):
-    """Parse words by Flower's command line, down to the last subcommand."""
+def read_by_click(command, words):
+    """Parse words by Flower's or Ray's command line, down to the last subcommand."""
     context = command.make_context(command.name, words[:1] if hasattr(command, "commands") else [])
     for word in words:
         if not hasattr(command, "commands"):

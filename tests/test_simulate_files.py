@@ -111,5 +111,7 @@ def test_what_cannot_be_used(nodes):
         simulate(FKNN(), tables(nodes), label_holder="shop")
     with pytest.raises(ConfigError, match=r"labels are in late\.csv or at 'bank'; state one"):
         simulate_files(FKNN(), nodes, "late.csv", label_holder="bank", label_column="late")
-    with pytest.raises(ConfigError, match="label_column='late' needs label_holder"):
+    with pytest.raises(ConfigError, match="label_column='late': state both or none"):
         simulate_files(FKNN(), nodes, label_column="late")
+    with pytest.raises(ConfigError, match="label_holder='bank' and label_column='': state both"):
+        simulate_files(FKNN(), nodes, label_holder="bank")

@@ -24,8 +24,11 @@ def test_parties_draw_the_same_where_masked_columns_are_asked_for_again():
 
 @pytest.mark.parametrize(
     ("name", "every"),
-    [("glm binomial", 19), ("fknn", 5), ("gbdt snapshots", 9), ("vanilla-vfl snapshots", 9)],
-)
+    [
+        ("glm binomial", 19), ("glm all", 9), ("fknn", 5), ("gbdt snapshots", 9),
+        ("forest snapshots", 12), ("vanilla-vfl snapshots", 9), ("fedpsg-ar joint snapshots", 9),
+    ],
+)  # fmt: skip
 def test_a_run_killed_on_the_way_ends_with_the_same_numbers(name, every):
     wrong, n_kills = killed(name, every)
     assert wrong == {}

@@ -28,6 +28,7 @@ from . import (
     run,
     stop,
     strategies,
+    supernode,
     watch,
 )
 from .parsing import SuggestingParser, version_text
@@ -55,6 +56,7 @@ COMMANDS: tuple[_Command, ...] = (
     check,
     policy,
     privacy_ledger,
+    supernode,
     watch,
     new,
     completion,

@@ -86,11 +86,6 @@ def run(options: argparse.Namespace) -> int:
 def run_app(options: argparse.Namespace, given: dict[str, Any]) -> int:
     """Check the settings of a run, then run the app; returns the exit code."""
     app, superlink, federation_config = options.app, options.superlink, options.federation_config
-    if not (Path(app) / "pyproject.toml").is_file():
-        raise ConfigError(
-            f"{app!r} is no Flower app: there is no pyproject.toml in it; give the folder of the "
-            "app, for instance a clone of this repository"
-        )
     defaults = app_defaults(Path(app))
     settings = checked_config(defaults, given, superlink is None)
     simulation = local_options(superlink)

@@ -30,6 +30,11 @@ def app_defaults(app: Path) -> dict[str, Any]:
     """Return the run config of an app's ``pyproject.toml``, flat."""
     try:
         project = tomllib.loads((app / "pyproject.toml").read_text())
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{str(app)!r} is no Flower app: there is no pyproject.toml in it; give the folder of "
+            "the app, for instance a clone of this repository"
+        ) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{app / 'pyproject.toml'} cannot be read: {error}") from error
     found = project.get("tool", {}).get("flwr", {}).get("app", {}).get("config", {})

@@ -150,7 +150,7 @@ def _start_superlink(home: Path, state: State) -> None:
 def _start_node(home: Path, state: State, node: str) -> None:
     folder = home / "nodes" / node
     arguments = [
-        command("flower-supernode"), "--superlink", f"127.0.0.1:{state.port}",
+        command("flwr-vertical"), "supernode", "--superlink", f"127.0.0.1:{state.port}",
         "--root-certificates", str(home / "ca.crt"),
         "--auth-supernode-private-key", str(folder / "supernode"),
         "--port", str(free_port()), "--node-config", str(folder / "node.toml"),

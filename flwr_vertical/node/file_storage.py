@@ -137,13 +137,14 @@ class FileStorage:
                 f"party {party!r}: the node config has no 'data'; start the SuperNode with "
                 f"--node-config \"party='{party}' data='/path/to/table.csv'\""
             )
+        new_rows = bool(context.run_config.get("fitted"))
         if (copy := self._copy(context)) is not None:
-            frame, fitted = copy.frame(), self.load_fitted(context)
-            return Table.of(frame, _stated_kinds(context), party, fitted)
+            fitted = self.load_fitted(context)
+            return Table.of(copy.frame(), _stated_kinds(context), party, fitted, new_rows)
         _refuse_database_keys(party, context)
         how: dict[str, Any] = {"id_column": _id_column(context), "kinds": _stated_kinds(context)}
         config = context.node_config
-        how |= {"party": party, "like": self.load_fitted(context)}
+        how |= {"party": party, "like": self.load_fitted(context), "new_rows": new_rows}
         how |= {"cleaning": Cleaning.of_node_config(config)}
         if Path(str(path)).is_dir():
             return read_source(str(path), **how, dates=_text(config, "csv.dates"))

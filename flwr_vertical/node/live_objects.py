@@ -10,7 +10,7 @@ step never starts from fresh weights without a word.
 
 import secrets
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr_vertical.errors import StateLostError
 from flwr_vertical.protocol.objects import pack_object, unpack_object
@@ -18,6 +18,7 @@ from flwr_vertical.protocol.objects import pack_object, unpack_object
 VERSION = "node.live"  # in the state; the server may not set it
 _KEY = "node.live-objects"  # in the cache
 
+_T = TypeVar("_T")
 Load = Callable[[str], dict[str, Any] | None]
 
 
@@ -49,7 +50,7 @@ class LiveObjects:
 
     # -- for steps -------------------------------------------------------------------------
 
-    def get(self, name: str, make: Callable[[], Any] | None = None, *, changes: bool = True) -> Any:
+    def get(self, name: str, make: Callable[[], _T] | None = None, *, changes: bool = True) -> _T:
         """Return an object, as the last step left it."""
         self._settle()
         if name not in self._objects:
@@ -67,7 +68,8 @@ class LiveObjects:
             self._objects[name] = made
         if changes:
             self._touch()
-        return self._objects[name]
+        found: _T = self._objects[name]
+        return found
 
     def put(self, name: str, value: Any) -> None:
         """Hold an object under a name, in place of the one that was there."""

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import PolicyError, ProtocolError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.node.labels import LabelColumn
 from flwr_vertical.node.row_index import aligned_name, own_rows, rows_of, to_aligned
 from flwr_vertical.node.steps import Node, NodeServices, Summands, Uses, step
@@ -69,20 +70,17 @@ class Party(Node):
 
     label_column = Uses(LabelColumn)
 
-    @property
+    @kept("table")
     def table(self) -> "Table":
         """The party's own table, without its label column; cached while the process lives."""
-        if "table" not in self.cache:
-            table = self.services.load_table()
-            column = self.label_column.column
-            if column in table.frame.columns:
-                kinds = {name: kind for name, kind in table.kinds.items() if name != column}
-                table = replace(table, frame=table.frame.drop(columns=column), kinds=kinds)
-            if not self.takes_dates:
-                refuse_dates(table.kinds, self.name)
-            self.cache["table"] = table
-        own: Table = self.cache["table"]
-        return own
+        table = self.services.load_table()
+        column = self.label_column.column
+        if column in table.frame.columns:
+            kinds = {name: kind for name, kind in table.kinds.items() if name != column}
+            table = replace(table, frame=table.frame.drop(columns=column), kinds=kinds)
+        if not self.takes_dates:
+            refuse_dates(table.kinds, self.name)
+        return table
 
     @property
     def policy(self) -> Policy:
@@ -174,13 +172,10 @@ class Party(Node):
         self.open_bits(held, bits_of_row(self.table), content=cells, agreed=True, what=what)
         self.state[noted] = 1
 
-    @property
+    @kept("fitted")
     def fitted(self) -> "Table | None":
         """The table that an earlier run left at this party, if the run names one (``fitted``)."""
-        if "fitted" not in self.cache:
-            self.cache["fitted"] = self.services.load_fitted()
-        table: Table | None = self.cache["fitted"]
-        return table
+        return self.services.load_fitted()
 
     def save_output(self, frame: pd.DataFrame, beside: str = "") -> str:
         """Write what the party holds afterwards, or what is named `beside` it; returns where."""

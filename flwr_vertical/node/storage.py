@@ -89,6 +89,8 @@ def check_name(name: object) -> str:
             f"party name {name!r} is not usable; expected 1 to 64 letters, digits, spaces or _.+-, "
             "beginning with a letter or digit"
         )
+    if name == "server":  # whose intercept, labels and name would be mixed up with the party's
+        raise ConfigError("a party cannot be named 'server', as the server is; rename it")
     return name
 
 

@@ -5,7 +5,8 @@ for one by one. All are under one key stream, whose tag is that of the whole con
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -99,7 +100,7 @@ def ask_for_rows(
             f"less of {[name for name in replies if name not in lengths]}"
         )
     # Where a journal answers, go on to its next part: it has one of every round.
-    rows = _Rows(n_rows)
+    rows = ReceivedRows("send_rows", n_rows, PART_ROWS)
     rows.add(replies, 0)
     for start in range(PART_ROWS, n_rows, PART_ROWS):
         asked = {"limbs": arguments["limbs"], "start": start}
@@ -112,11 +113,20 @@ def ask_for_rows(
     }
 
 
-class _Rows:
-    """Rows of all parties at the server, in memory or on disk."""
+class ReceivedRows:
+    """Masked rows of all parties at the server, in memory or on disk.
 
-    def __init__(self, n_rows: int) -> None:
-        self._n_rows, self.are_there = n_rows, True
+    Parameters
+    ----------
+    step : str
+        The step by which they come, for errors.
+    n_rows, part_rows : int
+        How many rows there are, and in each part but the last.
+    """
+
+    def __init__(self, step: str, n_rows: int, part_rows: int) -> None:
+        self._step, self._n_rows, self._part_rows = step, n_rows, part_rows
+        self.are_there = True  # unless a journal answers, which keeps none
         self._widths: dict[str, int] = {}
         self._parts: dict[str, list[Ring]] = {}
         self._files: dict[str, ScratchFile] = {}
@@ -133,10 +143,10 @@ class _Rows:
                 self._files = {n: ScratchFile(f"what {n!r} sent") for n in replies}
         for name, reply in replies.items():
             part, width = reply["masked"], self._widths[name]
-            expected = min(PART_ROWS, self._n_rows - start), width
+            expected = min(self._part_rows, self._n_rows - start), width
             if part.shape != expected:
                 raise PartyError(
-                    name, "send_rows", f"sent rows of shape {part.shape}, expected {expected}"
+                    name, self._step, f"sent rows of shape {part.shape}, expected {expected}"
                 )
             if self._files:
                 self._files[name].write(8 * start * width, part)
@@ -146,8 +156,14 @@ class _Rows:
     def whole(self) -> dict[str, Ring]:
         """Return all rows of each party; called once."""
         if self._files:
-            return {
-                name: file.array(0, np.uint64, (self._n_rows, self._widths[name]))
-                for name, file in self._files.items()
-            }
+            return {name: rows(0, self._n_rows) for name, rows in self.on_disk().items()}
         return {name: np.concatenate(self._parts.pop(name)) for name in self._widths}
+
+    def on_disk(self) -> dict[str, Callable[[int, int], Ring]]:
+        """Return what maps a range of rows of each party, and no others; empty if in memory."""
+
+        def rows(name: str, start: int, stop: int) -> Ring:
+            width = self._widths[name]
+            return self._files[name].array(8 * start * width, np.uint64, (stop - start, width))
+
+        return {name: partial(rows, name) for name in self._files}

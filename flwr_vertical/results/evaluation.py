@@ -20,6 +20,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.pages.page import format_value
 
 PROBABILITY = "probability_"
+DECISION = "decision"
 CONSTANT = "constant"
 TASKS = ("classes", "numbers")
 YOUDEN = "youden"
@@ -31,7 +32,8 @@ _MOST_LISTED = 10  # classes that a message names
 class Evaluation:
     """Predictions beside the true labels of the same samples; `evaluate` makes it."""
 
-    # Index sample; ``label``, ``prediction``, and of classes ``probability_<class>``
+    # Index sample; ``label``, ``prediction``, and of classes ``probability_<class>``, or of two
+    # classes ``decision``, which is above 0 for the second one
     samples: pd.DataFrame
     task: str  # What labels are
     what: str = "test samples"  # Which samples these are, in words
@@ -105,7 +107,11 @@ class Evaluation:
             "accuracy": float(sk.accuracy_score(y, found)),
             "f1": _f1(y, found, self.classes, average),
         }
-        return out if p is None else {**_of_probabilities(y, p, self.classes), **out}
+        if p is not None:
+            return {**_of_probabilities(y, p, self.classes), **out}
+        if DECISION not in self._of(name):
+            return out
+        return {**_of_ranks(y == self.classes[-1], self._of(name)[DECISION].to_numpy()), **out}
 
     def table(self) -> pd.DataFrame:
         """Return figures of merit of all predictions; index ``predictions``."""
@@ -244,7 +250,7 @@ def _some(index: pd.Index) -> str:
 
 
 def _task_of(frame: pd.DataFrame, labels: pd.Series) -> str:
-    if _probability_classes(frame):
+    if _probability_classes(frame) or DECISION in frame:
         return "classes"
     p = frame["prediction"].to_numpy(dtype=float)
     binary = set(labels.unique()) <= {0.0, 1.0} and bool(((p >= 0.0) & (p <= 1.0)).all())
@@ -265,6 +271,8 @@ def _constant(
     else:
         shares = np.array([float((known == c).mean()) for c in classes])
         columns = {"prediction": np.full(len(samples), classes[int(shares.argmax())])}
+        if DECISION in samples:
+            columns[DECISION] = np.zeros(len(samples))
         if _probability_classes(samples):
             total = max(shares.sum(), 1e-12)
             for c, share in zip(classes, shares / total, strict=True):
@@ -301,12 +309,10 @@ def _of_probabilities(y: Array, p: Array, classes: Sequence[float]) -> dict[str,
     """Return what is judged by probabilities; what the samples do not define is left out."""
     judged = [1] if len(classes) == 2 else range(len(classes))
     defined = [j for j in judged if (y == classes[j]).any() and not (y == classes[j]).all()]
-    out = {}
+    out: dict[str, float] = {}
     if defined:
-        out["auc"] = float(np.mean([_auc(y == classes[j], p[:, j]) for j in defined]))
-        out["average_precision"] = float(
-            np.mean([sk.average_precision_score(y == classes[j], p[:, j]) for j in defined])
-        )
+        ranks = [_of_ranks(y == classes[j], p[:, j]) for j in defined]
+        out = {name: float(np.mean([own[name] for own in ranks])) for name in ranks[0]}
     hit = y[:, None] == np.asarray(classes)
     if hit.any(axis=1).all():
         shares = p / np.maximum(p.sum(axis=1, keepdims=True), 1e-300)
@@ -314,6 +320,14 @@ def _of_probabilities(y: Array, p: Array, classes: Sequence[float]) -> dict[str,
     square = (p - hit) ** 2
     out["brier"] = float(square[:, 1].mean() if len(classes) == 2 else square.sum(axis=1).mean())
     return out
+
+
+def _of_ranks(positive: npt.NDArray[np.bool_], score: Array) -> dict[str, float]:
+    """Return what is judged by the order of samples; nothing if they are all of one class."""
+    if positive.all() or not positive.any():
+        return {}
+    found = sk.average_precision_score(positive, score)
+    return {"auc": _auc(positive, score), "average_precision": float(found)}
 
 
 def _auc(positive: npt.NDArray[np.bool_], score: Array) -> float:

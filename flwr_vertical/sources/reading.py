@@ -30,6 +30,7 @@ def read_source(
     party: str | None = None,
     columns: Sequence[str] | None = None,
     like: Table | None = None,
+    new_rows: bool = False,
     dates: str | None = None,
     secret_file: str | os.PathLike[str] | None = None,
     cleaning: Cleaning | None = None,
@@ -56,6 +57,8 @@ def read_source(
         Read only these, in this order, besides the IDs; default all.
     like : Table, optional
         Earlier data, of which these are new rows; see `Table.of`.
+    new_rows : bool, default False
+        Whether columns may be all missing; see `Table.of`.
     dates : str, optional
         ``"days"`` makes dates days since 1970-01-01. By default they are text, with a warning.
     secret_file : path-like, optional
@@ -90,7 +93,7 @@ def read_source(
             )
         return read_table(
             data, id_column=id_column, kinds=kinds, party=party, columns=columns, like=like,
-            cleaning=cleaning, **options,
+            new_rows=new_rows, cleaning=cleaning, **options,
         )  # fmt: skip
     frame, where, notes = read_frame(
         data, table=table, query=query, id_column=id_column, columns=columns, dates=dates,
@@ -99,7 +102,7 @@ def read_source(
     for note in notes:
         warnings.warn(note, DataWarning, stacklevel=2)
     try:
-        return Table.of(frame, kinds, party, like)
+        return Table.of(frame, kinds, party, like, new_rows)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
 

@@ -39,6 +39,7 @@ def read_table(
     party: str | None = None,
     columns: Sequence[str] | None = None,
     like: Table | None = None,
+    new_rows: bool = False,
     csv: Csv = None,
     cleaning: Cleaning | None = None,
 ) -> Table:
@@ -64,6 +65,8 @@ def read_table(
         Keep only these, in this order; default all.
     like : Table, optional
         Earlier data, of which the file holds new rows; see `Table.of`.
+    new_rows : bool, default False
+        Whether columns may be all missing; see `Table.of`.
     csv : CsvFormat or mapping of str to str, optional
         How a CSV file is written, such as ``{"separator": ";", "decimal": ","}``; see `CsvFormat`.
         Its ``dates`` hold for Parquet, too.
@@ -86,7 +89,7 @@ def read_table(
     frame, reading = read_frame(path, id_column=id_column, columns=columns, csv=csv,
                                 cleaning=cleaning)  # fmt: skip
     try:
-        table = Table.of(frame, kinds, party, like)
+        table = Table.of(frame, kinds, party, like, new_rows)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     del frame

@@ -45,6 +45,7 @@ class Table:
         kinds: Mapping[str, Kind | str] | None = None,
         party: str | None = None,
         like: "Table | None" = None,
+        new_rows: bool = False,
     ) -> Self:
         """Check a party's data and make a table of it.
 
@@ -61,6 +62,8 @@ class Table:
         like : Table, optional
             Earlier data, of which these are new rows: its columns must be there, their kinds
             are its kinds, and they may be all missing.
+        new_rows : bool, default False
+            Whether these are new rows of an earlier model: columns may be all missing.
 
         Returns
         -------
@@ -88,7 +91,7 @@ class Table:
         check_shape(data, who)
         frame = plain(data)
         frame.index = checked_ids(data.index, who)
-        check_values(frame, who, may_be_empty=like is not None)
+        check_values(frame, who, may_be_empty=new_rows or like is not None)
         if like is not None:
             return cls(*_as_in(frame, like, who), reading)
         return cls(frame, infer_kinds(frame, kinds, party), reading)

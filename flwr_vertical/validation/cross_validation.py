@@ -19,7 +19,10 @@ from flwr_vertical.results import Progress
 from flwr_vertical.simulation import simulate
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.tables import Table, label_index, label_numbers
-from flwr_vertical.validation.scores import FIRST, LOWER_IS_BETTER, score
+
+LOWER_IS_BETTER = ("log_loss", "brier", "rmse", "mae")
+FIRST = ("auc", "accuracy", "rmse")
+"""By which of the scores that there are settings are compared unless it is said."""
 
 MOST_CLASSES = 50
 """Whole numbers of more different values are not taken for classes."""
@@ -301,8 +304,10 @@ def _scored(
             "that the labels are of?"
         )
     truth = labels[own.index].to_numpy(dtype=float)
+    from flwr_vertical.results.evaluation import evaluate  # parties import this package, too
+
     line = {
-        **score(own, truth),
+        **evaluate(own, labels[own.index]).metrics(),
         "n_train": float((fold_of != fold).sum()),
         "n_test": float(len(test)),
         "n_unpredicted": float(len(test) - len(own)),

@@ -58,12 +58,8 @@ def replicate(job: Job, shared: Any) -> Metrics:
 
 def _grid(settings: dict[str, Any]) -> Metrics:
     """Attack one run: for each view and attack, the cells, columns and what outputs allow."""
-    case = case_named(settings["case"])
-    rows = max(settings["rows"], ROWS.get(case.strategy, 0))
-    tables, labels = make_case_tables(case, rows, settings["parties"], settings["seed"])
-    strategy = make_strategy_of(case, tables, labels)
     try:
-        run = record(strategy, tables, labels, settings["mode"])
+        run = record(*_made(settings), settings["mode"])
     except VerticalError:
         if settings["mode"] == "ckks":  # some methods do not offer it, and say so
             return {REFUSED: 1.0}
@@ -80,9 +76,7 @@ def _grid(settings: dict[str, Any]) -> Metrics:
 
 def _labels(settings: dict[str, Any]) -> Metrics:
     """Guess labels at each party, of as many samples as tell a small gain from luck."""
-    case = case_named(settings["case"])
-    tables, labels = make_case_tables(case, settings["rows"], settings["parties"], settings["seed"])
-    run = record(make_strategy_of(case, tables, labels), tables, labels)
+    run = record(*_made(settings))
     views = views_of(run)
     truth = views[SERVER].labels
     assert truth is not None
@@ -92,10 +86,7 @@ def _labels(settings: dict[str, Any]) -> Metrics:
 
 def _rough(settings: dict[str, Any]) -> Metrics:
     """Learn others' columns from numbers of single samples, half of the samples known."""
-    case = case_named(settings["case"])
-    rows = max(settings["rows"], ROWS.get(case.strategy, 0))
-    tables, labels = make_case_tables(case, rows, settings["parties"], settings["seed"])
-    run = record(make_strategy_of(case, tables, labels), tables, labels, settings["mode"])
+    run = record(*_made(settings), settings["mode"])
     views = views_of(run)
     truth = aligned_truth(run, views[SERVER].positions)
     parties = [columns_from(views[name], truth) for name in views[SERVER].parties]
@@ -128,12 +119,8 @@ def _routed(settings: dict[str, Any]) -> Metrics:
 
 def _deviating(settings: dict[str, Any]) -> Metrics:
     """Try at every message of a run what else a server could send in its place."""
-    case = case_named(settings["case"])
-    rows = max(settings["rows"], ROWS.get(case.strategy, 0))
-    tables, labels = make_case_tables(case, rows, settings["parties"], settings["seed"])
-    strategy = make_strategy_of(case, tables, labels)
     try:
-        tries = deviate(strategy, tables, labels, settings["mode"], min_rows=20)
+        tries = deviate(*_made(settings), settings["mode"], min_rows=20)
     except VerticalError:
         if settings["mode"] == "ckks":
             return {REFUSED: 1.0}
@@ -223,6 +210,16 @@ def _scales(settings: dict[str, Any]) -> Metrics:
 def _synthetic(settings: dict[str, Any]) -> Metrics:
     """Guess about people in the data of a synthetic table."""
     return synthetic_tables(settings["case"], settings["rows"], settings["replications"])
+
+
+def _made(
+    settings: dict[str, Any],
+) -> tuple[Strategy, dict[str, pd.DataFrame], "pd.Series[float] | None"]:
+    """Return a case's strategy, tables and labels; as many rows as it needs at least."""
+    case = case_named(settings["case"])
+    rows = max(settings["rows"], ROWS.get(case.strategy, 0))
+    tables, labels = make_case_tables(case, rows, settings["parties"], settings["seed"])
+    return make_strategy_of(case, tables, labels), tables, labels
 
 
 def case_named(name: str) -> Case:

@@ -90,13 +90,8 @@ def several(frame: pd.DataFrame) -> pd.DataFrame:
 
 def labels(frame: pd.DataFrame) -> pd.DataFrame:
     """Return how well parties tell labels from their own columns, and what messages add."""
-    rows = frame[frame["part"] == "labels"]
-    if rows.empty:
-        return pd.DataFrame(columns=["own columns", "gain"])
-    wide = rows.pivot_table(index="case", columns="metric", values="value", aggfunc="max")
-    wide = wide[["own", "gain"]].rename(columns={"own": "own columns"})
-    wide.columns.name = None
-    return wide.rename_axis("strategy")
+    names = {"own": "own columns", "gain": "gain"}
+    return _wide(frame, "labels", ["case"], names, over_seeds="max").sort_index()
 
 
 def routed(frame: pd.DataFrame) -> pd.DataFrame:
@@ -108,37 +103,20 @@ def routed(frame: pd.DataFrame) -> pd.DataFrame:
         "model": "the model's", "sign": "arbiter: signs right",
         "correlation": "arbiter: correlation", "chance": "by chance",
     }  # fmt: skip
-    rows = frame[frame["part"] == "routed"]
-    if rows.empty:
-        return pd.DataFrame(columns=[*names.values()])
-    keys = ["case", "parties"]
-    wide = rows.pivot_table(index=keys, columns="metric", values="value", sort=False)
-    wide = wide.reindex(columns=[*names]).rename(columns=names)
-    wide.columns.name = None
-    return wide.rename_axis(["strategy", "parties"])
+    return _wide(frame, "routed", ["case", "parties"], names)
 
 
 def deviating(frame: pd.DataFrame) -> pd.DataFrame:
     """Return how many other messages a server tried, and how these ended, by strategy."""
-    columns = ["tries", *OUTCOMES, "cells", "masked alike"]
-    rows = frame[(frame["part"] == "deviating") & (frame["metric"] != REFUSED)]
-    if rows.empty:
-        return pd.DataFrame(columns=columns)
-    wide = rows.pivot_table(index=["mode", "case"], columns="metric", values="value", sort=False)
-    wide.columns.name = None
-    return wide[columns].astype(int).rename_axis(["mode", "strategy"])
+    names = {name: name for name in ("tries", *OUTCOMES, "cells", "masked alike")}
+    tried = frame[frame["metric"] != REFUSED]
+    return _wide(tried, "deviating", ["mode", "case"], names).astype(int)
 
 
 def rough(frame: pd.DataFrame) -> pd.DataFrame:
     """Return how much of others' columns follows, roughly, where nodes agreed to an exchange."""
     names = {"server": "server", "own": "a party: own columns", "party": "a party: and messages"}
-    rows = frame[frame["part"] == "rough"]
-    if rows.empty:
-        return pd.DataFrame(columns=[*names.values()])
-    wide = rows.pivot_table(index=["mode", "case"], columns="metric", values="value", sort=False)
-    wide = wide[[*names]].rename(columns=names)
-    wide.columns.name = None
-    return wide.rename_axis(["mode", "strategy"])
+    return _wide(frame, "rough", ["mode", "case"], names)
 
 
 def refused(frame: pd.DataFrame) -> list[str]:
@@ -181,6 +159,20 @@ def targets(frame: pd.DataFrame, goals: dict[str, float]) -> pd.DataFrame:
             },
         }
     ).rename_axis("what")
+
+
+def _wide(
+    frame: pd.DataFrame, part: str, keys: list[str], names: dict[str, str], over_seeds: Any = "mean"
+) -> pd.DataFrame:
+    """Return the numbers of a part by these keys, a column for each, under its new name."""
+    rows = frame[frame["part"] == part]
+    if rows.empty:
+        return pd.DataFrame(columns=[*names.values()])
+    wide = rows.pivot_table(
+        index=keys, columns="metric", values="value", aggfunc=over_seeds, sort=False
+    )
+    wide = wide.reindex(columns=[*names]).rename(columns=names).rename_axis(columns=None)
+    return wide.rename_axis(["strategy" if key == "case" else key for key in keys])
 
 
 def _most(found: pd.DataFrame, attack: str, side: str) -> float | None:

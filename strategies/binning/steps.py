@@ -33,6 +33,7 @@ import numpy.typing as npt
 from flwr_vertical import Party, StepGroup, step
 from flwr_vertical.arrays import Flags, Indices, Ring
 from flwr_vertical.errors import ProtocolError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.products import GroupKeySteps, HeldColumns
 from flwr_vertical.products.arithmetic import BLOCK_ROWS, Layout, own_place
 from flwr_vertical.products.labels import ATTEMPT_BYTES, LabelSketch, VectorShares
@@ -210,16 +211,13 @@ class BinSteps(StepGroup):
             **shares.told(np.repeat(withheld, words.widths)[None], None),
         }
 
-    @property
+    @kept("bins.fitted")
     def bins(self) -> ColumnBins:
         """The own bins, from all rows of the table."""
-        if "bins.fitted" not in self.cache:
-            most, special = int(self._asked("most")), list(self._asked("special"))
-            self.cache["bins.fitted"] = fit_column_bins(
-                self.party.table, most, special, self.party.policy.min_rows, self.name
-            )
-        found: ColumnBins = self.cache["bins.fitted"]
-        return found
+        most, special = int(self._asked("most")), list(self._asked("special"))
+        return fit_column_bins(
+            self.party.table, most, special, self.party.policy.min_rows, self.name
+        )
 
     def _asked(self, name: str) -> Any:
         if _ASKED + name not in self.state:
@@ -235,13 +233,10 @@ class BinSteps(StepGroup):
         own: Indices = self.party.rows_of(np.flatnonzero(chosen))[1]
         return own
 
-    @property
+    @kept("bins.numbers")
     def numbers(self) -> Codes:
         """Bins of the own rows, (n_own, n_columns)."""
-        if "bins.numbers" not in self.cache:
-            self.cache["bins.numbers"] = self.bins.numbers(self.party.table, self.name)
-        found: Codes = self.cache["bins.numbers"]
-        return found
+        return self.bins.numbers(self.party.table, self.name)
 
     @property
     def _held(self) -> HeldColumns:
@@ -252,17 +247,14 @@ class BinSteps(StepGroup):
         held, own = self.party.rows_of(np.flatnonzero(asked == 1))
         return HeldColumns(np.zeros((len(own), 0)), rows[held], len(labelled), own=own)
 
-    @property
+    @kept("bins.words")
     def _words(self) -> "tuple[_Words, bytes]":
         """The bins of labelled rows in words, and the tag of these."""
-        if "bins.words" not in self.cache:
-            held, seed = self._held, self.other(GroupKeySteps).seed
-            numbers = self.numbers[np.asarray(held.own)]
-            words = _Words(numbers, self.bins.n_bins, held, int(self._asked("field")))
-            blocks = (words.rows(start, stop) for start, stop in words.blocks())
-            self.cache["bins.words"] = words, tag_of_blocks(seed, words.shape, blocks)
-        found: tuple[_Words, bytes] = self.cache["bins.words"]
-        return found
+        held, seed = self._held, self.other(GroupKeySteps).seed
+        numbers = self.numbers[np.asarray(held.own)]
+        words = _Words(numbers, self.bins.n_bins, held, int(self._asked("field")))
+        blocks = (words.rows(start, stop) for start, stop in words.blocks())
+        return words, tag_of_blocks(seed, words.shape, blocks)
 
 
 class _Words:

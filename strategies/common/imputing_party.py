@@ -9,6 +9,7 @@ import pandas as pd
 from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete import imputation_accuracy
 from flwr_vertical.node import Party
+from flwr_vertical.node.kept import kept
 from flwr_vertical.node.row_index import aligned_name
 from flwr_vertical.tables import Table
 from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
@@ -26,13 +27,10 @@ class ImputingParty(Party):
         """The table from which values are taken."""
         return self.fitted or self.table
 
-    @property
+    @kept("levels")
     def levels(self) -> Levels:
         """Levels of the columns that are not numeric, as fitted on the donors."""
-        if "levels" not in self.cache:
-            self.cache["levels"] = fit_levels([self.donors])
-        levels: Levels = self.cache["levels"]
-        return levels
+        return fit_levels([self.donors])
 
     @property
     def level_counts(self) -> list[int]:
@@ -60,16 +58,13 @@ class ImputingParty(Party):
                 "donors; leave them out or rename them"
             )
 
-    @property
+    @kept("codes")
     def codes(self) -> npt.NDArray[np.float64]:
         """All aligned rows as numbers, array of shape (n_samples, n_columns), NaN = missing."""
-        if "codes" not in self.cache:
-            own = to_codes(self.table, self.levels, self.name)
-            if self.fitted is not None:
-                own = np.vstack([to_codes(self.fitted, self.levels, self.name), own])
-            self.cache["codes"] = self.to_aligned(own, np.nan)
-        cached: npt.NDArray[np.float64] = self.cache["codes"]
-        return cached
+        own = to_codes(self.table, self.levels, self.name)
+        if self.fitted is not None:
+            own = np.vstack([to_codes(self.fitted, self.levels, self.name), own])
+        return np.asarray(self.to_aligned(own, np.nan))
 
     @property
     def is_donor(self) -> npt.NDArray[np.bool_]:

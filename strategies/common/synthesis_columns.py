@@ -122,13 +122,9 @@ class Columns:
     like_ids: list[str]  # Columns that may be identifiers
     dates: dict[str, DateForm]  # How columns of dates were given
 
-    def doubts(self, resolution: Mapping[str, float]) -> dict[str, int]:
+    def doubts(self) -> dict[str, int]:
         """Count what a user should look at; the log names the columns."""
-        return {
-            "n_resolved": len(resolution.keys() & self.steps.keys()),
-            "n_recast": len(self.recast),
-            "n_like_ids": len(self.like_ids),
-        }
+        return {"n_recast": len(self.recast), "n_like_ids": len(self.like_ids)}
 
 
 def read_columns(table: Table, resolution: Mapping[str, float], who: str) -> Columns:

@@ -6,6 +6,7 @@ import pandas as pd
 
 from flwr_vertical import Party
 from flwr_vertical.arrays import Array
+from flwr_vertical.node.kept import kept
 from flwr_vertical.tables import Table
 from flwr_vertical.tables.codes import Levels, fit_levels
 from strategies.common.synthesis_columns import (
@@ -21,25 +22,19 @@ class SynthesisParty(Party):
 
     takes_dates = True
 
-    @property
+    @kept("columns")
     def _columns(self) -> Columns:
-        if "columns" not in self.cache:
-            stated = parse_resolution(str(self.state["resolution"]))
-            self.cache["columns"] = read_columns(self._taken, stated, f"party {self.name!r}")
-        columns: Columns = self.cache["columns"]
-        return columns
+        stated = parse_resolution(str(self.state["resolution"]))
+        return read_columns(self._taken, stated, f"party {self.name!r}")
 
     @property
     def _taken(self) -> Table:
         """The own table, with the kinds that the method takes."""
         return self.table
 
-    @property
+    @kept("levels")
     def _levels(self) -> Levels:
-        if "levels" not in self.cache:
-            self.cache["levels"] = fit_levels([self._columns.table])
-        levels: Levels = self.cache["levels"]
-        return levels
+        return fit_levels([self._columns.table])
 
     def _save(self, codes: Array) -> None:
         """Write synthetic rows to the own storage.

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from flwr_vertical.arrays import Array, Integers
+from flwr_vertical.arrays import Array, Indices, Integers
 from flwr_vertical.errors import DataError
 from strategies.copula.ranks import Flip
 
@@ -206,11 +206,12 @@ def correlate(observed: Observed) -> RankCorrelations:
     return rank_correlations(scores, observed.noise, observed.indicators)
 
 
-def check_joint(correlations: RankCorrelations, observed: Observed, least: int) -> int:
-    """Return the smallest number of rows that two columns share, or raise if it is too small."""
-    joint = correlations.n_joint
+def check_joint(joint: Indices, owners: list[str], least: int) -> int:
+    """Return the smallest number of rows that two columns share, or raise if it is too small.
+
+    Shapes: joint (n_columns, n_columns): rows of two columns; owners (n_columns,).
+    """
     j, k = divmod(int(joint.argmin()), len(joint))
-    owners = [observed.owners[column] for column in observed.of_rank]
     if joint[j, k] < least:
         pair = f"{owners[j]!r} and {owners[k]!r}" if j != k else f"{owners[j]!r} alone"
         raise DataError(

@@ -51,6 +51,22 @@ class CopulaParty(SynthesisParty):
     """Sends perturbed ranks; turns the latent columns that come back into a synthetic table."""
 
     @step
+    def prepare_release(
+        self, bounds: Annotated[str, Is("bounds")], resolution: Annotated[str, Is("resolution")]
+    ) -> dict[str, int]:
+        """Check the columns before anybody spends anything.
+
+        Message: bounds, resolution: settings; returns ``n_stated``, how many columns of numbers
+        here these name.
+        """
+        self.state["resolution"] = resolution
+        kinds = self._columns.table.kinds
+        own = to_codes(self._columns.table, self._levels, self.name)
+        check_columns(own, kinds, f"party {self.name!r}")
+        stated = parse_bounds(bounds).keys() | parse_resolution(resolution).keys()
+        return {"n_stated": sum(is_numeric(kinds[name]) for name in stated & kinds.keys())}
+
+    @step
     def perturb(
         self,
         epsilon: Annotated[float, Is("epsilon")],
@@ -82,13 +98,10 @@ class CopulaParty(SynthesisParty):
         self._check_budget(spent)
         if rearrange:
             self._check_rearranged()
-        self.state["resolution"] = resolution
         kinds = self._columns.table.kinds
         codes = self._codes
-        # A column without ranks is said for nothing where it has none in the whole table. Of rows
-        # that the server chose, that two have the same value is told by the error, and paid for.
-        own = to_codes(self._columns.table, self._levels, self.name)
-        check_columns(own, kinds, f"party {self.name!r}")
+        # Of rows that the server chose, that two have the same value is told by an error, and paid
+        # for; that a column of the whole table has no ranks was said before.
         if rows is not None:
             codes = codes[check_rows(rows, len(codes), self.name)]
         # Asked again after it lost its memory, the node makes the same release: the budget is spent
@@ -134,7 +147,7 @@ class CopulaParty(SynthesisParty):
             self.state[f"margin.{j}"] = np.vstack([each.values, each.cumulative])
         self.state["discrete"] = np.array([each.discrete for each in made.margins])
         self.state["steps"] = np.array([each.step for each in made.margins])
-        return made.reply(self._columns.doubts(parse_resolution(resolution)))
+        return made.reply(self._columns.doubts())
 
     def _check_budget(self, budget: ReleaseBudget) -> None:
         """Refuse to spend more on a column than this node allows, or twice in a run."""
@@ -257,7 +270,11 @@ class Label:
             "the labels",
             impute,
         )
-        self.reply = self.made.reply(columns.doubts(resolution)) | {"rare": 0}
+        self.reply = self.made.reply(columns.doubts()) | {"rare": 0}
+
+    def is_stated(self, names: list[str]) -> bool:
+        """Whether labels are numbers that are named."""
+        return self.name in names and is_numeric(self._table.kinds[self.name])
 
     def synthesise(
         self, levels: Annotated[Array, OWN, Shape("rows or n_samples", None), Within(0, 1)]

@@ -165,7 +165,6 @@ class Release:
     exact_range: list[bool] = field(default_factory=list)
     # Columns with a level that a single sample holds
     rare: list[int] = field(default_factory=list)
-    n_bounded: int = 0  # How many of the bounds are those of a numeric column here
     name_chance: float = 0.0  # Largest chance of a level that a single sample holds to be named
     # That of a column with which all margins would be more than noise; 0 where they are
     least_epsilon: float = 0.0
@@ -183,7 +182,6 @@ class Release:
             "n_atoms": [len(margin.atoms) for margin in self.margins],
             "exact_range": self.exact_range,
             "rare": len(self.rare),
-            "n_bounded": self.n_bounded,
             **doubts,
             "name_chance": self.name_chance,
             "least_epsilon": self.least_epsilon,
@@ -245,7 +243,6 @@ def make_release(
             placed[seen, j] = values
             continue
         placed[seen, j] = values
-        made.n_bounded += name in bounds
         if budget.margin == "tree":
             low, high = bounds.get(name, (-LIMIT, LIMIT))
             domain = Domain(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.privacy import (
     ColumnSpending,
     PrivacyStatement,
@@ -23,7 +23,7 @@ from flwr_vertical.privacy import (
     rank_error,
     read_bounds,
 )
-from flwr_vertical.protocol.declaration import EPSILON, Protocol, Round
+from flwr_vertical.protocol.declaration import EPSILON, FACTS, Protocol, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.common.synthesis_columns import parse_resolution, read_resolution
@@ -122,6 +122,7 @@ class CopulaSynthesis(Strategy):
 
     party = CopulaParty
     protocol = Protocol(
+        Round("prepare_release", "how many columns settings name", tells=FACTS),
         Round("perturb", "perturbed ranks of all columns, noisy shares", tells=EPSILON),
         Round("synthesise"),
     )
@@ -138,12 +139,13 @@ class CopulaSynthesis(Strategy):
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
-        """Collect perturbed ranks, draw latents, hand each party its own; two rounds."""
+        """Collect perturbed ranks, draw latents, hand each party its own; three rounds."""
         progress.total = 2
         rows = self._rows(federation, alignment)
+        label = self._label(federation, result, rows)
+        self._check_before(federation, alignment, rows, label)
         replies = federation.call("perturb", self._arguments(rows))
         progress.step("perturb")
-        label = self._label(federation, result, rows)
         told = [*([] if label is None else [(SERVER, label.reply)]), *replies.items()]
         observed = _gather(told)
         # A study may have made its data from the same seed; then the very same numbers would come.
@@ -219,9 +221,34 @@ class CopulaSynthesis(Strategy):
     ) -> Array:
         """Return the probabilities of all synthetic rows and columns, array of shape (rows, p)."""
 
+    def _check_before(
+        self,
+        federation: Federation,
+        alignment: Alignment,
+        rows: npt.NDArray[np.int64] | None,
+        label: Label | None,
+    ) -> None:
+        """Refuse what is known to fail before anything is spent."""
+        owners, held = list(alignment.parties), ~np.asarray(alignment.mask)
+        if label is not None:
+            owners, held = [*owners, SERVER], np.column_stack([held, ~np.isnan(federation.labels)])
+        held = (held if rows is None else held[rows]) | (self.missing == "impute")
+        check_joint(held.T.astype(np.int64) @ held, owners, self.min_joint)
+        public = {"bounds": self.bounds, "resolution": self.resolution}
+        found = sum(r["n_stated"] for r in federation.call("prepare_release", public).values())
+        bounds, resolution = read_bounds(self.bounds), read_resolution(self.resolution)
+        names = sorted(parse_bounds(bounds).keys() | parse_resolution(resolution).keys())
+        found += label is not None and label.is_stated(names)
+        if found < len(names):
+            raise ConfigError(
+                f"the parties have {found} of the {len(names)} columns of numbers that bounds and "
+                f"resolution name: {names}; check names and kinds. Nothing was spent"
+            )
+
     def _correlate(self, observed: Observed, result: Result) -> RankCorrelations:
         correlations = correlate(observed)
-        least = check_joint(correlations, observed, self.min_joint)
+        owners = [observed.owners[column] for column in observed.of_rank]
+        least = check_joint(correlations.n_joint, owners, self.min_joint)
         result.metrics["smallest_joint_rows"] = float(least)
         return correlations
 
@@ -315,12 +342,6 @@ class CopulaSynthesis(Strategy):
                 f"Some margins are for the most part noise: epsilon {self.epsilon:g} is too small "
                 f"for their rows. {_rounded_up(least):g} would do, or more rows."
             )
-        for what, key, stated in (
-            ("resolutions", "n_resolved", parse_resolution(read_resolution(self.resolution))),
-            ("bounds", "n_bounded", parse_bounds(read_bounds(self.bounds))),
-        ):
-            if (unknown := len(stated) - total(key)) > 0:
-                found.append(f"{unknown} of the {what} name no numeric column; mistyped?")
         return found
 
 

@@ -75,7 +75,7 @@ def read_labels(labels: Array, span: float | None) -> tuple[Array, Flags, Indice
     time, event = np.abs(labels), labels > 0.0
     if not event.any():
         raise DataError(
-            f"all {len(labels):,} labels are below 0: no event was observed. Labels are times, "
+            f"none of {len(labels):,} labels is above 0: no event was observed. Labels are times, "
             "negative where they were censored"
         )
     stratum = np.zeros(len(labels), dtype=np.int64)

@@ -6,7 +6,6 @@ A party has a missing indicator as well in variant II; all networks are in one p
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from strategies.false_vfl.posterior import (
 )
 from strategies.neural.hardware import to_numpy
 from strategies.neural.images import RESNET_CHANNELS, ImageDecoder, initialise
-from strategies.neural.model import NeuralModel, NeuralPart
+from strategies.neural.model import NeuralModel, NeuralPart, class_table
 from strategies.neural.networks import (
     NetworkSizes,
     Prediction,
@@ -301,8 +300,4 @@ def prediction_table(
         assert found.deviation is not None
         value, deviation = (to_numpy(t.double()) for t in (found.value, found.deviation))
         return pd.DataFrame({"prediction": value * unit + centre, "std_error": deviation * unit})
-    columns = {"prediction": np.asarray(classes)[to_numpy(found.value)]}
-    probabilities = to_numpy(found.probabilities.double())
-    for k, label in enumerate(classes):
-        columns[f"probability_{label:g}"] = probabilities[:, k]
-    return pd.DataFrame(columns)
+    return class_table(to_numpy(found.probabilities.double()), classes)

@@ -120,13 +120,11 @@ class Networks(NetworkSteps):
 
     def get(self, *, changes: bool) -> PartyNetworks:
         """Return the networks; `changes` says whether the step trains them."""
-        found: PartyNetworks = self.party.live.get("networks", self._new, changes=changes)
-        return found
+        return self.party.live.get("networks", self._new, changes=changes)
 
     def optimiser(self, part: str) -> torch.optim.Adam:
         """Return the optimiser of the encoder, or of the decoder and the missing indicator."""
-        found: torch.optim.Adam = self.party.live.get(part, lambda: self._new_optimiser(part))
-        return found
+        return self.party.live.get(part, lambda: self._new_optimiser(part))
 
     @property
     def variant(self) -> str:
@@ -227,7 +225,7 @@ class PretrainingSteps(StepGroup):
             best = networks.get(changes=False).state_dict()
             self.party.live.put("best", {name: value.clone() for name, value in best.items()})
         if recall:
-            best = self.party.live.get("best", dict, changes=False)
+            best = self.party.live.get("best", dict[str, Any], changes=False)
             networks.get(changes=True).load_state_dict(best)
         if in_mean is not None and in_precision is not None:
             self._learn(in_mean, in_precision)
@@ -293,7 +291,7 @@ class PretrainingSteps(StepGroup):
         descend(networks.optimiser("encoder"), [mean, precision], told)
 
     def _build(self) -> Graph:
-        posterior = self.party.live.get("posterior", dict, changes=False)
+        posterior = self.party.live.get("posterior", dict[str, Any], changes=False)
         batch = self.state["batch"]
         networks, own = self.other(Networks), self.other(OwnColumns)
         nets = networks.get(changes=True)
@@ -337,7 +335,7 @@ class ScoringSteps(StepGroup):
         live = self.party.live
         if mean is not None and log_sigma is not None:
             live.put("posterior", {"mean": mean, "log_sigma": log_sigma, "seed": 0})
-        posterior = live.get("posterior", dict, changes=False)
+        posterior = live.get("posterior", dict[str, Any], changes=False)
         own = self.other(OwnColumns)
         batch = self.state["batch"]
         networks = self.other(Networks)

@@ -77,7 +77,7 @@ def kinds_of_donors(n_complete: int, n_lacking: int, most: int) -> tuple[int, in
     n_complete = n_donors - n_others
     if not 0 < min(n_complete, n_others) < FEWEST:
         return n_complete, n_donors
-    if n_others < min(n_lacking, n_complete):
+    if n_complete >= FEWEST and n_others < n_lacking:
         return n_complete, n_complete
     return 0, n_donors
 

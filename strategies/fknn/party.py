@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Summands, Uses, step
-from flwr_vertical.arrays import Indices
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
@@ -16,7 +17,14 @@ from flwr_vertical.protocol.arguments import DISTINCT, OWN, AddsUpTo, Is, Shape,
 from flwr_vertical.tables import Kind, is_numeric
 from flwr_vertical.tables.codes import fill_values
 from strategies.common.imputing_party import ImputingParty
-from strategies.fknn.blinding import Blinding, Units, halves, secret_order
+from strategies.fknn.blinding import (
+    FEWEST,
+    Blinding,
+    Units,
+    halves,
+    kinds_of_donors,
+    secret_order,
+)
 from strategies.fknn.distances import (
     DistanceFeatures,
     PartyTerms,
@@ -222,11 +230,7 @@ class FKNNParty(ImputingParty):
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return this party's blinded distances and weights, by place in each row's own order."""
         aligned, (donors, n_complete) = self._order[rows], self._donors
-        if "terms" not in self.cache:
-            self.cache["terms"] = PartyTerms(
-                self._features, donors, n_complete, self.state["weighting"], self.name
-            )
-        found = self.cache["terms"].each(aligned)
+        found = self._terms.each(aligned)
         blinding = self._blinding(units)
         terms = np.empty((len(rows), len(donors)), dtype=np.int64)
         weights = np.zeros((len(rows), 1 + len(donors) - n_complete), dtype=np.int64)
@@ -280,8 +284,7 @@ class FKNNParty(ImputingParty):
             blinding = self._blinding(units)
             drawn = [blinding.order(place) for place in rows.tolist()]
             orders = np.array(drawn, dtype=np.int32).reshape(len(rows), -1)
-        found: npt.NDArray[np.int32] = orders
-        return found
+        return np.asarray(orders, dtype=np.int32)
 
     def _blinding(self, units: Units) -> Blinding:
         (donors, n_complete), turn = self._donors, self.state["turn"]
@@ -289,9 +292,8 @@ class FKNNParty(ImputingParty):
         return Blinding(seed, n_samples, len(donors), n_complete, units, *turn)
 
     def _magnitude(self) -> npt.NDArray[np.uint8]:
-        return magnitude(
-            self._features, self.state["weighting"], list(self.table.columns), self.name
-        )
+        columns = list(self.table.columns)
+        return magnitude(self._features, self.state["weighting"], columns, self.name)
 
     def _fill(
         self,
@@ -303,11 +305,7 @@ class FKNNParty(ImputingParty):
         """Impute the open cells of some rows; return 1 where a row needs a longer list."""
         imputed, still_open = self._imputed.copy(), self._open.copy()
         short = np.zeros(len(rows), dtype=bool)
-        kinds = list(self.table.kinds.values())
-        if "fallback" not in self.cache:
-            donors = slice(None) if self._donor_rows is None else self._donor_rows
-            self.cache["fallback"] = fill_values(self.codes[donors], self.table.kinds)
-        fallback = self.cache["fallback"]
+        kinds, fallback = list(self.table.kinds.values()), self._fallback
         for j, kind in enumerate(kinds if len(self._cells) else ()):
             cells = rows * len(kinds) + j
             at = np.minimum(np.searchsorted(self._cells, cells), len(self._cells) - 1)
@@ -333,14 +331,10 @@ class FKNNParty(ImputingParty):
         self.state["imputed"], self.state["open"] = imputed, still_open
         return short.view(np.uint8)
 
-    @property
+    @kept("cells")
     def _cells(self) -> Indices:
         """Cells to impute, as ``row * n_columns + column``, in ascending order."""
-        if "cells" not in self.cache:
-            needed = self.missing_cells(bool(self.state["complete_blocks"]))
-            self.cache["cells"] = np.flatnonzero(needed)
-        cells: Indices = self.cache["cells"]
-        return cells
+        return np.flatnonzero(self.missing_cells(bool(self.state["complete_blocks"])))
 
     @property
     def _open(self) -> npt.NDArray[np.bool_]:
@@ -354,36 +348,35 @@ class FKNNParty(ImputingParty):
         )
         return imputed
 
-    @property
+    @kept("fallback")
+    def _fallback(self) -> Array:
+        donors = slice(None) if self._donor_rows is None else self._donor_rows
+        return fill_values(self.codes[donors], self.table.kinds)
+
+    @kept("order")
     def _order(self) -> Indices:
         """The aligned row at each place of the secret order, array of shape (n_samples,)."""
-        if "order" not in self.cache:
-            self.cache["order"] = secret_order(self.group_key.seed, self.n_samples)
-        order: Indices = self.cache["order"]
-        return order
+        return secret_order(self.group_key.seed, self.n_samples)
 
-    @property
+    @kept("donors")
     def _donors(self) -> tuple[Indices, int]:
         """Aligned rows of the donors, complete ones first, and how many are complete.
 
         Of each kind the first that there may be in the secret order.
         """
-        if "donors" not in self.cache:
-            rows, order = self._donor_rows, self._order
-            offered = np.isin(order, rows) if rows is not None else np.ones(len(order), bool)
-            lacking = np.zeros(len(order), dtype=bool)
-            lacking[self.state[_LACKING]] = True
-            complete, others = order[offered & ~lacking], order[offered & lacking]
-            kinds = len(complete), len(others), int(self.state["max_donors"])
-            n_complete, n = kinds_of_donors(*kinds)
-            if len(complete) and not n_complete:
-                raise ProtocolError(
-                    f"party {self.name!r}: {len(complete)} donors count as complete and "
-                    f"{len(others)} as lacking cells; each kind has {FEWEST} or none"
-                )
-            self.cache["donors"] = np.concatenate([complete, others])[:n], n_complete
-        donors: tuple[Indices, int] = self.cache["donors"]
-        return donors
+        rows, order = self._donor_rows, self._order
+        offered = np.isin(order, rows) if rows is not None else np.ones(len(order), bool)
+        lacking = np.zeros(len(order), dtype=bool)
+        lacking[self.state[_LACKING]] = True
+        complete, others = order[offered & ~lacking], order[offered & lacking]
+        most = int(self.state["max_donors"])
+        n_complete, n_donors = kinds_of_donors(len(complete), len(others), most)
+        if len(complete) and not n_complete:
+            raise ProtocolError(
+                f"party {self.name!r}: {len(complete)} donors count as complete and "
+                f"{len(others)} as lacking cells; each kind has {FEWEST} or none"
+            )
+        return np.concatenate([complete, others])[:n_donors], n_complete
 
     @property
     def _donor_rows(self) -> Indices | None:
@@ -391,16 +384,17 @@ class FKNNParty(ImputingParty):
         rows: Indices | None = self.state.get("donors")
         return rows
 
-    @property
+    @kept("terms")
+    def _terms(self) -> PartyTerms:
+        return PartyTerms(self._features, *self._donors, self.state["weighting"], self.name)
+
+    @kept("features")
     def _features(self) -> DistanceFeatures:
-        if "features" not in self.cache:
-            kinds: list[Kind] = list(self.table.kinds.values())
-            n_levels = [
-                0 if is_numeric(kind) else len(self.levels[name])
-                for name, kind in self.table.kinds.items()
-            ]
-            self.cache["features"] = make_features(
-                self.codes, kinds, n_levels, bool(self.state["standardize"]), self.is_donor
-            )
-        features: DistanceFeatures = self.cache["features"]
-        return features
+        kinds: list[Kind] = list(self.table.kinds.values())
+        n_levels = [
+            0 if is_numeric(kind) else len(self.levels[name])
+            for name, kind in self.table.kinds.items()
+        ]
+        return make_features(
+            self.codes, kinds, n_levels, bool(self.state["standardize"]), self.is_donor
+        )

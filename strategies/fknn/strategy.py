@@ -48,7 +48,7 @@ from flwr_vertical.results import Progress
 from flwr_vertical.server import Total
 from flwr_vertical.settings import setting
 from strategies.fknn.arbiter import FKNNArbiter
-from strategies.fknn.blinding import HALF, WEIGHT_BITS, Units, lowest
+from strategies.fknn.blinding import HALF, WEIGHT_BITS, Units, kinds_of_donors, lowest
 from strategies.fknn.distances import N_EXPONENTS, common_units
 from strategies.fknn.neighbours import Block, joined
 from strategies.fknn.party import FKNNParty

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from flwr_vertical import Party, Summands, Uses, step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import PolicyError, ProtocolError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within, check_fits
 from strategies.glm_admm.admm import BOUND, ColumnBlock, composed, largest_correlation
@@ -182,24 +183,18 @@ class GLMADMMParty(Party):
             raise ProtocolError(f"party {self.name!r}: 'strengths' come with the first step 'admm'")
         return np.asarray(self.state["glm.strengths"])
 
-    @property
+    @kept("fit-z")
     def _standardised(self) -> tuple[Array, Array, Array]:
         """The columns over the samples of the fit, and their mean and spread (or 1)."""
-        if "fit-z" not in self.cache:
-            rows = self.data.raw[np.asarray(self.state["glm.used"], dtype=bool)]
-            center, spread = rows.mean(axis=0), rows.std(axis=0)
-            # Rounding leaves a constant column with a tiny spread.
-            varies = spread > 1e-12 * np.maximum(np.abs(rows).max(axis=0), 1e-300)
-            scale = np.where(varies & bool(self.state["standardize"]), spread, 1.0)
-            z = np.where(varies, (rows - center) / scale, 0.0)
-            self.cache["fit-z"] = z, center, scale
-        found: tuple[Array, Array, Array] = self.cache["fit-z"]
-        return found
+        rows = self.data.raw[np.asarray(self.state["glm.used"], dtype=bool)]
+        center, spread = rows.mean(axis=0), rows.std(axis=0)
+        # Rounding leaves a constant column with a tiny spread.
+        varies = spread > 1e-12 * np.maximum(np.abs(rows).max(axis=0), 1e-300)
+        scale = np.where(varies & bool(self.state["standardize"]), spread, 1.0)
+        z = np.where(varies, (rows - center) / scale, 0.0)
+        return z, center, scale
 
-    @property
+    @kept("fit-block")
     def _block(self) -> ColumnBlock:
-        if "fit-block" not in self.cache:
-            strengths, penalty = self._strengths, str(self.state["glm.penalty"])
-            self.cache["fit-block"] = ColumnBlock(self._standardised[0], strengths, penalty)
-        block: ColumnBlock = self.cache["fit-block"]
-        return block
+        strengths, penalty = self._strengths, str(self.state["glm.penalty"])
+        return ColumnBlock(self._standardised[0], strengths, penalty)

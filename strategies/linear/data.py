@@ -8,6 +8,7 @@ import numpy.typing as npt
 from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.products.columns import ScaledRows, squares_of
 from flwr_vertical.protocol.arguments import Is, Shape, Within
 from flwr_vertical.scratch import take
@@ -87,15 +88,10 @@ class RegressionRows(StepGroup):
                 "the party, or align more samples"
             )
 
-    @property
+    @kept("design")
     def design(self) -> Design:
         """The own table as a matrix, aligned; made once per process."""
-        if "design" not in self.cache:
-            self.cache["design"] = self._made(
-                self.party.positions, str(self.state["missing_cells"])
-            )
-        design: Design = self.cache["design"]
-        return design
+        return self._made(self.party.positions, str(self.state["missing_cells"]))
 
     @property
     def table_rows(self) -> Array:
@@ -153,15 +149,12 @@ class RegressionRows(StepGroup):
         """Number of labelled samples, whether anybody holds them or not (those come last)."""
         return int(self._labelled.sum()) + int(self.state["n_unheld"])
 
-    @property
+    @kept("fit-rows")
     def rows(self) -> Indices:
         """Numbers, among the labelled samples, of the rows held; shape (n_observed,)."""
-        if "fit-rows" not in self.cache:
-            number = np.cumsum(self._labelled) - 1
-            own = self.design.rows
-            self.cache["fit-rows"] = number[own[self._labelled[own]]]
-        rows: Indices = self.cache["fit-rows"]
-        return rows
+        number = np.cumsum(self._labelled) - 1
+        own = self.design.rows
+        return number[own[self._labelled[own]]]
 
     @property
     def own_rows(self) -> Indices:
@@ -170,13 +163,10 @@ class RegressionRows(StepGroup):
         found: Indices = self.party.rows_of(own[self._labelled[own]])[1]
         return found
 
-    @property
+    @kept("fit-x")
     def x(self) -> Array:
         """Rows held of labelled samples, standardised, shape (n_observed, n_columns)."""
-        if "fit-x" not in self.cache:
-            self.cache["fit-x"] = (self.raw - self.center) / self.scale
-        x: Array = self.cache["fit-x"]
-        return x
+        return (self.raw - self.center) / self.scale
 
     @property
     def raw(self) -> Array:
@@ -218,32 +208,26 @@ class RegressionRows(StepGroup):
         """What each column is divided by, shape (n_columns,)."""
         return self._scaling[1]
 
-    @property
+    @kept("scaling")
     def _scaling(self) -> tuple[Array, Array]:
         """Mean and standard deviation of each column over the rows held of labelled samples."""
-        if "scaling" not in self.cache:
-            raw = self.raw
-            center, scale = np.zeros(raw.shape[1]), np.ones(raw.shape[1])
-            if self.state["standardize"] and len(raw):
-                spread = raw.std(axis=0)
-                # Rounding leaves a constant column with a tiny spread.
-                varies = spread > 1e-12 * np.abs(raw).max(axis=0)
-                scale = np.where(varies, spread, 1.0)
-                if self.state["intercept"]:
-                    center = raw.mean(axis=0)
-            self.cache["scaling"] = center, scale
-        scaling: tuple[Array, Array] = self.cache["scaling"]
-        return scaling
+        raw = self.raw
+        center, scale = np.zeros(raw.shape[1]), np.ones(raw.shape[1])
+        if self.state["standardize"] and len(raw):
+            spread = raw.std(axis=0)
+            # Rounding leaves a constant column with a tiny spread.
+            varies = spread > 1e-12 * np.abs(raw).max(axis=0)
+            scale = np.where(varies, spread, 1.0)
+            if self.state["intercept"]:
+                center = raw.mean(axis=0)
+        return center, scale
 
-    @property
+    @kept("collinear")
     def collinear(self) -> npt.NDArray[np.bool_]:
         """Which columns follow from those before, (n_columns,); none where the fit is penalised."""
         if self._penalized:
             return np.zeros(len(self.design.columns), dtype=bool)
-        if "collinear" not in self.cache:
-            self.cache["collinear"] = constant_or_collinear(self.x, self.intercept)
-        found: npt.NDArray[np.bool_] = self.cache["collinear"]
-        return found
+        return constant_or_collinear(self.x, self.intercept)
 
     @property
     def ridge(self) -> float:

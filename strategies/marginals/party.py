@@ -11,6 +11,7 @@ from pandas.api.types import is_bool_dtype, is_integer_dtype, is_numeric_dtype
 from flwr_vertical import Summands, Uses, step
 from flwr_vertical.arrays import Array, Indices, Integers, Ring
 from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.privacy import (
     KEY_BYTES,
     Keystream,
@@ -276,13 +277,10 @@ class MarginalsParty(SynthesisParty):
         counts = np.bincount(one[rows] * shape[1] + two[rows], minlength=shape[0] * shape[1])
         return counts.reshape(shape).astype(np.float64)
 
-    @property
+    @kept("marginals.found")
     def _found(self) -> list[ColumnLevels]:
         """Levels of own columns; the same noise whenever they are worked out."""
-        if "marginals.found" not in self.cache:
-            self.cache["marginals.found"] = self._find()
-        found: list[ColumnLevels] = self.cache["marginals.found"]
-        return found
+        return self._find()
 
     def _find(self) -> list[ColumnLevels]:
         if _SIGMAS not in self.state:
@@ -307,17 +305,14 @@ class MarginalsParty(SynthesisParty):
                 found.append(levels_of(own, count, other, lowest, sigma, noise))
         return found
 
-    @property
+    @kept("marginals.aligned")
     def _aligned_codes(self) -> Integers:
         """Levels of aligned rows, shape (n_samples, n_columns); -1 in rows not held."""
-        if "marginals.aligned" not in self.cache:
-            held = np.flatnonzero(self.positions >= 0)
-            own = np.full((len(self.positions), len(self._found)), -1, dtype=np.int64)
-            for j, column in enumerate(self._found):
-                own[held, j] = column.codes
-            self.cache["marginals.aligned"] = np.asarray(self.to_aligned(own, -1))
-        found: Integers = self.cache["marginals.aligned"]
-        return found
+        held = np.flatnonzero(self.positions >= 0)
+        own = np.full((len(self.positions), len(self._found)), -1, dtype=np.int64)
+        for j, column in enumerate(self._found):
+            own[held, j] = column.codes
+        return np.asarray(self.to_aligned(own, -1))
 
     @property
     def _stated(self) -> Levels:

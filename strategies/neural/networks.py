@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -34,8 +34,25 @@ _LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
 _N = TypeVar("_N", bound=nn.Module)
 
 
+class AsText:
+    """A record of settings that a message can carry."""
+
+    def to_text(self) -> str:
+        """Return all of it as text."""
+        return json.dumps(vars(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Read what `to_text` wrote."""
+        values: dict[str, Any] = json.loads(text)
+        for name, value in values.items():
+            if isinstance(value, list):  # JSON has no tuples
+                values[name] = tuple(value)
+        return cls(**values)
+
+
 @dataclass(frozen=True, kw_only=True)
-class NetworkSizes:
+class NetworkSizes(AsText):
     """Sizes of all networks of a method, as a message can carry them."""
 
     activation: str = "relu"  # A key of `ACTIVATIONS`
@@ -51,19 +68,6 @@ class NetworkSizes:
             return None
         shapes = parse_shapes(self.image_shape)
         return shapes.get(party, shapes.get(""))
-
-    def to_text(self) -> str:
-        """Return all of it as text, which a message can carry."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> Self:
-        """Read what `to_text` wrote."""
-        values: dict[str, Any] = json.loads(text)
-        for name, value in values.items():
-            if isinstance(value, list):  # JSON has no tuples
-                values[name] = tuple(value)
-        return cls(**values)
 
 
 class Prediction(NamedTuple):

@@ -10,6 +10,7 @@ from torch import Tensor
 from flwr_vertical import Party, StepGroup
 from flwr_vertical.arrays import AnyArray, Indices, Numbers
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.policy.record import allows
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 from strategies.neural.hardware import device_of, to_numpy
@@ -129,30 +130,23 @@ class OwnColumns(StepGroup):
         """What the columns are in units of, in a run that trains."""
         return self._fitted[0]
 
-    @property
+    @kept("own-scales")
     def _fitted(self) -> tuple[ColumnScales, AnyArray]:
-        if "own-scales" not in self.cache:
-            taken = self.party.positions >= 0
-            encoding = str(self.state["encoding"])
-            least = self.party.policy.min_rows
-            channels = self.state.get("image-channels")  # None of a table
-            made = fit_scales(self.party.table, taken, self.name, encoding, least, channels)
-            self.cache["own-scales"] = made
-        found: tuple[ColumnScales, AnyArray] = self.cache["own-scales"]
-        return found
+        taken = self.party.positions >= 0
+        encoding = str(self.state["encoding"])
+        least = self.party.policy.min_rows
+        channels = self.state.get("image-channels")  # None of a table
+        return fit_scales(self.party.table, taken, self.name, encoding, least, channels)
 
-    @property
+    @kept("own-columns")
     def _matrix(self) -> tuple[Tensor, Tensor]:
-        if "own-columns" not in self.cache:
-            part = self.other(KeptPart).part
-            own = self._fitted[1] if part is None else part.features(self.party.table, self.name)
-            known, kind = ~np.isnan(own), self.dtype
-            self.cache["own-columns"] = (
-                torch.from_numpy(np.where(known, own, 0.0)).to(self.device, kind),
-                torch.from_numpy(known).to(self.device, kind),
-            )
-        matrix: tuple[Tensor, Tensor] = self.cache["own-columns"]
-        return matrix
+        part = self.other(KeptPart).part
+        own = self._fitted[1] if part is None else part.features(self.party.table, self.name)
+        known, kind = ~np.isnan(own), self.dtype
+        return (
+            torch.from_numpy(np.where(known, own, 0.0)).to(self.device, kind),
+            torch.from_numpy(known).to(self.device, kind),
+        )
 
 
 class NetworkSteps(StepGroup):

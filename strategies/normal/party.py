@@ -9,6 +9,7 @@ import pandas as pd
 from flwr_vertical import Uses, step
 from flwr_vertical.arrays import Array, Flags, Indices, Ring
 from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps
 from flwr_vertical.products.masked import PrivateProductSteps
@@ -268,58 +269,40 @@ class JointNormalParty(ImputingParty):
         """None: the rows of an earlier fit take no part."""
         return None
 
-    @property
+    @kept("normal.donors")
     def donors(self) -> Table:
         """The table whose levels are known: that of the fit, where new rows are completed."""
-        if "normal.donors" not in self.cache:
-            self.cache["normal.donors"] = self.services.load_fitted() or self.table
-        table: Table = self.cache["normal.donors"]
-        return table
+        return self.services.load_fitted() or self.table
 
-    @property
+    @kept("normal.part")
     def _part(self) -> JointNormalPart | None:
         """What this party kept of the fit, where new rows are completed."""
-        if "normal.part" not in self.cache:
-            self.cache["normal.part"] = self.load_model(JointNormalPart)
-        part: JointNormalPart | None = self.cache["normal.part"]
-        return part
+        return self.load_model(JointNormalPart)
 
-    @property
+    @kept("normal.own")
     def _own(self) -> OwnModel:
         """The normal model of the own columns alone."""
-        if "normal.own" not in self.cache:
-            part = self._part
-            self.cache["normal.own"] = (
-                own_columns(self._values[self.positions_held]) if part is None else part.own
-            )
-        own: OwnModel = self.cache["normal.own"]
-        return own
+        part = self._part
+        return own_columns(self._values[self.positions_held]) if part is None else part.own
 
     @property
     def _coding(self) -> Coding:
         kinds: list[Kind] = list(self.table.kinds.values())
         return Coding(kinds, self.level_counts)
 
-    @property
+    @kept("normal.units")
     def _units(self) -> tuple[Array, Array]:
         """Centre and unit of each column of the model, over the own table."""
         if self._part is not None:
             return self._part.center, self._part.unit
-        if "normal.units" not in self.cache:
-            filled = np.where(
-                np.isnan(self.codes), fill_values(self.codes, self.table.kinds), self.codes
-            )
-            raw = self._coding.encode(filled[self.positions_held])
-            few = np.array([len(np.unique(raw[:, j])) <= 20 for j in range(raw.shape[1])])
-            self.cache["normal.units"] = rough_units(raw, few)
-        units: tuple[Array, Array] = self.cache["normal.units"]
-        return units
+        means = fill_values(self.codes, self.table.kinds)
+        filled = np.where(np.isnan(self.codes), means, self.codes)
+        raw = self._coding.encode(filled[self.positions_held])
+        few = np.array([len(np.unique(raw[:, j])) <= 20 for j in range(raw.shape[1])])
+        return rough_units(raw, few)
 
-    @property
+    @kept("normal.values")
     def _values(self) -> Array:
         """All aligned rows in rough units, (n_samples, n_columns), NaN = missing."""
-        if "normal.values" not in self.cache:
-            center, unit = self._units
-            self.cache["normal.values"] = (self._coding.encode(self.codes) - center) / unit
-        values: Array = self.cache["normal.values"]
-        return values
+        center, unit = self._units
+        return (self._coding.encode(self.codes) - center) / unit

@@ -103,6 +103,13 @@ class CardColumns:
         return _added(merged, self.opened.counts[own]), _added(merged, self.events[own])
 
     @property
+    def of_one_bin(self) -> Indices:
+        """Which columns had several bins that were all merged into one."""
+        return np.array(
+            [j for j, own in enumerate(self.merged) if len(own) > 1 and not own.any()], dtype=int
+        )
+
+    @property
     def evidence(self) -> Array:
         """Weight of evidence of each opened bin of all columns; 0 of withheld columns."""
         parts = [weight_of_evidence(*self.sums(j))[own] for j, own in enumerate(self.merged)]

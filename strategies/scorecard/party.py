@@ -19,6 +19,7 @@ import pandas as pd
 from flwr_vertical import Party, Summands, Uses, step
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import ProtocolError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps, PrivateProductSteps
 from flwr_vertical.products.masked import SendFields
 from flwr_vertical.products.pair_keys import Nonce
@@ -115,21 +116,18 @@ class EvidenceRows(RegressionRows):
         held = self._labelled[self.party.positions[self.party.positions >= 0]]
         return int(held.sum()) < self.n_labelled
 
-    @property
+    @kept("design")
     def design(self) -> Design:
         """The own rows, as weights of evidence once these are known, before as zeros."""
-        if "design" not in self.cache:
-            rows, own = self.party.rows_of(np.arange(self.party.n_samples))
-            columns = self.party.table.columns
-            x = np.zeros((len(rows), len(columns) + self._has_block))
-            if _EVIDENCE in self.state:
-                x[:, : len(columns)] = weights(self.other(BinSteps).numbers[own], self.evidence)
-                x[:, len(columns) :] = self.state[_BLOCK][:1]
-            none = np.zeros(0, dtype=np.int64)
-            names = columns + [HELD] * self._has_block
-            self.cache["design"] = Design(names, x, rows, none)
-        design: Design = self.cache["design"]
-        return design
+        rows, own = self.party.rows_of(np.arange(self.party.n_samples))
+        columns = self.party.table.columns
+        x = np.zeros((len(rows), len(columns) + self._has_block))
+        if _EVIDENCE in self.state:
+            x[:, : len(columns)] = weights(self.other(BinSteps).numbers[own], self.evidence)
+            x[:, len(columns) :] = self.state[_BLOCK][:1]
+        none = np.zeros(0, dtype=np.int64)
+        names = columns + [HELD] * self._has_block
+        return Design(names, x, rows, none)
 
     @property
     def table_rows(self) -> Array:

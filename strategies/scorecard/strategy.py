@@ -46,7 +46,7 @@ from strategies.linear.moment_party import EVALUATED, RECOGNISED, moments_protoc
 from strategies.linear.moments.collect import OpenedMoments, open_moments
 from strategies.linear.prediction.regressions import Regressions, pattern_list
 from strategies.linear.prediction.server import keep_and_predict
-from strategies.scorecard.card import HELD, PointScale
+from strategies.scorecard.card import HELD, LEAST_EVENTS, PointScale
 from strategies.scorecard.opening import BinnedColumns
 from strategies.scorecard.party import ScorecardParty
 from strategies.scorecard.predict import ScorecardPredictions, ScorecardPredictor
@@ -254,6 +254,13 @@ class Scorecard(Strategy):
             list(next(iter(tables.values())))
         ]
         result.frames["stability"] = pd.concat(stable, names=["party"])
+        merged = [own.start + binned.columns[n].of_one_bin for n, own in opened.parties.items()]
+        if names := opened.names(np.concatenate(merged)):
+            result.notes.append(
+                f"columns {names} have one bin, and no part in the score: of their ranges or "
+                f"levels, one at most has enough rows, {LEAST_EVENTS} of them with the event and "
+                f"{LEAST_EVENTS} without. A column that tells the labels exactly is such a one"
+            )
         names = opened.names(np.flatnonzero(beta > 0))
         if wrong := [name for name in names if not name.endswith(HELD)]:
             result.notes.append(

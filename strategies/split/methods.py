@@ -9,14 +9,13 @@ predictor for each subset of the parties that hold the sample, all with the same
 some of these tasks in each step.
 """
 
-import json
-from dataclasses import asdict, dataclass
-from typing import NamedTuple, Self
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from flwr_vertical.arrays import Array, Flags
-from strategies.neural.networks import NetworkSizes
+from strategies.neural.networks import AsText, NetworkSizes
 
 PRETRAININGS = ("none", "simsiam")
 
@@ -42,7 +41,7 @@ METHODS = {
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
+class TrainingSettings(AsText):
     """How long and how fast; see `ISOLET` for the numbers."""
 
     batch_size: int  # Of training with labels
@@ -67,15 +66,6 @@ class TrainingSettings:
     def steps(self, per_epoch: int) -> int:
         """Return how many steps of training with labels there are, at so many an epoch."""
         return per_epoch * self.epochs if self.iterations is None else self.iterations
-
-    def to_text(self) -> str:
-        """Return all of it as text, which a message can carry."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> Self:
-        """Read what `to_text` wrote."""
-        return cls(**json.loads(text))
 
 
 ISOLET = {

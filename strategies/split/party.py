@@ -115,19 +115,16 @@ class Extractors(NetworkSteps):
 
     def get(self, *, changes: bool) -> Extractor:
         """Return the extractor; `changes` says whether the step trains it."""
-        found: Extractor = self.party.live.get("extractor", self._new, changes=changes)
-        return found
+        return self.party.live.get("extractor", self._new, changes=changes)
 
     def optimiser(self) -> torch.optim.Adam:
         """Return the optimiser of training with labels."""
-        found: torch.optim.Adam = self.party.live.get("optimiser", self._new_optimiser)
-        return found
+        return self.party.live.get("optimiser", self._new_optimiser)
 
     def hybrid(self) -> HybridPretraining:
         """Return FedHSSL's pretraining."""
         self.get(changes=True)  # what it trains
-        found: HybridPretraining = self.party.live.get("hybrid", self._new_hybrid)
-        return found
+        return self.party.live.get("hybrid", self._new_hybrid)
 
     def _own_seed(self) -> int:
         return int.from_bytes(self.party.own_bytes(PRETRAINING)[:8], "little") >> 1
@@ -230,7 +227,7 @@ class EmbeddingSteps(StepGroup):
         if gradient is not None:
             self._learn(gradient)
         if recall:
-            best = self.party.live.get("best", dict, changes=False)
+            best = self.party.live.get("best", dict[str, Any], changes=False)
             extractors.get(changes=True).load_state_dict(from_arrays(best))
 
     def _learn(self, gradient: AnyArray) -> None:

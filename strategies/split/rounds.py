@@ -16,6 +16,7 @@ from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Ro
 from flwr_vertical.results import Progress
 from strategies.linear.problem import sample_index
 from strategies.neural.hardware import device_of, to_numpy, to_tensor
+from strategies.neural.model import class_table
 from strategies.neural.training import NeuralRounds, compare
 from strategies.split.methods import Tasks
 from strategies.split.networks import Head, SplitModel
@@ -152,8 +153,4 @@ def table_of(given: torch.Tensor, model: SplitModel) -> pd.DataFrame:
     """Return ``prediction``, and ``probability_<class>``, of what the discriminator says."""
     if not model.classes:
         return pd.DataFrame({"prediction": given.double().numpy() * model.unit + model.centre})
-    columns = {"prediction": np.asarray(model.classes)[given.argmax(-1).numpy()]}
-    probabilities = given.double().softmax(-1).numpy()
-    for k, label in enumerate(model.classes):
-        columns[f"probability_{label:g}"] = probabilities[:, k]
-    return pd.DataFrame(columns)
+    return class_table(given.double().softmax(-1).numpy(), model.classes)

@@ -319,8 +319,8 @@ def _check_federation(federation: Federation) -> None:
     if federation.aggregation == "ckks" or len(federation.parties) < 2:
         raise ConfigError(
             "loss='squared_hinge' needs columns under a key stream that two parties or more "
-            f"share; with aggregation {federation.aggregation!r} and {len(federation.parties)} "
-            "parties, use aggregation='masked', or loss='squared'"
+            f"share, under aggregation='masked'; got aggregation={federation.aggregation!r} and "
+            f"parties {federation.parties}; use loss='squared'"
         )
 
 

@@ -10,6 +10,7 @@ of its levels by their mean gradient (`LevelRounds.ranks`), a split may also be 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,29 +45,29 @@ class SlotLayout:
     complete: tuple[bool, ...]  # Of each column
     are_sorted: bool = False  # Whether levels of nominal columns were
 
-    @property
+    @cached_property
     def widths(self) -> list[int]:
         """Slots of each column."""
         columns = zip(self.n_bins, self.nominal, self.complete, strict=True)
         return [b - c + n * (b if self.are_sorted else 1) for b, n, c in columns]
 
-    @property
+    @cached_property
     def sent(self) -> list[int]:
         """Slots of each column whose rows are sent."""
         columns = zip(self.n_bins, self.nominal, self.complete, strict=True)
         return [b - c + n * (1 - c) for b, n, c in columns]
 
-    @property
+    @cached_property
     def n_sent(self) -> int:
         """Slots of all columns whose rows are sent."""
         return sum(self.sent)
 
-    @property
+    @cached_property
     def starts(self) -> list[int]:
         """First slot of each column."""
         return [0, *np.cumsum(self.widths).tolist()][:-1]
 
-    @property
+    @cached_property
     def n_slots(self) -> int:
         """Slots of all columns."""
         return sum(self.widths)
@@ -79,7 +80,7 @@ class SlotLayout:
         )
         return SlotLayout(n_bins, nominal, complete, self.are_sorted)
 
-    @property
+    @cached_property
     def single_levels(self) -> Flags:
         """Of each slot, whether it is a single level of a nominal column that is not sorted."""
         found = [

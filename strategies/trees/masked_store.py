@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from flwr_vertical.arrays import Flags
-from flwr_vertical.scratch import HOLD_BYTES, ScratchFile
+from flwr_vertical.products.sent_rows import ReceivedRows
 from flwr_vertical.server import Federation
 from strategies.trees.binning import SlotLayout
 from strategies.trees.monotone import Directions, of_slots
-from strategies.trees.node_sums import Blocks, Indices, InMemory, Ring
+from strategies.trees.node_sums import Blocks, Indices, InMemory
 
 
 @dataclass
@@ -102,24 +102,6 @@ SEND_BYTES = 1 << 26
 """Of a party's rows in one message, at most (but one row at least)."""
 
 
-class OnDisk:
-    """A matrix in a file without a name, in the system's folder for temporary files."""
-
-    def __init__(self, width: int) -> None:
-        self._width, self._n_rows = width, 0
-        self._file = ScratchFile("the masked rows of a party")
-
-    def append(self, rows: Ring) -> None:
-        """Write rows behind those that there are."""
-        self._file.write(8 * self._n_rows * self._width, np.asarray(rows, dtype=np.uint64))
-        self._n_rows += len(rows)
-
-    def rows(self, start: int, stop: int) -> Ring:
-        """Read rows."""
-        shape = stop - start, self._width
-        return self._file.array(8 * start * self._width, np.uint64, shape)
-
-
 def fetch(federation: Federation, slots: Slots, arguments: dict[str, dict[str, Any]]) -> None:
     """Have all parties send their masked rows, and keep them in `slots`.
 
@@ -128,10 +110,7 @@ def fetch(federation: Federation, slots: Slots, arguments: dict[str, dict[str, A
     """
     n_rows = len(federation.labels)
     size = max(1, SEND_BYTES // (8 * max(1, *slots.widths)))
-    on_disk = 8 * n_rows * sum(own.n_sent for own in slots.layouts.values()) > HOLD_BYTES
-    parts: dict[str, list[Ring]] = {name: [] for name in slots.names}
-    files = {name: OnDisk(own.n_sent) for name, own in slots.layouts.items() if on_disk}
-    whole = True
+    rows = ReceivedRows("send_masked", n_rows, size)
     for start in range(0, n_rows, size):
         replies = federation.call(
             "send_masked",
@@ -141,11 +120,7 @@ def fetch(federation: Federation, slots: Slots, arguments: dict[str, dict[str, A
         )
         slots.tags = {name: bytes(replies[name]["tag"]) for name in slots.names}
         # Where a journal answers, go on to its next block: it has one of every round.
-        whole &= all("masked" in replies[name] for name in slots.names)
-        for name in slots.names if whole else []:
-            keep = files[name].append if on_disk else parts[name].append
-            keep(np.asarray(replies[name]["masked"]))
-    slots.masked = {name: file.rows for name, file in files.items() if whole}
-    for name in slots.names if whole and not on_disk else []:
-        own = parts.pop(name)
-        slots.masked[name] = InMemory(own[0] if len(own) == 1 else np.concatenate(own)).rows
+        rows.add(replies, start)
+    slots.masked = rows.on_disk()
+    if rows.are_there and not slots.masked:
+        slots.masked = {name: InMemory(own).rows for name, own in rows.whole().items()}

@@ -4,6 +4,7 @@ All of it modulo 2^64: exact, whatever the order. A row that is in no node has n
 """
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +17,20 @@ Ring = npt.NDArray[np.unsignedinteger]
 Indices = npt.NDArray[np.signedinteger]
 Blocks = Callable[[int, int], Ring]
 
-BLOCK_BYTES = 1 << 26
+BLOCK_BYTES = 1 << 24
 """Of a matrix that is made anew for each use, at a time."""
 
 
 def code_sums(layout: SlotLayout, codes: Codes, node: Indices, vectors: Ring, n_nodes: int) -> Ring:
-    """Return sums of vectors over the rows of each code and node.
+    """Return sums of vectors over the rows of each code and node, and how many rows there are.
 
-    Shapes: codes (n_rows, n_columns); node (n_rows,); vectors (n_rows, n_vectors); returns
-    (n_nodes, n_codes, n_vectors): the codes of all columns, column by column; that of missing
+    Shapes: codes (n_rows, n_columns); node (n_rows,); vectors (n_vectors, n_rows); returns
+    (n_nodes, n_codes, n_vectors + 1): the codes of all columns, column by column; that of missing
     cells is a column's last.
     """
     bounds = _code_bounds(layout)
     shift, n_codes, n_columns = np.array(bounds[:-1], dtype=np.int32), bounds[-1], codes.shape[1]
-    total = np.zeros((n_nodes * n_codes, vectors.shape[1]), dtype=vectors.dtype)
+    total = np.zeros((n_nodes * n_codes, len(vectors) + 1), dtype=vectors.dtype)
     inside = np.flatnonzero(node >= 0)
     size = max(1, BLOCK_BYTES // (16 * max(n_columns, 1)))
     for start in range(0, len(inside), size):
@@ -39,8 +40,11 @@ def code_sums(layout: SlotLayout, codes: Codes, node: Indices, vectors: Ring, n_
         ends = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(n_columns)
         ones = np.ones(key.size, dtype=vectors.dtype)
         picked = csc_array((ones, key.reshape(-1), ends), shape=(len(total), len(rows)))
-        total += picked @ np.ascontiguousarray(vectors[rows])
-    return total.reshape(n_nodes, n_codes, vectors.shape[1])
+        numbers = np.ones((len(rows), len(vectors) + 1), dtype=vectors.dtype)
+        for k, vector in enumerate(vectors):
+            numbers[:, k] = vector[rows]
+        total += picked @ numbers
+    return total.reshape(n_nodes, n_codes, len(vectors) + 1)
 
 
 def to_sent(layout: SlotLayout, sums: Ring) -> Ring:
@@ -59,7 +63,7 @@ def to_sent(layout: SlotLayout, sums: Ring) -> Ring:
 
 def slot_sums(layout: SlotLayout, codes: Codes, node: Indices, vector: Ring, n_nodes: int) -> Ring:
     """Return sums of a vector, (n_rows,), over the rows of slots and nodes, (n_nodes, n_slots)."""
-    sums = code_sums(layout, codes, node, vector[:, None], n_nodes)[..., 0]
+    sums = code_sums(layout, codes, node, vector[None], n_nodes)[..., 0]
     total = sums[:, : _code_bounds(layout)[:2][-1]].sum(axis=1, dtype=sums.dtype)
     return layout.slots_of(to_sent(layout, sums), total)
 
@@ -81,13 +85,17 @@ def dense_sums(blocks: Blocks, width: int, node: Indices, vectors: Ring, n_nodes
 
 def _weights(node: Indices, vectors: Ring, n_nodes: int) -> csc_array:
     """Return the vectors by node and row, column by column, as its product reads a matrix once."""
-    inside = (node >= 0).T
-    number = node.T[inside].astype(np.int32)
-    index = number[:, None] + np.int32(n_nodes) * np.arange(len(vectors), dtype=np.int32)
-    value = np.stack([vector.T[inside] for vector in vectors], axis=1)
-    bounds = np.zeros(len(inside) + 1, dtype=np.int32)
-    np.cumsum((node >= 0).sum(axis=0, dtype=np.int32) * np.int32(len(vectors)), out=bounds[1:])
-    shape = len(vectors) * n_nodes, len(inside)
+    n_vectors, (n_trees, n_rows) = len(vectors), node.shape
+    inside = np.flatnonzero(node.T >= 0)
+    rows, trees = (inside, 0) if n_trees == 1 else np.divmod(inside, n_trees)
+    index = np.empty((len(inside), n_vectors), dtype=np.int32)
+    value = np.empty(index.shape, dtype=vectors.dtype)
+    for k, vector in enumerate(vectors):
+        index[:, k] = node[trees, rows] + k * n_nodes
+        value[:, k] = vector[trees, rows]
+    bounds = np.zeros(n_rows + 1, dtype=np.int32)
+    np.cumsum((node >= 0).sum(axis=0, dtype=np.int32) * np.int32(n_vectors), out=bounds[1:])
+    shape = n_vectors * n_nodes, n_rows
     return csc_array((value.reshape(-1), index.reshape(-1), bounds), shape=shape)
 
 
@@ -113,8 +121,8 @@ def legal_splits(
     layout: SlotLayout, codes: Codes, node: Indices, n_nodes: int, min_child: int
 ) -> Flags:
     """Return which splits a node may take; see `legal_of`."""
-    ones = np.ones((len(codes), 1), dtype=np.uint32)
-    return legal_of(layout, code_sums(layout, codes, node, ones, n_nodes)[..., 0], min_child)
+    none = np.zeros((0, len(codes)), dtype=np.uint32)
+    return legal_of(layout, code_sums(layout, codes, node, none, n_nodes)[..., 0], min_child)
 
 
 def legal_of(layout: SlotLayout, counts: Ring, min_child: int) -> Flags:
@@ -149,6 +157,7 @@ def legal_of(layout: SlotLayout, counts: Ring, min_child: int) -> Flags:
     return out
 
 
+@lru_cache(maxsize=64)  # asked for by column
 def _code_bounds(layout: SlotLayout) -> list[int]:
     """Return where each column's codes begin among those of all columns, and how many there are."""
     return [0, *np.cumsum([bins + 1 for bins in layout.n_bins]).tolist()]

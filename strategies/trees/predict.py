@@ -22,7 +22,7 @@ from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.arguments import OWN, Shape, Within
-from flwr_vertical.protocol.declaration import BITS, SOME, Protocol, Repeat, Round
+from flwr_vertical.protocol.declaration import BITS, FACTS, SOME, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
 from strategies.linear.problem import sample_index
 from strategies.trees.binning import Codes, narrowest
@@ -47,14 +47,17 @@ class TreesPredictParty(Party):
     @step
     def open_trees(
         self, model: Annotated[str, Within(1, 200)], n_sides: Annotated[int, Within(0, 2**40)]
-    ) -> None:
+    ) -> dict[str, Any]:
         """Look for what this party kept.
 
         Message: model: name of the model; n_sides: to how many splits a row comes at most, in all
-        trees.
+        trees; returns ``unknown``: how many rows have a level that the fit did not know.
         """
-        self.codes(model)
-        check_openings(self, TreePart.of_fit(self, model).bins.layout, n_sides)
+        bins, gaps = TreePart.of_fit(self, model).bins, self.codes(model)
+        check_openings(self, bins.layout, n_sides)
+        stated = self.to_aligned(self.table.frame[bins.columns].notna().to_numpy(), False)
+        unknown = (gaps == np.array(bins.layout.n_bins)) & stated
+        return {"unknown": int(unknown.any(axis=1).sum())}
 
     @step
     def sides(
@@ -114,7 +117,7 @@ class TreesPredictions(Predictions):
 
     party = TreesPredictParty
     protocol: ClassVar[Protocol] = Protocol(
-        Round("open_trees"),
+        Round("open_trees", "how many rows have a level that the fit did not know", tells=FACTS),
         Repeat(
             Round("sides", "on which side of its splits rows are", tells=BITS, ask=SOME),
             at_most=4096,
@@ -126,6 +129,10 @@ class TreesPredictions(Predictions):
             "server",
             "for each sample and tree, which side of the splits on its way it is on; of a party's "
             "row no more than its columns' bins",
+        ),
+        (
+            "server",
+            "of each party, how many rows have a level that the fit did not know",
         ),
         (
             "server",
@@ -156,7 +163,13 @@ class TreesPredictions(Predictions):
         n_sides = model.longest_way
         if self.contributions == "shapley":  # a sample takes a way for each set of parties
             n_sides = min(n_sides * 2 ** len(model.parties), int((model.party >= 0).sum()))
-        federation.call("open_trees", {"model": model.name, "n_sides": n_sides})
+        told = federation.call("open_trees", {"model": model.name, "n_sides": n_sides})
+        for name, reply in told.items():
+            if reply["unknown"]:
+                result.notes.append(
+                    f"party {name!r}: {reply['unknown']} rows have a level that the fit did not "
+                    "know; it counts as a missing cell"
+                )
         index = sample_index(alignment, result.labels, np.arange(alignment.n_samples))
         alone: dict[str, pd.DataFrame] = {}
         if self.contributions == "shapley":

@@ -22,6 +22,7 @@ Splits = npt.NDArray[np.int32]
 
 # Under a prefix that the server may not write to.
 _SPLITS, _TOLD = "node.trees.splits", "node.trees.told"
+_ALL_TOLD = "node.trees.all told"  # bits of codes that were told of all rows
 _LEVELS = "node.trees.levels"
 SIDES = "node.trees.sides"
 _WHAT = "which side of splits of trees rows are on"
@@ -60,27 +61,27 @@ class RoutingSteps(StepGroup):
         layout = self.party.layout
         to_split, fitted = KnownNodes(self.party).splits(np.asarray(nodes), np.asarray(others))
         check_fits(self.name, "others", to_split, Within(-1, len(names) - 1))
-        left = np.zeros(to_split.shape, dtype=bool)
         sides, kept = np.zeros(len(slots), dtype=np.uint8), np.zeros((len(slots), 5), np.int32)
-        # Split by split, the places of rows in the flat array.
-        # Radix sort: split numbers are narrow.
-        order = np.argsort(to_split, axis=None, kind="stable")
-        bounds = np.searchsorted(to_split.reshape(-1)[order], np.arange(len(slots) + 1))
+        # Split by split, the places of rows in the flat arrays.
+        flat, fit, left = to_split.reshape(-1), fitted.reshape(-1), np.zeros(to_split.size, bool)
+        order = np.argsort(flat, kind="stable")  # a radix sort, as split numbers are narrow
+        bounds = np.searchsorted(flat[order], np.arange(len(slots) + 1))
         for i, slot in enumerate(slots):
             column, at = layout.locate(int(slot))
-            trees, rows = np.divmod(order[bounds[i] : bounds[i + 1]], to_split.shape[1])
-            codes, inside = self.party.codes[rows, column], fitted[trees, rows]
+            own = order[bounds[i] : bounds[i + 1]]
+            rows = own if len(to_split) == 1 else own % to_split.shape[1]
+            codes, inside = self.party.codes[rows, column], fit[own]
             side = bool(missing_left[i])
             if not (codes[inside] == layout.n_bins[column]).any():
                 goes = layout.goes_left(codes[inside], column, at, False)
                 side = bool(2 * int(goes.sum()) >= len(goes))
-            left[trees, rows] = layout.goes_left(codes, column, at, side)
-            check_sizes(self.party, int(left[trees, rows].sum()), len(rows))
+            left[own] = goes = layout.goes_left(codes, column, at, side)
+            check_sizes(self.party, int(goes.sum()), len(own))
             sides[i], kept[i] = side, (*names[i], column, at, side)
         content = hashlib.blake2b(kept.tobytes() + to_split.tobytes(), digest_size=16).digest()
         count_sides(self.party, (to_split >= 0).sum(axis=0), layout, content)
         self.state[_SPLITS] = np.concatenate([self.splits, kept])
-        return {"left": np.packbits(left[to_split >= 0]), "missing_left": sides}
+        return {"left": np.packbits(left[flat >= 0]), "missing_left": sides}
 
     @property
     def splits(self) -> Splits:
@@ -147,10 +148,10 @@ def count_sides(
     Shapes: number (n_samples,): how many splits each row comes to now.
     """
     positions, most = np.asarray(party.positions), bits_of_codes(layout)
-    told = np.asarray(party.state.get(_TOLD, np.zeros(len(positions))), dtype=float)
     party.privacy_ledger.note_nothing("bits")  # unless some follow
-    if (told[positions >= 0] >= most - ROUNDING).all():
+    if party.state.get(_ALL_TOLD) == most:
         return
+    told = np.asarray(party.state.get(_TOLD, np.zeros(len(positions))), dtype=float)
     now = np.where(positions >= 0, number[np.maximum(positions, 0)], 0)
     bits = np.minimum(now, most - told)
     for count in np.unique(bits[bits > 0]):
@@ -158,7 +159,9 @@ def count_sides(
         party.open_bits(
             chosen, float(count), content=content, agreed=True, what=what, receiver=receiver
         )
-    party.state[_TOLD] = told + bits
+    party.state[_TOLD] = told = told + bits
+    if (told[positions >= 0] >= most - ROUNDING).all():
+        party.state[_ALL_TOLD] = most
 
 
 def bits_of_codes(layout: SlotLayout) -> float:

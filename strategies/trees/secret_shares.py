@@ -245,12 +245,12 @@ class ShareSteps(StepGroup):
         sums = np.zeros((n_direct, n_codes, 3), dtype=np.uint64)
         may = np.zeros((places.n_nodes, layout.n_slots), dtype=bool)
         for t in places.trees(own):
-            # Trees do not share nodes. The third number counts rows.
+            # Trees do not share nodes.
             at = renumbered(places.node[t], places.direct, places.n_nodes)
-            vectors = np.stack([*half[:, t], np.ones_like(half[0, t])], axis=1)
-            sums += code_sums(layout, codes, at, vectors, n_direct)
-            inside = np.bincount(places.node[t] + 1, minlength=places.n_nodes + 1)[1:] > 0
-            may[inside] = np.repeat(places.usable(t, own), layout.widths)
+            sums += code_sums(layout, codes, at, half[:, t], n_direct)
+            inside = np.zeros(places.n_nodes + 1, dtype=bool)  # the last entry is that of -1
+            inside[places.node[t]] = True
+            may[inside[:-1]] = np.repeat(places.usable(t, own), layout.widths)
         counts = with_siblings(sums[..., 2], direct, parent, np.asarray(self.state[_COUNTS]))
         self.state[_COUNTS] = counts
         legal = legal_of(layout, counts[places.active], least) & may[places.active][..., None]
@@ -382,8 +382,10 @@ class Places:
     def dense(self, party: int, half: Ring, rows: Blocks, width: int) -> Ring:
         """Return sums of g and h, (2, n_trees, n_rows), times a matrix of a party's slots."""
         trees = self.trees(party)
-        node = renumbered(self.node[trees], self.direct, self.n_nodes)
-        return dense_sums(rows, width, node, half[:, trees], len(self.direct))
+        every = len(trees) == len(self.node)  # the usual case, without copies
+        node, half = (self.node, half) if every else (self.node[trees], half[:, trees])
+        node = renumbered(node, self.direct, self.n_nodes)
+        return dense_sums(rows, width, node, half, len(self.direct))
 
 
 def renumbered(node: Indices, kept: Indices, n_nodes: int) -> npt.NDArray[np.int32]:

@@ -7,6 +7,7 @@ import numpy as np
 from flwr_vertical import Party, Summands, step
 from flwr_vertical.arrays import Array, Floats32, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.protocol.arguments import DISTINCT, Is, Shape, Within, check_fits
 from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
@@ -117,28 +118,20 @@ class VertiGANParty(Party):
             at += width
         return codes
 
-    @property
+    @kept("levels")
     def _levels(self) -> Levels:
-        if "levels" not in self.cache:
-            self.cache["levels"] = fit_levels([self.table])
-        levels: Levels = self.cache["levels"]
-        return levels
+        return fit_levels([self.table])
 
-    @property
+    @kept("codes")
     def _codes(self) -> Array:
         """All aligned rows as numbers, array of shape (n_samples, n_columns), NaN = missing."""
-        if "codes" not in self.cache:
-            own = to_codes(self.table, self._levels, self.name)
-            self.cache["codes"] = self.to_aligned(own, np.nan)
-        return np.asarray(self.cache["codes"])
+        own = to_codes(self.table, self._levels, self.name)
+        return np.asarray(self.to_aligned(own, np.nan))
 
-    @property
+    @kept("encoding")
     def _encoding(self) -> Encoding:
-        if "encoding" not in self.cache:
-            counts = [len(self._levels.get(name, ())) for name in self.table.columns]
-            self.cache["encoding"] = Encoding.fit(self._codes[self.state[_ROWS]], counts)
-        encoding: Encoding = self.cache["encoding"]
-        return encoding
+        counts = [len(self._levels.get(name, ())) for name in self.table.columns]
+        return Encoding.fit(self._codes[self.state[_ROWS]], counts)
 
     def _encoded(self) -> Any:
         import torch
@@ -149,8 +142,7 @@ class VertiGANParty(Party):
         return self.cache["real"]
 
     def _branch(self, changes: bool = True) -> "Branch":
-        branch: Branch = self.live.get(_BRANCH, self._new_branch, changes=changes)
-        return branch
+        return self.live.get(_BRANCH, self._new_branch, changes=changes)
 
     def _new_branch(self) -> "Branch":
         from strategies.vertigan.networks import Blocks, Branch

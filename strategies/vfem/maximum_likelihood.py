@@ -7,7 +7,7 @@ import numpy as np
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
-from strategies.linear.moments.collect import FitColumns, OpenedMoments
+from strategies.linear.moments.collect import FitColumns, OpenedMoments, told_by
 from strategies.linear.moments.covariances import (
     BlockCovariance,
     CovarianceModel,
@@ -17,7 +17,7 @@ from strategies.linear.moments.covariances import (
     Through,
 )
 from strategies.linear.moments.fit import Fit, fit_normal
-from strategies.linear.moments.identifiable import redundant, restrict, unobserved
+from strategies.linear.moments.identifiable import gives_label, redundant, restrict, unobserved
 from strategies.linear.moments.patterns import Patterns
 from strategies.linear.problem import note
 
@@ -79,6 +79,8 @@ def maximise(
         )
     if not len(kept):
         raise DataError("no column of any party varies over rows that may be told of")
+    if len(found := gives_label(opened.patterns)):
+        raise DataError(f"{told_by(opened.names(found))}; the likelihood has no maximum")
     patterns = restrict(opened.patterns, np.append(kept, d))
     owner = np.repeat(np.arange(len(opened.parties)), [s.stop - s.start for s in _slices(opened)])
     owner = owner[kept]

@@ -177,7 +177,9 @@ def test_labels_of_a_party_stay_there_if_a_strategy_uses_none():
     fknn = FKNN(n_neighbors=1)
     with pytest.raises(ConfigError, match=r"uses no labels: take out label-holder.*of 'a'"):
         simulate(fknn, LABEL_TABLES, label_holder="a", label_column="speed")
-    noted = simulate(fknn, LABEL_TABLES, pd.Series({"u": 1.0}), progress=False)
+    some = pd.Series({"u": 1.0, "q": 0.0, "r": np.nan})
+    noted = simulate(fknn, LABEL_TABLES, some, progress=False)
+    assert any("1 of 3 labels belong to no sample of the run" in note for note in noted.notes)
     assert "fknn made no use of the server's labels" in noted.notes
 
 

@@ -461,6 +461,9 @@ def test_a_strategy_of_somebody_else_runs_on_it_with_its_settings(federation, ca
         with watching(federation / "server" / "results") as seen:
             code = operations.run(*asked, run_name)
     assert code == 0
+    said = (federation / "logs" / f"supernode-{PARTIES[0]}.log").read_text()
+    assert "Receiving: " in said
+    assert "Start `flwr-clientapp`" not in said  # ClientApps are copies
     running = [status for status in seen if status["state"] == "running"]
     assert [node["name"] for node in running[-1]["nodes"]][: len(PARTIES)] == sorted(PARTIES)
     saved = json.loads((federation / "server" / "results" / run_name / "result.json").read_text())

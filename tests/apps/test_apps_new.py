@@ -117,6 +117,7 @@ def test_nothing_is_overwritten(tmp_path):
         ("ok", "predict", ["a"], "has no demonstration to begin with"),
         ("ok", "fknn", ["a", "a"], "expected different names"),
         ("ok", "fknn", ["a", "../b"], r"party name '\.\./b' is not usable"),
+        ("ok", "fknn", ["a", "server"], "cannot be named 'server', as the server is"),
         ("ok", "fknn", ["a", "Arbiter"], "the name of another role"),
     ],
 )

@@ -10,7 +10,7 @@ from app_runs import DEFAULTS, own_files, run_app, simulated
 from runtimes import IN_MEMORY, Flower, stop_all
 
 from apps import node_files
-from apps.cli import main, run
+from apps.cli import main, run, supernode
 from flwr_vertical import Result
 from flwr_vertical.errors import VerticalError
 from flwr_vertical.settings.toml import flat, read_items
@@ -231,3 +231,21 @@ def test_the_same_commands_on_the_simulation_runtime(tmp_path):
     for name in ("regression", "trees"):
         assert (flower.results / "server" / name / "report.html").is_file()
         assert (flower.results / "parties" / name / "shop.html").is_file()
+
+
+def test_a_supernode_tells_its_superexec_where_to_ask(monkeypatch, capsys):
+    started = []
+    monkeypatch.setattr(supernode.subprocess, "Popen", started.append)
+    monkeypatch.setattr(supernode.os, "execv", lambda program, words: started.append(words))
+    own = ["--superlink", "server:9392", "--port", "9100", "--ssl-certfile", "a.crt"]
+    main.main(["supernode", *own, "--ssl-ca-certfile", "ca.crt"])
+    superexec, node = (" ".join(words) for words in started)
+    assert "--runtime-api-address 127.0.0.1:9100" in superexec
+    assert superexec.endswith("--root-certificates ca.crt")
+    assert node.endswith(f"--isolation process {' '.join(own)} --ssl-ca-certfile ca.crt")
+    main.main(["supernode", "--insecure"])
+    assert "127.0.0.1:9094" in " ".join(started[2])
+    assert started[2][-1] == "--insecure"
+    assert main.main(["supernode", "--isolation", "process"]) == 2
+    assert "leave it out" in capsys.readouterr().err
+    assert len(started) == 4

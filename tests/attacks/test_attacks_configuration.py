@@ -142,6 +142,7 @@ def test_a_resumed_run_asks_for_no_more(site, tmp_path):
 
 
 RELEASE = VCDS(epsilon=0.1, rank_share=0.5)._arguments(None)
+PUBLIC = {key: RELEASE[key] for key in ("bounds", "resolution")}
 VARIABLES = {"strategy": "vcds", "vcds.epsilon": 0.1, "vcds.rank-share": 0.5}
 
 OTHERS = {"strategy": "evcds", "evcds.epsilon": 0.1, "evcds.rank-share": 0.5}
@@ -151,6 +152,7 @@ def release(federation, **changes):
     """Greet, align and have ranks released; a federation greets once."""
     federation.open()
     align(federation)
+    federation.call("prepare_release", PUBLIC)
     return federation.call("perturb", RELEASE | changes)
 
 
@@ -184,7 +186,8 @@ def test_whether_two_rows_are_equal_is_paid_for(tmp_path):
             positions = np.full(N, -1)
             positions[rows] = [0, 1]
             updates = federation._updates["bank"] | {"positions": positions, "n_samples": 2}
-            told.append(ask(federation.grid, "perturb", 9, updates=updates, **RELEASE)[0])
+            ask(federation.grid, "prepare_release", 9, updates=updates, **PUBLIC)
+            told.append(ask(federation.grid, "perturb", 10, updates=updates, **RELEASE)[0])
     assert "column 'mark' is constant" in told[0]["message"]
     assert "policy.epsilon-total" in told[1]["message"]
     assert nodes.kinds("bank") == ["epsilon"]

@@ -77,8 +77,8 @@ class Run:
 class Deployment:
     """SuperLink and SuperNodes, insecure, on loopback, where the strategy `rounds` is installed."""
 
-    def __init__(self, home, parties):
-        self.flower, self.parties = Flower(home), parties
+    def __init__(self, home, parties, supernode=("flower-supernode",)):
+        self.flower, self.parties, self.supernode = Flower(home), parties, supernode
         self.flower.env["PYTHONPATH"] = str(install_rounds(home / "elsewhere"))
         self.port, *ports = free_ports(1 + len(parties))
         self.ports = dict(zip(parties, ports, strict=True))
@@ -110,7 +110,7 @@ class Deployment:
 
     def start_node(self, name):
         self.nodes[name] = self.flower.start(
-            "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}",
+            *self.supernode, "--insecure", "--superlink", f"127.0.0.1:{self.port}",
             "--port", str(self.ports[name]), "--node-config",
             f"party='{name}' {self.parties[name]}",
         )  # fmt: skip

@@ -1,13 +1,9 @@
 """Small data with missing cells, blocks and labels; runs on it, and their trees to the split."""
 
-import logging
-
 import numpy as np
 import pandas as pd
-import pytest
-from resuming import ServerKilled
 
-from flwr_vertical import LocalGrid, Table, simulate
+from flwr_vertical import Table, simulate
 from strategies.trees import VerticalGBDT
 from strategies.trees.binning import fit_bins
 from strategies.trees.model import TreePart
@@ -88,25 +84,3 @@ def splits_of(result, tree):
         found.add((path, starts[k] + column, at, bool(side)))
         todo += [(int(model.left[line]), path + "L"), (int(model.right[line]), path + "R")]
     return found
-
-
-def resumed(strategy, data, at, folder):
-    """A run whose server is killed before a round, and resumed."""
-    original, rounds = LocalGrid.send_and_receive, [0]
-
-    def send_and_receive(grid, messages, *, timeout=None):
-        rounds[0] += 1
-        if rounds[0] == at:
-            raise ServerKilled
-        return original(grid, messages, timeout=timeout)
-
-    how = {"progress": False, "checkpoint": folder, "checkpoint_every": 1, "alignment": "plain"}
-    logging.disable(logging.CRITICAL)
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LocalGrid, "send_and_receive", send_and_receive)
-            with pytest.raises(ServerKilled):
-                simulate(strategy, *data, **how)
-            return simulate(strategy, *data, resume=True, **how)
-    finally:
-        logging.disable(logging.NOTSET)

@@ -59,9 +59,7 @@ def std_errors(result):
 # -- with messages and states ----------------------------------------------------------------
 
 
-def recorded(
-    tables, labels, mode="masked", relay=None, configs=None, app=None, strategy=None, **settings
-):
+def recorded(tables, labels, mode="masked", configs=None, app=None, strategy=None, **settings):
     """Run them, or another strategy, on a local grid; result, messages, what nodes remember."""
     if mode == "ckks":
         pytest.importorskip("tenseal")
@@ -77,7 +75,7 @@ def recorded(
     for node in nodes:
         node.update((configs or {}).get(node.get("party", ARBITER), {"exchanges": "sums"}))
     with LocalGrid(app, nodes, run_config, storage=storage) as grid:
-        carrier = RecordingGrid(relay(grid) if relay else grid)
+        carrier = RecordingGrid(grid)
         result = strategy.start(
             grid=carrier,
             labels=labels,

@@ -1,9 +1,9 @@
 """VFEM as Tang et al. write it (Section 3, Section 4.3), on all parties' columns at one place.
 
 Loops over samples for Algorithm 1, whole conditional covariances instead of their summaries, the
-joint normal density instead of its factors, and differences instead of derivatives. The parameters
-in natural coordinates are (beta0, beta_1 ... beta_K, mu_1 ... mu_K, vech Sigma_1 ... vech Sigma_K,
-sigma2), vech by rows of the lower triangle.
+joint normal density instead of its factors. The parameters in natural coordinates are (beta0,
+beta_1 ... beta_K, mu_1 ... mu_K, vech Sigma_1 ... vech Sigma_K, sigma2), vech by rows of the lower
+triangle.
 """
 
 from dataclasses import dataclass
@@ -238,48 +238,7 @@ def unflatten(vector, sizes):
     )
 
 
-# Differences: f'(x) = sum of weight * f(x + step * h) / h, with an error of order h^4
-STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
-
-
-def jacobian(function, point, h=1e-3):
-    """Central differences; row c is the derivative in coordinate c, so for a map F: dF_j/dx_c."""
-    rows = []
-    for c in range(len(point)):
-        step = np.zeros(len(point))
-        step[c] = h * max(1.0, abs(point[c]))
-        rows.append(sum(w * function(point + s * step) for s, w in STENCIL) / step[c])
-    return np.array(rows)
-
-
-def hessian(function, point, h=3e-3):
-    """Central differences in both coordinates."""
-    d = len(point)
-    steps = np.diag(h * np.maximum(1.0, np.abs(point)))
-    out = np.zeros((d, d))
-    for a in range(d):
-        for b in range(a + 1):
-            total = 0.0
-            for s, v in STENCIL:
-                for t, w in STENCIL:
-                    total += v * w * function(point + s * steps[a] + t * steps[b])
-            out[a, b] = out[b, a] = total / (steps[a, a] * steps[b, b])
-    return out
-
-
-def score(pooled, theta):
-    """Gradient of the observed likelihood in all natural coordinates."""
-    loglik = fast_loglik(pooled)
-    return jacobian(lambda vector: loglik(unflatten(vector, pooled.sizes)), flatten(theta))
-
-
 # Standard errors of (beta0, beta)
-
-
-def observed_information(pooled, theta):
-    """Minus the Hessian of the observed likelihood."""
-    loglik = fast_loglik(pooled)
-    return -hessian(lambda vector: loglik(unflatten(vector, pooled.sizes)), flatten(theta))
 
 
 def of_information(information, sizes):

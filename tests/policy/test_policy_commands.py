@@ -45,7 +45,7 @@ def test_a_policy_in_words(capsys):
     assert "policy.grid=12   (default)" in told
 
 
-def test_a_run_that_a_node_would_take_part_in(capsys):
+def test_a_run_that_a_node_would_take_part_in(capsys, tmp_path):
     run = 'strategy="vfem" label-holder="bank" label-column="default" parties="bank,court"'
     node = "party='bank' policy.labels='default'"
     asked = ["policy", "--app", APP, "--run-config", run, "--node-config"]
@@ -56,6 +56,9 @@ def test_a_run_that_a_node_would_take_part_in(capsys):
     assert "policy.labels forbids it: asked: its column 'default' as labels" in told
     assert "\n  policy.labels='default'" in told
     assert main([*asked, "party='court'"]) == 0  # it is not asked for labels
+    asked[2] = str(tmp_path)
+    assert main([*asked, node]) == 2
+    assert "is no Flower app" in capsys.readouterr().err
 
 
 def test_what_a_run_needs_is_enough_for_it(capsys):

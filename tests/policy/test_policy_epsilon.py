@@ -81,14 +81,19 @@ def test_without_a_total_one_release_is_all(nodes):
 ASKED = VCDS(epsilon=0.1)._arguments(None)
 
 
+def release(federation, **more):
+    federation.call("prepare_release", {key: ASKED[key] for key in ("bounds", "resolution")})
+    federation.call("perturb", ASKED | more)
+
+
 def test_many_greetings_release_once(nodes, monkeypatch):
     monkeypatch.setattr(logging.getLogger("flwr_vertical"), "disabled", True)
     nodes.state(max_epsilon=0.1)
     with nodes.grid(VCDS(epsilon=0.1)) as grid:
-        nodes.greet(grid).call("perturb", ASKED)
+        release(nodes.greet(grid))
         for _ in range(25):
             with pytest.raises(PartyError, match=r"policy\.epsilon-total"):
-                nodes.greet(grid).call("perturb", ASKED)
+                release(nodes.greet(grid))
     assert sorted(sent("ranks", nodes.transcript)) == [1, 2]
     assert nodes.ledger().runs[0]["greetings"] == 26
     assert len(nodes.entries("epsilon")) == 1
@@ -116,7 +121,7 @@ def test_a_server_cannot_ask_for_less_noise_by_other_arguments(nodes, monkeypatc
         with nodes.grid(VCDS(epsilon=0.1)) as grid:
             federation = nodes.greet(grid)
             with pytest.raises(PartyError, match=refusal):
-                federation.call("perturb", ASKED | more)
+                release(federation, **more)
         nodes.know_no_protocol()
     assert nodes.entries("epsilon") == []
 

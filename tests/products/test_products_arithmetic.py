@@ -12,13 +12,8 @@ from flwr_vertical.products import arithmetic as ring
 from flwr_vertical.products.arithmetic import (
     Layout,
     corrections,
-    helper_share,
     helpers,
-    limb_shares,
-    open_vector_products,
     owner_share,
-    products_of_masked,
-    rows_by_group,
 )
 from flwr_vertical.products.row_groups import flag_is_safe, group_rows, max_vectors, min_rows
 from flwr_vertical.products.streams import KeyStream, content_tag, stream, tag_of_blocks
@@ -49,52 +44,6 @@ def masked(tables, limbs):
     }
     layout = Layout({name: x.shape[1] for name, x in tables.items()}, limbs)
     return bits, encoded, streams, layout, {name: encoded[name] + streams[name] for name in tables}
-
-
-@pytest.mark.parametrize("widths", [(2, 3), (1, 4, 2), (3, 1, 2, 2, 1)])
-@pytest.mark.parametrize("limbs", [1, 2])
-def test_products_by_group_are_those_of_the_pooled_columns(widths, limbs):
-    n, n_groups = 500, 4
-    own = tables(n, widths)
-    group = RNG.integers(-1, n_groups, size=n)  # -1: in no group
-    groups = rows_by_group(group, n_groups)
-    bits, encoded, streams, layout, sent = masked(own, limbs)
-    terms = [
-        corrections(name, encoded[name], streams, layout, groups, name == "p0") for name in own
-    ]
-    total = np.sum(terms, axis=0, dtype=np.uint64)
-    opened = products_of_masked(sent, layout, groups) - total
-    for g in range(n_groups):
-        rows = group == g
-        for a in own:
-            for b in own:
-                block = opened[g][:, layout.slices[a], layout.slices[b]]
-                if a <= b:  # each pair once, and nobody is told what its owner knows anyway
-                    assert not block.any()
-                    continue
-                found = ring.decode(block, bits)
-                expected = own[a][rows].T @ own[b][rows]
-                tolerance = n * (2.0**-bits if limbs == 1 else 2.0 ** (-2 * bits) + 1e-15)
-                np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
-
-
-@pytest.mark.parametrize("limbs", [1, 2])
-def test_products_with_a_vector_of_the_server(limbs):
-    n = 400
-    x, v = unit(RNG.normal(size=(n, 3))), unit(RNG.normal(size=(n, 2)))
-    bits, encoded, streams, _, sent = masked({"p0": x}, limbs)
-    v_encoded = ring.encode(v, bits, limbs)
-    rho, pad = random_ring(n, 2 * limbs), random_ring(limbs, 3, 2)
-    if limbs == 1:
-        a = owner_share(encoded["p0"], v_encoded + rho, pad[0])
-        b = helper_share(streams["p0"], rho, pad[0])
-        opened = open_vector_products(sent["p0"], rho, a, b)[None]
-    else:
-        a = limb_shares(encoded["p0"], v_encoded + rho, limbs) - pad
-        b = limb_shares(streams["p0"], rho, limbs) + pad
-        opened = a + b - limb_shares(sent["p0"], rho, limbs)
-    tolerance = n * (2.0**-bits if limbs == 1 else 2.0 ** (-2 * bits) + 1e-15)
-    np.testing.assert_allclose(ring.decode(opened, bits), x.T @ v, rtol=0, atol=tolerance)
 
 
 def test_what_the_server_gets_follows_from_uniform_numbers_and_the_product():

@@ -3,7 +3,6 @@ import pandas as pd
 import pytest
 
 from flwr_vertical.incomplete import drop_blocks
-from simulations.copula import tables, targets
 from simulations.copula.criteria import least_rmse, selection_criteria
 from simulations.copula.design import (
     KINDS,
@@ -32,7 +31,6 @@ from simulations.copula.methods import (
 )
 from simulations.copula.preset import Preset
 from simulations.copula.sme import draw_firms
-from simulations.page import FAIL, PASS, reached
 from simulations.preset import Options
 
 pytestmark = pytest.mark.studies
@@ -159,42 +157,3 @@ def test_firms_are_as_the_paper_says(preset):
     np.testing.assert_allclose(mask.mean(axis=0), [0.7234, 0.8353, 0.8733, 0.2711, 0.0], atol=0.02)
     assert 120 < (~mask.any(axis=1)).sum() < 260
     assert labels.mean() == pytest.approx(0.3, abs=0.02)
-
-
-def rows_of(part, runs):
-    return [
-        {"part": part, "metric": metric, "value": value, **setting}
-        for setting, values in runs
-        for metric, value in values.items()
-    ]
-
-
-def test_targets_compare_with_limits_from_the_paper():
-    setting = {"model": "linear", "rows": 3000, "epsilon": 1.0}
-    runs = [
-        (setting | {"method": "VCDS", "seed": seed}, {"rmse": 0.09, "g_means": 0.9})
-        for seed in (0, 1)
-    ]
-    ours = tables.means(pd.DataFrame(rows_of("complete", runs)), "complete", tables.COMPLETE)
-    paper = pd.DataFrame(
-        [setting | {"method": "VCDS", "metric": metric, "value": value}
-         for metric, value in (("rmse", 0.08), ("g_means", 0.96))]
-    )  # fmt: skip
-    part = {"rmse_within": 1.15, "g_means_within": 0.05}
-    row = targets.synthetic(ours, paper, part).iloc[0]
-    assert row["RMSE (at most)"] == f"{PASS} 0.090 (0.092)"
-    assert row["G-means (at least)"] == f"{FAIL} 0.900 (0.910)"
-    assert not reached([targets.synthetic(ours, paper, part)])
-    text = tables.beside(ours, paper, "rmse", tables.COMPLETE)
-    assert text.iloc[0]["VCDS"] == "0.090 (0.080)"
-    assert reached([targets.synthetic(ours, pd.DataFrame(), part)])
-
-
-def test_the_ranking_is_judged():
-    setting = {"model": "linear", "mechanism": MAR_COMPLEX, "rows": 3000, "seed": 0}
-    values = {"IEVCDS": 0.9, "EVCDS": 0.85, "Impute-EVCDS": 0.86, "CC-EVCDS": 0.5}
-    runs = [(setting | {"method": name}, {"g_means": value}) for name, value in values.items()]
-    ours = tables.means(pd.DataFrame(rows_of("missing", runs)), "missing", tables.MISSING)
-    table = targets.ranking(ours, pd.DataFrame(), {"targets_from": 3000, "g_means_within": 0.05})
-    assert table["IEVCDS ≥ EVCDS"].tolist() == [f"{PASS} 0.900 (0.850)"]
-    assert table["EVCDS ≥ Impute, CC"].tolist() == [f"{FAIL} 0.850 (0.860)"]

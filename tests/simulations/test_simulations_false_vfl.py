@@ -12,7 +12,7 @@ from PIL import Image
 from flwr_vertical.errors import ConfigError, DataError
 from simulations.__main__ import main
 from simulations.data import Sources, read_paper
-from simulations.false_vfl import attacks, images, tables, targets
+from simulations.false_vfl import attacks, images, tables
 from simulations.false_vfl.checkpoints import Checkpoint
 from simulations.false_vfl.data import Split, draw_labelled, load_isolet, to_blocks
 from simulations.false_vfl.hapt import load_hapt
@@ -21,7 +21,6 @@ from simulations.false_vfl.methods import BASELINES, METHODS, PROPOSED, section
 from simulations.false_vfl.preset import Preset
 from simulations.false_vfl.runs import Shared, replicate
 from simulations.false_vfl.training import Pretraining
-from simulations.page import FAIL, PASS, reached
 from simulations.preset import Options
 from simulations.replications import Store, run_all
 from strategies.false_vfl.strategy import FalseVFL
@@ -135,72 +134,6 @@ def test_table_18_follows_from_tables_12_and_13(papers):
     # Within what rounding of the accuracies allows; the other 25 have an asterisk in one table,
     # and the paper seems to have used other accuracies there.
     assert int((pairs[0] - pairs[1]).abs().le(0.201).sum()) == 144
-
-
-def test_the_better_form_of_a_baseline_is_reported_and_marked():
-    frame = pd.concat(
-        [
-            numbers({"MCAR 0": 60, "MCAR 5": 50}, method="PlugVFL", seed=0),
-            numbers({"MCAR 0": 62, "MCAR 5": 50}, method="PlugVFL", seed=1),
-            numbers({"MCAR 0": 70, "MCAR 5": 40}, method="PlugVFL", seed=0, simsiam="with"),
-            numbers({"MCAR 0": 74, "MCAR 5": 42}, method="PlugVFL", seed=1, simsiam="with"),
-        ]
-    )
-    paper = as_paper({"PlugVFL": (84.5, 0.0)}).iloc[:1].assign(labelled_only=True)
-    found = tables.cells(frame, paper)
-    table = tables.by_training(found, paper, "MCAR 2").loc["Isolet", "PlugVFL"]
-    assert table["MCAR 0"] == "72.0 ± 2.8 (84.5*, -12.5)"
-    assert table["MCAR 5"] == "50.0 ± 0.0*"
-    assert (table["seeds"], table["forms"]) == ("2", 2)
-
-
-def test_targets_pass_and_fail_by_the_numbers(tmp_path):
-    part = Preset.load(Options(tmp_path))["targets"]
-    frames = [numbers({"MCAR 0": 85.0, "MCAR 5": 68.0})]
-    frames += [numbers({"MCAR 0": 80.0, "MCAR 5": 70.0}, method=name) for name in BASELINES]
-    paper = as_paper({"FALSE-VFL-I": (86.0, 65.0), "PlugVFL": (84.5, 70.0), "FedHSSL": (83.9, 65)})
-    found = tables.cells(pd.concat(frames), paper)
-    own = targets.accuracy(found, part).loc["FALSE-VFL-I", "MCAR 2"]
-    verdicts = [f"{PASS} {text}" for text in ("-1.0 (-2.0)", "+3.0 (-2.0)", "+1.0 (+0.0)")]
-    assert own.tolist() == [*verdicts, "1"]
-    others = targets.baselines(found, part)
-    assert others.loc[("PlugVFL", "MCAR 2"), "MCAR 0"] == f"{FAIL} -4.5 (-4.0)"
-    assert others.loc[("FedHSSL", "MCAR 2"), "MCAR 0"] == f"{PASS} -3.9 (-4.0)"
-    ahead = targets.ahead(found, part)
-    lacking = found.drop("LASER-VFL", level="method")
-    assert tables.wins(lacking).empty
-    assert tables.gaps(lacking, pd.DataFrame()).empty
-    assert ahead.loc[("FALSE-VFL-I", "MCAR 2"), "MCAR 5"] == "68.0 : 70.0"
-    # One of four trainings: nothing is said of 26 cells yet.
-    assert ahead.loc[("all", ""), "above in"] == "open 1 of 2 (at least 26)"
-    assert not reached([others])
-    assert reached([targets.accuracy(found, part), ahead])
-
-
-def as_paper(values):
-    cells = [
-        {"method": method, "test_mechanism": test, "accuracy": accuracy}
-        for method, pair in values.items()
-        for test, accuracy in zip(("MCAR 0", "MCAR 5"), pair, strict=True)
-    ]
-    fixed = {"dataset": "Isolet", "train_mechanism": "MCAR 2", "labelled_only": False}
-    return pd.DataFrame(cells).assign(**fixed, std=0.1)
-
-
-def test_numbers_by_parties_are_pooled_over_tests_of_the_better_form():
-    forms = {"without": 60.0, "with": 70.0}
-    both = [numbers({"MCAR 0": v}, method="PlugVFL", simsiam=form) for form, v in forms.items()]
-    extra = {
-        "samples MCAR 0 8": 100.0, "correct MCAR 0 8": 90.0,
-        "samples MNAR 7 8": 100.0, "correct MNAR 7 8": 40.0,
-        "samples MNAR 7 1": 49.0, "correct MNAR 7 1": 4.0,
-    }  # fmt: skip
-    own = both[-1].iloc[-1].to_dict()
-    lines = [{**own, "metric": name, "value": value} for name, value in extra.items()]
-    frame = pd.concat([*both, pd.DataFrame(lines)])
-    found = tables.by_parties(frame)
-    assert found.columns.tolist() == [8]  # too few samples of one party
-    assert found.loc[("Isolet", "MCAR 2", "PlugVFL"), 8] == pytest.approx(65.0)
 
 
 def test_both_variants_share_settings_and_every_method_has_its_own(tmp_path):

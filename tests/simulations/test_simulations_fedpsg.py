@@ -260,21 +260,6 @@ def test_the_default_is_compared_in_standard_deviations_on_samples_that_nobody_l
     assert all(0.6 < of["GBDT auc"] < 1.0 for of in found.values())
 
 
-def test_methods_are_compared_with_the_default_over_the_cells_that_both_have():
-    rows = [
-        {"part": "default", "dataset": name, "mechanism": "MCAR", "ratio": 0.5, "method": method,
-         "metric": "error", "value": value}
-        for name, method, value in (
-            ("a", "ours", 0.5), ("b", "ours", 0.7), ("a", "other", 0.6), ("a", "worse", 0.4)
-        )
-    ]  # fmt: skip
-    part = {"floors": [], "methods": ["ours", "other", "worse", "absent"]}
-    found = tables.beside_default(pd.DataFrame(rows), part, {"error": "error"}, "ours")
-    assert list(found.index) == [("ours",), ("other",), ("worse",)]
-    assert list(found["error, the default there"]) == ["0.600", "0.500", "0.500"]
-    assert list(found["default has less error in"]) == ["–", "1 of 1", "0 of 1"]
-
-
 def test_first_attributes_are_those_that_correlate(joint, task):
     assert set(first_attributes(task, "ag", 2)) == {"y", "same"}
     assert set(first_attributes(task, "cag", 2)) == {"y", "binary"}

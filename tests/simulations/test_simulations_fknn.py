@@ -5,7 +5,6 @@ from sklearn.impute import KNNImputer
 
 from simulations.data import load_motor
 from simulations.fknn import local, oracle, tables
-from simulations.page import FAIL, PASS, beside_paper, reached
 
 pytestmark = pytest.mark.studies
 
@@ -20,49 +19,6 @@ def incomplete():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 4)) @ rng.normal(size=(4, 4))
     return X, np.where(rng.random(X.shape) < 0.2, np.nan, X)
-
-
-def numbers(fknn, mean, reading_values, part="table4"):
-    rows = []
-    for rate, value in fknn.items():
-        values = {"FKNN": value, "MEAN": mean}
-        values |= {f"{r}/{m}": v for r, vs in reading_values.items() for m, v in vs.items()}
-        rows += [
-            {"part": part, "rate": rate, "seed": 0, "metric": name, "value": v}
-            for name, v in values.items()
-        ]
-    return pd.DataFrame(rows)
-
-
-PAPER = pd.DataFrame(
-    {"missing_rate": [0.1, 0.2, 0.1], "method": ["FKNN", "FKNN", "LR"], "rmse": [0.4, 0.5, 1.0]}
-)
-LOCAL = {reading: {"LR": 0.9, "KNN": 0.8, "RF": 0.7} for reading in local.READINGS}
-
-
-def test_numbers_are_joined_with_the_papers_by_rate_and_method():
-    paper = tables.paper_table(PAPER)
-    ours = tables.table4(numbers({0.1: 0.3, 0.2: 0.45}, 1.0, LOCAL), "strong")
-    text = beside_paper(ours, paper)
-    assert text.loc[0.1, "FKNN"] == "0.300 (0.400)"
-    assert text.loc[0.1, "LR"] == "0.900 (1.000)"
-    assert text.loc[0.2, "LR"] == "0.900"
-
-
-def test_targets_pass_and_fail_by_the_numbers():
-    paper = tables.paper_table(PAPER)
-    good = tables.targets(numbers({0.1: 0.41, 0.2: 0.45}, 1.0, LOCAL), paper, 1.03)
-    assert reached([good])
-    assert good.index.tolist() == ["0.1", "0.2", "average"]
-
-    worse = tables.targets(numbers({0.1: 0.42, 0.2: 0.5}, 1.0, LOCAL), paper, 1.03)
-    assert worse["target"].tolist() == [FAIL, PASS, FAIL]
-    assert not reached([worse])
-
-    beaten = {**LOCAL, "label": {"LR": 0.3, "KNN": 0.8, "RF": 0.41}}
-    row = tables.targets(numbers({0.1: 0.41, 0.2: 0.45}, 1.0, beaten), paper, 1.03).loc["0.1"]
-    assert row["below local (strong)"] == PASS
-    assert row["below local (label)"] == f"{FAIL} LR, RF"
 
 
 def test_t_test_of_equal_vectors_is_not_a_p_value():

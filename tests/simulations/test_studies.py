@@ -258,14 +258,6 @@ def test_numbers_come_with_their_settings(tmp_path):
     assert frame["value"].tolist() == [0.5, 2.5, 4.5, 6.5]
 
 
-def test_finished_replications_are_not_run_again(tmp_path):
-    path = tmp_path / "r.jsonl"
-    first = run(path)
-    again = run(path)
-    assert CALLS == []
-    assert again.equals(first)
-
-
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
     path = tmp_path / "r.jsonl"
     with pytest.raises(KeyboardInterrupt):

@@ -10,7 +10,7 @@ from resuming import METHODS, Place, data
 from scipy.stats import ks_2samp, norm, spearmanr
 
 from flwr_vertical import Result, simulate
-from flwr_vertical.errors import DataError, PartyError
+from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.privacy import fresh_keystream, laplace_integers, rational, seeded_noise
 from flwr_vertical.protocol import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, VALUES, read_envelope
@@ -179,12 +179,29 @@ def test_counts_of_a_wide_range_are_rounded():
         assert ks_2samp(found["x"], frame["x"]).statistic < 0.15
 
 
+def test_what_fails_in_any_case_fails_before_anything_is_spent():
+    parties, labels = mixed(300)
+    few, none = labels.where(np.arange(300) < 9), labels * 0.0
+    bank = parties["bank"].assign(one=1.0)
+    for strategy, tables, own, message in (
+        (VCDS(1.0, bounds={"income": (0, 9), "incme": (0, 9)}), parties, labels, "incme.*Nothing"),
+        (VCDS(1.0, resolution={"town": 1.0}), parties, labels, "have 0 of the 1 columns of numb"),
+        (VCDS(1.0), parties, few, "only 9 rows have the columns of"),
+        (VCDS(1.0), parties, none, "the labels, column .* is constant"),
+        (VCDS(1.0), parties | {"bank": bank}, labels, "column 'one' is constant"),
+    ):
+        records = []
+        with pytest.raises((ConfigError, DataError, PartyError), match=message):
+            run(strategy, tables, own, transcript=records)
+        asked = [read_envelope(r.content)["step"] for r in records if r.direction == "down"]
+        assert "perturb" not in asked
+
+
 def test_bounds_replace_the_observed_range():
     frame = pd.DataFrame({"x": np.random.default_rng(0).normal(size=400)})
-    bounded = run(VCDS(1.0, bounds={"x": (-1, 20), "xx": (0, 1)}), {"a": frame})
+    bounded = run(VCDS(1.0, bounds={"x": (-1, 20)}), {"a": frame})
     assert bounded.tables["a"]["x"].between(-1, 20).all()
     assert "used as it is" not in str(bounded.privacy)
-    assert "1 of the bounds name no numeric column" in " ".join(bounded.notes)
     plain = run(VCDS(1.0, margin="bernstein"), {"a": frame})
     assert "observed range of 1 column was used" in str(plain.privacy)
     tree = run(VCDS(1.0, bounds={"x": (-9, 9)}), {"a": frame})
@@ -264,12 +281,13 @@ def test_two_runs_with_one_seed_differ_and_the_statement_is_kept(small, tmp_path
     [VCDS(1.0), EVCDS(1.0, rearrange=True), IEVCDS(1.0, iterations=2)],
     ids=lambda s: s.name,
 )
-def test_ranks_and_probabilities_alone_travel_in_two_rounds(strategy):
+def test_ranks_and_probabilities_alone_travel_in_three_rounds(strategy):
     parties, labels = mixed(300)
     parties["bank"], records, step_of, seen = parties["bank"].iloc[20:], [], {}, {}
     result = run(strategy, parties, labels, transcript=records)
-    assert list(result.ledger.summary().index) == ["hello", "share_ids", "perturb", "synthesise"]
-    assert result.ledger.rounds == 4
+    steps = ["hello", "share_ids", "prepare_release", "perturb", "synthesise"]
+    assert list(result.ledger.summary().index) == steps
+    assert result.ledger.rounds == 5
     # Seven columns, of which one, of three towns, has three ranks.
     assert result.ledger.summary().loc["perturb", "bytes_up"] < 300 * 8 * 4 + 2000
     words = [*parties["bank"], *parties["court"], *parties["court"]["town"].unique(), "large"]
@@ -290,13 +308,15 @@ def test_ranks_and_probabilities_alone_travel_in_two_rounds(strategy):
         assert all(array.tobytes()[:800] in content for array in arrays)
         seen.setdefault((record.direction, step), []).append(values)
     assert {key: set(values[0]) for key, values in seen.items()} == {
+        ("down", "prepare_release"): {"bounds", "resolution"},
+        ("up", "prepare_release"): {"n_stated"},
         ("down", "perturb"): {
             "epsilon", "budget", "rank_share", "margin_noise", "bounds", "impute", "margin",
             "resolution", "min_level", "rearrange", "nominal",
         },
         ("up", "perturb"): {
             "ranks", "widths", "flips", "epsilon_margins", "cuts", "n_cuts", "exact_range", "rare",
-            "seeded", "n_bounded", "atoms", "n_atoms", "n_resolved", "n_recast", "n_like_ids",
+            "seeded", "atoms", "n_atoms", "n_recast", "n_like_ids",
             "name_chance", "least_epsilon",
         },
         ("down", "synthesise"): {"levels"},
@@ -362,12 +382,6 @@ def test_a_level_that_one_sample_holds_is_warned_of(caplog):
     assert "Atlantis" not in caplog.text + str(result.privacy)
     merged = run(VCDS(1.0), parties, labels)
     assert "single sample holds is told with a chance of 0.02;" in str(merged.privacy)
-
-
-def test_runs_on_ray(ray_in_process, small):
-    result = run(VCDS(1.0), *small, engine="ray", n_actors=2)
-    assert result.tables["court"].dtypes.equals(small[0]["court"].dtypes)
-    assert result.settings["engine"] == "ray"
 
 
 def test_a_broken_run_goes_on_and_perturbs_nothing_twice(tmp_path, monkeypatch):

@@ -282,10 +282,6 @@ def test_the_first_stage_ends_with_the_networks_that_validated_best():
     expected = TOLD.pop()
     for name in [*COLUMNS, "server"]:
         np.testing.assert_array_equal(found[name]["parameters"], expected[name]["parameters"])
-    steps = whole.ledger.to_frame().groupby("step")["round"].nunique()
-    n = whole.metrics["pretrain_epochs"]  # a step an epoch, and the last gradients are given up
-    assert steps["encode"] == n + n // 2 + 2
-    assert steps["go_backward"] == n
 
 
 @pytest.mark.parametrize("rate", [1e4, 1e20])

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 from deep_runs import SMALL, make_data
-from oracles import false_vfl as oracle
 from scipy.stats import multivariate_normal
 from torch import nn
 
@@ -29,7 +28,6 @@ from strategies.false_vfl.strategy import FalseVFL
 from strategies.neural import hardware
 from strategies.neural.images import ImageShape, parse_shapes
 from strategies.neural.model import fit_scales
-from strategies.neural.networks import perceptron
 from strategies.neural.party import PartyBlock
 
 F64 = torch.float64
@@ -215,39 +213,6 @@ def test_class_probabilities_agree_with_draws_from_the_prior():
         np.testing.assert_allclose(found.probabilities[row], expected, atol=0.01)
 
 
-@pytest.mark.parametrize("variant", ["I", "II"])
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_log_weights_and_gradients_are_the_oracle_s(variant, everywhere):
-    rng = np.random.default_rng(0)
-    columns = {"bank": 3, "court": 4, "shop": 2}
-    x = {name: torch.tensor(rng.normal(size=(9, p))) for name, p in columns.items()}
-    flags = np.ones((9, 3), dtype=bool) if everywhere else rng.random((9, 3)) < 0.5
-    flags[~flags.any(1), 0] = True
-    observed = dict(zip(columns, torch.tensor(flags).T, strict=True))
-    blocks = make_blocks(x, observed)
-    settings = NetworkSettings(h_dim=5, z_dim=3, party_width=7, global_width=6, activation="tanh")
-    model = CentralModel(blocks, settings, variant, 3, seed=1, dtype=F64)
-    batch = torch.tensor([4, 0, 8, 3, 7])
-    y = torch.tensor([0, 2, 1, 1, 0])
-    noise = {"h": draw_normals(11, "h", (5, 6, 5), F64), "z": draw_normals(11, "z", (5, 6, 3), F64)}
-    noise |= {k: draw_normals(11, f"x of {k}", (5, 6, p), F64) for k, p in columns.items()}
-    rows = {name: values[batch] for name, values in x.items()}
-    held = {name: flag[batch] for name, flag in observed.items()}
-    expected, draws = oracle.log_ratios(model, rows, held, noise, "tanh")
-    h, logs = model.log_weights(blocks, batch, 6, seed=11)
-    torch.testing.assert_close(h, draws, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(logs, expected, rtol=1e-12, atol=1e-12)
-    both, _ = oracle.log_ratios(model, rows, held, noise, "tanh", y)
-    torch.testing.assert_close(logs + model.head.log_density(h, y), both, rtol=1e-12, atol=1e-12)
-
-    parameters = [*model.parties.parameters(), *model.server.parameters()]
-    mine = torch.autograd.grad(model.loss(blocks, batch, 6, seed=11), parameters)
-    theirs = torch.autograd.grad(-oracle.bound(expected), parameters)
-    assert max(g.abs().max().item() for g in theirs) > 1e-3
-    for own, other in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-12)
-
-
 def test_a_missing_cell_counts_for_nothing():
     rng = np.random.default_rng(0)
     x = torch.tensor(rng.normal(size=(2, 3)))
@@ -277,21 +242,6 @@ def test_bounded_keeps_to_its_bounds_and_is_undone():
     )
 
 
-def test_draws_and_weights_follow_from_the_seed():
-    one, again = (draw_normals(3, "h", (4, 5)) for _ in range(2))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, draw_normals(3, "z", (4, 5)))
-    assert not torch.equal(one, draw_normals(4, "h", (4, 5)))
-    torch.manual_seed(0)  # the global generator plays no part
-    first = perceptron(3, 2, 4, 2, "relu", torch.Generator().manual_seed(1))
-    torch.manual_seed(9)
-    second = perceptron(3, 2, 4, 2, "relu", torch.Generator().manual_seed(1))
-    assert all(
-        torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
-    )
-
-
-F64 = torch.float64
 BOUNDS = (-2.0, 1.5)
 
 

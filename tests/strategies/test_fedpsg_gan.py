@@ -1,7 +1,5 @@
 """The split networks' gradients are those of one graph, a run's steps those of one process."""
 
-import os
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from oracles import fedpsg_gan as oracle  # noqa: E402
-from resuming import Place, ServerKilled  # noqa: E402
+from resuming import Place  # noqa: E402
 
 from flwr_vertical import simulate  # noqa: E402
 from flwr_vertical.errors import ConfigError, DataError, PartyError  # noqa: E402
@@ -293,17 +291,9 @@ def test_labels_are_given_to_generators_and_make_a_difference():
     assert not ours.tables["b"].isna().any().any()
 
 
-class GanPlace(Place):
-    """Disks on which a run with networks breaks off."""
-
-    def __init__(self, folder, **more):
-        super().__init__(folder)
-        self.labels = None
-        self.strategy = lambda: FedPSGAR(**settings(batch=8, **more))
-
-
 def test_networks_need_consent_classes_and_whole_numbers(tmp_path):
-    place, cgain = GanPlace(tmp_path), FedPSGAR(**settings(imputer="cgain"))
+    place, cgain = Place(tmp_path), FedPSGAR(**settings(imputer="cgain"))
+    place.strategy = lambda: FedPSGAR(**settings(batch=8))
     with pytest.raises(DataError, match="'cgain' needs labels"):
         run(imputer="cgain")
     with pytest.raises(DataError, match="takes at most 50 classes"):
@@ -318,18 +308,3 @@ def test_networks_need_consent_classes_and_whole_numbers(tmp_path):
         run(mode="ckks", generator="joint")
     with pytest.raises(ConfigError, match="is for the imputers gain, cgain, vgain"):
         FedPSGAR(generator="joint")
-
-
-@pytest.mark.parametrize("faults", [{"die_after": 17}, {"lose": {14: "before"}}], ids=str)
-def test_a_run_that_breaks_off_comes_to_the_same_numbers(tmp_path, faults, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    expected = GanPlace(tmp_path / "whole", generator="joint").run(checkpoint=False)
-    place = GanPlace(tmp_path / "broken", generator="joint")
-    place.start["checkpoint_every"] = 3
-    try:
-        found = place.run(**faults)
-    except ServerKilled:
-        found = place.run(resume=True, run_id=2)
-    assert found.result.history == expected.result.history
-    for name, table in expected.tables.items():
-        pd.testing.assert_frame_equal(found.tables[name], table)

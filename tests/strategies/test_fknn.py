@@ -79,7 +79,7 @@ def test_a_run_that_needs_nothing_takes_four_rounds(mode):
 
 
 @pytest.mark.parametrize(
-    ("mode", "n", "bytes_a_number"), [("plain", 480, 8), ("masked", 480, 8), ("ckks", 240, 32)]
+    ("mode", "n", "bytes_a_number"), [("plain", 480, 8), ("masked", 480, 8), ("ckks", 300, 32)]
 )
 def test_bytes_of_a_pair(mode, n, bytes_a_number):
     """A number for each pair of row and donor, two where donors lack cells; encrypted, one more."""

@@ -17,7 +17,7 @@ from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol import decode, private_sum
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, read_envelope
 from strategies.fknn import FKNN
-from strategies.fknn.blinding import Blinding, Units, halves, secret_order
+from strategies.fknn.blinding import Blinding, Units, halves, kinds_of_donors, secret_order
 from strategies.fknn.distances import check_units, common_units, magnitude, make_features
 from strategies.fknn.party import FKNNParty
 
@@ -158,6 +158,13 @@ class CallsAllComplete(FKNN):
         return replace(plan, lacking=plan.lacking[:0], n_complete=plan.n_donors)
 
 
+class TellsFewApart(FKNN):
+    def _prepare(self, federation, n_samples):
+        plan = super()._prepare(federation, n_samples)
+        few = plan.lacking[: len(plan.lacking) // 2]
+        return replace(plan, lacking=few, n_complete=plan.n_donors - len(few))
+
+
 OtherLacking = asking(lambda plan: {"lacking": plan.lacking[1:]})
 OtherUnits = asking(lambda plan: {"units": replace(plan.units, shift=plan.units.shift + 1)})
 OtherDonors = asking(lambda plan: {"donors": plan.donors[1:], "all_donate": False})
@@ -170,6 +177,7 @@ OtherDonors = asking(lambda plan: {"donors": plan.donors[1:], "all_donate": Fals
         (OtherDonors, "units and donors cannot change within a run"),
         (OtherLacking, "units and donors cannot change within a run"),
         (CallsAllComplete, "of donors that the server says are complete, some lack cells here"),
+        (TellsFewApart, "each kind has 100 or none"),
         (OtherSettings, "settings cannot change within a run"),
         (NoShift, "distances were to be shifted by up to"),
     ],
@@ -177,6 +185,24 @@ OtherDonors = asking(lambda plan: {"donors": plan.donors[1:], "all_donate": Fals
 def test_servers_that_ask_for_more_are_refused(server, why):
     with pytest.raises(PartyError, match=why):
         start(server(n_neighbors=2), make(continuous))
+
+
+@pytest.mark.parametrize(
+    ("offered", "expected"),
+    [
+        ((500, 0, 1000), (500, 500)),
+        ((0, 500, 300), (0, 300)),
+        ((500, 500, 1000), (500, 1000)),
+        ((500, 99, 1000), (0, 599)),
+        ((99, 500, 1000), (0, 599)),
+        ((500, 500, 599), (500, 500)),  # 99 of those that lack cells
+        ((500, 500, 600), (500, 600)),
+        ((20, 5, 10), (10, 10)),
+        ((20, 50, 30), (0, 30)),
+    ],
+)
+def test_donors_of_a_kind_are_many_or_none(offered, expected):
+    assert kinds_of_donors(*offered) == expected
 
 
 def features(values):

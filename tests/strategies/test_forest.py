@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from forest_runs import assert_same_splits, central, parts_of, splits_of
-from tree_runs import make_labels, make_tables, resumed
+from tree_runs import make_labels, make_tables
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, PartyError, PolicyError, ProtocolError, StateLostError
@@ -145,16 +145,6 @@ def test_what_passes_the_server_tells_nothing_of_rows(run, data):
     for length, ones in zip(lengths[0], sides, strict=True):
         assert abs(length - (2 * 400) // 8 - 28) <= 2  # a bit a row and tree, one a node; the seal
         assert abs(np.unpackbits(np.frombuffer(ones, np.uint8)).mean() - 0.5) < 0.1
-
-
-@pytest.mark.parametrize("at", [9, 24])
-def test_killed_at_any_round_and_resumed_it_gives_the_same(at, run, data, tmp_path):
-    result = resumed(VerticalForest(**SETTINGS, colsample=0.5), data, at, tmp_path / "run")
-    pd.testing.assert_frame_equal(result.predictions, run[0].predictions, check_exact=True)
-    for name, part in parts_of(result).items():
-        before = parts_of(run[0])[name]
-        np.testing.assert_array_equal(part.table, before.table)
-        np.testing.assert_array_equal(part.splits, before.splits)
 
 
 def test_a_batch_may_have_one_column():

@@ -10,7 +10,7 @@ from sklearn.linear_model import lasso_path
 from vfem_runs import recorded
 
 from flwr_vertical import simulate
-from flwr_vertical.errors import DataError, PartyError
+from flwr_vertical.errors import DataError
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
 
@@ -132,16 +132,6 @@ def test_rows_columns_and_labels_that_cannot_be_used(caplog):
     same = pd.Series(np.ones(300), index=labels.index)
     with pytest.raises(DataError, match="all 300 labels are the same"):
         simulate(strategy, split(X, y)[0], same, progress=False)
-
-
-def test_every_node_must_agree():
-    X, y, _ = pooled("gaussian", n=60)
-    tables, labels = split(X, y)
-    agreed = {name: {"exchanges": "sums"} for name in tables}
-    recorded(tables, labels, strategy=GLMADMM(lambdas=0.1), configs=agreed)
-    agreed["p1"] = {"exchanges": ""}
-    with pytest.raises(PartyError, match=r"'p1'.*policy\.exchanges: asked: exchange 'sums'"):
-        recorded(tables, labels, strategy=GLMADMM(lambdas=0.1), configs=agreed)
 
 
 def test_the_first_residuals_show_the_labels_as_the_disclosure_says():

@@ -15,7 +15,6 @@ from simulations.attacks.suite import LABELS, RULED, attack_run
 from strategies.glm import VerticalGLM
 from strategies.glm.unseen import Unseen
 from strategies.linear.families import family_named
-from tests.kit import resuming
 from tests.kit.ledgered import Nodes
 
 FAMILIES = {"binomial": sm.families.Binomial(), "poisson": sm.families.Poisson()}
@@ -395,24 +394,3 @@ def test_attacks_on_what_nodes_see_find_nothing():
     for finding in attack_run(record(glm(), without(tables, 0.5), labels)):
         found = finding.cells if finding.attack in {*RULED, LABELS} else finding.beyond
         assert found == 0.0, finding
-
-
-# -- broken runs ---------------------------------------------------------------------------------
-
-
-def given_run():
-    tables, labels = truth(n=1000)
-    return without(tables, 0.5), labels
-
-
-@pytest.mark.parametrize("kill", [6, 7, 8, 9, 10, 12])  # open_pairs to open_means
-def test_a_run_that_was_killed_goes_on_with_the_same_rows(tmp_path, monkeypatch, kill):
-    monkeypatch.setitem(resuming.METHODS, "completed", (glm, given_run))
-    whole = resuming.Place(tmp_path / "whole", "completed").run()
-    place = resuming.Place(tmp_path / "killed", "completed")
-    place.broken(die_after=kill)
-    place.broken(resume=True, die_before=3)
-    again = place.run(resume=True)
-    for name in ("estimate", "std_error"):
-        left, right = (r.result.coefficients[name] for r in (again, whole))
-        np.testing.assert_allclose(left, right, rtol=1e-4)

@@ -9,10 +9,8 @@ from sklearn.linear_model import lasso_path
 
 from flwr_vertical.errors import DataError
 from strategies.glm.approximation import select
-from strategies.glm.likelihoods import from_all_rows, from_complete_rows
+from strategies.glm.likelihoods import from_complete_rows
 from strategies.glm.quadratic import Quadratic, penalised_path
-from strategies.linear.moments.covariances import FullCovariance
-from strategies.linear.moments.fit import fit_normal
 from strategies.linear.moments.patterns import Patterns
 
 
@@ -27,20 +25,6 @@ def moments(Z, y):
 
 def every(p):
     return np.ones(p, dtype=bool)
-
-
-@pytest.mark.parametrize("sizes", [(3, 2, 3), (40, 30, 30)])
-def test_lasso_path_is_that_of_scikit_learn(sizes):
-    Z, y = centred(0, sizes=sizes)
-    loss = moments(Z, y)
-    lambdas = loss.largest_lambda(every(Z.shape[1])) * np.geomspace(1.0, 0.001, 40)
-    found = penalised_path(loss, lambdas, "lasso", every(Z.shape[1]))
-    _, expected, _ = lasso_path(Z, y, alphas=lambdas, tol=1e-13, max_iter=100_000)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-    assert not found[:, 0].any()
-    assert found[:, 1].any()
-    for f, strength in enumerate(lambdas):
-        assert loss.violation(found[:, f], np.full(Z.shape[1], strength)) < 1e-10
 
 
 def test_the_order_of_lambdas_does_not_matter():
@@ -86,14 +70,6 @@ def test_columns_without_penalty_take_their_best_values():
     assert loss.violation(found[:, 1], 0.9 * far * penalised) < 1e-10
 
 
-def test_without_penalty_it_is_least_squares():
-    Z, y = centred(5)
-    expected = np.linalg.lstsq(Z, y)[0]
-    for penalty, lambdas in (("none", np.ones(2)), ("lasso", np.zeros(2)), ("scad", np.zeros(2))):
-        found = penalised_path(moments(Z, y), lambdas, penalty, every(8))
-        np.testing.assert_allclose(found, np.column_stack([expected, expected]), atol=1e-10)
-
-
 def test_columns_that_determine_each_other_or_do_not_vary():
     Z, y = centred(6)
     Z[:, 7], Z[:, 4] = Z[:, 0], 0.0
@@ -130,21 +106,6 @@ def complete(X, y, standardize=True, intercept=True):
     return from_complete_rows(pattern, standardize, intercept)
 
 
-@pytest.mark.parametrize("intercept", [True, False])
-def test_without_a_penalty_it_is_statsmodels(intercept):
-    X, y = rows()
-    at = complete(X, y, intercept=intercept)
-    found = select(at, "none", None, EVERY)
-    other = sm.OLS(y, sm.add_constant(X) if intercept else X).fit()
-    beta = found.beta[:, 0]
-    estimate = np.concatenate([found.intercepts, beta]) if intercept else beta
-    np.testing.assert_allclose(estimate, other.params, rtol=1e-9)
-    dispersion = at.noise_of(beta) * len(y) / (len(y) - P - intercept)
-    assert dispersion == pytest.approx(other.scale, rel=1e-10)
-    spread = np.sqrt(np.diag(at.covariance(np.arange(P), dispersion)))
-    np.testing.assert_allclose(spread[0 if intercept else 1 :], other.bse, rtol=1e-8)
-
-
 def test_a_large_level_costs_no_digits_of_moments_in_standard_units():
     X, y = rows(level=1e6)
     center, unit = X.mean(axis=0), X.std(axis=0)
@@ -178,14 +139,6 @@ def test_bic_chooses_as_on_the_rows(penalty, standardize):
     assert found.violation < 1e-9
 
 
-def test_all_rows_are_the_complete_ones_where_nothing_is_missing():
-    X, y = rows(2)
-    patterns = Patterns.of(np.column_stack([X, y]))
-    one, other = complete(X, y), joint(patterns)
-    for name in ("n_rows", "center", "scale", "estimate", "noise", "information"):
-        np.testing.assert_allclose(getattr(other, name), getattr(one, name), rtol=1e-6, atol=1e-6)
-
-
 def test_columns_that_do_not_vary():
     X, y = rows(4)
     X[:, 3] = 2.5
@@ -205,10 +158,3 @@ def test_labels_that_are_all_the_same():
     X, _ = rows(5)
     with pytest.raises(DataError, match="labels of all 300 samples of the fit are the same"):
         complete(X, np.ones(300))
-
-
-def joint(patterns):
-    free = FullCovariance(np.ones((P + 1, P + 1), dtype=bool))
-    return from_all_rows(
-        fit_normal(patterns, free), sum(p.n_rows for p in patterns.patterns), standardize=True
-    )

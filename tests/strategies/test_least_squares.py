@@ -12,6 +12,7 @@ from flwr_vertical.errors import ConfigError, DataError, PartyError
 from strategies.glm_admm import GLMADMM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
 from strategies.linear.prediction.server import completed_labels
+from strategies.vfem import VFEM
 
 OPENING = 2  # greeting and alignment
 FEDERATED = {"complete": CompleteCase, "imputed": MeanImpute}
@@ -424,3 +425,17 @@ def test_too_few_rows_and_collinear_columns_are_looked_for_unless_the_fit_is_pen
     with pytest.raises(PartyError, match=r"holds 4 rows of labelled samples.* at least 5"):
         simulate(free, few, labels[:4], progress=False)
     assert simulate(penalized, few, labels[:4], progress=False).coefficients is not None
+
+
+def test_columns_that_tell_the_labels_are_named():
+    tables, labels = make_data(sizes=(2, 2), missing=0.2)
+    first, second = tables.values()
+    told = second.assign(net=(labels - 3.0 * first["x0"]).reindex(second.index)).dropna()
+    result = simulate(CompleteCase(), {"a": first, "b": told}, labels, progress=False)
+    note = "columns ['a.x0', 'b.net'] tell the labels exactly: leave out what is made of them"
+    assert note in result.notes
+    with pytest.raises(DataError, match=r"'a\.x0', 'b\.net'.*the likelihood has no maximum"):
+        simulate(VFEM(), {"a": first, "b": told}, labels, progress=False)
+    noisy = told.assign(net=told["net"] + np.random.default_rng(1).normal(size=len(told)))
+    result = simulate(CompleteCase(), {"a": first, "b": noisy}, labels, progress=False)
+    assert not any("exactly" in note for note in result.notes)

@@ -54,6 +54,8 @@ def test_on_disk_the_later_run_uses_what_the_parties_fitted(nodes):
     other = nodes.run(VFEM(encoding="one-hot"), data()[1] + 1, run_name="other fit")
     with pytest.raises(PartyError, match="but the server predicts with the model"):
         nodes.run(Predict(other), run_name="later", fitted="the fit")
+    (nodes.folder.parent / "bank.csv").write_text("id,u,v\nnew,1.5,\n")  # v has no value
+    assert "new" in nodes.run(Predict(result), run_name="last", fitted="the fit").predictions.index
 
 
 def test_a_part_that_is_absent_foreign_or_damaged_is_an_error_that_says_so(nodes):

@@ -97,37 +97,6 @@ def test_the_maximum_is_that_of_a_generic_optimiser():
     np.testing.assert_allclose(fit.covariance, covariance, atol=2e-3)
 
 
-@pytest.mark.parametrize("model", [full(5), BlockCovariance([4])], ids=["full", "one block"])
-def test_with_nothing_missing_it_is_least_squares(model):
-    rows, _ = data(200, [4], missing=0.0, seed=5)
-    fit = fit_normal(Patterns.of(rows), model)
-    x = np.column_stack([np.ones(200), rows[:, :-1]])
-    beta, rss = np.linalg.lstsq(x, rows[:, -1], rcond=None)[:2]
-    np.testing.assert_allclose([fit.intercept, *fit.beta], beta, atol=1e-9)
-    assert fit.noise == pytest.approx(rss[0] / 200)
-    expected = np.sqrt(np.diag(np.linalg.inv(x.T @ x)) * rss[0] / 200)
-    np.testing.assert_allclose(fit.std_error, expected, rtol=1e-6)
-    np.testing.assert_allclose(fit.missing_information, 0.0, atol=1e-6)
-
-
-@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6])
-def test_intervals_cover_and_the_error_is_below_that_of_complete_rows(correlation):
-    beta = np.array([1.0, -1.0, 0.5, 0.5])
-    inside, ours, complete = [], [], []
-    for seed in range(25):
-        rows, _ = data(400, [2, 1, 1], correlation, 0.3, seed=100 + seed, beta=beta)
-        fit = fit_normal(Patterns.of(rows), full(5))
-        assert fit.converged
-        inside.append(np.abs(fit.beta - beta) <= 1.96 * fit.std_error[1:])
-        ours.append(fit.beta - beta)
-        whole = rows[~np.isnan(rows).any(axis=1)]
-        x = np.column_stack([np.ones(len(whole)), whole[:, :-1]])
-        complete.append(np.linalg.lstsq(x, whole[:, -1], rcond=None)[0][1:] - beta)
-    # 100 intervals: the standard error of their coverage is 2.2 points; the study has 9,000.
-    assert 0.885 <= np.mean(inside) <= 1.0
-    assert np.mean(np.square(ours)) < np.mean(np.square(complete))
-
-
 def apart(n, q, correlation=0.4, seed=0, parties=3):
     """Parties of which the first two share no row, as rows with NaN, and the coefficients."""
     rows, beta = data(n, [q] * parties, correlation, missing=0.0, seed=seed)

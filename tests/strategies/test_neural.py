@@ -226,13 +226,6 @@ def test_new_rows_may_each_lie_at_one_party(method):
 # -- consent, and what parties send ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [FalseVFL, PlugVFL], ids=lambda m: m.name)
-def test_a_node_that_does_not_agree_takes_no_part(tmp_path, method):
-    asked = dict.fromkeys(COLUMNS, "embeddings,lone-embeddings") | {"shop": "sums"}
-    with pytest.raises(PartyError, match=r"'shop'.* exchange 'embeddings'"):
-        place(tmp_path, asked, small(method)).plain()
-
-
 @pytest.mark.parametrize("method", [FalseVFL, PlugVFL, FedHSSL], ids=lambda m: m.name)
 def test_samples_that_one_party_alone_holds_need_its_consent(tmp_path, method):
     asked = dict.fromkeys(COLUMNS, "embeddings") | {"court": "embeddings,lone-embeddings"}

@@ -151,7 +151,7 @@ def test_reasons_are_what_costs_most(on_disk):
     assert found.to_numpy().tolist() == [["a", ""], ["", ""]]
 
 
-def test_new_rows_are_scored_by_the_same_card(data, fitted):
+def test_new_rows_are_scored_by_the_same_card(data, fitted, caplog):
     tables, labels, _ = data
     new = labels.index[:200]
     some = {name: frame.loc[frame.index.intersection(new)] for name, frame in tables.items()}
@@ -159,6 +159,11 @@ def test_new_rows_are_scored_by_the_same_card(data, fitted):
     pd.testing.assert_frame_equal(
         found.predictions.sort_index(), fitted.predictions.sort_index(), check_names=False
     )
+    assert "did not know" not in caplog.text
+    unlike, gap = (some | {"bank": some["bank"].assign(work=level)} for level in ("new", None))
+    scores = [simulate(Predict(fitted), new, progress=False).predictions for new in (unlike, gap)]
+    pd.testing.assert_frame_equal(*scores)
+    assert "column 'work': 200 cells have a level that the fit did not know" in caplog.text
 
 
 def test_all_labelled_samples_are_in_the_fit(data, fitted):
@@ -245,6 +250,14 @@ def test_labels_and_parties_are_checked(data):
         simulate(PLAIN, {"bank": tables["bank"]}, labels, progress=False)
     with pytest.raises(ConfigError, match="masked"):
         simulate(PLAIN, tables, labels, aggregation="ckks", progress=False)
+
+
+def test_a_column_that_tells_the_labels_has_one_bin(data, fitted):
+    tables, labels, truth = data
+    told = tables | {"bank": tables["bank"].assign(repaid=1.0 - truth)}
+    notes = simulate(PLAIN, told, labels, progress=False).notes
+    assert any("['bank.repaid'] have one bin" in note for note in notes)
+    assert not any("one bin" in note for note in fitted.notes)
 
 
 def test_few_rows_are_refused(data):

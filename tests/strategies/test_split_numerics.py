@@ -267,12 +267,6 @@ def test_what_parties_share_begins_alike_and_only_that():
 HELD = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [0, 1, 0, 0], [1, 1, 0, 0]], dtype=bool)
 
 
-def test_all_that_hold_a_row_enter_where_nothing_is_left_out():
-    tasks = draw_tasks("observed", HELD, 0.5, np.random.default_rng(0))
-    np.testing.assert_array_equal(tasks.takes, HELD[None])
-    np.testing.assert_array_equal(tasks.weights, np.ones((1, 4)))
-
-
 @pytest.mark.parametrize("drop", [0.0, 0.5, 1.0])
 def test_parties_are_left_out_at_random_but_for_the_last_one(drop):
     held = np.tile(HELD, (3000, 1))

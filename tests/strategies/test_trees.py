@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from ledgered import Nodes
 from scipy import stats
-from tree_runs import SMALL, N, fit, make_labels, make_tables, resumed, splits_of
+from tree_runs import SMALL, N, fit, make_labels, make_tables
 
-from flwr_vertical import Table, simulate
+from flwr_vertical import Table, scratch, simulate
 from flwr_vertical.crypto.sealed_box import seal
 from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
 from flwr_vertical.protocol.codec import decode
@@ -321,13 +321,13 @@ def test_the_arbiter_refuses_parties_that_were_told_different_things(monkeypatch
 
 def test_rows_in_blocks_and_on_disk_make_the_same_trees(data, hidden, monkeypatch):
     monkeypatch.setattr(masked_store, "SEND_BYTES", 1 << 15)
-    monkeypatch.setattr(masked_store, "HOLD_BYTES", 1)
+    monkeypatch.setattr(scratch, "HOLD_BYTES", 1)
     monkeypatch.setattr(secret_shares, "_HOLD_BYTES", 1)  # helpers make key streams anew
     monkeypatch.setattr(node_sums, "BLOCK_BYTES", 1 << 14)
     kept = []
-    append = masked_store.OnDisk.append
-    keep = lambda self, rows: (kept.append(rows), append(self, rows))  # noqa: E731
-    monkeypatch.setattr(masked_store.OnDisk, "append", keep)
+    write = scratch.ScratchFile.write
+    keep = lambda self, at, rows: (kept.append(rows), write(self, at, rows))  # noqa: E731
+    monkeypatch.setattr(scratch.ScratchFile, "write", keep)
     result = fit(*data)
     width = max(rows.shape[1] for rows in kept)
     assert sum(len(rows) for rows in kept) == 4 * N  # anew after levels were sorted
@@ -434,20 +434,6 @@ def test_factors_are_the_same_wherever_they_are_made():
     span = np.log2(factors.left.astype(float))
     assert 5.0 < np.ptp(span[0]) <= 6.0
     assert np.log2(limits[1, :, None] * factors.left).max() <= 61.0
-
-
-@pytest.mark.parametrize("at", [5, 8, 15])
-def test_killed_within_any_tree_and_resumed_it_gives_the_same(at, small_run, data, tmp_path):
-    before, folder = small_run[0], tmp_path / "run"
-    result = resumed(VerticalGBDT(**FEW), data, at, folder)
-    assert result.history == before.history
-    for name in ("party", "left", "right", "value", "missing_left"):
-        np.testing.assert_array_equal(
-            getattr(result.predictor, name), getattr(before.predictor, name)
-        )
-    for tree in range(FEW["n_trees"]):
-        assert splits_of(result, tree) == splits_of(before, tree)
-    assert not folder.exists() or not list(folder.rglob("*"))
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,12 @@ import pytest
 
 from flwr_vertical import Table
 from flwr_vertical.errors import DataError, ProtocolError
-from flwr_vertical.products.streams import KeyStream
 from strategies.trees.binning import cut, fit_bins
 from strategies.trees.candidates import Candidates, checked_layouts, columns_of
 from strategies.trees.gain import Derivatives, best_of, candidates, level_of, signed, to_ring
 from strategies.trees.level_nodes import nodes_below, sides_of
-from strategies.trees.node_sums import InMemory, dense_sums, legal_splits, slot_sums
+from strategies.trees.node_sums import legal_splits, slot_sums
 from strategies.trees.objectives import Objective
-from strategies.trees.secret_shares import with_siblings
 from strategies.trees.tree import TreeNode, divide, leaf_values
 
 FRAME = pd.DataFrame(
@@ -144,39 +142,6 @@ def test_rare_levels_share_a_code():
     np.testing.assert_array_equal(
         bins.codes(Table.of(frame), "bank")[:, 0], [0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 3]
     )
-
-
-def test_sums_by_node_are_exact(made):
-    _, layout, codes = made
-    rng = np.random.default_rng(1)
-    node = np.array([0, 1, 1, -1, 0, 2, 2, 1])
-    vector = rng.integers(0, 2**64, 8, dtype=np.uint64)
-    matrix = layout.indicators(codes)
-    expected = np.zeros((3, layout.n_slots), dtype=np.uint64)
-    for row, q in enumerate(node):
-        if q >= 0:
-            expected[q] += vector[row] * matrix[row]
-    np.testing.assert_array_equal(slot_sums(layout, codes, node, vector, 3), expected)
-    width = layout.n_slots
-    # Two trees share the nodes of a sum.
-    twice = np.stack([node, node]), np.stack([[vector, vector], [vector * np.uint64(3), vector]])
-    found = dense_sums(InMemory(matrix).rows, width, *twice, 3)
-    np.testing.assert_array_equal(found[0], expected * np.uint64(2))
-    np.testing.assert_array_equal(found[1], expected * np.uint64(4))
-    stream = KeyStream(bytes(32), "test", (8, width))
-    whole = stream.rows(0, 8)
-    one = node[None], vector[None, None]
-    held = dense_sums(InMemory(whole).rows, width, *one, 3)
-    made_anew = dense_sums(stream.rows, width, *one, 3)
-    np.testing.assert_array_equal(held, made_anew)
-
-
-def test_siblings_follow_from_their_parents():
-    rng = np.random.default_rng(2)
-    below = rng.integers(0, 2**64, (4, 5), dtype=np.uint64)
-    above = np.stack([below[0] + below[1], below[0] * 0, below[2] + below[3]])
-    direct, parent = np.array([0, -1, -1, 1]), np.array([0, 0, 2, 2])
-    np.testing.assert_array_equal(with_siblings(below[[0, 3]], direct, parent, above), below)
 
 
 def test_nodes_follow_from_those_above_by_a_bit_a_row():

@@ -4,8 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from oracles import trees as oracle
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.metrics import roc_auc_score
 from tree_runs import SMALL, N, fit, make_labels, make_tables, pooled, splits_of
 
 
@@ -32,22 +30,6 @@ def assert_same_trees(result, expected):
             assert splits_of(result, t * width + c) == wanted
             n_splits += len(wanted)
     return n_splits
-
-
-def test_the_oracle_predicts_as_scikit_learn():
-    tables = make_tables(seed=1)  # without two splits as close as scikit-learn's float32 sums
-    labels = make_labels(tables, seed=2).to_numpy()
-    codes, bins, nominal = pooled(tables)
-    ordered = [j for j in range(len(bins)) if j not in nominal]
-    codes, bins = codes[:, ordered], [bins[j] for j in ordered]
-    own = oracle.boost(codes, bins, labels, n_trees=10, depth=6)
-    x = np.where(codes == bins, np.nan, codes)
-    model = HistGradientBoostingClassifier(
-        max_iter=10, max_depth=6, max_leaf_nodes=None, early_stopping=False
-    ).fit(x, labels)
-    raw = model.decision_function(x)
-    np.testing.assert_allclose(own.raw[0], raw, atol=1e-6)
-    assert abs(roc_auc_score(labels, own.raw[0]) - roc_auc_score(labels, raw)) < 1e-3
 
 
 @pytest.mark.parametrize("histograms", ["hidden", "open"])
@@ -123,6 +105,14 @@ def test_predictions_of_new_rows_and_of_parties_that_left():
     one = result.predict({**tables, "court": tables["court"].iloc[-40:]}, progress=False)
     np.testing.assert_array_equal(alone.predictions[:-40], one.predictions[:-40])
     np.testing.assert_array_equal(again.predictions[-40:], one.predictions[-40:])
+
+    found, lacks = (
+        result.predict({"bank": tables["bank"].replace({"b9": {"v": level}})}, progress=False)
+        for level in ("elsewhere", None)
+    )
+    (said,) = set(found.notes) - set(lacks.notes)
+    assert said.startswith(f"party 'bank': {(tables['bank']['b9'] == 'v').sum()} rows have a level")
+    np.testing.assert_array_equal(found.predictions, lacks.predictions)
     assert "court" in alone.notes[0]
 
 

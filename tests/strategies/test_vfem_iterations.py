@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from oracles.vfem import (
-    exact_em,
     expected_standard_errors,
     flatten,
     generate,
@@ -24,18 +23,14 @@ from vfem_runs import (
     theta_of,
 )
 
-from flwr_vertical import RecordingGrid, simulate
-from flwr_vertical.crypto import FixedPoint, generate_keypair
-from flwr_vertical.crypto.pair_seeds import pair_seed
-from flwr_vertical.errors import PartyError, PolicyError
+from flwr_vertical import simulate
+from flwr_vertical.crypto import FixedPoint
+from flwr_vertical.errors import PolicyError
 from flwr_vertical.products import HeldColumns
-from flwr_vertical.products.streams import stream
-from flwr_vertical.protocol import decode, encode
-from flwr_vertical.protocol.messages import ARGUMENTS, read_envelope
+from flwr_vertical.protocol import encode
 from strategies.vfem import VFEM
 from strategies.vfem_iterations import VFEMIterations
-from strategies.vfem_iterations.sketches import PURPOSE, sketch
-from tests.kit.identities import identities, pins
+from strategies.vfem_iterations.sketches import sketch
 
 # Algorithm 1 for a number of iterations, in the units of the data.
 PAPER = {"learning_rate": 0.1, "tol": 0, "standardize": False}
@@ -212,11 +207,6 @@ def small():
     return party_tables(data(200, [2, 1, 3], [0.3, 0.4, 0.2], 3, mean=0.5)[0])
 
 
-def test_a_node_that_has_not_agreed_refuses(small):
-    with pytest.raises(PartyError, match="'sums' to 'exchanges' of the node config"):
-        recorded(*small, configs={"p1": {"exchanges": ""}})
-
-
 @pytest.mark.parametrize("step", ["prepare", "gradient", "finish", "sketch_rows"])
 def test_no_step_of_the_iterations_answers_without_agreement(step):
     party = object.__new__(VFEMIterations.party)
@@ -247,12 +237,6 @@ def test_constant_and_repeated_columns_have_no_standard_error(small):
         result.coefficients.loc["p2", "std_error"], one.coefficients.loc["p2", "std_error"],
         rtol=1e-3,
     )  # fmt: skip
-
-
-def test_exact_em_ends_where_the_iterations_do():
-    pooled, _ = generate(n=60, sizes=[2, 1], rates=0.3, seed=1)
-    fixed = exact_em(pooled, initial(pooled), 400, tol=1e-9)[-1]
-    np.testing.assert_allclose(estimates(fit(pooled, **EXACT)), coefficients(fixed), atol=1e-5)
 
 
 NAMES = ["p0", "p1", "p2"]
@@ -409,81 +393,3 @@ def test_parties_say_openly_what_the_disclosure_says(traced):
         "pair_key": {"public"}, "keep_pair_keys": set(), "sketch_rows": set(NAMES),
         "keep_model": {"bits", "coarser", "outside"},
     }  # fmt: skip
-
-
-# -- pinned identities -----------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def people(tmp_path_factory):
-    return identities(tmp_path_factory.mktemp("identities"), NAMES)
-
-
-def pinned(people):
-    """Node configs: each has a key, and each party pins everybody else."""
-    return {
-        name: {"identity-key": people[name][0], "exchanges": "sums", **pins(people, name)}
-        for name in NAMES
-    }
-
-
-class SwapsPairKeys(RecordingGrid):
-    """Gives p0 a key of its own as that of p1, and so shares p1's seed with p0."""
-
-    def __init__(self, grid):
-        super().__init__(grid)
-        self.names = {
-            node_id: context.node_config["party"] for node_id, context in grid.contexts.items()
-        }
-        self.private, self.public = generate_keypair()
-
-    def _down(self, messages):
-        sent = super()._down(messages)
-        for message in sent:
-            step = str(read_envelope(message.content)["step"])
-            if (self.names[message.metadata.dst_node_id], step) == ("p0", "keep_pair_keys"):
-                self.told = decode(message.content, ARGUMENTS)
-                publics = list(self.told["publics"])
-                publics[self.told["names"].index("p1")] = self.public
-                message.content.update(encode(self.told | {"publics": publics}, ARGUMENTS))
-        return sent
-
-
-SMALL = {"max_iter": 2, "sketch_size": 300}
-
-
-@pytest.fixture(scope="module")
-def tiny():
-    pooled, _ = generate(120, [2, 1, 1], [0.3, 0.2, 0.25], 3)
-    return party_tables(pooled)
-
-
-def test_without_pins_a_relay_that_swaps_a_pair_key_reads_a_party_s_rows(tiny):
-    """With the seed, a sketch of more rows than samples is a system of equations for them."""
-    relays = []
-    run = recorded(
-        *tiny, "masked", relay=lambda g: relays.append(SwapsPairKeys(g)) or relays[0], **SMALL
-    )
-    relay, size = relays[0], SMALL["sketch_size"]
-    told = relay.told
-    public = told["publics"][told["names"].index("p0")]
-    seed = pair_seed(relay.private, "p1", "p0", relay.public, public, told["nonce"], PURPOSE)
-    (sketch,) = [m.values["p1"] for m in run.messages
-                 if m.up and m.node == "p0" and m.step == "sketch_rows"]  # fmt: skip
-    (asked,) = [m.arguments for m in run.messages
-                if not m.up and m.node == "p0" and m.step == "sketch_rows"]  # fmt: skip
-    samples = len(tiny[1])
-    words = stream(seed, "vfem sketch", (samples, -(-size // 64))).astype("<u8")
-    signs = 2.0 * np.unpackbits(words.view(np.uint8), axis=1)[:, :size] - 1.0
-    found = np.linalg.lstsq(signs.T, np.sqrt(size) * sketch, rcond=None)[0]
-    held = np.abs(found).max(axis=1) > 1e-6
-    own = tiny[0]["p0"].sort_index().to_numpy()
-    assert held.sum() == len(own)
-    rows = found[held] / np.sqrt(asked["weight"])[:, None]
-    np.testing.assert_allclose(rows - rows[0], own - own[0], atol=1e-8)
-
-
-def test_with_pins_a_swapped_pair_key_stops_the_run(tiny, people):
-    recorded(*tiny, "masked", configs=pinned(people), **SMALL)
-    with pytest.raises(PartyError, match=r"'p0' as that of party 'p1' is not signed.*swapped keys"):
-        recorded(*tiny, "masked", relay=SwapsPairKeys, configs=pinned(people), **SMALL)

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from flwr_vertical import StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Floats32, Indices, Integers
+from flwr_vertical.node.kept import kept
 from flwr_vertical.protocol.arguments import Shape, Within, check_fits
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.blinding import BlindingSteps
@@ -57,7 +58,7 @@ class GanSteps(StepGroup):
             self.state[f"{_SHAPE}.{key}"] = value
         self.state[_NAMES] = list(names)
         self.state[_HIDEABLE] = np.isnan(codes).any(axis=0)
-        self.party.live.get(_CODES, dict)["codes"] = codes
+        self.party.live.get(_CODES, dict[str, Any])["codes"] = codes
         self.cache.pop("fedpsg.gan data", None)
         self._nets()  # made here: a sum only reads them, so that it can be asked for again
         return {
@@ -160,7 +161,7 @@ class GanSteps(StepGroup):
             own = nets.embed(x, mask) if others is not None else None
             given = self._others(own, others, pad, len(batch))
             made, _ = nets.generated(x, mask, seed, self._labels(labels, len(batch)), given)
-        kept = self.party.live.get(_CODES, dict)["codes"]
+        kept = self.party.live.get(_CODES, dict[str, Any])["codes"]
         decoded = self._encoding.decode(made.numpy().astype(np.float64))
         rows = np.asarray(batch)
         gone = np.isnan(kept[rows])
@@ -170,7 +171,7 @@ class GanSteps(StepGroup):
     @property
     def codes(self) -> Array:
         """The table as it is now; shape (n_samples, n_columns)."""
-        return np.asarray(self.party.live.get(_CODES, dict, changes=False)["codes"])
+        return np.asarray(self.party.live.get(_CODES, dict[str, Any], changes=False)["codes"])
 
     @property
     def _blinding(self) -> BlindingSteps:
@@ -178,17 +179,12 @@ class GanSteps(StepGroup):
 
     # -- the networks ------------------------------------------------------------------------
 
-    @property
+    @kept("fedpsg.encoding")
     def _encoding(self) -> Encoding:
-        if "fedpsg.encoding" not in self.cache:
-            fitted = Encoding.fit(self.party.codes, self.party.level_counts)
-            self.cache["fedpsg.encoding"] = fitted
-        encoding: Encoding = self.cache["fedpsg.encoding"]
-        return encoding
+        return Encoding.fit(self.party.codes, self.party.level_counts)
 
     def _nets(self, changes: bool = True) -> "GanNets":
-        nets: GanNets = self.party.live.get(_NETS, self._new_nets, changes=changes)
-        return nets
+        return self.party.live.get(_NETS, self._new_nets, changes=changes)
 
     def _new_nets(self) -> "GanNets":
         import torch

@@ -9,6 +9,7 @@ import numpy as np
 from flwr_vertical import Federation, Result, StepGroup, Summands, step
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ProtocolError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.protocol.arguments import DISTINCT, Shape, Within, check_fits
@@ -59,20 +60,16 @@ class RegressionSteps(StepGroup):
             "missing": np.isnan(codes).astype(np.uint8),
         }
 
-    @property
+    @kept("fedpsg.regression features")
     def features(self) -> RegressionColumns:
         """How the own attributes are encoded."""
-        key = "fedpsg.regression features"
-        if key not in self.cache:
-            self.cache[key] = RegressionColumns.fit(
-                self.party.codes,
-                self.party.level_counts,
-                bool(self.state[_DRAWN]),
-                int(self.state[_TREES]),
-                int(self.state[_SEED]),
-            )
-        features: RegressionColumns = self.cache[key]
-        return features
+        return RegressionColumns.fit(
+            self.party.codes,
+            self.party.level_counts,
+            bool(self.state[_DRAWN]),
+            int(self.state[_TREES]),
+            int(self.state[_SEED]),
+        )
 
     def columns(self, plan: Plan) -> HeldColumns:
         """Return the columns that are multiplied, in the rows that may be told of."""

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Indices, Ring
 from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PrivateProductSteps
 from flwr_vertical.products.arithmetic import own_place
 from flwr_vertical.products.pair_keys import Names, PairKeyFields, Widths
@@ -248,33 +249,27 @@ class MaskedMeanSteps(StepGroup):
         """Columns of which nothing may be told; they count as 0."""
         return np.asarray(self.state[_WITHHELD], dtype=bool)
 
-    @property
+    @kept("means.centred")
     def _centred(self) -> Array:
         """Columns less their means, shape (n, n_columns)."""
-        if "means.centred" not in self.cache:
-            columns = self._columns()
-            values = columns.values[self._chosen[columns.rows]]
-            values = values - values.mean(axis=0)
-            values[:, self._withheld] = 0.0
-            self.cache["means.centred"] = values
-        found: Array = self.cache["means.centred"]
-        return found
+        columns = self._columns()
+        chosen = columns.values[self._chosen[columns.rows]]
+        values: Array = chosen - chosen.mean(axis=0)
+        values[:, self._withheld] = 0.0
+        return values
 
-    @property
+    @kept("means.digits")
     def _digits(self) -> tuple[Ring, Array]:
         """Digits of the centred columns, and by what these were divided."""
-        if "means.digits" not in self.cache:
-            self.cache.pop("means.centred", None)
-            centred = self._centred
-            size = np.sqrt(np.mean(centred**2, axis=0))
-            largest = np.abs(self._columns().values[:]).max(axis=0, initial=0.0)
-            # Of a constant column rounding leaves a little.
-            size = np.where(size > 1e-12 * largest, size, 1.0)
-            # A power of two: more would tell of the rows beyond what is opened.
-            scale = 2.0 ** np.ceil(np.log2(size))
-            self.cache["means.digits"] = to_digits(centred / scale), scale
-        digits: tuple[Ring, Array] = self.cache["means.digits"]
-        return digits
+        self.cache.pop("means.centred", None)
+        centred = self._centred
+        size = np.sqrt(np.mean(centred**2, axis=0))
+        largest = np.abs(self._columns().values[:]).max(axis=0, initial=0.0)
+        # Of a constant column rounding leaves a little.
+        size = np.where(size > 1e-12 * largest, size, 1.0)
+        # A power of two: more would tell of the rows beyond what is opened.
+        scale = 2.0 ** np.ceil(np.log2(size))
+        return to_digits(centred / scale), scale
 
 
 def _digits_label(owner: str) -> str:

@@ -49,6 +49,7 @@ from strategies.linear.moments.dp_opening import (
     with_server_noise,
 )
 from strategies.linear.moments.groups import MinimumRows, by_pattern, costs, rows_by_pattern
+from strategies.linear.moments.identifiable import gives_label
 from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.problem import Problem, open_problem
 
@@ -296,6 +297,8 @@ def open_prepared(
         noise=group_noise(moments, labels, mean, spread),
     )
     _note_withheld(result, opened, moments, list(widths.values()))
+    if vectors is None and budget is None and len(found := gives_label(opened.patterns)):
+        result.notes.append(told_by(opened.names(found)))
     if not opened.held:
         raise DataError(
             "the parties tell nothing of any column: each has too few rows, or columns of few "
@@ -303,6 +306,11 @@ def open_prepared(
             "lower 'min-rows' in its node config (simulate(min_rows=...))"
         )
     return opened
+
+
+def told_by(columns: list[str]) -> str:
+    """Say that columns tell the labels without noise."""
+    return f"columns {columns} tell the labels exactly: leave out what is made of them"
 
 
 def _group(prepared: Prepared, grouping: Grouping) -> RowGroups:

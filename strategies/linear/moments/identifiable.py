@@ -1,4 +1,4 @@
-"""Which columns a fit can use: observed in some group, and no combination of others."""
+"""Which columns a fit can use: observed in some group, no combination of others, not the label."""
 
 import numpy as np
 
@@ -73,6 +73,24 @@ def _dependent(pattern: Pattern, columns: Indices, tolerance: float) -> Flags:
     at = np.searchsorted(pattern.observed, columns)
     length = np.diag(pattern.products)[at]
     return dependent_columns(_centred(pattern, columns), length, tolerance)
+
+
+def gives_label(patterns: Patterns) -> Indices:
+    """Return the columns of which the label is a linear function without noise in some pattern.
+
+    Shapes: returns (n_found,): none where there is noise in all patterns.
+    """
+    for p in patterns.patterns:
+        if not 2 <= len(p.observed) < p.n_rows - 1:
+            continue
+        gram, length = _centred(p, p.observed), p.products[-1, -1]
+        along, total = gram[:-1, -1], gram[-1, -1]
+        beta = np.linalg.lstsq(gram[:-1, :-1], along, rcond=1e-12)[0]
+        # Where labels hardly vary about their mean, what is left is rounding.
+        if total > _TOLERANCE * length and total - beta @ along <= _TOLERANCE * total:
+            share = np.abs(beta) * np.sqrt(np.maximum(np.diag(gram)[:-1], 0.0) / total)
+            return np.asarray(p.observed[:-1][share > _COUNTS])
+    return np.zeros(0, dtype=np.intp)
 
 
 def restrict(patterns: Patterns, kept: Indices) -> Patterns:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from flwr_vertical import Summands, step
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ProtocolError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.products import HeldColumns, PairKeySteps
 from flwr_vertical.products.columns import ScaledRows, squares_of
 from flwr_vertical.products.noise import PrivateRows
@@ -173,22 +174,19 @@ class MomentSteps(RegressionRows):
             return None
         return PrivateRows(*self.state[_PRIVATE])
 
-    @property
+    @kept("moments.units")
     def _units(self) -> tuple[Array, Array]:
-        if "moments.units" not in self.cache:
-            if not self.state[_OFFERED]:
-                return np.zeros(0), np.ones(0)
-            if self.public_range is not None:
-                return middle_and_half(*self.public_range, self.intercept)
-            # Not of the rows that take part, which the server chooses; see `table_rows`.
-            raw = self.table_rows
-            n_columns = raw.shape[1]
-            stated = self.party.policy.min_rows
-            needed = min_rows(n_columns, 1) if stated is None else stated
-            center, unit = np.zeros(n_columns), np.ones(n_columns)
-            if len(raw) >= needed:
-                few = np.array([level_codes(column) is not None for column in raw.T], dtype=bool)
-                center, unit = rough_units(raw, few)
-            self.cache["moments.units"] = center, unit
-        units: tuple[Array, Array] = self.cache["moments.units"]
-        return units
+        if not self.state[_OFFERED]:
+            return np.zeros(0), np.ones(0)
+        if self.public_range is not None:
+            return middle_and_half(*self.public_range, self.intercept)
+        # Not of the rows that take part, which the server chooses; see `table_rows`.
+        raw = self.table_rows
+        n_columns = raw.shape[1]
+        stated = self.party.policy.min_rows
+        needed = min_rows(n_columns, 1) if stated is None else stated
+        center, unit = np.zeros(n_columns), np.ones(n_columns)
+        if len(raw) >= needed:
+            few = np.array([level_codes(column) is not None for column in raw.T], dtype=bool)
+            center, unit = rough_units(raw, few)
+        return center, unit

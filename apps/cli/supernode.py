@@ -1,0 +1,57 @@
+"""``flwr-vertical supernode``: Flower's SuperNode, whose ClientApps start at once."""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from flwr_vertical.errors import ConfigError
+
+# Of the SuperNode, and what they are of the SuperExec.
+_HANDED_ON = {
+    "--ssl-ca-certfile": "--root-certificates",
+    "--superexec-auth-secret-file": "--superexec-auth-secret-file",
+}
+
+
+def add_parser(commands: Any) -> argparse.ArgumentParser:
+    """Add the command to the subparsers of ``flwr-vertical``."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "supernode",
+        help="start a SuperNode whose ClientApps start at once",
+        description="Takes the options of `flower-supernode` and starts it. A process beside it "
+        "has imported what ClientApps need, and each of them is a copy of that process, so it "
+        "starts in a fraction of the time. Needs fork: Linux or macOS.",
+        prefix_chars="+",  # so that Flower's options are arguments here
+        add_help=False,
+    )
+    parser.add_argument("options", nargs="*", help="of flower-supernode")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Start what makes ClientApps, and become the SuperNode."""
+    if not hasattr(os, "fork"):
+        raise ConfigError("this system has no fork; start `flower-supernode` with these options")
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument("--host", default="127.0.0.1")
+    own.add_argument("--port", default="9094")  # Flower's own default
+    for option in ("--isolation", "--ssl-certfile", *_HANDED_ON):
+        own.add_argument(option)
+    found = vars(own.parse_known_args(options.options)[0])
+    if found["isolation"]:
+        raise ConfigError("`flwr-vertical supernode` sets --isolation itself; leave it out")
+    # `-P`: an app finds its packages in its own folder, not beside this file.
+    command = [sys.executable, "-P", str(Path(__file__).parents[1] / "superexec.py")]
+    command += ["--runtime-api-address", f"{found['host']}:{found['port']}"]
+    command += ["--parent-pid", str(os.getpid())]
+    command += [] if found["ssl_certfile"] else ["--insecure"]
+    for option, name in _HANDED_ON.items():
+        value = found[option.lstrip("-").replace("-", "_")]
+        command += [name, value] if value else []
+    program = str(Path(sys.executable).with_name("flower-supernode"))
+    if "--help" not in options.options:
+        subprocess.Popen(command)
+    os.execv(program, [program, "--isolation", "process", *options.options])
