@@ -148,8 +148,8 @@ def errors_by_donors(values: np.ndarray, sizes: list[int], n_asked: int, seed: i
 def cost_of_drawing(n_rows: int) -> None:
     """Print errors with drawn donors over those with all: of generated and of real tables."""
     n_asked = min(1000, n_rows // 10)
-    most = min(MOST, n_rows // 4)
-    sizes = [most // 8, most // 4, most // 2, most, 2 * most, n_rows]
+    most = min(MOST, n_rows // 2)
+    sizes = [most // 4, most // 2, most, n_rows]
     heading = "".join(f"{size:>10}" for size in sizes)
     print(f"\nRMSE over that with all donors, {n_rows} generated rows, donors:\n{'':<14}{heading}")
     for kind in ("normal", "4 factors", "20 clusters", "curved"):

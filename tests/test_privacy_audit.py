@@ -116,9 +116,11 @@ def true_terms(run, party, places, units):
         *squared_distances(features, order[places], features.donors(order)), weighting
     )
     distance[np.arange(len(places)), places] = weight[np.arange(len(places)), places] = 0
-    terms = len(NAMES) if party == NAMES[0] else 0
-    blinding = Blinding(run.seed, N, N, Units(units[0], units[2], units[1]), terms)
-    blinded = {name: np.zeros(distance.shape, dtype=np.int64) for name in ("distance", "weight")}
+    turn = len(NAMES), NAMES.index(party)
+    blinding = Blinding(run.seed, N, N, 0, Units(units[0], units[2], units[1]), *turn)
+    weight = np.hstack([np.zeros((len(places), 1), dtype=np.uint16), weight])
+    shapes = {"distance": distance.shape, "weight": weight.shape}
+    blinded = {name: np.zeros(shape, dtype=np.int64) for name, shape in shapes.items()}
     for i, place in enumerate(places.tolist()):
         blinding.blind(place, distance[i], weight[i], blinded["distance"][i], blinded["weight"][i])
     return blinded
@@ -318,7 +320,7 @@ KEYS = {
 @pytest.mark.parametrize("mode", ["plain", "masked", "ckks"])
 @pytest.mark.parametrize("weights", ["uniform", "distance"])
 def test_parties_get_what_the_disclosure_table_says(runs, mode, weights):
-    """Keys, positions, settings, rows to impute, units, and ranked donors; never a distance."""
+    """Keys, positions, settings, rows and donors with gaps, units, ranked donors; no distance."""
     run = runs(mode, weights=weights)
     got = {}
     for m in run.messages:
@@ -335,7 +337,7 @@ def test_parties_get_what_the_disclosure_table_says(runs, mode, weights):
         "pair_key updates": {"positions", "n_samples", "ids"},
         "seal_group_seed": PAIR_KEYS,
         "prepare": SETTINGS | PAIR_KEYS | {"owner", "sealed"},
-        "impute": {"rows", "units", "split", "n_listed", "planned"} | ranked,
+        "impute": {"rows", "units", "split", "n_listed", "planned", "lacking"} | ranked,
         "finish": {"units"},
     }
     # Only the party that lacks samples gets the IDs of all.

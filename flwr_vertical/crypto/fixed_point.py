@@ -202,14 +202,19 @@ def encode_integers(
     ring = _RINGS.get(array.dtype.name, np.uint64)
     bits = np.dtype(ring).itemsize * 8
     limit = (2**63 - 1 if bits == 64 else 2**bits - 1) // n_parties
-    if array.size and (int(array.max()) > limit or int(array.min()) < -limit):
-        wider = {16: "uint32", 32: "int64"}.get(bits)
-        remedy = (
-            f"send it as {wider}, at every party" if wider else "send it as float64, or rescale it"
-        )
-        _checks.raise_out_of_range(array, limit, name, party, remedy)
-    # Signed to unsigned of the same width or wider is reduction modulo 2^w.
-    return array.astype(ring, order="C")
+    encoded = np.empty(array.shape, dtype=ring)
+    flat, terms = encoded.reshape(-1), array.reshape(-1)
+    for start in range(0, len(terms), _CHUNK):  # checked and copied while it is in the cache
+        chunk = terms[start : start + _CHUNK]
+        if int(chunk.max()) > limit or int(chunk.min()) < -limit:
+            wider = {16: "uint32", 32: "int64"}.get(bits)
+            remedy = "send it as float64, or rescale it"
+            if wider:
+                remedy = f"send it as {wider}, at every party"
+            _checks.raise_out_of_range(array, limit, name, party, remedy)
+        # Signed to unsigned of the same width or wider is reduction modulo 2^w.
+        flat[start : start + _CHUNK] = chunk
+    return encoded
 
 
 def decode_integers(

@@ -54,8 +54,9 @@ class KeyStream:
     def __init__(self, seed: bytes, label: str, shape: tuple[int, ...], tag: bytes = b"") -> None:
         _check(seed)
         self.shape = tuple(shape)
-        self._key = _derive(seed, "stream", label.encode(), tag, repr(self.shape).encode())
+        key = _derive(seed, "stream", label.encode(), tag, repr(self.shape).encode())
         self._row_bytes = 8 * math.prod(self.shape[1:])
+        self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK_BYTES))).encryptor()
 
     def rows(self, start: int, stop: int) -> Ring:
         """Return rows of the stream.
@@ -65,14 +66,13 @@ class KeyStream:
         out = np.empty((stop - start, *self.shape[1:]), dtype="<u8")
         # Counter mode: the bytes before are passed over by starting at a later counter.
         counter, skip = divmod(start * self._row_bytes, _BLOCK_BYTES)
-        mode = modes.CTR(counter.to_bytes(_BLOCK_BYTES, "big"))
-        cipher = Cipher(algorithms.AES(self._key), mode).encryptor()
-        cipher.update(bytes(skip))
+        self._cipher.reset_nonce(counter.to_bytes(_BLOCK_BYTES, "big"))
+        self._cipher.update(bytes(skip))
         if out.nbytes:
             view = memoryview(out.reshape(-1).view(np.uint8).data)
             for at in range(0, len(view), _CHUNK_BYTES):
                 part = view[at : at + _CHUNK_BYTES]
-                cipher.update_into(_ZEROS[: len(part)], part)
+                self._cipher.update_into(_ZEROS[: len(part)], part)
         return out.astype(np.uint64, copy=False)
 
     def mask(self, blocks: Iterable[Ring], start: int = 0) -> Ring:

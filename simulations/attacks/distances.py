@@ -28,7 +28,8 @@ _RANK = 0.3  # distances of few columns have a rank below this share of their nu
 def matrices(view: View) -> Iterator[tuple[str, Array]]:
     """Iterate over matrices of two sets of samples, blocks of rows put together.
 
-    As they are, and as ratios: a sum of distances over a sum of weights.
+    As they are, and as ratios: a sum of distances over a sum of weights, of which the first may be
+    that of all samples that have none of their own.
     """
     blocks: dict[tuple[str, str, int], list[Array]] = {}
     least = least_rows(view.n_samples)
@@ -36,16 +37,21 @@ def matrices(view: View) -> Iterator[tuple[str, Array]]:
         value = item.value
         if item.ring or item.way == SENT or not isinstance(value, np.ndarray) or value.ndim != 2:
             continue
-        if value.dtype.kind in "fiu" and value.shape[1] >= least:
+        if value.dtype.kind in "fiu":
             key = (item.step, item.name, value.shape[1])
             blocks.setdefault(key, []).append(value.astype(float))
     found = {key: np.vstack(dedupe(parts)) for key, parts in blocks.items()}
     for key, matrix in found.items():
-        if len(matrix) < least:
+        if min(matrix.shape) < least:
             continue
         yield f"{key[0]}.{key[1]}", matrix
         for other, weight in found.items():
-            if other != key and weight.shape == matrix.shape and (weight > 0).mean() > 0.5:
+            n_same = matrix.shape[1] - weight.shape[1] + 1
+            if other == key or len(weight) != len(matrix) or n_same < 0:
+                continue
+            if n_same != 1:
+                weight = np.hstack([np.repeat(weight[:, :1], n_same, axis=1), weight[:, 1:]])
+            if (weight > 0).mean() > 0.5:
                 with np.errstate(all="ignore"):
                     ratio = matrix / weight
                 yield f"{key[0]}.{key[1]} / {other[1]}", ratio

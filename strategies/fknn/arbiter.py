@@ -17,8 +17,8 @@ from strategies.fknn.blinding import LOW_BITS
 _NOISE = 2.0**-44
 """Distances come from inner products, with errors of some 2^-48 of a row's mean distance."""
 
-_PASS = 1 << 16
-"""Pairs a pass: what is looked at stays in the cache."""
+_MOST = 2.0**63 - 1024
+"""The largest float64 below what a sum of 64 bits can hold; above all distances, too."""
 
 _SHARE = 16
 """One of so many donors is looked at first."""
@@ -51,37 +51,18 @@ def rank_donors(distance: AnyArray, weight: AnyArray, width: int, errors: Errors
 
     (The paper's text says descending; nearest means ascending.)
 
-    Shapes: distance, weight (n_rows, n_donors): sums over the parties; their ratio is the
-    distance, undefined where weight is 0.
+    Shapes: distance (n_rows, n_donors), weight (n_rows, 1 + n_others): sums over the parties; the
+    first weight is that of all donors but the last `n_others`. The ratio is the distance, undefined
+    where weight is 0.
     """
-    n_rows, n_donors = distance.shape
-    width = min(width, n_donors)
-    counts = np.zeros(n_rows, dtype=np.int32)
+    width = min(width, distance.shape[1])
+    counts = np.zeros(len(distance), dtype=np.int32)
     found: list[tuple[AnyArray, Array, Array]] = []
-    step = max(1, _PASS // max(n_donors, 1))
-    for start in range(0, n_rows if width else 0, step):
-        part = slice(start, start + step)
-        ratio, off = _ratio(distance[part], weight[part], errors)
-        last = _nth(ratio, width)
-        finite = np.where(np.isinf(last), 0.0, last)
-        cut = (
-            last
-            + off
-            + 2 * errors.ratio
-            + (errors.distance + finite * errors.weight) * 2 / errors.least
-        )
-        listed = np.flatnonzero((ratio <= cut) & (ratio < np.inf))
-        row, column = np.divmod(listed, n_donors)
-        counts[part] = np.bincount(row, minlength=len(ratio))
-        nearness = ratio.reshape(-1)[listed]
-        error = (
-            off[row, 0] / 2
-            + errors.ratio
-            + (errors.distance + nearness * errors.weight)
-            / np.asarray(weight[part].reshape(-1)[listed], dtype=np.float64)
-        )
-        order = np.lexsort((nearness, row))
-        found.append((column[order], nearness[order], error[order]))
+    for i in range(len(distance) if width else 0):
+        columns, nearness, error = _nearest(distance[i], weight[i], width, errors)
+        order = np.argsort(nearness, kind="stable")
+        counts[i] = len(order)
+        found.append((columns[order], nearness[order], error[order]))
     neighbours, nearness, error = (
         np.concatenate(parts) if found else np.zeros(0) for parts in zip(*found, strict=True)
     )
@@ -95,37 +76,42 @@ def rank_donors(distance: AnyArray, weight: AnyArray, width: int, errors: Errors
     return Ranked(neighbours.astype(np.int32), ranks.astype(np.int32), counts, equal)
 
 
-def _nth(ratio: Array, width: int) -> Array:
-    """Return each row's `width`-th smallest value, array of shape (n_rows, 1)."""
-    n_rows, n_donors = ratio.shape
-    sample = n_donors // _SHARE
-    if sample < 2 * width:
-        return np.partition(ratio, width - 1, axis=1)[:, width - 1 : width]
-    # Donors come in a random order. A few values of the first tell which values are small at all.
-    few = width // _SHARE + 8
-    bound = np.partition(ratio[:, :sample], 2 * few, axis=1)[:, 2 * few]
-    last = np.empty((n_rows, 1))
-    for i, row in enumerate(ratio):
-        small = row[row <= bound[i]]
-        if len(small) < width:
-            small = row
-        last[i] = np.partition(small, width - 1)[width - 1]
-    return last
+def _nearest(
+    distance: AnyArray, weight: AnyArray, width: int, errors: Errors
+) -> tuple[AnyArray, Array, Array]:
+    """Return a row's nearest donors, their distances, and by how much these may be off.
 
-
-def _ratio(distance: AnyArray, weight: AnyArray, errors: Errors) -> tuple[Array, Array]:
-    """Return distances, infinite where undefined, and the rounding errors of each row."""
+    Shapes: distance (n_donors,), weight (1 + n_others,); returns three times (n_listed,).
+    """
     weights = weight.astype(np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = distance / weights
-    undefined = np.flatnonzero(weights < errors.least / 2)
-    ratio.reshape(-1)[undefined] = 0.0
-    np.maximum(ratio, 0.0, out=ratio)
-    n_undefined = np.bincount(undefined // ratio.shape[1], minlength=len(ratio))
-    n_defined = np.maximum(ratio.shape[1] - n_undefined, 1)
-    off = (ratio.sum(axis=1) * (_NOISE / n_defined))[:, None]
-    ratio.reshape(-1)[undefined] = np.inf
-    return ratio, off
+    defined = weights >= errors.least / 2
+    n_same = len(distance) - len(weight) + 1
+    same, others = distance[: n_same if defined[0] else 0], distance[n_same:]
+    apart = np.full(len(others), np.inf)
+    np.divide(others, weights[1:], out=apart, where=defined[1:])
+    # Donors come in a random order: a few of the first tell which distances are small at all.
+    head = same[: -(-len(same) // _SHARE)]
+    typical = max(float(head.mean()) / weights[0] if len(head) else 0.0, 0.0)
+    if defined[1:].any():
+        typical = max(typical, float(apart[defined[1:]].mean()))
+    off, few = typical * _NOISE, 2 * (width // _SHARE + 8)
+    bounds = [np.partition(head, few)[few] / weights[0]] if few < len(head) else []
+    for bound in (*bounds, _MOST):
+        # Whole numbers are compared with one: the floor, or what no sum exceeds.
+        near = np.flatnonzero(same <= int(min(bound * weights[0], _MOST)))
+        columns = np.concatenate([near, n_same + np.flatnonzero(apart <= bound)])
+        divisor = weights[np.maximum(columns - n_same + 1, 0)]
+        nearness = np.maximum(distance[columns] / divisor, 0.0)
+        cut = np.inf
+        if width <= len(columns):
+            last = np.partition(nearness, width - 1)[width - 1]
+            beyond = (errors.distance + last * errors.weight) * 2 / errors.least
+            cut = last + off + 2 * errors.ratio + beyond
+        if cut < bound * (1 - 2.0**-40):
+            break
+    error = off / 2 + errors.ratio + (errors.distance + nearness * errors.weight) / divisor
+    kept = nearness <= cut
+    return columns[kept], nearness[kept], error[kept]
 
 
 def relative_weights(ranked: Ranked) -> Array:
@@ -158,8 +144,9 @@ class FKNNArbiter(Arbiter):
     ) -> dict[str, Any]:
         """Return ranked donors (and relative weights), never distances.
 
-        Message: sums: ``distance`` and ``weight`` of shape (n_rows, n_donors), or ``high`` and
-        ``low`` in place of the first, and, for the block before, ``short`` of shape (n_done,);
+        Message: sums: ``distance`` of shape (n_rows, n_donors), or ``high`` and ``low`` in its
+        place, ``weight`` of shape (n_rows, 1 + n_others), see `rank_donors`, and, for the block
+        before, ``short`` of shape (n_done,);
         width: how many donors to list, beside those as near as the last; errors: see `Errors`;
         weighted: whether weights are wanted; returns ``neighbours``, ``ranks``, ``counts`` as of
         `Ranked`, ``weights`` of shape (n_listed,); ``short``.

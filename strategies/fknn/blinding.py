@@ -3,20 +3,23 @@
 The parties share a seed that the server does not have. From it follow a secret order of all rows,
 in which the server names them, and for each row ``i`` to be imputed a stream of its own:
 
-- an order of the donors,
+- an order of the complete donors, and one of those that lack cells,
 - a factor ``c_i``, log-uniform from 2^-4 to 2^4, and a shift ``a_i``, uniform from 0 to a few times
   the mean distance,
-- a factor ``t_ij`` for each donor, log-uniform from 1 to 2^8.
+- a factor ``t_ij`` for each donor that lacks cells, and one for all complete donors, log-uniform
+  from 1 to 2^8.
 
 Of its distances ``D_k`` and weights ``W_k`` party k sends ``t_ij c_i (D_k + a_i W_k)`` and ``t_ij
 W_k``, cut to whole numbers after multiplication. Summed over parties and divided, this is
 ``c_i (D/W + a_i)``: in order, and all else that the server sees of a pair. Scale and order alone
 would not do: rows that are donors of each other then tell their scales, and the matrix of distances
-can be put together again. Weights that are seen tell which rows share which cells missing.
+can be put together again. Weights that are seen tell which rows share which cells missing. Complete
+donors weigh the same, whatever cells the row has, so their weight is sent once.
 
 A row's stream is the same whenever the row comes again, so a second answer tells nothing new.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,12 +39,15 @@ LOW_BITS = 31
 HALF, WEIGHT_BITS = 2.0**LOW_BITS, 49
 """The halves are below this; weights have at most so many bits, which factors of 52 bits reach."""
 
-_SPARE = 12  # bits of 64 that a factor does not need: they fill the low bits of large terms
-_SPARE_BITS = np.uint64(2**_SPARE - 1)
-_PART = 1 << 13  # donors at a time: what is computed of them stays in the cache
-_HEAD = 2  # numbers of 64 bits for scale and shift
+FEWEST = 100
+"""Donors of a kind, at least: of few, the server could guess which is which from row to row."""
+
+_UNUSED = np.uint64(12)  # bits of 64 that a factor does not need
+_PART = 1 << 15  # donors at a time: what is computed of them stays in the cache
+_HEAD = 3  # numbers of 64 bits for scale, shift, and the factor of complete donors
 _ONE = np.uint64(0x3FF0000000000000)  # the bits of 1.0, whose mantissa is 0
-_EXACT = np.uint64(0x4330000000000000)  # the bits of 2^52
+_SORTED, _TILE = 1 << 16, 256
+"""Of more donors, too many would have the same key of 16 bits: so many are sorted at a time."""
 
 
 @dataclass(frozen=True)
@@ -60,20 +66,44 @@ def secret_order(seed: bytes, n_samples: int) -> Integers:
     return np.argsort(keys, kind="stable").astype(np.int64)
 
 
+def kinds_of_donors(n_complete: int, n_lacking: int, most: int) -> tuple[int, int]:
+    """Return how many complete donors and how many in all rows are compared with.
+
+    Complete ones come first. None counts as complete where a kind would have fewer than `FEWEST`;
+    a few that lack cells are left out where not all donors are taken anyway.
+    """
+    n_donors = min(n_complete + n_lacking, most)
+    n_others = max(n_donors - n_complete, 0)
+    n_complete = n_donors - n_others
+    if not 0 < min(n_complete, n_others) < FEWEST:
+        return n_complete, n_donors
+    if n_complete >= FEWEST and n_others < n_lacking:
+        return n_complete, n_complete
+    return 0, n_donors
+
+
 class Blinding:
-    """Blinds one party's terms, row by row."""
+    """Blinds one party's terms, row by row; complete donors come first."""
 
     def __init__(
-        self, seed: bytes, n_samples: int, n_donors: int, units: Units, n_terms: int
+        self,
+        seed: bytes,
+        n_samples: int,
+        n_donors: int,
+        n_complete: int,
+        units: Units,
+        n_parties: int = 0,
+        number: int = 0,
     ) -> None:
-        self._n_donors, self._units = n_donors, units
-        self._lowest = np.uint64(lowest(n_terms) + 1) if n_terms else None
-        # Beyond 2^16 donors, too many would have the same key of 16 bits.
-        self._key_bits = 16 if n_donors <= 1 << 16 else 32
-        width = _HEAD + n_donors + -(-n_donors * self._key_bits // 64)
+        self._n_donors, self._n_complete, self._units = n_donors, n_complete, units
+        # Of `n_parties` which take turns, party `number` fills low bits of a row; of none, nobody.
+        self._n_parties, self._number = n_parties, number
+        self._n_numbers = _HEAD + n_donors - n_complete
+        # Behind the numbers of 64 bits, of 16: low bits of donors, keys of donors, keys of tiles.
+        width = self._n_numbers + -(-(2 * n_donors + n_donors // _TILE) // 4)
         self._stream = KeyStream(seed, "fknn rows", (n_samples, width))
 
-    def order(self, place: int) -> npt.NDArray[np.intp]:
+    def order(self, place: int) -> npt.NDArray[np.int32]:
         """Return which donor stands at which place of a row's own order."""
         return self._order(self._stream.rows(place, place + 1)[0])
 
@@ -88,52 +118,77 @@ class Blinding:
         weight: npt.NDArray[np.uint16],
         terms: Integers,
         weights: Integers,
-    ) -> npt.NDArray[np.intp]:
+    ) -> npt.NDArray[np.int32]:
         """Blind this party's terms of one row.
 
-        Shapes: distance, weight (n_donors,): in the parties' own order of donors; terms, weights
-        (n_donors,): where the blinded distances and weights are written, in the row's own order;
-        returns (n_donors,): that order, as `order` returns it.
+        Shapes: distance (n_donors,), weight (1 + n_donors - n_complete,): in the parties' own order
+        of donors, the first weight that of all complete ones; terms, weights: of the same shapes,
+        where the blinded distances and weights are written, in the row's own order; returns
+        (n_donors,): that order, as `order` returns it.
         """
         numbers = self._stream.rows(place, place + 1)[0]
-        order, units = self._order(numbers), self._units
+        order, n_complete, units = self._order(numbers), self._n_complete, self._units
         scale, shift = _scale_and_shift(numbers)
         shift = 0.0 if units.shift is None else shift * 2.0**units.shift
         scale *= 2.0**-units.weight
-        for start in range(0, self._n_donors, _PART):
-            part = slice(start, min(start + _PART, self._n_donors))
-            bits = numbers[_HEAD:][part]
-            factors = _factors(bits, units.weight)
-            own = weight.take(order[part]).astype(np.float64)
-            work = distance.take(order[part])
-            if units.shift is not None:
-                work += own * shift
-            work *= factors
-            work *= scale * 2.0**units.distance
-            np.copyto(terms[part], work, casting="unsafe")
-            own *= factors
-            np.copyto(weights[part], own, casting="unsafe")
-            if self._lowest is not None:
-                low = ((bits & _SPARE_BITS) * self._lowest >> np.uint64(_SPARE)).view(np.int64)
-                weights[part] += low
+        factors = _factors(numbers[2 : self._n_numbers], units.weight)
+        own = weight.astype(np.float64)
+        own[1:] = own[1:].take(order[n_complete:] - n_complete)
+        np.copyto(weights, own * factors, casting="unsafe")
+        own *= shift
+        spare = self._of_16_bits(numbers)
+        fills = self._n_parties and place % self._n_parties == self._number
+        most = np.uint32(lowest(self._n_parties) + 1)
+        for start, stop in self._parts(_PART):
+            at = slice(0, 1)
+            if start >= n_complete:
+                at = slice(start - n_complete + 1, stop - n_complete + 1)
+            work = distance.take(order[start:stop])
+            work += own[at]
+            work *= factors[at] * (scale * 2.0**units.distance)
+            np.copyto(terms[start:stop], work, casting="unsafe")
+            if fills:
+                low = spare[start:stop] * most >> np.uint32(16)
+                if start == 0 or start >= n_complete:
+                    weights[at] += low[: at.stop - at.start]
                 if units.shift is not None:
-                    terms[part] += low
-                    terms[part] += _dither(bits, factors, scale)
+                    terms[start:stop] += _dither(spare[start:stop], factors[at], scale)
+                    terms[start:stop] += low
         return order
 
-    def _order(self, numbers: Bits) -> npt.NDArray[np.intp]:
-        """Sort the donors by random keys; stable passes over 16 bits are much the fastest."""
-        keys = numbers[_HEAD + self._n_donors :].astype("<u8", copy=False).view("<u2")
-        order = np.argsort(keys[: self._n_donors], kind="stable")
-        if self._key_bits == 32:
-            high = keys[self._n_donors : 2 * self._n_donors]
-            order = order[np.argsort(high[order], kind="stable")]
+    def _parts(self, size: int) -> Iterator[tuple[int, int]]:
+        """Go through the complete donors, then through the others."""
+        for first, last in ((0, self._n_complete), (self._n_complete, self._n_donors)):
+            for start in range(first, last, size):
+                yield start, min(start + size, last)
+
+    def _of_16_bits(self, numbers: Bits) -> npt.NDArray[np.uint16]:
+        return numbers[self._n_numbers :].astype("<u8", copy=False).view("<u2")
+
+    def _order(self, numbers: Bits) -> npt.NDArray[np.int32]:
+        """Sort the donors by random keys; a stable pass over 16 bits is much the fastest."""
+        n_donors, n_complete = self._n_donors, self._n_complete
+        keys = self._of_16_bits(numbers)[n_donors:]
+        order = np.empty(n_donors, dtype=np.int32)
+        for start, stop in self._parts(_SORTED):
+            first, last = (0, n_complete) if start < n_complete else (n_complete, n_donors)
+            donors = np.arange(start, stop, dtype=np.int32)
+            if last - first > _SORTED:
+                # Tiles are sorted first, so that no donor is among the same 2^16 in all rows.
+                if start == first:
+                    of_tiles = keys[n_donors + first // _TILE :][: (last - first) // _TILE]
+                    tiles = np.argsort(of_tiles, kind="stable").astype(np.int32) * _TILE + first
+                here = tiles[(start - first) // _TILE : (stop - first) // _TILE]
+                whole = donors[: len(here) * _TILE].reshape(-1, _TILE)
+                whole[:] = here[:, None] + np.arange(_TILE, dtype=np.int32)
+            places = np.argsort(keys[start:stop], kind="stable")
+            donors.take(places, out=order[start:stop], mode="clip")
         return order
 
 
 def _scale_and_shift(numbers: Bits) -> tuple[float, float]:
     """Return a row's factor, and its shift as a share of the largest."""
-    scale, shift = (numbers[:_HEAD] >> np.uint64(_SPARE)).astype(np.float64) * 2.0**-52
+    scale, shift = (numbers[:2] >> _UNUSED).astype(np.float64) * 2.0**-52
     return float(2.0 ** (SCALE_BITS * (2 * scale - 1))), float(shift)
 
 
@@ -152,7 +207,7 @@ def halves(terms: Integers) -> tuple[Array, Array]:
 
 def _factors(bits: Bits, unit: int) -> Array:
     """Return the factors of pairs times ``2^unit``: ``2^(8 x)``, x from 0 to 1 with 52 bits."""
-    mantissas = bits >> np.uint64(_SPARE)
+    mantissas = bits >> _UNUSED
     mantissas |= _ONE  # read as floating point: 1 + x
     factors = mantissas.view(np.float64)
     factors *= FACTOR_BITS
@@ -160,15 +215,10 @@ def _factors(bits: Bits, unit: int) -> Array:
     return np.exp2(factors, out=factors)
 
 
-def _dither(bits: Bits, factors: Array, scale: float) -> Integers:
+def _dither(bits: npt.NDArray[np.uint16], factors: Array, scale: float) -> Integers:
     """Return numbers as large as the bits of terms that a float64 does not hold.
 
     Where factor and scale are largest, terms have up to 63 bits, of which 53 are held.
     """
-    spare = bits & _SPARE_BITS
-    spare |= _EXACT
-    low = spare.view(np.float64)
-    low -= 2.0**52
-    low *= factors
-    low *= scale * 2.0 ** (63 - 53 - _SPARE - SCALE_BITS - FACTOR_BITS)
+    low = bits * (factors * (scale * 2.0 ** (63 - 53 - 16 - SCALE_BITS - FACTOR_BITS)))
     return low.astype(np.int64)

@@ -6,31 +6,40 @@ by the squared difference of its ranks scaled to [0, 1]. Cells missing at either
 out.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.arrays import Array
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.tables import Kind, is_numeric
 from strategies.fknn.blinding import FACTOR_BITS, SCALE_BITS, WEIGHT_BITS, Units
+
+_PART = 1 << 14
+"""Donors at a time: their distances from some rows stay in the cache."""
+
+_PASS, _FEWEST = 1 << 18, 8
+"""Pairs whose distances are held at a time, and of how many rows at least."""
 
 
 @dataclass(frozen=True)
 class Donors:
     """The right factors of the products that make distances from some samples."""
 
-    right: Array  # (3 * n_features, n_donors)
-    observed: npt.NDArray[np.float32]  # (n_columns, n_donors): 1 where a cell is observed
+    right: Array  # (3 * n_features, n_donors); of complete donors 2 * n_features + 1 rows
+    # (n_columns, n_donors): 1 where a cell is observed; None where none is missing
+    observed: npt.NDArray[np.float32] | None
 
 
 @dataclass(frozen=True)
 class DistanceFeatures:
     """A party's columns, of which a block of distances is made by one matrix product.
 
-    ``sum_j m_pj m_qj (x_pj - x_qj)^2 = [z^2, m, -2 z]_p . [m, z^2, z]_q`` with ``z = m x``. The
-    factors are laid out for the samples that are compared, not for the whole table.
+    ``sum_j m_pj m_qj (x_pj - x_qj)^2 = [m, -2 z, z^2]_p . [z^2, z, m]_q`` with ``z = m x``. Where q
+    is complete, this is ``[m, -2 z, sum_j z_j^2]_p . [z^2, z, 1]_q``. The factors are laid out for
+    the samples that are compared, not for the whole table.
     """
 
     values: Array  # (n_samples, n_features): 0 where a cell is missing
@@ -52,16 +61,23 @@ class DistanceFeatures:
         """Number of columns."""
         return int(self.observed.shape[1])
 
-    def left(self, rows: npt.NDArray[np.int64]) -> Array:
-        """Return the left factors of some rows, array of shape (n_rows, 3 * n_features)."""
-        z, m = self.values[rows], self.observed[rows][:, self.column_of]
-        return np.hstack([z * z, m, -2.0 * z])
+    def left(self, rows: npt.NDArray[np.int64], complete: bool) -> Array:
+        """Return the left factors of some rows, for complete donors or others.
 
-    def donors(self, rows: npt.NDArray[np.int64] | None = None) -> Donors:
-        """Lay out some samples as donors; None for all."""
-        chosen = slice(None) if rows is None else rows
-        z, observed = self.values[chosen], self.observed[chosen]
-        right = np.vstack([observed.T[list(self.column_of)], (z * z).T, z.T])
+        Shapes: returns (n_rows, n_factors): as many as `Donors.right` has rows.
+        """
+        z, m = self.values[rows], self.observed[rows][:, self.column_of]
+        squares = (z * z).sum(axis=1, keepdims=True) if complete else z * z
+        return np.hstack([m, -2.0 * z, squares])
+
+    def donors(
+        self, rows: npt.NDArray[np.int64] | slice = slice(None), complete: bool = False
+    ) -> Donors:
+        """Lay out some samples as donors, all of them complete or not."""
+        z, observed = self.values[rows], self.observed[rows]
+        if complete:
+            return Donors(np.vstack([(z * z).T, z.T, np.ones(len(z))]), None)
+        right = np.vstack([(z * z).T, z.T, observed.T[list(self.column_of)]])
         return Donors(right, observed.T.astype(np.float32, order="C"))
 
 
@@ -106,20 +122,27 @@ def make_features(
 
 
 def squared_distances(
-    features: DistanceFeatures, rows: npt.NDArray[np.int64], donors: Donors
+    features: DistanceFeatures,
+    rows: npt.NDArray[np.int64],
+    donors: Donors,
+    out: Array | None = None,
 ) -> tuple[Array, npt.NDArray[np.uint16]]:
     """Sum of squared differences over shared columns, and how many are shared.
 
-    Shapes: rows (n_rows,): samples to be imputed; donors: samples to compare with; returns
-    (n_rows, n_donors): never negative; 0 where nothing is shared; returns (n_rows, n_donors):
-    number of columns observed in both samples.
+    Shapes: rows (n_rows,): samples to be imputed; donors: samples to compare with; out (n_rows,
+    n_donors): where sums are written; returns (n_rows, n_donors): never negative; 0 where nothing
+    is shared; returns (n_rows, n_donors): number of columns observed in both samples; (n_rows, 1)
+    of complete donors.
     """
-    sums = features.left(rows) @ donors.right
+    sums: Array = np.matmul(features.left(rows, donors.observed is None), donors.right, out=out)
     # Cancellation leaves a little of what should be 0, as between equal samples.
-    tiny = sums.max(axis=1, keepdims=True, initial=0.0) * (len(donors.right) * 2.0**-50)
-    sums[sums < tiny] = 0.0
-    shared = features.observed[rows].astype(np.float32) @ donors.observed
-    return sums, shared.astype(np.uint16)
+    tiny = sums.max(axis=1, initial=0.0) * (len(donors.right) * 2.0**-50)
+    for i in np.flatnonzero(sums.min(axis=1, initial=np.inf) < tiny):
+        sums[i][sums[i] < tiny[i]] = 0.0
+    observed = features.observed[rows]
+    if donors.observed is None:
+        return sums, observed.sum(axis=1, keepdims=True, dtype=np.uint16)
+    return sums, (observed.astype(np.float32) @ donors.observed).astype(np.uint16)
 
 
 def party_terms(
@@ -131,13 +154,74 @@ def party_terms(
     mean squared difference on the pooled table. ``party-mean``: the party's own mean squared
     difference (Eq. 6) and 1 where it is defined, so that every party weighs the same (Eq. 10).
 
-    Shapes: returns (n_rows, n_donors): the distance over all parties is the ratio of their sums.
+    Shapes: as `squared_distances` returns them; the distance over all parties is the ratio of
+    their sums.
     """
     if weighting == "exact":
         return sums, shared
-    defined = shared > 0
-    np.divide(sums, shared, out=sums, where=defined)
-    return sums, defined.view(np.uint8).astype(np.uint16)
+    sums /= np.maximum(shared, 1)
+    return sums, (shared > 0).astype(np.uint16)
+
+
+class PartyTerms:
+    """A party's terms of the private sums, for rows and all donors; complete donors come first."""
+
+    def __init__(
+        self,
+        features: DistanceFeatures,
+        donors: npt.NDArray[np.int64],
+        n_complete: int,
+        weighting: str,
+        party: str = "",
+    ) -> None:
+        if not features.observed[donors[:n_complete]].all():
+            raise ProtocolError(
+                f"party {party!r}: of donors that the server says are complete, some lack cells "
+                "here; their distances would not be comparable"
+            )
+        self._party, self._n_complete = party, n_complete
+        self._features, self._weighting = features, weighting
+        self._parts = [
+            features.donors(donors[start : min(start + _PART, last)], complete)
+            for first, last, complete in ((0, n_complete, True), (n_complete, len(donors), False))
+            for start in range(first, last, _PART)
+        ]
+        self._space = np.empty((0, len(donors)))
+        self.number = np.full(len(features.values), -1)  # of each sample among donors, or -1
+        self.number[donors] = np.arange(len(donors))
+
+    def each(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[Array, npt.NDArray[np.uint16]]]:
+        """Go through some rows, each with what `of` returns of it."""
+        step = max(_FEWEST, _PASS // max(self._space.shape[1], 1))
+        for start in range(0, len(rows), step):
+            yield from zip(*self.of(rows[start : start + step]), strict=True)
+
+    def of(self, rows: npt.NDArray[np.int64]) -> tuple[Array, npt.NDArray[np.uint16]]:
+        """Return distances, until the next call, and weights; no donor is compared with itself.
+
+        Shapes: rows (n_rows,): none of the complete donors; returns (n_rows, n_donors); returns
+        (n_rows, 1 + n_others): the weight of all complete donors, then those of the others.
+        """
+        inside = np.flatnonzero(self.number[rows] >= 0)
+        own = self.number[rows[inside]]
+        if (own < self._n_complete).any():
+            raise ProtocolError(
+                f"party {self._party!r}: rows to be imputed are among the complete donors, and no "
+                "row is a donor to itself; the server does not keep to the method"
+            )
+        if len(self._space) < len(rows):  # memory that is new each time costs more than products
+            self._space = np.empty((len(rows), self._space.shape[1]))
+        distance, at = self._space[: len(rows)], 0
+        n_others = distance.shape[1] - self._n_complete
+        weight = np.zeros((len(rows), 1 + n_others), dtype=np.uint16)
+        for donors in self._parts:
+            part = slice(at, at := at + donors.right.shape[1])
+            sums, shared = squared_distances(self._features, rows, donors, distance[:, part])
+            found = party_terms(sums, shared, self._weighting)[1]
+            first = max(part.start - self._n_complete + 1, 0)
+            weight[:, first : first + found.shape[1]] = found
+        distance[inside, own], weight[inside, own - self._n_complete + 1] = 0.0, 0
+        return distance, weight
 
 
 # Distances are told as powers of two between 2^-1000 and 2^1047, more than floats can have.

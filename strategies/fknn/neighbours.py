@@ -1,10 +1,48 @@
-"""Impute from ranked donors (Du et al., 2024, Eq. 13)."""
+"""Lists of ranked donors, and how cells are imputed from them (Du et al., 2024, Eq. 13)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.tables import Kind, is_numeric
+
+
+@dataclass
+class Block:
+    """A block of rows under way at the server, and the ranked donors that came back."""
+
+    rows: Indices
+    shown: int  # How many donors are listed to the parties
+    ranked: dict[str, npt.NDArray[Any]] = field(default_factory=dict)  # as released
+
+    def arguments(self, n_ranked: int) -> dict[str, Any]:
+        """Return what the parties are told: `shown` donors a row, and those as near."""
+        ranks, counts = self.ranked["ranks"], self.ranked["counts"]
+        first = np.cumsum(counts) - counts
+        last = (first + np.minimum(counts, self.shown) - 1)[counts > 0]
+        listed = ranks <= np.repeat(ranks[last], counts[counts > 0])
+        row = np.repeat(np.arange(len(counts)), counts)
+        told = {name: values[listed] for name, values in self.ranked.items() if name != "counts"}
+        told["counts"] = np.bincount(row[listed], minlength=len(counts)).astype(counts.dtype)
+        return {"done": self.rows, "width": n_ranked, "shown": self.shown, **told}
+
+    def of_rows(self, chosen: npt.NDArray[np.bool_], shown: int) -> "Block":
+        """Return some of the rows, of which more donors are shown."""
+        counts = self.ranked["counts"]
+        kept = np.repeat(chosen, counts)
+        ranked = {name: values[kept] for name, values in self.ranked.items() if name != "counts"}
+        return Block(self.rows[chosen], shown, ranked | {"counts": counts[chosen]})
+
+
+def joined(blocks: Sequence[Block]) -> Block:
+    """Join the rows of several blocks to one."""
+    first = blocks[0]
+    ranked = {name: np.concatenate([b.ranked[name] for b in blocks]) for name in first.ranked}
+    return Block(np.concatenate([block.rows for block in blocks]), first.shown, ranked)
 
 
 def listed_donors(

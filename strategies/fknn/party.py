@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Summands, Uses, step
-from flwr_vertical.arrays import Indices
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
@@ -16,15 +17,20 @@ from flwr_vertical.protocol.arguments import DISTINCT, OWN, AddsUpTo, Is, Shape,
 from flwr_vertical.tables import Kind, is_numeric
 from flwr_vertical.tables.codes import fill_values
 from strategies.common.imputing_party import ImputingParty
-from strategies.fknn.blinding import Blinding, Units, halves, secret_order
+from strategies.fknn.blinding import (
+    FEWEST,
+    Blinding,
+    Units,
+    halves,
+    kinds_of_donors,
+    secret_order,
+)
 from strategies.fknn.distances import (
     DistanceFeatures,
-    Donors,
+    PartyTerms,
     check_units,
     magnitude,
     make_features,
-    party_terms,
-    squared_distances,
 )
 from strategies.fknn.neighbours import impute_column, listed_donors
 
@@ -33,7 +39,7 @@ Weights: TypeAlias = npt.NDArray[Any]
 
 _MOST_COLUMNS = 2**16 - 1
 _SETTINGS, _PUBLIC = "fknn.settings", "fknn.public"
-_LISTED, _ALONE = "fknn.listed", "fknn.alone"
+_LISTED, _LACKING = "fknn.listed", "fknn.lacking"
 
 
 class FKNNParty(ImputingParty):
@@ -68,27 +74,24 @@ class FKNNParty(ImputingParty):
         """
         if weights == "distance":
             self.open_exchange("distances", "distances of each sample, but for one factor")
-        settings = (
-            f"{n_neighbors} {weighting} {weights} {standardize} {complete_blocks} {max_donors}"
-        )
-        if self.state.get(_SETTINGS, settings) != settings:
+        told = {
+            "n_neighbors": n_neighbors, "weighting": weighting, "weights": weights,
+            "standardize": standardize, "complete_blocks": complete_blocks,
+            "max_donors": max_donors,
+        }  # fmt: skip
+        if self.state.get(_SETTINGS, str(told)) != str(told):
             # The same blinding of two kinds of distances would show it.
             raise ProtocolError(
                 f"party {self.name!r}: settings cannot change within a run, from "
-                f"{self.state[_SETTINGS]} to {settings}; start another run"
+                f"{self.state[_SETTINGS]} to {told}; start another run"
             )
-        self.state[_SETTINGS] = settings
-        self.state["n_neighbors"] = n_neighbors
-        self.state["weighting"] = weighting
-        self.state["shifted"] = weights != "distance"
-        self.state["standardize"] = standardize
-        self.state["complete_blocks"] = complete_blocks
-        self.state["max_donors"] = max_donors
-        self.state[_ALONE] = len(keys["names"]) == 1
-        self.state["terms"] = len(keys["names"]) if owner == self.name else 0
+        for name, value in {**told, _SETTINGS: str(told)}.items():
+            self.state[name] = value
+        self.state["turn"] = [len(keys["names"]), keys["names"].index(self.name)]
         self.group_key.take(owner, sealed, keys)
         donor = self.is_donor
         missing = self.missing_cells(complete_blocks)
+        lacking = np.isnan(self.codes).any(axis=1)  # also of fitted donors
         for j, name in enumerate(self.table.columns):
             available = int((~np.isnan(self.codes[donor, j])).sum())
             if missing[:, j].any() and available < n_neighbors:
@@ -104,7 +107,7 @@ class FKNNParty(ImputingParty):
             )
         return Summands(
             {
-                "needs": np.take(missing.any(axis=1), self._order),
+                "needs": (missing.any(axis=1) | (donor & lacking))[self._order],
                 "donor": donor[self._order],
                 "magnitude": self._magnitude(),
             },
@@ -117,6 +120,7 @@ class FKNNParty(ImputingParty):
         rows: Annotated[Indices, DISTINCT, Within(0, "n_samples - 1")],
         units: Annotated[list[int], Within(2, 3)],
         donors: Annotated[Indices | None, DISTINCT, Within(0, "n_samples - 1")] = None,
+        lacking: Annotated[Indices | None, DISTINCT, Within(0, "n_samples - 1")] = None,
         split: bool = False,
         n_listed: Annotated[int, Within(0, "2 * n_neighbors + 2")] = 0,
         planned: Annotated[Indices | None, DISTINCT, Within(0, "n_samples - 1")] = None,
@@ -134,17 +138,19 @@ class FKNNParty(ImputingParty):
 
         Message: rows (n_rows,): places of the rows of the next block, empty at the end; units: see
         `Units`; two numbers if none is shifted; donors (n_donors,): places of the donors, if not
-        all rows are; split: whether distances travel in two halves, as ciphertexts need; n_listed:
+        all rows are; lacking (n_lacking,): places of donors that lack cells at some party, in the
+        first message; split: whether distances travel in two halves, as ciphertexts need; n_listed:
         how many donors will be listed, beside those at the same distance as the last; planned
         (n_planned,): places of all rows that will be asked for, in the first message; done
         (n_done,): places of the rows of the previous block; neighbours, ranks, weights (n_listed,):
         their ranked donors, by place in the row's own order, and relative weights; counts
         (n_done,): how many donors are listed of each row; width: how many donors count; shown: how
         many are listed of a row at least that has so many; returns ``distance`` (or ``high`` and
-        ``low``) and ``weight`` of shape (n_rows, n_donors); ``short`` of shape (n_done,), 1 where
-        the list was too short for some cell here.
+        ``low``) of shape (n_rows, n_donors), ``weight`` of shape (n_rows, 1 + n_lacking), the first
+        of them of all complete donors; ``short`` of shape (n_done,), 1 where the list was too short
+        for some cell here.
         """
-        agreed = self._keep_public(units, donors)
+        agreed = self._keep_public(units, donors, lacking)
         summands: dict[str, Any] = {}
         if done is not None:
             if neighbours is None or ranks is None or counts is None or not width:
@@ -153,7 +159,9 @@ class FKNNParty(ImputingParty):
                 )
             self._admit_ranks(np.asarray(done), np.asarray(counts))
             orders = self._orders(done, agreed)
-            listed, entries = listed_donors(orders, self._donors, neighbours, ranks, counts, width)
+            listed, entries = listed_donors(
+                orders, self._donors[0], neighbours, ranks, counts, width
+            )
             relative = None if weights is None else np.asarray(weights)[entries]
             complete = (np.asarray(counts) < shown) | (shown >= width)
             summands["short"] = self._fill(self._order[done], listed, relative, complete)
@@ -182,7 +190,7 @@ class FKNNParty(ImputingParty):
         """
         self._keep_public(units, donors)
         self.group_key.erase_group_seed()
-        for hidden in ("orders", "order", "donors", "donor factors"):
+        for hidden in ("orders", "order", "donors", "terms"):
             self.cache.pop(hidden, None)
         told = {
             "cells_imputed": len(self._cells),
@@ -193,20 +201,24 @@ class FKNNParty(ImputingParty):
         filled.reshape(-1)[self._cells] = self._imputed
         return told | self.accuracy(self.write(filled, bool(self.state["complete_blocks"])))
 
-    def _keep_public(self, units: list[int], donors: Indices | None) -> Units:
+    def _keep_public(
+        self, units: list[int], donors: Indices | None, lacking: Indices | None = None
+    ) -> Units:
         """Keep units and donors when they come first, and refuse others.
 
         Two answers for one row in other units, or about other donors, would show its blinding.
         """
-        shifted = bool(self.state["shifted"])
-        told = np.array(units) if donors is None else np.concatenate([units, donors])
+        shifted = self.state["weights"] != "distance"
+        told = np.concatenate([units, [] if donors is None else donors]).astype(np.int64)
         agreed = Units(units[0], units[2] if shifted and len(units) > 2 else None, units[1])
         if _PUBLIC not in self.state:
             check_units(agreed, self._magnitude(), shifted, self.name)
             if donors is not None:
                 self.state["donors"] = np.sort(self._order[np.asarray(donors)])
-            self.state[_PUBLIC] = told.astype(np.int64)
-        if not np.array_equal(self.state[_PUBLIC], told):
+            self.state[_LACKING] = np.array([] if lacking is None else lacking, dtype=np.int64)
+            self.state[_PUBLIC] = told
+        same = lacking is None or np.array_equal(self.state[_LACKING], lacking)
+        if not same or not np.array_equal(self.state[_PUBLIC], told):
             raise ProtocolError(
                 f"party {self.name!r}: units and donors cannot change within a run; two answers "
                 "for one row would show what hides it"
@@ -217,23 +229,14 @@ class FKNNParty(ImputingParty):
         self, rows: Indices, units: Units
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return this party's blinded distances and weights, by place in each row's own order."""
-        aligned = self._order[rows]
-        if "donor factors" not in self.cache:
-            column = np.full(self.n_samples, -1)
-            column[self._donors] = np.arange(len(self._donors))
-            self.cache["donor factors"] = self._features.donors(self._donors), column
-        factors: tuple[Donors, Indices] = self.cache["donor factors"]
-        distance, weight = party_terms(
-            *squared_distances(self._features, aligned, factors[0]), self.state["weighting"]
-        )
-        own = factors[1][aligned]
-        inside = np.flatnonzero(own >= 0)
-        distance[inside, own[inside]], weight[inside, own[inside]] = 0.0, 0  # no donor to itself
+        aligned, (donors, n_complete) = self._order[rows], self._donors
+        found = self._terms.each(aligned)
         blinding = self._blinding(units)
-        terms, weights = np.empty((2, *distance.shape), dtype=np.int64)
-        orders = np.empty(distance.shape, dtype=np.int32)
-        for i, place in enumerate(rows.tolist()):
-            orders[i] = blinding.blind(place, distance[i], weight[i], terms[i], weights[i])
+        terms = np.empty((len(rows), len(donors)), dtype=np.int64)
+        weights = np.zeros((len(rows), 1 + len(donors) - n_complete), dtype=np.int64)
+        orders = np.empty(terms.shape, dtype=np.int32)
+        for i, (distance, weight) in enumerate(found):
+            orders[i] = blinding.blind(int(rows[i]), distance, weight, terms[i], weights[i])
         self.cache["orders"] = rows, orders
         return terms, weights
 
@@ -247,8 +250,8 @@ class FKNNParty(ImputingParty):
         Shapes: rows (n_rows,): places of rows to impute; counts (n_rows,): how many donors the
         lists name.
         """
-        if self.state[_ALONE] or not self.state["shifted"]:  # nobody else, or counted as a whole
-            return
+        if self.state["turn"][0] == 1 or self.state["weights"] == "distance":
+            return  # nobody else, or counted as a whole
         lengths = self.state.get(_LISTED, np.zeros(self.n_samples, dtype=np.int64))
         longer = counts - lengths[rows]
         if not (longer > 0).any():
@@ -263,7 +266,7 @@ class FKNNParty(ImputingParty):
         _, own = self.rows_of(self._order[rows])
         held = np.zeros(len(self.positions), dtype=bool)
         held[own] = True
-        bits = n_more * np.log2(max(len(self._donors), 1))
+        bits = n_more * np.log2(max(len(self._donors[0]), 1))
         self.open_bits(
             held,
             float(np.ceil(min(bits, bits_of_row(self.table)))),
@@ -281,17 +284,16 @@ class FKNNParty(ImputingParty):
             blinding = self._blinding(units)
             drawn = [blinding.order(place) for place in rows.tolist()]
             orders = np.array(drawn, dtype=np.int32).reshape(len(rows), -1)
-        found: npt.NDArray[np.int32] = orders
-        return found
+        return np.asarray(orders, dtype=np.int32)
 
     def _blinding(self, units: Units) -> Blinding:
-        n_donors, n_terms = len(self._donors), int(self.state["terms"])
-        return Blinding(self.group_key.seed, self.n_samples, n_donors, units, n_terms)
+        (donors, n_complete), turn = self._donors, self.state["turn"]
+        seed, n_samples = self.group_key.seed, self.n_samples
+        return Blinding(seed, n_samples, len(donors), n_complete, units, *turn)
 
     def _magnitude(self) -> npt.NDArray[np.uint8]:
-        return magnitude(
-            self._features, self.state["weighting"], list(self.table.columns), self.name
-        )
+        columns = list(self.table.columns)
+        return magnitude(self._features, self.state["weighting"], columns, self.name)
 
     def _fill(
         self,
@@ -303,11 +305,7 @@ class FKNNParty(ImputingParty):
         """Impute the open cells of some rows; return 1 where a row needs a longer list."""
         imputed, still_open = self._imputed.copy(), self._open.copy()
         short = np.zeros(len(rows), dtype=bool)
-        kinds = list(self.table.kinds.values())
-        if "fallback" not in self.cache:
-            donors = slice(None) if self._donor_rows is None else self._donor_rows
-            self.cache["fallback"] = fill_values(self.codes[donors], self.table.kinds)
-        fallback = self.cache["fallback"]
+        kinds, fallback = list(self.table.kinds.values()), self._fallback
         for j, kind in enumerate(kinds if len(self._cells) else ()):
             cells = rows * len(kinds) + j
             at = np.minimum(np.searchsorted(self._cells, cells), len(self._cells) - 1)
@@ -333,14 +331,10 @@ class FKNNParty(ImputingParty):
         self.state["imputed"], self.state["open"] = imputed, still_open
         return short.view(np.uint8)
 
-    @property
+    @kept("cells")
     def _cells(self) -> Indices:
         """Cells to impute, as ``row * n_columns + column``, in ascending order."""
-        if "cells" not in self.cache:
-            needed = self.missing_cells(bool(self.state["complete_blocks"]))
-            self.cache["cells"] = np.flatnonzero(needed)
-        cells: Indices = self.cache["cells"]
-        return cells
+        return np.flatnonzero(self.missing_cells(bool(self.state["complete_blocks"])))
 
     @property
     def _open(self) -> npt.NDArray[np.bool_]:
@@ -354,23 +348,35 @@ class FKNNParty(ImputingParty):
         )
         return imputed
 
-    @property
+    @kept("fallback")
+    def _fallback(self) -> Array:
+        donors = slice(None) if self._donor_rows is None else self._donor_rows
+        return fill_values(self.codes[donors], self.table.kinds)
+
+    @kept("order")
     def _order(self) -> Indices:
         """The aligned row at each place of the secret order, array of shape (n_samples,)."""
-        if "order" not in self.cache:
-            self.cache["order"] = secret_order(self.group_key.seed, self.n_samples)
-        order: Indices = self.cache["order"]
-        return order
+        return secret_order(self.group_key.seed, self.n_samples)
 
-    @property
-    def _donors(self) -> Indices:
-        """Aligned rows of the donors: the first that there may be in the secret order."""
-        if "donors" not in self.cache:
-            rows, order = self._donor_rows, self._order
-            offered = order if rows is None else order[np.isin(order, rows)]
-            self.cache["donors"] = offered[: self.state["max_donors"]]
-        donors: Indices = self.cache["donors"]
-        return donors
+    @kept("donors")
+    def _donors(self) -> tuple[Indices, int]:
+        """Aligned rows of the donors, complete ones first, and how many are complete.
+
+        Of each kind the first that there may be in the secret order.
+        """
+        rows, order = self._donor_rows, self._order
+        offered = np.isin(order, rows) if rows is not None else np.ones(len(order), bool)
+        lacking = np.zeros(len(order), dtype=bool)
+        lacking[self.state[_LACKING]] = True
+        complete, others = order[offered & ~lacking], order[offered & lacking]
+        most = int(self.state["max_donors"])
+        n_complete, n_donors = kinds_of_donors(len(complete), len(others), most)
+        if len(complete) and not n_complete:
+            raise ProtocolError(
+                f"party {self.name!r}: {len(complete)} donors count as complete and "
+                f"{len(others)} as lacking cells; each kind has {FEWEST} or none"
+            )
+        return np.concatenate([complete, others])[:n_donors], n_complete
 
     @property
     def _donor_rows(self) -> Indices | None:
@@ -378,16 +384,17 @@ class FKNNParty(ImputingParty):
         rows: Indices | None = self.state.get("donors")
         return rows
 
-    @property
+    @kept("terms")
+    def _terms(self) -> PartyTerms:
+        return PartyTerms(self._features, *self._donors, self.state["weighting"], self.name)
+
+    @kept("features")
     def _features(self) -> DistanceFeatures:
-        if "features" not in self.cache:
-            kinds: list[Kind] = list(self.table.kinds.values())
-            n_levels = [
-                0 if is_numeric(kind) else len(self.levels[name])
-                for name, kind in self.table.kinds.items()
-            ]
-            self.cache["features"] = make_features(
-                self.codes, kinds, n_levels, bool(self.state["standardize"]), self.is_donor
-            )
-        features: DistanceFeatures = self.cache["features"]
-        return features
+        kinds: list[Kind] = list(self.table.kinds.values())
+        n_levels = [
+            0 if is_numeric(kind) else len(self.levels[name])
+            for name, kind in self.table.kinds.items()
+        ]
+        return make_features(
+            self.codes, kinds, n_levels, bool(self.state["standardize"]), self.is_donor
+        )

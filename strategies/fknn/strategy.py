@@ -12,7 +12,8 @@ round                                  what travels
 (keys, two rounds                      see `GroupKey`)
 prepare                                up, summed: two flags a row, and the size of distances
 impute, once a block                   down: the block's rows, and the ranked donors of the block
-                                       before; up, summed: two numbers a pair of row and donor
+                                       before; up, summed: a number a pair of row and donor, two
+                                       of donors that lack cells
 impute, once more                      down: the ranked donors of the last block
 finish                                 up: how many cells each party imputed
 =====================================  ===========================================================
@@ -31,12 +32,11 @@ The server ranks what it cannot read: see `blinding`.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
@@ -48,22 +48,13 @@ from flwr_vertical.results import Progress
 from flwr_vertical.server import Total
 from flwr_vertical.settings import setting
 from strategies.fknn.arbiter import FKNNArbiter
-from strategies.fknn.blinding import HALF, WEIGHT_BITS, Units, lowest
+from strategies.fknn.blinding import HALF, WEIGHT_BITS, Units, kinds_of_donors, lowest
 from strategies.fknn.distances import N_EXPONENTS, common_units
+from strategies.fknn.neighbours import Block, joined
 from strategies.fknn.party import FKNNParty
 
 # Settings that parties are told.
 TOLD = ("n_neighbors", "weighting", "weights", "standardize", "complete_blocks", "max_donors")
-
-
-@dataclass
-class _Block:
-    """A block of rows under way: what was asked, and the ranked donors that came back."""
-
-    rows: Indices
-    shown: int  # How many donors are listed to the parties
-    arguments: dict[str, Any] = field(default_factory=dict)
-    ranked: dict[str, npt.NDArray[Any]] = field(default_factory=dict)  # as released
 
 
 @dataclass(frozen=True)
@@ -74,7 +65,9 @@ class _Plan:
     donors: Indices
     all_donate: bool
     units: Units
+    lacking: Indices  # Donors that lack cells at some party; all where there are few of a kind
     n_donors: int  # How many of the donors rows are compared with
+    n_complete: int  # How many of these lack no cell
     n_ranked: int  # How many donors the server ranks of a row: the longest list
     n_shown: int  # How many of them are listed at first, since some lack the cell
 
@@ -136,9 +129,10 @@ class FKNN(Strategy):
     )
     complete_blocks: bool = setting(True, "Also impute samples of which a party has no row.")
     max_donors: int = setting(
-        131_072,
-        "Most donors that rows are compared with: of more rows, so many are drawn at random, in "
-        "an order that only the parties know. Time grows with rows to impute times donors.",
+        262_144,
+        "Most donors that rows are compared with: of more rows, so many are drawn at random, "
+        "complete ones first, in an order that only the parties know. Time grows with rows to "
+        "impute times donors.",
         at_least=1,
     )
     block_pairs: int = setting(
@@ -188,7 +182,7 @@ class FKNN(Strategy):
             "server, or arbiter in ckks mode",
             "for each such nameless row to be imputed, its distances to nameless donors, summed "
             "over parties, multiplied by one random number and shifted by another; which donors "
-            "are not comparable with it",
+            "lack cells at some party, and which are not comparable with it",
         ),
         (
             "server, or arbiter in ckks mode",
@@ -201,8 +195,9 @@ class FKNN(Strategy):
         ),
         (
             "every party",
-            "which rows are imputed, since some party misses a cell of them or the row, and for "
-            "which the list was too short; with fitted donors, which rows are donors at some party",
+            "which rows are imputed and which donors lack cells, since some party misses a cell of "
+            "them or the row, and for which rows the list was too short; with fitted donors, which "
+            "rows are donors at some party",
         ),
         (
             "every party",
@@ -243,24 +238,23 @@ class FKNN(Strategy):
         pairs = self.block_pairs or (500_000 if federation.aggregation == "ckks" else 2_000_000)
         size = max(1, pairs // max(1, plan.n_donors))
         rows = plan.rows
-        queue = deque(_Block(rows[i : i + size], plan.n_shown) for i in range(0, len(rows), size))
-        reserve: list[_Block] = []
+        queue = deque(Block(rows[i : i + size], plan.n_shown) for i in range(0, len(rows), size))
+        reserve: list[Block] = []
         progress.total = len(queue) + 3
         progress.step("prepare")
         rounds = 1
-        ranked: _Block | None = None
+        ranked: Block | None = None
         while queue or ranked is not None:
             block = queue.popleft() if queue else None
             total = self._round(federation, plan, block, ranked)
             if ranked is not None and (short := total["short"] > 0).any():
-                reserve.append(_whole_lists(ranked, short, plan.n_ranked))
+                reserve.append(ranked.of_rows(short, plan.n_ranked))
             if block is not None:
                 names = ("neighbours", "ranks", "counts", "weights")
                 block.ranked = {name: total[name] for name in names if name in total.values}
-                block.arguments = _arguments(block, plan.n_ranked)
             elif reserve:
                 # No distances travel: the donors that follow are ranked already.
-                block, reserve = _joined(reserve, plan.n_ranked), []
+                block, reserve = joined(reserve), []
             ranked = block
             rounds += 1
             progress.total = rounds + len(queue) + (ranked is not None) + bool(reserve) + 1
@@ -288,21 +282,26 @@ class FKNN(Strategy):
                 f"parties {without} have no fitted table although others have; every party needs "
                 "what the earlier run left it"
             )
+        complete = ~needs & (flags["donor"] == len(federation.parties))
         if any(fitted.values()):
             needs &= ~donor
-        n_donors = min(int(donor.sum()), self.max_donors)
+        of_kinds = int(complete.sum()), int((donor & ~complete).sum())
+        n_complete, n_donors = kinds_of_donors(*of_kinds, self.max_donors)
+        lacking = donor & ~complete if n_complete else donor
         return _Plan(
             np.flatnonzero(needs),
             np.flatnonzero(donor),
             not any(fitted.values()),
             units,
+            np.flatnonzero(lacking),
             n_donors=n_donors,
+            n_complete=n_complete,
             n_ranked=min(n_donors, 4 * self.n_neighbors + 20),
             n_shown=min(n_donors, 2 * self.n_neighbors + 2),
         )
 
     def _round(
-        self, federation: Federation, plan: _Plan, block: _Block | None, ranked: _Block | None
+        self, federation: Federation, plan: _Plan, block: Block | None, ranked: Block | None
     ) -> Total:
         """Hand out the ranked donors of the block before and learn those of this block."""
         rows = plan.rows[:0] if block is None else block.rows
@@ -312,8 +311,9 @@ class FKNN(Strategy):
         if ranked is not None:
             shapes["short"] = (len(ranked.rows),)
         if block is not None:
-            names = ("high", "low", "weight") if split else ("distance", "weight")
+            names = ("high", "low") if split else ("distance",)
             shapes |= dict.fromkeys(names, (len(rows), plan.n_donors))
+            shapes["weight"] = (len(rows), 1 + plan.n_donors - plan.n_complete)
             if split:
                 scale = {"high": HALF, "low": HALF, "weight": 2.0**WEIGHT_BITS}
         rounding = float(parties + lowest(parties))
@@ -321,6 +321,7 @@ class FKNN(Strategy):
         if split:
             weight_error += 2 * federation.resolution_of(scale=2.0**WEIGHT_BITS)
         least = 2.0**plan.units.weight
+        first = {"planned": plan.rows, "lacking": plan.lacking}
         # Low bits reach to 4 units per unit of a pair's factor (`blinding`), rounding to 1 a party.
         errors = [rounding, weight_error, least, (4.0 + parties) / least]
         return federation.sum(
@@ -330,7 +331,7 @@ class FKNN(Strategy):
                 "split": split,
                 "n_listed": 0 if block is None else block.shown,
                 **plan.public,
-                **({"planned": plan.rows} if ranked is None else ranked.arguments),
+                **(first if ranked is None else ranked.arguments(plan.n_ranked)),
             },
             shapes=shapes,
             scale=scale,
@@ -368,33 +369,3 @@ class FKNN(Strategy):
                 f"{without} cells got their column's mean or most frequent level: no donor was "
                 f"comparable, or none of the {plan.n_ranked} nearest had a value"
             )
-
-
-def _arguments(block: _Block, n_ranked: int) -> dict[str, Any]:
-    """Return what the parties are told of a block: `shown` donors a row, and those as near."""
-    ranks, counts = block.ranked["ranks"], block.ranked["counts"]
-    first = np.cumsum(counts) - counts
-    last = (first + np.minimum(counts, block.shown) - 1)[counts > 0]
-    listed = ranks <= np.repeat(ranks[last], counts[counts > 0])
-    row = np.repeat(np.arange(len(counts)), counts)
-    told = {name: values[listed] for name, values in block.ranked.items() if name != "counts"}
-    told["counts"] = np.bincount(row[listed], minlength=len(counts)).astype(counts.dtype)
-    return {"done": block.rows, "width": n_ranked, "shown": block.shown, **told}
-
-
-def _whole_lists(block: _Block, short: npt.NDArray[np.bool_], n_ranked: int) -> _Block:
-    """Return the rows of a block that are still short, with all donors that were ranked."""
-    counts = block.ranked["counts"]
-    kept = np.repeat(short, counts)
-    ranked = {name: values[kept] for name, values in block.ranked.items() if name != "counts"}
-    ranked["counts"] = counts[short]
-    return _Block(block.rows[short], n_ranked, ranked=ranked)
-
-
-def _joined(reserve: list[_Block], n_ranked: int) -> _Block:
-    """Join the short rows of several blocks to one."""
-    ranked = {name: np.concatenate([b.ranked[name] for b in reserve]) for name in reserve[0].ranked}
-    rows = np.concatenate([block.rows for block in reserve])
-    joined = _Block(rows, n_ranked, ranked=ranked)
-    joined.arguments = _arguments(joined, n_ranked)
-    return joined

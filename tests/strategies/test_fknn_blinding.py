@@ -17,7 +17,7 @@ from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol import decode, private_sum
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, read_envelope
 from strategies.fknn import FKNN
-from strategies.fknn.blinding import Blinding, Units, halves, secret_order
+from strategies.fknn.blinding import Blinding, Units, halves, kinds_of_donors, secret_order
 from strategies.fknn.distances import check_units, common_units, magnitude, make_features
 from strategies.fknn.party import FKNNParty
 
@@ -150,6 +150,22 @@ class NoShift(FKNN):
         return replace(plan, units=replace(plan.units, shift=None))
 
 
+class CallsAllComplete(FKNN):
+    """One weight for all donors would be a wrong one for some."""
+
+    def _prepare(self, federation, n_samples):
+        plan = super()._prepare(federation, n_samples)
+        return replace(plan, lacking=plan.lacking[:0], n_complete=plan.n_donors)
+
+
+class TellsFewApart(FKNN):
+    def _prepare(self, federation, n_samples):
+        plan = super()._prepare(federation, n_samples)
+        few = plan.lacking[: len(plan.lacking) // 2]
+        return replace(plan, lacking=few, n_complete=plan.n_donors - len(few))
+
+
+OtherLacking = asking(lambda plan: {"lacking": plan.lacking[1:]})
 OtherUnits = asking(lambda plan: {"units": replace(plan.units, shift=plan.units.shift + 1)})
 OtherDonors = asking(lambda plan: {"donors": plan.donors[1:], "all_donate": False})
 
@@ -159,6 +175,9 @@ OtherDonors = asking(lambda plan: {"donors": plan.donors[1:], "all_donate": Fals
     [
         (OtherUnits, "units and donors cannot change within a run"),
         (OtherDonors, "units and donors cannot change within a run"),
+        (OtherLacking, "units and donors cannot change within a run"),
+        (CallsAllComplete, "of donors that the server says are complete, some lack cells here"),
+        (TellsFewApart, "each kind has 100 or none"),
         (OtherSettings, "settings cannot change within a run"),
         (NoShift, "distances were to be shifted by up to"),
     ],
@@ -166,6 +185,24 @@ OtherDonors = asking(lambda plan: {"donors": plan.donors[1:], "all_donate": Fals
 def test_servers_that_ask_for_more_are_refused(server, why):
     with pytest.raises(PartyError, match=why):
         start(server(n_neighbors=2), make(continuous))
+
+
+@pytest.mark.parametrize(
+    ("offered", "expected"),
+    [
+        ((500, 0, 1000), (500, 500)),
+        ((0, 500, 300), (0, 300)),
+        ((500, 500, 1000), (500, 1000)),
+        ((500, 99, 1000), (0, 599)),
+        ((99, 500, 1000), (0, 599)),
+        ((500, 500, 599), (500, 500)),  # 99 of those that lack cells
+        ((500, 500, 600), (500, 600)),
+        ((20, 5, 10), (10, 10)),
+        ((20, 50, 30), (0, 30)),
+    ],
+)
+def test_donors_of_a_kind_are_many_or_none(offered, expected):
+    assert kinds_of_donors(*offered) == expected
 
 
 def features(values):
@@ -194,43 +231,56 @@ def test_columns_that_reach_too_far_are_named():
 SEED = bytes(range(32))
 
 
-@pytest.mark.parametrize("n_donors", [7, 5000, 70_000])
-def test_orders_are_permutations_and_another_for_each_row(n_donors):
-    blinding = Blinding(SEED, 100, n_donors, Units(0, 0, 0), 0)
+@pytest.mark.parametrize(
+    ("n_donors", "n_complete"), [(7, 0), (5000, 5000), (70_000, 69_990), (140_003, 70_001)]
+)
+def test_orders_are_permutations_and_another_for_each_row(n_donors, n_complete):
+    blinding = Blinding(SEED, 100, n_donors, n_complete, Units(0, 0, 0))
     orders = [blinding.order(place) for place in (0, 1, 99)]
     for order in orders:
-        np.testing.assert_array_equal(np.sort(order), np.arange(n_donors))
+        for part in (slice(0, n_complete), slice(n_complete, None)):
+            expected = np.arange(n_donors)[part]
+            np.testing.assert_array_equal(np.sort(order[part]), expected)
     np.testing.assert_array_equal(blinding.order(1), orders[1])  # the same when it comes again
     if n_donors > 100:
+        # Above 2^16 donors, tiles of 256 stand in the same 2^16 of a row: as many draws as tiles.
+        draws = n_complete / (256 if n_complete > 2**16 else 1)
         for one in range(3):
-            ranks = np.corrcoef(orders[one], orders[one - 1])[0, 1]
-            assert abs(ranks) < 6 / np.sqrt(n_donors)
+            ranks = np.corrcoef(orders[one][:n_complete], orders[one - 1][:n_complete])[0, 1]
+            assert abs(ranks) < 6 / np.sqrt(draws)
     assert not np.array_equal(secret_order(SEED, 100), secret_order(SEED[::-1], 100))
 
 
-def test_blinded_terms_are_those_of_the_formula():
+@pytest.mark.parametrize("n_complete", [0, 400])
+def test_blinded_terms_are_those_of_the_formula(n_complete):
     """Against the same numbers drawn from the stream by hand, in extended steps."""
     n, units = 1000, Units(30, 3, 40)
     rng = np.random.default_rng(0)
-    distance, weight = rng.random(n) * 10, rng.integers(0, 4, n).astype(np.uint16)
-    terms, weights = np.empty((2, n), dtype=np.int64)
-    blinding = Blinding(SEED, 20, n, units, 0)
-    order = blinding.blind(5, distance.copy(), weight, terms, weights)
-    raw = stream(SEED, "fknn rows", (20, 2 + n + n // 4))[5]
-    u = (raw[: n + 2] >> np.uint64(12)).astype(float) / 2.0**52
+    others = n - n_complete
+    distance, weight = rng.random(n) * 10, rng.integers(0, 4, 1 + others).astype(np.uint16)
+    terms, weights = np.empty(n, dtype=np.int64), np.empty(1 + others, dtype=np.int64)
+    blinding = Blinding(SEED, 20, n, n_complete, units)
+    order = blinding.blind(5, distance, weight, terms, weights)
+    width = 3 + others + -(-(2 * n + n // 256) // 4)
+    raw = stream(SEED, "fknn rows", (20, width))[5]
+    u = (raw[: 3 + others] >> np.uint64(12)).astype(float) / 2.0**52
     c, a, t = 2 ** (8 * u[0] - 4), u[1] * 2.0**3, 2 ** (8 * u[2:])
-    expected = t * c * (distance + a * weight)[order] * 2.0**30
+    of_donor = np.maximum(np.arange(n) - n_complete + 1, 0)  # the weight and factor of each
+    own = np.concatenate([weight[:1], weight[1 + order[n_complete:] - n_complete]])
+    expected = t[of_donor] * c * (distance[order] + a * own[of_donor]) * 2.0**30
     np.testing.assert_allclose(terms, np.floor(expected), rtol=1e-12, atol=1)
-    np.testing.assert_allclose(weights, np.floor(t * weight[order] * 2.0**40), rtol=1e-12, atol=1)
-    assert 1 <= t.min() < 1.05
-    assert 245 < t.max() < 256
-    # Logarithms are uniform: mean 4 and variance 64/12, each to four standard errors.
-    assert abs(np.log2(t).mean() - 4) < 4 * np.sqrt(64 / 12 / n)
-    # The party that fills low bits changes nothing else.
-    again, low = np.empty((2, n), dtype=np.int64)
-    Blinding(SEED, 20, n, units, 3).blind(5, distance.copy(), weight, again, low)
-    assert 0 <= (low - weights).min() <= (low - weights).max() == 5
-    assert 0 <= (again - terms).min() <= (again - terms).max() < 2**11
+    np.testing.assert_allclose(weights, np.floor(t * own * 2.0**40), rtol=1e-12, atol=1)
+    if not n_complete:
+        assert 1 <= t.min() < 1.05
+        assert 245 < t.max() < 256
+        # Logarithms are uniform: mean 4 and variance 64/12, each to four standard errors.
+        assert abs(np.log2(t).mean() - 4) < 4 * np.sqrt(64 / 12 / n)
+    # The party whose turn it is fills low bits, and changes nothing else.
+    for number, most in ((5 % 3, 5), (0, 0)):
+        again, low = np.empty_like(terms), np.empty_like(weights)
+        Blinding(SEED, 20, n, n_complete, units, 3, number).blind(5, distance, weight, again, low)
+        assert 0 <= (low - weights).min() <= (low - weights).max() == most
+        assert 0 <= (again - terms).min() <= (again - terms).max() < (2**11 if most else 1)
 
 
 def test_halves_make_up_the_whole():
@@ -287,9 +337,9 @@ def watch(tables):
     return SimpleNamespace(
         places=np.concatenate([places for places, _, _ in seen]),
         distance=np.vstack([distance for _, distance, _ in seen]),
-        weight=np.vstack([weight for _, _, weight in seen]),
+        weight=np.vstack([weight for _, _, weight in seen])[:, 1:],  # no donor is complete
         order=secret_order(seed, N),
-        orders=Blinding(seed, N, N, Units(0, 0, 0), 0),
+        orders=Blinding(seed, N, N, 0, Units(0, 0, 0)),
     )
 
 

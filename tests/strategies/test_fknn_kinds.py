@@ -5,10 +5,12 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import Kind, simulate
+from flwr_vertical.errors import ProtocolError
 from strategies.fknn import FKNN
 from strategies.fknn.arbiter import Errors, Ranked, rank_donors, relative_weights
 from strategies.fknn.distances import (
     N_EXPONENTS,
+    PartyTerms,
     common_units,
     magnitude,
     make_features,
@@ -196,6 +198,42 @@ def test_distances_of_all_kinds_against_a_loop(standardize):
     np.testing.assert_allclose(everyone[:, donors], sums, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("weighting", ["exact", "party-mean"])
+@pytest.mark.parametrize("n_complete", [0, 1, 17, 60])
+def test_terms_of_complete_donors_are_those_of_any(weighting, n_complete):
+    """But for a weight that is told once; no row is a donor to itself."""
+    codes, kinds, n_levels = mixed_codes(n=90, missing=0.3)
+    codes[:60] = mixed_codes(seed=7, n=60, missing=0.0)[0]
+    whole = np.arange(60)[::-1][:n_complete]
+    codes[89] = np.nan  # shares no column with anybody
+    features = make_features(codes, kinds, n_levels, True, np.ones(90, dtype=bool))
+    rest = np.setdiff1d(np.arange(90), whole)
+    donors, rows = np.concatenate([whole, rest[:-3]]), rest
+    distance, weight = PartyTerms(features, donors, n_complete, weighting).of(rows)
+    expected, weights = party_terms(
+        *squared_distances(features, rows, features.donors(donors)), weighting
+    )
+    own = rows[:, None] == donors
+    np.testing.assert_allclose(distance, np.where(own, 0.0, expected), rtol=1e-9, atol=1e-12)
+    weights = np.where(own, 0, weights)
+    np.testing.assert_array_equal(weight[:, 1:], weights[:, n_complete:])
+    if n_complete:
+        np.testing.assert_array_equal(
+            np.repeat(weight[:, :1], n_complete, 1), weights[:, :n_complete]
+        )
+
+
+def test_donors_that_are_not_complete_and_rows_that_are_are_refused():
+    codes, kinds, n_levels = mixed_codes(missing=0.3)
+    features = make_features(codes, kinds, n_levels, True, np.ones(30, dtype=bool))
+    whole = np.flatnonzero(~np.isnan(codes).any(axis=1))
+    with pytest.raises(ProtocolError, match=r"'bank': of donors that .* some lack cells here"):
+        PartyTerms(features, np.arange(30), 30, "exact", "bank")
+    terms = PartyTerms(features, whole, len(whole), "exact", "bank")
+    with pytest.raises(ProtocolError, match="party 'bank': rows to be imputed are among"):
+        terms.of(whole[:1])
+
+
 def test_equal_samples_are_at_distance_zero():
     """Not at the rounding error that the difference of their squares leaves."""
     codes, kinds, n_levels = mixed_codes(n=200, missing=0.2)
@@ -250,18 +288,37 @@ def test_constant_columns_are_at_distance_zero_exactly():
 EXACT = Errors(0.0, 0.0, 1.0)
 
 
+def rank(distance, weight, width, errors=EXACT):
+    """Rank donors none of which is complete."""
+    return rank_donors(distance, np.hstack([np.zeros((len(weight), 1)), weight]), width, errors)
+
+
+@pytest.mark.parametrize("n_complete", [1, 200, 3000])
+def test_complete_donors_are_ranked_as_others_by_one_weight(n_complete):
+    """Also a row that is comparable with none of them."""
+    rng = np.random.default_rng(5)
+    weight = rng.integers(0, 4, size=(20, 3000)).astype(float)
+    weight[:, :n_complete] = weight[:, :1]
+    assert (weight[:, 0] == 0).any()
+    distance = weight * rng.integers(0, 500, size=weight.shape)
+    found = rank_donors(distance, weight[:, n_complete - 1 :], 30, EXACT)
+    expected = rank(distance, weight, 30)
+    for name in ("neighbours", "ranks", "counts", "distances"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
 def test_ranks_are_ascending_and_equal_for_equal_distances():
     distance = np.array([[0.0, 4.0, 1.0, 9.0], [8.0, 2.0, 0.0, 2.0]])
     weight = np.array([[0, 1, 1, 1], [2, 1, 0, 1]])
-    ranked = rank_donors(distance, weight, 3, EXACT)
+    ranked = rank(distance, weight, 3)
     assert ranked.counts.tolist() == [3, 3]
     assert ranked.neighbours.tolist() == [2, 1, 3, 1, 3, 0]
     assert ranked.ranks.tolist() == [0, 1, 2, 0, 0, 1]
     assert ranked.distances.tolist() == [1, 4, 9, 2, 2, 4]
     # All that are as near as the last one are listed.
-    assert rank_donors(distance, weight, 1, EXACT).neighbours.tolist() == [2, 1, 3]
-    assert rank_donors(distance, weight, 9, EXACT).counts.tolist() == [3, 3]
-    nobody = rank_donors(distance, 0 * weight, 2, EXACT)
+    assert rank(distance, weight, 1).neighbours.tolist() == [2, 1, 3]
+    assert rank(distance, weight, 9).counts.tolist() == [3, 3]
+    nobody = rank(distance, 0 * weight, 2)
     assert nobody.counts.tolist() == [0, 0]
     assert len(nobody.ranks) == len(nobody.neighbours) == 0
 
@@ -277,7 +334,7 @@ def test_of_equal_distances_the_earlier_rows_come_first(width, n_donors):
     weight = rng.integers(0, 3, size=true.shape)
     off = 1 + 1e-15 * rng.normal(size=true.shape)
     noise = np.where(true == 0, -1e-15 * rng.random(true.shape), 0)  # as of CKKS, below 0
-    ranked = rank_donors((true * off + noise) * weight, weight, width, EXACT)
+    ranked = rank((true * off + noise) * weight, weight, width)
     orders = np.broadcast_to(np.arange(n_donors, dtype=np.int32), true.shape)
     listed, _ = listed_donors(
         orders, np.arange(n_donors), ranked.neighbours, ranked.ranks, ranked.counts, width
@@ -291,10 +348,10 @@ def test_of_equal_distances_the_earlier_rows_come_first(width, n_donors):
 
 def test_near_distances_are_told_apart():
     distance = 1.0 + np.arange(50)[::-1, None].T * 1e-9
-    ranked = rank_donors(distance, np.ones((1, 50)), 10, EXACT)
+    ranked = rank(distance, np.ones((1, 50)), 10)
     assert ranked.neighbours.tolist() == list(range(49, 39, -1))
     # Not where they may be off by as much.
-    ranked = rank_donors(distance, np.ones((1, 50)), 10, Errors(1e-9, 0.0, 1.0))
+    ranked = rank(distance, np.ones((1, 50)), 10, Errors(1e-9, 0.0, 1.0))
     assert set(ranked.ranks.tolist()) == {0}
 
 

@@ -267,7 +267,7 @@ def test_donors_drawn_are_the_only_ones_and_the_same_at_all_parties(mode, fitted
     @functools.wraps(finish)  # a step, too
     def spy(self, *args, **kwargs):
         own = pd.Series(np.arange(len(self.positions)), self.positions)
-        drawn[self.name] = list(self.own_ids[own[self._donors]])
+        drawn[self.name] = list(self.own_ids[own[self._donors[0]]])
         return finish(self, *args, **kwargs)
 
     monkeypatch.setattr(FKNNParty, "finish", spy)
