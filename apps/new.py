@@ -94,7 +94,7 @@ def _nodes(parties: Sequence[str], strategy: Strategy) -> list[str]:
 
 def _start(node: str) -> str:
     place = f"nodes/{node}/node.toml"
-    return f'flower-supernode --insecure --superlink HOST:9391 --node-config "{place}"'
+    return f'flwr-vertical supernode --insecure --superlink HOST:9391 --node-config "{place}"'
 
 
 def _config(method: type[Strategy], preset: Mapping[str, Any]) -> dict[str, Any]:
