@@ -177,7 +177,12 @@ def print_table(title: str, frame: pd.DataFrame) -> None:
     on_terminal = sys.stdout.isatty()
     # A pipe has no width; wrapped tables could not be read back from a log.
     console = Console(width=None if on_terminal else 160, highlight=False)
-    table = RichTable(title=title, title_justify="left", title_style="bold")
+    # Of its own, since a table's title is as narrow as the table.
+    console.print(Text(title, style="bold"))
+    if frame.empty:
+        console.print("not run\n")
+        return
+    table = RichTable()
     for name in [str(name or "") for name in frame.index.names]:
         table.add_column(name)
     for column in frame.columns:
