@@ -7,6 +7,7 @@ anew: its names are ``v0``, ``v1``, so that no text of the server reaches what e
 
 import json
 import math
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,10 @@ from strategies.linear.design import (
     level_texts,
 )
 from strategies.linear.formula import CALLS, Factor, Term, parse_formula
+
+# Parties of a simulation are threads, and formulaic does not say that it is safe in several: of two
+# at once, one failed in one run of many.
+_evaluating = threading.Lock()
 
 MOST_COLUMNS = 500
 """Of a party's formula."""
@@ -291,12 +296,14 @@ def _evaluated(
     codes = {_code(f, place[_variable(f)]): f for term in terms for f in term}
     of_factor = {factor: code for code, factor in codes.items()}
     text = "1 + " + " + ".join(":".join(of_factor[f] for f in term) for term in terms)
-    spec = formulaic.ModelSpec(
-        formulaic.Formula(text), transform_state=kept.state, na_action="ignore"
-    )
     # Of a table without rows there is nothing to compute, but there are columns: of one row of 0.
+    given = frame if len(frame) else _one_row(frame)
     try:
-        made = spec.get_model_matrix(frame if len(frame) else _one_row(frame), context={})
+        with _evaluating:
+            spec = formulaic.ModelSpec(
+                formulaic.Formula(text), transform_state=kept.state, na_action="ignore"
+            )
+            made = spec.get_model_matrix(given, context={})
     except (
         formulaic.errors.FormulaicError,
         ValueError,
