@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.arrays import Array, Integers
+from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products.streams import KeyStream, stream
 
 Bits = npt.NDArray[np.uint64]
@@ -39,7 +40,7 @@ LOW_BITS = 31
 HALF, WEIGHT_BITS = 2.0**LOW_BITS, 49
 """The halves are below this; weights have at most so many bits, which factors of 52 bits reach."""
 
-FEWEST = 100
+FEWEST = min_rows(0, 0)
 """Donors of a kind, at least: of few, the server could guess which is which from row to row."""
 
 _UNUSED = np.uint64(12)  # bits of 64 that a factor does not need

@@ -91,7 +91,7 @@ class CompletionSteps(StepGroup):
             raise ProtocolError(
                 f"party {self.name!r}: it holds other rows than the server's patterns say"
             )
-        self.count(names, widths, who, pattern, arguments)
+        self.count(names, widths, who, pattern)
         answer: dict[str, Ring] = {}
         for name, width, tag in zip(names, widths, tags, strict=True):
             if name == self.name:
@@ -105,6 +105,7 @@ class CompletionSteps(StepGroup):
             by_pattern = np.asarray(arguments[f"for:{name}"], dtype=np.float64)
             check_fits(self.name, f"for:{name}", by_pattern, Shape(None, mine.shape[1], width))
             self._check_alone(name, names.index(name), place, holders, by_pattern)
+            self.check_terms(name, names.index(name), by_pattern)
             term = np.zeros((len(pattern), width))
             rows = np.flatnonzero(wanted & held)
             self._admit(name, rows, width)
@@ -115,18 +116,16 @@ class CompletionSteps(StepGroup):
             answer[name] = whole.view(np.uint64)
         return Summands(answer, modular=tuple(answer))
 
-    def count(
-        self,
-        names: Names,
-        widths: Widths,
-        who: Flags,
-        pattern: Indices,
-        coefficients: Mapping[str, Any],
-    ) -> None:
+    def count(self, names: Names, widths: Widths, who: Flags, pattern: Indices) -> None:
         """Count what else than numbers for parties may follow from terms; nothing by default.
 
-        Shapes: who (n_samples, n_parties): who holds each row that takes part; coefficients: of
-        ``for:<name>``.
+        Shapes: who (n_samples, n_parties): who holds each row that takes part.
+        """
+
+    def check_terms(self, name: str, number: int, by_pattern: Array) -> None:
+        """Refuse columns that a party's rows are not to be completed by; none by default.
+
+        Shapes: by_pattern (n_patterns, n_own, n): what own columns are multiplied with.
         """
 
     def means(self, pattern: Indices, total: Ring, offset: Array, unit: Array) -> Array:

@@ -135,14 +135,7 @@ class LabelledProductSteps(PairProductSteps):
 class LabelledRowSteps(CompletionSteps):
     """Completes the labelled rows that a party lacks, and tells others' columns of its own."""
 
-    def count(
-        self,
-        names: Names,
-        widths: Widths,
-        who: Flags,
-        pattern: Indices,
-        coefficients: Mapping[str, Any],
-    ) -> None:
+    def count(self, names: Names, widths: Widths, who: Flags, pattern: Indices) -> None:
         """Count own rows of which completed columns may tell, and keep which rows take part."""
         columns, told = self._columns(), self.other(LabelledProductSteps).told
         takes_part: Flags = np.asarray(who.any(axis=1))
@@ -154,15 +147,16 @@ class LabelledRowSteps(CompletionSteps):
                 f"party {self.name!r}: rows are to be completed that other parties hold than the "
                 "server said for the products of columns"
             )
-        for name, unshown in zip(names, np.asarray(self.state[_UNSHOWN], bool), strict=True):
-            by_pattern = coefficients.get(f"for:{name}")
-            if by_pattern is not None and np.asarray(by_pattern)[:, unshown].any():
-                raise ProtocolError(
-                    f"party {self.name!r}: rows of {name!r} would be completed by a column of "
-                    "which this party said that a value is too rare for that"
-                )
         self.state[_PATTERN] = pattern.astype(np.min_scalar_type(int(pattern.max())))
         self.state[_HOLDERS] = who.sum(axis=1, dtype=np.uint16)
+
+    def check_terms(self, name: str, number: int, by_pattern: Array) -> None:
+        """Refuse columns with a value too rare for that party, as this one said of them."""
+        if by_pattern[:, np.asarray(self.state[_UNSHOWN], dtype=bool)[number]].any():
+            raise ProtocolError(
+                f"party {self.name!r}: rows of {name!r} would be completed by a column of "
+                "which this party said that a value is too rare for that"
+            )
 
     def read(self, total: Ring, offset: Array, unit: Array) -> None:
         """Keep the means of the labelled rows that the party lacks; arguments as of `means`."""

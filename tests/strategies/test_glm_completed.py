@@ -249,15 +249,20 @@ def test_rows_that_few_others_are_held_with_are_left_out():
     assert any("30 of 1,000 labelled samples are left out" in note for note in result.notes)
 
 
-def test_a_level_that_is_rare_where_a_party_lacks_rows_keeps_its_coefficient():
-    """It completes no row of that party, and these are sums over all own rows, as complete ones."""
+def rare_level():
+    """Of 300 rows that p1 lacks, 15 have a level that tells of the label; complete, and not."""
     tables, labels = truth(n=3000)
     rng = np.random.default_rng(5)
     rare = pd.Series(rng.random(3000) < 0.05, labels.index)
     level = np.where(rare, "rare", np.where(rng.random(3000) < 0.4, "some", "most"))
     labels = labels.where(~rare | (rng.random(3000) < 0.2), 1.0)
     tables["p0"]["level"] = level
-    given = {**without(tables, 0.1, of=["p1"])}
+    return tables, without(tables, 0.1, of=["p1"]), labels
+
+
+def test_a_level_that_is_rare_where_a_party_lacks_rows_keeps_its_coefficient():
+    """It completes no row of that party, and these are sums over all own rows, as complete ones."""
+    tables, given, labels = rare_level()
     result = run(given, labels, encoding="one-hot")
     whole = run(tables, labels, encoding="one-hot")
     assert result.metrics["columns_withheld"] == 0
@@ -368,6 +373,15 @@ def test_a_server_that_deviates_is_refused(monkeypatch, step, change, says):
     in_step(monkeypatch, step, change)
     with pytest.raises(PartyError, match=says):
         run(given, labels)
+
+
+def test_a_level_that_is_rare_for_it_completes_no_row_of_a_party(monkeypatch):
+    def by_all_columns(common, own):
+        own["p0"]["for:p1"] = own["p0"]["for:p1"] + np.float32(0.01)
+
+    in_step(monkeypatch, "complete", by_all_columns)
+    with pytest.raises(PartyError, match="of 'p1' would be completed by a column of which"):
+        run(*rare_level()[1:], encoding="one-hot")
 
 
 def test_rows_that_others_lack_are_counted_over_runs(tmp_path):
