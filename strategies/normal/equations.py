@@ -16,7 +16,7 @@ where few parties lack a row, m is short.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -261,21 +261,21 @@ class Conditioner:
         """
         model, slices = self._model, self._slices
 
-        def size(k: int, apart_from: int | None = None) -> Array:
-            """Return the standard deviation of a term, or of what is apart in it."""
+        def size(k: int, part: Flags) -> Array:
+            """Return the standard deviation of what some columns have in a term."""
             own = slices[k]
-            part = np.ones(own.stop - own.start, dtype=bool)
-            if apart_from is not None:
-                part = model.apart[own, apart_from]
             if k == recipient:
                 return np.asarray(self._size[own] * part)
             term = terms[k] * part[:, None]
             return np.asarray(np.sqrt((term * (self._seen[own, own] @ term)).sum(axis=0)))
 
         most = np.zeros(len(left))
-        for a, b in permutations([recipient, *terms], 2):
-            if model.apart[slices[a], b].any():
-                most += 2.0 * size(a, b) * size(b)
+        for a, b in combinations([recipient, *terms], 2):
+            of_a, of_b = model.apart[slices[a], b], model.apart[slices[b], a]
+            if of_a.any():
+                most += 2.0 * size(a, of_a) * size(b, np.ones_like(of_b))
+            if of_b.any():
+                most += 2.0 * size(a, ~of_a) * size(b, of_b)
         return (most <= _SURE * left) & ~model.withheld[slices[recipient]]
 
 

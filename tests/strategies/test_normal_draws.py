@@ -143,6 +143,22 @@ def test_what_filling_leaves_of_covariances_is_told_to_the_grid():
     assert np.linalg.svd(own_columns(rare).shown, compute_uv=False).min() > 0.2
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_intervals_count_what_is_not_known_once(whole):
+    """A term of a hundredth, times two, is less than four hundredths of the variance."""
+    covariance = np.eye(3)
+    covariance[0, 1] = covariance[1, 0] = 0.015
+    apart = np.zeros((3, 2), dtype=bool)
+    apart[1:, 0] = [True, whole]
+    apart[0, 1] = whole
+    none = np.zeros(3, dtype=bool)
+    slices = [slice(0, 1), slice(1, 3)]
+    for size, sure in ((1.0, True), (2.0, False)):
+        model = JointModel(np.zeros(3), covariance.copy(), 0.0, np.inf, 1.0, apart, none)
+        model.covariance[0, 1] = model.covariance[1, 0] = 0.015 * size
+        assert Conditioner(model, slices).given([1], [0])[0].sure.tolist() == [sure]
+
+
 def test_means_and_noise_are_those_of_one_place_whatever_parties_show():
     """Two parties lack a row together, a third shows half of a column; noise goes together."""
     rng = np.random.default_rng(2)
