@@ -34,7 +34,7 @@ class Checkpoint:
         if not self.path.is_file():
             return None
         try:
-            state: dict[str, Any] = torch.load(self.path, weights_only=True)
+            state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
         except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
             logger.warning("the checkpoint %s cannot be read, from the start: %s", self.path, error)
             return None

@@ -23,6 +23,7 @@ from simulations.false_vfl.checkpoints import Checkpoint
 from simulations.false_vfl.training import Pretraining, fit_head
 from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.networks import NetworkSettings
+from strategies.neural.hardware import device_of, to_numpy
 from strategies.neural.party import PartyBlock
 from strategies.split.central import CentralSplit
 from strategies.split.methods import METHODS as SPLIT
@@ -58,8 +59,10 @@ Method = Callable[[Task, dict[str, Any]], Fitted]
 def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
     """Fit a variant of FALSE-VFL: both stages; the first one writes checkpoints."""
     networks = NetworkSettings.from_text(json.dumps(fit["networks"]))
-    model = CentralModel(task.blocks, networks, variant, task.n_classes, task.seed)
-    pretraining = Pretraining(model, task.blocks, task.n_samples, fit, task.seed)
+    device = device_of("auto")
+    own = on(device, task.blocks)
+    model = CentralModel(own, networks, variant, task.n_classes, task.seed).to(device)
+    pretraining = Pretraining(model, own, task.n_samples, fit, task.seed)
     if (state := task.checkpoint.load()) is not None:
         pretraining.restore(state)
         logger.info("%s: goes on after epoch %d", task.title, pretraining.epochs_done)
@@ -75,7 +78,7 @@ def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
                 task.title, done, epochs, loss, human_seconds(left),
             )  # fmt: skip
     started = time.perf_counter()
-    fitted = fit_head(model, task.blocks, task.labelled, task.y, fit, task.seed)
+    fitted = fit_head(model, own, task.labelled, task.y.to(device), fit, task.seed)
     numbers = {
         "loss": pretraining.loss,
         "seconds pretraining": pretraining.seconds,
@@ -84,10 +87,15 @@ def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
 
     def predict(blocks: Blocks, n_samples: int) -> npt.NDArray[np.int64]:
         rows = torch.arange(n_samples)
-        found = fitted.predict(blocks, rows, fit["prediction_draws"], task.seed)
-        return np.asarray(found.value.numpy(), dtype=np.int64)
+        found = fitted.predict(on(device, blocks), rows, fit["prediction_draws"], task.seed)
+        return np.asarray(to_numpy(found.value), dtype=np.int64)
 
     return predict, numbers
+
+
+def on(device: torch.device, blocks: Blocks) -> Blocks:
+    """Return blocks on a device."""
+    return {name: block.to(device) for name, block in blocks.items()}
 
 
 def fit_baseline(kind: str, task: Task, fit: dict[str, Any]) -> Fitted:

@@ -42,10 +42,14 @@ class CentralModel(nn.Module):
     def log_weights(
         self, blocks: Mapping[str, PartyBlock], batch: Tensor, n_draws: int, seed: int
     ) -> tuple[Tensor, Tensor]:
-        """Return draws of h, (n_rows, n_draws, h_dim), and their log weights."""
+        """Return draws of h, (n_rows, n_draws, h_dim), and their log weights.
+
+        Blocks are where the networks are.
+        """
         n_rows, settings = len(batch), self.settings
-        means = precisions = torch.zeros(n_rows, settings.h_dim, dtype=self.dtype)
-        counts = torch.zeros(n_rows, dtype=self.dtype)
+        like = next(self.parameters())
+        means = precisions = like.new_zeros(n_rows, settings.h_dim)
+        counts = like.new_zeros(n_rows)
         chosen = {name: block.select(batch) for name, block in blocks.items()}
         for name, (x, _, places) in chosen.items():
             mean, precision = self._nets(name).encode(x)
@@ -54,13 +58,16 @@ class CentralModel(nn.Module):
             counts = counts.index_add(0, places, counts.new_ones(len(places)))
         of_h = posterior(means, precisions, counts)
         shape = n_rows, n_draws
-        noise_h = draw_normals(seed, "h", (*shape, settings.h_dim), self.dtype)
-        noise_z = draw_normals(seed, "z", (*shape, settings.z_dim), self.dtype)
+
+        def normals(purpose: str, n_each: int) -> Tensor:
+            return draw_normals(seed, purpose, (*shape, n_each), self.dtype).to(like.device)
+
+        noise_h, noise_z = normals("h", settings.h_dim), normals("z", settings.z_dim)
         h, terms = self.server.latent_terms(*of_h, noise_h, noise_z)
         for name, (x, known, places) in chosen.items():
             noise = None
             if self.variant == "II":
-                noise = draw_normals(seed, f"x of {name}", (*shape, x.shape[1]), self.dtype)
+                noise = normals(f"x of {name}", x.shape[1])
             terms = terms + self._nets(name).log_terms(x, known, places, h, noise)
         return h, terms
 

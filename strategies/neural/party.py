@@ -1,7 +1,7 @@
 """What a party has: its columns as its networks see them, its consent, what it keeps of a model."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -58,6 +58,11 @@ class PartyBlock:
         places = torch.nonzero(rows >= 0)[:, 0]
         held = rows[places]
         return HeldRows(self.x[held], self.known[held], places)
+
+    def to(self, device: torch.device) -> Self:
+        """Return the same on a device."""
+        moved = (each.to(device) for each in (self.x, self.known, self.row))
+        return type(self)(*moved)
 
 
 class KeptPart(StepGroup):
