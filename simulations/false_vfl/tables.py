@@ -178,7 +178,7 @@ def ratios(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
 
 
 def minutes(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return minutes of a run's phases on one core."""
+    """Return minutes of a run's phases, medians over runs."""
     own = frame[frame["metric"].str.startswith("seconds ")]
     own = own.assign(
         phase=own["metric"].str.removeprefix("seconds "),
@@ -186,7 +186,8 @@ def minutes(frame: pd.DataFrame) -> pd.DataFrame:
         value=own["value"] / 60.0,
     )
     keys = ["dataset", "method", "simsiam"]
-    table = own.pivot_table(index=keys, columns="phase", values="value", sort=False)
+    how = {"aggfunc": "median", "sort": False}
+    table = own.pivot_table(index=keys, columns="phase", values="value", **how)
     table = table[[name for name in ("pretraining", "training", "prediction") if name in table]]
     table["runs"] = own[own["phase"] == "training"].groupby(keys).size()
     return table.rename_axis(columns=None)
