@@ -24,7 +24,6 @@ from strategies.normal.equations import Conditioner, JointModel, Shown
 from strategies.normal.filling import complete_rows, draw_rows, errors_of, own_columns
 from strategies.normal.rubin import pool
 from tests.kit.ledgered import Nodes
-from tests.kit.resuming import ServerKilled
 
 SEED = 20
 
@@ -551,31 +550,6 @@ def test_a_server_that_deviates_is_refused(fit, monkeypatch, change, says):
     monkeypatch.setattr(Federation, "call", deviating)
     with pytest.raises(PartyError, match=says):
         simulate(JointNormal(draws=1), fit.given, progress=False)
-
-
-def test_a_run_on_new_rows_that_is_killed_goes_on_to_the_same_tables(fit, monkeypatch, tmp_path):
-    given, _ = normal_tables(120, 1, prefix="n")
-    options = {"fitted": fit.result, "progress": False}
-    whole = simulate(JointNormal(draws=2), given, **options)
-    call = Federation.call
-
-    def killed(self, step, *arguments, **more):
-        if step == "finish":
-            raise ServerKilled
-        return call(self, step, *arguments, **more)
-
-    monkeypatch.setattr(Federation, "call", killed)
-    with pytest.raises(ServerKilled):
-        simulate(JointNormal(draws=2), given, **options, checkpoint=tmp_path / "run")
-    monkeypatch.setattr(Federation, "call", call)
-    again = simulate(
-        JointNormal(draws=2), given, **options, checkpoint=tmp_path / "run", resume=True
-    )
-    for name, table in whole.tables.items():
-        pd.testing.assert_frame_equal(again.tables[name], table, check_exact=True)
-        pd.testing.assert_frame_equal(again.intervals[name], whole.intervals[name])
-        for one, other in zip(again.draws, whole.draws, strict=True):
-            pd.testing.assert_frame_equal(one[name], other[name], check_exact=True)
 
 
 def test_attacks_on_completing_new_rows_find_nothing(fit):
