@@ -12,7 +12,6 @@ from scipy import stats
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.reports import imputation
-from flwr_vertical.server import Federation
 from flwr_vertical.tables import Kind
 from simulations.attacks.experiments import attack_run
 from simulations.attacks.recording import record
@@ -23,6 +22,7 @@ from strategies.normal.completion import slices_of
 from strategies.normal.equations import Conditioner, JointModel, Shown
 from strategies.normal.filling import complete_rows, draw_rows, errors_of, own_columns
 from strategies.normal.rubin import pool
+from tests.kit.deviations import asked_for
 from tests.kit.ledgered import Nodes
 
 SEED = 20
@@ -539,15 +539,11 @@ def more_draws(own):
     ],
 )
 def test_a_server_that_deviates_is_refused(fit, monkeypatch, change, says):
-    call = Federation.call
+    def deviating(common, each):
+        del common["draws"]
+        each.update({name: change({"draws": 1} | own) for name, own in each.items()})
 
-    def deviating(self, step, arguments=None, *, per_party=None, **more):
-        if step == "finish":
-            arguments = {k: v for k, v in arguments.items() if k != "draws"}
-            per_party = {k: change({"draws": 1} | own) for k, own in per_party.items()}
-        return call(self, step, arguments, per_party=per_party, **more)
-
-    monkeypatch.setattr(Federation, "call", deviating)
+    asked_for(monkeypatch, "finish", deviating)
     with pytest.raises(PartyError, match=says):
         simulate(JointNormal(draws=1), fit.given, progress=False)
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from oracles import normal
 from oracles import vfem as oracle
-from vfem_runs import party_tables, rounds_of
+from vfem_runs import party_tables
 
 from flwr_vertical import load_demo, simulate
 from flwr_vertical.errors import DataError
@@ -19,7 +19,6 @@ from strategies.linear.moments.patterns import Patterns, _inverse
 from strategies.vfem import VFEM, CompleteCase, MeanImpute
 
 ROOT = Path(__file__).parents[2]
-OPENING = 2  # greeting and alignment
 
 
 def make(n=2000, widths=(2, 1, 2), missing=0.35, correlation=0.4, unlabelled=50, seed=0):
@@ -76,12 +75,6 @@ def test_full_is_the_maximum_over_the_pooled_table(data, full):
     value = normal.log_likelihood(rows, mean, covariance)
     assert full.metrics["log_likelihood"] == pytest.approx(value, rel=1e-9)
     assert full.metrics["sigma2"] == pytest.approx(fit.noise * unit[-1] ** 2, rel=1e-6)
-
-
-def test_five_rounds_after_alignment(full):
-    assert full.ledger.rounds == OPENING + 5
-    own = ["prepare_moments", "seal_group_seed", "send_masked", "open_products", "finish_moments"]
-    assert [rounds_of(full)[step] for step in own] == [1] * 5
 
 
 @pytest.mark.parametrize("intercept", [True, False])
