@@ -111,20 +111,6 @@ def test_labels_of_a_party_are_recognised_too(tmp_path):
             nodes.tables["court"]["y"] *= np.linspace(1.5, 2.0, len(nodes.tables["bank"]))
 
 
-def test_how_many_label_vectors_there_may_be_its_owner_says(tmp_path):
-    """Nine on 60 rows, by the rule, are in test_policy_ledger."""
-    nodes = Nodes.of(tmp_path, policy_min_rows=20, policy_vectors=1)
-    nodes.fit(nodes.labels(seed=0))
-    with pytest.raises(PartyError, match=r"policy\.vectors: asked: 2 .* 60 of its rows.*: 1 with"):
-        nodes.fit(nodes.labels(seed=1))
-    nodes.fit(nodes.labels(seed=0))
-    nodes.state(policy_vectors=2)
-    nodes.fit(nodes.labels(seed=1))
-    none = Nodes.of(tmp_path / "none", policy_min_rows=20, policy_vectors=0)
-    with pytest.raises(PartyError, match=r"policy\.vectors: asked: 1 different vectors"):
-        none.fit(none.labels())
-
-
 def test_levels_are_withheld_once_all_runs_together_have_too_many_vectors(tmp_path):
     """160 rows, 40 of which have the flag: 126 bits, more than 64 + 20 and less than 128 + 20."""
     nodes = Nodes.of(tmp_path, n=160)
