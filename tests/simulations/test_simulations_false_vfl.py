@@ -303,7 +303,7 @@ def test_fashion_mnist_is_cut_into_tiles_row_by_row(fashion):
 
 
 def write_views(folder):
-    """Write a model of each of ten classes; its views have one shade all over, which tells them apart."""
+    """Write a model of each of ten classes; its views have one shade, which tells them apart."""
     for number in range(10):
         for part in ("train", "test"):
             where = folder / "modelnet10" / f"class{number}" / part
