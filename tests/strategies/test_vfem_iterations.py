@@ -153,19 +153,6 @@ def test_products_of_sketches_are_unbiased_and_as_accurate_as_stated():
     assert (np.abs(other) < 5 * spread).all()  # of another seed: nothing but noise
 
 
-def test_prediction_intervals_cover_true_labels():
-    """2000 samples, two in three of them with blocks missing."""
-    pooled, _ = data(4050, [2, 1, 2], [0.3, 0.2, 0.4], 13, mean=1.5, beta0=-2.0)
-    tables, labels = party_tables(pooled)
-    rest = labels.iloc[2000:].copy()
-    labels.iloc[2000:] = np.nan
-    found = simulate(VFEMIterations(), tables, labels, "plain", progress=False).predictions
-    truth = rest.loc[found.index]
-    assert len(truth) > 1800
-    inside = (found["lower"] <= truth) & (truth <= found["upper"])
-    assert 0.92 < inside.mean() < 0.98
-
-
 # -- rounds ----------------------------------------------------------------------------------
 
 OPENING = ("hello", "share_ids", "prepare", "finish", "keep_model")  # and the end
