@@ -521,6 +521,18 @@ def test_a_greeting_carries_no_keys(people):
     assert "before the greeting" in str(error)
 
 
+def test_a_name_handed_on_twice_is_refused(people):
+    def hand_on(self, name, updates):
+        if "sum.peers" not in updates:
+            return None
+        return updates | {
+            "sum.peers": [*updates["sum.peers"], "court"],
+            "sum.public-keys": [*updates["sum.public-keys"], generate_keypair()[1]],
+        }
+
+    assert "handed on a name twice" in str(stopped(config(people), relay=relay_of(hand_on=hand_on)))
+
+
 @pytest.mark.parametrize(
     ("mode", "pins", "why"),
     [
