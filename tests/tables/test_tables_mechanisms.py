@@ -83,17 +83,6 @@ def test_mcar_blocks_are_independent_across_parties():
         assert_same_count((mask == pattern).all(axis=1).sum(), N, chance)
 
 
-def test_mcar_keep_one_changes_only_empty_samples():
-    free = mcar_blocks(N, COPULA_MCAR_RATES, seed=4)
-    kept = mcar_blocks(N, COPULA_MCAR_RATES, seed=4, keep_one=True)
-    empty = free.all(axis=1)
-    assert empty.sum() > N / 3
-    np.testing.assert_array_equal(free[~empty], kept[~empty])
-    assert (~kept[empty]).sum(axis=1).tolist() == [1] * int(empty.sum())
-    for column in kept[empty].T:
-        assert_same_count((~column).sum(), int(empty.sum()), 0.2)
-
-
 def test_masks_do_not_depend_on_data_drawn_from_the_same_seed():
     data = np.random.default_rng(0).random((N, 2))
     mask = mcar_blocks(N, 0.5, n_parties=2, seed=0)
