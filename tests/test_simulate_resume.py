@@ -80,29 +80,6 @@ def test_a_run_with_checkpoints_gives_the_same_and_leaves_nothing(method, unbrok
     assert files(tmp_path) == ["r"]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_any_round_and_resumed_it_gives_the_same(when, killer, unbroken, tmp_path):
-    """Other methods by `python -m tests.faults.kills`, of which test_simulate_kills is a sample."""
-    run("rounds")
-    rounds = killer.rounds
-    assert rounds > 4
-    odd = when == "after"
-    for at in sorted({*range(2 + odd, rounds + 1, 3), rounds}):
-        folder = tmp_path / f"{at}"
-        killer.kill(at, when, "rounds", folder)
-        assert_same(run("rounds", folder, resume=True), unbroken["rounds"])
-        # Greeting and farewell, no more; a run with no round but its greeting begins anew.
-        again = 0 if (at, when) == (2, "before") else at
-        assert killer.rounds <= rounds - again + 2 + (when == "after")
-        assert files(folder) == []
-
-
-def test_killed_twice_with_a_party_in_between(killer, unbroken, tmp_path):
-    killer.kill(4, "after", "fknn", tmp_path)
-    killer.kill(2, "before", "fknn", tmp_path, resume=True)
-    assert_same(run("fknn", tmp_path, resume=True), unbroken["fknn"])
-
-
 def test_a_killed_process_can_be_resumed_by_another(unbroken, tmp_path):
     code = (
         "import os, signal, sys\n"

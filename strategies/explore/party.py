@@ -8,6 +8,7 @@ import pandas as pd
 
 from flwr_vertical import Party, Summands, Uses, step
 from flwr_vertical.arrays import Array, Flags, Indices, Integers
+from flwr_vertical.node.kept import kept
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps
 from flwr_vertical.products.arithmetic import Layout
@@ -94,7 +95,7 @@ class ExploreParty(Party):
         fewest = min_rows(0, 0) if fewest is None else fewest
         smallest = int(sets[sets >= fewest].min(initial=n_own))
         self.state[_OFFERED] = [int(ranks), int(gaps), smallest, widest]
-        self.cache.pop("explore.offered", None), self.cache.pop("explore.columns", None)
+        self.cache.pop(_OFFERED, None), self.cache.pop("explore.columns", None)
         told = self.products.send_masked(limbs, owner, sealed, **keys)
         about = self._offered.variables.to_plain()
         return told | {f"variables.{name}": values for name, values in about.items()}
@@ -172,13 +173,8 @@ class ExploreParty(Party):
         held: Flags = self.to_aligned(np.ones(len(self.positions), dtype=bool), False)
         return held
 
-    @property
+    @kept(_OFFERED)
     def _offered(self) -> OfferedVariables:
-        if "explore.offered" not in self.cache:
-            rows = self.rows_of(np.flatnonzero(self._held))[1]
-            ranks, gaps, *sets = self.state[_OFFERED]
-            self.cache["explore.offered"] = offer(
-                self.table, rows, self.policy.min_rows, bool(ranks), bool(gaps), *sets
-            )
-        offered: OfferedVariables = self.cache["explore.offered"]
-        return offered
+        rows = self.rows_of(np.flatnonzero(self._held))[1]
+        ranks, gaps, *sets = self.state[_OFFERED]
+        return offer(self.table, rows, self.policy.min_rows, bool(ranks), bool(gaps), *sets)

@@ -40,7 +40,7 @@ from strategies.explore.associations import PartyVariables, Pooled, inflation, p
 from strategies.explore.columns import Variables
 from strategies.explore.labels import by_bin, by_variable
 from strategies.explore.party import MEASURES, ExploreParty
-from strategies.linear.moment_party import RECOGNISED
+from strategies.linear.moment_party import RECOGNISED, SEED_OF_COLUMNS
 from strategies.normal.completion import pairs_apart
 
 _TWO_LIMBS = 4e8
@@ -120,10 +120,7 @@ class Explore(Strategy):
             "every party",
             "names of the others' variables, and how its own ones go with them, to n^-1/2",
         ),
-        (
-            "server together with any one party",
-            "all parties' columns: the party has the seed that hides them from the server",
-        ),
+        SEED_OF_COLUMNS,
         (
             "a party and its helper together",
             "the labels: one has them under a mask, the other the seed of the mask",

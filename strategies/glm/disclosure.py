@@ -1,7 +1,7 @@
 """Who learns what in a fit by `VerticalGLM`."""
 
 from strategies.glm.party import TOLD_COMPLETING
-from strategies.linear.moment_party import PRIVATE, RECOGNISED
+from strategies.linear.moment_party import PRIVATE, RECOGNISED, SEED_OF_COLUMNS, TERMS_TO_A_GRID
 
 DISCLOSURE = (
     (
@@ -36,18 +36,11 @@ DISCLOSURE = (
         "of the largest factor of a row, powers of two that it does not exceed; of weights, offset "
         "and labels, random numbers only",
     ),
-    (
-        "server",
-        "for each sample without a label, the sum of the parties' terms, rounded to a grid: at "
-        "most ``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
-    ),
+    TERMS_TO_A_GRID,
     *TOLD_COMPLETING,
     *RECOGNISED,
     PRIVATE,
-    (
-        "server and a party together",
-        "all parties' columns: the party has the seed that hides them from the server",
-    ),
+    SEED_OF_COLUMNS,
     (
         "a party and its helper together",
         "the labels: one has these under a mask, the other the seed of the mask; of labels 0 "

@@ -41,7 +41,13 @@ from flwr_vertical.results import Progress
 from strategies.lda.discriminant import Discriminant, fit_discriminant, log_odds
 from strategies.lda.party import DiscriminantParty
 from strategies.linear import settings as shared
-from strategies.linear.moment_party import RECOGNISED, WITHHELD, moments_protocol
+from strategies.linear.moment_party import (
+    PAIRS_OF_COLUMNS,
+    RECOGNISED,
+    SEED_OF_COLUMNS,
+    WITHHELD,
+    moments_protocol,
+)
 from strategies.linear.moments.collect import OpenedMoments, open_moments
 from strategies.linear.moments.groups import MinimumRows
 from strategies.linear.prediction.regressions import CLASSES, Regressions, pattern_list
@@ -125,11 +131,7 @@ class LDA(Strategy):
             "names of the parties' columns, which rows a party leaves out for missing cells, a "
             "rough unit and level of each column",
         ),
-        (
-            "server",
-            "of each party, sums of columns and of products of two of them over its rows; of two "
-            "parties, sums of products of their columns over the rows that both hold",
-        ),
+        PAIRS_OF_COLUMNS,
         (
             "server",
             "over the labelled rows, own and completed: sums of columns, of products of two "
@@ -155,10 +157,7 @@ class LDA(Strategy):
             "party alone holds the row, half as many numbers as that has columns at most. Nothing "
             "of the labels",
         ),
-        (
-            "server and any one party together",
-            "all parties' columns: the party has the seed that hides them from the server",
-        ),
+        SEED_OF_COLUMNS,
         (
             "a party and its helper together",
             "the labels: one has the classes' flags under a mask, the other the seed of the mask",

@@ -17,7 +17,14 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.settings import setting
 from strategies.least_squares.baseline import Baseline
-from strategies.linear.moment_party import COLLUSION, PRIVATE, RECOGNISED, WITHHELD
+from strategies.linear.moment_party import (
+    BY_PATTERN,
+    COLLUSION,
+    PRIVATE,
+    RECOGNISED,
+    ROUGH_UNITS,
+    WITHHELD,
+)
 from strategies.linear.moments.collect import Grouping, OpenedMoments
 from strategies.linear.moments.dp_opening import GroupNoise
 from strategies.linear.moments.groups import MinimumRows, by_pattern, complete_rows
@@ -30,11 +37,6 @@ _PREDICTIONS = (
     "server",
     "for each sample without a label, the sum of the parties' rounded terms: the prediction; and "
     "how many bits a party's term tells",
-)
-_UNITS = (
-    "server",
-    "a rough unit of each column (a power of two near its standard deviation) and a centre to a "
-    "quarter of it",
 )
 _PARTIES = (
     "every party",
@@ -64,7 +66,7 @@ class CompleteCase(Baseline):
             "over the labelled samples that all parties hold: sums of columns, of products of two "
             "columns, and of products of a column and the label",
         ),
-        _UNITS,
+        ROUGH_UNITS,
         _PREDICTIONS,
         _PARTIES,
         WITHHELD,
@@ -90,12 +92,8 @@ class MeanImpute(Baseline):
     name = "mean-impute"
     disclosure = (
         ("server", "names of the parties' columns, which are collinear, and rows left out"),
-        (
-            "server",
-            "for each missingness pattern, over no fewer rows than the parties' minimum: sums of "
-            "columns, of products of two columns, and of products of a column and the label",
-        ),
-        _UNITS,
+        BY_PATTERN,
+        ROUGH_UNITS,
         _PREDICTIONS,
         _PARTIES,
         WITHHELD,
@@ -145,7 +143,7 @@ class Single(Baseline, _OneParty):
             "over the labelled samples that the party holds: sums of its columns, of their "
             "products, and of products with the label",
         ),
-        _UNITS,
+        ROUGH_UNITS,
         _PREDICTIONS,
         (
             "every party",

@@ -29,6 +29,26 @@ from strategies.linear.masked_means.steps import MaskedMeanSteps
 from strategies.linear.moments.steps import MomentSteps
 from strategies.linear.prediction.steps import KeptCoefficients
 
+BY_PATTERN = (
+    "server",
+    "for each missingness pattern, over no fewer rows than the parties' minimum: sums of "
+    "columns, of products of two columns, and of products of a column and the label",
+)
+PAIRS_OF_COLUMNS = (
+    "server",
+    "of each party, sums of columns and of products of two of them over its rows; of two "
+    "parties, sums of products of their columns over the rows that both hold",
+)
+ROUGH_UNITS = (
+    "server",
+    "a rough unit of each column (a power of two near its standard deviation) and a centre to a "
+    "quarter of it",
+)
+TERMS_TO_A_GRID = (
+    "server",
+    "for each sample without a label, the sum of the parties' terms, rounded to a grid: at most "
+    "``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
+)
 WITHHELD = (
     "server",
     "in which groups of rows a column of few values has one that is too rare to be told of; names "
@@ -51,6 +71,10 @@ PRIVATE = (
     "names of columns; which samples a party leaves out for missing cells; all sums with noise "
     "only, by which they are (epsilon, delta)-differentially private for the values of a row. "
     "Units are those of the public bounds, no column is withheld, and no sample is predicted",
+)
+SEED_OF_COLUMNS = (
+    "server and any one party together",
+    "all parties' columns: the party has the seed that hides them from the server",
 )
 COLLUSION = (
     (

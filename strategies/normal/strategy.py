@@ -54,6 +54,7 @@ from flwr_vertical.protocol.declaration import (
 )
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
+from strategies.linear.moment_party import PAIRS_OF_COLUMNS, SEED_OF_COLUMNS
 from strategies.normal.completion import OfferedRows, ask_for_means, notes_apart, slices_of
 from strategies.normal.equations import JointModel, Shown, fit_model
 from strategies.normal.part import JointNormalModel
@@ -138,11 +139,7 @@ class JointNormal(Strategy):
         ),
     )
     disclosure = (
-        (
-            "server",
-            "of each party, sums of columns and of products of two of them over its rows; of two "
-            "parties, sums of products of their columns over the rows that both hold",
-        ),
+        PAIRS_OF_COLUMNS,
         (
             "server",
             "each column's size to a power of two; columns of few values of which one is too rare "
@@ -174,10 +171,7 @@ class JointNormal(Strategy):
             "other party alone holds the row, half as many numbers as that has columns at most. "
             "Draws follow from it, and tell nothing more",
         ),
-        (
-            "server together with any one party",
-            "all parties' columns: the party has the seed that hides them from the server",
-        ),
+        SEED_OF_COLUMNS,
         ("nobody", "a value of another party"),
     )
 

@@ -42,7 +42,13 @@ from strategies.glm.penalties import SELECTING
 from strategies.linear import settings as shared
 from strategies.linear.families import family_named
 from strategies.linear.masked_means.problem import Beside, null_deviance
-from strategies.linear.moment_party import EVALUATED, RECOGNISED, moments_protocol
+from strategies.linear.moment_party import (
+    EVALUATED,
+    RECOGNISED,
+    SEED_OF_COLUMNS,
+    TERMS_TO_A_GRID,
+    moments_protocol,
+)
 from strategies.linear.moments.collect import OpenedMoments, open_moments
 from strategies.linear.prediction.regressions import Regressions, pattern_list
 from strategies.linear.prediction.server import keep_and_predict
@@ -144,11 +150,7 @@ class Scorecard(Strategy):
             "also products weighted by the labels' variance. Evidence is of numbers that the "
             "server chose, one for each bin",
         ),
-        (
-            "server",
-            "for each sample without a label, the sum of the parties' terms, rounded to a grid: at "
-            "most ``bits_per_row`` bits; of each party, how many of these lie out of its bounds",
-        ),
+        TERMS_TO_A_GRID,
         *RECOGNISED,
         (
             "every party",
@@ -156,10 +158,7 @@ class Scorecard(Strategy):
             "of its own bins and coefficients of its own columns, from which rates of events in "
             "its own bins follow, and that among rows that it lacks",
         ),
-        (
-            "server and any one party together",
-            "all parties' columns: the party has the seed that hides them from the server",
-        ),
+        SEED_OF_COLUMNS,
         (
             "a party and its helper together",
             "the labels and their expectations: one has these under a mask, the other the seed of "

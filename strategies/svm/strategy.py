@@ -35,6 +35,7 @@ from strategies.linear.coefficients import coefficient_table
 from strategies.linear.moment_party import (
     COLLUSION,
     RECOGNISED,
+    ROUGH_UNITS,
     WITHHELD,
     MeanParty,
     MomentArbiter,
@@ -163,11 +164,7 @@ class VerticalSVM(Strategy):
             "loss's derivative and of each column times it, and how far decision values reach, to "
             "a grid",
         ),
-        (
-            "server",
-            "a rough unit of each column (a power of two near its standard deviation) and a centre "
-            "to a quarter of it",
-        ),
+        ROUGH_UNITS,
         (
             "server",
             "for each sample without a label, the sum of the parties' rounded terms, the decision "

@@ -67,7 +67,7 @@ class VertiGANParty(Party):
         """
         import torch
 
-        branch, real = self._branch(), self._encoded()
+        branch, real = self._branch(), self._encoded
         given = torch.as_tensor(np.array(hidden))
         for of_critic in given[:-1]:
             chosen = self.rng.integers(0, len(real), size=len(of_critic))
@@ -133,13 +133,12 @@ class VertiGANParty(Party):
         counts = [len(self._levels.get(name, ())) for name in self.table.columns]
         return Encoding.fit(self._codes[self.state[_ROWS]], counts)
 
+    @kept("real")
     def _encoded(self) -> Any:
         import torch
 
-        if "real" not in self.cache:
-            values, _ = self._encoding.encode(self._codes[self.state[_ROWS]])
-            self.cache["real"] = torch.as_tensor(values).float()
-        return self.cache["real"]
+        values, _ = self._encoding.encode(self._codes[self.state[_ROWS]])
+        return torch.as_tensor(values).float()
 
     def _branch(self, changes: bool = True) -> "Branch":
         return self.live.get(_BRANCH, self._new_branch, changes=changes)

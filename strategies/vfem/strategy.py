@@ -44,6 +44,7 @@ from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.linear import settings as shared
 from strategies.linear.moment_party import (
+    BY_PATTERN,
     COLLUSION,
     RECOGNISED,
     WITHHELD,
@@ -199,11 +200,7 @@ class VFEM(Strategy):
     arbiter = MomentArbiter
     disclosure = (
         ("server", "names of the parties' columns, which are collinear, and rows left out"),
-        (
-            "server",
-            "for each missingness pattern, over no fewer rows than the parties' minimum: sums of "
-            "columns, of products of two columns, and of products of a column and the label",
-        ),
+        BY_PATTERN,
         (
             "server, instead where patterns are small",
             "sums of rows that are completed from what the parties hold of them, of their products "
@@ -241,15 +238,9 @@ class VFEM(Strategy):
         """Open moments, fit at the server, hand coefficients back; five rounds, or eight."""
         progress.total = 3
         prepared = prepare(
-            federation,
-            alignment,
-            result,
-            encoding=self.encoding,
-            missing_cells=self.missing_cells,
-            missing_labels=self.missing_labels,
-            intercept=self.intercept,
+            federation, alignment, result, **shared.reading_of(self), intercept=self.intercept,
             with_unheld=True,
-        )
+        )  # fmt: skip
         taken = self._completed_rows(prepared)
         if taken is None:
             by_groups = open_prepared(prepared, self.intercept)

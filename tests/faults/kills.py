@@ -52,7 +52,7 @@ OF_KEYS = cases.LARGE
 OF_SHARES = {"forest", "forest snapshots"}
 # Runs whose loops go back to snapshots: case, and steps between two snapshots.
 LOOPS = {"gbdt": 1, "forest": 1, "vertigan": 1, "fedpsg-ar joint": 1}
-LOOPS |= {"vanilla-vfl": 2, "false-vfl": 2}
+LOOPS |= {"vanilla-vfl": 2, "false-vfl": 2, "fedhssl": 2}
 WHENS = ("before", "after", "half", "party")
 # What differs between two runs by its nature: what they cost, and when and where they were.
 _OF_THE_RUN = {"ledger", "where", "finished", "figures", "_judged"}

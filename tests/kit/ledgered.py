@@ -79,8 +79,8 @@ class Nodes:
         self.state(policy_exchanges="any")
 
     @contextlib.contextmanager
-    def grid(self, strategy, forgetful=False, groups=None, **config):
-        """Begin a run, of another number than all before."""
+    def grid(self, strategy, forgetful=False, run_id=None, **config):
+        """Begin a run, of another number than all before unless one is given."""
         self.n_runs += 1
 
         def make():
@@ -93,7 +93,7 @@ class Nodes:
         config = {"run-name": f"run {self.n_runs}", "strategy": strategy.name} | config
         with LocalGrid(app, list(self.configs.values()), config) as grid:
             for context in grid.contexts.values():
-                context.run_id = self.n_runs
+                context.run_id = run_id or self.n_runs
             recorder = RecordingGrid(grid)
             self.transcript = recorder.transcript
             yield recorder

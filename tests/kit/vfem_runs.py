@@ -124,20 +124,3 @@ def rounds_of(result):
     """By step, in how many rounds it was taken."""
     frame = result.ledger.to_frame()
     return frame.groupby("step")["round"].nunique().to_dict()
-
-
-class DiskNodes:
-    """Nodes with tables on disk, on which one run follows another."""
-
-    def __init__(self, folder, tables, **keys):
-        self.configs, self.folder = [], folder / "out"
-        for name, table in tables.items():
-            path = folder / f"{name}.csv"
-            table.to_csv(path, index_label="firm")
-            config = {"party": name, "data": str(path), "output": str(self.folder / name)}
-            self.configs.append(config | {"policy.alignments": "plain"} | keys)
-
-    def run(self, strategy, labels=None, **config):
-        config = {key.replace("_", "-"): value for key, value in config.items()}
-        with LocalGrid(party_app(strategy.party), self.configs, config) as grid:
-            return strategy.start(grid=grid, labels=labels, progress=False, alignment="plain")

@@ -59,17 +59,6 @@ def test_a_release_is_written_down_with_what_it_costs_a_record(nodes):
     assert nodes.ledger("court").state["epsilon"] == pytest.approx(of_a_record(0.1, N, 1))
 
 
-def test_epsilon_adds_up_over_runs_to_the_total(nodes):
-    nodes.state(policy_epsilon_total=2.5 * BANK)
-    for _ in range(2):
-        nodes.run(VCDS(epsilon=0.1))
-    said = nodes.refused("epsilon-total", VCDS(epsilon=0.1))
-    assert f"after {2 * BANK:g} in 2 release(s)" in said
-    assert f"policy.epsilon-total={3 * BANK:g}" in said
-    assert nodes.ledger().state["epsilon"] == pytest.approx(2 * BANK)
-    nodes.run(VCDS(epsilon=0.01))  # what is left is enough for it
-
-
 def test_without_a_total_one_release_is_all(nodes):
     nodes.run(VCDS(epsilon=0.1))
     nodes.refused("epsilon-total", VCDS(epsilon=0.1))

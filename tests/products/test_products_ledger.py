@@ -17,26 +17,61 @@ from flwr_vertical.products.labels import _Z, BoundVectors, LabelSketch, sketche
 from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
 from flwr_vertical.products.streams import KeyStream
 from flwr_vertical.server.label_memory import LabelMemory
+from strategies.least_squares import CompleteCase
 from strategies.vfem import VFEM
-from tests.products.nodes_with_ledgers import Nodes
+from tests.kit import ledgered
 
 # More rows each than the values up to which a column counts as one of levels.
 A, B, LONE = set(range(25)), set(range(25, 50)), {55}
 ONE = np.uint64(1)
 
 
+class Nodes(ledgered.Nodes):
+    """Two organisations; the server recognises labels, and each run has new processes."""
+
+    def __init__(self, folder, tables, **keys):
+        folder.mkdir(exist_ok=True)
+        super().__init__(folder, tables, FileStorage())
+        self.tables = tables
+        self.state(**keys)
+
+    @classmethod
+    def of(cls, folder, n=60, seed=0, **keys):
+        """Numbers at both, of the same people."""
+        rng = np.random.default_rng(seed)
+        ids = pd.Index([f"c{i:03}" for i in range(n)], name="id")
+        bank = pd.DataFrame({"income": rng.normal(size=n), "age": rng.normal(size=n)}, ids)
+        court = pd.DataFrame({"debt": rng.normal(size=n)}, ids)
+        return cls(folder, {"bank": bank, "court": court}, **keys)
+
+    def labels(self, rows=None, seed=0):
+        """Labels of some rows, those of a seed; the others have none."""
+        ids = self.tables["bank"].index
+        found = pd.Series(np.random.default_rng(100 + seed).normal(size=len(ids)), ids)
+        return found if rows is None else found.iloc[sorted(rows)]
+
+    def fit(self, labels, strategy=None, config=None, **start):
+        strategy = strategy or CompleteCase()
+        with self.grid(strategy, **(config or {})) as grid:
+            secret = {"label_secret": self.folder / "server" / "label-secret"}
+            return strategy.start(
+                grid=grid, labels=labels, parties=list(self.tables), progress=False, retries=0,
+                **secret | start,
+            )  # fmt: skip
+
+
 @pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
 def test_three_runs_that_isolate_a_row_are_refused_in_any_order(tmp_path, order):
     """Whatever the order, the run that would complete the equation for one row is refused."""
-    nodes = Nodes.of(tmp_path, policy__min_rows=20)
+    nodes = Nodes.of(tmp_path, policy_min_rows=20)
     sets = [A | B, A | LONE, B]
     refused = []
     for number, which in enumerate(order):
         if number:  # a cell of a row in none of the sets was corrected
             nodes.tables["bank"].iloc[52, 0] += 1.0
-            nodes.write()
+            nodes.write(nodes.tables)
         try:
-            nodes.run(nodes.labels(sets[which]))
+            nodes.fit(nodes.labels(sets[which]))
         except PartyError as error:
             refused.append((number, str(error)))
     ((number, error),) = refused
@@ -46,58 +81,44 @@ def test_three_runs_that_isolate_a_row_are_refused_in_any_order(tmp_path, order)
 
 
 def n_vectors(nodes, party="bank"):
-    return nodes.summary(party).state["vectors"]
+    return nodes.ledger(party).state["vectors"]
 
 
 def test_the_same_labels_again_cost_nothing_in_another_order_and_method(tmp_path):
-    nodes = Nodes.of(tmp_path, policy__min_rows=20)
+    nodes = Nodes.of(tmp_path, policy_min_rows=20)
     first, other = nodes.labels(), nodes.labels(seed=1)
     runs = (first, None, 1), (first, VFEM(), 1), (first[::-1], None, 1), (other, None, 2)
     for labels, strategy, counted in (*runs, (first, None, 2)):
-        nodes.run(labels, strategy)
+        nodes.fit(labels, strategy)
         assert [n_vectors(nodes, party) for party in nodes.tables] == [counted] * 2
-    assert nodes.rows_told()[-1]["what"].endswith("(again)")
+    assert nodes.entries("rows")[-1]["what"].endswith("(again)")
     # Without its secret the server cannot make them look the same, nor with another one.
-    nodes.run(first, label_secret=None)
+    nodes.fit(first, label_secret=None)
     assert n_vectors(nodes) == 3
-    nodes.run(first, label_secret=tmp_path / "another")
+    nodes.fit(first, label_secret=tmp_path / "another")
     assert n_vectors(nodes) == 4
 
 
 def test_labels_of_a_party_are_recognised_too(tmp_path):
-    nodes = Nodes.of(tmp_path, policy__min_rows=20, policy__labels="y")
+    nodes = Nodes.of(tmp_path, policy_min_rows=20, policy_labels="y")
     nodes.tables["court"]["y"] = nodes.labels().to_numpy()
     for counted in (1, 1, 2):
         nodes.tables["court"] = nodes.tables["court"].sample(frac=1.0, random_state=counted)
-        nodes.write()
-        nodes.run(None, label_holder="court", config={"label-holder": "court", "label-column": "y"})
+        nodes.write(nodes.tables)
+        nodes.fit(None, label_holder="court", config={"label-holder": "court", "label-column": "y"})
         assert n_vectors(nodes) == counted
         if counted == 1 and nodes.n_runs == 2:
-            nodes.tables["court"]["y"] *= np.linspace(1.5, 2.0, len(nodes.ids))
-
-
-def test_how_many_label_vectors_there_may_be_its_owner_says(tmp_path):
-    """Nine on 60 rows, by the rule, are in test_policy_ledger."""
-    nodes = Nodes.of(tmp_path, policy__min_rows=20, policy__vectors=1)
-    nodes.run(nodes.labels(seed=0))
-    with pytest.raises(PartyError, match=r"policy\.vectors: asked: 2 .* 60 of its rows.*: 1 with"):
-        nodes.run(nodes.labels(seed=1))
-    nodes.run(nodes.labels(seed=0))
-    nodes.config["policy__vectors"] = 2
-    nodes.run(nodes.labels(seed=1))
-    none = Nodes.of(tmp_path / "none", policy__min_rows=20, policy__vectors=0)
-    with pytest.raises(PartyError, match=r"policy\.vectors: asked: 1 different vectors"):
-        none.run(none.labels())
+            nodes.tables["court"]["y"] *= np.linspace(1.5, 2.0, len(nodes.tables["bank"]))
 
 
 def test_levels_are_withheld_once_all_runs_together_have_too_many_vectors(tmp_path):
     """160 rows, 40 of which have the flag: 126 bits, more than 64 + 20 and less than 128 + 20."""
     nodes = Nodes.of(tmp_path, n=160)
     nodes.tables["bank"]["flag"] = np.repeat([1.0, 0.0], [40, 120])
-    nodes.write()
+    nodes.write(nodes.tables)
 
     def told(seed):
-        result = nodes.run(nodes.labels(seed=seed))
+        result = nodes.fit(nodes.labels(seed=seed))
         return ("bank", "flag") in result.coefficients.dropna().index
 
     assert told(0)
@@ -108,9 +129,9 @@ def test_levels_are_withheld_once_all_runs_together_have_too_many_vectors(tmp_pa
 
 def test_other_labels_under_the_mark_of_earlier_ones_count_as_new(tmp_path, monkeypatch):
     monkeypatch.setattr(LabelMemory, "mark", lambda *_: bytes(32))
-    nodes = Nodes.of(tmp_path, policy__min_rows=20)
+    nodes = Nodes.of(tmp_path, policy_min_rows=20)
     for seed, counted in ((0, 1), (0, 1), (1, 2), (2, 3)):
-        nodes.run(nodes.labels(seed=seed))
+        nodes.fit(nodes.labels(seed=seed))
         assert n_vectors(nodes) == counted
 
 
@@ -121,7 +142,7 @@ def test_vectors_other_than_those_recognised_are_not_multiplied(tmp_path, monkey
         "rho_seed": lambda told: {**told, "rho_seed": bytes(32)},
         "helper": lambda told: {**told, "helper": "nobody"},
     }
-    nodes = Nodes.of(tmp_path, policy__min_rows=20)
+    nodes = Nodes.of(tmp_path, policy_min_rows=20)
     for change in changes.values():
 
         def lying(self, encoded, common, own, change=change):
@@ -131,15 +152,15 @@ def test_vectors_other_than_those_recognised_are_not_multiplied(tmp_path, monkey
 
         monkeypatch.setattr(PrivateProducts, "_mask_vectors", lying)
         with pytest.raises(PartyError, match=r"'bank'.*(not those that|differs from that)"):
-            nodes.run(nodes.labels())
+            nodes.fit(nodes.labels())
 
 
 def test_two_vectors_under_one_pad_are_refused(tmp_path, monkeypatch):
     """Their difference, of the server's choice, would open the secret number of a row."""
     monkeypatch.setattr(BoundVectors, "width", 1)
-    nodes = Nodes.of(tmp_path, policy__min_rows=20)
+    nodes = Nodes.of(tmp_path, policy_min_rows=20)
     with pytest.raises(PartyError, match=r"has shape \(60, 2\), expected \(None, 1\)"):
-        nodes.run(nodes.labels())
+        nodes.fit(nodes.labels())
 
 
 def test_what_the_server_and_a_party_see_of_the_comparison_is_uniform(tmp_path, monkeypatch):
@@ -159,12 +180,12 @@ def test_what_the_server_and_a_party_see_of_the_comparison_is_uniform(tmp_path, 
 
     monkeypatch.setattr(BoundVectors, "collect", collecting)
     monkeypatch.setattr(LabelSketch, "commitment", committing)
-    nodes = Nodes.of(tmp_path, policy__min_rows=20)
+    nodes = Nodes.of(tmp_path, policy_min_rows=20)
     labels = nodes.labels()
-    nodes.run(labels)
-    nodes.run(labels)
+    nodes.fit(labels)
+    nodes.fit(labels)
     labels.iloc[7] += 1e-6
-    nodes.run(labels)
+    nodes.fit(labels)
     (first, one), known, (second, two), again, _, other = seen
     assert (known == again).all()
     assert not (known == other).any()
@@ -174,26 +195,29 @@ def test_what_the_server_and_a_party_see_of_the_comparison_is_uniform(tmp_path, 
 
 def test_kill_9_between_entry_and_answer_costs_nothing_when_the_run_goes_on(tmp_path):
     """The whole run dies as soon as the ledgers have the entry; nothing was sent yet."""
-    nodes = Nodes.of(tmp_path, policy__min_rows=20)
-    start = {"checkpoint": tmp_path / "server" / "night", "name": "night", "run_id": 7}
+    nodes = Nodes.of(tmp_path, policy_min_rows=20)
+    start = {
+        "checkpoint": tmp_path / "server" / "night",
+        "config": {"run_name": "night", "run_id": 7},
+    }
     child = os.fork()
     if not child:
         try:
             PrivateProductSteps._blind = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-            nodes.run(nodes.labels(), **start)
+            nodes.fit(nodes.labels(), **start)
         finally:
             os._exit(1)
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    entered = [party for party in nodes.tables if nodes.rows_told(party)]
+    entered = [party for party in nodes.tables if nodes.entries("rows", party)]
     assert entered
-    before = {party: nodes.summary(party).state for party in entered}
-    resumed = nodes.run(nodes.labels(), resume=True, **start)
+    before = {party: nodes.ledger(party).state for party in entered}
+    resumed = nodes.fit(nodes.labels(), resume=True, **start)
     for party, state in before.items():
-        again = [entry["what"].endswith("(again)") for entry in nodes.rows_told(party)]
+        again = [entry["what"].endswith("(again)") for entry in nodes.entries("rows", party)]
         assert again == [False, True]
-        assert nodes.summary(party).state == state
-        assert [run["greetings"] for run in nodes.summary(party).runs] == [1]
-    fresh = Nodes.of(tmp_path / "fresh", policy__min_rows=20).run(nodes.labels())
+        assert nodes.ledger(party).state == state
+        assert [run["greetings"] for run in nodes.ledger(party).runs] == [1]
+    fresh = Nodes.of(tmp_path / "fresh", policy_min_rows=20).fit(nodes.labels())
     pd.testing.assert_series_equal(
         resumed.coefficients["estimate"], fresh.coefficients["estimate"], rtol=1e-9
     )
@@ -201,22 +225,22 @@ def test_kill_9_between_entry_and_answer_costs_nothing_when_the_run_goes_on(tmp_
 
 def test_a_second_greeting_resets_nothing(tmp_path):
     """Runs of Flower have numbers; nodes that come again under the same number are in one run."""
-    nodes = Nodes.of(tmp_path, policy__min_rows=20)
-    nodes.run(nodes.labels(A | B), name="night", run_id=7)
-    (tmp_path / "bank-out" / "night").rename(tmp_path / "moved")
-    (tmp_path / "court-out" / "night").rename(tmp_path / "moved-too")
+    nodes = Nodes.of(tmp_path, policy_min_rows=20)
+    nodes.fit(nodes.labels(A | B), config={"run_name": "night", "run_id": 7})
+    (tmp_path / "out" / "bank" / "night").rename(tmp_path / "moved")
+    (tmp_path / "out" / "court" / "night").rename(tmp_path / "moved-too")
     with pytest.raises(PartyError, match=r"policy\.min-rows.* tell of 1 of its rows alone"):
-        nodes.run(nodes.labels(A | B | LONE), name="night", run_id=7)
-    assert [run["greetings"] for run in nodes.summary().runs] == [2]
-    assert nodes.summary().entries[-1]["kind"] == "refused"
+        nodes.fit(nodes.labels(A | B | LONE), config={"run_name": "night", "run_id": 7})
+    assert [run["greetings"] for run in nodes.ledger().runs] == [2]
+    assert nodes.ledger().entries[-1]["kind"] == "refused"
 
 
 def test_of_one_party_alone_labels_are_the_same_by_the_server_s_word(tmp_path):
     """Its products come from ciphertexts, which it cannot compare."""
     tables = {"bank": Nodes.of(tmp_path).tables["bank"]}
-    nodes = Nodes(tmp_path, tables, policy__min_rows=20, policy__min_parties=1)
+    nodes = Nodes(tmp_path, tables, policy_min_rows=20, policy_min_parties=1)
     for seed, counted in ((0, 1), (0, 1), (1, 2)):
-        nodes.run(nodes.labels(seed=seed))
+        nodes.fit(nodes.labels(seed=seed))
         assert n_vectors(nodes) == counted
 
 
@@ -234,15 +258,15 @@ def test_a_table_is_read_once_a_process_and_hashed_once_a_version(tmp_path, monk
 
     monkeypatch.setattr(FileStorage, "load", loading)
     monkeypatch.setattr(OwnRows, "of", classmethod(hashing))
-    nodes = Nodes.of(tmp_path, policy__min_rows=20)
+    nodes = Nodes.of(tmp_path, policy_min_rows=20)
     for n_hashed in (2, 0, 1):
         read.clear(), hashed.clear()
-        nodes.run(nodes.labels())
+        nodes.fit(nodes.labels())
         assert sorted(read) == ["bank", "court"]
         assert len(hashed) == n_hashed
         if n_hashed == 0:
             nodes.tables["bank"].iloc[sorted(A), 0] += 1.0
-            nodes.write()
+            nodes.write(nodes.tables)
 
 
 N, SEED, ATTEMPT, RHO = 50, bytes(range(32)), b"a" * 16, b"r" * 32

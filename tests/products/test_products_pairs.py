@@ -10,9 +10,9 @@ from flwr_vertical import Uses
 from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.products.group_key import GroupKey
 from flwr_vertical.products.pairs import PairProducts, PairProductSteps, plan_pairs, rows_beside
-from flwr_vertical.server import Federation
 from strategies.least_squares import CompleteCase
 from strategies.normal import JointNormal
+from tests.kit.deviations import asked_for, told_otherwise
 from tests.kit.ledgered import Nodes
 from tests.products.test_products_private import MultiplyingParty, N, Opened, tables
 
@@ -117,19 +117,7 @@ def test_a_rare_flag_is_not_told_of_with_the_columns_of_who_knows_these():
     assert (found.products[0, 3:] != 0.0).all()
 
 
-def asked_for(monkeypatch, change):
-    """Have the server ask for other rows; `change` gets what it was about to say."""
-    once = Federation.sum
-
-    def other(self, step, common=None, **more):
-        if step == "open_pairs":
-            change(common)
-        return once(self, step, common, **more)
-
-    monkeypatch.setattr(Federation, "sum", other)
-
-
-def one_row_alone(common):
+def one_row_alone(common, own):
     """All rows that bank and court share take part, and one that only the bank holds."""
     held = common["held"]
     lone = np.flatnonzero(held[:, 0] & ~held[:, 1])
@@ -137,7 +125,7 @@ def one_row_alone(common):
     common["taken"][lone[1:]] = False
 
 
-def one_of_two_others(common):
+def one_of_two_others(common, own):
     """Of the rows that the bank shares with the court all but one are the hospital's as well."""
     held = common["held"]
     lone = np.flatnonzero(held[:, 0] & held[:, 1] & ~held[:, 2])
@@ -145,7 +133,7 @@ def one_of_two_others(common):
     common["taken"][lone[1:]] = False
 
 
-def other_holders(common):
+def other_holders(common, own):
     common["held"] = common["held"].copy()
     common["held"][:50, 0] = False
 
@@ -165,7 +153,7 @@ def other_holders(common):
 def test_a_node_refuses_sets_of_rows_that_differ_by_few(monkeypatch, k, change, says):
     with Opened(tables(k), party=PairParty) as opened:
         products = opened_pairs(opened)
-        asked_for(monkeypatch, change)
+        asked_for(monkeypatch, "open_pairs", change)
         with pytest.raises(PartyError, match=says):
             products.pairs(~opened.alignment.mask)
 
@@ -175,19 +163,12 @@ def test_parties_that_are_told_of_other_rows_open_noise(monkeypatch):
     with Opened(tables(2), "plain", party=PairParty) as opened:
         held = ~opened.alignment.mask
         honest = opened_pairs(opened).pairs(held)
-        once = Federation._requests
-
-        def equivocate(self, step, arguments, per_party, *more, **options):
-            requests = once(self, step, arguments, per_party, *more, **options)
-            if step == "open_pairs":
-                fewer = dict(arguments)
-                fewer["taken"] = fewer["taken"] & (np.arange(N) < N - 300)
-                self._record.sequence -= 1
-                self._record.course -= 1
-                requests["court"] = once(self, step, fewer, per_party, *more, **options)["court"]
-            return requests
-
-        monkeypatch.setattr(Federation, "_requests", equivocate)
+        told_otherwise(
+            monkeypatch,
+            "open_pairs",
+            "court",
+            lambda asked: {"taken": asked["taken"] & (np.arange(N) < N - 300)},
+        )
         told = opened_pairs(opened).pairs(held)
         # Uniform over some ten thousand: it is near no sum that was asked for.
         x = np.nan_to_num(opened.rows)

@@ -486,11 +486,6 @@ def test_a_greeting_may_be_repeated():
         np.testing.assert_allclose(federation.sum("one")["x"], 3.0, atol=1e-9)
 
 
-def test_parties_are_known_by_their_names_in_order():
-    with federated(nodes=config(["p3", "p1", "p2"], "plain")) as federation:
-        assert federation.parties == ["p1", "p2", "p3"]
-
-
 @pytest.mark.parametrize(
     ("nodes", "kwargs", "error", "why"),
     [
@@ -545,12 +540,6 @@ def test_nodes_that_come_late_are_waited_for(mode):
 def test_unknown_modes_are_refused(mode):
     with pytest.raises(ConfigError, match=r"unknown aggregation.*\['plain', 'masked', 'ckks'\]"):
         Federation(None, aggregation=mode)
-
-
-def test_an_arbiter_may_stand_by_in_other_modes():
-    with federated(nodes=config(["p1", "p2"], "masked", 1), mode="masked") as federation:
-        assert federation.parties == ["p1", "p2"]
-        np.testing.assert_allclose(federation.sum("one")["x"], 2.0, atol=1e-9)
 
 
 class FailingParty(Party):

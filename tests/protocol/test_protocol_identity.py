@@ -237,15 +237,6 @@ def test_an_honest_run_with_pins_gives_the_same_result(people, mode, every):
         np.testing.assert_array_equal(pinned, plain)
 
 
-def test_pins_cost_no_round_and_are_handed_on_once(people):
-    with federated(config(people)) as (federation, _):
-        federation.open()
-        federation.call("ask")
-        federation.sum("give")
-        federation.sum("give")
-        assert federation.ledger.rounds == 4  # the greeting and the three
-
-
 def test_nodes_may_pin_some_or_themselves_or_an_arbiter_without_a_task(people):
     some = config(people, pins=False, keys=False)
     some["court"]["identity-key"] = people["court"][0]
@@ -267,16 +258,6 @@ def test_a_party_checks_across_processes(people):
         federation.open()
         for _ in range(2):
             np.testing.assert_allclose(federation.sum("give")["x"], expected(), atol=1e-8)
-
-
-def test_a_party_says_in_its_own_log_whom_it_verified(people, caplog, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("flwr_vertical"), "propagate", True)
-    with caplog.at_level(logging.INFO, logger="flwr_vertical"):
-        total(config(people))
-    assert (
-        "party 'bank': the keys of ['court', 'hospital'] are those of their pinned identities"
-        in caplog.messages
-    )
 
 
 @pytest.mark.parametrize("mode", ["masked", "ckks"])

@@ -20,7 +20,6 @@ from flwr_vertical import FileStorage, LocalGrid, Party, party_app, registry
 from flwr_vertical.errors import ConfigError, PartyError, StorageError
 from flwr_vertical.node import checkpoint as checkpoints
 from flwr_vertical.node.config import NODE_KEYS, NodeKey, check_node_config
-from flwr_vertical.node.memory_storage import MemoryStorage
 from flwr_vertical.node.steps import StepGroup, Uses, node_keys_of
 from flwr_vertical.server.run_record import journaled
 from tests.kit.rounds import Rounds
@@ -208,22 +207,6 @@ def test_the_file_is_digested_once_in_a_process(tmp_path, monkeypatch):
     assert sorted(counted) == ["bank", "court"]
 
 
-def test_tables_in_memory_are_not_digested(monkeypatch):
-    from flwr_vertical import simulate
-
-    digested = []
-    version = MemoryStorage.data_version
-
-    def counting(storage, context):
-        digested.append(storage.party_name(context))
-        return version(storage, context)
-
-    monkeypatch.setattr(MemoryStorage, "data_version", counting)
-    make, data = METHODS["rounds"]
-    simulate(make(), *data(), progress=False)
-    assert digested == []
-
-
 def test_a_deleted_checkpoint_is_written_again_with_the_digest_of_the_data(tmp_path):
     place = Place(tmp_path)
 
@@ -333,24 +316,6 @@ def test_a_full_disk_is_told_with_path_and_party(tmp_path, monkeypatch, left):
     assert not [p for p in place.files() if p.name.endswith(".new")]
     monkeypatch.undo()
     assert_same(place.run(resume=left > 0), Place(tmp_path / "other").run())
-
-
-def test_a_full_disk_of_the_server_is_told_with_the_path(tmp_path, monkeypatch):
-    from flwr_vertical.server import journal
-
-    place = Place(tmp_path)
-    calls = []
-
-    def full(file):
-        calls.append(file)
-        if len(calls) == 5:
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(journal, "flush_to_disk", full)
-    error = place.broken(StorageError)
-    assert f"the journal {place.journal} cannot be written: No space left" in str(error)
-    monkeypatch.undo()
-    assert place.run(resume=True).result.coefficients is not None
 
 
 def test_a_result_that_cannot_be_written_names_path_and_party(tmp_path, monkeypatch):

@@ -264,25 +264,6 @@ def frames(path):
                 return starts
 
 
-def test_a_journal_whose_last_entry_is_torn(tmp_path):
-    place = Place(tmp_path)
-    expected = place.run()
-    place.broken(die_before=7)
-    kept = shutil.copytree(tmp_path, tmp_path.parent / "kept")
-    whole = place.journal.read_bytes()
-    *_, last, end = frames(place.journal)
-    assert end == len(whole)
-    for cut in (last, last + 1, last + 19, last + 20, last + 200, end - 1):
-        for tail in (b"", bytes(300)):
-            shutil.rmtree(tmp_path)
-            shutil.copytree(kept, tmp_path)
-            torn = whole[:cut] + tail
-            if tail and last + 20 <= cut:  # a hole inside the entry, which has its full length
-                torn = whole[:cut] + bytes(end - cut)
-            place.journal.write_bytes(torn)
-            assert_same(place.run(resume=True), expected)
-
-
 def test_a_torn_or_damaged_journal_byte_by_byte(tmp_path):
     identity = {"strategy": "x"}
     book = Journal.create(tmp_path, identity)

@@ -16,7 +16,7 @@ from training import (
     assert_same_model,
 )
 
-from flwr_vertical import LocalGrid, MemoryStorage, Table, party_app, simulate, step
+from flwr_vertical import LocalGrid, MemoryStorage, Table, party_app, step
 from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.errors import CodecError, ConfigError, PartyError, ProtocolError
 from flwr_vertical.node.state import State
@@ -25,7 +25,6 @@ from flwr_vertical.server.journal import Journal
 from flwr_vertical.server.snapshots import ServerSnapshots
 
 EVERY = 5
-MODES = ["plain", "masked"]
 # Greeting and alignment, preparation and the snapshot it begins with, then two rounds a step.
 FIRST = 5
 
@@ -127,38 +126,6 @@ def test_a_loop_that_ends_by_itself(tmp_path):
     found = place.run(resume=True)
     assert found.result.history == expected.result.history
     np.testing.assert_array_equal(found.result.model, expected.result.model)
-
-
-def test_a_simulation_goes_on_from_a_snapshot(tmp_path, expected):
-    """Where both parties share a folder."""
-    place = TrainingPlace(tmp_path / "x")
-
-    class Killed(Trainer):
-        def run(self, federation, *args):
-            once = federation.sum
-
-            def dying(step, arguments):
-                if len(args[1].history) == 12:
-                    raise ServerKilled
-                return once(step, arguments)
-
-            federation.sum = dying
-            super().run(federation, *args)
-
-    options = {
-        "labels": place.labels,
-        "checkpoint": tmp_path / "run",
-        "checkpoint_every": EVERY,
-        "progress": False,
-    }
-    with pytest.raises(ServerKilled):
-        simulate(Killed(), place.tables, **options)
-    names = [path.name for path in (tmp_path / "run").rglob("*") if path.is_file()]
-    assert sum("snapshot-" in name for name in names) == 3
-    result = simulate(Trainer(), place.tables, resume=True, **options)
-    np.testing.assert_array_equal(result.model, expected.result.model)
-    assert result.history == expected.result.history
-    assert not [p for p in (tmp_path / "run").rglob("*") if "snapshot" in p.name]
 
 
 def test_over_live_channels(tmp_path, expected):

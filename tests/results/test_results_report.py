@@ -206,11 +206,6 @@ def test_what_cannot_be_drawn_has_no_figure():
     assert coefficients_figure(estimates.iloc[:0]) is None
 
 
-def test_names_in_figures_are_short_and_no_mathematics():
-    assert plain("a\nb$c$") == r"a b\$c\$"
-    assert len(plain("x" * 100)) == 34
-
-
 def test_the_header_names_run_version_date_seed_and_call():
     result = Result("fknn", name="july", call="FKNN(n_neighbors=3)", version="9.8.7")
     result.finished, result.settings = "2031-05-02 10:00 UTC", {"seed": 4}
@@ -267,20 +262,6 @@ def test_a_name_that_the_font_lacks_stays_text_for_the_viewers_fonts(name):
         drawn = to_svg(figure)
     assert f">{name}</text>" in drawn
     assert "sans-serif" in drawn
-
-
-def test_other_figures_have_their_letters_as_shapes_and_no_background():
-    figure, (ax,) = new_figure(2.0)
-    label(ax, "Größe · Доход · Ωμέγα")
-    drawn = to_svg(figure)
-    assert "<text" not in drawn
-    assert "fill: #ffffff" not in drawn
-
-
-def test_pages_know_dark_screens_phones_and_paper(page):
-    assert '<meta name="color-scheme" content="light dark">' in page
-    assert "(prefers-color-scheme: dark)" in page
-    assert "details::details-content" in page
 
 
 # -- a party's own page ----------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from oracles import copula as oracle
 from resuming import METHODS, Place, data
-from scipy.stats import ks_2samp, norm, spearmanr
+from scipy.stats import ks_2samp, spearmanr
 
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
@@ -219,26 +219,6 @@ def test_missing_blocks_may_be_dropped_imputed_or_used():
     }.items():  # fmt: skip
         result = run(VCDS(1.0, missing=missing), parties, labels)
         assert [column.n for column in result.privacy.columns] == spent
-
-
-@pytest.mark.slow
-def test_margins_and_correlations_under_missing_at_random():
-    """The bank's rows are missing where labels are high: only IEVCDS mends both."""
-    rng, n = np.random.default_rng(1), 4000
-    z = rng.normal(size=(n, 3)) @ np.array([[1, 0.7, 0.7], [0, 0.714, 0.3], [0, 0, 0.648]])
-    parties = {
-        "bank": pd.DataFrame({"a": z[:, 1]})[rng.random(n) > norm.cdf(1.5 * z[:, 0])],
-        "court": pd.DataFrame({"b": z[:, 2]}),
-    }
-    made = {m: pooled(run(m(HUGE), parties, pd.Series(z[:, 0]))) for m in ALL}
-    means = {method: abs(table["a"].mean()) for method, table in made.items()}
-    assert means[VCDS] > 0.3
-    assert means[EVCDS] < 0.2
-    assert means[IEVCDS] < 0.1
-    real = np.corrcoef(z.T)
-    off = {m: np.abs(np.corrcoef(table.to_numpy().T) - real).max() for m, table in made.items()}
-    assert off[VCDS] > 0.1
-    assert off[IEVCDS] < 0.06
 
 
 def test_synthetic_rows_that_follow_real_ones_may_be_any_number(small):

@@ -283,21 +283,6 @@ def test_completed_rows_are_fitted_with_what_is_not_known_of_them():
     assert np.abs((plain - beta) / error).max() > 0.35  # means alone are another fit
 
 
-def test_rounds_and_knots_of_completed_rows():
-    tables, labels = normal_cohort(4, 1500)
-    result = run(tables, labels, Cox(rows="all"))
-    steps = result.ledger.to_frame().drop_duplicates("round")["step"].to_list()
-    n = int(result.metrics["iterations"])
-    assert steps[steps.index("prepare_moments") :] == [
-        *("prepare_moments", "seal_group_seed", "send_masked", "open_pairs", "complete"),
-        *("send_masked", "open_products", "send_digits"),
-        *["place_fits", "open_means"] * n,
-        *("open_means", "finish_moments"),
-    ]
-    smallest = int(1500 * 0.4 * 0.6 * 0.9)  # of the sets that the same parties hold
-    assert 1 < result.metrics["knots"] <= smallest // 10 // 6 + 1
-
-
 def pooled_fits(seed, strength, last, n=4000):
     """Errors, standard errors and coverage with complete rows and completed ones; share of events.
 

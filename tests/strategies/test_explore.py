@@ -11,6 +11,7 @@ from statsmodels.stats.outliers_influence import variance_inflation_factor
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from strategies.explore import Explore
+from tests.kit.deviations import asked_for
 
 NUMBERS = ["income", "age", "debts", "cases"]
 
@@ -112,14 +113,6 @@ def test_inflation_is_that_of_statsmodels():
     vif = result.variables["vif"].dropna().droplevel("party")
     for j, name in enumerate(["income", "age", "owner", "debts", "cases"]):
         assert vif[name] == pytest.approx(variance_inflation_factor(design, j), rel=1e-8)
-
-
-def test_a_variable_that_follows_from_others_has_infinite_inflation():
-    tables = tables_of()
-    tables["court"]["twice"] = 2.0 * tables["court"]["debts"] - tables["court"]["cases"]
-    vif = explored(tables).variables["vif"].droplevel("party")
-    assert np.isinf(vif[["debts", "cases", "twice"]]).all()
-    assert np.isfinite(vif[["income", "age", "owner"]]).all()
 
 
 def test_gaps_go_together_as_pandas_has_them():
@@ -373,17 +366,11 @@ def test_a_crafted_column_reads_a_cell_no_finer_than_a_standard_deviation(monkey
 
 
 def test_a_server_cannot_tell_one_party_of_other_holders(monkeypatch):
-    from flwr_vertical.server import Federation
+    def deviating(common, own):
+        held = np.array(common["held"])
+        held[np.flatnonzero(held.all(axis=1))[:1], 1] = False  # one row of the court's less
+        own["bank"] = {"held": held}
 
-    summing = Federation.sum
-
-    def deviating(self, step, arguments=None, **options):
-        if step == "open_pairs":
-            held = np.array(arguments["held"])
-            held[np.flatnonzero(held.all(axis=1))[:1], 1] = False  # one row of the court's less
-            options["per_party"] = {"bank": {"held": held}}
-        return summing(self, step, arguments, **options)
-
-    monkeypatch.setattr(Federation, "sum", deviating)
+    asked_for(monkeypatch, "open_pairs", deviating)
     with pytest.raises(PartyError, match="are the same for all parties"):
         explored(tables_of(lost=100))

@@ -13,7 +13,6 @@ from flwr_vertical import simulate  # noqa: E402
 from flwr_vertical.errors import ConfigError, DataError, PartyError  # noqa: E402
 from simulations.attacks.recording import record  # noqa: E402
 from strategies.fedpsg import FedPSGAR  # noqa: E402
-from strategies.fedpsg.gan import steps, training  # noqa: E402
 from strategies.fedpsg.gan.encoding import Encoding  # noqa: E402
 from strategies.fedpsg.gan.halves import GanNets, GanShape, TopNets  # noqa: E402
 from strategies.fedpsg.gan.networks import ALPHA, DIVERGENCE, draw_shown  # noqa: E402
@@ -172,59 +171,11 @@ KINDS = [{}, {"imputer": "vgain", "generator": "joint", "hidden": 0.3}]
 
 @pytest.fixture(scope="module", params=KINDS, ids=["gain", "vgain joint"])
 def trained(request):
-    """A run; what each party put in, and the batches and seeds of its steps."""
-    given, drawn, shapes = {}, [], []
-    start, step = steps.GanSteps.start, training.GanTraining.step
-
-    def started(self, codes, shape, names):
-        told = start(self, codes, shape, names)
-        given[self.name] = codes.copy(), self._encoding
-        shapes.append(shape)
-        return told
-
-    def stepped(self, rows, seed):
-        drawn.append((rows, seed))
-        shapes.append(self.shape)
-        return step(self, rows, seed)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps.GanSteps, "start", started)
-        patch.setattr(training.GanTraining, "step", stepped)
-        result = run(**request.param)
-    return request.param, result, given, drawn, shapes[-1]
-
-
-def central(given, drawn, shape):
-    """Take the same steps in one process, without messages; returns losses of each step."""
-    data, nets = {}, {}
-    for name, (codes, encoding) in sorted(given.items()):
-        data[name] = [torch.tensor(part).float() for part in encoding.encode(codes)]
-        gone = np.repeat(np.isnan(codes).any(axis=0), encoding.widths)
-        is_level = torch.tensor(encoding.is_level)
-        nets[name] = GanNets(shape, name, is_level, torch.tensor(gone).float())
-    top = TopNets(shape, {name: given[name][1].width for name in nets})
-    losses = []
-    for rows, seed in drawn:
-        batch = {name: (x[rows], mask[rows]) for name, (x, mask) in data.items()}
-        batch["labels"] = torch.zeros(len(rows), 0)
-        losses.append(split_step(nets, top, batch, seed))
-    return losses
-
-
-def test_losses_are_those_of_one_process(trained):
-    _, result, given, drawn, shape = trained
-    assert len(drawn) == ITERATIONS
-    expected = central(given, drawn, shape)
-    noted = {row["iteration"]: row for row in result.history}
-    for iteration, row in noted.items():
-        for name, value in expected[iteration - 1].items():
-            # float32 sums at a resolution of 2^-22; after 12 steps of Adam.
-            assert row[name] == pytest.approx(value, rel=1e-3, abs=1e-4)
-    assert set(noted) == {1, ITERATIONS}
+    return request.param, run(**request.param)
 
 
 def test_every_missing_cell_is_generated_and_valid(trained):
-    _, result, *_ = trained
+    _, result = trained
     given, got = tables()["b"], result.tables["b"]
     assert len(got) == 160
     pd.testing.assert_frame_equal(got.iloc[:100], given)
@@ -237,7 +188,7 @@ def test_every_missing_cell_is_generated_and_valid(trained):
 
 
 def test_two_rounds_a_step_four_with_joint_generators(trained):
-    chosen, result, *_ = trained
+    chosen, result = trained
     names = result.ledger.to_frame().drop_duplicates("round")["step"].tolist()
     if chosen:
         step, before = ["embed", "forward", "by_others", "update"], ["seal_group_seed"]

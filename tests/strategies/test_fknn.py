@@ -92,17 +92,6 @@ def test_bytes_of_a_pair(mode, n, bytes_a_number):
     assert up["bytes_up"] / numbers == pytest.approx(bytes_a_number, rel=0.1)
 
 
-def test_nothing_of_size_n_by_n_travels():
-    """Twice the rows to impute in blocks of the same size: no message grows."""
-    sizes = []
-    for n in (60, 120):
-        strategy = FKNN(n_neighbors=3, block_pairs=600)
-        frame = run(every_third(n), strategy=strategy).ledger.to_frame()
-        sizes.append(frame[frame["step"] == "impute"])
-    assert max(frame["bytes_up"].max() for frame in sizes) < 600 * 16 * 1.5
-    assert sizes[1]["round"].max() > sizes[0]["round"].max()
-
-
 # -- tables ----------------------------------------------------------------------------------
 
 

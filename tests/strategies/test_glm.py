@@ -13,7 +13,6 @@ from vfem_runs import recorded, rounds_of
 
 from flwr_vertical import make_strategy, simulate
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.products.group_key import _SEED
 from strategies.glm import VerticalGLM
 from strategies.linear.families import family_named
 
@@ -67,11 +66,6 @@ def test_five_rounds_whatever_the_path(lasso_run):
     assert one.ledger.rounds == 7
 
 
-def test_the_group_seed_is_erased(lasso_run):
-    for name in lasso_run.tables:
-        assert _SEED not in lasso_run.states[name]
-
-
 @pytest.mark.parametrize("intercept", [True, False])
 def test_without_a_penalty_it_is_least_squares(intercept):
     X, y, _ = pooled("gaussian", n=N, seed=4)
@@ -97,18 +91,6 @@ def test_scad_by_bic_finds_the_support_with_the_errors_of_its_columns():
     assert result.metrics["lambda"] == bic.idxmin()
     assert bic.iloc[0] > bic.min()
     assert result.metrics["kkt_violation"] < 1e-8
-
-
-def test_two_parties_and_one_column_each():
-    X, y, _ = pooled("gaussian", n=N, seed=13)
-    settings = {"penalty": "lasso", "lambdas": 0.05}
-    found = [run(X, y, sizes=sizes, **settings) for sizes in ((3, 2, 3), (5, 3), (1,) * 8)]
-    for other in found[1:]:
-        np.testing.assert_allclose(estimates(other), estimates(found[0]), atol=1e-9)
-        np.testing.assert_allclose(
-            other.coefficients["std_error"].to_numpy(),
-            found[0].coefficients["std_error"].to_numpy(), rtol=1e-8,
-        )  # fmt: skip
 
 
 def test_motor_is_least_squares(sources_with):
@@ -163,12 +145,6 @@ def test_all_rows_tell_more_than_complete_ones(blocks, whole_and_all):
     assert np.abs((estimates(found) - whole.params) / spread).max() < 4
     assert rounds_of(found) == rounds_of(complete)
     assert any("800 of 1,470 labelled samples are left out" in n for n in complete.notes)
-
-
-def test_all_rows_select_too(blocks):
-    _, _, beta, tables, labels = blocks
-    result = simulate(VerticalGLM(rows="all"), tables, labels, progress=False)
-    assert ((estimates(result)[1:] != 0) == (beta != 0)).all()
 
 
 @pytest.mark.parametrize("rows", ["complete", "all"])

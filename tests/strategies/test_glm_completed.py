@@ -9,16 +9,15 @@ from scipy.special import expit
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
-from flwr_vertical.server import Federation
 from simulations.attacks.recording import record
 from simulations.attacks.suite import LABELS, RULED, attack_run
 from strategies.glm import VerticalGLM
 from strategies.glm.unseen import Unseen
 from strategies.linear.families import family_named
+from tests.kit.deviations import asked_for
 from tests.kit.ledgered import Nodes
 
 FAMILIES = {"binomial": sm.families.Binomial(), "poisson": sm.families.Poisson()}
-ALIGNED = ["hello", "share_ids", "prepare_moments", "seal_group_seed", "send_masked"]
 
 
 def truth(family="binomial", widths=(2, 2, 2), n=1500, seed=0, strength=0.6):
@@ -108,20 +107,6 @@ def test_where_nothing_is_missing_numbers_are_those_of_complete_rows(family):
     gap = found["estimate"] - expected["estimate"]
     assert (gap.abs() / expected["std_error"]).max() < 1e-4
     np.testing.assert_allclose(found["std_error"], expected["std_error"], rtol=1e-4)
-
-
-def test_completion_takes_three_rounds_more_than_complete_rows():
-    """Columns cannot be sent over completed rows before what completes them is known."""
-    tables, labels = truth(n=900)
-    result = run(without(tables), labels)
-    steps = result.ledger.to_frame()[["round", "step"]].drop_duplicates()["step"].to_list()
-    assert steps == [
-        *ALIGNED,
-        *("open_pairs", "complete", "send_masked"),
-        *("open_products", "send_digits"),
-        *["place_fits", "open_means"] * int(result.metrics["iterations"]),
-        *("open_means", "finish_moments"),
-    ]
 
 
 def test_errors_are_smaller_than_those_of_complete_rows_and_samples_are_predicted():
@@ -287,19 +272,6 @@ def test_columns_without_labelled_samples_or_variance_have_no_coefficient():
     assert any("['p1.x2'] do not vary" in note for note in result.notes)
 
 
-def in_step(monkeypatch, step, change):
-    """Have the server change what it asks for in a step."""
-    once = Federation.sum if step in ("complete", "open_products") else Federation.call
-
-    def altered(self, name, arguments=None, **more):
-        if name == step:
-            arguments = dict(arguments)
-            change(arguments, more["per_party"])
-        return once(self, name, arguments, **more)
-
-    monkeypatch.setattr(Federation, once.__name__, altered)
-
-
 def one_row_apart(common, own):
     """A set of one row, held as others are."""
     common["holders"] = np.vstack([common["holders"], common["holders"][-1:]])
@@ -370,7 +342,7 @@ def rows_of_no_fit(common, own):
 def test_a_server_that_deviates_is_refused(monkeypatch, step, change, says):
     tables, labels = truth(n=900)
     given = {**without(tables, 0.5), "p2": tables["p2"].iloc[30:]}
-    in_step(monkeypatch, step, change)
+    asked_for(monkeypatch, step, change)
     with pytest.raises(PartyError, match=says):
         run(given, labels)
 
@@ -379,7 +351,7 @@ def test_a_level_that_is_rare_for_it_completes_no_row_of_a_party(monkeypatch):
     def by_all_columns(common, own):
         own["p0"]["for:p1"] = own["p0"]["for:p1"] + np.float32(0.01)
 
-    in_step(monkeypatch, "complete", by_all_columns)
+    asked_for(monkeypatch, "complete", by_all_columns)
     with pytest.raises(PartyError, match="of 'p1' would be completed by a column of which"):
         run(*rare_level()[1:], encoding="one-hot")
 

@@ -8,16 +8,14 @@ from scipy import stats
 from scipy.special import expit
 from sklearn.datasets import load_breast_cancer
 
-from flwr_vertical import Strategy, simulate
+from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
-from flwr_vertical.products import GroupKey, HeldColumns, PrivateProducts
+from flwr_vertical.products import HeldColumns
 from flwr_vertical.protocol import decode
 from strategies.glm import VerticalGLM
 from strategies.linear.families import family_named
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
-from strategies.linear.masked_means.fit import fit_mean_model
 from strategies.linear.masked_means.fourier import CIRCLE, expand, to_circle
-from tests.kit import resuming
 from tests.kit.masked_runs import MeanParty, opened, pooled, split, statsmodels_fit
 
 
@@ -52,19 +50,6 @@ def test_estimates_and_errors_are_those_of_the_pooled_table(fitted):
     assert fitted.fit.converged
     assert fitted.fit.log_likelihood == pytest.approx(truth.llf, abs=0.02)
     assert fitted.fit.deviance == pytest.approx(truth.deviance, abs=0.04)
-
-
-def test_an_evaluation_takes_two_rounds_and_there_are_few(fitted):
-    steps = fitted.steps["step"].to_list()
-    evaluations = fitted.fit.evaluations
-    assert steps[-3 - 2 * evaluations :] == [
-        "open_products",
-        "send_digits",
-        *["place_fits", "open_means"] * evaluations,
-        "open_means",
-    ]
-    assert evaluations <= (10 if fitted.family == "binomial" else 30)
-    assert len(steps) <= 70
 
 
 # -- what nobody learns ----------------------------------------------------------------------
@@ -224,16 +209,6 @@ def test_the_sums_are_those_of_the_pooled_table_at_any_coefficients():
     lengths = np.sqrt((wide**2).sum(axis=0))
     assert np.abs((information - exact) / np.outer(lengths, lengths)).max() < 1e-5
     assert psi == pytest.approx(np.logaddexp(0.0, eta).sum(), abs=0.01)
-
-
-def test_a_constant_column_has_no_coefficient():
-    x, y = pooled("binomial", 800, 4, seed=6)
-    x[:, 3] = 7.0
-    with opened(x, 2) as run:
-        fit = run.fit("binomial", y)
-    truth = statsmodels_fit("binomial", x[:, :3], y)
-    np.testing.assert_allclose(np.r_[fit.intercept, fit.beta[:3]], truth.params, atol=1e-5)
-    assert fit.beta[3] == fit.vcov[4, 4] == 0.0
 
 
 def test_columns_that_follow_from_each_other_are_named():
@@ -450,46 +425,3 @@ def test_samples_labels_parties_and_steps_that_cannot_be_are_refused():
 
 
 # -- going on after a failure ----------------------------------------------------------------
-
-
-class MaskedLogistic(Strategy):
-    name = "masked-logistic"
-    party = MeanParty
-    disclosure = (("server", "sums over all samples"),)
-
-    def run(self, federation, alignment, result, progress):
-        products = PrivateProducts(federation, GroupKey(federation))
-        products.send()
-        everything = np.zeros(alignment.n_samples, dtype=int)
-        columns = {name: list(table) for name, table in given()[0].items()}
-        family = family_named("binomial")
-        fit = fit_mean_model(federation, products, family, federation.labels, everything, columns)
-        products.close()
-        result.metrics = {"evaluations": float(fit.evaluations)}
-        result.model = np.concatenate([[fit.intercept], fit.beta, np.sqrt(np.diag(fit.vcov))])
-
-
-def given():
-    x, y = pooled("binomial", 300, 3, seed=7)
-    return split(x, 3), pd.Series(y, index=[f"s{i:06}" for i in range(300)])
-
-
-def test_a_run_that_was_killed_goes_on_and_columns_in_digits_are_in_no_journal(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setitem(resuming.METHODS, "masked", (MaskedLogistic, given))
-    whole = resuming.Place(tmp_path / "whole", "masked").run()
-    first = 8  # rounds before: greeting, alignment, keys, columns, moments, digits
-    last = first + 2 * int(whole.result.metrics["evaluations"])
-    for kill in (first, first + 1, last, last + 1):
-        place = resuming.Place(tmp_path / str(kill), "masked")
-        with pytest.raises(resuming.ServerKilled):
-            place.run(**{("die_before", "die_after")[kill % 2]: kill})
-        held = place.journal.read_bytes()
-        for record in place.transcript:
-            if "values.arrays" in record.content.array_records:
-                found = decode(record.content, "values")
-                assert "masked" not in found or found["masked"].tobytes()[:64] not in held
-        again = place.run(resume=True)
-        # Keys are new in each run, and with them the last bits of rounding.
-        np.testing.assert_allclose(again.result.model, whole.result.model, rtol=1e-5)

@@ -10,7 +10,6 @@ from glm_runs import estimates, split
 from sklearn.linear_model import Lasso
 from statsmodels.discrete._diagnostics_count import test_poisson_dispersion as dispersion_tests
 from statsmodels.stats.outliers_influence import variance_inflation_factor
-from vfem_runs import rounds_of
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import ConfigError, DataError
@@ -108,32 +107,6 @@ def test_robust_errors_of_visits_to_a_doctor():
     assert x.shape == (5000, 9)
     result = fit(x, y, sizes=(3, 3, 3), family="poisson", standard_errors="robust")
     compare(result, reference("poisson", x, y, {}, cov_type="HC0"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
-def test_rounds(family):
-    """Greeting and alignment take two; gaussian labels with weights alone eight more."""
-    x, y, weights, offset = claims(family)
-    given = {"weights": weights, "offset": offset}
-    plain, weighted = fit(x, y, given, family=family), rounds_of(fit(x, y, given, family=family))
-    robust = rounds_of(fit(x, y, given, family=family, standard_errors="robust"))
-    if family == "gaussian":
-        assert plain.ledger.rounds == 10
-        assert (weighted["place_fits"], weighted["open_means"]) == (1, 1)
-        assert (robust["place_fits"], robust["open_means"]) == (2, 3)
-        only = rounds_of(fit(x, y, {"offset": offset}, family=family))
-        assert "send_digits" not in only
-        return
-    evaluations = int(plain.metrics["iterations"])
-    # Means at each evaluation, the information at the last; the information once more at the end.
-    assert weighted["place_fits"] == evaluations + 1
-    assert weighted["open_means"] == evaluations + 2
-    # The sandwich's middle takes two: the first says how precise the other can be.
-    assert robust["open_means"] <= evaluations + 4
-    quasi = rounds_of(fit(x, y, {"offset": offset}, family=family, dispersion="pearson"))
-    more = 3 if family == "poisson" else 1  # with a test of overdispersion
-    assert quasi["open_means"] == quasi["place_fits"] + 1 + more
 
 
 def test_the_summary_has_what_statsmodels_has():

@@ -5,18 +5,18 @@ import pandas as pd
 import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from flwr_vertical import Federation, Result, simulate
+from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from strategies.lda import LDA
 from strategies.lda.discriminant import fit_discriminant, log_odds
 from strategies.least_squares import CompleteCase
 from strategies.normal import JointNormal
 from strategies.predict import Predict
+from tests.kit.deviations import asked_for
 from tests.oracles import discriminant
 
 N, NEW = 900, 150
 WIDTHS = {"bank": 3, "court": 2, "hospital": 2}
-PARTIES = list(WIDTHS)
 GRID = 1 / 16
 ALLOWING = {"predictions": 60.0}
 
@@ -188,17 +188,13 @@ def test_federations_that_cannot_do_it(data):
 
 def test_a_regression_keeps_one_score_a_row_whatever_the_server_sends(data, monkeypatch):
     """Several scores of a row would tell more in one run than the grid of a prediction."""
-    call = Federation.sum
 
-    def deviating(self, step, arguments=None, **more):
-        if step == "finish_moments":
-            arguments = arguments | {"n_outputs": 2}
-            for own in more["per_party"].values():
-                for name in ("coefficients", "offsets"):
-                    own[name] = np.repeat(own[name], 2, axis=0)
-        return call(self, step, arguments, **more)
+    def deviating(common, each):
+        common["n_outputs"] = 2
+        for own in each.values():
+            own |= {name: np.repeat(own[name], 2, axis=0) for name in ("coefficients", "offsets")}
 
-    monkeypatch.setattr(Federation, "sum", deviating)
+    asked_for(monkeypatch, "finish_moments", deviating)
     with pytest.raises(PartyError, match="n_outputs"):
         simulate(CompleteCase(), *data[:2], progress=False)
 

@@ -1,7 +1,6 @@
 """MST and AIM: the model against brute force, tables against plain counts, and what is refused."""
 
 from itertools import combinations
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -20,6 +19,7 @@ from strategies.marginals.budget import Budget, n_bins
 from strategies.marginals.domain import bins_of, levels_of
 from strategies.marginals.graphical import Counted, GraphicalModel, JunctionTree
 from strategies.marginals.selection import Opened, chosen_pairs, corrected, one_way
+from tests.kit.deviations import asked_for
 
 SIZES = (3, 4, 2, 3, 2)
 CYCLE = [(0, 1), (1, 2), (2, 3), (0, 3)]  # column 4 goes with none
@@ -352,21 +352,6 @@ def test_two_runs_differ_and_say_what_they_promise():
     assert first.ledger.epsilon == {strategy.ALL: 1.0}
 
 
-class Crooked(MST):
-    """A server that asks for other things than the protocol's second release."""
-
-    wanted: ClassVar[dict] = {}
-
-    def run(self, federation, alignment, result, progress):
-        real = federation.sum
-
-        def asking(step, arguments=None, **how):
-            return real(step, {**arguments, **self.wanted}, **how)
-
-        federation.sum = asking
-        super().run(federation, alignment, result, progress)
-
-
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
@@ -378,9 +363,9 @@ class Crooked(MST):
 )
 def test_a_server_that_deviates_is_refused(wanted, said, monkeypatch):
     _, parties = tables_of(n=600)
-    monkeypatch.setattr(Crooked, "wanted", wanted)
+    asked_for(monkeypatch, "open_counts", lambda common, own: common.update(wanted))
     with pytest.raises(PartyError, match=said):
-        simulate(Crooked(), parties, progress=False)
+        simulate(MST(), parties, progress=False)
 
 
 def test_what_the_settings_cannot_do_is_said():

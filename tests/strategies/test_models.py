@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Context, RecordDict
-from vfem_runs import DiskNodes
+from ledgered import Nodes
 
 from flwr_vertical import FileStorage, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
@@ -37,12 +37,14 @@ def test_a_fit_that_diverged_has_a_model_and_no_part():
 
 @pytest.fixture
 def nodes(tmp_path):
-    return DiskNodes(tmp_path, data()[0])
+    return Nodes(tmp_path, data()[0])
 
 
 def test_on_disk_the_later_run_uses_what_the_parties_fitted(nodes):
     result = nodes.run(VFEM(encoding="one-hot"), data()[1], run_name="the fit")
-    paths = [nodes.folder / name / "the fit" / f"{name}.model.npz" for name in ("bank", "court")]
+    paths = [
+        nodes.folder / "out" / name / "the fit" / f"{name}.model.npz" for name in ("bank", "court")
+    ]
     for path in paths:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert [p.name for p in path.parent.iterdir()] == [path.name]  # no temporary file is left
@@ -54,7 +56,7 @@ def test_on_disk_the_later_run_uses_what_the_parties_fitted(nodes):
     other = nodes.run(VFEM(encoding="one-hot"), data()[1] + 1, run_name="other fit")
     with pytest.raises(PartyError, match="but the server predicts with the model"):
         nodes.run(Predict(other), run_name="later", fitted="the fit")
-    (nodes.folder.parent / "bank.csv").write_text("id,u,v\nnew,1.5,\n")  # v has no value
+    (nodes.folder / "bank.csv").write_text("id,u,v\nnew,1.5,\n")  # v has no value
     assert "new" in nodes.run(Predict(result), run_name="last", fitted="the fit").predictions.index
 
 
@@ -65,7 +67,7 @@ def test_a_part_that_is_absent_foreign_or_damaged_is_an_error_that_says_so(nodes
         nodes.run(predict, run_name="later", fitted="fot")
     with pytest.raises(PartyError, match=r"fitted '\.\./fit' is not usable"):
         nodes.run(predict, run_name="later", fitted="../fit")
-    path = nodes.folder / "bank" / "fit" / "bank.model.npz"
+    path = nodes.folder / "out" / "bank" / "fit" / "bank.model.npz"
     good = path.read_bytes()
     path.write_bytes(result.model.to_bytes())
     with pytest.raises(PartyError) as caught:
@@ -79,26 +81,26 @@ def test_a_part_that_is_absent_foreign_or_damaged_is_an_error_that_says_so(nodes
     with pytest.raises(PartyError, match=r"saved in the earlier run 'fit' is damaged"):
         nodes.run(predict, run_name="later", fitted="fit")
     path.unlink()
-    bank = pd.read_csv(nodes.folder.parent / "bank.csv", index_col=0)
-    bank.to_parquet(nodes.folder / "bank" / "fit" / "bank.parquet")
+    bank = pd.read_csv(nodes.folder / "bank.csv", index_col=0)
+    bank.to_parquet(nodes.folder / "out" / "bank" / "fit" / "bank.parquet")
     with pytest.raises(PartyError, match=r"'bank' has no model from a run named 'fit': there is "):
         nodes.run(predict, run_name="later", fitted="fit")
 
 
 def test_names_of_runs_stay_in_the_party_s_folder(nodes):
-    storage, config = FileStorage(), nodes.configs[0]
+    storage, config = FileStorage(), nodes.configs["bank"]
     for name in ("../evil", "/etc", "a/b", "..", "a\nb"):
         context = Context(1, 1, dict(config), RecordDict(), {"run-name": name})
         with pytest.raises(ConfigError, match="run-name"):
             storage.save_model(context, b"x")
         with pytest.raises(ConfigError, match="is not usable"):
             storage.load_model(context, name)
-    assert not nodes.folder.exists()
+    assert not (nodes.folder / "out").exists()
 
 
 def test_a_write_that_fails_leaves_the_earlier_part(nodes, monkeypatch):
     storage = FileStorage()
-    context = Context(1, 1, dict(nodes.configs[0]), RecordDict(), {"run-name": "fit"})
+    context = Context(1, 1, dict(nodes.configs["bank"]), RecordDict(), {"run-name": "fit"})
     path = pathlib.Path(storage.save_model(context, b"good"))
 
     def fail(self, data):

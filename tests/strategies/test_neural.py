@@ -265,43 +265,6 @@ def test_a_masked_run_sends_nothing_of_a_party_in_the_open(method):
     assert np.abs(bits - 0.5).max() < 5 * 0.5 / np.sqrt(len(words))
 
 
-# -- going on ----------------------------------------------------------------------------------
-
-VALIDATED = {"epochs": 6, "pretrain_batch_size": 9, "pretrain_epochs": 3}
-VALIDATED |= {"validation_share": 0.2, "validate_every": 2}
-SECOND = {"variant": "II", "pretrain_epochs": 4, "epochs": 24, "precision": "mixed"}
-
-
-@pytest.mark.parametrize(
-    ("method", "settings", "step", "early", "late"),
-    [
-        # In the middle of a step of the loop, then while likelihoods are told.
-        (FalseVFL, SECOND, "log_terms", 3 * 6 + 1, 20),
-        (FedHSSL, VALIDATED, "project", 6, 5),
-    ],
-    ids=["false-vfl", "fedhssl"],
-)
-def test_a_run_that_is_killed_goes_on_to_the_same_numbers(
-    tmp_path, monkeypatch, method, settings, step, early, late
-):
-    """The server dies early and late; a party in between. FALSE-VFL is in mixed precision."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(hardware, "has_bfloat16", lambda device: True)
-    asked = dict.fromkeys(COLUMNS, "embeddings,lone-embeddings")
-    strategy, held = small(method, **settings), 0.45 if method is FalseVFL else 0.6
-    whole = place(tmp_path / "whole", asked, strategy, held)
-    expected = whole.run().result
-    steps = expected.ledger.to_frame().drop_duplicates("round")["step"].tolist()
-    first, second = steps.index(step) + early, len(steps) - late
-    broken = place(tmp_path / "broken", asked, strategy, held)
-    broken.broken(die_after=first)
-    broken.broken(resume=True, run_id=2, lose={8: "before"}, die_after=second - first)
-    found = broken.run(resume=True, run_id=3).result
-    assert found.history == expected.history
-    pd.testing.assert_frame_equal(found.predictions, expected.predictions, check_exact=True)
-    assert broken.files() == []
-
-
 # -- hardware ----------------------------------------------------------------------------------
 
 

@@ -12,7 +12,6 @@ from scipy import stats
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.reports import imputation
-from flwr_vertical.server import Federation
 from flwr_vertical.tables import Kind
 from simulations.attacks.experiments import attack_run
 from simulations.attacks.recording import record
@@ -23,8 +22,8 @@ from strategies.normal.completion import slices_of
 from strategies.normal.equations import Conditioner, JointModel, Shown
 from strategies.normal.filling import complete_rows, draw_rows, errors_of, own_columns
 from strategies.normal.rubin import pool
+from tests.kit.deviations import asked_for
 from tests.kit.ledgered import Nodes
-from tests.kit.resuming import ServerKilled
 
 SEED = 20
 
@@ -540,42 +539,13 @@ def more_draws(own):
     ],
 )
 def test_a_server_that_deviates_is_refused(fit, monkeypatch, change, says):
-    call = Federation.call
+    def deviating(common, each):
+        del common["draws"]
+        each.update({name: change({"draws": 1} | own) for name, own in each.items()})
 
-    def deviating(self, step, arguments=None, *, per_party=None, **more):
-        if step == "finish":
-            arguments = {k: v for k, v in arguments.items() if k != "draws"}
-            per_party = {k: change({"draws": 1} | own) for k, own in per_party.items()}
-        return call(self, step, arguments, per_party=per_party, **more)
-
-    monkeypatch.setattr(Federation, "call", deviating)
+    asked_for(monkeypatch, "finish", deviating)
     with pytest.raises(PartyError, match=says):
         simulate(JointNormal(draws=1), fit.given, progress=False)
-
-
-def test_a_run_on_new_rows_that_is_killed_goes_on_to_the_same_tables(fit, monkeypatch, tmp_path):
-    given, _ = normal_tables(120, 1, prefix="n")
-    options = {"fitted": fit.result, "progress": False}
-    whole = simulate(JointNormal(draws=2), given, **options)
-    call = Federation.call
-
-    def killed(self, step, *arguments, **more):
-        if step == "finish":
-            raise ServerKilled
-        return call(self, step, *arguments, **more)
-
-    monkeypatch.setattr(Federation, "call", killed)
-    with pytest.raises(ServerKilled):
-        simulate(JointNormal(draws=2), given, **options, checkpoint=tmp_path / "run")
-    monkeypatch.setattr(Federation, "call", call)
-    again = simulate(
-        JointNormal(draws=2), given, **options, checkpoint=tmp_path / "run", resume=True
-    )
-    for name, table in whole.tables.items():
-        pd.testing.assert_frame_equal(again.tables[name], table, check_exact=True)
-        pd.testing.assert_frame_equal(again.intervals[name], whole.intervals[name])
-        for one, other in zip(again.draws, whole.draws, strict=True):
-            pd.testing.assert_frame_equal(one[name], other[name], check_exact=True)
 
 
 def test_attacks_on_completing_new_rows_find_nothing(fit):

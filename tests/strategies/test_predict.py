@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+from ledgered import Nodes
 from scipy import integrate, stats
 from scipy.special import expit
-from vfem_runs import DiskNodes
 
 from flwr_vertical import (
     Party,
@@ -405,7 +405,7 @@ def test_what_a_prediction_tells_of_columns_of_two_values():
 def test_nodes_bound_the_bits_and_predictions_allow_for_it(tmp_path):
     tables, y, table, _held = make(400, 9, missing=0.0)
     hidden = y.where(np.arange(400) >= 100)
-    nodes = DiskNodes(tmp_path, tables, **{"prediction-bits": 5})
+    nodes = Nodes(tmp_path, tables, **{"prediction-bits": 5})
     result = nodes.run(known(additive()), hidden, run_name="fit")
     assert result.predictor.bits == {"bank": 5, "court": 5, "hospital": 5}
     assert result.metrics["bits_per_row"] <= 9  # of the sum, in steps of the finest party
@@ -424,7 +424,7 @@ def test_nodes_bound_the_bits_and_predictions_allow_for_it(tmp_path):
         later.predictions.loc[result.predictions.index], result.predictions
     )
     for wrong in (1, 31):
-        bad = DiskNodes(tmp_path, tables, **{"prediction-bits": wrong})
+        bad = Nodes(tmp_path, tables, **{"prediction-bits": wrong})
         with pytest.raises(
             PartyError, match="prediction-bits must be an integer of at least 2 and"
         ):

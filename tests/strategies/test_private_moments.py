@@ -197,21 +197,6 @@ def test_one_party_s_columns_with_the_help_of_another():
     assert list(result.privacy.parties) == ["court"]
 
 
-def test_epsilon_buys_accuracy():
-    tables, labels, bounds = make(2000, 2, width=1)
-    truth = estimates(run(CompleteCase(), tables, labels))
-
-    def error(epsilon):
-        found = [
-            run(CompleteCase(epsilon=epsilon, bounds=bounds), tables, labels, seed)
-            for seed in range(4)
-        ]
-        return np.sqrt(np.mean([(estimates(r) - truth) ** 2 for r in found]))
-
-    errors = [error(epsilon) for epsilon in (0.3, 3.0, 30.0, 1e4)]
-    assert all(a > 1.5 * b for a, b in itertools.pairwise(errors)), errors
-
-
 def test_intervals_cover_with_the_noise_in_them():
     """Without it, by design here, hardly half of them would."""
     rng = np.random.default_rng(5)

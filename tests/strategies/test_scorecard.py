@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
-from vfem_runs import DiskNodes
+from ledgered import Nodes
 
 from flwr_vertical import Result, Table, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
@@ -50,7 +50,7 @@ def fitted(data):
 def on_disk(data, tmp_path_factory):
     """The result of nodes with files, and what they have beside it."""
     folder = tmp_path_factory.mktemp("nodes")
-    result = DiskNodes(folder, data[0]).run(PLAIN, data[1])
+    result = Nodes(folder, data[0]).run(PLAIN, data[1])
     return result, lambda name: pd.read_parquet(next(folder.rglob(f"{name}.parquet")))
 
 

@@ -1,7 +1,5 @@
 """VFEM's iterations against the paper's algorithms and `VFEM`; audit of what travels."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from oracles.vfem import (
@@ -27,7 +25,6 @@ from flwr_vertical import simulate
 from flwr_vertical.crypto import FixedPoint
 from flwr_vertical.errors import PolicyError
 from flwr_vertical.products import HeldColumns
-from flwr_vertical.protocol import encode
 from strategies.vfem import VFEM
 from strategies.vfem_iterations import VFEMIterations
 from strategies.vfem_iterations.sketches import sketch
@@ -156,19 +153,6 @@ def test_products_of_sketches_are_unbiased_and_as_accurate_as_stated():
     assert (np.abs(other) < 5 * spread).all()  # of another seed: nothing but noise
 
 
-def test_prediction_intervals_cover_true_labels():
-    """2000 samples, two in three of them with blocks missing."""
-    pooled, _ = data(4050, [2, 1, 2], [0.3, 0.2, 0.4], 13, mean=1.5, beta0=-2.0)
-    tables, labels = party_tables(pooled)
-    rest = labels.iloc[2000:].copy()
-    labels.iloc[2000:] = np.nan
-    found = simulate(VFEMIterations(), tables, labels, "plain", progress=False).predictions
-    truth = rest.loc[found.index]
-    assert len(truth) > 1800
-    inside = (found["lower"] <= truth) & (truth <= found["upper"])
-    assert 0.92 < inside.mean() < 0.98
-
-
 # -- rounds ----------------------------------------------------------------------------------
 
 OPENING = ("hello", "share_ids", "prepare", "finish", "keep_model")  # and the end
@@ -280,15 +264,6 @@ def numbers(*arrays):
     return {number for number in both.tolist() if len(set(number.to_bytes(8, "little"))) > 3}
 
 
-def own_numbers(run, name):
-    """A party's columns: as given, centred and standardised."""
-    known = run.labels.dropna().index
-    table = run.tables[name]
-    x = table[table.index.isin(known)].to_numpy()
-    z = (x - x.mean(axis=0)) / x.std(axis=0)
-    return numbers(table.to_numpy(), x - x.mean(axis=0), z)
-
-
 def labelled(run):
     """IDs of the samples with a label, in the aligned order, and their standardised labels."""
     ids = np.empty(len(run.labels), dtype=object)
@@ -299,25 +274,6 @@ def labelled(run):
 
 
 # -- the transcript --------------------------------------------------------------------------
-
-
-def test_no_message_holds_a_column(traced):
-    run = traced
-    secret = {name: own_numbers(run, name) for name in NAMES}
-    assert all(len(found) > 500 for found in secret.values())
-    for m in run.messages:
-        seen = words(m.content)
-        for name in NAMES:
-            assert not seen & secret[name], (name, m.node, m.step)
-
-
-def test_the_detector_of_columns_finds_one_value():
-    tables, labels = make_tables()
-    secret = own_numbers(SimpleNamespace(tables=tables, labels=labels), "p0")
-    value = float(tables["p0"].iloc[5, 1])
-    for payload in (np.array([0.5, value]), FixedPoint().encode([0.5, value], 3), value):
-        assert words(encode({"x": payload}, "p")) & secret
-    assert not words(encode({"x": np.array([0.5, 0.25])}, "p")) & secret
 
 
 def test_labels_travel_as_residuals_only(traced):
@@ -354,42 +310,3 @@ def test_sketches_go_to_the_server_and_to_no_party(traced):
     for m in run.messages:
         if not m.up:
             assert not words(m.content) & seen, (m.node, m.step)
-
-
-MASKS = {"sum.peers", "sum.public-keys", "sum.nonce"}
-PAIRS = {"nonce", "names", "publics", "identities", "signatures"}
-
-
-def test_parties_get_what_the_disclosure_says(traced):
-    got = {}
-    for m in traced.messages:
-        if not m.up:
-            got.setdefault(m.step, set()).update(m.arguments)
-            got.setdefault("updates", set()).update(m.updates)
-    assert got.pop("updates") <= {"positions", "n_samples", "ids", "n-parties"} | MASKS
-    assert got == {
-        "hello": set(), "share_ids": {"normalise"},
-        "prepare": {"encoding", "missing_cells", "standardize", "intercept", "labelled"},
-        "gradient": {"r", "missing", "sigma2", "learning_rate"},
-        "finish": {"group", "weight", "absent"},
-        "pair_key": {"nonce"}, "keep_pair_keys": PAIRS,
-        "sketch_rows": {"nonce", "size", "weight"},
-        "keep_model": {"model", "parties", "own", "present", "coefficients", "offsets", "grid",
-                       "n_unlabelled", "standardized", "n_outputs"},
-    }  # fmt: skip
-
-
-def test_parties_say_openly_what_the_disclosure_says(traced):
-    said = {}
-    for m in traced.messages:
-        if m.up:
-            said.setdefault(m.step, set()).update(m.values)
-    assert said.pop("hello") == {"party", "role", "version", "public-key"}
-    assert said == {
-        "share_ids": {"ids"},
-        "prepare": {"columns", "n_observed", "dropped", "collinear", "left_out"},
-        "gradient": {"explained"},
-        "finish": {"beta", "offset", "mean", "loading", "gram", "sums"},
-        "pair_key": {"public"}, "keep_pair_keys": set(), "sketch_rows": set(NAMES),
-        "keep_model": {"bits", "coarser", "outside"},
-    }  # fmt: skip

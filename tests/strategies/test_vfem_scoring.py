@@ -8,7 +8,6 @@ from oracles import scoring as oracle
 from flwr_vertical import simulate
 from flwr_vertical.errors import PartyError
 from flwr_vertical.privacy import seeded_noise
-from flwr_vertical.server import Federation
 from strategies.linear.moments.covariances import FullCovariance
 from strategies.linear.moments.fit import fit_normal
 from strategies.linear.moments.matrix_free import maximum
@@ -17,6 +16,7 @@ from strategies.vfem import VFEM, completed_steps, scoring, strategy
 from strategies.vfem.completed_rounds import CompletedProducts, rows_to_complete
 from strategies.vfem.completion import LEAST_EIGENVALUE
 from tests.kit import resuming
+from tests.kit.deviations import asked_for, told_otherwise
 from tests.kit.ledgered import Nodes
 from tests.kit.vfem_runs import rounds_of
 
@@ -188,60 +188,46 @@ def test_sets_of_rows_that_are_told_of_are_none_or_enough(seed):
 # -- servers that deviate --------------------------------------------------------------------
 
 
-def asked_for(monkeypatch, change, at=1):
-    """Have the server ask for something else in its request of that number."""
-    once, count = Federation.sum, []
-
-    def other(self, step, common=None, **more):
-        if step == "open_completed":
-            count.append(step)
-            if len(count) == at:
-                change(common)
-        return once(self, step, common, **more)
-
-    monkeypatch.setattr(Federation, "sum", other)
-
-
-def larger_coefficient(common):
+def larger_coefficient(common, own):
     common["coefficients"] = common["coefficients"].copy()
     common["coefficients"][5] += 2
 
 
-def other_tags(common):
+def other_tags(common, own):
     common["tags"] = [bytes(16), *common["tags"][1:]]
 
 
-def nearly_a_copy(common):
+def nearly_a_copy(common, own):
     common["correlations"] = common["correlations"].copy()
     most = int(np.sqrt((common["held"].all(axis=1)).sum())) * 5
     common["correlations"][0, 2] = common["correlations"][2, 0] = most
 
 
-def one_sided(common):
+def one_sided(common, own):
     common["correlations"] = common["correlations"].copy()
     common["correlations"][0, 2] += 1
 
 
-def quiet(common):
+def quiet(common, own):
     common["sizes"] = np.full_like(common["sizes"], 7)
 
 
-def not_whole(common):
+def not_whole(common, own):
     common["mean"] = np.full(common["mean"].shape, np.nan)
 
 
-def other_rows(common):
+def other_rows(common, own):
     common["taken"] = common["taken"].copy()
     common["taken"][:300] = False
 
 
-def few_rows(common):
+def few_rows(common, own):
     common["taken"] = common["taken"].copy()
     lacking = np.flatnonzero(~common["held"][:, 0])
     common["taken"][lacking[5:]] = False
 
 
-def other_holders(common):
+def other_holders(common, own):
     common["held"] = common["held"].copy()
     common["held"][:50, 0] ^= True
 
@@ -262,7 +248,7 @@ def other_holders(common):
     ],
 )
 def test_a_node_refuses(monkeypatch, change, at, says):
-    asked_for(monkeypatch, change, at)
+    asked_for(monkeypatch, "open_completed", change, at)
     with pytest.raises(PartyError, match=says):
         simulate(VFEM(), *make(900, 3, 1, seed=4)[:2], progress=False)
 
@@ -283,29 +269,17 @@ def test_the_first_sums_are_of_pairs(monkeypatch):
     given = make(900, 3, 1, seed=4)[:2]
     monkeypatch.setattr(completed_steps.CompletedRowSteps, "_check_point", lambda *_: None)
 
-    def completes(common):
+    def completes(common, own):
         common["correlations"] = common["correlations"] + 3 * (1 - np.eye(4, dtype=np.int64))
 
-    asked_for(monkeypatch, completes)
+    asked_for(monkeypatch, "open_completed", completes, at=1)
     with pytest.raises(PartyError, match="these come first"):
         simulate(VFEM(), *given, progress=False)
 
 
 def test_parties_that_are_told_of_other_points_open_noise(monkeypatch):
     """Else what two points differ by would open a pattern's sums."""
-    once = Federation._requests
-
-    def equivocate(self, step, arguments, per_party, *more, **options):
-        requests = once(self, step, arguments, per_party, *more, **options)
-        if step == "open_completed":
-            fewer = dict(arguments)
-            fewer["mean"] = fewer["mean"] + 1
-            self._record.sequence -= 1
-            self._record.course -= 1
-            requests["p1"] = once(self, step, fewer, per_party, *more, **options)["p1"]
-        return requests
-
-    monkeypatch.setattr(Federation, "_requests", equivocate)
+    told_otherwise(monkeypatch, "open_completed", "p1", lambda asked: {"mean": asked["mean"] + 1})
     opened, call = [], CompletedProducts.completed
 
     def noted(self, point):

@@ -83,24 +83,6 @@ def test_mcar_blocks_are_independent_across_parties():
         assert_same_count((mask == pattern).all(axis=1).sum(), N, chance)
 
 
-def test_mcar_scalar_rate_and_its_ends():
-    assert not mcar_blocks(50, 0.0, n_parties=3).any()
-    assert mcar_blocks(50, 1.0, n_parties=3).all()
-    for column in mcar_blocks(N, 0.2, n_parties=4, seed=3).T:
-        assert_same_count(column.sum(), N, 0.2)
-
-
-def test_mcar_keep_one_changes_only_empty_samples():
-    free = mcar_blocks(N, COPULA_MCAR_RATES, seed=4)
-    kept = mcar_blocks(N, COPULA_MCAR_RATES, seed=4, keep_one=True)
-    empty = free.all(axis=1)
-    assert empty.sum() > N / 3
-    np.testing.assert_array_equal(free[~empty], kept[~empty])
-    assert (~kept[empty]).sum(axis=1).tolist() == [1] * int(empty.sum())
-    for column in kept[empty].T:
-        assert_same_count((~column).sum(), int(empty.sum()), 0.2)
-
-
 def test_masks_do_not_depend_on_data_drawn_from_the_same_seed():
     data = np.random.default_rng(0).random((N, 2))
     mask = mcar_blocks(N, 0.5, n_parties=2, seed=0)
@@ -262,15 +244,6 @@ def test_mnar_rates_given_the_sign_of_the_own_mean(p, tables):
             assert_same_count(mask[rows, k].sum(), int(rows.sum()), chance)
 
 
-def test_mnar_is_independent_of_other_parties_given_the_own_mean(tables):
-    mask = mnar_blocks(tables, 0.7, seed=6)
-    negative = [standardized(frame).mean(axis=1).to_numpy() < 0 for frame in tables.values()]
-    for k, other in itertools.permutations(range(3), 2):
-        for own, gone in itertools.product([False, True], repeat=2):
-            rows = (negative[k] == own) & (mask[:, other] == gone)
-            assert_same_count(mask[rows, k].sum(), int(rows.sum()), 0.7 if own else 0.3)
-
-
 def test_mnar_keep_one_and_p(tables):
     assert mnar_blocks(tables, 0.9, seed=7).all(axis=1).any()
     assert not mnar_blocks(tables, 0.9, seed=7, keep_one=True).all(axis=1).any()
@@ -293,16 +266,6 @@ def test_mar_simple_follows_its_logistic_model(tables):
         assert_count((mask[part, 1] & mask[part, 2]).sum(), chances[part] ** 2)
 
 
-def test_mar_simple_signs_alternate_with_the_party_number(tables):
-    mask = mar_simple(tables, may_miss=[True, False, False], seed=6)
-    chances = np.array([mar_simple_probability(row, {1}) for row in blocks_of(tables)])
-    for part in np.array_split(np.argsort(chances), 10):
-        assert_count(mask[part, 0].sum(), chances[part])
-    high_b, high_c = tables["b"]["b0"] > 1, tables["c"]["c0"] > 1
-    assert mask[high_b, 0].mean() > mask[~high_b, 0].mean() + 0.05
-    assert mask[high_c, 0].mean() < mask[~high_c, 0].mean() - 0.05
-
-
 def test_mar_complex_joint_pattern_probabilities(tables, labels):
     mask = mar_complex(tables, labels, may_miss=[True, False, True], seed=5)
     parts = np.array_split(np.argsort(labels.to_numpy()), 5)
@@ -314,15 +277,6 @@ def test_mar_complex_joint_pattern_probabilities(tables, labels):
         hits = (mask == pattern).all(axis=1)
         for part in parts:
             assert_count(hits[part].sum(), chances[part])
-
-
-def test_mar_complex_knows_all_earlier_parties(tables, labels):
-    few = {party: frame.iloc[:4000] for party, frame in tables.items()}
-    y = labels.iloc[:4000]
-    mask = mar_complex(few, y, may_miss=[True, True, True], seed=9)
-    for pattern in itertools.product([False, True], repeat=3):
-        chances = [mar_complex_pattern_probability([[]] * 3, v, [1, 2, 3], pattern) for v in y]
-        assert_count((mask == pattern).all(axis=1).sum(), chances)
 
 
 @pytest.mark.slow
