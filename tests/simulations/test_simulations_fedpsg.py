@@ -3,6 +3,7 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import simulate
+from flwr_vertical.errors import ConfigError, DataError
 from simulations.__main__ import main
 from simulations.data import Sources, read_paper
 from simulations.fedpsg import criteria, tables
@@ -18,7 +19,7 @@ from simulations.fedpsg.data import (
 )
 from simulations.fedpsg.experiments import PARTS, other_true_rows
 from simulations.fedpsg.floors import BEST, BOOSTED, DRAW, FLOORS, MEAN, VALID
-from simulations.fedpsg.generation import generate
+from simulations.fedpsg.generation import first_attributes, generate
 from simulations.fedpsg.preset import Preset
 from simulations.preset import Options
 
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.studies
 
 torch = pytest.importorskip("torch")
 
+from simulations.fedpsg.classifiers import CLASSIFIERS, evaluate  # noqa: E402
 from simulations.fedpsg.generators import GENERATORS  # noqa: E402
 from simulations.fedpsg.pooled import Imputation, impute  # noqa: E402
 
@@ -258,6 +260,23 @@ def test_the_default_is_compared_in_standard_deviations_on_samples_that_nobody_l
     assert all(0.6 < of["GBDT auc"] < 1.0 for of in found.values())
 
 
+def test_first_attributes_are_those_that_correlate(joint, task):
+    assert set(first_attributes(task, "ag", 2)) == {"y", "same"}
+    assert set(first_attributes(task, "cag", 2)) == {"y", "binary"}
+
+
+def test_classifiers_find_a_separable_label():
+    rng = np.random.default_rng(0)
+    x, test = rng.normal(size=(600, 4)), rng.normal(size=(300, 4))
+    y, truth = (x[:, 0] > 0).astype(float), (test[:, 0] > 0).astype(float)
+    found = evaluate(x, y, test, truth, 0)
+    for name in CLASSIFIERS:
+        assert found[f"{name} auc"] > 0.95
+        assert found[f"{name} acc"] > 0.8
+    one_class = evaluate(x, np.zeros(600), test, truth, 0)
+    assert np.isnan(list(one_class.values())).all()
+
+
 @pytest.fixture(scope="module")
 def paper():
     return tables.paper_errors([read_paper("fedpsg", f"table{i}") for i in range(1, 8)])
@@ -316,6 +335,11 @@ def test_other_true_rows_are_due_to_few_rows_alone(joint, task):
     assert distance[0.05] / distance[0.5] == pytest.approx(np.sqrt(10), rel=0.35)
 
 
+def test_absent_news_says_where_it_is_from(tmp_path):
+    with pytest.raises(DataError, match=r"news/OnlineNews.*Online News Popularity.*where"):
+        load("News", Sources(tmp_path))
+
+
 def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch, sources_with):
     """The parts that take no networks; the page alone afterwards runs nothing."""
     sources_with("german/german_credit.csv")
@@ -370,3 +394,18 @@ def test_jobs_name_their_data(joint, tmp_path):
     changes = ("networks.iterations = 5",)
     fewer = Preset.load(Options(tmp_path, quick=True, changes=changes))
     assert fewer["networks"] == {"iterations": 5, "local_iterations": 20}
+
+
+def test_command_line_chooses_replications(tmp_path):
+    full = Preset.load(Options(tmp_path))
+    chosen = {"parts": ("imputers",), "datasets": ("Credit",), "ratios": ("0.5",),
+              "methods": ("FedPSG-AR (VF-GAIN)",), "only-seeds": ("1",)}  # fmt: skip
+    jobs = [job.settings for job in full.chosen(Options(tmp_path, chosen=chosen))]
+    assert sorted((s["cnum"], s["seed"], s["rows"]) for s in jobs) == [
+        (1, 1, 0), (5, 1, 0), (8, 1, 0)
+    ]  # fmt: skip
+    assert len(full.chosen(Options(tmp_path))) == len(full.jobs())
+    aligned = full.chosen(Options(tmp_path, chosen={"parts": ("aligned",)}))
+    assert {job.part for job in aligned} == {"aligned"}
+    with pytest.raises(ConfigError, match="--datasets 'Bnak' is unknown"):
+        full.chosen(Options(tmp_path, chosen={"datasets": ("Bnak",)}))
