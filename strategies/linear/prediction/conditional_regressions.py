@@ -134,14 +134,14 @@ def conditional_regressions(
 
     Shapes: mean, covariance (n_columns,): of the columns, in their units; of_estimates (1 +
     n_selected, 1 + n_selected): covariance of the intercept and the coefficients that are not
-    zero.
+    zero; None if it is not known.
     """
     present = pattern_list(len(widths))
     owner = np.repeat(np.arange(len(widths)), widths)
     n, p = len(present), len(beta)
     chosen = np.flatnonzero(beta)
     coefficients, offsets = np.zeros((n, p)), np.zeros((n, len(widths)))
-    unseen, leverage = np.zeros(n), np.zeros(n)
+    unseen, leverage = np.zeros(n), np.full(n, np.nan)
     at_mean = np.append(1.0, mean[chosen])
     # What counts as zero must not depend on the units of the columns.
     size = np.sqrt(np.maximum(np.diag(covariance), 0.0))
