@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import simulate
-from flwr_vertical.strategies import VFEM, Cox, VerticalGLM, VerticalSVM
+from flwr_vertical.errors import PartyError
+from flwr_vertical.strategies import VFEM, Cox, JointNormal, VerticalGLM, VerticalSVM
 
 # Powers of two, by which what is told in whole numbers is rounded alike.
 UNITS = {"rate": 2.0**-27, "turnover": 2.0**27, "income": 2.0**20, "ratio": 2.0**-13}
@@ -71,3 +72,15 @@ def test_units_of_columns_change_nothing_but_coefficients(strategy, kind):
     np.testing.assert_allclose(
         other.predictions[score], plain.predictions[score], rtol=0.02, atol=0.02
     )
+
+
+@pytest.mark.parametrize("unit", [2.0**660, 2.0**-660])
+def test_columns_whose_squares_are_no_numbers(unit):
+    parties, angle, rng = tables_and_angle(1)
+    far = {**parties, "court": parties["court"] * [unit, 1.0]}
+    plain, other = (simulate(JointNormal(), t, progress=False) for t in (parties, far))
+    np.testing.assert_allclose(
+        other.tables["court"]["income"] / unit, plain.tables["court"]["income"], rtol=1e-6
+    )
+    with pytest.raises(PartyError, match=r"columns \['income'\] are so large, or vary so little"):
+        simulate(VerticalGLM(), far, labels_of("numbers", angle, rng), progress=False)
