@@ -84,3 +84,16 @@ def test_columns_whose_squares_are_no_numbers(unit):
     )
     with pytest.raises(PartyError, match=r"columns \['income'\] are so large, or vary so little"):
         simulate(VerticalGLM(), far, labels_of("numbers", angle, rng), progress=False)
+
+
+def test_a_summary_shows_coefficients_of_any_size_apart():
+    parties, angle, rng = tables_and_angle(2)
+    labels = labels_of("numbers", angle, rng)
+    in_units = {name: table * pd.Series(UNITS)[table.columns] for name, table in parties.items()}
+    result = simulate(VerticalGLM(penalty="none"), in_units, labels, progress=False)
+    lines = result.model.summary().splitlines()
+    shown = {line.split(":")[1].split()[0]: line.split()[1:] for line in lines if "bank:" in line}
+    for name, row in result.coefficients.loc["bank"].iterrows():
+        estimate, error = (float(number) for number in shown[name][:2])
+        assert estimate == pytest.approx(row["estimate"], rel=1e-3)
+        assert error == pytest.approx(row["std_error"], rel=1e-3)
