@@ -50,8 +50,8 @@ def normal_index(index: "pd.Index[Any]", steps: Sequence[str]) -> "pd.Index[Any]
     """Return the sample IDs of one table as its owner has them written.
 
     Shapes: index (n_samples,): as they were read, composite or not; steps: of check_normalisation:
-    ``strip``, ``casefold``, ``nfc``, ``unpad`` (without leading zeros, ``12.0`` as ``12``), ``pad-8``
-    (zeros before digits, to 8 of them); returns (n_samples,): integers if each is written as one prints.
+    ``strip``, ``casefold``, ``nfc``, ``unpad`` (no leading zeros, 12.0 as 12), ``pad-8`` (zeros
+    before digits, to 8 of them); returns (n_samples,): integers if each is written as one prints.
     """
     if isinstance(index, pd.MultiIndex):
         parts = [normal_index(index.get_level_values(k), steps) for k in range(index.nlevels)]
