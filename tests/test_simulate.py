@@ -9,6 +9,7 @@ import pytest
 from flwr_vertical import Party, Result, Strategy, Table, simulate, step
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.grids import Record
+from flwr_vertical.strategies import Explore, VerticalGBDT, VerticalGLM
 from flwr_vertical.tables import DataWarning
 from strategies.fknn import FKNN
 
@@ -189,3 +190,11 @@ def test_ids_that_the_run_makes_equal_are_one_sample_of_the_report(tmp_path, rec
     assert not [note for note in result.notes if "white space" in note]
     with pytest.warns(DataWarning, match="state normalise-ids='strip'"):
         run(given=given | {"party 1": padded})
+
+
+@pytest.mark.parametrize("strategy", [VerticalGLM(), VerticalGBDT(), Explore()], ids=repr)
+def test_a_party_with_labels_alone_is_told_what_to_do(strategy):
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(300, 3)), columns=list("xyz"))
+    parties = {"bank": table[["x"]], "shop": table[["y"]], "court": table[["z"]] > 0}
+    with pytest.raises(PartyError, match=r"besides the labels \('z'\).*to the server"):
+        simulate(strategy, parties, label_holder="court", label_column="z", progress=False)

@@ -84,7 +84,7 @@ NODE_KEYS = (
         IDS,
         (str,),
         "how the sample IDs are written alike, with commas: strip, casefold, nfc, unpad (without "
-        "leading zeros), pad-8 (zeros before digits, to 8 of them)",
+        "leading zeros, 12.0 as 12), pad-8 (zeros before digits, to 8 of them)",
     ),
     NodeKey(
         "output",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.errors import PolicyError, ProtocolError
+from flwr_vertical.errors import DataError, PolicyError, ProtocolError
 from flwr_vertical.node.kept import kept
 from flwr_vertical.node.labels import LabelColumn
 from flwr_vertical.node.row_index import aligned_name, own_rows, rows_of, to_aligned
@@ -77,6 +77,12 @@ class Party(Node):
         column = self.label_column.column
         if column in table.frame.columns:
             kinds = {name: kind for name, kind in table.kinds.items() if name != column}
+            if not kinds:
+                raise DataError(
+                    f"party {self.name!r} has no column besides the labels ({column!r}), and a run "
+                    "takes columns of each party; leave it out and give its labels to the server, "
+                    "which learns them in either case, or add columns"
+                )
             table = replace(table, frame=table.frame.drop(columns=column), kinds=kinds)
         if not self.takes_dates:
             refuse_dates(table.kinds, self.name)

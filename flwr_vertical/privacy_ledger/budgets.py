@@ -41,15 +41,16 @@ def check_bits(
     told: tuple[float, float],
     what: str,
     *,
+    more: float = 0.0,
     predictions: bool = False,
     default: float = 0.0,
 ) -> None:
     """Raise if so many bits of single rows may not be told.
 
-    `told`: the most of one of these rows, before and with this; `default`: what may be told where
-    the policy states no number.
+    `told`: the most of one of these rows, before and with this; `more`: what follows; `default`:
+    what may be told where the policy states no number.
     """
-    before, in_all = told
+    before, in_all = told[0], told[1] + more
     if not n_rows:
         return
     if predictions and bits > policy.grid:
@@ -66,8 +67,8 @@ def check_bits(
         raise PolicyError(
             who,
             key_of(field),
-            f"{bits:g} bits of {n_rows:,} of its rows ({what}), of some of which {before:g} were "
-            "told before",
+            f"{bits + more:g} bits of {n_rows:,} of its rows ({what}), of some of which {before:g} "
+            "were told before",
             f"{limit:g} bits of a row over all runs",
             f"its owner would have to set {key_of(field)}={in_all:g}",
         )

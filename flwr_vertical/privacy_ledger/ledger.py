@@ -221,6 +221,7 @@ class PrivacyLedger:
         bits: float,
         *,
         content: bytes,
+        more: float = 0.0,
         predictions: bool = False,
         agreed: bool = False,
         whole: float = inf,
@@ -232,8 +233,10 @@ class PrivacyLedger:
 
         However much is told of a row, it is no more than the row holds, until its cells change.
 
-        Shapes: chosen (n_rows,): of which rows. `whole`: how many bits a row holds; where it is
-        `agreed` to, and the policy states no number, ten versions of a row may be told whole.
+        Shapes: chosen (n_rows,): of which rows. `more`: bits of them that the same answer has in
+        further parts; all must be allowed before the first is written down. `whole`: how many
+        bits a row holds; where it is `agreed` to, and the policy states no number, ten versions of
+        a row may be told whole.
         """
         mask = np.asarray(chosen, dtype=bool)
         if mask.shape != (len(rows),) or not (np.isfinite(bits) and bits >= 0):
@@ -265,6 +268,7 @@ class PrivacyLedger:
                 n_rows,
                 (float(before.max(initial=0.0)), float(spent[own].max(initial=0.0))),
                 what,
+                more=more,
                 predictions=predictions,
                 default=VERSIONS * whole if agreed else 0.0,
             )

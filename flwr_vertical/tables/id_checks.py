@@ -14,7 +14,7 @@ from pandas.api import types
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
 from flwr_vertical.tables.ids import unpadded
-from flwr_vertical.tables.table import checked_ids
+from flwr_vertical.tables.table import checked_ids, whole_numbers
 
 INTEGER, TEXT = "integer", "text"
 # What IDs may differ by, how they are made equal, and the step of normalise-ids that does it.
@@ -40,6 +40,8 @@ def type_of_ids(index: "pd.Index[Any]") -> str:
     if types.is_integer_dtype(index.dtype):
         return INTEGER
     held = types.infer_dtype(index, skipna=True)
+    if held == "floating" and len(whole_numbers(index)):
+        return INTEGER
     return {"string": TEXT, "integer": INTEGER}.get(held, held)
 
 
@@ -78,7 +80,8 @@ def check_ids(index: "pd.Index[Any]") -> Iterator[Finding]:
         yield _found("mixed", seen, "correct these if IDs are integers elsewhere", ids[~digits])
     if (points := _share(texts, "^[0-9]+\\.0+$")).any():
         seen = f"{int(points.sum()):,} IDs end in '.0', as integers read as decimals do"
-        yield _found("points", seen, "write them without it", ids[points])
+        advice = "write them without it, or state normalise-ids='unpad' in the node config"
+        yield _found("points", seen, advice, ids[points], mend={"normalise-ids": "unpad"})
     # ASCII has one Unicode form and a lower case of its own: no loop over all IDs.
     is_ascii = pc.all(pc.string_is_ascii(texts)).as_py()
     for what, (form, _) in _REPAIRS.items():

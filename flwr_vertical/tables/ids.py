@@ -17,6 +17,7 @@ JOINER = "|"
 _SPLIT = re.compile(r"(?<!\\)\|")
 # What an integer prints as, with at most 18 digits to fit 64 bits.
 _CANONICAL_INTEGER = "^(?:0|-?[1-9][0-9]{0,17})$"
+_DECIMAL = re.compile(r"^([0-9]+)\.0+$")
 _PAD = re.compile("pad-([1-9][0-9]?)")
 
 _FORMS: dict[str, Callable[[str], str]] = {
@@ -27,7 +28,8 @@ _FORMS: dict[str, Callable[[str], str]] = {
 
 
 def unpadded(text: str) -> str:
-    """Return an ID without leading zeros."""
+    """Return an ID without leading zeros, and ``12.0`` as ``12``."""
+    text = _DECIMAL.sub(r"\1", text)
     return text.lstrip("0") or text[-1:]
 
 
@@ -48,8 +50,8 @@ def normal_index(index: "pd.Index[Any]", steps: Sequence[str]) -> "pd.Index[Any]
     """Return the sample IDs of one table as its owner has them written.
 
     Shapes: index (n_samples,): as they were read, composite or not; steps: of check_normalisation:
-    ``strip``, ``casefold``, ``nfc``, ``unpad`` (without leading zeros), ``pad-8`` (zeros before
-    digits, to 8 of them); returns (n_samples,): integers if each is written as one prints.
+    ``strip``, ``casefold``, ``nfc``, ``unpad`` (no leading zeros, 12.0 as 12), ``pad-8`` (zeros
+    before digits, to 8 of them); returns (n_samples,): integers if each is written as one prints.
     """
     if isinstance(index, pd.MultiIndex):
         parts = [normal_index(index.get_level_values(k), steps) for k in range(index.nlevels)]

@@ -117,6 +117,16 @@ class Table:
         return self.frame.index
 
 
+def whole_numbers(index: "pd.Index[Any]") -> "pd.Index[Any]":
+    """Return floats as integers, such as IDs of a column that had gaps once; none if some are not.
+
+    Shapes: index (n_samples,); returns the same, or (0,).
+    """
+    values = index.to_numpy(dtype=np.float64, na_value=np.nan)
+    whole = bool((np.abs(values) < 2.0**53).all() and (values == np.round(values)).all())
+    return pd.Index(values.astype(np.int64), name=index.name) if whole else index[:0]
+
+
 def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
     """Return sample IDs as a plain index of integers or of strings; composite ones are joined.
 
@@ -129,7 +139,7 @@ def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
     Raises
     ------
     DataError
-        If an ID is missing or repeated, or they are not all integers or all strings.
+        If an ID is missing or repeated, or they are not all whole numbers or all strings.
     """
     if isinstance(index, pd.MultiIndex):
         gaps = np.any([index.get_level_values(k).isna() for k in range(index.nlevels)], axis=0)
@@ -141,6 +151,8 @@ def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
     if missing := int(np.count_nonzero(index.isna())):
         raise DataError(f"{who} has {missing} rows without a sample ID; give them one or drop them")
     held = types.infer_dtype(index, skipna=False)
+    if held == "floating" and len(whole := whole_numbers(index)):
+        held, index = "integer", whole
     if held not in ("integer", "string"):
         raise DataError(
             f"{who} has sample IDs of type {held!r}, expected all integers or all strings; "

@@ -76,8 +76,8 @@ class VerticalGLM(Strategy):
     gaussian labels they are exact: those of the pooled table. With others, the fit without a
     penalty is that of maximum likelihood, and with one the chosen fit is that of the penalised
     likelihood; the rest of the path goes by the quadratic approximation of the likelihood about the
-    chosen fit. These need a second party and ``masked`` sums. Standard errors are given but with a
-    ridge, which biases.
+    chosen fit. These need a second party and ``masked`` sums. Standard errors, also of predictions,
+    are given but with a ridge, which biases.
 
     A value of a column with labels of one kind alone (quasi-separation) leaves the column's
     coefficient without a finite estimate: it has a small ridge then and no standard error, as a

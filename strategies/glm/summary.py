@@ -121,11 +121,7 @@ def text_of(
     lines += ["=" * _WIDTH, " " * wide + heads]
     lines.append("-" * _WIDTH)
     for name, (_, row) in zip(names, shown.iterrows(), strict=True):
-        text = "".join(
-            ("" if np.isnan(row[key]) else f"{row[key]:.3f}" if key in ("z", "p_value", "vif")
-             else f"{row[key]:.4f}").rjust(11)
-            for key in keys
-        )  # fmt: skip
+        text = "".join(_number(row[key], key).rjust(11) for key in keys)
         mark = ""
         if stars and "p_value" in keys:
             mark = next((m for below, m in _STARS if row["p_value"] < below), "")
@@ -136,3 +132,13 @@ def text_of(
     if stars:
         lines.append("*** p < 0.001, ** p < 0.01, * p < 0.05, . p < 0.1")
     return "\n".join(lines)
+
+
+def _number(value: float, key: str) -> str:
+    """Write a number in at most ten characters, and one that is not 0 not as 0.0000."""
+    if np.isnan(value):
+        return ""
+    if key in ("z", "p_value", "vif") and abs(value) < 1e4:
+        return f"{value:.3f}"
+    usual = value == 0.0 or 1e-3 <= abs(value) < 1e4
+    return f"{value:.4f}" if usual else f"{value:.3e}"

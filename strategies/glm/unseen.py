@@ -126,7 +126,9 @@ class _Chosen:
         if not (len(b) and np.isfinite(total) and np.isfinite(sums).all()):
             return None if len(b) else plugged
         across = np.einsum("g,gij->ij", self._shares, self._across)
-        direction = np.linalg.lstsq(across, sums, rcond=1e-10)[0]
+        size = np.sqrt(np.diag(self._whole))  # else what counts as zero goes by the units
+        scaled = across / np.outer(size, size)
+        direction = np.linalg.lstsq(scaled, sums / size, rcond=1e-10)[0] / size
         deviation = float(np.sqrt(max(float(direction @ self._whole @ direction), 1e-300)))
         whole = float(np.sqrt(max(float(b @ self._whole @ b), 1e-300)))
 

@@ -22,6 +22,9 @@ _FLAT = 1e-6
 _LEAST = 1e-3
 """Of a column's variance, what is within classes at least: more than rounding of completed rows."""
 
+_EXACT, _COUNTS = 1e-6, 1e-3
+"""Of the variance of a class's flag, what rounding leaves; and slopes that are not rounding."""
+
 
 @dataclass(frozen=True)
 class Discriminant:
@@ -66,6 +69,24 @@ def fit_discriminant(
     true = np.maximum((prior[:, None] * found**2).sum(axis=0) - chance, 0.0) * varies
     shift = found * true / (true + variance / n_rows[:, None])
     return Discriminant(mean, shift, within, prior, weight)
+
+
+def telling(sums: Array, products: Array, class_sums: Array, n_rows: Integers) -> Flags:
+    """Tell which columns give a class exactly, (n_columns,): some linear function of them does.
+
+    Shapes: as in `fit_discriminant`.
+    """
+    n, p = float(n_rows.sum()), len(sums)
+    if p + 1 >= n:
+        return np.zeros(p, dtype=bool)
+    gram = products / n - np.outer(sums, sums) / n**2
+    along = class_sums / n - np.outer(sums, n_rows) / n**2
+    of_class = n_rows / n * (1.0 - n_rows / n)
+    slopes = np.linalg.pinv(gram, rcond=1e-10, hermitian=True) @ along
+    left = of_class - np.einsum("jc,jc->c", slopes, along)
+    size = np.sqrt(np.maximum(np.diag(gram), 0.0))
+    given = left <= _EXACT * of_class
+    return np.asarray((np.abs(slopes) * size[:, None] > _COUNTS)[:, given].any(axis=1))
 
 
 def log_odds(fit: Discriminant, widths: Sequence[int], present: Flags) -> tuple[Array, Array]:

@@ -38,7 +38,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.results import Progress
-from strategies.lda.discriminant import Discriminant, fit_discriminant, log_odds
+from strategies.lda.discriminant import Discriminant, fit_discriminant, log_odds, telling
 from strategies.lda.party import DiscriminantParty
 from strategies.linear import settings as shared
 from strategies.linear.moment_party import (
@@ -48,11 +48,11 @@ from strategies.linear.moment_party import (
     WITHHELD,
     moments_protocol,
 )
-from strategies.linear.moments.collect import OpenedMoments, open_moments
+from strategies.linear.moments.collect import OpenedMoments, open_moments, told_by
 from strategies.linear.moments.groups import MinimumRows
 from strategies.linear.prediction.regressions import CLASSES, Regressions, pattern_list
 from strategies.linear.prediction.server import keep_and_predict
-from strategies.linear.problem import Problem
+from strategies.linear.problem import Problem, note
 from strategies.normal.labelled_server import COMPLETING, LabelledCompletion
 
 ALL_SETS = 9
@@ -183,7 +183,10 @@ class LDA(Strategy):
         )  # fmt: skip
         progress.step("moments")
         sums, counts = opened.offered.moments, labelled.counts
-        fit = fit_discriminant(sums.sums[0], sums.products[0], sums.with_vectors[0], counts)
+        of_classes = sums.sums[0], sums.products[0], sums.with_vectors[0], counts
+        fit = fit_discriminant(*of_classes)
+        if len(found := np.flatnonzero(telling(*of_classes))):
+            note(result, told_by(opened.names(found)))
         regressions = _regressions(fit, opened, labelled.classes)
         problem = opened.problem
         free = problem.free, problem.free_mask

@@ -512,6 +512,18 @@ def test_an_unpenalised_column_has_no_ridge(family):
     assert "std_error" not in free.coefficients
 
 
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_predictions_by_a_ridge_have_no_standard_error(family):
+    X, y, _ = pooled(family, n=300, seed=4)
+    y[:50] = np.nan
+    made = run(X, y, family=family, penalty="ridge").predictions
+    assert made["prediction"].notna().all()
+    assert made["std_error"].isna().all()
+    # An interval of labels counts their noise, one of probabilities has nothing to count.
+    width = made["upper"] - made["lower"]
+    assert (width > 0.1).all() if family == "gaussian" else width.isna().all()
+
+
 def standardised(X):
     return (X - X.mean(axis=0)) / X.std(axis=0)
 

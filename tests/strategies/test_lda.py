@@ -1,5 +1,7 @@
 """Linear discriminants over parties that lack rows, against densities row by row."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -206,3 +208,21 @@ def test_nodes_bound_what_all_scores_tell_together():
     result = run(tables, labels, policy=ALLOWING)
     assert result.metrics["bits_per_row"] <= 7 * 10
     assert result.predictions.shape == (NEW, 9)
+
+
+def test_a_refusal_states_what_all_classes_take():
+    tables, labels, _ = make(n_classes=8)
+    with pytest.raises(PartyError, match=r"predictions\), of some of which 0 ") as caught:
+        run(tables, labels)
+    stated = re.search(r"policy\.predictions=(\d+)", str(caught.value))
+    assert run(tables, labels, policy={"predictions": float(stated[1])}).predictions is not None
+
+
+def test_columns_that_tell_a_class_are_named():
+    rng = np.random.default_rng(0)
+    y = pd.Series(rng.integers(3, size=600) + 0.0)
+    bank = pd.DataFrame({"a": rng.normal(size=600), "b": rng.normal(5e3, 10, size=600)})
+    court = pd.DataFrame({"c": rng.normal(size=600), "verdict": 2.0 * (y == 1) + 7})
+    said = "columns ['court.verdict'] tell the labels exactly: leave out what is made of them"
+    assert said in run({"bank": bank, "court": court}, y).notes
+    assert not run({"bank": bank, "court": court[["c"]]}, y).notes

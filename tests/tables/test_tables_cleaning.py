@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.tables import Cleaning, label_numbers, read_table
+from flwr_vertical.tables import Cleaning, Table, label_numbers, read_table
 from flwr_vertical.tables.ids import normal_index
 
 CSV = """id;income;age;note;city
@@ -86,3 +86,23 @@ def test_labels_of_two_classes():
         label_numbers(labels, "Yes", "the labels")
     with pytest.raises(DataError, match=r"3 classes 'a', 'b', 'c'; number the classes"):
         label_numbers(pd.Series(["a", "b", "c"]), "a", "the labels")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "Float64", object])
+def test_ids_that_are_whole_floats_are_integers(dtype):
+    values = pd.Index([3.0, 12.0, 0.0], name="id").astype(dtype)
+    found = Table.of(pd.DataFrame({"x": [1.0, 2.0, 4.0]}, index=values), party="bank").ids
+    assert found.tolist() == [3, 12, 0]
+    assert found.dtype == np.int64
+    with pytest.raises(DataError, match="'floating', expected all integers"):
+        Table.of(pd.DataFrame({"x": [1.0, 2.0]}, index=[0.5, 1.0]), party="bank")
+
+
+def test_unpad_writes_decimals_as_integers():
+    made = normal_index(pd.Index(["12.0", "007.00", "0.0", "40"]), ["unpad"])
+    assert made.tolist() == [12, 7, 0, 40]
+    assert normal_index(pd.Index(["1.5", "a.0", "v1.0"]), ["unpad"]).tolist() == [
+        "1.5",
+        "a.0",
+        "v1.0",
+    ]

@@ -112,7 +112,7 @@ def test_integer_and_string_ids(ids, kept):
     [
         ([SECRET, SECRET, "b", SECRET], "2 rows whose sample ID repeats"),
         ([SECRET, None, "b", "c"], "1 rows without a sample ID"),
-        ([1.0, 2.0, 3.0, 4.0], "type 'floating'"),
+        ([1.5, 2.0, 3.0, 4.0], "type 'floating'"),
         ([1, SECRET, 3, 4], "type 'mixed-integer'"),
         ([True, False, 2, 3], "type 'mixed-integer'"),
         (pd.date_range("2020-01-01", periods=4), "type 'datetime64'"),

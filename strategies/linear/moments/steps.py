@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Summands, step
 from flwr_vertical.arrays import Array
-from flwr_vertical.errors import ProtocolError
+from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node.kept import kept
 from flwr_vertical.products import HeldColumns, PairKeySteps
 from flwr_vertical.products.columns import ScaledRows, squares_of
@@ -29,6 +29,9 @@ from strategies.linear.moments.dp_opening import brought_in, column_ranges, midd
 _STEPS = 4  # a centre is a multiple of the unit over this
 
 
+_SQUARED = 480  # Binary digits: the squares of so large numbers are far from the ends of floats
+
+
 def rough_units(raw: Array, few: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
     """Choose centre and unit of each column.
 
@@ -36,12 +39,17 @@ def rough_units(raw: Array, few: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
     columns of few different values; returns (n_columns,): the unit is a power of two not below the
     standard deviation; the centre the nearest multiple of a quarter of it to the mean.
     """
+    low, high = raw.min(axis=0), raw.max(axis=0)
+    largest = np.maximum(np.abs(low), np.abs(high))
+    far = (largest > 0.0) & (np.abs(np.log2(np.where(largest > 0.0, largest, 1.0))) > _SQUARED)
+    if far.any():  # squares would overflow, or vanish
+        reach = 2.0 ** np.where(far, np.floor(np.log2(np.where(far, largest, 1.0))), 0.0)
+        center, unit = rough_units(raw / reach, few)
+        return center * reach, unit * reach
     middle = raw.mean(axis=0)
     spread = spread_around(raw, middle)
-    low, high = raw.min(axis=0), raw.max(axis=0)
     middle = np.where(few, (low + high) / 2.0, middle)
     spread = np.where(few, (high - low) / 2.0, spread)
-    largest = np.maximum(np.abs(low), np.abs(high))
     # Rounding leaves a constant column with a tiny spread: its one value is the centre.
     constant = spread <= 1e-12 * largest
     unit = 2.0 ** np.ceil(np.log2(np.where(constant, 1.0, spread)))
@@ -189,4 +197,11 @@ class MomentSteps(RegressionRows):
         if len(raw) >= needed:
             few = np.array([level_codes(column) is not None for column in raw.T], dtype=bool)
             center, unit = rough_units(raw, few)
+        far = np.flatnonzero(np.abs(np.log2(unit)) > _SQUARED)
+        if len(far):
+            names = [self.design.columns[j] for j in far]
+            raise DataError(
+                f"party {self.name!r}: columns {names} are so large, or vary so little, that "
+                "squares of their values are no finite numbers; state them in other units"
+            )
         return center, unit

@@ -134,19 +134,24 @@ def conditional_regressions(
 
     Shapes: mean, covariance (n_columns,): of the columns, in their units; of_estimates (1 +
     n_selected, 1 + n_selected): covariance of the intercept and the coefficients that are not
-    zero.
+    zero; None if it is not known.
     """
     present = pattern_list(len(widths))
     owner = np.repeat(np.arange(len(widths)), widths)
     n, p = len(present), len(beta)
     chosen = np.flatnonzero(beta)
     coefficients, offsets = np.zeros((n, p)), np.zeros((n, len(widths)))
-    unseen, leverage = np.zeros(n), np.zeros(n)
+    unseen, leverage = np.zeros(n), np.full(n, np.nan)
     at_mean = np.append(1.0, mean[chosen])
+    # What counts as zero must not depend on the units of the columns.
+    size = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    size = np.where(size > 0.0, size, 1.0)
     for i, parties in enumerate(present):
         o = np.flatnonzero(parties[owner])
         # Columns that determine each other, or do not vary, share what there is.
-        inner = np.linalg.pinv(covariance[np.ix_(o, o)], rcond=1e-10, hermitian=True)
+        units = np.outer(size[o], size[o])
+        scaled = covariance[np.ix_(o, o)] / units
+        inner = np.linalg.pinv(scaled, rcond=1e-10, hermitian=True) / units
         expected = np.eye(p)[:, o]
         absent = np.setdiff1d(np.arange(p), o)
         expected[absent] = covariance[np.ix_(absent, o)] @ inner

@@ -39,14 +39,15 @@ def prediction_table(
 
     Shapes: eta (n_rows,): linear predictor, absent parties at their mean; unseen (n_rows,): its
     variance through the absent parties' columns; estimated (n_rows,): its variance through the
-    estimates and the rounding of terms.
+    estimates and the rounding of terms, NaN where it is not known: there is no standard error then,
+    and of numbers an interval by their noise alone.
     """
     if family == MARGIN:
         return pd.DataFrame({"prediction": (eta > 0.0).astype(float), "decision": eta})
     z = float(ndtri(0.5 + LEVEL / 2))
     spread = unseen + estimated
     if family == "gaussian":
-        half = z * np.sqrt(spread + noise)
+        half = z * np.sqrt(unseen + np.nan_to_num(estimated) + noise)
         columns = {
             "prediction": eta,
             "std_error": np.sqrt(spread),
@@ -119,7 +120,8 @@ class Regressions:
     # (n_patterns,): variance of the label's expectation that the absent parties' columns would
     # explain
     unseen: Array
-    # (n_patterns,): variance of a prediction through the estimates, on average over rows
+    # (n_patterns,): variance of a prediction through the estimates, on average over rows; NaN
+    # where it is not known
     leverage: Array
     # Variance of the label about its regression on all columns; for other families, that of the
     # working response. It decides the grid, and for gaussian labels the intervals.
@@ -187,7 +189,7 @@ class Regressions:
                     f"{name} of {n} regressions of {k} parties with {sum(self.widths)} columns: "
                     f"expected shape {shape}, got {values.shape}"
                 )
-            if not np.isfinite(values).all():
+            if not np.isfinite(values).all() and name != "leverage":
                 raise DataError(f"{name} of the regressions must be finite")
 
     def own(self, party: int) -> Array:

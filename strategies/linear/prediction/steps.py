@@ -197,8 +197,9 @@ def admit_terms(party: Party, part: LinearPart, aligned: Indices, terms: Indices
     for j, score in enumerate(told[chosen].T):
         of = f"{part.grid!r} {part.coarser} {j or ''}".encode()
         what = "terms of predictions" + (f", score {j + 1} of {part.n_outputs}" if j else "")
+        more = part.bits * (part.n_outputs - 1 - j)
         party.open_bits(
-            chosen, part.bits, content=of + score.tobytes(), predictions=True, what=what
+            chosen, part.bits, content=of + score.tobytes(), more=more, predictions=True, what=what
         )
 
 
