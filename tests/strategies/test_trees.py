@@ -462,7 +462,7 @@ def test_what_follows_from_other_things_is_not_sent():
     slots, candidates = 4 * 12, 4 * 23  # and of complete columns 4 * 11 of each
     assert more.loc["send_masked", "bytes_up"] == pytest.approx(8 * n * (slots - 44), abs=99)
     assert more.loc["compare", "bytes_down"] == pytest.approx(15 * (candidates - 44), abs=99)
-    share = 32 * (slots - 44) + 15 * (candidates - 44)
+    share = 32 * (slots - 44) + 15 * (candidates - 44)  # of sums, slopes, blinded numbers
     assert more.loc["share", "bytes_up"] == pytest.approx(share, abs=99)
     down = sent["whole"]["bytes_down"]
     assert down["share"] == pytest.approx(16 * n + 2 * n / 8, rel=0.1)
