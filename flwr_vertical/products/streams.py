@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from io import BytesIO
 
 import numpy as np
+import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -56,7 +57,8 @@ class KeyStream:
         self.shape = tuple(shape)
         key = _derive(seed, "stream", label.encode(), tag, repr(self.shape).encode())
         self._row_bytes = 8 * math.prod(self.shape[1:])
-        self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK_BYTES))).encryptor()
+        self._aes = algorithms.AES(key)
+        self._cipher = Cipher(self._aes, modes.CTR(bytes(_BLOCK_BYTES))).encryptor()
 
     def rows(self, start: int, stop: int) -> Ring:
         """Return rows of the stream.
@@ -74,6 +76,27 @@ class KeyStream:
                 part = view[at : at + _CHUNK_BYTES]
                 self._cipher.update_into(_ZEROS[: len(part)], part)
         return out.astype(np.uint64, copy=False)
+
+    def rows_at(self, rows: npt.NDArray[np.integer]) -> Ring:
+        """Return some rows of the stream, which need not be neighbours.
+
+        Counter mode is the cipher of one counter after the other (NIST SP 800-38A, 6.5), so those
+        of any rows go through it in one call.
+
+        Shapes: rows (n_rows,); returns (n_rows, ...).
+        """
+        first, skip = np.divmod(np.asarray(rows, dtype=np.int64) * self._row_bytes, _BLOCK_BYTES)
+        n_blocks = -(-(self._row_bytes + int(skip.max(initial=0))) // _BLOCK_BYTES)
+        content = np.zeros((len(first) * n_blocks + 1, 2), dtype=">u8")  # the last one is room
+        content[:-1, 1] = (first[:, None] + np.arange(n_blocks)).reshape(-1)
+        view = memoryview(content.reshape(-1).view(np.uint8).data)
+        Cipher(self._aes, modes.ECB()).encryptor().update_into(view[:-_BLOCK_BYTES], view)
+        words = content[:-1].view("<u8").reshape(len(first), 2 * n_blocks)
+        width = self._row_bytes // 8
+        if skip.any():
+            words = np.where(skip[:, None] > 0, words[:, 1 : width + 1], words[:, :width])
+        found = words[:, :width].reshape(len(first), *self.shape[1:])
+        return found.astype(np.uint64, copy=False)
 
     def mask(self, blocks: Iterable[Ring], start: int = 0) -> Ring:
         """Return rows of a matrix under the stream, as bytes that travel without a copy.

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.arrays import Array, Ring
-from flwr_vertical.products.streams import KeyStream
+from flwr_vertical.products.streams import stream
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -71,9 +71,9 @@ class Factors:
         Shapes: limits (2, n_nodes): M of each node, for N and for H'.
         """
         n_nodes = limits.shape[1]
-        shape = n_nodes, n_candidates
-        words = KeyStream(seed, "factors", shape).rows(0, n_nodes)
-        jitter = KeyStream(seed, "jitter", (2, n_nodes)).rows(0, 2)
+        drawn = stream(seed, "factors", (2 * n_nodes * (n_candidates + 1),))
+        jitter, rest = drawn[: 2 * n_nodes].reshape(2, -1), drawn[2 * n_nodes :]
+        words, keys = rest.reshape(2, n_nodes, n_candidates)
         least = TOP / np.maximum(limits, 1.0) * 2.0 ** -(_RANGE + 2)
         alpha, beta = least * np.stack([_spread(row, 2) for row in jitter])
         left = np.floor(beta[:, None] * _spread(words, _RANGE))
@@ -82,7 +82,6 @@ class Factors:
         # Where a is small, what its rounding takes away is taken from b_R.
         right = np.floor(right * (np.floor(size) / size) ** 2)
         sign = np.where(words >> np.uint64(63), -1.0, 1.0)
-        keys = KeyStream(seed, "order", shape).rows(0, n_nodes)
         return cls(
             (np.floor(size) * sign).astype(np.int64).view(np.uint64),
             left.astype(np.uint64),
@@ -135,13 +134,13 @@ def opened(shares: Ring, pads: Ring) -> Ring:
 def noise(seed: bytes, limits: Array, n_candidates: int) -> Ring:
     """Return uniform noise on [0, M), shape (3, n_nodes, n_candidates)."""
     shape = 3, limits.shape[1], n_candidates
-    words = KeyStream(seed, "noise", shape).rows(0, 3) >> np.uint64(11)
+    words = stream(seed, "noise", shape) >> np.uint64(11)
     share = words.astype(np.float64) * 2.0**-53
     return np.floor(share * limits[[0, 1, 1], :, None]).astype(np.uint64)
 
 
 def _spread(words: Ring, powers: int) -> Array:
     """Return 2^u, u nearly uniform on [0, powers), from 24 random bits of each word."""
-    whole = (words & np.uint64(0xFF)) % np.uint64(powers)
-    found = _POWERS[((words >> np.uint64(8)) & np.uint64(2**_STEPS - 1)).astype(np.intp)]
-    return np.asarray(found * (np.uint64(1) << whole).astype(np.float64))
+    whole = (1 << np.arange(256) % powers).astype(np.float64)
+    fraction = _POWERS[(words >> np.uint64(8)).astype(np.uint16)]
+    return np.asarray(fraction * whole[words.astype(np.uint8)])

@@ -6,6 +6,7 @@ same candidates of sums over what was sent.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -32,6 +33,11 @@ class Candidates:
     @classmethod
     def of(cls, layouts: Sequence[SlotLayout]) -> "Candidates":
         """Return those of these columns."""
+        return cls._made(tuple(layouts))
+
+    @classmethod
+    @lru_cache(maxsize=64)  # asked for at each level
+    def _made(cls, layouts: tuple[SlotLayout, ...]) -> "Candidates":
         widths = np.array([width for own in layouts for width in own.widths], dtype=np.int64)
         complete = np.array([c for own in layouts for c in own.complete], dtype=bool)
         observed = np.repeat(np.cumsum(widths) - 1, widths)
@@ -74,14 +80,19 @@ def layouts_of(columns: Indices, n_parties: int) -> list[SlotLayout]:
     Shapes: columns (n_columns, 4): number of the party, bins, whether levels have an order (0:
     they do; 1: they do not; 2: they were sorted), and whether no cell is missing.
     """
-    found = []
+    return list(_layouts_of(columns.astype(np.int64).tobytes(), n_parties))
+
+
+@lru_cache(maxsize=64)  # asked for at each level
+def _layouts_of(content: bytes, n_parties: int) -> tuple[SlotLayout, ...]:
+    columns, found = np.frombuffer(content, dtype=np.int64).reshape(-1, 4), []
     for k in range(n_parties):
         _, bins, kind, complete = columns[columns[:, 0] == k].T
         nominal, lacks_none = (tuple((part > 0).tolist()) for part in (kind, complete))
         found.append(
             SlotLayout(tuple(bins.tolist()), nominal, lacks_none, bool((kind == _SORTED).any()))
         )
-    return found
+    return tuple(found)
 
 
 def checked_layouts(

@@ -4,6 +4,7 @@ At the roots a bit says whether a row is of its tree's fit; below, whether it we
 Trees share the numbers of a level's nodes; children of one parent are neighbours.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ import numpy.typing as npt
 from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.protocol.arguments import Shape, Within, check_fits
-from strategies.trees.binning import narrowest, unpacked
-from strategies.trees.node_sums import Indices
+from strategies.trees.binning import SlotLayout, narrowest, unpacked
+from strategies.trees.node_sums import Blocks, Indices, Ring, dense_sums
 
 # Under a prefix that the server may not write to.
 _NODES, _FIT = "node.trees.nodes", "node.trees.fit"
@@ -25,7 +26,9 @@ def sides_of(node: Indices, parent: Indices) -> npt.NDArray[np.uint8]:
     Shapes: node (n_trees, n_rows): number of each row's node, -1 for none; parent (n_nodes,): -1 of
     roots.
     """
-    return np.packbits(node >= 0 if parent[0] < 0 else (node >= 0) & (node % 2 == 1), axis=1)
+    return np.packbits(
+        node >= 0 if parent[0] < 0 else (node >= 0) & (node & 1).astype(bool), axis=1
+    )
 
 
 def nodes_below(above: Indices | None, parent: Indices, sides: Flags) -> Indices:
@@ -100,3 +103,53 @@ class KnownNodes:
     def _unpacked(self, bits: npt.NDArray[np.uint8]) -> Flags:
         found = np.unpackbits(np.asarray(bits), axis=1, count=self._party.n_samples)
         return np.asarray(found.astype(bool))
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where rows are summed up: their nodes, and which trees may use a party's columns."""
+
+    node: Indices  # (n_trees, n_rows): number of each row's node, -1 for none
+    n_nodes: int
+    active: Indices  # (n_active,): nodes that may be split
+    direct: Indices  # (n_direct,): nodes of which sums are made
+    # (n_trees or 1, n_own_columns): of each party, which of its columns each tree may use
+    columns: list[npt.NDArray[np.bool_]]
+
+    @classmethod
+    def of(
+        cls,
+        node: Indices,
+        direct: Indices,
+        active: Indices,
+        usable: npt.NDArray[np.uint8],
+        layouts: list[SlotLayout],
+    ) -> "Places":
+        """Take the arguments of `ShareSteps.share`."""
+        ends = np.cumsum([len(own.n_bins) for own in layouts])[:-1]
+        columns = np.split(usable.astype(bool), ends, axis=1)
+        return cls(node, len(direct), active, np.flatnonzero(direct >= 0), columns)
+
+    def usable(self, tree: int, party: int) -> npt.NDArray[np.bool_]:
+        """Return which of a party's columns a tree may use."""
+        own = self.columns[party]
+        return np.asarray(own[tree % len(own)])
+
+    def trees(self, party: int) -> list[int]:
+        """Return the trees that may use any column of a party: no others have sums of its slots."""
+        return [t for t in range(len(self.node)) if self.usable(t, party).any()]
+
+    def dense(self, party: int, half: Ring, rows: Blocks, width: int) -> Ring:
+        """Return sums of g and h, (2, n_trees, n_rows), times a matrix of a party's slots."""
+        trees = self.trees(party)
+        every = len(trees) == len(self.node)  # the usual case, without copies
+        node, half = (self.node, half) if every else (self.node[trees], half[:, trees])
+        node = renumbered(node, self.direct, self.n_nodes)
+        return dense_sums(rows, width, node, half, len(self.direct))
+
+
+def renumbered(node: Indices, kept: Indices, n_nodes: int) -> npt.NDArray[np.int32]:
+    """Return the place of each row's node among `kept`, -1 for rows in none of these."""
+    number = np.full(n_nodes + 1, -1, dtype=np.int32)  # the last entry is that of -1
+    number[kept] = np.arange(len(kept))
+    return number.take(node, mode="wrap")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from scipy.sparse import csc_array
 
 from flwr_vertical.arrays import Flags
+from flwr_vertical.products.streams import KeyStream
 from strategies.trees.binning import Codes, SlotLayout
 
 Ring = npt.NDArray[np.unsignedinteger]
@@ -19,6 +20,9 @@ Blocks = Callable[[int, int], Ring]
 
 BLOCK_BYTES = 1 << 24
 """Of a matrix that is made anew for each use, at a time."""
+
+_FEW = 0.6
+"""Share of rows up to which single rows of a key stream are made faster than all of them."""
 
 
 def code_sums(layout: SlotLayout, codes: Codes, node: Indices, vectors: Ring, n_nodes: int) -> Ring:
@@ -76,34 +80,49 @@ def dense_sums(blocks: Blocks, width: int, node: Indices, vectors: Ring, n_nodes
     returns (n_vectors, n_nodes, width).
     """
     total = np.zeros((len(vectors) * n_nodes, width), dtype=vectors.dtype)
-    for start, stop in _ranges(node.shape[1], width * vectors.dtype.itemsize, blocks):
-        weights = _weights(node[:, start:stop], vectors[:, :, start:stop], n_nodes)
+    for rows in _parts(node, blocks, width):
+        weights = _weights(node[:, rows], vectors[:, :, rows], n_nodes)
         if weights.nnz and width:
-            total += weights @ blocks(start, stop)
+            if isinstance(rows, slice):
+                total += weights @ blocks(rows.start, rows.stop)
+            else:
+                total += weights @ blocks.__self__.rows_at(rows)  # type: ignore[attr-defined]
     return total.reshape(len(vectors), n_nodes, width)
+
+
+def _parts(node: Indices, blocks: Blocks, width: int) -> Iterator[slice | Indices]:
+    """Give the rows to add up, part by part: of a key stream only those that are in a node."""
+    source, n_rows = getattr(blocks, "__self__", None), node.shape[1]
+    if isinstance(source, InMemory):
+        yield slice(0, n_rows)
+        return
+    size = max(1, BLOCK_BYTES // max(8 * width, 1))
+    if isinstance(source, KeyStream):
+        needed = np.flatnonzero((node >= 0).any(axis=0))
+        if len(needed) < _FEW * n_rows:
+            yield from (needed[start : start + size] for start in range(0, len(needed), size))
+            return
+    yield from (slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size))
 
 
 def _weights(node: Indices, vectors: Ring, n_nodes: int) -> csc_array:
     """Return the vectors by node and row, column by column, as its product reads a matrix once."""
     n_vectors, (n_trees, n_rows) = len(vectors), node.shape
-    inside = np.flatnonzero(node.T >= 0)
-    rows, trees = (inside, 0) if n_trees == 1 else np.divmod(inside, n_trees)
-    index = np.empty((len(inside), n_vectors), dtype=np.int32)
+    used = node >= 0
+    at = np.flatnonzero(used.T)  # row by row
+    if n_trees > 1:
+        rows, trees = np.divmod(at, n_trees)
+        at = trees * n_rows + rows
+    index = np.empty((len(at), n_vectors), dtype=np.int32)
     value = np.empty(index.shape, dtype=vectors.dtype)
+    node_of = node.reshape(-1).take(at)
     for k, vector in enumerate(vectors):
-        index[:, k] = node[trees, rows] + k * n_nodes
-        value[:, k] = vector[trees, rows]
+        np.add(node_of, k * n_nodes, out=index[:, k], casting="unsafe")
+        value[:, k] = vector.reshape(-1).take(at)
     bounds = np.zeros(n_rows + 1, dtype=np.int32)
-    np.cumsum((node >= 0).sum(axis=0, dtype=np.int32) * np.int32(n_vectors), out=bounds[1:])
+    np.cumsum(used.sum(axis=0, dtype=np.int32) * np.int32(n_vectors), out=bounds[1:])
     shape = n_vectors * n_nodes, n_rows
     return csc_array((value.reshape(-1), index.reshape(-1), bounds), shape=shape)
-
-
-def _ranges(n_rows: int, row_bytes: int, blocks: Blocks) -> Iterator[tuple[int, int]]:
-    held = isinstance(getattr(blocks, "__self__", None), InMemory)
-    size = n_rows if held else max(1, BLOCK_BYTES // max(row_bytes, 1))
-    for start in range(0, n_rows, max(size, 1)):
-        yield start, min(start + size, n_rows)
 
 
 class InMemory:

@@ -33,11 +33,11 @@ from strategies.trees.binning import narrowest, packed
 from strategies.trees.blinding import WIRE_BYTES, Factors, coarse, from_wire, to_wire
 from strategies.trees.candidates import Candidates, columns_of
 from strategies.trees.gain import Derivatives, LevelGradients, best_of, signed, to_ring
-from strategies.trees.level_nodes import sides_of
+from strategies.trees.level_nodes import Places, sides_of
 from strategies.trees.masked_store import Slots
 from strategies.trees.monotone import allowed_signs, right_way
 from strategies.trees.node_sums import Indices, Ring
-from strategies.trees.secret_shares import Places, with_siblings
+from strategies.trees.secret_shares import with_siblings
 from strategies.trees.tree import Tree
 
 
@@ -154,11 +154,14 @@ class LevelRounds:
         for name in [] if self.hidden else self._helpers:
             at = self._helped_by(name)
             sums[:, :, at] += _told(replies, name, "helper", sums[:, :, at].shape)
-        self._above = with_siblings(np.concatenate(list(sums), axis=1), direct, parent, self._above)
-        share_g, share_h = np.split(self._above[active], 2, axis=1)
+        parts = [*sums, self._helped_slopes(replies, sums.shape[1:])] if self.hidden else sums
+        self._above = with_siblings(
+            np.concatenate(list(parts), axis=1), direct, parent, self._above
+        )
+        share_g, share_h, *helped = np.split(self._above[active], len(parts), axis=1)
         share_v = to_ring(known.scale[active])[:, None] * share_g - slope[:, None] * share_h
         if self.hidden:
-            share_v -= self._of_slopes(replies, halves, share_v.shape)
+            share_v -= self._of_slopes(replies, halves, helped[0])
         return LevelSums(replies, share_v, share_h, order)
 
     def route(
@@ -249,19 +252,27 @@ class LevelRounds:
         parts = [_told(replies, n, "owner", own.shape) + own for n, own in dense.items()]
         return np.concatenate(parts, axis=2)
 
-    def _of_slopes(
-        self, replies: dict[str, dict[str, Any]], halves: dict[str, Ring], shape: tuple[int, ...]
-    ) -> Ring:
-        """Return the server's share of owners' halves of slopes times helpers' shares of h."""
+    def _helped_slopes(self, replies: dict[str, dict[str, Any]], shape: tuple[int, ...]) -> Ring:
+        """Return helpers' shares of h under pads, (n_direct, n_sent)."""
         out = np.zeros(shape, dtype=np.uint64)
         for name in self._helpers:
             at = self._helped_by(name)
             out[:, at] = _told(replies, name, "helped_slopes", out[:, at].shape)
-        ends = np.cumsum(self.slots.widths)[:-1]
-        for name, part in zip(self.slots.names, np.split(out, ends, axis=1), strict=True):
-            part *= halves[name][:, None]
-            part -= _told(replies, name, "owned_slopes", part.shape)
         return out
+
+    def _of_slopes(
+        self, replies: dict[str, dict[str, Any]], halves: dict[str, Ring], helped: Ring
+    ) -> Ring:
+        """Return the server's share of owners' halves of slopes times helpers' shares of h.
+
+        Shapes: helped (n_active, n_sent): under pads.
+        """
+        ends = np.cumsum(self.slots.widths)[:-1]
+        parts = [
+            part * halves[name][:, None] - _told(replies, name, "owned_slopes", part.shape)
+            for name, part in zip(self.slots.names, np.split(helped, ends, axis=1), strict=True)
+        ]
+        return np.concatenate(parts, axis=1)
 
     def _helped_by(self, helper: str, sent: bool = True) -> Indices:
         """Return the slots of the parties that one helps, among those that are sent or all."""

@@ -112,7 +112,9 @@ def bits_of_winner(n_slots: int) -> float:
     return float(np.log2(2 * n_slots + 1))
 
 
-def count_winners(party: Party, node: Indices, layout: SlotLayout, n_slots: int) -> None:
+def count_winners(
+    party: Party, node: Indices, layout: SlotLayout, n_slots: int, binding: bytes
+) -> None:
     """Write down first what best splits tell of rows; node (n_trees, n_samples): -1 for none."""
     levels = int(party.state.get(_LEVELS, 0)) + len(node)
     if levels > int(party.state[SIDES]):
@@ -122,16 +124,16 @@ def count_winners(party: Party, node: Indices, layout: SlotLayout, n_slots: int)
         )
     party.state[_LEVELS] = levels
     bits = (node >= 0).sum(axis=0) * bits_of_winner(n_slots)
-    count_sides(party, bits, layout, party.services.binding(), what=_WINNERS)
+    count_sides(party, bits, layout, binding, what=_WINNERS)
 
 
-def count_order(party: Party, node: Indices, layout: SlotLayout) -> None:
+def count_order(party: Party, node: Indices, layout: SlotLayout, binding: bytes) -> None:
     """Write down first what the order of levels tells of rows; node (n_trees, n_samples).
 
     As with winners: a row whose gradient is far above all others' is in the level that comes first.
     """
     bits = (node >= 0).sum(axis=0) * bits_of_levels(layout)
-    content = party.services.binding() + b" order"  # beside the winners of the same message
+    content = binding + b" order"  # beside the winners of the same message
     count_sides(party, bits, layout, content, what=_ORDER)
 
 

@@ -13,13 +13,13 @@ Of each node the gains need ``N = scale G - slope H`` (`gain`), and only the ser
 It is in halves as well, t at the owner and ``slope - t`` at the helper. The server can multiply its
 own share of H, the helper B by its half; of ``t B`` helper and server get shares: with pads f and z
 of owner and helper, the server, who knows t, gets ``B + f`` of the helper and ``t f + z`` of the
-owner, and the helper has z (Beaver, 1991, with the owner as dealer).
+owner, and the helper has z (Beaver, 1991, with the owner as dealer). Of siblings f follows as B
+does, so ``B + f`` is sent of one of two; z is drawn for each node, as each has a slope of its own.
 
 The helper's share of N and H travels to the arbiter alone, blinded and under pads that the server
 does not know; with open histograms, B goes to the server as it is.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -39,14 +39,13 @@ from strategies.trees.binning import SlotLayout
 from strategies.trees.blinding import Factors, coarse, noise, to_wire
 from strategies.trees.candidates import Candidates, checked_layouts
 from strategies.trees.gain import N_NOISE
-from strategies.trees.level_nodes import KnownNodes
+from strategies.trees.level_nodes import KnownNodes, Places, renumbered
 from strategies.trees.node_sums import (
     Blocks,
     Indices,
     InMemory,
     Ring,
     code_sums,
-    dense_sums,
     legal_of,
     to_sent,
 )
@@ -63,7 +62,7 @@ HIDING = "hiding histograms (histograms='open' shows them to the server, if ever
 
 # Under a prefix that the server may not write to.
 _HALF, _BELOW = "node.trees.half", "node.trees.helped"
-_COUNTS = "node.trees.counts"
+_COUNTS, _PADS = "node.trees.counts", "node.trees.pads"
 _HOLD_BYTES = 1 << 29  # of key streams that a helper keeps in memory
 
 
@@ -111,7 +110,7 @@ class ShareSteps(StepGroup):
         place of gains; returns ``number`` of the message; ``owner`` of shape (2, n_direct, n_own),
         the own shares of sums of g and h; and either ``parcel``, sealed for the arbiter: a share of
         the marks of legal candidates, and the seed of the pads; ``owned_slopes`` of shape
-        (n_active, n_own), and at a helper ``helped_slopes`` of shape (n_active, n_helped) and
+        (n_active, n_own), and at a helper ``helped_slopes`` of shape (n_direct, n_helped) and
         ``blinded`` of shape (3, n_active, n_candidates that it helps with, 5), see `blinding`; or
         ``legal`` of shape (n_active, n_own_slots, 2), and at a helper ``helper`` of shape (2,
         n_direct, n_helped). n_own and n_helped are slots whose rows were sent.
@@ -131,17 +130,22 @@ class ShareSteps(StepGroup):
         every = Candidates.of(layouts)
         if begins:
             self._check_rows(places, own)
+        parcels, seed = self.other(ParcelSteps), self.other(GroupKeySteps).seed
+        number, binding = parcels.number, self.party.services.binding()
         if limits is not None:
             if ranked:
-                count_order(self.party, places.node, self.party.layout)
-            count_winners(self.party, places.node, self.party.layout, len(every.numbers))
-        parcels, seed = self.other(ParcelSteps), self.other(GroupKeySteps).seed
-        number, asked = parcels.number, self.party.services.binding().hex()
+                count_order(self.party, places.node, self.party.layout, binding)
+            count_winners(self.party, places.node, self.party.layout, len(every.numbers), binding)
+        n_direct, n_active, asked = len(places.direct), len(active), binding.hex()
+        hides = limits is not None and slopes is not None and scale is not None
 
-        def pad(what: str, owner: str, shape: tuple[int, ...]) -> Ring:
-            # An owner and a helper who are told different things draw pads that do not cancel.
-            label = f"tree pad {what} {owner!r} {helper[owner]!r} {number} {asked}"
-            return stream(seed, label, shape)
+        def pads_of(owner: str, width: int) -> list[Ring]:
+            # Of g and h, and unless histograms are opened f and z. An owner and a helper who are
+            # told different things draw pads that do not cancel.
+            label = f"tree pads {owner!r} {helper[owner]!r} {number} {asked}"
+            n_rows = 3 * n_direct + n_active if hides else 2 * n_direct
+            words = stream(seed, label, (n_rows, width))
+            return np.split(words, np.arange(1, 4 if hides else 2) * n_direct)
 
         half = self._half(places.node.shape)
         told: dict[str, Any] = {"number": number}
@@ -149,16 +153,26 @@ class ShareSteps(StepGroup):
         sums, legal = self._own_sums(places, own, half, least, direct, parent)
         if ranked:
             legal &= self.party.layout.single_levels[:, None]
-        told["owner"] = sums - pad("sums", self.name, sums.shape)
+        own_g, own_h, *own_slopes = pads_of(self.name, sums.shape[2])
+        told["owner"] = sums - np.stack([own_g, own_h])
         helps = [k for k, name in enumerate(names) if helper[name] == self.name]
-        helped = self._help(names, layouts, tags, helps, places, half, pad) if helps else None
+        if helps:
+            drawn = [pads_of(names[k], layouts[k].n_sent) for k in helps]
+            pad_g, pad_h, *pad_slopes = (
+                np.concatenate(parts, axis=1) for parts in zip(*drawn, strict=True)
+            )
+            helped = np.stack([pad_g, pad_h]) - self._help(
+                names, layouts, tags, helps, places, half
+            )
         if limits is None or slopes is None or scale is None:
             told["legal"] = legal
-            if helped is not None:
+            if helps:
                 told["helper"] = helped
             return told
-        t, shape = np.asarray(slopes)[:, None], (len(active), sums.shape[2])
-        told["owned_slopes"] = t * pad("slopes", self.name, shape) + pad("z", self.name, shape)
+        t = np.asarray(slopes)[:, None]
+        pad_f, pad_z = own_slopes
+        self.state[_PADS] = with_siblings(pad_f, direct, parent, np.asarray(self.state[_PADS]))
+        told["owned_slopes"] = t * np.asarray(self.state[_PADS])[active] + pad_z
         factors = Factors.of(order, limits, len(every.numbers))
         slots = np.concatenate([[0], np.cumsum([of.n_slots for of in layouts])])
         marks = np.zeros((len(legal), int(slots[-1]), 2), dtype=bool)
@@ -167,19 +181,14 @@ class ShareSteps(StepGroup):
         share = under_cancelling_bits(placed, seed, "tree marks", number, own, len(names))
         # The arbiter refuses to compare where parties were told different things.
         pads = stream(seed, f"tree parcels {number} {asked}", (SEED_BYTES // 8,))
-        if helped is not None:
+        if helps:
+            pad_f, pad_z = pad_slopes
+            told["helped_slopes"] = helped[1] + pad_f
             above = np.asarray(self.state[_BELOW])
             flat = np.concatenate(list(helped), axis=1)
             self.state[_BELOW] = with_siblings(flat, direct, parent, above)
             share_g, share_h = np.split(np.asarray(self.state[_BELOW])[active], 2, axis=1)
-            f, z = (
-                np.concatenate(
-                    [pad(what, names[k], (len(active), layouts[k].n_sent)) for k in helps], axis=1
-                )
-                for what in ("slopes", "z")
-            )
-            told["helped_slopes"] = share_h + f
-            share_v = np.asarray(scale).astype(np.uint64)[:, None] * share_g - t * share_h - z
+            share_v = np.asarray(scale).astype(np.uint64)[:, None] * share_g - t * share_h - pad_z
             at = every.places(np.concatenate([np.arange(slots[k], slots[k + 1]) for k in helps]))
             mine = Candidates.of([layouts[k] for k in helps])
             blinded = self._blinded(mine, share_v, share_h, at, factors, limits, ranked)
@@ -192,8 +201,9 @@ class ShareSteps(StepGroup):
     def forget(self) -> None:
         """Drop what is kept between the levels of a tree."""
         KnownNodes(self.party).forget()
-        for key in (_HALF, _BELOW, _COUNTS):
+        for key in (_HALF, _BELOW, _COUNTS, _PADS):
             self.state.pop(key, None)
+        self.cache.pop("trees.rho", None)
 
     def _begin(self, names: list[str], masked: UnsignedRing | None, rho: bytes) -> bool:
         """Keep the own half of the gradients of trees that begin; return whether any do."""
@@ -205,13 +215,18 @@ class ShareSteps(StepGroup):
             )
         if begins:
             self.state[_HALF] = rho if masked is None else np.asarray(masked)
-            self.state[_BELOW] = self.state[_COUNTS] = np.zeros((0, 0), dtype=np.uint64)
+            for key in (_BELOW, _COUNTS, _PADS):
+                self.state[key] = np.zeros((0, 0), dtype=np.uint64)
         return begins
 
     def _half(self, shape: tuple[int, ...]) -> Ring:
         """Return the own half of g and h, (2, n_trees, n_samples)."""
-        kept = self.state[_HALF]
-        return -stream(kept, "rho", (2, *shape)) if isinstance(kept, bytes) else np.asarray(kept)
+        kept, key = self.state[_HALF], "trees.rho"
+        if not isinstance(kept, bytes):
+            return np.asarray(kept)
+        if self.cache.get(key, (None,))[0] != kept:
+            self.cache[key] = kept, -stream(kept, "rho", (2, *shape))
+        return np.asarray(self.cache[key][1])
 
     # -- as owner ----------------------------------------------------------------------------
 
@@ -248,9 +263,8 @@ class ShareSteps(StepGroup):
             # Trees do not share nodes.
             at = renumbered(places.node[t], places.direct, places.n_nodes)
             sums += code_sums(layout, codes, at, half[:, t], n_direct)
-            inside = np.zeros(places.n_nodes + 1, dtype=bool)  # the last entry is that of -1
-            inside[places.node[t]] = True
-            may[inside[:-1]] = np.repeat(places.usable(t, own), layout.widths)
+            inside = np.bincount(places.node[t] + 1, minlength=places.n_nodes + 1)[1:] > 0
+            may[inside] = np.repeat(places.usable(t, own), layout.widths)
         counts = with_siblings(sums[..., 2], direct, parent, np.asarray(self.state[_COUNTS]))
         self.state[_COUNTS] = counts
         legal = legal_of(layout, counts[places.active], least) & may[places.active][..., None]
@@ -266,17 +280,15 @@ class ShareSteps(StepGroup):
         helps: list[int],
         places: "Places",
         half: Ring,
-        pad: Any,
     ) -> Ring:
-        """Return the shares of the slots of those that this party helps, (2, n_direct, n)."""
+        """Return what the slots of those that it helps are short of, (2, n_direct, n_helped)."""
         found = []
         for k in helps:
             name, width = names[k], layouts[k].n_sent
             if name == self.name:
                 raise ProtocolError(f"party {self.name!r} cannot help itself")
             blocks = self._stream_of(name, half.shape[-1], width, tags[k])
-            sums = places.dense(k, half, blocks, width)
-            found.append(pad("sums", name, sums.shape) - sums)
+            found.append(places.dense(k, half, blocks, width))
         return np.concatenate(found, axis=2)
 
     def _stream_of(self, name: str, n_rows: int, width: int, tag: bytes) -> Blocks:
@@ -343,53 +355,3 @@ def with_siblings(direct_sums: Ring, direct: Indices, parent: Indices, above: Ri
 def stream_label(owner: str) -> str:
     """Return the label of the key stream of a party's slots."""
     return f"tree slots of {owner}"
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where rows are summed up: their nodes, and which trees may use a party's columns."""
-
-    node: Indices  # (n_trees, n_rows): number of each row's node, -1 for none
-    n_nodes: int
-    active: Indices  # (n_active,): nodes that may be split
-    direct: Indices  # (n_direct,): nodes of which sums are made
-    # (n_trees or 1, n_own_columns): of each party, which of its columns each tree may use
-    columns: list[npt.NDArray[np.bool_]]
-
-    @classmethod
-    def of(
-        cls,
-        node: Indices,
-        direct: Indices,
-        active: Indices,
-        usable: npt.NDArray[np.uint8],
-        layouts: list[SlotLayout],
-    ) -> "Places":
-        """Take the arguments of `ShareSteps.share`."""
-        ends = np.cumsum([len(own.n_bins) for own in layouts])[:-1]
-        columns = np.split(usable.astype(bool), ends, axis=1)
-        return cls(node, len(direct), active, np.flatnonzero(direct >= 0), columns)
-
-    def usable(self, tree: int, party: int) -> npt.NDArray[np.bool_]:
-        """Return which of a party's columns a tree may use."""
-        own = self.columns[party]
-        return np.asarray(own[tree % len(own)])
-
-    def trees(self, party: int) -> list[int]:
-        """Return the trees that may use any column of a party: no others have sums of its slots."""
-        return [t for t in range(len(self.node)) if self.usable(t, party).any()]
-
-    def dense(self, party: int, half: Ring, rows: Blocks, width: int) -> Ring:
-        """Return sums of g and h, (2, n_trees, n_rows), times a matrix of a party's slots."""
-        trees = self.trees(party)
-        every = len(trees) == len(self.node)  # the usual case, without copies
-        node, half = (self.node, half) if every else (self.node[trees], half[:, trees])
-        node = renumbered(node, self.direct, self.n_nodes)
-        return dense_sums(rows, width, node, half, len(self.direct))
-
-
-def renumbered(node: Indices, kept: Indices, n_nodes: int) -> npt.NDArray[np.int32]:
-    """Return the place of each row's node among `kept`, -1 for rows in none of these."""
-    number = np.full(n_nodes + 1, -1, dtype=np.int32)  # the last entry is that of -1
-    number[kept] = np.arange(len(kept))
-    return number[node]

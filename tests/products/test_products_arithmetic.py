@@ -149,6 +149,9 @@ def test_any_rows_of_a_stream_are_those_of_the_whole():
         source = KeyStream(SEED, "x", (1000, width))
         for start, stop in ((0, 1000), (1, 8), (7, 7), (333, 1000)):
             np.testing.assert_array_equal(source.rows(start, stop), whole[start:stop])
+        for few in ([0, 1, 2, 500, 999], [7], []):
+            rows = np.array(few, dtype=np.int64)
+            np.testing.assert_array_equal(source.rows_at(rows), whole[rows])
     content = random_ring(100, 3)
     in_blocks = tag_of_blocks(SEED, content.shape, [content[:30], content[30:]])
     assert in_blocks == content_tag(SEED, content)

@@ -14,6 +14,7 @@ from tree_runs import SMALL, N, fit, make_labels, make_tables
 from flwr_vertical import Table, scratch, simulate
 from flwr_vertical.crypto.sealed_box import seal
 from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
+from flwr_vertical.products import streams
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, VALUES
 from strategies.trees import VerticalGBDT, masked_store, node_sums, secret_shares
@@ -328,7 +329,11 @@ def test_rows_in_blocks_and_on_disk_make_the_same_trees(data, hidden, monkeypatc
     write = scratch.ScratchFile.write
     keep = lambda self, at, rows: (kept.append(rows), write(self, at, rows))  # noqa: E731
     monkeypatch.setattr(scratch.ScratchFile, "write", keep)
+    made, rows_at = [], streams.KeyStream.rows_at
+    few = lambda self, rows: (made.append(len(rows)), rows_at(self, rows))[1]  # noqa: E731
+    monkeypatch.setattr(streams.KeyStream, "rows_at", few)
     result = fit(*data)
+    assert made  # below the roots rows of the smaller siblings alone
     width = max(rows.shape[1] for rows in kept)
     assert sum(len(rows) for rows in kept) == 4 * N  # anew after levels were sorted
     assert max(len(rows) for rows in kept if rows.shape[1] == width) == (1 << 15) // (8 * width)
@@ -366,6 +371,8 @@ def test_what_passes_the_server_is_uniform_or_sealed(small_run):
     for name in ("owner", "owned_slopes", "helped_slopes", "masked", "shares under pads"):
         words = [np.asarray(v[name]).ravel() for v in messages["up"] if name in v]
         assert looks_uniform(np.concatenate(words)), name
+        if name != "shares under pads":  # of 40 bits, two may be alike
+            assert np.unique(np.concatenate(words)).size == sum(map(len, words)), name
     assert not any("signs" in values for values in messages["down"])  # of monotone columns alone
     masked = [v["masked_gradients"] for v in messages["down"] if "masked_gradients" in v]
     assert masked
@@ -373,6 +380,19 @@ def test_what_passes_the_server_is_uniform_or_sealed(small_run):
     assert looks_uniform(np.concatenate([np.asarray(own).ravel() for own in masked]))
     slopes = [np.asarray(v["slopes"]).ravel() for v in messages["down"] if "slopes" in v]
     assert looks_uniform(np.concatenate(slopes))
+
+
+def test_helped_slopes_travel_for_one_of_two_siblings(small_run):
+    """Those of owners for each node: each has a half of a slope and a pad of its own."""
+    kinds = {"down": ARGUMENTS, "up": VALUES}
+    asked, told = (
+        [decode(record.content, kind) for record in small_run[1] if record.direction == direction]
+        for direction, kind in kinds.items()
+    )
+    levels = {(int((a["direct"] >= 0).sum()), len(a["active"])) for a in asked if "slopes" in a}
+    sent = {(len(v["helped_slopes"]), len(v["owned_slopes"])) for v in told if "owned_slopes" in v}
+    assert sent == levels
+    assert any(n < m for n, m in levels)
 
 
 def test_no_party_takes_gradients_under_a_mask_and_its_seed():
@@ -462,7 +482,7 @@ def test_what_follows_from_other_things_is_not_sent():
     slots, candidates = 4 * 12, 4 * 23  # and of complete columns 4 * 11 of each
     assert more.loc["send_masked", "bytes_up"] == pytest.approx(8 * n * (slots - 44), abs=99)
     assert more.loc["compare", "bytes_down"] == pytest.approx(15 * (candidates - 44), abs=99)
-    share = 32 * (slots - 44) + 15 * (candidates - 44)
+    share = 32 * (slots - 44) + 15 * (candidates - 44)  # of sums, slopes, blinded numbers
     assert more.loc["share", "bytes_up"] == pytest.approx(share, abs=99)
     down = sent["whole"]["bytes_down"]
     assert down["share"] == pytest.approx(16 * n + 2 * n / 8, rel=0.1)
