@@ -136,7 +136,7 @@ class StepServer:
         if pins.RETURNED[0] in envelope and "node.name" in state:
             token = bytes(envelope["checkpoint"])  # type: ignore[arg-type]
             pins.verify_returned(self._introduction.identified(context, state), envelope, token)
-        if (repeated := repeated_reply(step, sequence, asked, state, cache)) is not None:
+        if repeated := repeated_reply(step, sequence, asked, state, cache, context.state):
             return repeated
         check_follows(step, int(envelope.get("after", -1)), state)  # type: ignore[arg-type]
         course = self._course(step, request, context, admitted, state)
