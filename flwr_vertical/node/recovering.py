@@ -15,7 +15,7 @@ from flwr_vertical.node.snapshot import Snapshots, go_back, tell_snapshot
 from flwr_vertical.node.state import State
 from flwr_vertical.node.storage import Storage
 from flwr_vertical.protocol import pins
-from flwr_vertical.protocol.codec import decode, payload_bytes
+from flwr_vertical.protocol.codec import decode, entries, filled, payload_bytes
 from flwr_vertical.protocol.disk import digest
 from flwr_vertical.protocol.messages import HELLO, RESTORE, SNAPSHOT, VALUES, make_reply
 
@@ -42,8 +42,9 @@ def repeated_reply(
         # The server has the last reply. While the step computes, a large one must not take memory.
         cache.pop("reply-sequence", None)
         cache.pop("reply", None)
-        for name in [name for name in records if name.startswith(_REPLY)]:
-            del records[name]
+        held = entries(records)
+        for name in [name for name in held if name.startswith(_REPLY)]:
+            del held[name]
         return None
     if cache.get("reply-sequence") != sequence:
         prefix = f"{_REPLY}{sequence}:"
@@ -132,7 +133,8 @@ class Recovery:
         if kept is None and payload_bytes(reply) <= _MOST_BYTES:
             # A busy SuperLink may count a node as lost and drop its reply, and by Flower's messages
             # each step has a process of its own: the state is what the next one knows.
-            self._context.state.update({f"{_REPLY}{sequence}:{n}": r for n, r in reply.items()})
+            kept_reply = {f"{_REPLY}{sequence}:{n}": r for n, r in entries(reply).items()}
+            filled(self._context.state, kept_reply)
         if files is None:
             return
         if cache.get("complete-snapshot", -1) < complete:

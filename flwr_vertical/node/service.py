@@ -259,8 +259,9 @@ class StepServer:
                 "run and lost its state; start the run again"
             )
         peers = len(updates[private_sum.PEERS]) if private_sum.PEERS in updates else None
-        check_n_parties(self._guard.who(context), admitted.policy, envelope, peers)
-        check_n_parties(self._guard.who(context), admitted.policy, updates, None)
+        who = self._guard.who(context)
+        check_n_parties(who, admitted.policy, envelope, peers)
+        check_n_parties(who, admitted.policy, updates, None)
         if pins.check_updates(updates):
             pins.verify(self._introduction.identified(context, state), {**state, **updates})
         state.update(updates)
