@@ -68,7 +68,7 @@ def make_request(
 
 def read_scales(request: RecordDict) -> dict[str, float]:
     """Return the scales of summands that a request asks for."""
-    return {name: float(scale) for name, scale in entries(request).get(SCALES, {}).items()}  # type: ignore[arg-type]
+    return {name: float(scale) for name, scale in entries(request).get(SCALES, {}).items()}
 
 
 def make_reply(envelope: Mapping[str, Any], values: Mapping[str, Any]) -> RecordDict:
