@@ -14,6 +14,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one BLAS thr
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
 
+# Where a machine keeps no compiled code, each worker and each process of a test would compile
+# 150,000 lines first: half of the time of collecting.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "kit")]  # `oracles.fknn`; `resuming`
 

@@ -121,10 +121,11 @@ class Opening:
             offline |= dict.fromkeys(self._invited.keys() - listed, _GONE)
         failed |= offline
         self.silent |= offline.keys()
-        numbers = {number for _, number in self._invited.values() if number}
-        for reply in self._grid.pull_messages(numbers) if numbers else []:
-            node_id, cause = reply.metadata.src_node_id, _cause(reply)
-            if cause and node_id in self._invited:
+        # By number: the SuperLink's own errors come from no node.
+        asked = {number: n for n, (_, number) in self._invited.items() if number}
+        for reply in self._grid.pull_messages(set(asked)) if asked else []:
+            node_id, cause = asked[reply.metadata.reply_to_message_id], _cause(reply)
+            if cause:
                 failed[node_id] = cause
                 if reply.has_error() and reply.error.code in _FROM_SUPERLINK:
                     self.silent.add(node_id)

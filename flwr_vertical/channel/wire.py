@@ -11,9 +11,9 @@ as they are, so that a message may be larger than the 2 GiB that one protobuf ca
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.app.message import make_message
 from flwr.common.serde import (
     config_record_to_proto,
@@ -31,8 +31,9 @@ from flwr.proto.recorddict_pb2 import ArrayRecord as ProtoArrayRecord
 from flwr.proto.recorddict_pb2 import ConfigRecord as ProtoConfigRecord
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
+from flwr_vertical.protocol.codec import entries, filled, raw_array
+
 Piece = bytes | memoryview
-Filled = TypeVar("Filled", ConfigRecord, RecordDict)
 
 _COUNTS = struct.Struct("!II")
 _INLINE = 4096  # smaller arrays stay in the skeleton: a piece of their own costs more
@@ -84,7 +85,7 @@ def pack_records(
     records: RecordDict, proto: ProtoRecordDict, sizes: list[int], data: list[Piece]
 ) -> None:
     """Write records into a protobuf in place; large arrays go to ``data``."""
-    for name, record in records.items():
+    for name, record in entries(records).items():
         item = proto.items.add(key=name)
         if isinstance(record, ArrayRecord):
             item.array_record.SetInParent()
@@ -103,7 +104,7 @@ def pack_records(
 def _pack_arrays(
     record: ArrayRecord, proto: ProtoArrayRecord, sizes: list[int], data: list[Piece]
 ) -> None:
-    for name, array in record.items():
+    for name, array in entries(record).items():
         value = proto.items.add(key=name).value
         value.dtype, value.stype = array.dtype, array.stype
         value.shape.extend(array.shape)
@@ -120,7 +121,7 @@ _FIELDS = {bytes: "bytes", str: "string", bool: "bool", float: "double"}
 
 def _pack_config(record: ConfigRecord, proto: ProtoConfigRecord) -> None:
     """Write values in place, but for those that Flower writes in several ways."""
-    for name, value in record.items():
+    for name, value in entries(record).items():
         if field := _FIELDS.get(type(value)):
             setattr(proto.items.add(key=name).value, field, value)
         elif type(value) is int and value < 2**63:
@@ -136,23 +137,19 @@ def _unpack_records(proto: ProtoRecordDict, sizes: Iterator[int], source: "_Sour
     for item in proto.items:
         field = item.WhichOneof("value")
         if field == "array_record":
-            arrays = ArrayRecord()
+            arrays = {}
             for entry in item.array_record.items:
-                size = next(sizes)
-                arrays[entry.key] = Array(
-                    dtype=entry.value.dtype,
-                    shape=tuple(entry.value.shape),
-                    stype=entry.value.stype,
-                    data=source.take(size) if size else entry.value.data,
-                )
-            records[item.key] = arrays
+                size, value = next(sizes), entry.value
+                data = source.take(size) if size else value.data
+                arrays[entry.key] = raw_array(value.dtype, tuple(value.shape), value.stype, data)
+            records[item.key] = filled(ArrayRecord(), arrays)
         elif field == "config_record":
-            records[item.key] = _filled(ConfigRecord(), _unpack_config(item.config_record))
+            records[item.key] = filled(ConfigRecord(), _unpack_config(item.config_record))
         elif field == "metric_record":
             records[item.key] = metric_record_from_proto(item.metric_record)
         else:
             raise WireError(f"record {item.key!r} is of no known kind")
-    return _filled(RecordDict(), records)
+    return filled(RecordDict(), records)
 
 
 def _unpack_config(proto: ProtoConfigRecord) -> dict[str, Any]:
@@ -164,15 +161,6 @@ def _unpack_config(proto: ProtoConfigRecord) -> dict[str, Any]:
         value = getattr(item.value, field)
         found[item.key] = list(value.vals) if field.endswith("_list") else value
     return found
-
-
-def _filled(record: Filled, values: dict[str, Any]) -> Filled:
-    """Put values into a record; their types are those of the protobuf, which need no check.
-
-    Flower checks each again, which takes half of the time in which a message is read.
-    """
-    vars(record)["_data"].update(values)
-    return record
 
 
 class _Source:

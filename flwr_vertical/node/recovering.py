@@ -15,11 +15,17 @@ from flwr_vertical.node.snapshot import Snapshots, go_back, tell_snapshot
 from flwr_vertical.node.state import State
 from flwr_vertical.node.storage import Storage
 from flwr_vertical.protocol import pins
-from flwr_vertical.protocol.codec import decode
+from flwr_vertical.protocol.codec import decode, entries, filled, payload_bytes
 from flwr_vertical.protocol.disk import digest
 from flwr_vertical.protocol.messages import HELLO, RESTORE, SNAPSHOT, VALUES, make_reply
 
 logger = logging.getLogger("flwr_vertical")
+
+
+_REPLY = "flwr-vertical.reply-"  # number and name of a record follow
+# A larger reply is kept by the process alone: Flower moves a node's state to each new process and
+# back, as one piece of at most 2 GiB.
+_MOST_BYTES = 64 << 20
 
 
 def repeated_reply(
@@ -28,6 +34,7 @@ def repeated_reply(
     asked: bytes,
     state: Mapping[str, Any],
     cache: MutableMapping[str, Any],
+    records: RecordDict,
 ) -> RecordDict | None:
     """Return the reply that a message got before; None if it is new."""
     # `asked` is a digest of what it asks for, where the run keeps checkpoints.
@@ -35,8 +42,14 @@ def repeated_reply(
         # The server has the last reply. While the step computes, a large one must not take memory.
         cache.pop("reply-sequence", None)
         cache.pop("reply", None)
+        held = entries(records)
+        for name in [name for name in held if name.startswith(_REPLY)]:
+            del held[name]
         return None
     if cache.get("reply-sequence") != sequence:
+        prefix = f"{_REPLY}{sequence}:"
+        if kept := {n.removeprefix(prefix): r for n, r in records.items() if n.startswith(prefix)}:
+            return RecordDict(kept)
         raise StateLostError(
             f"message {sequence} ({step!r}) was already answered and the reply is gone; "
             "start the run again"
@@ -114,11 +127,16 @@ class Recovery:
             go_back(self.checkpoint, self._envelope, self._context, self._cache)
 
     def write(self, asked: bytes, state: State, reply: RecordDict) -> None:
-        """Write to disk what outlives the process, and remove what nobody goes back to."""
-        if self._files is None:
-            return
+        """Keep what outlives the process, in the state or on disk; remove what nobody needs."""
         envelope, cache, files, kept = self._envelope, self._cache, self._files, self._kept
         sequence, complete = int(envelope["sequence"]), int(envelope.get("snapshot", -1))
+        if kept is None and payload_bytes(reply) <= _MOST_BYTES:
+            # A busy SuperLink may count a node as lost and drop its reply, and by Flower's messages
+            # each step has a process of its own: the state is what the next one knows.
+            kept_reply = {f"{_REPLY}{sequence}:{n}": r for n, r in entries(reply).items()}
+            filled(self._context.state, kept_reply)
+        if files is None:
+            return
         if cache.get("complete-snapshot", -1) < complete:
             files.complete(complete)
             cache["complete-snapshot"] = complete

@@ -5,7 +5,7 @@ Only for runs without checkpoints: with them, an answer that was lost is found o
 
 from typing import Any
 
-from flwr.app import Context, RecordDict
+from flwr.app import Context
 
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node.state import State
@@ -27,7 +27,8 @@ _TABLES = (
 
 def remember(context: Context, cache: dict[str, Any], first: int) -> None:
     """Remember the state before a step, while the process lives."""
-    cache[_BEFORE] = first, _copy(context.state)
+    # `State.save` replaces the records of a context, and changes none.
+    cache[_BEFORE] = first, dict(context.state)
 
 
 def take_back(context: Context, cache: dict[str, Any], first: int, sequence: int) -> None:
@@ -43,7 +44,7 @@ def take_back(context: Context, cache: dict[str, Any], first: int, sequence: int
                 "that remembered it; start the run again"
             )
         context.state.clear()
-        context.state.update(_copy(before))
+        context.state.update(before)
         kept = {key: cache[key] for key in _TABLES if key in cache}
         cache.clear()
         cache.update(kept)
@@ -52,14 +53,3 @@ def take_back(context: Context, cache: dict[str, Any], first: int, sequence: int
         # Numbers up to this one may have masked something; none of them is used again.
         state[SEQUENCE] = state[private_sum.MASK_SEQUENCE] = sequence - 1
         state.save()
-
-
-def _copy(records: RecordDict) -> RecordDict:
-    """Return records that do not change when these do; the values, which stay, are shared."""
-    # `State.save` replaces values in the records of a context.
-    copied = RecordDict()
-    for name, record in records.items():
-        twin: Any = type(record)()
-        twin.update(record)
-        copied[name] = twin
-    return copied

@@ -136,7 +136,7 @@ class StepServer:
         if pins.RETURNED[0] in envelope and "node.name" in state:
             token = bytes(envelope["checkpoint"])  # type: ignore[arg-type]
             pins.verify_returned(self._introduction.identified(context, state), envelope, token)
-        if (repeated := repeated_reply(step, sequence, asked, state, cache)) is not None:
+        if repeated := repeated_reply(step, sequence, asked, state, cache, context.state):
             return repeated
         check_follows(step, int(envelope.get("after", -1)), state)  # type: ignore[arg-type]
         course = self._course(step, request, context, admitted, state)
@@ -259,8 +259,9 @@ class StepServer:
                 "run and lost its state; start the run again"
             )
         peers = len(updates[private_sum.PEERS]) if private_sum.PEERS in updates else None
-        check_n_parties(self._guard.who(context), admitted.policy, envelope, peers)
-        check_n_parties(self._guard.who(context), admitted.policy, updates, None)
+        who = self._guard.who(context)
+        check_n_parties(who, admitted.policy, envelope, peers)
+        check_n_parties(who, admitted.policy, updates, None)
         if pins.check_updates(updates):
             pins.verify(self._introduction.identified(context, state), {**state, **updates})
         state.update(updates)

@@ -5,7 +5,7 @@ from typing import Any
 
 from flwr.app import Context
 
-from flwr_vertical.protocol.codec import decode, encoded
+from flwr_vertical.protocol.codec import decode, encoded, entries, filled
 
 _PREFIX = "flwr-vertical.state"
 
@@ -44,10 +44,12 @@ class State(MutableMapping[str, Any]):
         if not self._changed:
             return
         changed = {key: self._values[key] for key in self._changed if key in self._values}
+        state = entries(self._context.state)
         for name, record in encoded(changed, _PREFIX).items():
             # A key may have changed its type of record, so it leaves both before it enters one.
-            kept: Any = self._context.state.setdefault(name, type(record)())
-            for key in self._changed & set(kept):
-                del kept[key]
-            kept.update(record)
+            # A record that was kept, to go back to, stays as it was.
+            if name in state:
+                left = {k: v for k, v in entries(state[name]).items() if k not in self._changed}
+                record = filled(type(record)(), left | entries(record))
+            state[name] = record
         self._changed.clear()

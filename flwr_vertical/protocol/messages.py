@@ -20,7 +20,7 @@ from flwr.app.metadata import Metadata
 from flwr.supercore.task_identity import TaskIdentity
 
 from flwr_vertical.errors import VerticalError
-from flwr_vertical.protocol.codec import encode, encoded
+from flwr_vertical.protocol.codec import encode, encoded, entries, filled
 
 MESSAGE_TYPE = "query.step"
 ENVELOPE = "flwr-vertical.envelope"
@@ -53,7 +53,7 @@ def make_request(
 ) -> RecordDict:
     """Compose the content of a message to a node; arguments may be encoded already."""
     if isinstance(arguments, RecordDict):  # shared between messages
-        records = RecordDict(dict(arguments))
+        records = filled(RecordDict(), entries(arguments))
     else:
         records = encode(arguments, ARGUMENTS)
     if scales:
@@ -68,13 +68,13 @@ def make_request(
 
 def read_scales(request: RecordDict) -> dict[str, float]:
     """Return the scales of summands that a request asks for."""
-    return {name: float(scale) for name, scale in request.get(SCALES, {}).items()}  # type: ignore[arg-type]
+    return {name: float(scale) for name, scale in entries(request).get(SCALES, {}).items()}
 
 
 def make_reply(envelope: Mapping[str, Any], values: Mapping[str, Any]) -> RecordDict:
     """Compose the content of a reply; the private sum adds its records afterwards."""
     own = {ENVELOPE: ConfigRecord({"status": "ok", **envelope})}
-    return RecordDict((encoded(values, VALUES) if values else {}) | own)
+    return filled(RecordDict(), (encoded(values, VALUES) if values else {}) | own)
 
 
 def make_error_reply(error: BaseException, party: str = "", in_full: bool = True) -> RecordDict:
@@ -125,5 +125,5 @@ def make_message(content: RecordDict, node_id: int, message_type: str = MESSAGE_
 
 def read_envelope(content: RecordDict) -> ConfigRecord | None:
     """Return the envelope of a message, or None if it does not speak this protocol."""
-    envelope = content.get(ENVELOPE)
+    envelope = entries(content).get(ENVELOPE)
     return envelope if isinstance(envelope, ConfigRecord) else None

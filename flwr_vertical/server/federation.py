@@ -12,7 +12,7 @@ from flwr.app import RecordDict
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.protocol import private_sum
 from flwr_vertical.protocol.binding import announce_own
-from flwr_vertical.protocol.codec import Payload, decode, encode, override
+from flwr_vertical.protocol.codec import Payload, decode, encode, entries, filled, override
 from flwr_vertical.protocol.messages import ARBITER, ARGUMENTS, ENVELOPE, SUMS, VALUES, make_request
 from flwr_vertical.protocol.objects import pack_object
 from flwr_vertical.server.nodes import Nodes
@@ -338,7 +338,7 @@ class Federation(Nodes):
             after = self._record.answered[name]
             alike = not mine and not updates
             if alike and after in shared:
-                requests[name] = RecordDict(dict(shared[after]))
+                requests[name] = filled(RecordDict(), entries(shared[after]))
                 continue
             requests[name] = make_request(
                 step,

@@ -338,6 +338,7 @@ class Nodes:
 
             once = any(step in self._unrepeatable.get(name, ()) for name in requests)
             how |= {"renew": renew if once else None, "enough": enough, "limit": limit}
+            how["patience"] = 0.0 if step == HELLO else self.patience
             answered = exchange(self.grid, self._nodes, requests, **how)
         else:
             greeting, how["patience"] = self._greeting(), self.patience

@@ -1,6 +1,7 @@
 """One round: send a message to each node, collect the replies, try again what may pass."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -8,6 +9,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_vertical.errors import PartyError, StateLostError
+from flwr_vertical.grids.poll import pauses
 from flwr_vertical.protocol.messages import make_message, read_envelope
 
 logger = logging.getLogger("flwr_vertical")
@@ -31,6 +33,7 @@ def exchange(
     step: str,
     timeout: float,
     retries: int,
+    patience: float = 0.0,
     renew: Callable[[], Mapping[str, RecordDict]] | None = None,
     enough: Callable[[Mapping[str, RecordDict]], bool] | None = None,
     limit: float | None = None,
@@ -38,7 +41,7 @@ def exchange(
     """Send one request to each node and return all replies."""
     answered: dict[str, RecordDict] = {}
     causes: dict[str, str] = {}
-    pending = dict(requests)
+    pending, back_by = dict(requests), math.inf
     started, tries, seconds = time.monotonic(), 0, timeout
     for again in range(retries + 1):
         if limit is not None:
@@ -50,6 +53,8 @@ def exchange(
         if again:
             who = "; ".join(_some([f"{name}: {causes[name]}" for name in sorted(pending)]))
             logger.warning("step %r: trying again (%d of %d) for %s", step, again, retries, who)
+            back_by = min(back_by, time.monotonic() + patience)
+            _await_listed(grid, {nodes[name] for name in pending}, back_by)
             if renew is not None:
                 pending, answered = dict(renew()), {}
         found, causes = attempt(grid, nodes, pending, step=step, timeout=seconds)
@@ -58,6 +63,16 @@ def exchange(
         if (enough is not None and enough(answered)) or not pending:
             return answered
     raise lost(causes, step, tries)
+
+
+def _await_listed(grid: Grid, node_ids: set[int], until: float) -> None:
+    """Wait, until some time, for nodes that Flower has struck off its list.
+
+    It does so after a minute without a sign of life, which a busy machine may miss.
+    """
+    waits = pauses(1.0)
+    while time.monotonic() < until and not node_ids <= set(grid.get_node_ids()):
+        time.sleep(next(waits))
 
 
 def attempt(
@@ -92,14 +107,13 @@ def _send(
     grid: Grid, nodes: Mapping[str, int], requests: Mapping[str, RecordDict], step: str, wait: float
 ) -> tuple[dict[str, RecordDict], dict[str, str]]:
     """Send requests once; return replies, and why there are none where transport says so."""
-    names = {nodes[name]: name for name in requests}
     messages = [make_message(requests[name], nodes[name]) for name in requests]
     answered: dict[str, RecordDict] = {}
     causes: dict[str, str] = {}
-    replies = [
-        (names.get(reply.metadata.src_node_id, ""), reply)
-        for reply in grid.send_and_receive(messages, timeout=wait)
-    ]
+    arrived = list(grid.send_and_receive(messages, timeout=wait))
+    # By message: the SuperLink's own errors come from no node.
+    names = {m.metadata.message_id: name for m, name in zip(messages, requests, strict=True)}
+    replies = [(names.get(reply.metadata.reply_to_message_id, ""), reply) for reply in arrived]
     failed: list[PartyError] = []
     # By name: if several failed, which one is reported must not depend on who was first.
     for name, reply in sorted(replies, key=lambda pair: pair[0]):

@@ -59,8 +59,8 @@ class RunSettings(Settings):
     )
     patience: float = setting(
         60.0,
-        "Seconds to wait for nodes to connect and to answer the greeting, or with a journal to "
-        "come back; a silent one is then asked again.",
+        "Seconds to wait for nodes to connect and to answer the greeting, or to come back; with a "
+        "journal a silent one is then asked again.",
         at_least=0,
         flower_default=120.0,
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
 
 from flwr_vertical import (
     Arbiter,
@@ -422,7 +423,13 @@ def lost(message):
 
 
 def flower_error(code, reason="the node is away"):
-    return lambda message: Message(Error(code=code, reason=reason), reply_to=message)
+    def reply(message):
+        error = Message(Error(code=code, reason=reason), reply_to=message)
+        if code in (3, 4, 5):  # as the SuperLink does (`create_message_error_unavailable_...`)
+            error.metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
+        return error
+
+    return reply
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -435,6 +442,28 @@ def test_a_failure_of_transport_is_tried_again(mode, spoil):
         assert sorted(TAKEN) == [("p1", "one"), ("p2", "one"), ("p3", "one")]
         assert federation.ledger.rounds == (3 if mode == "ckks" else 2)  # a retry is no round
         np.testing.assert_allclose(federation.sum("one")["x"], 3.0, atol=1e-7)
+
+
+def test_a_node_that_missed_its_signs_of_life_is_asked_again_when_it_is_listed_again():
+    """As on a machine that is too busy for a minute: all tries at once would be in vain."""
+
+    class Struck(Lossy):
+        looks = 0
+
+        def get_node_ids(self):
+            self.looks += self.times < 99
+            self.times = 0 if self.looks == 3 else self.times
+            return [n for n in super().get_node_ids() if n != 2 or self.times in (0, 99)]
+
+    grids = []
+
+    def wrap(grid):
+        grids.append(Struck(grid, flower_error(5), times=99))
+        return grids[0]
+
+    with federated(3, retries=1, patience=20.0, wrap=wrap) as federation:
+        federation.sum("one")
+    assert (grids[0].looks, grids[0].times) == (3, 0)
 
 
 @pytest.mark.parametrize(

@@ -168,9 +168,9 @@ def test_state_lost_at_the_same_node_is_mended_without_a_greeting(tmp_path):
 
 
 def test_without_checkpoints_or_in_every_try_a_lost_party_ends_the_run(tmp_path):
-    place = Place(tmp_path)
+    place, hasty = Place(tmp_path), Place(tmp_path, patience=0.5)
     started = time.monotonic()
-    error = place.broken(PartyError, checkpoint=False, lose={5: "gone"})
+    error = hasty.broken(PartyError, checkpoint=False, lose={5: "gone"})
     assert time.monotonic() - started < 20
     assert (error.party, "it crashed after 3 tries" in error.cause) == ("court", True)
     assert "resume" not in str(error)
