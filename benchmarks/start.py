@@ -115,13 +115,13 @@ def glm_app() -> ClientApp:
     return party_app(strategy.party, alignment="plain", protocol=strategy.protocol_of_run())
 
 
-def fit(n_rows: int) -> None:
-    """Print the peak of a party that fits a regression to normal labels."""
+def peak_of_fit(n_rows: int, columns: int) -> tuple[float, float]:
+    """Return seconds, and the most GiB of a party that fits a regression to normal labels."""
     with tempfile.TemporaryDirectory() as folder:
         nodes: list[dict[str, str]] = []
-        for name, columns in (("a", COLUMNS), ("b", 2)):
+        for name, width in (("a", columns), ("b", 2)):
             path = Path(folder) / name
-            write_table(path.with_suffix(".parquet"), n_rows, columns)
+            write_table(path.with_suffix(".parquet"), n_rows, width)
             nodes.append({"party": name, "data": f"{path}.parquet", "output": str(path)})
             nodes[-1]["policy.alignments"] = "plain"
         labels = pd.Series(np.random.default_rng(1).normal(size=n_rows), make_ids(n_rows))
@@ -132,22 +132,37 @@ def fit(n_rows: int) -> None:
                 grid=grid, labels=labels, alignment="plain", progress=False
             )
         seconds = time.perf_counter() - started
-        _, peak = nodes_grid.used()[0]
+        return seconds, nodes_grid.used()[0][1]
+
+
+def fit(n_rows: int) -> None:
+    """Print the peak of a party in a fit."""
+    seconds, peak = peak_of_fit(n_rows, COLUMNS)
     tables = peak / (n_rows * COLUMNS * 8 / 2**30)
     print(f"fit over channels, {n_rows:,} x {COLUMNS}: {seconds:.1f} s, peak {tables:.1f} tables")
+
+
+def row(n_rows: int) -> None:
+    """Print what a row takes in a fit whatever the columns: two tables of 2 columns, compared."""
+    few, many = (peak_of_fit(n, 2)[1] for n in (n_rows // 2, n_rows))
+    beside = (many - few) * 2**30 / (n_rows / 2) - 2 * 2 * 8  # table and matrix
+    print(f"a row in a fit, beside its cells: {beside:.0f} bytes")
 
 
 def main() -> None:
     """Run the benchmark."""
     options = command_line(__doc__, "100,000 rows, no imports").parse_args()
     if options.only:
-        {"greeting": greeting, "fit": fit}[options.only](100_000 if options.quick else 1_000_000)
+        {"greeting": greeting, "fit": fit, "row": row}[options.only](
+            100_000 if options.quick else 1_000_000
+        )
         return
     print(machine_line(), flush=True)
     if not options.quick:
         with tempfile.TemporaryDirectory() as folder:
             imports(folder)
-    print(alone(__file__, "greeting", options.quick) + alone(__file__, "fit", options.quick))
+    for part in ("greeting", "fit", "row"):
+        print(alone(__file__, part, options.quick), end="", flush=True)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class AlignmentSteps(StepGroup):
     def shuffled_ids(self, normalise: list[str]) -> list[bytes]:
         """Own IDs as bytes in a fresh secret order, which is kept to undo it."""
         order = secret_order(len(self.party.own_ids))
-        self.state[ORDER] = order
+        self.state[ORDER] = order.astype(np.min_scalar_type(len(order)))
         ids = normal_ids(self.party.own_ids, normalise, self.name)[order]
         return [str(value).encode() for value in ids.tolist()]
 

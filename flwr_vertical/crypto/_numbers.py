@@ -20,13 +20,16 @@ try:
 except ImportError:
     _gmpy2 = None
 
+integer: Callable[[int], Any] = int if _gmpy2 is None else _gmpy2.mpz
+"""Makes a number with which arithmetic is fast where it is long."""
+
 
 def square_test(prime: int) -> Callable[[int], bool]:
     """Return a function that says whether a number is a nonzero square modulo an odd prime."""
     if _gmpy2 is None:
         return lambda value: pow(value, (prime - 1) // 2, prime) == 1
     jacobi, modulus = _gmpy2.jacobi, _gmpy2.mpz(prime)
-    return lambda value: bool(jacobi(value, modulus) == 1)
+    return lambda value: jacobi(value, modulus) == 1
 
 
 def power(base: int, exponent: int, modulus: int) -> int:

@@ -10,7 +10,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
@@ -19,7 +19,7 @@ from flwr_vertical.errors import VerticalError
 
 # About 60 ms of work: long against the 0.1 ms of a block's way there and back, short against the
 # whole, so that no process ends much later than the others.
-BLOCK_BYTES = 2048 * worker.POINT_BYTES
+BLOCK_POINTS = 2048
 
 _logger = logging.getLogger(__name__)
 
@@ -33,9 +33,15 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def multiply(points: memoryview, key: bytes, out: memoryview, processes: int) -> None:
-    """Write X25519 of each point to `out`."""
-    starts = range(0, len(points), BLOCK_BYTES)
+def multiply(
+    prepare: Callable[[int, int], bytes], key: bytes, out: memoryview, processes: int
+) -> None:
+    """Write X25519 of each point to `out`.
+
+    ``prepare(start, stop)`` makes the points of these rows; this thread prepares block after block
+    while processes multiply those before.
+    """
+    starts = range(0, len(out) // worker.POINT_BYTES, BLOCK_POINTS)
     processes = min(processes, len(starts))
     # On an error or Ctrl-C the children end first, so no thread goes on waiting for an answer.
     with ThreadPoolExecutor(max(processes, 1)) as threads, _children(processes, key) as children:
@@ -43,8 +49,7 @@ def multiply(points: memoryview, key: bytes, out: memoryview, processes: int) ->
         for child in children:
             idle.put(child)
 
-        def serve(start: int) -> None:
-            block = points[start : start + BLOCK_BYTES]
+        def serve(start: int, block: bytes) -> None:
             try:
                 if children:
                     child = idle.get()
@@ -55,15 +60,14 @@ def multiply(points: memoryview, key: bytes, out: memoryview, processes: int) ->
                 else:
                     results = worker.multiply(block, key)
             except worker.LowOrderError as error:
-                raise worker.LowOrderError(start // worker.POINT_BYTES + error.row) from error
-            out[start : start + len(block)] = results
+                raise worker.LowOrderError(start + error.row) from error
+            at = start * worker.POINT_BYTES
+            out[at : at + len(block)] = results
 
-        if not children:
-            for start in starts:
-                serve(start)
-            return
+        stops = (min(start + BLOCK_POINTS, starts.stop) for start in starts)
+        blocks = map(prepare, starts, stops)
         # An error ends the iteration, which takes back the blocks that nobody has begun.
-        for _ in threads.map(serve, starts):
+        for _ in (threads.map if children else map)(serve, starts, blocks):
             pass
 
 
@@ -104,7 +108,7 @@ def _end(children: list[_Process]) -> None:
             child.__exit__(None, None, None)
 
 
-def _ask(child: _Process, block: memoryview) -> bytes:
+def _ask(child: _Process, block: bytes) -> bytes:
     """Return a child's answer to one block of points."""
     assert child.stdin is not None
     assert child.stdout is not None

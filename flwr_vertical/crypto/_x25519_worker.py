@@ -10,6 +10,7 @@ its length (8 bytes, big-endian) and its bytes; an answer also has one byte befo
 follows. It ends when its input does, and so with its caller, however that one ends.
 """
 
+import struct
 import sys
 from typing import IO
 
@@ -33,14 +34,13 @@ def multiply(points: bytes | memoryview, key: bytes) -> bytes:
 
     exchange = X25519PrivateKey.from_private_bytes(key).exchange
     load = X25519PublicKey.from_public_bytes
-    data = bytes(points)
-    results = bytearray()
-    for start in range(0, len(data), POINT_BYTES):
-        try:
-            results += exchange(load(data[start : start + POINT_BYTES]))
-        except ValueError as error:
-            raise LowOrderError(start // POINT_BYTES) from error
-    return bytes(results)
+    results: list[bytes] = []
+    try:
+        for (point,) in struct.iter_unpack(f"{POINT_BYTES}s", points):
+            results.append(exchange(load(point)))
+    except ValueError as error:
+        raise LowOrderError(len(results)) from error
+    return b"".join(results)
 
 
 def write_block(stream: IO[bytes], data: bytes | memoryview, status: int | None = None) -> None:

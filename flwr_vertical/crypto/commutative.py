@@ -13,25 +13,20 @@ the cofactor: every multiple lies in the subgroup of prime order 2^252 + ..., or
 curve's twist.
 """
 
-import itertools
 import secrets
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_vertical.crypto import _x25519_pool as pool
-from flwr_vertical.crypto._numbers import id_hasher, square_test
+from flwr_vertical.crypto._numbers import id_hasher, integer, square_test
 from flwr_vertical.crypto._x25519_worker import POINT_BYTES, LowOrderError
 from flwr_vertical.errors import ConfigError, ProtocolError
 
 PRIME = 2**255 - 19
 MANY_POINTS = 20_000
 """Up to so many points, `blind` starts no processes unless told to."""
-
-_BATCH = 100_000
-"""Of more points than this, some are prepared while others are blinded: 3 s of work a batch."""
 
 _A = 486662
 _DOMAIN = b"fv-x25519-id-v1"
@@ -71,12 +66,12 @@ def hash_ids(ids: Sequence[bytes], context: bytes, secret: bytes | None = None) 
     hashes its own IDs, all at once, and answers later.
     """
     hasher = id_hasher(_DOMAIN, context, secret, POINT_BYTES)
-    is_square = square_test(PRIME)
+    is_on_curve = _curve_test()
     points = bytearray()
     for sample in ids:
         for number in _TRIES:
             u = int.from_bytes(hasher(number + sample), "little") & _LOW_MASK
-            if u < PRIME and is_square(u * (u * (u + _A) + 1)):
+            if u < PRIME and is_on_curve(u):
                 points += u.to_bytes(POINT_BYTES, "little")
                 break
         else:
@@ -89,32 +84,15 @@ def blind(points: Points, key: bytes, *, processes: int | None = None) -> Points
 
     Takes about 30 us per point and process.
     """
-    if processes is not None and processes < 1:
-        raise ConfigError(f"processes must be 1 or more, or None, got {processes}")
-    if len(key) != POINT_BYTES:
-        raise ProtocolError(f"a blinding key must be {POINT_BYTES} bytes, got {len(key)}")
     _check_shape(points, "points to blind")
-    if processes is None:
-        processes = pool.usable_cpus() if len(points) > MANY_POINTS else 1
-    blinded = np.empty(points.shape, dtype=np.uint8)
-    flat, out = np.ascontiguousarray(points).reshape(-1), blinded.reshape(-1)
-    try:
-        pool.multiply(flat.data, key, out.data, processes)
-    except LowOrderError as error:
-        raise ProtocolError(
-            f"point {error.row} of {len(points)} to blind is of low order: whatever the key, it "
-            "would become zero; check_points says who sent it"
-        ) from error
-    return blinded
+    return _blinded(len(points), lambda start, stop: points[start:stop], key, processes)
 
 
 def hash_and_blind(
     ids: Sequence[bytes], context: bytes, key: bytes, secret: bytes | None = None
 ) -> Points:
     """Return ``blind(hash_ids(ids, context, secret), key)``, hashing while others blind."""
-    return _in_two_stages(
-        len(ids), lambda start, stop: hash_ids(ids[start:stop], context, secret), key
-    )
+    return _blinded(len(ids), lambda start, stop: hash_ids(ids[start:stop], context, secret), key)
 
 
 def check_and_blind(points: Points, sender: str, key: bytes) -> Points:
@@ -125,41 +103,65 @@ def check_and_blind(points: Points, sender: str, key: bytes) -> Points:
         check_points(points[start:stop], sender)
         return points[start:stop]
 
-    return _in_two_stages(len(points), checked, key)
+    return _blinded(len(points), checked, key)
 
 
-def _in_two_stages(count: int, prepare: Callable[[int, int], Points], key: bytes) -> Points:
-    """Prepare one batch of points in this thread while the batch before is blinded.
+def _blinded(
+    count: int,
+    prepare: Callable[[int, int], Points],
+    key: bytes,
+    processes: int | None = None,
+) -> Points:
+    """Multiply points with the key, preparing some while those before are multiplied.
 
     Hashing and checking hold the interpreter's lock; blinding of many points happens in other
     processes, which would stand idle meanwhile.
     """
-    edges = np.linspace(0, count, -(-count // _BATCH) + 1).astype(int).tolist()  # even batches
-    if len(edges) <= 2:
-        return blind(prepare(0, count), key)
-    with ThreadPoolExecutor(1) as executor:
-        batches = [
-            executor.submit(blind, prepare(start, stop), key)
-            for start, stop in itertools.pairwise(edges)
-        ]
-        return np.concatenate([batch.result() for batch in batches])
+    if processes is not None and processes < 1:
+        raise ConfigError(f"processes must be 1 or more, or None, got {processes}")
+    if len(key) != POINT_BYTES:
+        raise ProtocolError(f"a blinding key must be {POINT_BYTES} bytes, got {len(key)}")
+    if processes is None:
+        processes = pool.usable_cpus() if count > MANY_POINTS else 1
+    out = bytearray(count * POINT_BYTES)
+    try:
+        pool.multiply(
+            lambda start, stop: prepare(start, stop).tobytes(), key, memoryview(out), processes
+        )
+    except LowOrderError as error:
+        raise ProtocolError(
+            f"point {error.row} of {count} to blind is of low order: whatever the key, it would "
+            "become zero; check_points says who sent it"
+        ) from error
+    return _rows(out)
 
 
 def check_points(points: Points, sender: str) -> None:
     """Refuse points that another party cannot have got by honest hashing and blinding."""
     _check_shape(points, f"the points of party {sender!r}")
-    is_square = square_test(PRIME)
+    is_on_curve = _curve_test()
     data = points.tobytes()
     n_bad = 0
     for start in range(0, len(data), POINT_BYTES):
         u = int.from_bytes(data[start : start + POINT_BYTES], "little")
-        if u >= PRIME or u in _LOW_ORDER or not is_square(u * (u * (u + _A) + 1)):
+        if u >= PRIME or u in _LOW_ORDER or not is_on_curve(u):
             n_bad += 1
     if n_bad:
         raise ProtocolError(
-            f"{n_bad} of the {len(points)} points of party {sender!r} are not blinded IDs (not "
+            f"{n_bad} of {len(points)} points of party {sender!r} are not blinded IDs (not "
             "reduced, not on Curve25519, or of low order): it runs another version, or cheats"
         )
+
+
+def _curve_test() -> Callable[[int], bool]:
+    """Return what says whether a u-coordinate below p is one of the curve, not of its twist."""
+    is_square, a = square_test(PRIME), integer(_A)
+
+    def is_on_curve(number: int) -> bool:
+        u = integer(number)
+        return is_square(u * (u * (u + a) + 1))
+
+    return is_on_curve
 
 
 def _rows(data: bytearray) -> Points:

@@ -37,9 +37,10 @@ def to_aligned(values: Any, positions: Indices, n_samples: int, fill: Any) -> np
 def own_rows(positions: Indices, n_samples: int) -> Indices:
     """Return the own row of each aligned one.
 
-    Shapes: returns (n_samples,): -1 where there is no own row.
+    Shapes: returns (n_samples,): -1 where there is no own row; of 32 bits where these are enough.
     """
-    return to_aligned(np.arange(len(positions)), positions, n_samples, -1)
+    dtype = np.int32 if len(positions) < 2**31 else np.int64
+    return to_aligned(np.arange(len(positions), dtype=dtype), positions, n_samples, -1)
 
 
 def rows_of(batch: Any, own: Indices) -> tuple[Indices, Indices]:
@@ -65,4 +66,4 @@ def rows_of(batch: Any, own: Indices) -> tuple[Indices, Indices]:
         )
     found = own[numbers]
     places = np.flatnonzero(found >= 0)
-    return places, found[places]
+    return places, found[places].astype(np.int64)

@@ -198,7 +198,7 @@ def digest_of(*parts: object) -> bytes:
     """Return a digest of parts, each with its length; 16 bytes."""
     found = hashlib.blake2b(digest_size=16)
     for part in parts:
-        data = part if isinstance(part, bytes) else repr(part).encode()
+        data = part if isinstance(part, bytes | memoryview) else repr(part).encode()
         found.update(len(data).to_bytes(8, "big"))
         found.update(data)
     return found.digest()

@@ -179,7 +179,7 @@ class PrivacyLedger:
 
         Shapes: group (n_rows,): number of each own row's group, -1 for rows that are not told of.
         """
-        own = np.asarray(group, dtype=np.int64)
+        own = np.ascontiguousarray(group, dtype=np.int64)
         if own.shape != (len(rows),):
             raise ProtocolError(
                 f"{self._who}: expected a group for each of {len(rows)} own rows, got {own.shape}"
@@ -187,7 +187,7 @@ class PrivacyLedger:
         with self._entry(run) as (connection, book, arrays):
             number = book.run(run)
             digest = digest_of(
-                "rows", scope, rows.digest, own.tobytes(), n_vectors, commitment, about
+                "rows", scope, rows.digest, own.view(np.uint8).data, n_vectors, commitment, about
             )
             kept = f"answer {digest.hex()}"
             for name, content in (streams or {}).items():
@@ -254,7 +254,8 @@ class PrivacyLedger:
                 return
             people, at = located(arrays, rows)
             spent = arrays.get(kind, np.float64, len(people)).copy()
-            own, n_rows = at[mask], int(mask.sum())
+            own = np.flatnonzero(mask) if isinstance(at, slice) else at[mask]
+            n_rows = len(own)
             before = spent[own]
             contents = None if rows.contents is None else rows.contents[mask]
             if predictions:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from flwr_vertical.arrays import Integers
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.policy.record import Policy
-from flwr_vertical.privacy_ledger.row_identities import OwnRows, places
+from flwr_vertical.privacy_ledger.row_identities import OwnRows, are_first, places
 from flwr_vertical.privacy_ledger.rules import Judged, LabelSet, RowHistory, judge
 from flwr_vertical.privacy_ledger.seals import write
 from flwr_vertical.privacy_ledger.stored_arrays import Arrays
@@ -38,12 +38,20 @@ class OpenedRows:
         return cls(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64), 0, answer)
 
 
-def located(arrays: Arrays, rows: OwnRows) -> tuple[Any, Integers]:
+At = Integers | slice
+
+
+def located(arrays: Arrays, rows: OwnRows) -> tuple[Any, At]:
     """Return all rows that a ledger knows, the own ones among them now, and where these are.
 
-    Shapes: returns (n_known,); returns (n_rows,).
+    Shapes: returns (n_known,); returns (n_rows,), or the slice of the first ones.
     """
     people = arrays.get("people", np.uint64)
+    if are_first(people, rows.keys):
+        return people, slice(0, len(rows))
+    if not len(people):
+        arrays.put("people", rows.keys, hashes=True)
+        return rows.keys, slice(0, len(rows))
     at = places(people, rows.keys)
     absent = at < 0
     if absent.any():
@@ -51,6 +59,15 @@ def located(arrays: Arrays, rows: OwnRows) -> tuple[Any, Integers]:
         people = np.concatenate([people, rows.keys[absent]])
         arrays.put("people", people, hashes=True)
     return people, at
+
+
+def _put_in(values: npt.NDArray[Any], at: At, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values of all rows with those of the own ones in their places."""
+    if isinstance(at, slice) and len(values) == len(own):
+        return own
+    out = values.copy()
+    out[at] = own
+    return out
 
 
 class LedgerRows:
@@ -83,7 +100,7 @@ class LedgerRows:
 
     def admit(
         self, rows: OwnRows, own: Integers, scope: str, label: int | None, **limits: int
-    ) -> tuple[Judged, Integers, int]:
+    ) -> tuple[Judged, At, int]:
         """Refine the atoms by a request, and keep them; or refuse.
 
         What is told without a scope is told in all scopes: a scope begins with what was told so
@@ -106,11 +123,11 @@ class LedgerRows:
         scope: str,
         label: int | None,
         people: npt.NDArray[np.uint64],
-        at: Integers,
+        at: At,
         **limits: int,
     ) -> tuple[Judged, int]:
         arrays, known = self._arrays, scope
-        if scope and not len(arrays.get(f"{_ATOMS}{scope}", np.int64)):
+        if scope and not len(arrays.get(f"{_ATOMS}{scope}")):
             known = ""
         labels = {
             number: LabelSet(n_vectors, bool(known))
@@ -119,17 +136,15 @@ class LedgerRows:
             )
         }
         before = RowHistory.unpack(
-            arrays.get(f"{_ATOMS}{known}", np.int64, len(people)),
+            arrays.get(f"{_ATOMS}{known}", length=len(people)),
             arrays.get(f"vectors {known}", np.int64),
             labels,
         )
-        group = np.full(len(people), -1, dtype=np.int64)
-        group[at] = own
+        group = _put_in(np.broadcast_to(np.int64(-1), len(people)), at, own)
         changed, contents = None, None
         if rows.contents is not None:
             contents = arrays.get(f"contents {known}", np.uint32, len(people))
-            now = contents.copy()
-            now[at] = rows.contents
+            now = _put_in(contents, at, rows.contents)
             changed = now != contents
         found = judge(self._who, self._policy, before, group, label, changed=changed, **limits)
         if found.refined.is_new.any() or found.is_multiplied or known != scope:

@@ -95,12 +95,17 @@ def secrets_of(keys: Keys, secret: str) -> tuple[Keys, bytes]:
     return found, name
 
 
+def are_first(known: Keys, keys: Keys) -> bool:
+    """Tell whether the ledger has these rows, in this order, before all others: the usual case."""
+    return len(keys) <= len(known) and np.array_equal(known[: len(keys)], keys)
+
+
 def places(known: Keys, keys: Keys) -> npt.NDArray[np.int64]:
     """Return where the ledger has each row, -1 where it does not.
 
     Shapes: known (n_known,): rows that the ledger has, in its order; keys (n_rows,).
     """
-    if len(keys) <= len(known) and np.array_equal(known[: len(keys)], keys):  # the usual case
+    if are_first(known, keys):
         return np.arange(len(keys), dtype=np.int64)
     if not len(known):
         return np.full(len(keys), -1, dtype=np.int64)

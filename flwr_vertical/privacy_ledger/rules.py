@@ -42,7 +42,7 @@ class RowHistory:
     ) -> "RowHistory":
         """Return a history from arrays as they are kept; see `AtomVectors.pack`."""
         n_atoms = int(atoms.max(initial=0))
-        return cls(np.asarray(atoms, dtype=np.int64), AtomVectors.unpack(vectors, n_atoms), labels)
+        return cls(np.asarray(atoms), AtomVectors.unpack(vectors, n_atoms), labels)
 
 
 @dataclass(frozen=True)

@@ -18,21 +18,22 @@ class Arrays:
     def __init__(self, connection: sqlite3.Connection, path: Path, who: str) -> None:
         self._connection, self._path, self._who = connection, path, who
 
-    def get(self, name: str, dtype: Any, length: int | None = None) -> npt.NDArray[Any]:
-        """Return an array; what is missing up to a length is 0."""
+    def get(self, name: str, dtype: Any = None, length: int | None = None) -> npt.NDArray[Any]:
+        """Return an array, by default of the dtype stored; what is missing up to a length is 0."""
         row = self._connection.execute(
             "SELECT dtype, data, checksum FROM arrays WHERE name = ?", (name,)
         ).fetchone()
-        found = np.zeros(0, dtype=dtype)
+        found = np.zeros(0, dtype=dtype or np.uint8)
         if row is not None:
             stored, data, checksum = row
             if not isinstance(data, bytes) or checksum_of_array(name, stored, data) != checksum:
                 raise damaged(self._path, self._who, f"{name} does not have its checksum")
-            raw = data[1:] if data[:1] == b"r" else zlib.decompress(data[1:])
-            found = np.frombuffer(raw, dtype=stored).astype(dtype, copy=False)
+            packed = memoryview(data)[1:]
+            raw = packed if data[:1] == b"r" else zlib.decompress(packed)
+            found = np.frombuffer(raw, dtype=stored).astype(dtype or stored, copy=False)
         if length is None or len(found) >= length:
             return found
-        return np.concatenate([found, np.zeros(length - len(found), dtype=dtype)])
+        return np.concatenate([found, np.zeros(length - len(found), found.dtype)])
 
     def names(self, prefix: str) -> list[str]:
         """Return the names that begin so, sorted."""
@@ -46,7 +47,7 @@ class Arrays:
         """
         if values.dtype.kind == "i":
             values = values.astype(np.min_scalar_type(int(values.max(initial=0))))
-        raw = values.tobytes()
+        raw = np.ascontiguousarray(values).data
         packed = b"r" + raw if hashes else b"z" + zlib.compress(raw, 1)
         dtype = values.dtype.str
         write(

@@ -98,7 +98,8 @@ class LevelAtoms:
         """Return the groups in which a column has to be withheld."""
         n_levels = int(codes.max()) + 1
         n_atoms = len(self.parent)
-        counts = np.bincount(self.of_row * n_levels + codes, minlength=n_atoms * n_levels)
+        numbers = self.of_row.astype(np.int64) * n_levels + codes
+        counts = np.bincount(numbers, minlength=n_atoms * n_levels)
         by_atom = counts.reshape(n_atoms, n_levels)
         out: set[int] = set()
         while True:

@@ -147,12 +147,12 @@ def test_points_of_no_honest_party_are_refused(bad, with_gmpy2, monkeypatch):
         monkeypatch.setattr(_numbers, "_gmpy2", None)
     assert on_curve(9)
     check_points(rows(9, 9), "bank")
-    with pytest.raises(ProtocolError, match="1 of the 3 points of party 'bank'"):
+    with pytest.raises(ProtocolError, match="1 of 3 points of party 'bank'"):
         check_points(rows(9, bad, 9), "bank")
 
 
 def test_all_bad_points_are_counted():
-    with pytest.raises(ProtocolError, match="3 of the 4 points of party 'court'"):
+    with pytest.raises(ProtocolError, match="3 of 4 points of party 'court'"):
         check_points(rows(0, 9, P, TWIST), "court")
 
 
@@ -180,7 +180,7 @@ def test_points_need_not_be_contiguous():
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(_x25519_pool, "BLOCK_BYTES", 7 * 32)
+    monkeypatch.setattr(_x25519_pool, "BLOCK_POINTS", 7)
 
 
 @pytest.mark.parametrize("processes", [2, 3, 100])
@@ -206,9 +206,9 @@ def test_a_point_of_low_order_is_named_by_its_row(processes):
 @pytest.mark.usefixtures("small_blocks")
 def test_errors_in_a_process_and_its_early_end_surface(tmp_path, monkeypatch):
     points = hash_ids(IDS, b"run")
-    flat = points.reshape(-1)
+    out = memoryview(bytearray(points.size))
     with pytest.raises(VerticalError, match=r"ValueError.*32"):
-        _x25519_pool.multiply(flat.data, b"short", np.empty_like(flat).data, 2)
+        _x25519_pool.multiply(lambda a, b: points[a:b].tobytes(), b"short", out, 2)
     script = tmp_path / "worker.py"
     script.write_text("import sys; sys.stdin.buffer.read(100); sys.exit(7)")
     monkeypatch.setattr(_x25519_worker, "__file__", str(script))
@@ -248,7 +248,7 @@ def test_where_no_process_starts_this_one_does_the_work(monkeypatch, caplog):
 def test_by_default_many_points_are_shared_and_few_are_not(monkeypatch):
     asked = []
 
-    def multiply(points, key, out, processes):
+    def multiply(prepare, key, out, processes):
         asked.append(processes)
 
     monkeypatch.setattr(_x25519_pool, "multiply", multiply)
@@ -264,7 +264,7 @@ import multiprocessing
 from flwr_vertical.crypto import _x25519_pool
 from flwr_vertical.crypto.commutative import blind, hash_ids
 
-_x25519_pool.BLOCK_BYTES = 320
+_x25519_pool.BLOCK_POINTS = 10
 points = hash_ids([b"%d" % i for i in range(50)], b"run")
 
 def work(pipe):
@@ -291,14 +291,22 @@ def test_the_worker_ends_with_its_input():
         assert done.stdout == b""
 
 
+@pytest.mark.parametrize("processes", [1, 3])
 @pytest.mark.parametrize("count", [0, 1, 10, 11, 25, 30])
-def test_batches_change_nothing(monkeypatch, count):
-    monkeypatch.setattr(commutative, "_BATCH", 10)
+def test_blocks_change_nothing_and_processes_start_once(monkeypatch, count, processes):
+    monkeypatch.setattr(_x25519_pool, "BLOCK_POINTS", 10)
+    monkeypatch.setattr(_x25519_pool, "usable_cpus", lambda: processes)
+    monkeypatch.setattr(commutative, "MANY_POINTS", 10)
+    started, popen = [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(1) or popen(*a, **k))
     ids = [f"id-{k}".encode() for k in range(count)]
     key = commutative.generate_blinding_key()
     points = commutative.hash_ids(ids, b"run")
     expected = commutative.blind(points, key)
+    started.clear()
     np.testing.assert_array_equal(commutative.hash_and_blind(ids, b"run", key), expected)
+    n_blocks = -(-count // 10)
+    assert len(started) == (min(processes, n_blocks) if processes > 1 and n_blocks > 1 else 0)
     np.testing.assert_array_equal(commutative.check_and_blind(points, "p", key), expected)
     if count:
         points[-1] = 0

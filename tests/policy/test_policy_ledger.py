@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import stat
+import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ import pytest
 
 from flwr_vertical.errors import DataError, PolicyError, ProtocolError
 from flwr_vertical.policy.record import Policy
-from flwr_vertical.privacy_ledger import row_identities
+from flwr_vertical.privacy_ledger import row_identities, row_sets
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from flwr_vertical.privacy_ledger.row_identities import OwnRows, places
 from flwr_vertical.privacy_ledger.row_sets import refine
@@ -183,6 +184,43 @@ def test_atoms_by_counting_and_by_sorting_are_the_same():
     coarse = refine(refine(np.zeros(500, dtype=int), group).atom, many)
     assert len(few.size) - 1 == len(np.unique(np.stack([many, group]), axis=1).T)
     assert sorted(few.size) == sorted(coarse.size)
+
+
+@pytest.mark.parametrize("block", [1, 7, 100])
+@pytest.mark.parametrize("n_groups", [1, 3, 90])
+def test_atoms_are_the_same_however_many_rows_are_looked_at_at_a_time(monkeypatch, block, n_groups):
+    monkeypatch.setattr(row_sets, "_BLOCK", block)
+    rng, numbers = np.random.default_rng(5), {}
+    atoms = np.zeros(90, dtype=np.int64)
+    for _ in range(3):
+        group, changed = rng.integers(-1, n_groups, 90), rng.random(90) < 0.2
+        found = refine(atoms, group, changed)
+        # A row that is told of as it is now leaves its atom; one that is not stays as it was.
+        again = changed & (group >= 0) & (atoms > 0)
+        pairs = [*zip(np.where(again, 0, atoms).tolist(), group.tolist(), strict=True)]
+        numbers = {pair: k for k, pair in enumerate(sorted({(0, -1), *pairs}))}
+        assert found.atom.tolist() == [numbers[pair] for pair in pairs]
+        sizes = [pairs.count(pair) for pair in numbers]
+        left = [int((again & (atoms == a)).sum()) * (a > 0 and g < 0) for a, g in numbers]
+        assert found.size.tolist() == [a + b for a, b in zip(sizes, left, strict=True)]
+        atoms = found.atom
+
+
+def test_judging_a_request_takes_few_bytes_a_row(tmp_path):
+    n_rows = 400_000
+    ledger = PrivacyLedger(tmp_path / "ledger.sqlite", "a", Policy(min_rows=30))
+    ledger.begin("run", "run", "glm", {}, rows := OwnRows(
+        np.random.default_rng(0).permutation(n_rows).astype(np.uint64),
+        np.arange(n_rows, dtype=np.uint32),
+    ))  # fmt: skip
+    everyone = np.zeros(n_rows, dtype=np.int64)
+    ledger.check_and_note_rows("run", rows, everyone, 30)
+    everyone[: n_rows // 2] = 1
+    tracemalloc.start()
+    ledger.check_and_note_rows("run", rows, everyone, 30)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 30 * n_rows
 
 
 def test_labels_count_once_and_nine_sets_of_them_on_sixty_rows_are_refused(tmp_path):
