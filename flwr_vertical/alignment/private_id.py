@@ -32,7 +32,6 @@ Points = npt.NDArray[np.uint8]
 OwnPoints = Annotated[Points, OWN, Shape(None, 32)]
 
 _KEY = "align.key"
-_TRIED = 1024
 
 
 class PrivateIdSteps(AlignmentSteps):
@@ -150,10 +149,8 @@ class PrivateIdAligner(Aligner):
                 labels.points = _same_size(
                     replies[parties[shift]]["labels"], labels.points, parties[shift]
                 )
-        for k, owner in enumerate(parties):
-            # Nobody multiplies after the last in the ring: what it made is compared alone, and some
-            # tell whether it runs another version.
-            commutative.check_points(sets[owner][:_TRIED], parties[k - 1])
+        for k, owner in enumerate(parties):  # the last in the ring has nobody to check after it
+            commutative.check_points(sets[owner], parties[k - 1])
         if labels is not None:
             commutative.check_points(labels.points, parties[-1])
             sets = {name: commutative.blind(points, labels.key) for name, points in sets.items()}
