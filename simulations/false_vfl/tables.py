@@ -186,8 +186,9 @@ def minutes(frame: pd.DataFrame) -> pd.DataFrame:
         value=own["value"] / 60.0,
     )
     keys = ["dataset", "method", "simsiam"]
-    how = {"aggfunc": "median", "sort": False}
-    table = own.pivot_table(index=keys, columns="phase", values="value", **how)
+    table = own.pivot_table(
+        index=keys, columns="phase", values="value", aggfunc="median", sort=False
+    )
     table = table[[name for name in ("pretraining", "training", "prediction") if name in table]]
     table["runs"] = own[own["phase"] == "training"].groupby(keys).size()
     return table.rename_axis(columns=None)
