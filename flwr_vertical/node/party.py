@@ -80,8 +80,8 @@ class Party(Node):
             if not kinds:
                 raise DataError(
                     f"party {self.name!r} has no column besides the labels ({column!r}), and a run "
-                    "takes columns of each party; leave it out and give its labels to the server, "
-                    "which learns them in either case, or add columns"
+                    "takes columns of each party; add columns, or leave it out and give its labels "
+                    "to the server, which then sees them"
                 )
             table = replace(table, frame=table.frame.drop(columns=column), kinds=kinds)
         if not self.takes_dates:

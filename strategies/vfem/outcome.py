@@ -22,6 +22,9 @@ from strategies.vfem.maximum_likelihood import (
 LEVEL = 0.95
 """Of confidence intervals."""
 
+_NO_NOISE = 1e-6
+"""Share of the labels' variance up to which a fit counts as one without noise."""
+
 
 @dataclass
 class VFEMModel(Model):
@@ -171,7 +174,7 @@ def note_fit(result: Result, opened: FitColumns, found: Maximum) -> Flags:
     """Say what could not be estimated, and why.
 
     Shapes: returns (1 + n_columns,): of the intercept and all columns: True where the rows do not
-    tell the coefficient, so that there shall be no standard error.
+    tell the coefficient, or how exactly, so that there shall be no standard error.
     """
     texts = []
     if len(found.unseen):
@@ -194,6 +197,14 @@ def note_fit(result: Result, opened: FitColumns, found: Maximum) -> Flags:
         )
     if not found.fit.converged and found.by_pattern:
         texts.append("not converged: the likelihood is flat; the data hardly tell some covariances")
+    without_noise = found.fit.noise <= _NO_NOISE * float(np.var(opened.problem.y))
+    if without_noise:
+        texts.append(
+            "the fit leaves (almost) no noise: either the columns tell the labels, or too few "
+            "samples are held by enough parties for so many columns, and then it says little. So "
+            "there are no standard errors, and intervals of predictions are too short; "
+            "noise_prior=2 stabilises such a fit"
+        )
     if found.fit.by_em:
         texts.append(
             f"{len(found.kept)} columns are too many for Newton's method: fitted by EM alone. "
@@ -202,6 +213,7 @@ def note_fit(result: Result, opened: FitColumns, found: Maximum) -> Flags:
         )
     unknown = np.zeros(1 + opened.n_columns, dtype=bool)
     unknown[np.append(0, 1 + found.kept)] = found.not_identified(_in_table_units(opened, found))
+    unknown |= without_noise
     if found.unidentified:
         names = opened.names(np.flatnonzero(unknown[1:]))
         which = (

@@ -330,3 +330,19 @@ def test_a_noise_variance_that_is_too_small_is_steadied(seed):
     assert bare.metrics["sigma2"] < steady.metrics["sigma2"] < 2 * 9
     assert bare.metrics["sigma2"] < 0.9 * 9
     assert error(steady) < error(bare)
+
+
+def test_a_fit_without_noise_has_no_standard_errors_and_says_why():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(240, 9))
+    frame = pd.DataFrame(x, columns=[f"x{j}" for j in range(9)])
+    y = pd.Series(x.sum(axis=1) + rng.normal(size=240) * 2)
+    held = [rng.random(240) < 0.1 for _ in range(2)]
+    tables = {"a": frame.iloc[:, :1], "b": frame.iloc[held[0], 1:5], "c": frame.iloc[held[1], 5:]}
+    how = {"min_rows": 1, "progress": False}
+    for prior, told in ((0.0, True), (2.0, False)):
+        strategy = VFEM(covariance="block", check_correlation=False, noise_prior=prior)
+        result = simulate(strategy, tables, y, **how)
+        assert any("noise_prior=2 stabilises" in text for text in result.notes) == told
+        assert result.coefficients["std_error"].isna().all() == told
+        assert (result.metrics["sigma2"] < 1e-6) == told

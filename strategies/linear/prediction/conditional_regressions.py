@@ -66,7 +66,7 @@ def joint_regressions(
         offsets,
         np.maximum(unseen, 0.0),
         np.maximum(leverage, 0.0),
-        fit.noise + float(leverage[0]),
+        fit.noise + max(float(leverage[0]), 0.0),
         tuple(widths),
     )
     return found.compact()
