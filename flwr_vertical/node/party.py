@@ -70,19 +70,24 @@ class Party(Node):
 
     label_column = Uses(LabelColumn)
 
-    @kept("table")
+    @property
     def table(self) -> "Table":
         """The party's own table, without its label column; cached while the process lives."""
+        table, labels = self._own_columns, self.label_column.column
+        if not table.kinds and labels:
+            raise DataError(
+                f"party {self.name!r} has no column besides the labels ({labels!r}), and a method "
+                "takes columns of each party; add columns, or leave it out and give its labels to "
+                "the server, which then sees them"
+            )
+        return table
+
+    @kept("table")
+    def _own_columns(self) -> "Table":
         table = self.services.load_table()
         column = self.label_column.column
         if column in table.frame.columns:
             kinds = {name: kind for name, kind in table.kinds.items() if name != column}
-            if not kinds:
-                raise DataError(
-                    f"party {self.name!r} has no column besides the labels ({column!r}), and a run "
-                    "takes columns of each party; add columns, or leave it out and give its labels "
-                    "to the server, which then sees them"
-                )
             table = replace(table, frame=table.frame.drop(columns=column), kinds=kinds)
         if not self.takes_dates:
             refuse_dates(table.kinds, self.name)
@@ -119,7 +124,7 @@ class Party(Node):
         cells are not noticed.
         """
         if "ledger-rows" not in self.cache:
-            ids, table = self.own_ids, self.table.ids
+            ids, table = self.own_ids, self._own_columns.ids
             same = ids is table or (len(ids) == len(table) and ids.equals(table))
             ledger = self.privacy_ledger
             self.cache["ledger-rows"] = ledger.rows if same else ledger.rows_of(ids)
@@ -282,7 +287,7 @@ class Party(Node):
     @property
     def own_ids(self) -> "pd.Index[Any]":
         """IDs of the rows that take part in alignment; strategies may add rows of their own."""
-        return self.table.ids
+        return self._own_columns.ids
 
     @property
     def n_samples(self) -> int:
