@@ -29,7 +29,7 @@ from flwr_vertical.protocol import pins
 from flwr_vertical.protocol.arguments import OWN
 from flwr_vertical.protocol.declaration import FACTS, IDS, ONE, SOME, Either, Protocol, Round
 from flwr_vertical.server.federation import Federation
-from flwr_vertical.tables.ids import id_type, normal_ids
+from flwr_vertical.tables.ids import bytes_of, id_type, normal_ids
 
 LABELS = "server (labels)"
 
@@ -240,10 +240,8 @@ class _Labels:
     ) -> None:
         self._public, self._holder = rsa_key.load_public(public, holder), holder
         self._order = secret_order(len(ids), random)
-        values = normal_ids(ids, normalise, LABELS)[self._order]
-        self._hashes = blind_rsa.fdh(
-            [str(value).encode() for value in values], self._public.n, nonce
-        )
+        values = bytes_of(normal_ids(ids, normalise, LABELS)[self._order])
+        self._hashes = blind_rsa.fdh(values, self._public.n, nonce)
         drawn = io.BytesIO(random(len(ids) * blind_rsa.blinding_bytes(self._public)))
         self.blinded, self._blinding = blind_rsa.blind(self._hashes, self._public, drawn.read)
 

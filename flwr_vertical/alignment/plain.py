@@ -3,14 +3,18 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types
 from flwr_vertical.alignment.steps import POSITIONS, AlignmentSteps
+from flwr_vertical.errors import PartyError
 from flwr_vertical.node.steps import step
 from flwr_vertical.protocol.declaration import FACTS, Protocol, Round
 from flwr_vertical.server.federation import Federation
-from flwr_vertical.tables.ids import id_type, normal_ids
+from flwr_vertical.tables.ids import id_type, index_of, normal_ids
+
+_TYPES = {"i": "integer", "S": "text"}
 
 
 class PlainSteps(AlignmentSteps):
@@ -51,18 +55,24 @@ class PlainAligner(Aligner):
         """Align the samples of all parties by their IDs."""
         replies = federation.call("share_ids", {"normalise": self.normalise})
         ids = {name: replies[name]["ids"] for name in federation.parties}
-        types = {name: id_type(pd.Index(array), name) for name, array in ids.items()}
+        types = {name: _type_of(array, name) for name, array in ids.items()}
         labels = None
         if label_ids is not None:
             labels = normal_ids(label_ids, self.normalise, "server (labels)")
             types["server (labels)"] = id_type(label_ids, "server (labels)")
         check_id_types(types)
-        if next(iter(types.values())) == "text":  # widths differ from party to party
-            ids = {name: array.astype(object) for name, array in ids.items()}
-            labels = None if labels is None else labels.astype(object)
         alignment, union = self.finish(federation, ids, labels, label_holder)
-        shared = normal_ids(pd.Index(union), (), "server")
+        index = index_of(union)
         for k, name in enumerate(alignment.parties):
             if alignment.mask[:, k].any():  # it may complete samples it lacks; IDs are public here
-                federation.update(name, {"ids": shared})
-        return replace(alignment, ids=pd.Index(union))
+                federation.update(name, {"ids": union})
+        return replace(alignment, ids=index)
+
+
+def _type_of(ids: Any, party: str) -> str:
+    """Return the type of IDs that came from a party, as `id_type` names it."""
+    if isinstance(ids, np.ndarray) and ids.ndim == 1 and (found := _TYPES.get(ids.dtype.kind)):
+        return found
+    raise PartyError(
+        party, "share_ids", "sent sample IDs that are neither whole numbers nor UTF-8 text"
+    )

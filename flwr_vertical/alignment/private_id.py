@@ -26,7 +26,7 @@ from flwr_vertical.node.steps import step
 from flwr_vertical.protocol.arguments import OWN, Shape
 from flwr_vertical.protocol.declaration import FACTS, IDS, Protocol, Repeat, Round
 from flwr_vertical.server.federation import Federation
-from flwr_vertical.tables.ids import id_type, normal_ids
+from flwr_vertical.tables.ids import bytes_of, id_type, normal_ids
 
 Points = npt.NDArray[np.uint8]
 OwnPoints = Annotated[Points, OWN, Shape(None, 32)]
@@ -177,10 +177,8 @@ class _Labels:
         self.id_type = id_type(ids, who)
         self.key = commutative.generate_blinding_key(random)
         self._order = secret_order(len(ids), random)
-        values = normal_ids(ids, normalise, who)[self._order]
-        self.points: Points = commutative.hash_and_blind(
-            [str(value).encode() for value in values], nonce, self.key
-        )
+        values = bytes_of(normal_ids(ids, normalise, who)[self._order])
+        self.points: Points = commutative.hash_and_blind(values, nonce, self.key)
 
     def own_order(self, points: Points) -> Points:
         """Undo the shuffling: points in the order of the labels."""

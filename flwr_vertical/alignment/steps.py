@@ -13,7 +13,7 @@ from flwr_vertical.node.party import ORDER, Party
 from flwr_vertical.node.steps import StepGroup
 from flwr_vertical.policy.record import allows, key_of, text_of
 from flwr_vertical.protocol.declaration import Protocol
-from flwr_vertical.tables.ids import normal_ids
+from flwr_vertical.tables.ids import bytes_of, normal_ids
 
 POSITIONS = ("positions", "n_samples")
 """What a party is told of the alignment, with the message after it."""
@@ -57,8 +57,7 @@ class AlignmentSteps(StepGroup):
         """Own IDs as bytes in a fresh secret order, which is kept to undo it."""
         order = secret_order(len(self.party.own_ids))
         self.state[ORDER] = order.astype(np.min_scalar_type(len(order)))
-        ids = normal_ids(self.party.own_ids, normalise, self.name)[order]
-        return [str(value).encode() for value in ids.tolist()]
+        return bytes_of(normal_ids(self.party.own_ids, normalise, self.name)[order])
 
     def admit_foreign(self, points: "npt.NDArray[np.uint8]", sender: str) -> None:
         """Refuse to blind more IDs of others than ``policy.foreign-ids`` allows in a run.

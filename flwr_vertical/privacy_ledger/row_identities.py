@@ -12,6 +12,7 @@ import pandas as pd
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from flwr_vertical.errors import DataError
+from flwr_vertical.tables.ids import count_equal, hashes_of
 
 Keys = npt.NDArray[np.uint64]
 Contents = npt.NDArray[np.uint32]
@@ -36,15 +37,10 @@ class OwnRows:
         cls, ids: "pd.Index", secret: str, frame: pd.DataFrame | None = None, who: str = ""
     ) -> "OwnRows":
         """Hash IDs and rows."""
-        texts = (ids[start : start + _BLOCK].astype(str) for start in range(0, len(ids), _BLOCK))
-        blocks = [
-            pd.util.hash_array(np.asarray(block, dtype=object), hash_key=secret, categorize=False)
-            for block in texts  # of all IDs at once they take more than the table
-        ]
-        keys = np.concatenate([np.zeros(0, dtype=np.uint64), *blocks])
-        if len(np.unique(keys)) != len(keys):
+        keys = hashes_of(ids, secret)
+        if twice := count_equal(keys):
             raise DataError(
-                f"{who}: {len(keys) - len(np.unique(keys)):,} sample IDs come twice, so its "
+                f"{who}: {twice:,} sample IDs come twice, so its "
                 "privacy ledger cannot tell its rows apart; make them unique"
             )
         if frame is None:

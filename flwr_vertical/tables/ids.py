@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +20,7 @@ _SPLIT = re.compile(r"(?<!\\)\|")
 _CANONICAL_INTEGER = "^(?:0|-?[1-9][0-9]{0,17})$"
 _DECIMAL = re.compile(r"^([0-9]+)\.0+$")
 _PAD = re.compile("pad-([1-9][0-9]?)")
+_BLOCK = 1 << 15
 
 _FORMS: dict[str, Callable[[str], str]] = {
     "strip": str.strip,
@@ -93,8 +95,7 @@ def id_type(index: "pd.Index[Any]", party: str) -> str:
     """Return ``"integer"`` or ``"text"``; the two never match each other."""
     if pd.api.types.is_integer_dtype(index.dtype):
         return "integer"
-    # Iterating over an index of Arrow's strings takes several times as long as over objects.
-    if all(isinstance(value, str) for value in index.to_numpy(dtype=object)):
+    if pd.api.types.infer_dtype(index, skipna=False) == "string":
         return "text"
     raise DataError(
         f"party {party!r}: sample IDs must be all integers or all strings, got dtype {index.dtype}"
@@ -104,35 +105,76 @@ def id_type(index: "pd.Index[Any]", party: str) -> str:
 def normal_ids(index: "pd.Index[Any]", normalise: Sequence[str], party: str) -> Any:
     """Return sample IDs in their normal form, as an array that can travel.
 
-    Shapes: index (n_samples,): unique sample IDs; returns (n_samples,): int64 or fixed-width text.
+    Shapes: index (n_samples,): unique sample IDs; returns (n_samples,): int64, or text as UTF-8 of
+    fixed width.
     """
     if id_type(index, party) == "integer":
         return index.to_numpy(dtype="int64")
-    texts = index.to_numpy(dtype=object)
-    if any(value.endswith("\0") for value in texts):  # fixed-width text drops it
-        raise DataError(f"party {party!r}: a sample ID ends in a NUL character; remove it")
-    if not normalise:
-        return index.to_numpy().astype(str)
-    normal = []
-    for value in texts:
-        parts = _SPLIT.split(value)
+    blocks = [np.zeros(0, dtype="S1")]
+    for start in range(0, len(index), _BLOCK):
+        texts = index[start : start + _BLOCK].to_list()
+        if any(text.endswith("\0") for text in texts):  # fixed-width text drops it
+            raise DataError(f"party {party!r}: a sample ID ends in a NUL character; remove it")
         for name in normalise:
-            parts = [_FORMS[name](part) for part in parts]
-        normal.append(JOINER.join(parts))
-    if repeated := len(normal) - len(set(normal)):
+            form = _FORMS[name]
+            texts = [JOINER.join(map(form, _SPLIT.split(text))) for text in texts]
+        blocks.append(np.array([text.encode() for text in texts]))
+    ids = np.concatenate(blocks)
+    if normalise and (repeated := count_equal(ids)):
         raise DataError(
             f"party {party!r}: {repeated} sample IDs equal another one after normalisation "
             f"({', '.join(normalise)}); combine these rows, or normalise less"
         )
-    return np.array(normal, dtype=str)
+    return ids
+
+
+def index_of(ids: npt.NDArray[Any]) -> "pd.Index[Any]":
+    """Return sample IDs that `normal_ids` made as an index; shapes: ids (n_samples,)."""
+    try:
+        texts = [text.decode() for text in ids.tolist()] if ids.dtype.kind == "S" else None
+    except UnicodeDecodeError as error:
+        raise DataError("a party's sample IDs came as bytes that are no UTF-8 text") from error
+    found: pd.Index[Any] = pd.Index(ids) if texts is None else pd.Index(texts, dtype="str")
+    return found
+
+
+def bytes_of(ids: npt.NDArray[Any]) -> list[bytes]:
+    """Return each of the sample IDs that `normal_ids` made as bytes: integers as they print."""
+    return ids.tolist() if ids.dtype.kind == "S" else [b"%d" % value for value in ids.tolist()]
 
 
 def in_normal_form(frame: pd.DataFrame, normalise: Sequence[str], party: str) -> pd.DataFrame:
     """Return a table with its sample IDs as they are compared; parameters as of `normal_ids`."""
     if not normalise or id_type(frame.index, party) == "integer":
         return frame
-    ids = normal_ids(frame.index, normalise, party)
-    return frame.set_axis(pd.Index(ids, dtype=frame.index.dtype, name=frame.index.name))
+    ids = index_of(normal_ids(frame.index, normalise, party)).astype(frame.index.dtype)
+    return frame.set_axis(ids.rename(frame.index.name))
+
+
+def hashes_of(index: "pd.Index[Any]", key: str) -> npt.NDArray[np.uint64]:
+    """Return the keyed hash (SipHash) of each sample ID, as text.
+
+    Shapes: index (n_samples,); key: 16 characters; returns (n_samples,).
+    """
+    found = np.empty(len(index), dtype=np.uint64)
+    for start in range(0, len(index), _BLOCK):  # as objects, all IDs take more than most tables
+        texts = np.asarray(index[start : start + _BLOCK].astype(str), dtype=object)
+        found[start : start + _BLOCK] = pd.util.hash_array(texts, hash_key=key, categorize=False)
+    return found
+
+
+def count_equal(values: npt.NDArray[Any]) -> int:
+    """Return how many of some numbers equal another one before them, in little memory."""
+    ordered = np.sort(values)
+    return int(np.count_nonzero(ordered[1:] == ordered[:-1]))
+
+
+def count_repeated(index: "pd.Index[Any]") -> int:
+    """Return how many sample IDs repeat an earlier one; shapes: index (n_samples,)."""
+    # An index keeps the table of hashes that it makes, and texts as objects: 0.1 kB a row.
+    if isinstance(index.dtype, np.dtype) and index.dtype.kind in "iu":
+        return count_equal(index.to_numpy())
+    return count_equal(hashes_of(index, "0" * 16)) and int(index.duplicated().sum())
 
 
 def join_levels(index: pd.MultiIndex) -> "pd.Index[Any]":

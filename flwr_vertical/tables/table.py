@@ -12,7 +12,7 @@ from pandas.api import types
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.dtypes import plain
 from flwr_vertical.tables.findings import Finding
-from flwr_vertical.tables.ids import join_levels
+from flwr_vertical.tables.ids import count_repeated, join_levels
 from flwr_vertical.tables.kinds import Kind, infer_kinds
 
 
@@ -158,7 +158,7 @@ def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
             f"{who} has sample IDs of type {held!r}, expected all integers or all strings; "
             "convert them, in the same way at every party"
         )
-    if repeated := int(np.count_nonzero(index.duplicated())):
+    if repeated := count_repeated(index):
         other = f", or name another ID column than {index.name!r}" if index.name else ""
         raise DataError(
             f"{who} has {repeated} rows whose sample ID repeats an earlier one, expected one row "

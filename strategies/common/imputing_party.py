@@ -13,6 +13,7 @@ from flwr_vertical.node.kept import kept
 from flwr_vertical.node.row_index import aligned_name
 from flwr_vertical.tables import Table
 from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
+from flwr_vertical.tables.ids import index_of
 
 
 class ImputingParty(Party):
@@ -117,7 +118,7 @@ class ImputingParty(Party):
         own = self.table.ids
         integer = pd.api.types.is_integer_dtype(own.dtype)
         if "ids" in self.state:
-            index: pd.Index[Any] = pd.Index(self.state["ids"][rows])
+            index: pd.Index[Any] = index_of(self.state["ids"][rows])
             if not integer:
                 return index.astype(own.dtype)
             own_range = np.iinfo(str(own.dtype))  # others' IDs may need more bits

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apps.cli.align import AlignOnly
 from apps.cli.main import main
 from flwr_vertical import (
     Federation,
@@ -23,11 +24,13 @@ from flwr_vertical.alignment import (
     PlainAligner,
     check_overlap,
     make_aligner,
+    plain,
     register_aligner,
 )
 from flwr_vertical.alignment.registry import _ALIGNERS
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.state import State
+from flwr_vertical.tables.ids import index_of
 from strategies.fknn import FKNN
 
 
@@ -115,7 +118,31 @@ def test_index_and_mask_are_those_of_pandas(subsets, kind):
         # Only a party that lacks samples learns the IDs of the others.
         assert ("ids" in state) == mask[:, k].any()
         if "ids" in state:
-            assert list(state["ids"]) == list(union)
+            assert list(index_of(state["ids"])) == list(union)
+
+
+def test_a_character_of_an_id_travels_as_one_byte():
+    def bytes_up(width):
+        tables = frames([[f"{i:0{width}d}x" for i in range(100)]] * 2)
+        result = simulate(AlignOnly(), tables, alignment="plain", progress=False)
+        return result.ledger.to_frame().query("step == 'share_ids'")["bytes_up"]
+
+    assert (bytes_up(18) - bytes_up(8) == 10 * 100).all()
+
+
+@pytest.mark.parametrize(
+    ("sent", "error", "why"),
+    [
+        (np.array(["a", "b"]), PartyError, "neither whole numbers nor UTF-8 text"),
+        (np.array([[1], [2]]), PartyError, "neither whole numbers nor UTF-8 text"),
+        (np.array([0.5, 1.5]), PartyError, "neither whole numbers nor UTF-8 text"),
+        (np.array([b"a", b"\xff"]), DataError, "no UTF-8 text"),
+    ],
+)
+def test_ids_that_no_node_of_ours_would_send_are_refused(monkeypatch, sent, error, why):
+    monkeypatch.setattr(plain, "normal_ids", lambda *_: sent)
+    with pytest.raises(error, match=why):
+        aligned(frames([["a", "b"], ["a", "b"]]))
 
 
 def test_one_party_alone_is_aligned_with_itself():
