@@ -51,6 +51,11 @@ _GROWS = 0.1
 """Of a column in standard deviations: a last step that is longer has no end."""
 _CONVERGED = 0.05
 _MOST_EVALUATIONS = 30
+_SHOWN = 1.0 / 3.0
+"""Of the largest coefficient, per standard deviation: columns of smaller ones are not named."""
+_TELLS = 0.8
+"""Share of the variance of times from which columns seem to be made of them: linear predictors with
+a standard deviation of 3 explain as much."""
 
 
 @dataclass(frozen=True)
@@ -113,12 +118,30 @@ class PartialLikelihood(EvaluatedColumns):
         centred = opened.with_vectors[0] - np.outer(self._mean, vectors.sum(axis=0))
         self._with = centred[self._kept] / self._scale[:, None]
         self._n_rows = n
+        self.telling = self._columns_telling(vectors)
         self._last: tuple[Placed, Expansion, Bound] | None = None
 
     @property
     def n_knots(self) -> int:
         """How many vectors an evaluation takes."""
         return len(self._risk.exposure)
+
+    def _columns_telling(self, vectors: Array) -> list[str]:
+        """Name columns that tell events, expected events or ranks of times, but for a fifth.
+
+        Ranks are those of events, among which columns are taken to vary as they do among all; so
+        they say nothing where events are few.
+        """
+        share_of_events = self._risk.n_events / self._n_rows
+        size = ((vectors - vectors.mean(axis=0)) ** 2).sum(axis=0)
+        size[2:] *= share_of_events
+        told = size > 1e-9 * self._n_rows
+        told[2:] &= share_of_events >= 0.5
+        slopes = np.linalg.solve(self._second, self._with[:, told])
+        share = np.einsum("jk,jk->k", slopes, self._with[:, told]) / (self._n_rows * size[told])
+        weight = np.abs(slopes[:, share > _TELLS])
+        shown = (weight > _SHOWN * weight.max(axis=0, initial=0.0)).any(axis=1)
+        return [self._names[self._kept[j]] for j in np.flatnonzero(shown)]
 
     def evaluate(self, slopes: Array) -> _At | None:
         """Have the parties evaluate the sums; None where linear predictors are out of reach."""
@@ -198,7 +221,10 @@ class PartialLikelihood(EvaluatedColumns):
         while True:
             if self.evaluations >= most:
                 raise self._refusal(trial)
-            found = self.evaluate(trial)
+            try:
+                found = self.evaluate(trial)
+            except DataError:  # of too many terms or digits
+                found = None
             if found is None:
                 trial, halvings = (here.slopes + trial) / 2.0, halvings + 1
                 if halvings > _MOST_HALVINGS:
@@ -249,13 +275,25 @@ class PartialLikelihood(EvaluatedColumns):
 
     def _refusal(self, slopes: Array) -> DataError:
         size = np.abs(slopes)
-        shown = ", ".join(self._names[self._kept[j]] for j in np.flatnonzero(size > size.max() / 3))
+        kept = np.flatnonzero(size > _SHOWN * size.max())
+        shown = ", ".join(self._names[self._kept[j]] for j in kept)
+        why = "A level without events has none: leave it out or merge it. Transform"
+        if self.telling:
+            why = f"{told_times(self.telling)}. Else merge levels without events, transform"
         return DataError(
             f"no maximum of the likelihood was found in {self.evaluations} evaluations: "
-            f"coefficients of {shown} go on growing. A level without events has none: leave it out "
-            "or merge it. Transform columns with values far out, or have the parties allow more "
-            "'vectors' in their node config"
+            f"coefficients of {shown} go on growing, or linear predictors reach farther than "
+            f"{REACH:g} from their middle. {why} columns with values far out, or have the parties "
+            "allow more 'vectors' in their node config"
         )
+
+
+def told_times(columns: list[str]) -> str:
+    """Say that columns nearly tell times."""
+    return (
+        f"columns {columns} nearly tell the times or events: leave out what is made of them, or "
+        "known only after them"
+    )
 
 
 def _newton(information: Array, score: Array) -> tuple[Array, float]:

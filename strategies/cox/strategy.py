@@ -32,7 +32,7 @@ from flwr_vertical.products import PrivateProducts
 from flwr_vertical.products.row_groups import RowGroups, max_vectors
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.cox.fit import Completed, CoxFit, PartialLikelihood, is_converged
+from strategies.cox.fit import Completed, CoxFit, PartialLikelihood, is_converged, told_times
 from strategies.cox.labels import read_labels
 from strategies.cox.model import CoxModel, concordance, proportional_test
 from strategies.cox.party import OPENED_ROWS, CoxParty
@@ -188,7 +188,7 @@ class Cox(Strategy):
         if completing is not None:
             since, more = "too few are held by the same parties", "rows='complete' leaves out more"
         rows = usable_rows(opened, result, intercept=True, penalised=True, since=since, more=more)
-        fit = survival.fit(opened)
+        fit = survival.fit(opened, result)
         progress.step("fit")
         risk, unit = survival.risk, opened.offered.unit
         beta, covariance = fit.beta / unit, fit.covariance / np.outer(unit, unit)
@@ -279,13 +279,15 @@ class _Survival:
         out[inside] = self._with
         return out
 
-    def fit(self, opened: OpenedMoments) -> CoxFit:
+    def fit(self, opened: OpenedMoments, result: Result) -> CoxFit:
         """Maximise the partial likelihood with the parties."""
         assert isinstance(opened.products, PrivateProducts)  # no ciphertexts, see `Cox.run`
         means = MaskedMeans(self._federation, opened.products.group_key)
         names = opened.names(range(opened.n_columns))
         offered, completed = opened.offered.moments, self._completed(opened)
         found = PartialLikelihood(means, self.risk, offered, self._with, names, completed)
+        if found.telling:
+            note(result, told_times(found.telling))
         means.send(opened.groups.group)
         try:
             return found.maximise(self._vectors // found.n_knots)

@@ -13,6 +13,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from strategies.glm.approximation import Approximation, Selection, choose_ridge, select
 from strategies.glm.means import MaximumLikelihood
+from strategies.glm.outcome import NOT_CONVERGED, GLMModel
 from strategies.glm.penalties import grid
 from strategies.linear.families import Family
 from strategies.linear.moments.collect import OpenedMoments
@@ -193,6 +194,10 @@ def fill_means(maximum: MaximumLikelihood, found: Selection, null: float, result
         note(
             result,
             f"not converged after {maximum.evaluations} evaluations of the means (30 at most; "
-            "parties allow one for every ten rows, a step of a penalised fit takes three); "
-            "look for columns that nearly determine each other, or have values far out",
+            "parties allow one for every ten rows of the smallest set of rows that takes part, or "
+            "the 'vectors' that all state in their node config; a step of a penalised fit takes "
+            "three): coefficients and errors are those of the last step; look for columns that "
+            "nearly determine each other, or have values far out",
         )
+        if isinstance(result.model, GLMModel):
+            result.model.outcome = NOT_CONVERGED

@@ -112,6 +112,7 @@ def maximum_likelihood(
         follow=None if choose is None else follow,
         cure=cure,
         fewest=fewest,
+        allowed=opened.allowed,
         beside=beside,
         more=more,
     )

@@ -19,7 +19,7 @@ from strategies.linear.coefficients import coefficient_table
 from strategies.linear.problem import Problem, note
 
 LEVEL = 0.95
-CONVERGED = "converged"
+CONVERGED, NOT_CONVERGED = "converged", "not converged"
 
 
 @dataclass
@@ -29,7 +29,7 @@ class GLMModel(Model):
     Parameters
     ----------
     outcome : str
-        ``converged``; of the iterations of `glm-admm` also ``max iterations``.
+        ``converged`` or ``not converged``; of the iterations of `glm-admm` ``max iterations``.
     family : str
     intercept : float
         0 if there is none.
@@ -82,7 +82,10 @@ class GLMModel(Model):
         if self.table is None:
             raise ConfigError("a model of iterations, or of an older version, has no summary")
         title = f"Generalised linear model, columns of {', '.join(self.coefficients)}"
-        return text_of(title, self.family, self.errors, self.statistics, self.table, stars)
+        text = text_of(title, self.family, self.errors, self.statistics, self.table, stars)
+        if self.outcome == NOT_CONVERGED:
+            text += "\nNot converged: coefficients and errors are those of the last step."
+        return text
 
     def sections(self) -> Iterator[Section]:
         """Return the report's own section: the summary."""

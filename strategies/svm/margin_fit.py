@@ -72,19 +72,21 @@ def fit_margins(
     intercept: bool = True,
     units: Array | None = None,
     max_evaluations: int = 40,
+    allowed: int = 0,
 ) -> MarginFit:
     """Fit a linear machine with the smooth squared hinge; two rounds for each evaluation, and one.
 
     Shapes: second_class (n_labelled,): which labelled samples are of the second class; group
     (n_labelled,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,): in
-    which the ridge treats coefficients; by default each column's standard deviation.
+    which the ridge treats coefficients; by default each column's standard deviation. `allowed`:
+    vectors that every party states to multiply with, if more than rows allow.
     """
     group = np.asarray(group, dtype=np.int64)
     means = MaskedMeans(federation, products.group_key)
     first = max(width, _FIRST_WIDTH)
     evaluated = _Evaluated(means, second_class[group >= 0], moments, ridge, first, intercept, units)
     means.send(group)
-    most = min(max_evaluations, max_vectors(int((group >= 0).sum())) - 1)
+    most = min(max_evaluations, max(max_vectors(int((group >= 0).sum())), allowed) - 1)
     try:
         found = _within_reach(evaluated, most)
         if found is None:

@@ -300,6 +300,7 @@ class VerticalSVM(Strategy):
             width=self.corner,
             intercept=self.intercept,
             units=None if self.standardize else 1.0 / unit,
+            allowed=opened.allowed,
         )
         beta = fit.beta / unit
         intercept = (fit.intercept - float(offered.center @ beta)) * self.intercept

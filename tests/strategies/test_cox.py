@@ -1,5 +1,7 @@
 """Proportional hazards over parties, against statsmodels and row by row."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -417,3 +419,34 @@ def test_columns_that_follow_from_others_are_named(data):
     tables["laboratory"]["copy"] = 2 * tables["clinic"]["age"] + 1
     with pytest.raises(DataError, match=r"follow from each other.*clinic\.age.*laboratory\.copy"):
         run(tables, survival_labels(time, event))
+
+
+COPIES = {
+    "time": lambda time, event: time,
+    "years": lambda time, event: -np.ceil(time),
+    "logarithm": lambda time, event: np.log(time),
+    "event": lambda time, event: event,
+}
+
+
+@pytest.mark.parametrize("name", list(COPIES))
+def test_columns_that_tell_times_are_named(name):
+    tables, time, event = cohort(600, 3)
+    tables["laboratory"]["left"] = COPIES[name](time, event)
+    said = r"\['laboratory.left'\] nearly tell the times or events"
+    try:
+        notes = " ".join(run(tables, survival_labels(time, event)).notes)
+    except DataError as error:  # no maximum
+        notes = str(error)
+    assert re.search(said, notes)
+
+
+@pytest.mark.parametrize("censored", [True, False])
+def test_columns_of_strong_effects_do_not_tell_times(censored):
+    rng, n = np.random.default_rng(0), 600
+    x = pd.DataFrame(rng.normal(size=(n, 2)), columns=["a", "b"])
+    time = pd.Series(rng.exponential(size=n) / np.exp(1.2 * x["a"] - x["b"]))
+    end = time.median() if censored else np.inf
+    labels = survival_labels(time.clip(upper=end), (time < end) * 1.0)
+    result = run({"clinic": x[["a"]], "laboratory": x[["b"]]}, labels)
+    assert not any("tell the times" in text for text in result.notes)

@@ -380,3 +380,33 @@ def test_attacks_on_what_nodes_see_find_nothing():
     for finding in attack_run(record(glm(), without(tables, 0.5), labels)):
         found = finding.cells if finding.attack in {*RULED, LABELS} else finding.beyond
         assert found == 0.0, finding
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_evaluations_are_those_that_all_parties_allow(family):
+    """Owners who state `vectors` allow more than one for every ten rows of a small set."""
+    tables, labels = truth(family, (2, 2), n=150)
+    policy = {"min-rows": 10, "vectors": 10**6, "openings": 10**6}
+    found = [
+        simulate(fit, tables, labels, progress=False, policy=policy)
+        for tables, fit in [
+            (without(tables), glm(family)),
+            ({name: t[:60] for name, t in tables.items()}, VerticalGLM(family, penalty="none")),
+        ]
+    ]
+    for result in found:
+        assert result.metrics["converged"] == 1.0
+        assert result.model.outcome == "converged"
+    x = np.hstack([t[:60] for t in tables.values()])
+    fit = sm.GLM(labels[:60], sm.add_constant(x), family=FAMILIES[family]).fit()
+    np.testing.assert_allclose(found[1].coefficients["estimate"], fit.params, atol=1e-3)
+
+
+def test_a_fit_that_stops_early_says_so(monkeypatch):
+    monkeypatch.setattr("strategies.glm.means.MOST_EVALUATIONS", 1)
+    tables, labels = truth("poisson", (2, 2), n=800, strength=1.5)
+    result = run(without(tables), labels, "poisson")
+    assert result.metrics["converged"] == 0.0
+    assert result.model.outcome == "not converged"
+    assert "Not converged" in result.model.summary()
+    assert any("'vectors' that all state" in text for text in result.notes)

@@ -70,12 +70,14 @@ def fit_mean_model(
     follow: Callable[[MeanFit], tuple[float, Array]] | None = None,
     cure: str = "set a penalty",
     fewest: int | None = None,
+    allowed: int = 0,
     beside: Beside | None = None,
     more: Collection[str] | None = None,
 ) -> MeanFit:
     """Fit a binomial or Poisson model to columns of several parties.
 
     `fewest`: rows of the smallest set that a party counts vectors for; by default all of the fit.
+    `allowed`: vectors that every party states to multiply with, if more than rows allow.
     `beside`: weights and offset of the samples of the fit; `moments` are of labels times weights.
     `more`: sums over squared residuals to open at the end, ``middle`` or of `MORE`, beside the
     information anew: a round for each, and two.
@@ -104,7 +106,7 @@ def fit_mean_model(
         problem.bound(np.arange(len(problem.ridge)), RIDGE)
     means.send(group)
     try:
-        vectors = max_vectors(len(own) if fewest is None else fewest) - 1
+        vectors = max(max_vectors(len(own) if fewest is None else fewest), allowed) - 1
         # The information is opened once more where residuals are.
         reserved = 0 if more is None else len(more) + _OF_INFORMATION
         search = _Search(problem, max_evaluations, vectors - reserved, cure)

@@ -123,6 +123,7 @@ class OpenedMoments(FitColumns):
     groups: RowGroups  # Of the labelled samples
     products: PrivateProducts | EncryptedProducts  # What opened them, for more products
     offered: Offered  # The columns of `products`
+    allowed: int  # Vectors that every party states to multiply with; 0: as rows allow
     # With a budget: what is on the moments of each of `held`; last, what is on those of labels in
     # no group, whether there are any or not
     noise: list[GroupNoise] | None = None
@@ -293,6 +294,7 @@ def open_prepared(
         unit=unit * spread,
         products=products,
         offered=Offered(moments, center, unit),
+        allowed=prepared.minimum.vectors,
         parties=prepared.parties,
         noise=group_noise(moments, labels, mean, spread),
     )
