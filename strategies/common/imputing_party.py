@@ -126,7 +126,10 @@ class ImputingParty(Party):
             return index.astype(own.dtype) if fits else index
         if integer:  # text beside integers would be no index that a later run can align
             return pd.Index(min(0, int(own.min())) - 1 - rows)
-        return pd.Index([aligned_name(row) for row in rows])
+        names = pd.Index([aligned_name(row) for row in rows])
+        while (taken := names.isin(own)).any():  # the own ones come from an earlier run
+            names = names.where(~taken, names + "+")
+        return names
 
     def missing_cells(self, complete_blocks: bool) -> npt.NDArray[np.bool_]:
         """Which cells are to be imputed, array of shape (n_samples, n_columns)."""

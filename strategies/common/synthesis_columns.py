@@ -107,6 +107,9 @@ OTHER = "other"
 """Name of the level that stands for rare ones together."""
 
 FEW = 20  # distinct values, each of as many rows on average, are levels
+LIMIT = 1e8
+"""Where no range is stated, values beyond this count as this."""
+
 _WHOLE = 1e-6  # as near to a whole number as that is one
 _MANY = 10  # rows a level has at least, on average
 _FEW_ROWS = 50  # with fewer, numbers in a row are no sign of an identifier
@@ -175,7 +178,31 @@ def read_columns(table: Table, resolution: Mapping[str, float], who: str) -> Col
 
 
 def _all_but_whole(values: Array) -> bool:
-    return bool(np.all(np.abs(values - np.rint(values)) <= _WHOLE))
+    whole = np.rint(values)
+    # Of numbers that are all small, such as grams in tons, none would be left.
+    tiny = not whole.any() and values.any()
+    return not tiny and bool(np.all(np.abs(values - whole) <= _WHOLE))
+
+
+def beyond(columns: Columns, bounds: Mapping[str, tuple[float, float]], who: str) -> list[str]:
+    """Name the columns most of whose values lie beyond `LIMIT`, without bounds; log all with any.
+
+    The values count as the ends of the range, and so would be synthetic ones.
+    """
+    shares: dict[str, float] = {}
+    for name, kind in columns.table.kinds.items():
+        if is_numeric(kind) and name not in bounds:
+            values = columns.table.frame[name].dropna().to_numpy(dtype=np.float64)
+            shares[name] = float(np.mean(np.abs(values) > LIMIT)) if len(values) else 0.0
+    if some := [name for name, share in shares.items() if share > 0]:
+        logger.warning(
+            "%s: %s: values beyond %s, the range of a column without bounds, count as its ends; "
+            "state bounds, or take larger units",
+            who,
+            some,
+            f"+-{LIMIT:g}",
+        )
+    return [name for name, share in shares.items() if share > 0.5]
 
 
 def _checked_step(values: Array, step: float, name: str, who: str) -> float:

@@ -25,9 +25,7 @@ import scipy
 
 from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.privacy import Keystream, laplace_integers, rational
-
-LIMIT = 1e8
-"""Where no range is stated, values beyond this count as this."""
+from strategies.common.synthesis_columns import LIMIT
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from flwr_vertical import step
 from flwr_vertical.arrays import Array, Indices
-from flwr_vertical.errors import PolicyError, ProtocolError
+from flwr_vertical.errors import DataError, PolicyError, ProtocolError
 from flwr_vertical.policy.record import allows, key_of, text_of
 from flwr_vertical.privacy import (
     KEY_BYTES,
@@ -23,6 +23,9 @@ from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import fit_levels, from_codes, to_codes
 from strategies.common.synthesis_columns import (
+    LIMIT,
+    Columns,
+    beyond,
     other_level,
     parse_resolution,
     read_columns,
@@ -52,18 +55,23 @@ class CopulaParty(SynthesisParty):
 
     @step
     def prepare_release(
-        self, bounds: Annotated[str, Is("bounds")], resolution: Annotated[str, Is("resolution")]
+        self,
+        bounds: Annotated[str, Is("bounds")],
+        resolution: Annotated[str, Is("resolution")],
+        margin: Annotated[str, Is("margin")],
     ) -> dict[str, int]:
         """Check the columns before anybody spends anything.
 
-        Message: bounds, resolution: settings; returns ``n_stated``, how many columns of numbers
-        here these name.
+        Message: bounds, resolution, margin: settings; returns ``n_stated``, how many columns of
+        numbers here the first two name.
         """
         self.state["resolution"] = resolution
         kinds = self._columns.table.kinds
         own = to_codes(self._columns.table, self._levels, self.name)
         check_columns(own, kinds, f"party {self.name!r}")
-        stated = parse_bounds(bounds).keys() | parse_resolution(resolution).keys()
+        ranges = parse_bounds(bounds)
+        _check_ranges(self._columns, ranges, margin, f"party {self.name!r}")
+        stated = ranges.keys() | parse_resolution(resolution).keys()
         return {"n_stated": sum(is_numeric(kinds[name]) for name in stated & kinds.keys())}
 
     @step
@@ -239,6 +247,18 @@ def check_rows(rows: npt.ArrayLike, n_samples: int, party: str) -> npt.NDArray[n
     return numbers
 
 
+def _check_ranges(
+    columns: Columns, bounds: Mapping[str, tuple[float, float]], margin: str, who: str
+) -> None:
+    """Raise if a tree would cut off most values of a column."""
+    if margin == "tree" and (far := beyond(columns, bounds, who)):
+        raise DataError(
+            f"{who}: most values of {far} lie beyond +-{LIMIT:g}, the range of a column without "
+            f"bounds, and would count as its ends; state bounds, such as {{{far[0]!r}: (0, 1e12)}},"
+            " or take larger units"
+        )
+
+
 class Label:
     """The server's labels, NaN where there is none: a table of one column, released as others."""
 
@@ -256,6 +276,7 @@ class Label:
         self.name, self._dtype = name, dtype
         table = Table.of(pd.DataFrame({name: values}), party=SERVER)
         columns = read_columns(table, resolution, "the labels")
+        _check_ranges(columns, bounds, budget.margin, "the labels")
         self._table = columns.table
         self._fitted = fit_levels([self._table])
         self.made = make_release(

@@ -24,8 +24,8 @@ from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.privacy import ColumnSpending, Keystream, noise_is_seeded, split_budget
 from flwr_vertical.tables import Kind, is_numeric
+from strategies.common.synthesis_columns import LIMIT
 from strategies.copula.margins import (
-    LIMIT,
     NOISES,
     Domain,
     Margin,

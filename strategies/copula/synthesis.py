@@ -234,7 +234,7 @@ class CopulaSynthesis(Strategy):
             owners, held = [*owners, SERVER], np.column_stack([held, ~np.isnan(federation.labels)])
         held = (held if rows is None else held[rows]) | (self.missing == "impute")
         check_joint(held.T.astype(np.int64) @ held, owners, self.min_joint)
-        public = {"bounds": self.bounds, "resolution": self.resolution}
+        public = {n: getattr(self, n) for n in ("bounds", "resolution", "margin")}
         found = sum(r["n_stated"] for r in federation.call("prepare_release", public).values())
         bounds, resolution = read_bounds(self.bounds), read_resolution(self.resolution)
         names = sorted(parse_bounds(bounds).keys() | parse_resolution(resolution).keys())

@@ -27,9 +27,15 @@ from flwr_vertical.products.streams import KeyStream, content_tag, stream
 from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import Levels, to_codes
-from strategies.common.synthesis_columns import other_level, parse_resolution, parse_stated
+from strategies.common.synthesis_columns import (
+    LIMIT,
+    beyond,
+    other_level,
+    parse_resolution,
+    parse_stated,
+)
 from strategies.common.synthesis_party import SynthesisParty
-from strategies.copula.margins import LIMIT, Domain
+from strategies.copula.margins import Domain
 from strategies.copula.release import MIN_LEVEL
 from strategies.marginals.budget import LEVELS, UNIT, Budget, n_bins, pair_places
 from strategies.marginals.domain import ColumnLevels, bins_of, levels_of, noisy
@@ -66,6 +72,8 @@ class MarginalsParty(SynthesisParty):
         numbers = {name for name, kind in kinds.items() if is_numeric(kind)}
         n_tables = len(kinds) + (LEVELS - 1) * len(numbers)
         ranges = parse_resolution(resolution).keys() | parse_bounds(bounds).keys()
+        # No error may tell that a value is far: the own log says so alone.
+        beyond(self._columns, parse_bounds(bounds), f"party {self.name!r}")
         listed = {name: own for name, own in parse_stated(levels).items() if name in kinds}
         for name, own in listed.items():
             if is_numeric_dtype(self.table.frame[name]) and any(isinstance(v, str) for v in own):

@@ -15,6 +15,8 @@ from flwr_vertical.errors import ConfigError, DataError
 
 OBJECTIVES = ("binary", "multiclass", "regression", "poisson", "quantile", "tweedie")
 LOG_LINK = ("poisson", "tweedie")
+_LEAST_WEIGHT = 1e-4  # of a sample on average: leaves of ten samples have the least weight
+_SQUARED = 480  # binary digits
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,28 @@ class Objective:
                 f"objective {name!r} needs labels of 0 and above, got {labels.min():g}; use "
                 "'regression'"
             )
-        return cls(name, parameter=parameter)
+        largest = float(np.abs(labels).max())
+        if name == "regression" and not 2.0**-_SQUARED < largest < 2.0**_SQUARED:
+            raise DataError(
+                f"labels are as large as {largest:.2g}, and squares of such numbers cannot be told "
+                "from 0 or from infinity; give labels in other units"
+            )
+        found, mean = cls(name, parameter=parameter), labels.mean(keepdims=True)
+        # Counts may be rare, and then leaves do count as empty.
+        if name in LOG_LINK and (labels != np.rint(labels)).any():
+            weight = float(found.gradients(mean, np.log(mean))[1][0])
+            if weight < _LEAST_WEIGHT:
+                raise DataError(
+                    f"the labels' mean is {mean[0]:.2g}, so small that leaves of objective "
+                    f"{name!r} would count as empty; give labels in smaller units"
+                )
+        return found
 
     @classmethod
     def of_votes(cls, classes: bool, labels: Array) -> "Objective":
         """Return that of a forest, whose raw predictions are means of labels or shares."""
         if not classes:
-            cls.of("regression", labels)
-            return cls("mean")
+            return cls.of("mean", labels)
         found = cls.of("multiclass", labels).n_classes
         return cls("share" if found == 2 else "shares", found)
 

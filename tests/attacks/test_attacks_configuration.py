@@ -142,7 +142,7 @@ def test_a_resumed_run_asks_for_no_more(site, tmp_path):
 
 
 RELEASE = VCDS(epsilon=0.1, rank_share=0.5)._arguments(None)
-PUBLIC = {key: RELEASE[key] for key in ("bounds", "resolution")}
+PUBLIC = {key: RELEASE[key] for key in ("bounds", "resolution", "margin")}
 VARIABLES = {"strategy": "vcds", "vcds.epsilon": 0.1, "vcds.rank-share": 0.5}
 
 OTHERS = {"strategy": "evcds", "evcds.epsilon": 0.1, "evcds.rank-share": 0.5}

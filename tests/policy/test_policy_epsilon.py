@@ -71,7 +71,9 @@ ASKED = VCDS(epsilon=0.1)._arguments(None)
 
 
 def release(federation, **more):
-    federation.call("prepare_release", {key: ASKED[key] for key in ("bounds", "resolution")})
+    federation.call(
+        "prepare_release", {key: ASKED[key] for key in ("bounds", "resolution", "margin")}
+    )
     federation.call("perturb", ASKED | more)
 
 

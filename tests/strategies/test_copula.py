@@ -288,7 +288,7 @@ def test_ranks_and_probabilities_alone_travel_in_three_rounds(strategy):
         assert all(array.tobytes()[:800] in content for array in arrays)
         seen.setdefault((record.direction, step), []).append(values)
     assert {key: set(values[0]) for key, values in seen.items()} == {
-        ("down", "prepare_release"): {"bounds", "resolution"},
+        ("down", "prepare_release"): {"bounds", "resolution", "margin"},
         ("up", "prepare_release"): {"n_stated"},
         ("down", "perturb"): {
             "epsilon", "budget", "rank_share", "margin_noise", "bounds", "impute", "margin",

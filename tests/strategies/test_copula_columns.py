@@ -1,5 +1,7 @@
 """Margins of real columns: trees of noisy counts, point masses, resolutions, levels, dates."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,6 +18,7 @@ from strategies.copula.histogram_cdf import smoothed
 from strategies.copula.margins import Domain, level_margin
 from strategies.copula.tree import decomposition, tree_margin
 from strategies.fknn import FKNN
+from strategies.marginals import MST
 
 KEY = b"sixteen bytes ok"
 INF = float("inf")
@@ -209,6 +212,34 @@ def test_columns_are_read_as_what_they_hold():
     ):
         with pytest.raises(DataError, match=said):
             read_columns(table, resolution, "party 'a'")
+
+
+def test_small_numbers_are_no_whole_ones():
+    z = np.random.default_rng(3).normal(size=500)
+    frame = pd.DataFrame({"tons": 1e-9 * z, "nothing": 1e-9 * (z > 9), "near": 1e-9 + np.rint(z)})
+    found = read_columns(Table.of(frame, dict.fromkeys(frame, "continuous")), {}, "party 'a'")
+    assert found.steps == {"tons": 0.0, "nothing": 1.0, "near": 1.0}
+    assert found.like_ids == []
+
+
+def test_values_beyond_the_range_are_said_before_anything_is_spent(caplog):
+    z = np.random.default_rng(4).normal(size=600)
+    revenue = pd.DataFrame({"revenue": np.exp(23 + z), "debt": np.exp(14 + 2 * z)})
+    tables, labels = {"a": revenue, "b": pd.DataFrame({"x": z})}, 1e9 * pd.Series(z)
+    run = {"seed": 3, "progress": False}
+    said = "most values of ['revenue'] lie beyond"
+    with pytest.raises(PartyError, match="'a'.*" + re.escape(said) + ".*state bounds"):
+        simulate(VCDS(epsilon=20.0), tables, **run)
+    with pytest.raises(DataError, match="the labels: most values of"):
+        simulate(VCDS(epsilon=20.0), {"b": tables["b"]}, labels, **run)
+    stated = VCDS(epsilon=20.0, bounds={"revenue": (0, 1e13)})
+    made = simulate(stated, tables, **run).tables["a"]["revenue"]
+    assert ks_2samp(made, revenue["revenue"]).statistic < 0.05
+    assert "['debt']: values beyond +-1e+08" in caplog.text  # a few are
+    simulate(VCDS(epsilon=20.0, margin="bernstein"), tables, **run)  # takes the range observed
+    caplog.clear()
+    simulate(MST(epsilon=20.0), tables, **run)  # may not tell by an error
+    assert "party 'a': ['revenue', 'debt']: values beyond +-1e+08" in caplog.text
 
 
 def test_rare_levels_are_put_together():

@@ -124,6 +124,19 @@ def test_missing_blocks_are_completed(mode, text_ids):
     assert_tables(run(tables, mode), tables, impute_tables(tables, 5), TOLERANCE[mode])
 
 
+def test_what_an_earlier_run_named_keeps_its_name():
+    tables = make_tables(2, 3, n=40, missing=0.1, blocks=0.3, text_ids=True)
+    for name, given in tables.items():  # as completed by a run with other numbers of rows
+        fresh = [f"aligned-{i}" if i % 2 else i_d for i, i_d in enumerate(given.index)]
+        tables[name] = given.set_axis(fresh)
+    result = simulate(FKNN(), tables, progress=False, alignment="private-id")
+    for name, given in tables.items():
+        ids = result.tables[name].index
+        assert ids.is_unique
+        assert list(ids[: len(given)]) == list(given.index)
+        assert len(ids) > len(given)
+
+
 def test_without_completing_blocks_only_own_rows_come_back():
     tables = make_tables(3, 4, n=60, missing=0.1, blocks=0.3)
     expected = by_party(knn_imputer(tables), tables)

@@ -161,6 +161,26 @@ def test_boosting_ends_where_validation_says_so():
     assert len(stopped.history) == kept + VerticalGBDT().early_stopping
 
 
+@pytest.mark.parametrize(
+    ("objective", "power", "unit", "fits"),
+    [
+        ("regression", 0.0, 1e200, False), ("regression", 0.0, 1e-200, False),
+        ("regression", 0.0, 1e100, True), ("quantile", 0.5, 1e-300, True),
+        ("mean", 0.0, 1e300, True), ("poisson", 0.0, 1e-6, False), ("poisson", 0.0, 1e-3, True),
+        ("tweedie", 1.5, 1e-6, True), ("tweedie", 1.5, 1e-9, False),
+    ],
+)  # fmt: skip
+def test_labels_whose_leaves_would_be_wrong_are_refused(objective, power, unit, fits):
+    labels = unit * np.abs(np.random.default_rng(0).normal(size=50))
+    if fits:
+        assert Objective.of(objective, labels, power).name == objective
+    else:
+        with pytest.raises(DataError, match="give labels in"):
+            Objective.of(objective, labels, power)
+    # Counts may be rare.
+    assert Objective.of("poisson", 1.0 * (np.arange(100_000) < 3)).name == "poisson"
+
+
 def test_labels_and_directions_that_cannot_be():
     tables = make_tables()
     labels = make_labels(tables, "regression")
