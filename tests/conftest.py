@@ -1,3 +1,4 @@
+import contextlib
 import gc
 import os
 import pathlib
@@ -20,6 +21,8 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 HERE = pathlib.Path(__file__).parent
+gc.disable()  # until all is collected: a million objects, none of them garbage
+
 sys.path[:0] = [str(HERE), str(HERE / "kit")]  # `oracles.fknn`; `resuming`
 
 
@@ -47,6 +50,7 @@ def pytest_collection_finish():
     """Spare what was imported and collected, a million objects, all later garbage collections."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
@@ -86,13 +90,36 @@ def ray_cluster():
     ray.shutdown()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def drawing():
+    """Where figures of pages are drawn: elsewhere they are empty, as each takes half a second."""
+    from matplotlib.figure import Figure
+
+    real = Figure.savefig
+
+    def save(figure, file, **options):
+        return (
+            file.write("<svg></svg>")
+            if options["format"] == "svg"
+            else real(figure, file, **options)
+        )
+
+    @contextlib.contextmanager
+    def draw():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Figure, "savefig", real)
+            yield
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", save)
+        yield draw
+
+
 @pytest.fixture
-def undrawn(monkeypatch):
-    """For what a page says: its figures take most of a second, and are tested with the reports."""
-    monkeypatch.setattr(
-        "matplotlib.figure.Figure.savefig",
-        lambda figure, file, **options: file.write("<svg></svg>"),
-    )
+def drawn(drawing):
+    """For tests of the figures themselves, of which each kind has one."""
+    with drawing():
+        yield
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def names_after(tmp_path_factory):
 
 
 @pytest.mark.parametrize("path", [path for path in PAGES if python_blocks(path)], ids=name_of)
-def test_every_python_block_runs_as_written(path, names_after, undrawn):
+def test_every_python_block_runs_as_written(path, names_after):
     if path.name in HEAVY:
         pytest.importorskip(HEAVY[path.name])
     assert set(names_after(name_of(path))) - {"__name__", "__builtins__"}

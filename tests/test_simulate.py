@@ -174,7 +174,7 @@ def test_whole_numbers_of_numpy_are_settings_too(tmp_path):
     assert Result.load(tmp_path).settings["n_neighbors"] == 3
 
 
-def test_ids_that_the_run_makes_equal_are_one_sample_of_the_report(tmp_path, recwarn, undrawn):
+def test_ids_that_the_run_makes_equal_are_one_sample_of_the_report(tmp_path, recwarn):
     given = tables(2, n=60)
     padded = given["party 1"].rename(lambda name: f"{name} " if name.endswith("0") else name)
     result = run(given=given | {"party 1": padded}, normalise_ids="strip")

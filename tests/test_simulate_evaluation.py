@@ -108,7 +108,7 @@ def test_a_held_out_share_is_compared(data):
     assert found["log_loss"] == pytest.approx(result.metrics["validation_loss"])
 
 
-def test_figures_of_the_fit_say_so_and_held_out_ones_come_first(data, trees, undrawn):
+def test_figures_of_the_fit_say_so_and_held_out_ones_come_first(data, trees):
     tables, labels, truth = data
     assert {"train_auc", "train_loss", "test_auc"} <= set(trees.metrics)
     assert not {"auc", "loss"} & set(trees.metrics)

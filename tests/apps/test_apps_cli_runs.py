@@ -36,7 +36,7 @@ def read(capsys, *arguments, code=0):
     return json.loads(capsys.readouterr().out)
 
 
-def test_runs_are_compared_and_reported_by_name_and_by_path(home, pages, undrawn, capsys):
+def test_runs_are_compared_and_reported_by_name_and_by_path(home, pages, capsys):
     run_app(simulated(2), run_name="five")
     run_app(simulated(2), run_name="three", **{"fknn.n-neighbors": 3})
     server = home / "results" / "server"

@@ -13,6 +13,7 @@ from flwr.common.config import parse_config_args
 from ledgered import Nodes, labels_of, tables
 
 from apps.cli.main import main
+from apps.ledger_section import ledger_sections
 from apps.storage import AppStorage
 from flwr_vertical.errors import PolicyError
 from flwr_vertical.node.config import check_node_config
@@ -252,7 +253,7 @@ def page_of(nodes, run, name="bank"):
     return (nodes.folder / "out" / name / f"run {run}" / f"{name}.html").read_text()
 
 
-def test_a_report_says_where_the_node_stands(nodes):
+def test_a_report_says_where_the_node_stands(nodes, drawn):
     rows = "\n".join(text_of(page_of(nodes, 5)))
     bits = nodes.ledger().state["prediction_bits"]
     for what, so_far, allowed, key in (
@@ -266,6 +267,7 @@ def test_a_report_says_where_the_node_stands(nodes):
     section = page_of(nodes, 5).split("<h2>What has left this node so far</h2>")[1]
     # Before the table, the share of each limit that is used.
     assert "data:image/svg" in section.split("<table>")[0]
+    assert "<path" in next(ledger_sections(nodes.ledger(), Policy(), "run 5")).body[0]
 
 
 def test_a_report_is_about_its_run_and_lists_all_before(nodes):

@@ -97,7 +97,7 @@ def test_an_arbiter_has_keys_of_its_own():
         run(strategy, aggregation="ckks", policy=refused)
 
 
-def test_the_result_and_its_report_say_what_nodes_must_state(tmp_path, undrawn):
+def test_the_result_and_its_report_say_what_nodes_must_state(tmp_path):
     result = run(WEIGHTED)
     assert "node keys bank, court: policy.exchanges='distances'" in str(result)
     again = Result.load(result.save(tmp_path / "run"))

@@ -14,7 +14,7 @@ INCHES = 0.05  # that letters may stand out of a drawing: less than the height o
 
 
 @pytest.fixture
-def drawn(monkeypatch):
+def drawn(drawn, monkeypatch):
     """How far what is drawn stands out of each figure, in inches, and the figures' sizes."""
     found, real = [], fg._as_svg
 

@@ -147,7 +147,7 @@ def test_gain_curve_by_hand():
 
 
 @pytest.mark.parametrize("kind", ["two", "eight", "numbers", "no-probabilities"])
-def test_saved_loaded_and_reported(kind, tmp_path):
+def test_saved_loaded_and_reported(kind, tmp_path, drawn):
     found, y, p = of_classes(8 if kind == "eight" else 2)
     task = None
     if kind == "numbers":
@@ -171,7 +171,7 @@ def test_saved_loaded_and_reported(kind, tmp_path):
     assert page.count("<img") >= 1
 
 
-def test_contributions_and_importance_are_saved_and_reported(tmp_path):
+def test_contributions_and_importance_are_saved_and_reported(tmp_path, drawn):
     keys = pd.MultiIndex.from_tuples([("bank", "age"), ("court", "a$b")], names=["party", "column"])
     importance = pd.DataFrame({"splits": [3, 1], "gain": [2.0, 0.5]}, index=keys)
     parts = pd.DataFrame({"base": 0.5, "bank": np.arange(N) / N, "court": 0.0}, index=INDEX)

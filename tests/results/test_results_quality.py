@@ -91,7 +91,7 @@ def test_every_column_is_predicted_from_the_others(tables):
     assert downstream_quality(few, good).empty
 
 
-def test_the_report_shows_synthetic_tables_beside_the_observed(tables):
+def test_the_report_shows_synthetic_tables_beside_the_observed(tables, drawn):
     real, good, _ = tables
     page = report_html(Result("vcds", originals=real, tables=good))
     assert "Synthetic and observed values" in page

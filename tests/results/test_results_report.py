@@ -82,8 +82,9 @@ def full_result(n: int = 80, extra: int = 0, with_truth: bool = True) -> Result:
 
 
 @pytest.fixture(scope="module")
-def page() -> str:
-    return report_html(full_result())
+def page(drawing) -> str:
+    with drawing():
+        return report_html(full_result())
 
 
 def test_page_is_self_contained_and_escaped(page):
@@ -104,7 +105,7 @@ def test_page_holds_the_numbers(page):
         assert f"<h2>{heading}</h2>" in page
 
 
-def test_without_truth_distributions_are_shown():
+def test_without_truth_distributions_are_shown(drawn):
     page = report_html(full_result(with_truth=False))
     Checker(page)
     assert "Imputed and observed values" in page
@@ -118,7 +119,7 @@ def test_the_minimum_result_has_a_page(tmp_path):
     assert "2 May 2031" in report_html(Result("X"), date="2 May 2031")
 
 
-def test_mask_alone_shows_which_party_holds_which_sample():
+def test_mask_alone_shows_which_party_holds_which_sample(drawn):
     mask = np.random.default_rng(0).random((5000, 3)) < 0.3
     page = report_html(Result("VFEM", mask=mask))
     Checker(page)
@@ -127,7 +128,7 @@ def test_mask_alone_shows_which_party_holds_which_sample():
 
 
 @pytest.mark.slow
-def test_large_runs_stay_below_three_megabytes():
+def test_large_runs_stay_below_three_megabytes(drawn):
     page = report_html(full_result(n=6000, extra=40))
     assert len(page.encode()) < 3_000_000
     Checker(page)
@@ -144,7 +145,7 @@ def test_report_may_name_the_file_and_refuses_files_of_others(tmp_path):
 
 
 @pytest.mark.slow
-def test_reports_may_be_drawn_in_threads_whatever_users_set_for_matplotlib(page):
+def test_reports_may_be_drawn_in_threads_whatever_users_set_for_matplotlib(page, drawn):
     before = dict(mpl.rcParams)
     ours = {"text.usetex": True, "figure.facecolor": "black", "font.family": "none"}
     with mpl.rc_context(ours), ThreadPoolExecutor(2) as pool:
@@ -185,7 +186,7 @@ def test_errors_against_the_truth_by_hand():
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_odd_imputed_values_are_drawn(known):
+def test_odd_imputed_values_are_drawn(known, drawn):
     odd = {"x": [np.inf, 2.0, 3.0], "y": [1.0, 1.0, 1.0], "z": [1e300, -1e300, 0.0]}
     given = pd.DataFrame({name: [np.nan] * 3 + [5.0] for name in odd} | {"never": [np.nan] * 4})
     after = {name: [*values, 5.0] for name, values in odd.items()}
@@ -196,7 +197,7 @@ def test_odd_imputed_values_are_drawn(known):
     assert page.seen.count("img") >= 2  # what is missing, and the imputed values
 
 
-def test_what_cannot_be_drawn_has_no_figure():
+def test_what_cannot_be_drawn_has_no_figure(drawn):
     for history in ([], [{"stage": "a"}, {"stage": "b"}], [{"round": 1, "loss": 1.0}]):
         assert history_figure(history) is None
     odd = [{"a": 1.0}, {"b": 2}, {"a": np.float32(3), "b": np.nan}, {"b": np.inf}]
@@ -245,7 +246,7 @@ def test_estimates_per_standard_deviation_stand_beside_those_per_unit():
     assert spread_of(table, "other") is None
 
 
-def test_a_path_of_fits_is_drawn_with_the_lambda_that_was_chosen():
+def test_a_path_of_fits_is_drawn_with_the_lambda_that_was_chosen(drawn):
     path = pd.DataFrame({"bic": [3.0, 1.0, 2.0]}, index=[1.0, 0.5, 0.1])
     estimates = pd.DataFrame(np.arange(6.0).reshape(2, 3), index=[("p", "x"), ("p", "y")])
     assert path_figure(path, estimates, chosen=0.5).startswith("<svg")
@@ -254,7 +255,7 @@ def test_a_path_of_fits_is_drawn_with_the_lambda_that_was_chosen():
 
 
 @pytest.mark.parametrize("name", ["销售额", "ग्राहक", "收入 $€"])
-def test_a_name_that_the_font_lacks_stays_text_for_the_viewers_fonts(name):
+def test_a_name_that_the_font_lacks_stays_text_for_the_viewers_fonts(name, drawn):
     figure, (ax,) = new_figure(2.0)
     label(ax, plain(name), "x")
     with warnings.catch_warnings():
@@ -267,7 +268,7 @@ def test_a_name_that_the_font_lacks_stays_text_for_the_viewers_fonts(name):
 # -- a party's own page ----------------------------------------------------------------------
 
 
-def test_a_party_s_page_names_it_and_shows_the_rows_that_it_got(undrawn):
+def test_a_party_s_page_names_it_and_shows_the_rows_that_it_got():
     before = pd.DataFrame({"x": [1.0, None, 3.0], "y": [1.0, 2.0, 3.0]}, index=["a", "b", "c"])
     row = pd.DataFrame({"x": [7.5], "y": [8.5]}, index=["aligned-3"])
     synthetic = pd.DataFrame({"x": [1.0, 2.0], "y": [0.0, 1.0]}, index=["s1", "s2"])
@@ -296,13 +297,14 @@ def test_a_party_s_page_names_it_and_shows_the_rows_that_it_got(undrawn):
 
 
 @pytest.fixture(scope="module")
-def wide_page():
+def wide_page(drawing):
     result = full_result(extra=3)
     result.settings["a_setting_with_a_long_name"] = "a_value_without_any_space_" * 8
     index = pd.MultiIndex.from_tuples([("bank", f"v{i}") for i in range(20)])
     estimates = [0.5 + i for i in range(19)] + [123.75]
     result.coefficients = pd.DataFrame({"estimate": estimates}, index=index)  # folded
-    return report_html(result)
+    with drawing():
+        return report_html(result)
 
 
 @needs_chromium

@@ -326,7 +326,7 @@ def test_the_result_can_be_saved_and_loaded(case, tmp_path):
 
 # One for each kind of result.
 @pytest.mark.parametrize("case", ["vcds", "glm", "false-vfl"])
-def test_the_result_can_be_reported(case, tmp_path, undrawn):
+def test_the_result_can_be_reported(case, tmp_path):
     page = html.unescape(result_of(case).report(tmp_path).read_text())
     assert made(case).name in page
     assert "court" in page

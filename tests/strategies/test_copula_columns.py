@@ -364,7 +364,7 @@ def test_dates_come_back_as_they_came(bank, epsilon, limit):
         assert correlation == pytest.approx(expected, abs=0.05)
 
 
-def test_a_report_the_score_and_a_file_take_points_in_time(bank, tmp_path, undrawn):
+def test_a_report_the_score_and_a_file_take_points_in_time(bank, tmp_path):
     table = bank.iloc[:500]
     parts = {"a": table[["opened", "balance"]], "b": table[["stamp"]]}
     result = run(EVCDS(1e6), parts)

@@ -357,7 +357,7 @@ def test_samples_that_a_party_lacks_are_left_out_and_others_predicted():
     np.testing.assert_allclose(later.loc[x.index, "prediction"], both["prediction"], rtol=1e-9)
 
 
-def test_results_come_back_and_reports_show_survival(fitted, tmp_path):
+def test_results_come_back_and_reports_show_survival(fitted, tmp_path, drawn):
     loaded = Result.load(fitted.save(tmp_path / "r"))
     pd.testing.assert_frame_equal(loaded.model.summary(), fitted.model.summary())
     text = report_html(loaded)

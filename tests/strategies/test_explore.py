@@ -181,8 +181,11 @@ def test_levels_that_are_withheld_count_as_one():
     assert line.value == pytest.approx(eta(rest, bank["x"].reindex(court.index)), abs=1e-9)
 
 
-def test_report_and_saved_result(tmp_path):
-    result = explored(tables_of(gaps=0.1))
+def test_report_and_saved_result(tmp_path, drawn):
+    """All of its figures are drawn here."""
+    tables = tables_of(gaps=0.1)
+    result = explored(tables, labels=labels_for(tables))
+    assert len([svg for svg in result.figures.values() if "<path" in svg]) == 3
     page = result.report(tmp_path).read_text("utf-8")
     for title in ("Who holds the same samples", "How variables go together", "Variables"):
         assert title in page

@@ -110,7 +110,7 @@ def test_one_greeting_and_one_alignment(whole):
     assert whole.summary()["rounds"].sum() == whole.ledger.rounds - 2
 
 
-def test_a_result_has_all_stages_on_disk_and_on_one_page(whole, tmp_path, undrawn):
+def test_a_result_has_all_stages_on_disk_and_on_one_page(whole, tmp_path):
     loaded = PipelineResult.load(whole.save(tmp_path / "r"))
     assert list(loaded.stages) == [name for name, _ in WHOLE]
     pd.testing.assert_frame_equal(
@@ -167,7 +167,7 @@ def test_explore_passes_nothing_on():
     assert set(found.frames) == own | {"rows_by_pattern"}  # of the fit
 
 
-def test_explore_is_on_the_page_under_its_stage(tmp_path, undrawn):
+def test_explore_is_on_the_page_under_its_stage(tmp_path):
     stages = [("fit", VFEM()), ("explore", None)]  # anywhere
     found = Pipeline(stages).simulate(*data(gaps=0.0), progress=False)
     assert found.coefficients is not None
@@ -177,7 +177,7 @@ def test_explore_is_on_the_page_under_its_stage(tmp_path, undrawn):
     assert not list(tmp_path.rglob("*.correlations.parquet"))
 
 
-def test_a_scorecard_is_fitted_evaluated_and_predicted_with(tmp_path, undrawn):
+def test_a_scorecard_is_fitted_evaluated_and_predicted_with(tmp_path):
     tables, labels = data(2000, gaps=0.0)
     labels = (labels > 1).astype(float)
     stages = [("explore", None), ("fit", Scorecard()), ("evaluate", None), ("predict", None)]

@@ -402,7 +402,7 @@ def test_attacks_find_nothing():
 # -- what is said, and refused ---------------------------------------------------------------
 
 
-def test_what_the_result_says(tmp_path, recorded, undrawn):
+def test_what_the_result_says(tmp_path, recorded):
     result, _ = recorded[3]["private"]
     said = str(result.privacy)
     assert "Epsilon 1, delta 1e-06: replacing the values of one row" in said

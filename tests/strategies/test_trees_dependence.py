@@ -63,7 +63,7 @@ def test_levels_and_classes(kept):
     assert list(table)[2:] == ["prediction_0", "prediction_1", "prediction_2"]
 
 
-def test_a_party_s_page_shows_those_that_matter_most():
+def test_a_party_s_page_shows_those_that_matter_most(drawn):
     table = pd.DataFrame(
         {
             "column": ["flat"] * 3 + ["town"] * 3,
