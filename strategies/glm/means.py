@@ -24,6 +24,9 @@ from strategies.linear.problem import Problem
 MOST_EVALUATIONS = 30
 """Keeps a fit within 80 rounds, those of moments and path included."""
 
+_VARIES = 1e-9
+"""Of a column as it is offered, in units of about its standard deviation: a variance above."""
+
 
 @dataclass(frozen=True)
 class MaximumLikelihood:
@@ -83,7 +86,8 @@ def maximum_likelihood(
         # Predictors are 0 where the columns are, not where the offered ones are.
         moments = shifted(moments, center / offered.unit, n_rows, total)
         center = np.zeros_like(center)
-    variance = np.diag(moments.products[0]) / n_rows - (moments.sums[0] / n_rows) ** 2
+    own = offered.moments  # of which rounding leaves more digits than of shifted columns
+    variance = np.diag(own.products[0]) / n_rows - (own.sums[0] / n_rows) ** 2
     spread = np.sqrt(np.maximum(variance, 0.0))
 
     def at(fit: MeanFit) -> Approximation:
@@ -116,6 +120,13 @@ def maximum_likelihood(
         beside=beside,
         more=more,
     )
+    notes = fit.notes
+    if len(lost := np.flatnonzero(~fit.varies & (variance > _VARIES))):
+        notes += (
+            f"columns {opened.names(lost)} lie so far from 0 that without an intercept they are not "
+            "told from constants; they are left out and have no coefficient: subtract a number "
+            "near their mean in the table",
+        )
     return MaximumLikelihood(
         at(fit),
         fit.log_likelihood,
@@ -124,7 +135,7 @@ def maximum_likelihood(
         fit.converged,
         fit.ridge / offered.unit**2,
         fit.bounded,
-        fit.notes,
+        notes,
         fit.sums,
         float(y[inside].sum()),
     )

@@ -97,3 +97,13 @@ def test_a_summary_shows_coefficients_of_any_size_apart():
         estimate, error = (float(number) for number in shown[name][:2])
         assert estimate == pytest.approx(row["estimate"], rel=1e-3)
         assert error == pytest.approx(row["std_error"], rel=1e-3)
+
+
+def test_a_column_that_seems_constant_without_an_intercept_is_named():
+    parties, angle, rng = tables_and_angle(0)
+    court = parties["court"].assign(stamp=1.7e9 + 100.0 * rng.normal(size=len(parties["court"])))
+    strategy = VerticalGLM("binomial", penalty="none", intercept=False)
+    labels = labels_of("flags", angle, rng)
+    result = simulate(strategy, parties | {"court": court}, labels, progress=False)
+    assert np.isnan(result.coefficients.loc[("court", "stamp"), "estimate"])
+    assert any("court.stamp" in text and "far from 0" in text for text in result.notes)
