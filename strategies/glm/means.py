@@ -123,8 +123,8 @@ def maximum_likelihood(
     notes = fit.notes
     if len(lost := np.flatnonzero(~fit.varies & (variance > _VARIES))):
         notes += (
-            f"columns {opened.names(lost)} lie so far from 0 that without an intercept they are not "
-            "told from constants; they are left out and have no coefficient: subtract a number "
+            f"columns {opened.names(lost)} lie so far from 0 that without an intercept they seem "
+            "constant; they are left out and have no coefficient: subtract a number "
             "near their mean in the table",
         )
     return MaximumLikelihood(

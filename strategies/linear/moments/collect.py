@@ -110,10 +110,8 @@ class FitColumns:
 
     def names(self, numbers: Any) -> list[str]:
         """Name columns by party and variable, for notes."""
-        all_names = [
-            f"{party}.{name}" for party in self.parties for name in self.problem.columns[party]
-        ]
-        return [all_names[j] for j in numbers]
+        every = [f"{p}.{name}" for p in self.parties for name in self.problem.columns[p]]
+        return [every[j] for j in numbers]
 
 
 @dataclass(frozen=True, kw_only=True)
