@@ -109,7 +109,7 @@ def _infer(column: "pd.Series[Any]", where: str) -> Kind:
         return Kind.BINARY
     if family == "date":
         return Kind.DATE
-    observed = column.reset_index(drop=True).dropna()  # which would copy the IDs
+    observed = column.reset_index(drop=True).dropna()  # with its index, IDs are copied
     if family == "number":
         whole = _all_whole(observed)
         if whole and observed.nunique() == 2:

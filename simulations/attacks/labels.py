@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import r2_score, roc_auc_score
-from sklearn.model_selection import KFold
+from sklearn.model_selection import KFold, cross_val_predict
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.products.streams import SEED_BYTES, stream
@@ -19,8 +19,6 @@ _FOLDS = 5
 _SURE = 3.0  # standard errors by which predictions must be nearer: the best of many families counts
 _MOST = 0.2  # directions of a family by rows: more are noise, of which the first are tried
 _STREAMS = ("rho",)  # labels of streams whose seeds a party is sent
-_RIDGE = 0.01  # on half of the squared weights of chances, of standardised columns
-_STEPS = 50  # of Newton's, at most; ten do for most designs
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def told_by(
         return Telling(0.0, 0.0)
 
     def predict(design: Array, rows: npt.NDArray[Any]) -> Array:
-        return predict_held_out(design, target[rows], seed, folds, classes)
+        return _held_out(design, target[rows], seed, folds, classes)
 
     alone = predict(own[usable], usable)
     best = figure(target[usable], alone, classes)
@@ -107,56 +105,26 @@ def figure(labels: Array, said: Array, classes: bool = True) -> float:
     return max(0.0, float(r2_score(labels, said)))
 
 
-def predict_held_out(
-    design: Array, labels: Array, seed: int, n_folds: int, classes: bool = True
-) -> Array:
+def _held_out(design: Array, labels: Array, seed: int, n_folds: int, classes: bool) -> Array:
     """Return predictions of labels by models that have not seen them."""
     folds = KFold(n_folds, shuffle=True, random_state=seed)
     if not design.shape[1]:
         design = np.zeros((len(labels), 1))
     scale = design.std(axis=0)
     design = (design - design.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
-    design = np.column_stack([np.ones(len(design)), design])
     levels = np.unique(labels)
-    of_classes = classes and len(levels) == 2
+    if classes and len(levels) == 2:
+        model = LogisticRegression(C=100.0, max_iter=200)
+        binary = labels == levels[1]
+        chance = cross_val_predict(model, design, binary, cv=folds, method="predict_proba")
+        return np.asarray(levels[0] + np.ptp(levels) * chance[:, 1])
+    # As scikit-learn's LinearRegression in cross_val_predict, whose checks take most of the time.
+    design = np.column_stack([np.ones(len(design)), design])
     said = np.empty(len(labels))
-    # scikit-learn's models in cross_val_predict give the same; their checks take most of the time.
     for train, test in folds.split(design):
-        if of_classes:
-            said[test] = expit(design[test] @ _logistic(design[train], labels[train] == levels[1]))
-        else:
-            weights = np.linalg.lstsq(design[train], labels[train], rcond=None)[0]
-            said[test] = design[test] @ weights
-    return levels[0] + np.ptp(levels) * said if of_classes else said
-
-
-def _logistic(design: Array, truth: npt.NDArray[np.bool_]) -> Array:
-    """Return weights of a logistic regression, with a ridge on all but the first, by Newton steps.
-
-    Shapes: design (n_samples, n_columns), the first of ones; truth (n_samples,).
-    """
-    ridge = np.full(design.shape[1], _RIDGE)
-    ridge[0] = 1e-9  # else a class alone has no maximum
-
-    def loss(weights: Array) -> float:
-        sides = np.where(truth, 1.0, -1.0) * (design @ weights)
-        return float(np.logaddexp(0.0, -sides).sum() + ridge @ weights**2 / 2.0)
-
-    weights = np.zeros(design.shape[1])
-    before = loss(weights)
-    for _ in range(_STEPS):
-        chance = expit(design @ weights)
-        slope = design.T @ (chance - truth) + ridge * weights
-        curve = (design * (chance * (1.0 - chance))[:, None]).T @ design + np.diag(ridge)
-        change = np.linalg.solve(curve, slope)
-        size = 1.0
-        while (after := loss(weights - size * change)) > before and size > 1e-4:
-            size /= 2.0
-        weights = weights - size * change
-        if before - after <= 1e-9 * (1.0 + after):
-            break
-        before = after
-    return weights
+        weights = np.linalg.lstsq(design[train], labels[train], rcond=None)[0]
+        said[test] = design[test] @ weights
+    return said
 
 
 def _directions(part: Array) -> Array:

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import KFold, cross_val_predict
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -16,7 +14,7 @@ from leaky import LEAKS, Leaky, make_tables
 
 from flwr_vertical.products.streams import stream
 from simulations.attacks.distances import scale_candidates
-from simulations.attacks.labels import labels_from, predict_held_out
+from simulations.attacks.labels import labels_from
 from simulations.attacks.opened import find_subset, isolated
 from simulations.attacks.recording import PRODUCTS, record
 from simulations.attacks.score import Guess, score
@@ -55,20 +53,6 @@ def test_what_leaks_is_found(found, leak, attack, cells, columns):
     (finding,) = [f for f in found(leak) if f.view == SERVER and f.attack == attack]
     assert finding.beyond >= cells
     assert finding.columns == columns
-
-
-@pytest.mark.parametrize(("n", "k", "noise"), [(40, 5, 1.0), (200, 0, 1.0), (60, 12, 0.0)])
-def test_chances_out_of_the_sample_are_those_of_scikit_learn(n, k, noise):
-    rng = np.random.default_rng(0)
-    design = rng.normal(size=(n, k))
-    truth = design[:, :1].sum(axis=1) + noise * rng.normal(size=n) > 0
-    scaled = (design - design.mean(axis=0)) / design.std(axis=0) if k else np.zeros((n, 1))
-    chances = cross_val_predict(
-        LogisticRegression(C=100.0, max_iter=2000, tol=1e-8), scaled, truth,
-        cv=KFold(5, shuffle=True, random_state=3), method="predict_proba",
-    )[:, 1]  # fmt: skip
-    found = predict_held_out(design, np.where(truth, 7.0, 4.0), 3, 5)
-    np.testing.assert_allclose(found, 4.0 + 3.0 * chances, atol=1e-4)
 
 
 def test_labels_that_reach_parties_are_found(found):
