@@ -10,6 +10,8 @@ asinh; columns of any shape keep it where the noise does not explain it. It is p
 spends nothing.
 """
 
+import bisect
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -24,7 +26,7 @@ from strategies.copula.margins import Domain, Margin
 Curve = Callable[[Array], Array]
 
 _LEAST_ENDS = 6  # of cells; fewer say too little of a shape
-_PENALTIES = np.logspace(2.0, -8.0, 21)
+_PENALTIES = np.logspace(2.0, -8.0, 21).tolist()
 _POINTS = 200
 _SMOOTHER = 10.0  # the penalty by which another scale is better than the column's own
 _LEAST_ERROR = 1e-9
@@ -56,22 +58,34 @@ def smoothed(ends: Array, shares: Array, error: float, limits: tuple[float, floa
         apart = np.concatenate([[True], np.diff(at) > _APART])
         if apart.sum() < _LEAST_ENDS:
             continue
-        for penalty in _PENALTIES:
-            if best is not None and penalty <= _SMOOTHER * best[0]:
-                break
-            curve = scipy.interpolate.make_smoothing_spline(
-                at[apart], scores[apart], weights[apart] / weights.mean(), lam=penalty
-            )
+        data = at[apart], scores[apart], weights[apart] / weights.mean()
+
+        def near(curve: Curve, at: Array = at) -> bool:
             # Noise of counts is independent: of parts between ends, not of shares up to them.
             missed = np.diff(ndtr(curve(at)) - shares, prepend=0.0, append=0.0) / error
-            if missed @ missed > len(missed):
-                continue
-            grid, found = _with_tails(curve, tails)
-            if (np.diff(found) > 0).all():
-                values = np.clip(back(start + width * grid), *limits)
-                best = penalty, np.stack([values, ndtr(found)], axis=1)
-            break
+            return bool(missed @ missed <= len(missed))
+
+        tried = [p for p in _PENALTIES if best is None or p > _SMOOTHER * best[0]]
+        smoothest = _smoothest(data, tried, near)
+        if smoothest is None:
+            continue
+        grid, found = _with_tails(smoothest[1], tails)
+        if (np.diff(found) > 0).all():
+            values = np.clip(back(start + width * grid), *limits)
+            best = smoothest[0], np.stack([values, ndtr(found)], axis=1)
     return None if best is None else best[1]
+
+
+def _smoothest(
+    data: tuple[Array, Array, Array], penalties: list[float], near: Callable[[Curve], bool]
+) -> tuple[float, "scipy.interpolate.BSpline"] | None:
+    """Return the largest of descending penalties whose curve is near, and that curve.
+
+    The smoother a curve, the further it is from the data, so it is found by bisection.
+    """
+    spline = functools.partial(scipy.interpolate.make_smoothing_spline, *data)
+    first = bisect.bisect_left(penalties, True, key=lambda penalty: near(spline(lam=penalty)))
+    return (penalties[first], spline(lam=penalties[first])) if first < len(penalties) else None
 
 
 def _with_tails(
