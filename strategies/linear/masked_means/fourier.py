@@ -33,7 +33,7 @@ CIRCLE = 2048.0
 """Units of the linear predictor around the circle."""
 _CIRCLE_BITS = 64 - 11
 
-_RATIOS = (2.2, 2.5, 3.0)  # half a turn over radius
+_RATIOS = (3.0, 2.5, 2.2)  # half a turn over radius; of those that need as many terms, the last
 _BEYOND = (6.0, 9.0, 12.0, 15.0, 18.0)  # half a turn less radius, of functions level at both ends
 _TERMS = (
     *range(6, 20, 2),
@@ -87,16 +87,18 @@ def expand(
     Without a constant, values may be multiplied by weights of the rows.
     """
     best: list[Expansion] | None = None
-    # Fewer terms than the radius never are enough.
+    # Fewer terms than the radius never are enough, and the largest ratio often needs the fewest.
     enough = [n_terms for n_terms in _TERMS if radius < n_terms <= most_terms]
     for ratio in _RATIOS:
         times = math.floor(CIRCLE / (2.0 * ratio * radius))
-        for n_terms in enough if times >= 1 else ():
-            if best is not None and n_terms >= best[0].n_terms:
-                break
+        # Of later ratios the most terms first: if these are not enough, no fewer are.
+        first = best is None
+        for n_terms in () if times < 1 else enough if first else enough[::-1]:
             found = _fit(functions, radius, times, n_terms, tolerance, unit, float(constant))
-            if all(one.error <= tolerance for one in found):
-                best = found
+            near = all(one.error <= tolerance for one in found)
+            if near:
+                best, enough = found, [fewer for fewer in enough if fewer <= n_terms]
+            if near == first:
                 break
     if best is None:
         raise DataError(
