@@ -16,7 +16,6 @@ from strategies.forest.batch import LEFT, MISSING_LEFT, NUMBER, PARTY, RIGHT, TR
 from strategies.forest.model import VotesPart, coefficients_of
 from strategies.forest.vote_release import ReleaseSteps
 from strategies.trees.arbiter import ParcelSteps
-from strategies.trees.binning import Codes
 from strategies.trees.routing import count_sides
 
 ForestName: TypeAlias = Annotated[str, Within(1, 200)]
@@ -24,22 +23,7 @@ TakingPart: TypeAlias = Annotated[list[str], Within(1, "n_parties"), DISTINCT]
 Level: TypeAlias = Annotated[int, Within(0, 2**20)]
 Sides: TypeAlias = Annotated[list[bytes] | None, Within("names", "names")]
 
-_AT = "votes.descent"
-
-
-class Descent:
-    """Where rows have come to."""
-
-    def __init__(self) -> None:
-        self.at: Lines = np.zeros((0, 0), dtype=np.int32)
-
-    def pack(self) -> dict[str, Any]:
-        """Return what a snapshot holds."""
-        return {"at": self.at}
-
-    def unpack(self, tree: dict[str, Any]) -> None:
-        """Take up what `pack` returned."""
-        self.at = np.array(tree["at"])
+_AT = "votes.descent"  # live: at which line of each tree rows are, (n_trees, n_samples)
 
 
 class VotesPredictParty(Party):
@@ -57,7 +41,7 @@ class VotesPredictParty(Party):
         Message: returns ``grid``: how many bits of a row a prediction may tell; keys as in
         `TreeParty.prepare`.
         """
-        self.codes(VotesPart.of_fit(self, model))
+        VotesPart.of_fit(self, model).codes(self)
         return {
             "grid": self.policy.grid,
             **self.pair_keys.pair_key(nonce),
@@ -82,9 +66,7 @@ class VotesPredictParty(Party):
         self.parcels.take_arbiter(keys["nonce"], *arbiter)
         part = VotesPart.of_fit(self, model)
         roots = np.flatnonzero(part.table[:, NUMBER] == 0).astype(np.int32)
-        descent = Descent()
-        descent.at = np.tile(roots[:, None], (1, self.n_samples))
-        self.live.put(_AT, descent)
+        self.live.put(_AT, {"at": np.tile(roots[:, None], (1, self.n_samples))})
 
     @step(repeatable=False)  # nonces of what is sealed are drawn
     def descend(
@@ -105,7 +87,7 @@ class VotesPredictParty(Party):
         at = self._followed(part, names, level, sides)
         if not (part.table[at, PARTY] >= 0).any():
             return {"open": False}
-        layout, codes, own = part.bins.layout, self.codes(part), part.parties.index(self.name)
+        layout, codes, own = part.bins.layout, part.codes(self), part.parties.index(self.name)
         comes = part.table[at, PARTY] == own
         trees, rows = np.nonzero(comes)
         column, place = part.splits.T
@@ -151,19 +133,12 @@ class VotesPredictParty(Party):
         self.group_key.erase_group_seed()
         self.parcels.forget()
 
-    def codes(self, part: VotesPart) -> Codes:
-        """Return codes in aligned order."""
-        if "votes.codes" not in self.cache:
-            self.cache["votes.codes"] = part.bins.aligned_codes(self)
-        found: Codes = self.cache["votes.codes"]
-        return found
-
     def _followed(
         self, part: VotesPart, names: list[str], level: int, sides: list[bytes] | None
     ) -> Lines:
         """Send rows down the splits that were told, and past those of parties that are absent."""
-        descent: Descent = self.live.get(_AT, Descent)
-        at, table = descent.at, part.table
+        descent: dict[str, Lines] = self.live.get(_AT, dict)
+        at, table = np.asarray(descent["at"]), part.table
         if sides is not None:
             check_fits(self.name, "level", level, Within(1, level))
             owner, left = table[at, PARTY], np.zeros(at.shape, dtype=bool)
@@ -181,8 +156,8 @@ class VotesPredictParty(Party):
         while (passes := np.isin(table[at, PARTY], absent)).any():
             side = np.where(table[at, MISSING_LEFT] > 0, table[at, LEFT], table[at, RIGHT])
             at = np.where(passes, side, at)
-        descent.at = at.astype(np.int32)
-        return descent.at
+        descent["at"] = at.astype(np.int32)
+        return descent["at"]
 
     @property
     def _key(self) -> bytes:

@@ -18,14 +18,14 @@ import pandas as pd
 
 from flwr_vertical import Federation, Party, Result, step
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.arguments import OWN, Shape, Within
 from flwr_vertical.protocol.declaration import BITS, FACTS, SOME, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
 from strategies.linear.problem import sample_index
-from strategies.trees.binning import Codes, narrowest
+from strategies.trees.binning import narrowest
 from strategies.trees.contributions import (
     FORMS,
     MOST_PARTIES,
@@ -53,7 +53,8 @@ class TreesPredictParty(Party):
         Message: model: name of the model; n_sides: to how many splits a row comes at most, in all
         trees; returns ``unknown``: how many rows have a level that the fit did not know.
         """
-        bins, gaps = TreePart.of_fit(self, model).bins, self.codes(model)
+        part = TreePart.of_fit(self, model)
+        bins, gaps = part.bins, part.codes(self)
         check_openings(self, bins.layout, n_sides)
         stated = self.to_aligned(self.table.frame[bins.columns].notna().to_numpy(), False)
         unknown = (gaps == np.array(bins.layout.n_bins)) & stated
@@ -77,7 +78,8 @@ class TreesPredictParty(Party):
         split (n_trees, n_samples): number of the split that each row comes to, -1 for none;
         returns ``left``, packed bits of the rows that come to a split, tree by tree.
         """
-        part, codes, split = TreePart.of_fit(self, model), self.codes(model), np.asarray(split)
+        part, split = TreePart.of_fit(self, model), np.asarray(split)
+        codes = part.codes(self)
         layout = part.bins.layout
         kept = {(int(tree), int(node)): rest for tree, node, *rest in part.splits}
         left = np.zeros(split.size, dtype=bool)
@@ -98,14 +100,6 @@ class TreesPredictParty(Party):
         content = hashlib.blake2b(np.asarray(names).tobytes() + split.tobytes()).digest()
         count_sides(self, (split >= 0).sum(axis=0), layout, content)
         return {"left": np.packbits(left[split.reshape(-1) >= 0])}
-
-    def codes(self, model: str) -> Codes:
-        """Return codes in aligned order."""
-        if "trees.codes" not in self.cache:
-            part = TreePart.of_fit(self, model)
-            self.cache["trees.codes"] = part.bins.aligned_codes(self)
-        found: Codes = self.cache["trees.codes"]
-        return found
 
 
 class TreesPredictions(Predictions):
