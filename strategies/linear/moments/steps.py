@@ -133,10 +133,7 @@ class MomentSteps(RegressionRows):
 
     def columns(self) -> HeldColumns:
         """Return the columns that are multiplied, for ``columns_to_multiply`` of the party."""
-        if "moments.columns" not in self.cache:
-            self.cache["moments.columns"] = self._columns()
-        columns: HeldColumns = self.cache["moments.columns"]
-        return columns
+        return self._columns
 
     def aligned_columns(self) -> HeldColumns:
         """Return the columns over all rows that the party has, numbered as they are aligned."""
@@ -147,6 +144,7 @@ class MomentSteps(RegressionRows):
         at_least = own.at_least
         return HeldColumns(values, own.rows, n, names, squares=squares, at_least=at_least)
 
+    @kept("moments.columns")
     def _columns(self) -> HeldColumns:
         if not self.state[_OFFERED]:
             n_labelled = int(self.state[_N_LABELLED])
