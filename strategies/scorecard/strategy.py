@@ -214,8 +214,8 @@ class Scorecard(Strategy):
             FAMILY, opened.problem, at, found, True, result, None, None, maximum.bounded, None, None
         )
         y = given_labels(federation, opened.problem)[opened.groups.group >= 0]
-        alike = Beside(np.ones(len(y)), np.zeros(len(y)), weighted=False)
-        fill_means(maximum, found, null_deviance(family, y, alike, True), result)
+        null = null_deviance(family, y, Beside.nothing(len(y)), True)
+        fill_means(maximum, found, null, result)
         progress.step("fit")
         self._report(binned, opened, chosen.beta, chosen.intercept, result)
         regressions = self._regressions(

@@ -15,7 +15,6 @@ finish_moments   coefficients to the parties; the sum of terms of samples withou
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -29,6 +28,7 @@ from flwr_vertical.products import PrivateProducts, PrivateProductSteps
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.glm.likelihoods import moments_of, usable_rows
+from strategies.glm.likelihoods import shifted as shifted_rows
 from strategies.glm.means import given_labels, shifted, with_labels
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
@@ -259,8 +259,7 @@ class VerticalSVM(Strategy):
         center = np.append(opened.center / opened.unit, 0.0) * (not self.intercept)
         if center.any():  # columns in their own units, not less their mean
             used = np.append(np.diag(rows.products)[:-1] > 0.0, True)
-            sums, products = rows.about(-center * used)
-            rows = replace(rows, sums=sums, products=products)
+            rows = shifted_rows(rows, center * used)
         mean = rows.sums[:-1] / n * self.intercept
         # Labels of the moments are standardised.
         slope, shift = 2.0 * problem.y_scale, 2.0 * problem.y_center - 1.0

@@ -272,7 +272,8 @@ class InverseInformation:
         try:
             self._factor = linalg.cho_factor(scaled)
         except linalg.LinAlgError:
-            self._inverse = np.linalg.pinv(scaled, rcond=1e-12, hermitian=True)
+            inverse = np.linalg.pinv(scaled, rcond=1e-12, hermitian=True)
+            self._inverse = np.asarray(inverse, dtype=np.float64)
 
     def __call__(self, right: Array) -> Array:
         """Return the inverse times right sides, (n,) or (n, n_sides)."""
