@@ -185,7 +185,7 @@ class JointNormal(Strategy):
                 "joint-normal completes a party's rows from other parties' columns, so it needs "
                 "two parties or more"
             )
-        earlier = self._earlier
+        earlier: JointNormalModel | None = vars(self).get("_model")
         progress.total = 4 if earlier is None else 3
         offered: PairProducts | OfferedRows
         finish: dict[str, Any] = {"draws": self.draws}
@@ -229,11 +229,6 @@ class JointNormal(Strategy):
         made = self.clone()
         vars(made)["_model"] = result.model
         return made
-
-    @property
-    def _earlier(self) -> JointNormalModel | None:
-        found: JointNormalModel | None = vars(self).get("_model")
-        return found
 
     def _report(
         self,
