@@ -131,10 +131,6 @@ class MomentSteps(RegressionRows):
 
     # -- the columns -----------------------------------------------------------------------
 
-    def columns(self) -> HeldColumns:
-        """Return the columns that are multiplied, for ``columns_to_multiply`` of the party."""
-        return self._columns
-
     def aligned_columns(self) -> HeldColumns:
         """Return the columns over all rows that the party has, numbered as they are aligned."""
         own, (center, unit) = self.design, self._units
@@ -145,7 +141,8 @@ class MomentSteps(RegressionRows):
         return HeldColumns(values, own.rows, n, names, squares=squares, at_least=at_least)
 
     @kept("moments.columns")
-    def _columns(self) -> HeldColumns:
+    def columns(self) -> HeldColumns:
+        """The columns that are multiplied, for ``columns_to_multiply`` of the party."""
         if not self.state[_OFFERED]:
             n_labelled = int(self.state[_N_LABELLED])
             none = np.zeros(0, dtype=np.int64)
