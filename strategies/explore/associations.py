@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from scipy.special import ndtri
-from scipy.stats import contingency
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.products.pairs import PairMoments
@@ -141,7 +140,10 @@ def cramers_v(counts: Array) -> float:
     counts = counts[counts.sum(axis=1) > 0][:, counts.sum(axis=0) > 0]
     if min(counts.shape) < 2:
         return float("nan")
-    return float(contingency.association(counts.astype(np.int64), method="cramer"))
+    n = counts.sum()
+    expected = np.outer(counts.sum(axis=1), counts.sum(axis=0)) / n
+    chi2 = ((counts - expected) ** 2 / expected).sum()
+    return float(np.sqrt(chi2 / (n * (min(counts.shape) - 1))))
 
 
 def correlation_ratio(counts: Array, sums: Array, squares: float) -> float:
