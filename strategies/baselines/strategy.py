@@ -19,7 +19,7 @@ from flwr_vertical.protocol.declaration import FACTS, Maybe, Protocol, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from flwr_vertical.tables import is_numeric
-from strategies.common.imputing_party import ImputingParty
+from strategies.common.imputing_party import ImputingParty, numbers_told
 
 
 class ConstantParty(ImputingParty):
@@ -100,10 +100,7 @@ class ConstantImputation(Strategy):
             total = federation.sum("fill", arguments)
         replies = total.public
         progress.step("fill")
-        result.party_metrics = {
-            name: {key: float(value) for key, value in reply.items()}
-            for name, reply in replies.items()
-        }
+        result.party_metrics = numbers_told(replies)
         result.metrics["cells_imputed"] = float(
             sum(reply["cells_imputed"] for reply in replies.values())
         )

@@ -183,7 +183,8 @@ class BinSteps(StepGroup):
         withheld = self._told.admit_bins(
             words.bins, bins.n_bins, own, 1, attempt, commitment, recognised
         )
-        unlabelled = self._own_rows(labelled=False)
+        lacking = np.flatnonzero(np.asarray(self._asked("labelled")) == 0)
+        unlabelled: Indices = self.party.rows_of(lacking)[1]
         numbers = self.numbers[unlabelled]
         free_withheld = self._told.admit_bins(numbers, bins.n_bins, unlabelled)
         layout = Layout(dict(zip(names, widths, strict=True)))
@@ -226,12 +227,6 @@ class BinSteps(StepGroup):
 
     def _label(self, owner: str) -> str:
         return f"bins {self._purpose} of {owner}"
-
-    def _own_rows(self, labelled: bool) -> Indices:
-        """Return which of the own rows have a label, or have none, in aligned order."""
-        chosen = np.asarray(self._asked("labelled")) == int(labelled)
-        own: Indices = self.party.rows_of(np.flatnonzero(chosen))[1]
-        return own
 
     @kept("bins.numbers")
     def numbers(self) -> Codes:

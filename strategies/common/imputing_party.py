@@ -1,5 +1,6 @@
 """What every imputing party shares: aligned codes of its table, open cells, writing the result."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -167,3 +168,10 @@ class ImputingParty(Party):
         if truth is None:
             return {}
         return imputation_accuracy(self.table.frame, frame, truth, intervals)
+
+
+def numbers_told(replies: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return what parties told in the end, as `Result.party_metrics`."""
+    return {
+        name: {key: float(value) for key, value in reply.items()} for name, reply in replies.items()
+    }

@@ -87,6 +87,11 @@ class CoxFit:
     evaluations: int
     distance: float  # Length of the last step, in standard errors
 
+    @property
+    def converged(self) -> bool:
+        """Whether the last step was so short that what it leaves does not matter."""
+        return self.distance < _CONVERGED
+
 
 @dataclass(frozen=True)
 class _At:
@@ -300,8 +305,3 @@ def _newton(information: Array, score: Array) -> tuple[Array, float]:
     """Return the step to the maximum, and its length in standard errors."""
     step = np.asarray(np.linalg.solve(information, score), dtype=np.float64)
     return step, float(np.sqrt(max(float(score @ step), 0.0)))
-
-
-def is_converged(fit: CoxFit) -> bool:
-    """Return whether the last step was so short that what it leaves does not matter."""
-    return fit.distance < _CONVERGED

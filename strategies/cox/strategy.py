@@ -32,7 +32,7 @@ from flwr_vertical.products import PrivateProducts
 from flwr_vertical.products.row_groups import RowGroups, max_vectors
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
-from strategies.cox.fit import Completed, CoxFit, PartialLikelihood, is_converged, told_times
+from strategies.cox.fit import Completed, CoxFit, PartialLikelihood, told_times
 from strategies.cox.labels import read_labels
 from strategies.cox.model import CoxModel, concordance, proportional_test
 from strategies.cox.party import OPENED_ROWS, CoxParty
@@ -193,7 +193,7 @@ class Cox(Strategy):
         risk, unit = survival.risk, opened.offered.unit
         beta, covariance = fit.beta / unit, fit.covariance / np.outer(unit, unit)
         result.metrics |= _metrics(fit, risk, survival.n_samples)
-        if not is_converged(fit):
+        if not fit.converged:
             note(
                 result,
                 f"not converged after {fit.evaluations} evaluations (30 at most; parties allow a "
@@ -331,7 +331,7 @@ def _metrics(fit: CoxFit, risk: RiskSets, n_samples: int) -> dict[str, float]:
         "knots": float(len(risk.exposure)),
         "exact": float(risk.is_exact),
         "iterations": float(fit.evaluations),
-        "converged": float(is_converged(fit)),
+        "converged": float(fit.converged),
         "log_likelihood": fit.log_likelihood,
         "lr_chi2": ratio,
         "lr_p_value": float(scipy.stats.chi2.sf(ratio, freedom)),

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array
 from flwr_vertical.pages import figures as fg
 from strategies.explore.labels import BANDS
 
@@ -99,7 +99,8 @@ def correlations_figure(pairs: pd.DataFrame, parties: list[str]) -> str | None:
         return None
     values = frame.to_numpy()
     if len(frame) > _MOST_VARIABLES:
-        others = np.where(_same_party(frame), 0.0, np.abs(values)).max(axis=1)
+        owner = frame.index.get_level_values(0).to_numpy()
+        others = np.where(owner[:, None] == owner, 0.0, np.abs(values)).max(axis=1)
         kept = np.sort(np.argsort(-others, kind="stable")[:_MOST_VARIABLES])
         frame, values = frame.iloc[kept, kept], values[np.ix_(kept, kept)]
     order = _clustered(values)
@@ -127,12 +128,6 @@ def correlations_figure(pairs: pd.DataFrame, parties: list[str]) -> str | None:
     fg.legend(ax, loc="outside upper right", ncols=min(len(parties), 6))
     fg.colour_scale(ax, image)
     return fg.to_svg(figure)
-
-
-def _same_party(frame: pd.DataFrame) -> Flags:
-    party = frame.index.get_level_values(0).to_numpy()
-    same: Flags = party[:, None] == party
-    return same
 
 
 def _clustered(values: Array) -> list[int]:

@@ -17,9 +17,10 @@ from strategies.false_vfl.posterior import (
     normalised_weights,
     row_log_density,
 )
+from strategies.linear.prediction.regressions import class_table
 from strategies.neural.hardware import to_numpy
 from strategies.neural.images import RESNET_CHANNELS, ImageDecoder, initialise
-from strategies.neural.model import NeuralModel, NeuralPart, class_table
+from strategies.neural.model import NeuralModel, NeuralPart
 from strategies.neural.networks import (
     NetworkSizes,
     Prediction,

@@ -96,7 +96,9 @@ class Pretraining:
         if len(self._validated) and epoch % self._strategy.validate_every == 0:
             line["validation"] = self._validate()
             if self._stop.is_better(epoch, line["validation"]):
-                self._remember()
+                # Parties hear of it with the next message.
+                self._best.update({name: v.clone() for name, v in self.nets.state_dict().items()})
+                self.carried["remember"] = True
         self._result.history.append(line)
         return self._stop.is_over(epoch)
 
@@ -119,11 +121,6 @@ class Pretraining:
         self._optimiser.step()
         self.rounds.carry(batch, *gradients, self.carried)
         return loss
-
-    def _remember(self) -> None:
-        """Note these networks as the best; parties hear of it with the next message."""
-        self._best.update({name: v.clone() for name, v in self.nets.state_dict().items()})
-        self.carried["remember"] = True
 
     def _recall(self) -> None:
         """Go back to the best networks; parties hear of it with the second stage's first message.

@@ -75,6 +75,7 @@ from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import PairKeys
 from flwr_vertical.results import Progress
+from strategies.common.imputing_party import numbers_told
 from strategies.fedpsg.association_rules import kept_counts, weights_of
 from strategies.fedpsg.attribute_pairs import Correlations, Pair, choose_pairs, rows_of_pairs
 from strategies.fedpsg.comparing import FedPSGArbiter
@@ -290,10 +291,7 @@ class FedPSGAR(FedPSGSettings):
                 progress,
             )
         progress.step("complete")
-        result.party_metrics = {
-            name: {key: float(value) for key, value in reply.items()}
-            for name, reply in replies.items()
-        }
+        result.party_metrics = numbers_told(replies)
         for key in ("samples_completed", *COUNTS, "cells_imputed"):
             result.metrics[key] = sum(of[key] for of in result.party_metrics.values())
         by_rules = {(pair.target, pair.column) for pair, *_ in given}

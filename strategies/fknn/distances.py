@@ -51,11 +51,6 @@ class DistanceFeatures:
         """Number of features: of a categorical column as many as levels, else one."""
         return len(self.column_of)
 
-    def known_values(self, feature: int) -> Array:
-        """Return a feature's values where they are known."""
-        known: Array = self.values[self.observed[:, self.column_of[feature]], feature]
-        return known
-
     @property
     def n_columns(self) -> int:
         """Number of columns."""
@@ -245,7 +240,8 @@ def magnitude(
     spread, variance = np.zeros(features.n_features), np.zeros(features.n_features)
     with np.errstate(over="ignore", invalid="ignore"):
         for j in range(features.n_features):
-            column = features.known_values(j)
+            known = features.observed[:, features.column_of[j]]
+            column = features.values[known, j]
             if column.size:
                 spread[j], variance[j] = np.ptp(column), column.var()
         # Two levels of one column differ in two features, by 1 together.

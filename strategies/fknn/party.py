@@ -303,7 +303,8 @@ class FKNNParty(ImputingParty):
         complete: npt.NDArray[np.bool_],
     ) -> npt.NDArray[np.uint8]:
         """Impute the open cells of some rows; return 1 where a row needs a longer list."""
-        imputed, still_open = self._imputed.copy(), self._open.copy()
+        still_open = np.array(self.state.get("open", np.ones(len(self._cells), dtype=bool)))
+        imputed = self._imputed.copy()
         short = np.zeros(len(rows), dtype=bool)
         kinds, fallback = list(self.table.kinds.values()), self._fallback
         for j, kind in enumerate(kinds if len(self._cells) else ()):
@@ -335,11 +336,6 @@ class FKNNParty(ImputingParty):
     def _cells(self) -> Indices:
         """Cells to impute, as ``row * n_columns + column``, in ascending order."""
         return np.flatnonzero(self.missing_cells(bool(self.state["complete_blocks"])))
-
-    @property
-    def _open(self) -> npt.NDArray[np.bool_]:
-        opened: npt.NDArray[np.bool_] = self.state.get("open", np.ones(len(self._cells), bool))
-        return opened
 
     @property
     def _imputed(self) -> npt.NDArray[np.float64]:

@@ -47,6 +47,7 @@ from flwr_vertical.protocol.declaration import BITS, FACTS, NOTHING, ONE, Protoc
 from flwr_vertical.results import Progress
 from flwr_vertical.server import Total
 from flwr_vertical.settings import setting
+from strategies.common.imputing_party import numbers_told
 from strategies.fknn.arbiter import FKNNArbiter
 from strategies.fknn.blinding import HALF, WEIGHT_BITS, Units, kinds_of_donors, lowest
 from strategies.fknn.distances import N_EXPONENTS, common_units
@@ -344,10 +345,7 @@ class FKNN(Strategy):
         )
 
     def _report(self, result: Result, public: dict[str, dict[str, Any]], plan: _Plan) -> None:
-        result.party_metrics = {
-            name: {key: float(value) for key, value in values.items()}
-            for name, values in public.items()
-        }
+        result.party_metrics = numbers_told(public)
         cells = {
             name: float(sum(values.get(name, 0) for values in public.values()))
             for name in ("cells_imputed", "cells_with_fewer_donors", "cells_without_neighbour")

@@ -162,17 +162,13 @@ class VerticalForest(Strategy):
     )
     arbiter = ForestArbiter
     predictions = ForestPredictions
+    needs_arbiter: ClassVar[str | None] = "a forest, whose splits it compares"
     needs_labels: ClassVar[bool] = True
     needs_parties: ClassVar[int] = 2
     demo = MappingProxyType(
         {"labels": "demo", "demo.missing-blocks": 0.3, "demo.missing-labels": 0.3}
     )
     disclosure = DISCLOSURE
-
-    @property
-    def needs_arbiter(self) -> str | None:
-        """What needs an arbiter."""
-        return "a forest, whose splits it compares"
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress

@@ -170,8 +170,9 @@ def fill_normal(
 
 def fill_means(maximum: MaximumLikelihood, found: Selection, null: float, result: Result) -> None:
     """Fill in how well the chosen coefficients fit; `null`: the deviance without columns."""
-    lost = float(found.lost[found.chosen])
-    value = maximum.log_likelihood_of(found.beta[:, found.chosen], lost)
+    beta, lost = found.beta[:, found.chosen], float(found.lost[found.chosen])
+    shrunk = float(maximum.ridge @ (beta**2 - maximum.at.estimate[1:] ** 2))
+    value = maximum.log_likelihood - lost / 2.0 + shrunk
     # Far from the maximum the expansion may come to less than a perfect fit has.
     deviance = max(maximum.deviance + 2.0 * (maximum.log_likelihood - value), 0.0)
     value = maximum.log_likelihood + (maximum.deviance - deviance) / 2.0

@@ -30,7 +30,12 @@ from strategies.glm.likelihoods import (
     unseen_of,
     usable_rows,
 )
-from strategies.glm.means import MaximumLikelihood, check_federation, maximum_likelihood
+from strategies.glm.means import (
+    MaximumLikelihood,
+    check_federation,
+    given_labels,
+    maximum_likelihood,
+)
 from strategies.glm.outcome import GLMModel, Reported, fill_selected
 from strategies.glm.penalties import GCV, SELECTING, stated
 from strategies.glm.summary import EXTRA, inflation, statistics_of
@@ -174,20 +179,17 @@ class Fitting:
             self._mean_weight, offset = float(weights.mean()), np.zeros(len(at))
             weights = weights / self._mean_weight
         self.beside = Beside(weights, offset, bool((weights != 1.0).any()))
-        own = weights * (problem.y if self.normal else self._given(problem))[inside]
+        y = problem.y if self.normal else given_labels(self.federation, problem)
+        own = weights * y[inside]
         self._vector_unit = float(np.sqrt(np.mean(own**2)))
         vector = np.zeros((len(problem.y), 1))
         vector[inside, 0] = own / self._vector_unit
         return vector
 
-    def _given(self, problem: Problem) -> Array:
-        return np.asarray(self.federation.labels, dtype=np.float64)[problem.labelled]
-
     def _prepare(self) -> None:
         settings, opened = self.settings, self.opened
-        self.y = (
-            self._given(opened.problem)[opened.groups.group >= 0] if self.whole else np.empty(0)
-        )
+        given = given_labels(self.federation, opened.problem)
+        self.y = given[opened.groups.group >= 0] if self.whole else np.empty(0)
         penalised = penalised_columns(str(settings.unpenalized), opened.problem)
         chosen_ridge = self.penalty == "ridge" and settings.l2 == GCV
         self.path = Path(self.penalty, stated(settings.lambdas), penalised, chosen_ridge)
@@ -282,11 +284,10 @@ class Fitting:
         )  # fmt: skip
         if not self.whole:
             result.metrics["n_samples"] = opened.n_used
-        weights = np.ones(len(self.y)) if self.beside is None else self.beside.weights
-        beside = self.beside or Beside(weights, np.zeros(len(self.y)), weighted=False)
+        beside = self.beside or Beside.nothing(len(self.y))
         null = None
         if maximum is None:
-            fill_normal(at, chosen.beta, self.whole, result, weights)
+            fill_normal(at, chosen.beta, self.whole, result, beside.weights)
         else:
             null = null_deviance(self.family, self.y, beside, settings.intercept)
             fill_means(maximum, found, null, result)

@@ -129,7 +129,9 @@ def usable_rows(
     if noisy:  # of noisy sums nothing of the kind below can be told
         return on_all_columns(rows, np.flatnonzero(used), n_columns + 1)
     # In units of standard deviations.
-    variance = np.diag(rows.about(_mean_of(rows, n_columns + 1))[1]) / rows.n_rows
+    mean = np.zeros(n_columns + 1)
+    mean[rows.observed] = rows.sums / rows.n_rows
+    variance = np.diag(rows.about(mean)[1]) / rows.n_rows
     flat = rows.observed[variance < _FLAT]
     if len(flat) and intercept:
         note(
@@ -149,12 +151,6 @@ def usable_rows(
             )
             used[follows] = False
     return on_all_columns(rows, np.flatnonzero(used), n_columns + 1)
-
-
-def _mean_of(rows: Pattern, n_columns: int) -> Array:
-    mean = np.zeros(n_columns)
-    mean[rows.observed] = rows.sums / rows.n_rows
-    return mean
 
 
 def of_complete_rows(

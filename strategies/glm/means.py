@@ -44,11 +44,6 @@ class MaximumLikelihood:
     sums: Mapping[str, float]  # Further sums over residuals that were opened
     labels: float  # Sum of the labels
 
-    def log_likelihood_of(self, beta: Array, lost: float) -> float:
-        """Return the log likelihood of coefficients, which lack `lost` twice to the maximum."""
-        more = float(self.ridge @ (beta**2 - self.at.estimate[1:] ** 2))
-        return self.log_likelihood - lost / 2.0 + more
-
 
 def maximum_likelihood(
     federation: Federation,

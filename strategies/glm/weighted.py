@@ -39,7 +39,7 @@ class NormalResiduals:
         self._means.send(opened.groups.group)
         inside = opened.groups.group >= 0
         self._y, n = opened.problem.y[inside], int(inside.sum())
-        self._beside = beside or Beside(np.ones(n), np.zeros(n), weighted=False)
+        self._beside = beside or Beside.nothing(n)
         moments = opened.offered.moments
         self._n, self._mean = float(n), moments.sums[0] / n  # of the offered columns
         self._about_mean = np.zeros((1 + len(self._mean), 1 + len(self._mean)))

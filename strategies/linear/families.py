@@ -72,32 +72,27 @@ class Family(ABC):
 
     def null_level(self, y: Array, weights: Array, offset: Array) -> float:
         """Return the best level of the model without columns; shapes as in `log_likelihood`."""
-        level = self.link(float(np.average(y, weights=weights)))
-        level -= float(np.average(offset, weights=weights))
-        for _ in range(_NEWTON_STEPS):
-            mean, variance = self.moments(level + offset)
-            step = float(weights @ (y - mean)) / max(float(weights @ variance), 1e-300)
-            level += float(np.clip(step, -_LONGEST, _LONGEST))
-            if abs(step) < 1e-12:
-                break
-        return level
+        start = self.link(float(np.average(y, weights=weights)))
+        start -= float(np.average(offset, weights=weights))
+        columns = y[:, None], offset[:, None], np.array([start]), weights[:, None]
+        return float(self.level(*columns)[0])
 
     def loss(self, y: Array, eta: Array) -> Array:
         """Return the mean of ``psi(eta) - y eta`` (Eq. 4.2); shapes as in `deviance`."""
         values: Array = np.mean(self.cumulant(eta) - y * eta, axis=0)
         return values
 
-    def level(self, y: Array, fit: Array, start: Array) -> Array:
+    def level(self, y: Array, fit: Array, start: Array, weights: Array | float = 1.0) -> Array:
         """Return the intercepts that suit fits best, by safeguarded Newton steps.
 
-        Shapes: y (n_samples, 1); fit (n_samples, n_columns): linear predictors without intercept;
-        start (n_columns,); returns (n_columns,).
+        Shapes: y, weights (n_samples, 1); fit (n_samples, n_columns): linear predictors without
+        intercept; start (n_columns,); returns (n_columns,).
         """
         level = start.copy()
         for _ in range(_NEWTON_STEPS):
-            eta = fit + level
-            slope = (self.mean(eta) - y).mean(axis=0)
-            step = slope / np.maximum(self.variance(eta).mean(axis=0), 1e-12)
+            mean, variance = self.moments(fit + level)
+            slope = (weights * (mean - y)).mean(axis=0)
+            step = slope / np.maximum((weights * variance).mean(axis=0), 1e-12)
             step = np.clip(step, -_LONGEST, _LONGEST)
             level -= step
             if np.abs(step).max(initial=0.0) < 1e-12:
@@ -140,10 +135,9 @@ class Gaussian(Family):
         own = float(np.sum(np.log(np.broadcast_to(weights, y.shape))))
         return float(0.5 * own - 0.5 * len(y) * (np.log(2 * np.pi * variance) + 1.0))
 
-    def level(self, y: Array, fit: Array, start: Array) -> Array:
+    def level(self, y: Array, fit: Array, start: Array, weights: Array | float = 1.0) -> Array:
         """Return the means of the residuals."""
-        values: Array = (y - fit).mean(axis=0)
-        return values
+        return np.asarray((weights * (y - fit)).mean(axis=0) / np.mean(weights))
 
 
 class Binomial(Family):

@@ -297,7 +297,7 @@ def _evaluated(
     of_factor = {factor: code for code, factor in codes.items()}
     text = "1 + " + " + ".join(":".join(of_factor[f] for f in term) for term in terms)
     # Of a table without rows there is nothing to compute, but there are columns: of one row of 0.
-    given = frame if len(frame) else _one_row(frame)
+    given = frame if len(frame) else frame.reindex([0]).fillna(0)
     try:
         with _evaluating:
             spec = formulaic.ModelSpec(
@@ -328,10 +328,6 @@ def _evaluated(
         raise DataError(f"party {party!r}: its formula makes numbers that are not finite")
     term_of = [t for t, of in enumerate(made.model_spec.structure[1:]) for _ in of.columns]
     return [_name(column, codes, kept) for column in list(made.columns)[1:]], x, term_of
-
-
-def _one_row(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.reindex([0]).fillna(0)
 
 
 def _code(factor: Factor, number: int) -> str:

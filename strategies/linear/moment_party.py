@@ -144,7 +144,7 @@ class MomentParty(Party):
 
     def columns_to_multiply(self) -> HeldColumns:
         """Return the columns that enter private products."""
-        return self.moments.columns()
+        return self.moments.columns
 
     @step
     @takes_as(KeptCoefficients.keep)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import pandas as pd
 from torch import nn
 
 from flwr_vertical import Model
@@ -112,11 +111,3 @@ class NeuralModel(Model):
     unit: float  # What standardised labels are in units of
     head: Weights  # Of the discriminator
     prediction_rows: int  # Samples predicted at once
-
-
-def class_table(probabilities: AnyArray, classes: list[float]) -> pd.DataFrame:
-    """Return ``prediction`` and ``probability_<class>``; probabilities (n_rows, n_classes)."""
-    columns = {"prediction": np.asarray(classes)[probabilities.argmax(axis=1)]}
-    for k, label in enumerate(classes):
-        columns[f"probability_{label:g}"] = probabilities[:, k]
-    return pd.DataFrame(columns)

@@ -16,6 +16,7 @@ import numpy as np
 from flwr_vertical import Summands, Uses, step
 from flwr_vertical.arrays import Array, Flags, Indices, Ring
 from flwr_vertical.errors import PolicyError, ProtocolError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.products.masked import SendFields
@@ -172,27 +173,22 @@ class LabelledRowSteps(CompletionSteps):
         self.state[_MEANS] = means
         self.cache.pop("completed.columns", None)
 
+    @kept("completed.columns")
     def columns(self) -> HeldColumns:
-        """Return the columns over the labelled rows of the fit, own and completed."""
-        if "completed.columns" not in self.cache:
-            own, fit = self.other(MomentSteps).aligned_columns(), self._fit
-            numbers = np.cumsum(self._labelled) - 1
-            number_of_own = np.full(len(fit), -1, dtype=np.int64)
-            number_of_own[own.rows] = self.party.rows_of(own.rows)[1]
-            values = np.asarray(self.state[_MEANS]).copy()
-            constant = np.ptp(own.values[:], axis=0) == 0.0  # rounding would make it vary
-            values[:, constant] = own.values[0, constant]
-            held = number_of_own[fit] >= 0
-            values[held] = own.filled[fit][held]
-            self.cache["completed.columns"] = replace(
-                own,
-                values=values,
-                rows=numbers[fit],
-                n_samples=int(self._labelled.sum()),
-                own=number_of_own[fit],
-            )
-        columns: HeldColumns = self.cache["completed.columns"]
-        return columns
+        """The columns over the labelled rows of the fit, own and completed."""
+        own, fit = self.other(MomentSteps).aligned_columns(), self._fit
+        numbers = np.cumsum(self._labelled) - 1
+        number_of_own = np.full(len(fit), -1, dtype=np.int64)
+        number_of_own[own.rows] = self.party.rows_of(own.rows)[1]
+        values = np.asarray(self.state[_MEANS]).copy()
+        constant = np.ptp(own.values[:], axis=0) == 0.0  # rounding would make it vary
+        values[:, constant] = own.values[0, constant]
+        held = number_of_own[fit] >= 0
+        values[held] = own.filled[fit][held]
+        n_labelled, numbers_of_own = int(self._labelled.sum()), number_of_own[fit]
+        return replace(
+            own, values=values, rows=numbers[fit], n_samples=n_labelled, own=numbers_of_own
+        )
 
     def wanted(self) -> Flags:
         """Return the labelled rows that the party lacks, (n_samples,)."""
@@ -222,13 +218,13 @@ class CompletingParty(MomentParty):
     def columns_to_multiply(self) -> HeldColumns:
         """Return the columns over labelled own rows; completing, over all own, or all labelled."""
         if _MEANS in self.state:
-            return self.completion.columns()
+            return self.completion.columns
         if _SHARED in self.state:
             if _SHARED not in self.cache:
                 self.cache[_SHARED] = self.moments.aligned_columns()
             columns: HeldColumns = self.cache[_SHARED]
             return columns
-        return self.moments.columns()
+        return self.moments.columns
 
     def hand_over(
         self, limbs: int, owner: str, sealed: bytes, given: dict[str, Any]

@@ -36,17 +36,8 @@ class JointNormalModel(Model):
         cls, parties: Sequence[str], widths: Sequence[int], model: JointModel
     ) -> "JointNormalModel":
         """Write down what was fitted."""
-        return cls(
-            list(parties),
-            [int(width) for width in widths],
-            model.mean,
-            model.covariance,
-            float(model.shrinkage),
-            float(model.n_rows),
-            float(model.n_own),
-            model.apart,
-            model.withheld,
-        )
+        moments = {name: value for name, value in vars(model).items() if name != "unshown"}
+        return cls(list(parties), [int(width) for width in widths], **moments)
 
     @property
     def digest(self) -> str:

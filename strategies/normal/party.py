@@ -44,16 +44,15 @@ class JointNormalParty(ImputingParty):
 
     def columns_to_multiply(self) -> HeldColumns:
         """Return the columns of the model in rough units; missing cells from the own columns."""
-        if "normal.columns" not in self.cache:
-            rows = np.flatnonzero(self.positions_held)
-            filled = self._own.fill(self._values[rows])
-            squares = (filled**2).sum(axis=0)
-            names = self._coding.names(self.table.columns)
-            self.cache["normal.columns"] = HeldColumns(
-                filled, rows, self.n_samples, names, squares=squares, variable=self._coding.variable
-            )
-        columns: HeldColumns = self.cache["normal.columns"]
-        return columns
+        return self._columns
+
+    @kept("normal.columns")
+    def _columns(self) -> HeldColumns:
+        rows = np.flatnonzero(self.positions_held)
+        filled = self._own.fill(self._values[rows])
+        squares = (filled**2).sum(axis=0)
+        names, variable = self._coding.names(self.table.columns), self._coding.variable
+        return HeldColumns(filled, rows, self.n_samples, names, squares=squares, variable=variable)
 
     @step
     @takes_as(PrivateProductSteps.send_masked)

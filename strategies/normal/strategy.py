@@ -54,6 +54,7 @@ from flwr_vertical.protocol.declaration import (
 )
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
+from strategies.common.imputing_party import numbers_told
 from strategies.linear.moment_party import PAIRS_OF_COLUMNS, SEED_OF_COLUMNS
 from strategies.normal.completion import OfferedRows, ask_for_means, notes_apart, slices_of
 from strategies.normal.equations import JointModel, Shown, fit_model
@@ -185,7 +186,7 @@ class JointNormal(Strategy):
                 "joint-normal completes a party's rows from other parties' columns, so it needs "
                 "two parties or more"
             )
-        earlier = self._earlier
+        earlier: JointNormalModel | None = vars(self).get("_model")
         progress.total = 4 if earlier is None else 3
         offered: PairProducts | OfferedRows
         finish: dict[str, Any] = {"draws": self.draws}
@@ -230,11 +231,6 @@ class JointNormal(Strategy):
         vars(made)["_model"] = result.model
         return made
 
-    @property
-    def _earlier(self) -> JointNormalModel | None:
-        found: JointNormalModel | None = vars(self).get("_model")
-        return found
-
     def _report(
         self,
         result: Result,
@@ -243,10 +239,7 @@ class JointNormal(Strategy):
         widths: Mapping[str, int],
         lone: float,
     ) -> None:
-        result.party_metrics = {
-            name: {key: float(value) for key, value in values.items()}
-            for name, values in told.items()
-        }
+        result.party_metrics = numbers_told(told)
         result.metrics["cells_imputed"] = sum(
             values["cells_imputed"] for values in result.party_metrics.values()
         )

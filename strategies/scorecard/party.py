@@ -154,40 +154,38 @@ class EvidenceRows(RegressionRows):
         values = np.asarray(self.state[name])
         return [values[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
+    @kept("card.columns")
     def columns(self) -> HeldColumns:
-        """Return the columns over the labelled rows of the fit, held or not."""
-        if "card.columns" not in self.cache:
-            if _WHO not in self.state:
-                raise ProtocolError(f"party {self.name!r} was told no weights of evidence yet")
-            who = np.asarray(self.state[_WHO], dtype=bool)
-            mine, fit = who[:, self.state[_PLACE]], who.any(axis=1)
-            held = np.zeros(len(who), dtype=bool)
-            held[self.rows] = True
-            if (mine & ~held).any():
-                raise ProtocolError(
-                    f"party {self.name!r} lacks rows that it is said to have; align again"
-                )
-            values = np.zeros((len(who), len(self.design.columns)))
-            own = np.full(len(who), -1, dtype=np.int64)
-            if self._has_block:
-                values[:, -1] = self.state[_BLOCK][1]
-            counted = mine[self.rows]
-            values[self.rows[counted]] = self.raw[counted]
-            own[self.rows[counted]] = self.own_rows[counted]
-            # Of the largest evidence, whichever rows have it.
-            largest = [np.abs(part).max(initial=0.0) for part in self.evidence]
-            if self._has_block:
-                largest.append(np.abs(self.state[_BLOCK]).max())
-            self.cache["card.columns"] = HeldColumns(
-                values[fit],
-                np.flatnonzero(fit),
-                len(who),
-                tuple(self.design.columns),
-                own[fit],
-                squares=len(who) * np.square(largest),
+        """The columns over the labelled rows of the fit, held or not."""
+        if _WHO not in self.state:
+            raise ProtocolError(f"party {self.name!r} was told no weights of evidence yet")
+        who = np.asarray(self.state[_WHO], dtype=bool)
+        mine, fit = who[:, self.state[_PLACE]], who.any(axis=1)
+        held = np.zeros(len(who), dtype=bool)
+        held[self.rows] = True
+        if (mine & ~held).any():
+            raise ProtocolError(
+                f"party {self.name!r} lacks rows that it is said to have; align again"
             )
-        found: HeldColumns = self.cache["card.columns"]
-        return found
+        values = np.zeros((len(who), len(self.design.columns)))
+        own = np.full(len(who), -1, dtype=np.int64)
+        if self._has_block:
+            values[:, -1] = self.state[_BLOCK][1]
+        counted = mine[self.rows]
+        values[self.rows[counted]] = self.raw[counted]
+        own[self.rows[counted]] = self.own_rows[counted]
+        # Of the largest evidence, whichever rows have it.
+        largest = [np.abs(part).max(initial=0.0) for part in self.evidence]
+        if self._has_block:
+            largest.append(np.abs(self.state[_BLOCK]).max())
+        return HeldColumns(
+            values[fit],
+            np.flatnonzero(fit),
+            len(who),
+            tuple(self.design.columns),
+            own[fit],
+            squares=len(who) * np.square(largest),
+        )
 
     @property
     def sets(self) -> Indices:
@@ -241,7 +239,7 @@ class ScorecardParty(Party):
 
     def columns_to_multiply(self) -> HeldColumns:
         """Return the columns over the labelled rows of the fit."""
-        return self.rows.columns()
+        return self.rows.columns
 
     @step
     def send_masked(

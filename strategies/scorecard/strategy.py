@@ -19,15 +19,17 @@ finish_moments     down: each party's coefficients; summed: a rounded term of ea
 =================  =================================================================================
 """
 
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.products.labels import Commitment
 from flwr_vertical.products.masked import OPENING
 from flwr_vertical.protocol.declaration import Protocol
@@ -50,12 +52,53 @@ from strategies.linear.moment_party import (
     moments_protocol,
 )
 from strategies.linear.moments.collect import OpenedMoments, open_moments
+from strategies.linear.prediction.party_model import LinearPart
 from strategies.linear.prediction.regressions import Regressions, pattern_list
-from strategies.linear.prediction.server import keep_and_predict
+from strategies.linear.prediction.server import Predictor, keep_and_predict
+from strategies.predict.linear import LinearPredictions, PredictParty
 from strategies.scorecard.card import HELD, LEAST_EVENTS, PointScale
 from strategies.scorecard.opening import BinnedColumns
+from strategies.scorecard.part import ScorecardPart
 from strategies.scorecard.party import ScorecardParty
-from strategies.scorecard.predict import ScorecardPredictions, ScorecardPredictor
+
+
+@dataclass
+class ScorecardPredictor(Predictor):
+    """What the server needs to turn sums of terms into scores."""
+
+    strategy = "scorecard"
+    version = 1
+
+    base_score: float  # See `PointScale`
+    base_odds: float
+    points_to_double: float
+
+    @classmethod
+    def of(cls, predictor: Predictor, scale: PointScale) -> "ScorecardPredictor":
+        """Add the scale of points."""
+        return cls(**vars(predictor), **vars(scale))
+
+    def table(
+        self, held: Flags, term: npt.NDArray[Any], shift: Array | float = 0.0
+    ) -> pd.DataFrame:
+        """Turn sums of terms into probabilities of the event, and scores; see `Predictor`."""
+        found = super().table(held, term, shift)
+        scale = PointScale(self.base_score, self.base_odds, self.points_to_double)
+        score = scale.score(found["linear_predictor"].to_numpy(dtype=np.float64))
+        return pd.DataFrame({"prediction": found["prediction"], "score": score})
+
+
+class ScorecardPredictParty(PredictParty):
+    """Has its bins and coefficients from the run named ``fitted``."""
+
+    kept: ClassVar[type[LinearPart]] = ScorecardPart
+
+
+class ScorecardPredictions(LinearPredictions):
+    """As with linear models, of weights of evidence."""
+
+    party = ScorecardPredictParty
+
 
 FAMILY = "binomial"
 _LEAST = 1e-12
@@ -214,8 +257,8 @@ class Scorecard(Strategy):
             FAMILY, opened.problem, at, found, True, result, None, None, maximum.bounded, None, None
         )
         y = given_labels(federation, opened.problem)[opened.groups.group >= 0]
-        alike = Beside(np.ones(len(y)), np.zeros(len(y)), weighted=False)
-        fill_means(maximum, found, null_deviance(family, y, alike, True), result)
+        null = null_deviance(family, y, Beside.nothing(len(y)), True)
+        fill_means(maximum, found, null, result)
         progress.step("fit")
         self._report(binned, opened, chosen.beta, chosen.intercept, result)
         regressions = self._regressions(

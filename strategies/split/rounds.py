@@ -14,9 +14,9 @@ from flwr_vertical.arrays import AnyArray, Flags, Indices
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
+from strategies.linear.prediction.regressions import class_table
 from strategies.linear.problem import sample_index
 from strategies.neural.hardware import device_of, to_numpy, to_tensor
-from strategies.neural.model import class_table
 from strategies.neural.training import NeuralRounds, compare
 from strategies.split.methods import Tasks
 from strategies.split.networks import Head, SplitModel

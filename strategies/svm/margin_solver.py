@@ -36,11 +36,6 @@ def softplus(t: Array, width: float) -> Array:
     return np.asarray(width * np.logaddexp(0.0, t / width))
 
 
-def hinge_loss(margin: Array, width: float) -> Array:
-    """Return the loss of margins; shape as given."""
-    return np.asarray(softplus(1.0 - margin, width) ** 2)
-
-
 def hinge_slope(margin: Array, width: float) -> Array:
     """Return the derivative of the loss in the margin; shape as given."""
     t = 1.0 - margin

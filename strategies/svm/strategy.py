@@ -15,20 +15,21 @@ finish_moments   coefficients to the parties; the sum of terms of samples withou
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from flwr_vertical import Federation, Result, Strategy, Uses
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import PrivateProducts, PrivateProductSteps
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.glm.likelihoods import moments_of, usable_rows
+from strategies.glm.likelihoods import shifted as shifted_rows
 from strategies.glm.means import given_labels, shifted, with_labels
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
@@ -48,7 +49,6 @@ from strategies.linear.prediction.conditional_regressions import conditional_reg
 from strategies.linear.prediction.regressions import MARGIN, Regressions
 from strategies.linear.prediction.server import keep_and_predict
 from strategies.linear.problem import note
-from strategies.svm.labels import check_two_classes, two_classes_in
 from strategies.svm.margin_fit import fit_margins
 from strategies.svm.margin_solver import LabelledMoments, least_squares
 
@@ -259,8 +259,7 @@ class VerticalSVM(Strategy):
         center = np.append(opened.center / opened.unit, 0.0) * (not self.intercept)
         if center.any():  # columns in their own units, not less their mean
             used = np.append(np.diag(rows.products)[:-1] > 0.0, True)
-            sums, products = rows.about(-center * used)
-            rows = replace(rows, sums=sums, products=products)
+            rows = shifted_rows(rows, center * used)
         mean = rows.sums[:-1] / n * self.intercept
         # Labels of the moments are standardised.
         slope, shift = 2.0 * problem.y_scale, 2.0 * problem.y_center - 1.0
@@ -335,3 +334,36 @@ def _with_means(opened: OpenedMoments, rows: Pattern, intercept: float, beta: Ar
     return Regressions.additive(
         widths, intercept, beta, fits, np.maximum(spread, 0.0), 1.0, family=MARGIN
     )
+
+
+def check_two_classes(labels: "npt.NDArray[Any]", name: str) -> None:
+    """Raise unless labels, NaN where there is none, are 0 and 1, and both occur."""
+    found = np.unique(labels[~np.isnan(labels)])
+    if not len(found):
+        raise DataError(f"{name} needs samples with a label; all are NaN")
+    shown = ", ".join(f"{value:g}" for value in found[:5]) + (", ..." if len(found) > 5 else "")
+    if len(found) > 2:
+        raise DataError(
+            f"{name} tells two classes apart; expected labels 0 and 1, got {len(found)} different "
+            f"({shown}). For more classes use VerticalGBDT(objective='multiclass') or FinalNet, "
+            "which want them coded as 0, 1, 2, ..."
+        )
+    if not np.isin(found, (0.0, 1.0)).all():
+        code = f": {found[0]:g} as 0 and {found[1]:g} as 1" if len(found) == 2 else ""
+        raise DataError(
+            f"{name} needs labels 0 and 1, got {shown}; code the classes as 0 and 1{code}"
+        )
+    if len(found) == 1:
+        raise DataError(
+            f"{name}: all labels are {found[0]:g}; a classifier needs samples of both classes"
+        )
+
+
+def two_classes_in(labels: Array, name: str) -> None:
+    """Raise `DataError` if the samples of a fit are of one class."""
+    if len(labels) and np.ptp(labels) == 0:
+        raise DataError(
+            f"{name}: the labels of all {len(labels):,} samples that all parties hold are "
+            f"{labels[0]:g}; a classifier needs samples of both classes. Align more samples, or "
+            "use a method that needs no complete rows (VerticalGBDT)"
+        )

@@ -11,7 +11,7 @@ import pandas as pd
 from flwr_vertical import Model, Party
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
-from strategies.trees.binning import Bins
+from strategies.trees.binning import Bins, Codes
 from strategies.trees.objectives import Objective
 from strategies.trees.routing import Splits
 
@@ -106,6 +106,13 @@ class BinnedPart(Model):
                 )
             party.cache["trees.part"] = part
         found: Self = party.cache["trees.part"]
+        return found
+
+    def codes(self, party: Party) -> Codes:
+        """Return the codes of a party's rows, in aligned order."""
+        if "trees.codes" not in party.cache:
+            party.cache["trees.codes"] = self.bins.aligned_codes(party)
+        found: Codes = party.cache["trees.codes"]
         return found
 
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Party, Uses, step
 from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.node.kept import kept
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.products.streams import KeyStream, tag_of_blocks
@@ -120,19 +121,16 @@ class BinnedParty(Party):
         for key in ("trees.bins", "trees.codes", "trees.tag", "trees.layout"):
             self.cache.pop(key, None)
 
-    @property
+    @kept("trees.bins")
     def bins(self) -> Bins:
         """How columns become codes."""
-        if "trees.bins" not in self.cache:
-            if _BINS not in self.state:
-                raise ProtocolError(f"party {self.name!r} has no bins yet: 'prepare' comes first")
-            # A bin is told as a whole, so it holds as many rows as a side of a split.
-            least = self.policy.min_rows or 1
-            made = fit_bins(self.table, int(self.state[_BINS]), least)
-            ranks = list(self.state.get(_RANKS, []))
-            self.cache["trees.bins"] = made.sorted_by(ranks) if ranks else made
-        bins: Bins = self.cache["trees.bins"]
-        return bins
+        if _BINS not in self.state:
+            raise ProtocolError(f"party {self.name!r} has no bins yet: 'prepare' comes first")
+        # A bin is told as a whole, so it holds as many rows as a side of a split.
+        least = self.policy.min_rows or 1
+        made = fit_bins(self.table, int(self.state[_BINS]), least)
+        ranks = list(self.state.get(_RANKS, []))
+        return made.sorted_by(ranks) if ranks else made
 
     @property
     def _chosen(self) -> list[int]:
@@ -140,30 +138,24 @@ class BinnedParty(Party):
         nominal = self.bins.nominal
         return [j for j in range(len(nominal)) if nominal[j] or not self.state.get(_ONLY_LEVELS)]
 
-    @property
+    @kept("trees.layout")
     def layout(self) -> SlotLayout:
         """Slots of the own columns."""
         return self.bins.layout
 
-    @property
+    @kept("trees.codes")
     def codes(self) -> Codes:
         """Codes in aligned order; rows that this party lacks are missing in all columns."""
-        if "trees.codes" not in self.cache:
-            self.cache["trees.codes"] = self.bins.aligned_codes(self)[:, self._chosen]
-        found: Codes = self.cache["trees.codes"]
-        return found
+        return self.bins.aligned_codes(self)[:, self._chosen]
 
-    @property
+    @kept("trees.tag")
     def tag(self) -> bytes:
         """Of the own codes: another content would get another key stream."""
-        if "trees.tag" not in self.cache:
-            layout, codes = self.layout, self.codes
-            nominal = np.array(layout.nominal) * (1 + layout.are_sorted)
-            kinds = np.array([layout.n_bins, nominal], dtype=np.uint64)
-            shape = codes.shape[0] + 2, codes.shape[1]
-            blocks = (kinds, codes.astype(np.uint64))
-            self.cache["trees.tag"] = tag_of_blocks(self.group_key.seed, shape, blocks)
-        return bytes(self.cache["trees.tag"])
+        layout, codes = self.layout, self.codes
+        nominal = np.array(layout.nominal) * (1 + layout.are_sorted)
+        kinds = np.array([layout.n_bins, nominal], dtype=np.uint64)
+        shape = codes.shape[0] + 2, codes.shape[1]
+        return tag_of_blocks(self.group_key.seed, shape, (kinds, codes.astype(np.uint64)))
 
 
 class TreeParty(BinnedParty):
@@ -174,15 +166,12 @@ class TreeParty(BinnedParty):
     shares = Uses(ShareSteps)
     routing = Uses(RoutingSteps)
 
-    @property
+    @kept("trees.layout")
     def layout(self) -> SlotLayout:
         """Slots of the own columns; no slot and no candidate is for cells that nobody lacks."""
-        if "trees.layout" not in self.cache:
-            layout = self.bins.layout.of_columns(self._chosen)
-            complete = tuple((self.codes != np.array(layout.n_bins)).all(axis=0).tolist())
-            self.cache["trees.layout"] = replace(layout, complete=complete)
-        found: SlotLayout = self.cache["trees.layout"]
-        return found
+        layout = self.bins.layout.of_columns(self._chosen)
+        complete = tuple((self.codes != np.array(layout.n_bins)).all(axis=0).tolist())
+        return replace(layout, complete=complete)
 
     @step
     def finish(

@@ -18,14 +18,14 @@ import pandas as pd
 
 from flwr_vertical import Federation, Party, Result, step
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.arguments import OWN, Shape, Within
 from flwr_vertical.protocol.declaration import BITS, FACTS, SOME, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
 from strategies.linear.problem import sample_index
-from strategies.trees.binning import Codes, narrowest
+from strategies.trees.binning import narrowest
 from strategies.trees.contributions import (
     FORMS,
     MOST_PARTIES,
@@ -53,7 +53,8 @@ class TreesPredictParty(Party):
         Message: model: name of the model; n_sides: to how many splits a row comes at most, in all
         trees; returns ``unknown``: how many rows have a level that the fit did not know.
         """
-        bins, gaps = TreePart.of_fit(self, model).bins, self.codes(model)
+        part = TreePart.of_fit(self, model)
+        bins, gaps = part.bins, part.codes(self)
         check_openings(self, bins.layout, n_sides)
         stated = self.to_aligned(self.table.frame[bins.columns].notna().to_numpy(), False)
         unknown = (gaps == np.array(bins.layout.n_bins)) & stated
@@ -77,7 +78,8 @@ class TreesPredictParty(Party):
         split (n_trees, n_samples): number of the split that each row comes to, -1 for none;
         returns ``left``, packed bits of the rows that come to a split, tree by tree.
         """
-        part, codes, split = TreePart.of_fit(self, model), self.codes(model), np.asarray(split)
+        part, split = TreePart.of_fit(self, model), np.asarray(split)
+        codes = part.codes(self)
         layout = part.bins.layout
         kept = {(int(tree), int(node)): rest for tree, node, *rest in part.splits}
         left = np.zeros(split.size, dtype=bool)
@@ -98,14 +100,6 @@ class TreesPredictParty(Party):
         content = hashlib.blake2b(np.asarray(names).tobytes() + split.tobytes()).digest()
         count_sides(self, (split >= 0).sum(axis=0), layout, content)
         return {"left": np.packbits(left[split.reshape(-1) >= 0])}
-
-    def codes(self, model: str) -> Codes:
-        """Return codes in aligned order."""
-        if "trees.codes" not in self.cache:
-            part = TreePart.of_fit(self, model)
-            self.cache["trees.codes"] = part.bins.aligned_codes(self)
-        found: Codes = self.cache["trees.codes"]
-        return found
 
 
 class TreesPredictions(Predictions):
@@ -152,17 +146,21 @@ class TreesPredictions(Predictions):
     ) -> None:
         """Send all samples down all trees, level by level."""
         model: TreesModel = self.model
-        if self.contributions == "shapley" and len(model.parties) > MOST_PARTIES:
+        n_parties, by_shapley = len(model.parties), self.contributions == "shapley"
+        if by_shapley and n_parties > MOST_PARTIES:
             raise ConfigError(
                 f"contributions='shapley' is for {MOST_PARTIES} parties at most, and the fit had "
-                f"{len(model.parties)}; use 'path'"
+                f"{n_parties}; use 'path'"
             )
         names = list(federation.parties)
-        absent = np.ones((alignment.n_samples, len(model.parties)), dtype=bool)
+        absent = np.ones((alignment.n_samples, n_parties), dtype=bool)
         absent[:, [model.parties.index(name) for name in names]] = alignment.mask
         n_sides = model.longest_way
-        if self.contributions == "shapley":  # a sample takes a way for each set of parties
-            n_sides = min(n_sides * 2 ** len(model.parties), int((model.party >= 0).sum()))
+        present = np.ones((1, n_parties), dtype=bool)
+        if by_shapley:  # a sample takes a way for each set of parties
+            n_sides = min(n_sides * 2**n_parties, int((model.party >= 0).sum()))
+            sets = coalitions(n_parties)
+            present = np.array([[k in chosen for k in range(n_parties)] for chosen in sets])
         told = federation.call("open_trees", {"model": model.name, "n_sides": n_sides})
         for name, reply in told.items():
             if reply["unknown"]:
@@ -172,19 +170,14 @@ class TreesPredictions(Predictions):
                 )
         index = sample_index(alignment, result.labels, np.arange(alignment.n_samples))
         alone: dict[str, pd.DataFrame] = {}
-        if self.contributions == "shapley":
-            values, note = descend_without(federation, model, absent, progress)
+        ways, note = descend(federation, model, absent, present, progress)
+        raw, parts = model.raw(ways[-1]), path_contributions(model, ways[-1])
+        if by_shapley:
             result.notes.append(note)
-            raw = values[-1]
-            parts = shapley_contributions(values, len(model.parties))
-            for k, name in enumerate(model.parties):
-                alone[f"{name}, others missing"] = prediction_table(
-                    model.loss, values[1 + k]
-                ).set_axis(index)
-        else:
-            leaves = self._descend(federation, model, absent, progress)
-            raw = model.raw(leaves)
-            parts = path_contributions(model, leaves)
+            values = np.stack([model.raw(leaves) for leaves in ways])
+            parts = shapley_contributions(values, n_parties)
+            for name, own in zip(model.parties, values[1:], strict=False):
+                alone[f"{name}, others missing"] = prediction_table(model.loss, own).set_axis(index)
         found = prediction_table(model.loss, raw)
         result.predictions = found.set_axis(index)
         if self.contributions != "none":
@@ -197,73 +190,25 @@ class TreesPredictions(Predictions):
                 result.compare(truth, beside=alone, what=what, prefix="")
                 result.metrics |= figures(model.loss, labels, raw, found["prediction"].to_numpy())
 
-    def _descend(
-        self,
-        federation: Federation,
-        model: TreesModel,
-        absent: npt.NDArray[np.bool_],
-        progress: Progress,
-    ) -> npt.NDArray[np.int32]:
-        """Return the leaf of each sample in each tree, shape (n_trees, n_samples)."""
-        at = model.starts(~absent)
-        while True:
-            at = _past_absent(model, at, absent)
-            owner = _owners(model, at)
-            asked = {
-                name: np.where(owner == k, at, LEAF)[None]
-                for k, name in enumerate(model.parties)
-                if (owner == k).any()
-            }
-            if not asked:
-                return at
-            for (layer,), (left,) in _ask(federation, model, asked).values():
-                lines = at[layer >= 0]
-                at[layer >= 0] = np.where(left[layer >= 0], model.left[lines], model.right[lines])
-            progress.step("level")
-
-
-def _owners(model: TreesModel, at: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Return whose split each sample is at in each tree; -1 at a leaf, or where it is nowhere."""
-    return np.where(at >= 0, model.party[at], LEAF)
-
-
-def _past_absent(
-    model: TreesModel, at: npt.NDArray[np.int32], absent: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.int32]:
-    """Send samples past the splits of parties that lack them."""
-    rows = np.broadcast_to(np.arange(len(absent)), at.shape)
-    while True:
-        owner = _owners(model, at)
-        passes = (owner >= 0) & absent[rows, owner]
-        if not passes.any():
-            return at
-        lines = at[passes]
-        at = at.copy()
-        left = model.missing_left[lines] > 0
-        at[passes] = np.where(left, model.left[lines], model.right[lines])
-
 
 Lines = npt.NDArray[np.int32]
 
 
-def descend_without(
-    federation: Federation, model: TreesModel, absent: Flags, progress: Progress
-) -> tuple[Array, str]:
-    """Return raw predictions with some of the parties; one round for each level.
+def descend(
+    federation: Federation, model: TreesModel, absent: Flags, present: Flags, progress: Progress
+) -> tuple[Lines, str]:
+    """Return the leaves of ways down the trees, and how many sides were told; a round a level.
 
     All ways of a sample go level by level together, so that a split is asked about it once. At a
-    split of a party that is left out a way goes on to the side of missing cells, unasked.
+    split of a party that is left out, or lacks the sample, a way goes on to the side of missing
+    cells, unasked.
 
-    Shapes: absent (n_samples, n_parties): which parties lack which samples; returns (2^n_parties,
-    width, n_samples): with the parties of each of `coalitions`.
+    Shapes: absent (n_samples, n_parties): which parties lack which samples; present (n_ways,
+    n_parties): whom a way asks, the last one all; returns (n_ways, n_trees, n_samples).
     """
-    n_parties = len(model.parties)
-    present = np.array(
-        [[k in chosen for k in range(n_parties)] for chosen in coalitions(n_parties)]
-    )
     at = np.stack([model.starts(~absent & row) for row in present])
     told = own_way = 0
-    while ((owner := _owners(model, at)) >= 0).any():
+    while ((owner := np.where(at >= 0, model.party[at], LEAF)) >= 0).any():
         left = model.missing_left[at] > 0
         asked, ways = {}, {}
         for k, name in enumerate(model.parties):
@@ -282,8 +227,7 @@ def descend_without(
                         left[way][here] = side[here]
             progress.step("level")
         at = np.where(owner >= 0, np.where(left, model.left[at], model.right[at]), at)
-    values = np.stack([model.raw(leaves) for leaves in at])
-    return values, (
+    return at, (
         f"contributions: {told:,} sides of splits were told, {own_way:,} of them on the samples' "
         f"own ways through the trees ({told / max(own_way, 1):.2f} times as many)"
     )

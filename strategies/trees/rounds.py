@@ -14,7 +14,7 @@ With open histograms there is no second round.
 """
 
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
@@ -150,7 +150,9 @@ class LevelRounds:
         places = Places.of(node, direct, active, usable, slots.ordered)
         made = self._pool.submit(self._dense, places)
         replies = self.federation.call("share", common, per_party=own)
-        sums = self._own_shares(replies, made)
+        # The server's shares of sums over slots of g and of h, (2, n_direct, n_sent).
+        own_shares = [_told(replies, n, "owner", s.shape) + s for n, s in made.result().items()]
+        sums = np.concatenate(own_shares, axis=2)
         for name in [] if self.hidden else self._helpers:
             at = self._helped_by(name)
             sums[:, :, at] += _told(replies, name, "helper", sums[:, :, at].shape)
@@ -243,14 +245,6 @@ class LevelRounds:
             half = self._halves[self._helper[name]]
             out[name] = places.dense(k, half, self.slots.masked[name], width)
         return out
-
-    def _own_shares(
-        self, replies: dict[str, dict[str, Any]], made: "Future[dict[str, Ring]]"
-    ) -> Ring:
-        """Return the server's shares of sums over slots of g and of h, (2, n_direct, n_sent)."""
-        dense = made.result()
-        parts = [_told(replies, n, "owner", own.shape) + own for n, own in dense.items()]
-        return np.concatenate(parts, axis=2)
 
     def _helped_slopes(self, replies: dict[str, dict[str, Any]], shape: tuple[int, ...]) -> Ring:
         """Return helpers' shares of h under pads, (n_direct, n_sent)."""

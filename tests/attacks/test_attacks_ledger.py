@@ -28,7 +28,7 @@ from simulations.attacks.vectors import families
 from simulations.attacks.views import GOT, SERVER, WORKED, views_of
 from strategies import BUILTIN
 from strategies.forest import VerticalForest
-from strategies.forest.predict_party import VotesPredictParty
+from strategies.forest.predict import VotesPredictParty
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
 from strategies.predict import Predict

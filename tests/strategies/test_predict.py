@@ -18,6 +18,8 @@ from flwr_vertical import (
     simulate,
 )
 from flwr_vertical.errors import ConfigError, PartyError
+from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Round
+from flwr_vertical.settings import setting
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.linear.data import RegressionData
@@ -70,9 +72,15 @@ class FitParty(Party):
 class Known(Strategy):
     """A fit whose regressions are given: only the keeping and the prediction are tested."""
 
+    encoding: str = setting("one-hot", "Of columns of levels.")
+    missing_cells: str = setting("drop-row", "Of rows with gaps.")
+
     name = "known"
     needs_labels = True
     party = FitParty
+    protocol = Protocol(
+        Round("prepare", tells=FACTS), Repeat(Round("keep_model", tells=(FACTS, BITS)), at_most=2)
+    )
     regressions = None
 
     def run(self, federation, alignment, result, progress):
@@ -312,11 +320,11 @@ def additive(**changes):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        ({"coefficients": np.array([[np.nan, 1.0]])}, "that are not finite"),
+        ({"coefficients": np.array([[np.nan, 1.0]])}, "numbers that are not finite"),
         ({"coefficients": np.ones((1, 3))}, "was sent 3 coefficients"),
-        ({"coefficients": np.ones((2, 2))}, "expected coefficients of its own"),
+        ({"coefficients": np.ones((2, 2))}, "'coefficients' has shape"),
         ({"offsets": np.array([1e30])}, "cannot be counted in steps"),
-        ({"grid": 0.0}, "positive number"),
+        ({"grid": 0.0}, "'grid' is 0.0"),
         ({"own": 1}, "party number 1"),
         ({"present": np.array([[0, 1, 1]], dtype=np.uint8)}, "in which it is absent"),
     ],
@@ -330,7 +338,9 @@ def test_coefficients_that_cannot_be_used_are_refused(spoil, message):
 
             def spoilt(step, arguments=None, *, per_party=None, **more):
                 if step == "keep_model":
-                    per_party = per_party | {"bank": per_party["bank"] | spoil}
+                    own = {name: value for name, value in spoil.items() if name not in arguments}
+                    arguments = arguments | {name: spoil[name] for name in spoil.keys() - own}
+                    per_party = per_party | {"bank": per_party["bank"] | own}
                 return original(step, arguments, per_party=per_party, **more)
 
             federation.sum = spoilt

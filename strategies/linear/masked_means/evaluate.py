@@ -14,7 +14,6 @@ all columns; so they can with private products. An owner and its helper together
 label.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -89,7 +88,10 @@ class Bound:
 
 @dataclass
 class MaskedMeans:
-    """Sums of the parties' columns with functions of linear predictors that nobody sees."""
+    """Sums of the parties' columns with functions of linear predictors that nobody sees.
+
+    Where `PrivateProducts` are possible, of which these are part, so are they.
+    """
 
     federation: Federation  # Of the run; two parties or more, sums ``masked`` or ``plain``
     group_key: GroupKey  # Hands the group seed to the parties
@@ -99,17 +101,6 @@ class MaskedMeans:
     _largest: float = 1.0
     _group: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     _asked_at: int = 0  # place in the course where the columns were asked for
-
-    def __post_init__(self) -> None:
-        if self.federation.aggregation == "ckks":
-            raise ConfigError(
-                "masked mean functions add angles modulo 2^64, which 'ckks' sums do not carry; use "
-                "aggregation='masked'"
-            )
-        if len(self.federation.parties) < 2:
-            raise ConfigError(
-                "masked mean functions need two parties or more: of one alone all sums are its own"
-            )
 
     def send(self, group: Indices) -> None:
         """Have parties hand over columns in digits, by group: 0 in the fit, else -1; one round."""
@@ -150,11 +141,16 @@ class MaskedMeans:
         )
 
     def open_mean(
-        self, placed: Placed, shift: float, mean: Expansion, bound: Bound
+        self, placed: Placed, shift: float, mean: Expansion | ByClass, bound: Bound
     ) -> tuple[float, Array]:
-        """Open sums of each centred column, (n_columns,), times the mean; one round."""
+        """Open sums of each centred column, (n_columns,), times the mean; one round.
+
+        Where that differs by class, all of it less ``half_difference`` for samples of the second
+        class and plus it for the others.
+        """
         sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
-        found = self._ask(placed, shift, [mean], sizes, information=False)
+        functions = [mean] if isinstance(mean, Expansion) else mean
+        found = self._ask(placed, shift, functions, sizes, information=False)
         return float(found["total"][0]), np.asarray(found["columns"][0])
 
     def open_weighted(
@@ -168,21 +164,6 @@ class MaskedMeans:
         sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
         found = self._ask(placed, shift, [mean], sizes, information=False, weights=weights)
         return np.asarray(found["total"]), np.asarray(found["columns"])
-
-    def open_mean_by_class(
-        self, placed: Placed, shift: float, functions: ByClass, bound: Bound
-    ) -> tuple[float, Array]:
-        """Open sums with a function that differs by class; one round.
-
-        Shapes: returns (n_columns,): sums of each column, centred over the samples of the fit,
-        times the function, all of it less ``half_difference`` for samples of the second class and
-        plus it for the others.
-        """
-        sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
-        found = self._ask(
-            placed, shift, [functions.common], sizes, information=False, make=functions.features
-        )
-        return float(found["total"][0]), np.asarray(found["columns"][0])
 
     def open_information(
         self,
@@ -218,10 +199,7 @@ class MaskedMeans:
         """
 
         def ask(size: float) -> Array:
-            found = self._ask(
-                placed, shift, [functions.common], [size],
-                information=True, make=functions.features, n_digits=N_DIGITS,
-            )  # fmt: skip
+            found = self._ask(placed, shift, functions, [size], information=True, n_digits=N_DIGITS)
             return np.asarray(found["information"])
 
         def size_of(sums: Array) -> float:
@@ -239,33 +217,31 @@ class MaskedMeans:
     def open_total(self, placed: Placed, shift: float, functions: ByRow, largest: float) -> float:
         """Open the sum of a function by row, none of whose values exceeds `largest`; one round."""
         sizes = [largest * len(placed.alpha)]
-        found = self._ask(
-            placed, shift, [functions.common], sizes, information=False, make=functions.features
-        )
+        found = self._ask(placed, shift, functions, sizes, information=False)
         return float(found["total"][0])
 
     def _ask(
         self,
         placed: Placed,
         shift: float,
-        expansions: list[Expansion],
+        functions: list[Expansion] | ByClass | ByRow,
         sizes: list[float],
         *,
         information: bool,
-        make: Callable[[Ring, int], Ring] | None = None,
         weights: Array | None = None,
         n_digits: int = N_LEADING,
     ) -> dict[str, Any]:
         names, roles = self._names(), Roles(self._names())
+        expansions = functions if isinstance(functions, list) else [functions.common]
         precision = choose_precision(expansions, sizes)
         first = expansions[0]
         alpha = placed.alpha - to_circle(np.array(shift))
-        if make is None:
+        if isinstance(functions, ByClass | ByRow):
+            features = functions.features(alpha, precision.feature)
+        else:
             features = server_features(
                 alpha, first.times, first.n_terms, precision.feature, weights
             )
-        else:
-            features = make(alpha, precision.feature)
         constants = [
             round(one.constant * 2.0 ** precision.of(f)) % 2**64 for f, one in enumerate(expansions)
         ]

@@ -43,6 +43,11 @@ class Beside:
     offset: Array  # What is added to each linear predictor
     weighted: bool = True  # Whether the weights differ
 
+    @classmethod
+    def nothing(cls, n: int) -> "Beside":
+        """Return weights of 1, and no offset."""
+        return cls(np.ones(n), np.zeros(n), weighted=False)
+
 
 @dataclass(frozen=True)
 class MeanFit:
@@ -120,7 +125,7 @@ class MeanProblem(EvaluatedColumns):
         beside: Beside | None = None,
     ) -> None:
         n = len(y)
-        self.beside = beside or Beside(np.ones(n), np.zeros(n), weighted=False)
+        self.beside = beside or Beside.nothing(n)
         weights, total = self.beside.weights, float(self.beside.weights @ y)
         super().__init__(means, opened, n, intercept, ridge, units)
         self.vectors, self._total = 0, 0.0

@@ -47,7 +47,7 @@ class ResidualSums:
         ends = np.array([low, min(max(0.0, low), high), high])
         largest = float(self.weights.max() * variance(ends).max())
         bound = Bound(len(self.y) * largest, largest)
-        return self.means.open_by_row(self.placed, self._middle, functions, bound, like)
+        return self.means.open_by_row(self.placed, self.placed.centre, functions, bound, like)
 
     def middle(self) -> Array:
         """Open the middle of the sandwich, of 1 and the centred columns; mostly two rounds.
@@ -64,7 +64,7 @@ class ResidualSums:
         total = _ENOUGH * float(squares @ (y - mean(none)) ** 2)
         while True:
             bound = Bound(total, largest)
-            found = self.means.open_by_row(self.placed, self._middle, functions, bound)
+            found = self.means.open_by_row(self.placed, self.placed.centre, functions, bound)
             if float(found[0, 0]) <= total:
                 return found
             total = _ENOUGH * float(found[0, 0])
@@ -95,11 +95,7 @@ class ResidualSums:
             return np.asarray(sum(f * g(t) for f, g in zip(factors, functions, strict=True)))
 
         found = self._by_row(functions, factors)
-        return self.means.open_total(self.placed, self._middle, found, self._largest(value))
-
-    @property
-    def _middle(self) -> float:
-        return self.placed.centre
+        return self.means.open_total(self.placed, self.placed.centre, found, self._largest(value))
 
     def _largest(self, value: _Function) -> float:
         """Return what no value exceeds; they are convex in the linear predictor or the mean."""

@@ -204,16 +204,12 @@ def prepare(
     alignment: Alignment,
     result: Result,
     *,
-    encoding: str,
-    missing_cells: str,
-    missing_labels: str,
-    intercept: bool,
-    with_unheld: bool = False,
     columns_of: str = "",
     budget: FitBudget | None = None,
     formula: str | None = None,
+    **reading: Any,
 ) -> Prepared:
-    """Have the parties prepare their columns; one round."""
+    """Have the parties prepare their columns; one round. `reading`: see `open_problem`."""
     pairs = PairKeys(federation)
     extra: dict[str, Any] = {"nonce": pairs.nonce}
     if columns_of:
@@ -228,15 +224,11 @@ def prepare(
         federation,
         alignment,
         result,
-        encoding=encoding,
-        missing_cells=missing_cells,
-        missing_labels=missing_labels,
         standardize=True,
-        intercept=intercept,
-        with_unheld=with_unheld,
         extra=extra,
         step="prepare_moments",
         label_range=label_range,
+        **reading,
     )
     pairs.collect(problem.total.public)
     return Prepared(federation, result, problem, pairs, budget)

@@ -25,7 +25,11 @@ class CovarianceModel(ABC):
 
     @abstractmethod
     def nearest(self, covariance: Array) -> Array:
-        """Return parameters of a member of the family close to a positive definite matrix."""
+        """Return parameters of a member of the family close to a positive definite matrix.
+
+        Of the covariance of complete data, they are those of maximum likelihood: also with zeros in
+        the inverse.
+        """
 
     @abstractmethod
     def covariance(self, parameters: Array) -> Array:
@@ -38,14 +42,6 @@ class CovarianceModel(ABC):
     @abstractmethod
     def curvature(self, parameters: Array, gradient: Array) -> Array:
         """Return second derivatives of ``tr(gradient Sigma)``, (n_parameters, n_parameters)."""
-
-    @abstractmethod
-    def maximise(self, moments: Array, mean_gap: Array) -> Array:
-        """Return the parameters of maximum likelihood for complete data.
-
-        Shapes: moments (n_columns, n_columns): their covariance about the estimated mean; mean_gap
-        (n_columns,): unused by families whose mean is free.
-        """
 
 
 class FullCovariance(CovarianceModel):
@@ -99,10 +95,6 @@ class FullCovariance(CovarianceModel):
     def curvature(self, parameters: Array, gradient: Array) -> Array:
         """Return zero: the covariance is linear in its elements where there is a gradient."""
         return np.zeros((len(parameters), len(parameters)))
-
-    def maximise(self, moments: Array, mean_gap: Array) -> Array:
-        """Return the elements of the moments: with zeros in the inverse, too, they are the best."""
-        return self.nearest(moments)
 
 
 def _cliques(free: npt.NDArray[np.bool_]) -> list[Indices]:
@@ -222,10 +214,6 @@ class RegressionCovariance(CovarianceModel):
                 found[k, n_blocks + b] += 2.0 * by_label[a] + 2.0 * corner * beta[a]
         found[n_blocks:-1, :n_blocks] = found[:n_blocks, n_blocks:-1].T
         return found
-
-    def maximise(self, moments: Array, mean_gap: Array) -> Array:
-        """Return blocks of the moments, and the regression of the label on all columns."""
-        return self.nearest(moments)
 
 
 class BlockCovariance(RegressionCovariance):

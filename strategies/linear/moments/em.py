@@ -7,7 +7,7 @@ and Rubin, 1977) needs the covariance alone.
 
 import numpy as np
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Indices
 from strategies.linear.moments.covariances import CovarianceModel, NoisePrior
 from strategies.linear.moments.patterns import Patterns
 
@@ -24,21 +24,15 @@ def em_step(
     d = len(mean)
     n_rows, total, products = 0.0, np.zeros(d), np.zeros((d, d))
     for p in patterns.patterns:
-        o = p.observed
-        absent = np.setdiff1d(np.arange(d), o)
         rest, centred = p.about(mean)
-        # Rows of all columns, about the current mean, are `lift` times the observed ones.
-        lift = np.zeros((d, len(o)))
-        lift[o] = np.eye(len(o))
-        lift[absent] = np.linalg.solve(covariance[np.ix_(o, o)], covariance[np.ix_(o, absent)]).T
+        lift, absent, left = _lifted(covariance, p.observed)
         total += lift @ rest
         products += lift @ centred @ lift.T
-        left = covariance[np.ix_(absent, absent)] - lift[absent] @ covariance[np.ix_(o, absent)]
         products[np.ix_(absent, absent)] += p.n_rows * left
         n_rows += p.n_rows
     gap = total / n_rows
     moments = products / n_rows - np.outer(gap, gap)
-    found = model.maximise((moments + moments.T) / 2.0, gap)
+    found = model.nearest((moments + moments.T) / 2.0)
     if prior is not None:
         found[-1] = prior.maximise(float(found[-1]), n_rows)
     return mean + gap, found
@@ -65,15 +59,9 @@ def covariance_given_columns(
     for pattern in patterns.patterns:
         if label not in pattern.observed:
             continue
-        o = pattern.observed[:-1]
-        absent = np.setdiff1d(np.arange(p), o)
         rest, centred = (values[..., :-1] for values in pattern.about(mean))
-        lift = np.zeros((p, len(o)))
-        lift[o] = np.eye(len(o))
-        lift[absent] = np.linalg.solve(inner[np.ix_(o, o)], inner[np.ix_(o, absent)]).T
-        pull = (inner[np.ix_(absent, absent)] - lift[absent] @ inner[np.ix_(o, absent)]) @ beta[
-            absent
-        ]
+        lift, absent, left = _lifted(inner, pattern.observed[:-1])
+        pull = left @ beta[absent]
         d = noise + float(beta[absent] @ pull)
         information[0, 0] += pattern.n_rows / d
         information[0, 1:-1] += lift @ rest / d
@@ -87,3 +75,17 @@ def covariance_given_columns(
     back = np.eye(p + 1)
     back[0, 1:] = -mean[:-1]
     return np.asarray(back @ np.linalg.inv(information)[:-1, :-1] @ back.T)
+
+
+def _lifted(covariance: Array, observed: Indices) -> tuple[Array, Indices, Array]:
+    """Return what completes rows about the mean: coefficients, absent columns, their covariance.
+
+    Shapes: returns (n_columns, n_observed): 1 for an observed column itself; (n_absent,);
+    (n_absent, n_absent): given the observed columns.
+    """
+    absent = np.setdiff1d(np.arange(len(covariance)), observed)
+    lift = np.zeros((len(covariance), len(observed)))
+    lift[observed] = np.eye(len(observed))
+    across = covariance[np.ix_(observed, absent)]
+    lift[absent] = np.linalg.solve(covariance[np.ix_(observed, observed)], across).T
+    return lift, absent, covariance[np.ix_(absent, absent)] - lift[absent] @ across

@@ -169,7 +169,7 @@ def _start(patterns: Patterns, model: CovarianceModel) -> tuple[Array, Array]:
     raise DataError("no positive definite covariance fits the moments; is a column a copy?")
 
 
-def _information(
+def information_on(
     patterns: Patterns,
     model: CovarianceModel,
     mean: Array,
@@ -212,7 +212,7 @@ def _step(
     lift = np.eye(len(score)) if through is None else through.jacobian(mean, parameters)
     score = lift.T @ score
     for observed in (True, False):
-        information = _information(patterns, model, mean, parameters, observed, prior)
+        information = information_on(patterns, model, mean, parameters, observed, prior)
         information = lift.T @ information @ lift
         if through is not None and observed:
             information -= through.curvature(by_mean[-1], parameters)
@@ -244,7 +244,7 @@ def _covariance_of_estimates(
     covariance = model.covariance(parameters)
     inner = covariance[:-1, :-1]
     beta = np.linalg.solve(inner, covariance[:-1, -1])
-    information = _information(patterns, model, mean, parameters, True, prior)
+    information = information_on(patterns, model, mean, parameters, True, prior)
     # Delta method: d beta = inner^-1 (d outer - d inner beta), d intercept = d mean_y - ...
     directions = model.directions(parameters)
     moved = directions[:-1, -1] - np.einsum("ijk,j->ik", directions[:-1, :-1], beta)
@@ -259,15 +259,30 @@ def _covariance_of_estimates(
         pull = float(patterns.score(mean, covariance)[0][-1])
         information = lift.T @ information @ lift - through.curvature(pull, parameters)
         jacobian = jacobian @ lift
-    scale = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(information)), 1e-300))
-    half = jacobian * scale
-    try:
-        factor = linalg.cho_factor(information * np.outer(scale, scale))
-        covered = linalg.cho_solve(factor, half.T)
-    except linalg.LinAlgError:
-        inverse = np.linalg.pinv(information * np.outer(scale, scale), rcond=1e-12, hermitian=True)
-        covered = inverse @ half.T
-    return np.asarray(half @ covered)
+    return np.asarray(jacobian @ InverseInformation(information)(jacobian.T))
+
+
+class InverseInformation:
+    """Multiplies by the inverse of an information matrix, by the pseudo-inverse if it has none."""
+
+    def __init__(self, information: Array) -> None:
+        self._scale = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(information)), 1e-300))
+        scaled = information * np.outer(self._scale, self._scale)
+        self._inverse: Array | None = None
+        try:
+            self._factor = linalg.cho_factor(scaled)
+        except linalg.LinAlgError:
+            inverse = np.linalg.pinv(scaled, rcond=1e-12, hermitian=True)
+            self._inverse = np.asarray(inverse, dtype=np.float64)
+
+    def __call__(self, right: Array) -> Array:
+        """Return the inverse times right sides, (n,) or (n, n_sides)."""
+        side = (right.T * self._scale).T
+        if self._inverse is not None:
+            solved = self._inverse @ side
+        else:
+            solved = linalg.cho_solve(self._factor, side)
+        return np.asarray((solved.T * self._scale).T)
 
 
 def _finish(

@@ -37,10 +37,6 @@ class MinimumRows:
         enough = (m for m in count(1) if max(max_vectors(m), self.vectors) >= n_vectors)
         return next(enough)
 
-    def for_all(self, n_columns: int) -> int | None:
-        """Return one minimum for groups of any columns up to `n_columns`; None: by the rule."""
-        return None if self.stated is None else self.of(n_columns)
-
 
 def by_pattern(mask: Flags, widths: Indices, minimum: MinimumRows) -> RowGroups:
     """Group rows by the blocks that are missing, small groups merged.
@@ -48,7 +44,8 @@ def by_pattern(mask: Flags, widths: Indices, minimum: MinimumRows) -> RowGroups:
     Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,): number of
     columns of each party.
     """
-    groups = group_rows(mask, widths, N_VECTORS, minimum.for_all(int(widths.sum())))
+    for_all = None if minimum.stated is None else minimum.of(int(widths.sum()))  # else by the rule
+    groups = group_rows(mask, widths, N_VECTORS, for_all)
     if not len(groups.mask):
         kinds, counts = np.unique(mask[~mask.all(axis=1)], axis=0, return_counts=True)
         largest = int(counts.max()) if len(kinds) else 0

@@ -131,13 +131,6 @@ class MomentSteps(RegressionRows):
 
     # -- the columns -----------------------------------------------------------------------
 
-    def columns(self) -> HeldColumns:
-        """Return the columns that are multiplied, for ``columns_to_multiply`` of the party."""
-        if "moments.columns" not in self.cache:
-            self.cache["moments.columns"] = self._columns()
-        columns: HeldColumns = self.cache["moments.columns"]
-        return columns
-
     def aligned_columns(self) -> HeldColumns:
         """Return the columns over all rows that the party has, numbered as they are aligned."""
         own, (center, unit) = self.design, self._units
@@ -147,7 +140,9 @@ class MomentSteps(RegressionRows):
         at_least = own.at_least
         return HeldColumns(values, own.rows, n, names, squares=squares, at_least=at_least)
 
-    def _columns(self) -> HeldColumns:
+    @kept("moments.columns")
+    def columns(self) -> HeldColumns:
+        """The columns that are multiplied, for ``columns_to_multiply`` of the party."""
         if not self.state[_OFFERED]:
             n_labelled = int(self.state[_N_LABELLED])
             none = np.zeros(0, dtype=np.int64)

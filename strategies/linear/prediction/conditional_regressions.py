@@ -21,11 +21,10 @@ average.
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import linalg
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from strategies.linear.moments.covariances import CovarianceModel
-from strategies.linear.moments.fit import Fit, _information
+from strategies.linear.moments.fit import Fit, InverseInformation, information_on
 from strategies.linear.moments.patterns import Patterns
 from strategies.linear.prediction.regressions import Regressions, pattern_list
 
@@ -77,7 +76,8 @@ class _Leverage:
 
     def __init__(self, patterns: Patterns, model: CovarianceModel, fit: Fit) -> None:
         parameters = model.nearest(fit.covariance)
-        self._solve = _Solver(_information(patterns, model, fit.mean, parameters, True, fit.prior))
+        told = information_on(patterns, model, fit.mean, parameters, True, fit.prior)
+        self._solve = InverseInformation(told)
         self._directions = model.directions(parameters)
 
     def __call__(self, o: Indices, beta: Array, inner: Array) -> float:
@@ -95,29 +95,6 @@ class _Leverage:
             spread = by_slope @ self._solve(by_slope.T)
             found += float(np.trace(np.linalg.solve(inner, spread)))
         return found
-
-
-class _Solver:
-    """Multiplies by the inverse of an information matrix, by the pseudo-inverse if it has none."""
-
-    def __init__(self, information: Array) -> None:
-        self._scale = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(information)), 1e-300))
-        scaled = information * np.outer(self._scale, self._scale)
-        self._inverse: Array | None = None
-        try:
-            self._factor = linalg.cho_factor(scaled)
-        except linalg.LinAlgError:
-            self._inverse = np.asarray(
-                np.linalg.pinv(scaled, rcond=1e-12, hermitian=True), dtype=np.float64
-            )
-
-    def __call__(self, right: Array) -> Array:
-        side = (right.T * self._scale).T
-        if self._inverse is not None:
-            solved = self._inverse @ side
-        else:
-            solved = linalg.cho_solve(self._factor, side)
-        return np.asarray((solved.T * self._scale).T)
 
 
 def conditional_regressions(

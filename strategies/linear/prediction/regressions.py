@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import expit, ndtri, softmax
+from scipy.special import expit, ndtri
 
-from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.arrays import AnyArray, Array, Flags, Indices
 from flwr_vertical.errors import DataError
 
 LEVEL = 0.95
@@ -71,14 +71,9 @@ def prediction_table(
     return pd.DataFrame(columns)
 
 
-def class_table(classes: Sequence[float], scores: Array) -> pd.DataFrame:
-    """Make the table of predictions of classes.
-
-    Shapes: scores (n_rows, n_classes - 1): log odds of each class but the first against it.
-    """
-    odds = np.column_stack([np.zeros(len(scores)), scores])
-    probabilities = softmax(odds, axis=1)
-    columns = {"prediction": np.asarray(classes)[odds.argmax(axis=1)]}
+def class_table(probabilities: AnyArray, classes: Sequence[float]) -> pd.DataFrame:
+    """Return ``prediction`` and ``probability_<class>``; probabilities (n_rows, n_classes)."""
+    columns = {"prediction": np.asarray(classes)[probabilities.argmax(axis=1)]}
     columns |= {f"probability_{c:g}": p for c, p in zip(classes, probabilities.T, strict=True)}
     return pd.DataFrame(columns)
 

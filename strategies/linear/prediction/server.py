@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.special import softmax
 
 from flwr_vertical import Federation, Model, Result
 from flwr_vertical.alignment import Alignment
@@ -129,7 +130,8 @@ class Predictor(Model):
             n = len(self.classes) - 1
             level = self.level.reshape(-1, n)[chosen]
             scores = level + self.grid * np.asarray(term, dtype=np.float64).reshape(-1, n)
-            return class_table(self.classes, scores)
+            odds = np.column_stack([np.zeros(len(scores)), scores])  # against the first class
+            return class_table(softmax(odds, axis=1), self.classes)
         absent = ~held & self.present[chosen]
         rounding = held.astype(float) @ np.array(
             [self.rounding_variance[name] for name in self.parties]

@@ -95,32 +95,22 @@ class KeptCoefficients(StepGroup):
         n_outputs: int,
     ) -> LinearPart:
         """Check what the server sent, and bound what terms may tell."""
-        used = np.asarray(present, dtype=bool)
-        beta = np.asarray(coefficients, dtype=np.float64)
-        shift = np.asarray(offsets, dtype=np.float64)
-        if parties[own : own + 1] != [self.name] or used.shape != (
-            len(beta) // n_outputs,
-            len(parties),
-        ):
+        used, beta, shift = np.asarray(present, dtype=bool), coefficients, offsets
+        if parties[own] != self.name:
             raise DataError(
-                f"party {self.name!r}: expected coefficients of its own for each pattern of the "
-                f"parties {parties}, got {beta.shape} for patterns of shape {used.shape}, as those "
-                f"of party number {own}"
+                f"party {self.name!r}: expected coefficients of its own, got those of party number "
+                f"{own} of {parties}"
             )
         columns: list[str] = []
         x = np.empty((0, 0))
         if beta.shape[1]:
             data = self.other(RegressionRows)
             columns, x = data.design.columns, data.design.x
-        if beta.shape[1] != len(columns) or shift.shape != (len(beta),):
+        if beta.shape[1] != len(columns):
             raise DataError(
                 f"party {self.name!r} has the columns {columns}, but was sent {beta.shape[1]} "
-                f"coefficients for each of {len(beta)} patterns, and {shift.shape} offsets"
+                f"coefficients for each of {len(beta)} patterns"
             )
-        if not (np.isfinite(beta).all() and np.isfinite(shift).all()):
-            raise DataError(f"party {self.name!r} was sent coefficients that are not finite")
-        if not (math.isfinite(grid) and grid > 0):
-            raise DataError(f"party {self.name!r}: the grid must be a positive number, got {grid}")
         if beta[np.repeat(~used[:, own], n_outputs)].any():
             raise DataError(
                 f"party {self.name!r} was sent coefficients for patterns in which it is absent"
@@ -239,10 +229,6 @@ def check_pattern(
         if n_patterns > 1:
             raise DataError(f"party {party!r} has {n_patterns} regressions, and no row's was named")
         return np.zeros(n_rows, dtype=np.int64)
-    chosen = np.asarray(pattern, dtype=np.int64)
-    if chosen.shape != (n_rows,) or (chosen < 0).any() or (chosen >= n_patterns).any():
-        raise DataError(
-            f"party {party!r}: expected the number, below {n_patterns}, of the regression of each "
-            f"of {n_rows} rows, got {chosen.shape}"
-        )
-    return chosen
+    check_fits(party, "pattern", pattern, Shape(n_rows))
+    check_fits(party, "pattern", pattern, Within(0, n_patterns - 1))
+    return np.asarray(pattern, dtype=np.int64)
