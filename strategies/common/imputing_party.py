@@ -10,7 +10,7 @@ from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete import imputation_accuracy
 from flwr_vertical.node import Party
 from flwr_vertical.node.kept import kept
-from flwr_vertical.node.row_index import aligned_name
+from flwr_vertical.node.row_index import aligned_name, free_names
 from flwr_vertical.tables import Table
 from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
 from flwr_vertical.tables.ids import index_of
@@ -126,10 +126,7 @@ class ImputingParty(Party):
             return index.astype(own.dtype) if fits else index
         if integer:  # text beside integers would be no index that a later run can align
             return pd.Index(min(0, int(own.min())) - 1 - rows)
-        names = pd.Index([aligned_name(row) for row in rows])
-        while (taken := names.isin(own)).any():  # the own ones come from an earlier run
-            names = names.where(~taken, names + "+")
-        return names
+        return free_names(map(aligned_name, rows), own)
 
     def missing_cells(self, complete_blocks: bool) -> npt.NDArray[np.bool_]:
         """Which cells are to be imputed, array of shape (n_samples, n_columns)."""
