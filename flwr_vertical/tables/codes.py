@@ -99,11 +99,12 @@ def put_in(column: "pd.Series[Any]", exact: "pd.Series[Any]") -> "pd.Series[Any]
 
     Shapes: column (n_rows,): float64; exact (n_known,): `Int64` or `UInt64`, some of its rows.
     """
-    most = np.iinfo(str(exact.dtype).lower())
+    dtype: Any = str(exact.dtype).lower()
+    most = np.iinfo(dtype)
     near = column.round().clip(float(most.min), float(np.nextafter(float(most.max), 0.0)))
-    whole: pd.Series[Any] = near.astype(exact.dtype)
+    whole = near.astype(exact.dtype)
     whole.loc[exact.index] = exact
-    return whole if whole.isna().any() else whole.astype(str(exact.dtype).lower())
+    return whole if whole.isna().any() else whole.astype(dtype)
 
 
 def fill_values(
