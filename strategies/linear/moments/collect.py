@@ -121,8 +121,7 @@ class OpenedMoments(FitColumns):
     groups: RowGroups  # Of the labelled samples
     products: PrivateProducts | EncryptedProducts  # What opened them, for more products
     offered: Offered  # The columns of `products`
-    # With how many vectors every party multiplies a set of so many rows
-    allowed: Callable[[int], int]
+    allowed: Callable[[int], int]  # Vectors that every party multiplies so many rows with
     # With a budget: what is on the moments of each of `held`; last, what is on those of labels in
     # no group, whether there are any or not
     noise: list[GroupNoise] | None = None
@@ -170,10 +169,9 @@ class Prepared:
         minima = self.minima
         vectors = [self.told[name].get("vectors") for name in self.widths]
         allowed = min((int(one) for one in vectors if one is not None), default=None)
-        by_rule = len(minima) < len(self.widths)
         made = [int(self.told[name].get("at_least", 0)) for name in self.widths]
         stated = max([*minima.values(), *filter(None, made)], default=None)
-        return MinimumRows(stated, by_rule, allowed, None in vectors)
+        return MinimumRows(stated, len(minima) < len(self.widths), allowed, None in vectors)
 
     def groups(self, grouping: Grouping) -> RowGroups:
         """Group the labelled samples."""
