@@ -1,6 +1,6 @@
 """Storage of the app: a node's own file, or the demonstration data in a simulation."""
 
-import logging
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -10,11 +10,12 @@ import pandas as pd
 from flwr.app import Context
 
 from flwr_vertical import Strategy, make_strategy
-from flwr_vertical.errors import ConfigError, DataError, VerticalError
+from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.incomplete import hide_cells, put_back
 from flwr_vertical.incomplete.demo import demo_names, demo_tables
 from flwr_vertical.node.config import GRADE, HOLD_OUT
 from flwr_vertical.node.file_storage import FileStorage
+from flwr_vertical.node.party import NAMES
 from flwr_vertical.node.storage import (
     node_in_words,
     output_home,
@@ -40,9 +41,8 @@ from flwr_vertical.tables import Table
 from flwr_vertical.version import __version__
 
 from .ledger_section import ledger_sections
+from .party_page import PartyPage, graded
 from .settings import DemoSettings
-
-logger = logging.getLogger("flwr_vertical")
 
 INTERVALS, DEPENDENCE = "intervals", "partial-dependence"  # beside the table
 
@@ -66,6 +66,7 @@ class AppStorage(FileStorage):
     def __init__(self) -> None:
         # By node, as opened for its last run: with the policy that holds for the whole of it.
         self._ledgers: dict[int, tuple[int, PrivacyLedger | None]] = {}
+        self._intervals: dict[int, tuple[int, str]] = {}  # whose: by node, run and stage
 
     def role(self, context: Context) -> str:
         """Role from the node config; where one is needed, the last simulated node is arbiter."""
@@ -95,7 +96,9 @@ class AppStorage(FileStorage):
         return Table.of(_demo(context, 0)[name], party=name)
 
     def begin(self, context: Context) -> None:
-        """Read the node's database, if it has one."""
+        """Begin the party's own page; read the node's database, if it has one."""
+        if self.role(context) != "arbiter":
+            self._page(context).begin()
         if not _is_simulated(context):
             super().begin(context)
 
@@ -131,101 +134,93 @@ class AppStorage(FileStorage):
         parts = [_partition(context), *(context.run_config.get(key) for key in keys)]
         return " ".join(map(str, parts))
 
-    def save(self, context: Context, frame: pd.DataFrame, beside: str = "") -> str:
-        """Write the table and the party's own report."""
+    def save(self, context: Context, frame: pd.DataFrame, beside: str = "", stage: str = "") -> str:
+        """Write a table, and show it on the party's own page."""
         drawn = beside.startswith("draw-")
-        if drawn and _hold_out(context):
+        given, compared = frame, (not beside or drawn) and bool(_hold_out(context))
+        if compared:
             frame = put_back(frame, super().load(context).frame)
-        if beside:
-            where = super().save(context, frame, beside)
-            if beside != INTERVALS and not drawn:  # a table of the strategy's
-                self._report(context, {}, frames={beside: frame})
-            return where
-        compared: tuple[pd.DataFrame, ...] = ()
-        if _hold_out(context):
-            given = super().load(context).frame
-            compared = self.load(context).frame, frame, given
-            frame = put_back(frame, given)
-        where = super().save(context, frame)
-        self._report(context, {self.party_name(context): frame}, compared)
+        where = super().save(context, frame, beside)
+        if beside == INTERVALS:  # in the step that stores the table, and shown with it
+            self._intervals[context.node_id] = context.run_id, stage
+        elif not (drawn or beside == NAMES or (beside and beside == stage)):  # a copy for stages
+            sections = self._shown(context, frame, beside, stage, given)
+            self._write_page(context, f"{stage}/{beside}", sections)
         return where
 
     def save_model(self, context: Context, data: bytes) -> str:
         """Write the party's part of the model and, if it keeps a privacy ledger, its report."""
         where = super().save_model(context, data)
-        kept = self._ledger_of_run(context) is not None
-        if kept or self._result(context, DEPENDENCE).is_file():
-            self._report(context, {})
+        if self._ledger_of_run(context) is not None:
+            self._write_page(context)
         return where
 
-    def _intervals(self, context: Context) -> dict[str, pd.DataFrame]:
-        """Return the intervals that this run wrote beside its table, if it did."""
-        path = self._result(context, INTERVALS)
-        return {self.party_name(context): pd.read_parquet(path)} if path.is_file() else {}
-
-    def _report(
-        self,
-        context: Context,
-        tables: dict[str, pd.DataFrame],
-        compared: tuple[pd.DataFrame, ...] = (),
-        frames: dict[str, pd.DataFrame] | None = None,
-    ) -> None:
-        """Write the party's own report; only its owner can read it."""
-        # Figures take more than a second to import, and a SuperNode may start a process for
-        # every message.
-        from flwr_vertical.reports.report import write_report
-
-        from .dependence_section import dependence_section
-
+    def _page(self, context: Context) -> PartyPage:
         name = self.party_name(context)
-        truth = self.load_truth(context)
-        report = Result(
-            strategy=str(context.run_config.get("strategy", "")),
+        return PartyPage(party_folder(context) / run_name(context) / f"{name}.html")
+
+    def _own(self, context: Context) -> Result:
+        """Return the run as far as the node's own table says."""
+        name = self.party_name(context)
+        table = self.load(context) if _is_simulated(context) else super().load(context)
+        return Result(
+            str(context.run_config.get("strategy", "")),
             parties=[name],
-            originals={name: compared[2] if compared else self.load(context).frame},
-            tables=tables,
-            intervals=self._intervals(context) if tables else {},
-            frames=frames or {},
-            truth={} if truth is None else {name: truth},
-            notes=["This page was made by the party from its own table and stays with it."],
+            originals={name: table.frame},
             name=run_name(context),
             version=__version__,
             finished=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            settings={key: context.run_config[key] for key in _SHOWN if key in context.run_config},
         )
-        if compared:
+
+    def _shown(
+        self, context: Context, frame: pd.DataFrame, beside: str, stage: str, given: pd.DataFrame
+    ) -> Iterator[Section]:
+        """Yield what is shown of a table, and how good it is where that is known."""
+        # Figures take more than a second to import, and a SuperNode may start a process for
+        # every message.
+        from flwr_vertical.reports.report import stage_sections
+
+        from .dependence_section import dependence_section
+
+        if beside == DEPENDENCE:
+            yield dependence_section(frame)
+            return
+        report = self._own(context)
+        if beside:
+            yield from stage_sections(Result(report.strategy, frames={beside: frame}))
+            return
+        (name,) = report.parties
+        report.tables[name] = frame
+        if self._intervals.pop(context.node_id, None) == (context.run_id, stage):
+            report.intervals[name] = pd.read_parquet(self._result(context, INTERVALS))
+        if (truth := self.load_truth(context)) is not None:
+            report.truth[name] = truth
+            report.compare_imputed(report.originals, report.tables, report.truth)
+        if _hold_out(context):
+            hidden = {name: self.load(context).frame}
+            report.compare_imputed(hidden, {name: given}, report.originals)
             report.settings["hold_out"] = _hold_out(context)
-            report.compare_imputed(*({name: table} for table in compared))
-        elif truth is not None and tables:
-            report.compare_imputed(report.originals, tables, report.truth)
-        if tables and bool(context.node_config.get(GRADE, True)):
-            _grade(report, name)
-        more: list[Section] = []
-        beside = self._result(context, DEPENDENCE)
-        if beside.is_file():
-            more = [dependence_section(pd.read_parquet(beside))]
-        if (ledger := self._ledger_of_run(context)) is not None:
+        grade = bool(context.node_config.get(GRADE, True))
+        sections = stage_sections(report, graded(report, name) if grade else "")
+        yield from (section for section in sections if section.heading != "Settings")
+
+    def _write_page(
+        self, context: Context, what: str = "", sections: Iterable[Section] = ()
+    ) -> None:
+        """Write the party's own page as far as the run has come."""
+        report, result = self._own(context), self._result(context)
+        if result.is_file():
+            report.tables = {report.parties[0]: pd.read_parquet(result)}
+        report.settings = {k: context.run_config[k] for k in _SHOWN if k in context.run_config}
+        if _hold_out(context):
+            report.settings["hold_out"] = _hold_out(context)
+        ledger: list[Section] = []
+        if (found := self._ledger_of_run(context)) is not None:
             run = str(context.run_config.get("run-name") or context.run_id)
-            more += [*ledger_sections(LedgerSummary.of(ledger.path), ledger.policy, run)]
-        page = party_folder(context) / run_name(context) / f"{name}.html"
-        with writing(f"party {name!r}: its report", page):
-            write_report(report, page, more, party=name)
-
-
-def _grade(report: Result, party: str) -> None:
-    """Grade a synthetic table for the party's own page and log; nothing of it leaves the node."""
-    from flwr_vertical.grading.quality import is_synthetic
-
-    if not is_synthetic(report.originals[party], report.tables[party]):
-        return
-    try:
-        found = report.grade()
-    except DataError as error:
-        report.notes.append(f"The synthetic table is not graded: {error}.")
-        return
-    level = logging.WARNING if found.privacy in "CD" else logging.INFO
-    words = " ".join(found.sentences)
-    logger.log(level, "party %r, grade of its own columns: %s", party, words)
+            ledger = [*ledger_sections(LedgerSummary.of(found.path), found.policy, run)]
+        page = self._page(context)
+        with writing(f"party {report.parties[0]!r}: its report", page.path):
+            page.write(report, ledger, what, sections)
 
 
 def _hold_out(context: Context) -> float:

@@ -16,6 +16,7 @@ from flwr_vertical.incomplete import hide_cells, imputation_accuracy, put_back
 from flwr_vertical.node.config import MIN_ROWS
 from flwr_vertical.node.outputs import OutputFolder
 from flwr_vertical.node.party import NAMES
+from flwr_vertical.node.row_index import free_names
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.requirements import ARBITER, as_node_config, asked_by, needed_by_node
 from flwr_vertical.registry import load_strategy, name_of
@@ -289,14 +290,17 @@ def simulate(
     result.intervals = saved_as("@intervals")
     while drawn := saved_as(f"@draw-{len(result.draws) + 1}"):
         result.draws.append(drawn)
+    ids: dict[str, Any] = {}
     for key, frame in outputs.items():
         party, _, what = key.partition("@")
-        if what == NAMES and result.predictions is not None:  # parties know, on their own disks
-            ids = dict(zip(frame["sample"], frame.index, strict=True))
-            result.predictions = result.predictions.rename(index=ids)
+        if what == NAMES:  # parties know, on their own disks
+            taken = pd.Index([]) if labels is None else labels.index
+            ids |= zip(free_names(frame["sample"], taken), frame.index, strict=True)
         elsewhere = what in {"", "intervals", NAMES, *result.frames} or what.startswith("draw-")
         if not elsewhere and not (party in made and made[party].equals(frame)):
             result.frames[f"{what} of {party}"] = frame
+    if result.predictions is not None:
+        result.predictions = result.predictions.rename(index=ids)  # at once: IDs may be such names
     if hold_out:
         result.settings["hold_out"] = hold_out
         result.tables, *result.draws = (

@@ -225,7 +225,7 @@ class FileStorage:
         path = self._result(context)
         return path if path.exists() else None
 
-    def save(self, context: Context, frame: pd.DataFrame, beside: str = "") -> str:
+    def save(self, context: Context, frame: pd.DataFrame, beside: str = "", stage: str = "") -> str:
         """Write the result under the run's name; only its owner can read it."""
         path = self._result(context, beside)
         with writing(f"party {self.party_name(context)!r}: its result", path):

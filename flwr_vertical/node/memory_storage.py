@@ -113,7 +113,7 @@ class MemoryStorage:
         model = self.load_model(context)
         return " ".join([*parts, "none" if model is None else _bytes_digest(model)])
 
-    def save(self, context: Context, frame: pd.DataFrame, beside: str = "") -> str:
+    def save(self, context: Context, frame: pd.DataFrame, beside: str = "", stage: str = "") -> str:
         """Keep the result in ``outputs``; what is beside it, under ``<party>@<beside>``."""
         name = self.party_name(context) + ("@" + beside if beside else "")
         self.outputs[name] = frame

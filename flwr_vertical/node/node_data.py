@@ -58,7 +58,7 @@ class NodeData:
             load_table=self.table,
             load_fitted=lambda: self.watch.before(lambda: storage.load_fitted(context)),
             load_truth=lambda: storage.load_truth(context),
-            save_output=lambda frame, beside="": storage.save(context, frame, beside),
+            save_output=lambda frame, *where: storage.save(context, frame, *where),
             save_model=lambda model: storage.save_model(context, model),
             load_model=lambda run: storage.load_model(context, run),
             load_output=lambda beside: storage.load_output(context, beside),

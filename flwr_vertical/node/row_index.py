@@ -1,9 +1,11 @@
 """From a party's own rows to the aligned ones, and back for the rows of a batch."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ProtocolError
@@ -12,6 +14,14 @@ from flwr_vertical.errors import ProtocolError
 def aligned_name(row: int) -> str:
     """Return what a sample is called whose ID is not known, by its aligned row."""
     return f"aligned-{row}"
+
+
+def free_names(names: Iterable[str], taken: "pd.Index[Any]") -> "pd.Index[Any]":
+    """Put a ``+`` behind names that are IDs already, as those of an earlier run's table are."""
+    found = pd.Index([*names], dtype=object)
+    while (clash := found.isin(taken)).any():
+        found = found.where(~clash, found + "+")
+    return found
 
 
 def to_aligned(values: Any, positions: Indices, n_samples: int, fill: Any) -> npt.NDArray[Any]:

@@ -58,8 +58,11 @@ class Storage(Protocol):
     def earlier_result(self, context: Context) -> Path | None:
         """Return the result of an earlier run that this one would replace, if there is one."""
 
-    def save(self, context: Context, frame: pd.DataFrame, beside: str = "") -> str:
-        """Store what the party holds after the run, or what is named `beside` it; returns where."""
+    def save(self, context: Context, frame: pd.DataFrame, beside: str = "", stage: str = "") -> str:
+        """Store what the party holds after the run, or what is named `beside` it; returns where.
+
+        `stage` says which stage of a pipeline left it.
+        """
 
     def load_output(self, context: Context, beside: str) -> pd.DataFrame:
         """Read what this run stored `beside` its result."""

@@ -75,7 +75,7 @@ def render_page(
         links.append(f'<a href="#section-{number}">{heading}</a>')
         blocks.append(
             f'<section id="section-{number}"><h2>{heading}</h2>{caption}\n'
-            f"{_body_html(part.body, part.heading)}</section>"
+            f"{body_html(part.body, part.heading)}</section>"
         )
     cards = "".join(
         f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>"
@@ -194,7 +194,8 @@ def format_named(name: str, value: Any) -> str:
     return "<0.001" if small and name.endswith("p_value") else format_value(value)
 
 
-def _body_html(body: Body, heading: str) -> str:
+def body_html(body: Body, heading: str) -> str:
+    """Return the body of a section as HTML, which is a body as well."""
     items: Sequence[Item] = body if isinstance(body, (list, tuple)) else [body]  # type: ignore[list-item]
     return "\n".join(_item_html(item, heading) for item in items)
 

@@ -40,6 +40,7 @@ _MOST_PREDICTIONS = 20
 _MOST_OF_FRAME = 40  # rows of a table of the strategy's
 _FEW_PANELS = 4  # of a figure in a notebook
 _FEW_COEFFICIENTS = 20
+_SAID_ONCE = ("What is missing", "What it cost", "Who learned what", "What nodes must agree to")
 _MOST_ROWS_GOT = _MOST_COLUMNS_GOT = 12  # on a party's own page
 
 
@@ -47,22 +48,32 @@ def write_report(
     result: ResultData,
     folder: Path,
     more: Iterable[Section] = (),
-    mode: int = 0o600,
     party: str = "",
+    drawn: Iterable[Section] | None = None,
 ) -> Path:
-    """Write the report of a run; see `Result.report`."""
+    """Write the report of a run; see `Result.report` and `report_html`."""
     path = folder if folder.suffix == ".html" else folder / "report.html"
     path = path.expanduser().absolute()
     if path.exists() and not is_own_report(path):
         raise ConfigError(f"cannot write the report to {path}: another file is there; move it away")
-    return write_bytes_atomically(path, report_html(result, more=more, party=party).encode(), mode)
+    page = report_html(result, more=more, party=party, drawn=drawn)
+    return write_bytes_atomically(path, page.encode(), 0o600)
 
 
 def report_html(
-    result: ResultData, *, date: str = "", more: Iterable[Section] = (), party: str = ""
+    result: ResultData,
+    *,
+    date: str = "",
+    more: Iterable[Section] = (),
+    party: str = "",
+    drawn: Iterable[Section] | None = None,
 ) -> str:
-    """Return the report of a run as one self-contained HTML page."""
+    """Return the report of a run as one self-contained HTML page.
+
+    `party` makes it that party's own, and `drawn` is in place of the sections of `result`.
+    """
     ungraded = "" if party else sy.grade_if_synthetic(result)
+    drawn = _sections(result, ungraded) if drawn is None else drawn
     size = _size(result)
     kind = "party report" if party else "run report"
     above = [f"flwr-vertical {result.version}".strip(), kind, result.name]
@@ -71,7 +82,7 @@ def report_html(
     above += [] if seed is None else [f"seed {seed}"]
     return render_page(
         f"{party}: {result.strategy}" if party else result.strategy,
-        [*(_rows_got(result, party) if party else ()), *_sections(result, ungraded), *more],
+        [*(_rows_got(result, party) if party else ()), *drawn, *more],
         subtitle=_own_sentence(result, party) if party else _sentence(result, size),
         facts=_own_facts(result, party) if party else _facts(result, size),
         kicker=" · ".join(part for part in above if part),
@@ -160,10 +171,11 @@ def _sections(result: ResultData, ungraded: str) -> Iterator[Section]:
         yield Section("Settings", dataframe_html(settings, index=False))
 
 
-def stage_sections(result: ResultData) -> Iterator[Section]:
+def stage_sections(
+    result: ResultData, ungraded: str = "", without: Iterable[str] = _SAID_ONCE
+) -> Iterator[Section]:
     """Yield the sections of one of several results on a page, without what is said once."""
-    once = {"What is missing", "What it cost", "Who learned what", "What nodes must agree to"}
-    return (section for section in _sections(result, "") if section.heading not in once)
+    return (section for section in _sections(result, ungraded) if section.heading not in without)
 
 
 def _metrics(result: ResultData) -> Iterator[Section]:

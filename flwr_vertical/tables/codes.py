@@ -94,6 +94,19 @@ def from_codes(
     return pd.DataFrame(columns, index=index)
 
 
+def put_in(column: "pd.Series[Any]", exact: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return a column as whole numbers, those in `exact` to the last digit.
+
+    Shapes: column (n_rows,): float64; exact (n_known,): `Int64` or `UInt64`, some of its rows.
+    """
+    dtype: Any = str(exact.dtype).lower()
+    most = np.iinfo(dtype)
+    near = column.round().clip(float(most.min), float(np.nextafter(float(most.max), 0.0)))
+    whole = near.astype(exact.dtype)
+    whole.loc[exact.index] = exact
+    return whole if whole.isna().any() else whole.astype(dtype)
+
+
 def fill_values(
     codes: npt.NDArray[np.float64], kinds: Mapping[str, Kind]
 ) -> npt.NDArray[np.float64]:

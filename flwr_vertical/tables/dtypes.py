@@ -12,6 +12,8 @@ from pandas.api import types
 
 from flwr_vertical.tables.on_disk import is_on_disk
 
+_EXACT = 2**53  # up to which float64 holds every whole number
+
 
 def plain(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a copy whose columns have plain dtypes and whose missing cells are NaN.
@@ -30,6 +32,18 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
     result = pd.DataFrame(columns, index=frame.index, copy=not on_disk)
     result.columns = frame.columns
     return result
+
+
+def whole_with_gaps(column: "pd.Series[Any]") -> "pd.Series[Any] | None":
+    """Return a column as pandas' `Int64` or `UInt64` if `plain` would round its whole numbers."""
+    if types.is_object_dtype(column.dtype) and types.infer_dtype(column, skipna=True) == "integer":
+        column = column.where(column.notna(), None).astype("Int64")
+    whole = types.is_extension_array_dtype(column.dtype) and types.is_integer_dtype(column.dtype)
+    if not whole or not column.isna().any() or not column.notna().any():
+        return None
+    if int(column.min()) >= -_EXACT and int(column.max()) <= _EXACT:
+        return None
+    return column.astype("UInt64" if types.is_unsigned_integer_dtype(column.dtype) else "Int64")
 
 
 def plain_column(column: "pd.Series[Any]") -> "pd.Series[Any]":

@@ -1,7 +1,7 @@
 """A party's data: columns about samples, indexed by sample ID."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -10,7 +10,7 @@ import pandas as pd
 from pandas.api import types
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.tables.dtypes import plain
+from flwr_vertical.tables.dtypes import plain, whole_with_gaps
 from flwr_vertical.tables.findings import Finding
 from flwr_vertical.tables.ids import count_repeated, join_levels
 from flwr_vertical.tables.kinds import Kind, infer_kinds
@@ -32,11 +32,14 @@ class Table:
         One for each column.
     reading : tuple of Finding
         How the file was read from which the table comes, where it left a choice.
+    exact : dict of str to pandas.Series
+        Whole numbers beyond 2^53 of columns with gaps, which `frame` has rounded.
     """
 
     frame: pd.DataFrame
     kinds: dict[str, Kind]
     reading: tuple[Finding, ...] = ()
+    exact: "dict[str, pd.Series[Any]]" = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -81,8 +84,10 @@ class Table:
         """
         who = "the table" if party is None else f"the table of party {party!r}"
         reading: tuple[Finding, ...] = ()
+        exact: dict[str, pd.Series[Any]] = {}
         if isinstance(data, Table):
             kinds, reading = {**data.kinds, **(kinds or {})}, data.reading
+            exact = data.exact
             data = data.frame
         if not isinstance(data, pd.DataFrame):
             raise DataError(
@@ -91,10 +96,13 @@ class Table:
         check_shape(data, who)
         frame = plain(data)
         frame.index = checked_ids(data.index, who)
+        for name in [] if exact else frame.columns:
+            if (whole := whole_with_gaps(data[name])) is not None:
+                exact[str(name)] = whole.set_axis(frame.index)
         check_values(frame, who, may_be_empty=new_rows or like is not None)
         if like is not None:
-            return cls(*_as_in(frame, like, who), reading)
-        return cls(frame, infer_kinds(frame, kinds, party), reading)
+            return cls(*_as_in(frame, like, who), reading, exact)
+        return cls(frame, infer_kinds(frame, kinds, party), reading, exact)
 
     @property
     def n_samples(self) -> int:

@@ -1,5 +1,6 @@
 """What every imputing party shares: aligned codes of its table, open cells, writing the result."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +12,12 @@ from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete import imputation_accuracy
 from flwr_vertical.node import Party
 from flwr_vertical.node.kept import kept
-from flwr_vertical.node.row_index import aligned_name
+from flwr_vertical.node.row_index import aligned_name, free_names
 from flwr_vertical.tables import Table
-from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
+from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, put_in, to_codes
 from flwr_vertical.tables.ids import index_of
+
+logger = logging.getLogger("flwr_vertical")
 
 
 class ImputingParty(Party):
@@ -63,6 +66,15 @@ class ImputingParty(Party):
     @kept("codes")
     def codes(self) -> npt.NDArray[np.float64]:
         """All aligned rows as numbers, array of shape (n_samples, n_columns), NaN = missing."""
+        for name, column in self.table.frame.items():
+            floating = column.dtype == np.float64 and name not in self.table.exact
+            if floating and column.abs().max() > 2**53 and column.isna().any():
+                logger.warning(
+                    "party %r, column %r: numbers beyond 2^53 were read as floating-point ones, so "
+                    "the last digits of whole ones may be lost. A Parquet column of pandas' type "
+                    "Int64 keeps them; IDs are better left out (drop-columns)",
+                    self.name, name,
+                )  # fmt: skip
         own = to_codes(self.table, self.levels, self.name)
         if self.fitted is not None:
             own = np.vstack([to_codes(self.fitted, self.levels, self.name), own])
@@ -103,6 +115,10 @@ class ImputingParty(Party):
             index = self._absent_ids(rows)
             added = from_codes(codes[rows], self.table, self.levels, index)
             frame = pd.concat([frame, added])
+        for name, exact in self.table.exact.items():
+            if name in frame:
+                own = exact.set_axis(self.table.ids)  # in the form that the run compares
+                frame[name] = put_in(frame[name], own.dropna())
         frame.index.name = self.table.ids.name
         return frame
 
@@ -127,10 +143,7 @@ class ImputingParty(Party):
             return index.astype(own.dtype) if fits else index
         if integer:  # text beside integers would be no index that a later run can align
             return pd.Index(min(0, int(own.min())) - 1 - rows)
-        names = pd.Index([aligned_name(row) for row in rows])
-        while (taken := names.isin(own)).any():  # the own ones come from an earlier run
-            names = names.where(~taken, names + "+")
-        return names
+        return free_names(map(aligned_name, rows), own)
 
     def missing_cells(self, complete_blocks: bool) -> npt.NDArray[np.bool_]:
         """Which cells are to be imputed, array of shape (n_samples, n_columns)."""

@@ -29,7 +29,7 @@ from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import PrivateProducts
-from flwr_vertical.products.row_groups import RowGroups, max_vectors
+from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.cox.fit import Completed, CoxFit, PartialLikelihood, told_times
@@ -256,7 +256,7 @@ class _Survival:
         else:
             found = self._completing.rows(mask, widths, minimum)
             self.n_samples, counted = int((found.group >= 0).sum()), self._completing.fewest
-        self._vectors = max(max_vectors(counted), minimum.vectors) - _VECTORS
+        self._vectors = minimum.vectors_for(counted) - _VECTORS
         return found
 
     def vectors(self, problem: Problem, groups: RowGroups) -> Array:
@@ -271,8 +271,8 @@ class _Survival:
             raise DataError(
                 f"too few samples: the fit multiplies columns with {n_knots} vectors in each of "
                 f"some {_EVALUATIONS} evaluations, and parties allow {self._vectors + _VECTORS} "
-                f"for {self.n_samples:,} samples, a tenth of the smallest set; align more, merge "
-                "strata, or have every party raise 'vectors' in its node config"
+                f"for {self.n_samples:,} samples, a tenth of the smallest set where no node config "
+                "states 'vectors'; align more, merge strata, or have every party raise 'vectors'"
             )
         self._with = self.risk.vectors(self._fewest)
         out = np.zeros((len(inside), self._with.shape[1]))

@@ -21,7 +21,7 @@ from strategies.forest.model import GrowingForest, VotesPart, coefficients_of
 from strategies.forest.share_arithmetic import DealtSteps, node_sums
 from strategies.forest.vote_release import ReleaseSteps
 from strategies.trees.arbiter import ParcelSteps, pack
-from strategies.trees.node_sums import Indices, InMemory, legal_splits, slot_sums
+from strategies.trees.node_sums import Indices, legal_splits, slot_sums
 from strategies.trees.party import BinnedParty
 from strategies.trees.routing import check_sizes, count_sides
 from strategies.trees.secret_shares import with_siblings
@@ -179,7 +179,7 @@ class GrowthSteps(StepGroup):
             lines = np.flatnonzero(batch.table[:, PARTY] < 0)
             lines = lines[np.argsort(batch.table[lines, TREE], kind="stable")]
             at, counts = batch.places(lines)
-            leaf[lines] = node_sums(InMemory(half).rows, 1, at, batch.weight, counts)[:, 0]
+            leaf[lines] = node_sums(half, 1, at, batch.weight, counts)[:, 0]
         coefficients = coefficients_of(batch.table, model_trees, target_bits)
         forest.end_batch(batch, leaf, coefficients, self._unlabelled(fit))
         self.party.live.drop(_BATCH)
@@ -268,8 +268,8 @@ class GrowthSteps(StepGroup):
                     if count
                 ]
             ),
-            "own": node_sums(InMemory(own).rows, own.shape[1], at, batch.weight, counts),
-            "helped": node_sums(InMemory(helped).rows, helped.shape[1], at, batch.weight, counts),
+            "own": node_sums(own, own.shape[1], at, batch.weight, counts),
+            "helped": node_sums(helped, helped.shape[1], at, batch.weight, counts),
         }
         above = self.forest.level.get("sums", {})
         whole = {

@@ -175,7 +175,7 @@ class VoteRounds:
         for name, width in zip(self.names, self.slots.widths, strict=True):
             pad = self.federation.random_bytes(SEED_BYTES)
             own[name] |= {"pad": pad, "masked_target": target + rho[helper[name]]}
-            rows = KeyStream(pad, "P", (len(target), width)).rows
+            rows = KeyStream(pad, "P", (len(target), width))
             made[helper[name]].append(dealt(self.slots.masked[name], width, target, rows))
         for name, seed in seeds.items():
             own[name] |= {"rho": seed, "dealt": np.concatenate(made[name], axis=1)}

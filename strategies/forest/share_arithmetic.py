@@ -30,32 +30,32 @@ from flwr_vertical.products.pair_keys import Names, Widths
 from flwr_vertical.products.streams import KeyStream, stream
 from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits
 from strategies.forest.gain_messages import Used
-from strategies.trees.node_sums import BLOCK_BYTES, Blocks, Indices, Ring, dense_sums
+from strategies.trees.node_sums import BLOCK_BYTES, Indices, Matrix, Ring, block_of, dense_sums
 from strategies.trees.secret_shares import check_tag, stream_label
 
 
-def dealt(masked: Blocks, width: int, target: Ring, pad: Blocks) -> Ring:
+def dealt(masked: Matrix, width: int, target: Ring, pad: Matrix) -> Ring:
     """Return ``W = U y + P``, y being 0 where a row has no label; the server's part."""
     out = np.empty((len(target), width), dtype=np.uint64)
     for start, stop in _blocks(out.shape):
-        np.multiply(masked(start, stop), target[start:stop, None], out=out[start:stop])
-        out[start:stop] += pad(start, stop)
+        np.multiply(block_of(masked, start, stop), target[start:stop, None], out=out[start:stop])
+        out[start:stop] += block_of(pad, start, stop)
     return out
 
 
-def owner_matrix(width: int, stream: Blocks, pad: Blocks, masked_target: Ring) -> Ring:
+def owner_matrix(width: int, stream: Matrix, pad: Matrix, masked_target: Ring) -> Ring:
     """Return ``Z``, and ``y + rho`` as its last column, (n_rows, width + 1)."""
     out = np.empty((len(masked_target), width + 1), dtype=np.uint64)
     for start, stop in _blocks(out.shape):
         own = out[start:stop, :width]
-        np.multiply(stream(start, stop), masked_target[start:stop, None], out=own)
-        own += pad(start, stop)
+        np.multiply(block_of(stream, start, stop), masked_target[start:stop, None], out=own)
+        own += block_of(pad, start, stop)
         np.negative(own, out=own)
     out[:, width] = masked_target
     return out
 
 
-def helper_matrix(dealt: Ring, widths: Sequence[int], streams: Sequence[Blocks], rho: Ring) -> Ring:
+def helper_matrix(dealt: Ring, widths: Sequence[int], streams: Sequence[Matrix], rho: Ring) -> Ring:
     """Return ``V`` of all that a party helps, side by side, and ``-rho`` as the last column.
 
     Shapes: dealt (n_rows, n_helped): ``W`` of the owners, side by side; rho (n_rows,); returns
@@ -66,7 +66,7 @@ def helper_matrix(dealt: Ring, widths: Sequence[int], streams: Sequence[Blocks],
     for width, key_stream in zip(widths, streams, strict=True):
         for start, stop in _blocks((len(rho), width)):
             own = out[start:stop, at : at + width]
-            np.multiply(key_stream(start, stop), rho[start:stop, None], out=own)
+            np.multiply(block_of(key_stream, start, stop), rho[start:stop, None], out=own)
             own += dealt[start:stop, at : at + width]
         at += width
     np.negative(rho, out=out[:, -1])
@@ -74,11 +74,11 @@ def helper_matrix(dealt: Ring, widths: Sequence[int], streams: Sequence[Blocks],
 
 
 def node_sums(
-    matrix: Blocks, width: int, node: Indices, weight: npt.NDArray[np.integer], counts: list[int]
+    matrix: Matrix, width: int, node: Indices, weight: npt.NDArray[np.integer], counts: list[int]
 ) -> Ring:
     """Return weighted sums of a share's rows over the nodes of several trees, tree after tree.
 
-    Shapes: matrix (n_block, width): A share, uint64; node (n_trees, n_rows): place of each row's
+    Shapes: matrix (n_rows, width): A share, uint64; node (n_trees, n_rows): place of each row's
     node among those of its tree, -1 for none; weight (n_trees, n_rows): how often each tree has
     each row; returns (sum of counts, width).
     """
@@ -134,9 +134,9 @@ class DealtSteps(StepGroup):
             return KeyStream(seed, stream_label(names[k]), (n_rows, widths[k]), tags[k])
 
         pads = KeyStream(pad, "P", (n_rows, widths[own]))
-        matrix = owner_matrix(widths[own], key_stream(own).rows, pads.rows, masked_target)
+        matrix = owner_matrix(widths[own], key_stream(own), pads, masked_target)
         helped = [k for k, name in enumerate(names) if helpers(names)[name] == self.name]
-        streams, of = [key_stream(k).rows for k in helped], [widths[k] for k in helped]
+        streams, of = [key_stream(k) for k in helped], [widths[k] for k in helped]
         other = np.zeros((n_rows, 0), dtype=np.uint64) if dealt is None else np.asarray(dealt)
         check_fits(self.name, "dealt", other, Shape(n_rows, sum(of)))
         if helped:

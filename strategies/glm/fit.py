@@ -196,7 +196,7 @@ def fill_means(maximum: MaximumLikelihood, found: Selection, null: float, result
             result,
             f"not converged after {maximum.evaluations} evaluations of the means (30 at most; "
             "parties allow one for every ten rows of the smallest set of rows that takes part, or "
-            "the 'vectors' that all state in their node config; a step of a penalised fit takes "
+            "the fewest 'vectors' that a node config states; a step of a penalised fit takes "
             "three): coefficients and errors are those of the last step; look for columns that "
             "nearly determine each other, or have values far out",
         )

@@ -27,6 +27,10 @@ from strategies.vfem.outcome import note_fit
 
 _FLAT = 1e-12  # a column whose variance is a smaller share of its mean square does not vary
 
+_FAR = 3e5
+"""Mean of a column in standard deviations from which on products about 0 hide its variance. One
+such column stands for an intercept, and costs no digit; what a second one adds is lost."""
+
 
 def from_complete_rows(rows: Pattern, standardize: bool, intercept: bool) -> Approximation:
     """Return the likelihood of rows of which every column is observed, the label last."""
@@ -161,7 +165,15 @@ def of_complete_rows(
     if not intercept:
         # The moments are of centred columns.
         used = np.diag(rows.products)[:-1] > 0.0
-        rows = shifted(rows, np.append(np.where(used, center / opened.unit, 0.0), 0.0))
+        by = np.where(used, center / opened.unit, 0.0)
+        far = np.flatnonzero(np.abs(by) > _FAR)
+        if len(far) > 1 and opened.noise is None:
+            raise DataError(
+                f"columns {opened.names(far)} lie more than {_FAR:,.0f} standard deviations from "
+                "0, so that without an intercept they seem to determine each other: subtract a "
+                "number near their mean in the tables, or fit with an intercept"
+            )
+        rows = shifted(rows, np.append(by, 0.0))
         center = np.zeros_like(center)
     at = from_complete_rows(rows, standardize, intercept)
     if not standardize:

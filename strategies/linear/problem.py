@@ -13,7 +13,7 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError, PartyError
-from flwr_vertical.node.row_index import aligned_name
+from flwr_vertical.node.row_index import aligned_name, free_names
 from flwr_vertical.server import Total
 from flwr_vertical.tables import checked_ids
 
@@ -190,7 +190,7 @@ def sample_index(
     """Names of aligned rows, as far as the server knows them.
 
     Shapes: rows (n_rows,): aligned row numbers; returns (n_rows,): sample IDs where they are
-    public or the label's own; else ``aligned-<row>``.
+    public or the label's own; else ``aligned-<row>``, with a ``+`` where a label is called so.
     """
     names: npt.NDArray[np.object_] = np.array(
         [aligned_name(row) for row in range(alignment.n_samples)], dtype=object
@@ -199,8 +199,9 @@ def sample_index(
         names[:] = np.asarray(alignment.ids, dtype=object)
     elif labels is not None and alignment.label_rows is not None:
         belongs = alignment.label_rows >= 0
-        own = np.asarray(checked_ids(labels.index, "the table of labels"), dtype=object)
-        names[alignment.label_rows[belongs]] = own[belongs]
+        own = checked_ids(labels.index, "the table of labels")
+        names[:] = free_names(names, own)
+        names[alignment.label_rows[belongs]] = np.asarray(own, dtype=object)[belongs]
     name = None if labels is None else labels.index.name
     return pd.Index(list(names[rows]), name=name or "sample")
 

@@ -19,6 +19,8 @@ import numpy.typing as npt
 
 from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.privacy import Keystream, gaussian_integers
+from strategies.common.synthesis_columns import LIMIT
+from strategies.copula.histogram_cdf import UNIT as NEAR_ZERO
 from strategies.copula.histogram_cdf import margin_of_cells
 from strategies.copula.margins import Domain, Margin
 from strategies.copula.tree import count_in, middles, project, roots
@@ -150,6 +152,12 @@ def bins_of(
     margin = margin_of_cells(low, high, mass, domain, 0.0)
     found = _with_missing(codes, missing, told, np.zeros(len(ends) + 1))
     return ColumnLevels(found.codes, found.size, found.values, margin, shares)
+
+
+def narrowest(at: Array) -> Array:
+    """Return how wide bins of a column without bounds are at values, if they are cut to the end."""
+    per_side = float(np.arcsinh(LIMIT / NEAR_ZERO)) / 2 ** (LEVELS * _HALVINGS)
+    return np.asarray(per_side * np.hypot(at, NEAR_ZERO))
 
 
 def _with_missing(codes: Integers, missing: Flags, told: bool, values: Array) -> ColumnLevels:

@@ -1,6 +1,8 @@
 """The party half of MST and AIM: levels of own columns, tables of counts with noise, a table."""
 
 import hashlib
+import logging
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import accumulate
 from typing import Annotated, Any, Unpack
@@ -38,12 +40,15 @@ from strategies.common.synthesis_party import SynthesisParty
 from strategies.copula.margins import Domain
 from strategies.copula.release import MIN_LEVEL
 from strategies.marginals.budget import LEVELS, UNIT, Budget, n_bins, pair_places
-from strategies.marginals.domain import ColumnLevels, bins_of, levels_of, noisy
+from strategies.marginals.domain import ColumnLevels, bins_of, levels_of, narrowest, noisy
 from strategies.marginals.tables import PairTables
+
+logger = logging.getLogger("flwr_vertical")
 
 _TOLD = "marginals.told "  # begins the key of what was asked for
 _SIGMAS = "marginals.sigmas"
 _WIDEST = 2**20
+_NARROW = 4  # bins that the middle half of a column's values takes at least
 
 
 class MarginalsParty(SynthesisParty):
@@ -74,6 +79,7 @@ class MarginalsParty(SynthesisParty):
         ranges = parse_resolution(resolution).keys() | parse_bounds(bounds).keys()
         # No error may tell that a value is far: the own log says so alone.
         beyond(self._columns, parse_bounds(bounds), f"party {self.name!r}")
+        self._warn_of_narrow(numbers - parse_bounds(bounds).keys())
         listed = {name: own for name, own in parse_stated(levels).items() if name in kinds}
         for name, own in listed.items():
             if is_numeric_dtype(self.table.frame[name]) and any(isinstance(v, str) for v in own):
@@ -284,6 +290,21 @@ class MarginalsParty(SynthesisParty):
         rows = one >= 0
         counts = np.bincount(one[rows] * shape[1] + two[rows], minlength=shape[0] * shape[1])
         return counts.reshape(shape).astype(np.float64)
+
+    def _warn_of_narrow(self, numbers: Collection[str]) -> None:
+        """Log, for the owner alone, which columns without bounds no bin is narrow enough for."""
+        frame, narrow = self._columns.table.frame, []
+        for name in sorted(numbers):
+            low, middle, high = np.nanpercentile(frame[name].to_numpy(dtype=float), (25, 50, 75))
+            if 0.0 < high - low < _NARROW * narrowest(middle):
+                narrow.append(name)
+        if narrow:
+            logger.warning(
+                "party %r: %s: without bounds, bins are half a percent of a value wide, 0.0005 "
+                "near 0, and values lie closer together than a few of them: synthetic values will "
+                "spread many times as wide. State bounds",
+                self.name, narrow,
+            )  # fmt: skip
 
     @kept("marginals.found")
     def _found(self) -> list[ColumnLevels]:

@@ -160,11 +160,10 @@ class PipelineParty(StagesNode, Party):
         found, services = super()._services(half), self.services
 
         def save_output(frame: pd.DataFrame, beside: str = "") -> str:
-            if beside:
-                return services.save_output(frame, beside)
-            services.save_output(frame, half.name)
-            self.state[_MADE] = half.name
-            return services.save_output(frame)
+            if not beside:
+                services.save_output(frame, half.name, half.name)
+                self.state[_MADE] = half.name
+            return services.save_output(frame, beside, half.name)
 
         def save_model(data: bytes) -> str:
             if half.role == SELECT:

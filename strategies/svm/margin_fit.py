@@ -14,7 +14,7 @@ The derivative of a sample's loss depends on its label. Parties need not know it
 the features that they evaluate of the label as well (`ByClass`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,7 @@ from flwr_vertical.products import Moments, PrivateProducts
 from flwr_vertical.products.row_groups import max_vectors
 from strategies.linear.masked_means.columns import EvaluatedColumns
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
+from strategies.linear.masked_means.fit import check_vectors
 from strategies.linear.masked_means.fixed_point import ByClass
 from strategies.linear.masked_means.fourier import Expansion, expand
 from strategies.linear.masked_means.solver import OutOfReachError
@@ -72,21 +73,23 @@ def fit_margins(
     intercept: bool = True,
     units: Array | None = None,
     max_evaluations: int = 40,
-    allowed: int = 0,
+    allowed: Callable[[int], int] = max_vectors,
 ) -> MarginFit:
     """Fit a linear machine with the smooth squared hinge; two rounds for each evaluation, and one.
 
     Shapes: second_class (n_labelled,): which labelled samples are of the second class; group
     (n_labelled,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,): in
     which the ridge treats coefficients; by default each column's standard deviation. `allowed`:
-    vectors that every party states to multiply with, if more than rows allow.
+    with how many vectors every party multiplies a set of so many rows.
     """
     group = np.asarray(group, dtype=np.int64)
     means = MaskedMeans(federation, products.group_key)
     first = max(width, _FIRST_WIDTH)
     evaluated = _Evaluated(means, second_class[group >= 0], moments, ridge, first, intercept, units)
+    n_rows = int((group >= 0).sum())
+    check_vectors(2, allowed(n_rows), n_rows)
     means.send(group)
-    most = min(max_evaluations, max(max_vectors(int((group >= 0).sum())), allowed) - 1)
+    most = min(max_evaluations, allowed(n_rows) - 1)
     try:
         found = _within_reach(evaluated, most)
         if found is None:

@@ -14,7 +14,7 @@ from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.protocol.arguments import Shape, Within, check_fits
 from strategies.trees.binning import SlotLayout, narrowest, unpacked
-from strategies.trees.node_sums import Blocks, Indices, Ring, dense_sums
+from strategies.trees.node_sums import Indices, Matrix, Ring, dense_sums
 
 # Under a prefix that the server may not write to.
 _NODES, _FIT = "node.trees.nodes", "node.trees.fit"
@@ -139,7 +139,7 @@ class Places:
         """Return the trees that may use any column of a party: no others have sums of its slots."""
         return [t for t in range(len(self.node)) if self.usable(t, party).any()]
 
-    def dense(self, party: int, half: Ring, rows: Blocks, width: int) -> Ring:
+    def dense(self, party: int, half: Ring, rows: Matrix, width: int) -> Ring:
         """Return sums of g and h, (2, n_trees, n_rows), times a matrix of a party's slots."""
         trees = self.trees(party)
         every = len(trees) == len(self.node)  # the usual case, without copies

@@ -14,7 +14,7 @@ from flwr_vertical.products.sent_rows import ReceivedRows
 from flwr_vertical.server import Federation
 from strategies.trees.binning import SlotLayout
 from strategies.trees.monotone import Directions, of_slots
-from strategies.trees.node_sums import Blocks, Indices, InMemory
+from strategies.trees.node_sums import Indices, Matrix
 
 
 @dataclass
@@ -26,8 +26,7 @@ class Slots:
     # (n_columns,): directions of columns, see `monotone`; none by default
     monotone: dict[str, Directions] = field(default_factory=dict)
     tags: dict[str, bytes] = field(default_factory=dict)
-    # Gives rows of a party's matrix, see `dense_sums`
-    masked: dict[str, Blocks] = field(default_factory=dict)
+    masked: dict[str, Matrix] = field(default_factory=dict)  # by party
 
     @property
     def ordered(self) -> list[SlotLayout]:
@@ -121,6 +120,6 @@ def fetch(federation: Federation, slots: Slots, arguments: dict[str, dict[str, A
         slots.tags = {name: bytes(replies[name]["tag"]) for name in slots.names}
         # Where a journal answers, go on to its next block: it has one of every round.
         rows.add(replies, start)
-    slots.masked = rows.on_disk()
+    slots.masked = {**rows.on_disk()}
     if rows.are_there and not slots.masked:
-        slots.masked = {name: InMemory(own).rows for name, own in rows.whole().items()}
+        slots.masked = {**rows.whole()}

@@ -4,7 +4,8 @@ All of it modulo 2^64: exact, whatever the order. A row that is in no node has n
 """
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,8 @@ from strategies.trees.binning import Codes, SlotLayout
 
 Ring = npt.NDArray[np.unsignedinteger]
 Indices = npt.NDArray[np.signedinteger]
-Blocks = Callable[[int, int], Ring]
+Matrix: TypeAlias = Ring | KeyStream | Callable[[int, int], Ring]
+"""A large matrix: in memory, or mapped into it; made anew for each use; or given block by block."""
 
 BLOCK_BYTES = 1 << 24
 """Of a matrix that is made anew for each use, at a time."""
@@ -72,37 +74,43 @@ def slot_sums(layout: SlotLayout, codes: Codes, node: Indices, vector: Ring, n_n
     return layout.slots_of(to_sent(layout, sums), total)
 
 
-def dense_sums(blocks: Blocks, width: int, node: Indices, vectors: Ring, n_nodes: int) -> Ring:
+def block_of(matrix: Matrix, start: int, stop: int) -> Ring:
+    """Return rows of a large matrix, (stop - start, ...), without a copy if it is in memory."""
+    if isinstance(matrix, np.ndarray):
+        return matrix[start:stop]
+    return matrix.rows(start, stop) if isinstance(matrix, KeyStream) else matrix(start, stop)
+
+
+def dense_sums(matrix: Matrix, width: int, node: Indices, vectors: Ring, n_nodes: int) -> Ring:
     """Return sums of vectors times the rows of a large matrix, by node.
 
-    Shapes: blocks (n_block, width): gives rows of the matrix; node (n_trees, n_rows): number of
-    each row's node in each tree; vectors (n_vectors, n_trees, n_rows), of the matrix' dtype;
-    returns (n_vectors, n_nodes, width).
+    Shapes: matrix (n_rows, width); node (n_trees, n_rows): number of each row's node in each tree;
+    vectors (n_vectors, n_trees, n_rows), of the matrix' dtype; returns (n_vectors, n_nodes, width).
     """
     total = np.zeros((len(vectors) * n_nodes, width), dtype=vectors.dtype)
-    for rows in _parts(node, blocks, width):
+    for rows, part in _parts(node, matrix, width):
         weights = _weights(node[:, rows], vectors[:, :, rows], n_nodes)
         if weights.nnz and width:
-            if isinstance(rows, slice):
-                total += weights @ blocks(rows.start, rows.stop)
-            else:
-                total += weights @ blocks.__self__.rows_at(rows)  # type: ignore[attr-defined]
+            total += weights @ part()
     return total.reshape(len(vectors), n_nodes, width)
 
 
-def _parts(node: Indices, blocks: Blocks, width: int) -> Iterator[slice | Indices]:
+def _parts(
+    node: Indices, matrix: Matrix, width: int
+) -> Iterator[tuple[slice | Indices, Callable[[], Ring]]]:
     """Give the rows to add up, part by part: of a key stream only those that are in a node."""
-    source, n_rows = getattr(blocks, "__self__", None), node.shape[1]
-    if isinstance(source, InMemory):
-        yield slice(0, n_rows)
-        return
-    size = max(1, BLOCK_BYTES // max(8 * width, 1))
-    if isinstance(source, KeyStream):
+    n_rows = node.shape[1]
+    size = n_rows if isinstance(matrix, np.ndarray) else BLOCK_BYTES // max(8 * width, 1)
+    size = max(1, size)
+    if isinstance(matrix, KeyStream):
         needed = np.flatnonzero((node >= 0).any(axis=0))
         if len(needed) < _FEW * n_rows:
-            yield from (needed[start : start + size] for start in range(0, len(needed), size))
+            for rows in np.split(needed, range(size, len(needed), size)):
+                yield rows, partial(matrix.rows_at, rows)
             return
-    yield from (slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size))
+    for start in range(0, n_rows, size):
+        stop = min(start + size, n_rows)
+        yield slice(start, stop), partial(block_of, matrix, start, stop)
 
 
 def _weights(node: Indices, vectors: Ring, n_nodes: int) -> csc_array:
@@ -123,17 +131,6 @@ def _weights(node: Indices, vectors: Ring, n_nodes: int) -> csc_array:
     np.cumsum(used.sum(axis=0, dtype=np.int32) * np.int32(n_vectors), out=bounds[1:])
     shape = n_vectors * n_nodes, n_rows
     return csc_array((value.reshape(-1), index.reshape(-1), bounds), shape=shape)
-
-
-class InMemory:
-    """A matrix that lies in memory, or in a file that is mapped into it."""
-
-    def __init__(self, matrix: Ring) -> None:
-        self.matrix = matrix
-
-    def rows(self, start: int, stop: int) -> Ring:
-        """Return rows, without a copy."""
-        return self.matrix[start:stop]
 
 
 def legal_splits(

@@ -41,9 +41,8 @@ from strategies.trees.candidates import Candidates, checked_layouts
 from strategies.trees.gain import N_NOISE
 from strategies.trees.level_nodes import KnownNodes, Places, renumbered
 from strategies.trees.node_sums import (
-    Blocks,
     Indices,
-    InMemory,
+    Matrix,
     Ring,
     code_sums,
     legal_of,
@@ -291,16 +290,16 @@ class ShareSteps(StepGroup):
             found.append(places.dense(k, half, blocks, width))
         return np.concatenate(found, axis=2)
 
-    def _stream_of(self, name: str, n_rows: int, width: int, tag: bytes) -> Blocks:
+    def _stream_of(self, name: str, n_rows: int, width: int, tag: bytes) -> Matrix:
         """Return the key stream of a party's slots, kept in memory where there is room."""
         keys = KeyStream(self.other(GroupKeySteps).seed, stream_label(name), (n_rows, width), tag)
         if 8 * n_rows * width > _HOLD_BYTES:
-            return keys.rows
+            return keys
         key = f"trees.stream {name}"
         if self.cache.get(key, (None,))[0] != tag:
-            self.cache[key] = tag, InMemory(keys.rows(0, n_rows))
-        held: InMemory = self.cache[key][1]
-        return held.rows
+            self.cache[key] = tag, keys.rows(0, n_rows)
+        held: Ring = self.cache[key][1]
+        return held
 
     def _blinded(
         self,

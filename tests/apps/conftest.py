@@ -19,6 +19,7 @@ def _empty_pages(request, monkeypatch):
         monkeypatch.setattr(
             report, "report_html", lambda result, **_: render_page(result.strategy, [])
         )
+        monkeypatch.setattr(report, "stage_sections", lambda *_, **__: ())
 
 
 @pytest.fixture

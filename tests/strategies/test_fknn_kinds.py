@@ -18,6 +18,7 @@ from strategies.fknn.distances import (
     squared_distances,
 )
 from strategies.fknn.neighbours import impute_column, listed_donors
+from strategies.normal import JointNormal
 
 MODES = ["plain", "masked", "ckks"]
 SIZES = pd.CategoricalDtype(["small", "mid", "large", "huge"], ordered=True)
@@ -370,3 +371,29 @@ def test_donors_without_a_value_are_passed_over():
     values, used = impute_column(column, Kind.CONTINUOUS, neighbours, None, 2)
     np.testing.assert_array_equal(values, [30.0, np.nan, 99.0])  # mean of 50 and 10; none; one
     assert used.tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize("dtype", ["Int64", "UInt64", "int64[pyarrow]", object])
+@pytest.mark.parametrize("strategy", [FKNN(n_neighbors=3), JointNormal(draws=1)])
+def test_known_whole_numbers_beyond_53_bits_stay_exact_beside_gaps(dtype, strategy):
+    rng = np.random.default_rng(0)
+    ids = [f"s{i}" for i in range(120)]
+    account = pd.Series([2**53 + 2 * int(i) + 1 for i in rng.integers(1, 1000, 120)], ids, dtype)
+    account.iloc[:20] = None if dtype is object else pd.NA
+    bank = pd.DataFrame({"account": account, "x": rng.normal(size=120)})
+    court = pd.DataFrame({"z": rng.normal(size=130)}, [*ids, *map(str, range(10))])
+    result = simulate(strategy, {"bank": bank, "court": court}, progress=False, min_rows=20)
+    for table in (result.tables["bank"], *(drawn["bank"] for drawn in result.draws)):
+        found = table["account"]
+        assert found.dtype.kind in "iu"  # of the rows that it lacked, too
+        assert len(found) > 120
+        assert found[ids[20:]].tolist() == account[ids[20:]].tolist()
+        assert (abs(found - 2.0**53) < 1e5).all()
+
+
+def test_a_party_s_log_says_where_whole_numbers_were_read_as_others(caplog):
+    bank = pd.DataFrame({"account": [np.nan, *(2.0**53 + 2.0 * np.arange(39))], "x": range(40)})
+    court = pd.DataFrame({"z": np.random.default_rng(0).normal(size=40)})
+    with caplog.at_level("WARNING", "flwr_vertical"):
+        simulate(FKNN(n_neighbors=3), {"bank": bank, "court": court}, progress=False)
+    assert "column 'account': numbers beyond 2^53" in caplog.text

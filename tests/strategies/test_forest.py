@@ -27,7 +27,7 @@ from strategies.forest.share_arithmetic import (
 )
 from strategies.trees import VerticalGBDT
 from strategies.trees.arbiter import pack, unpack
-from strategies.trees.node_sums import InMemory
+from strategies.trees.node_sums import dense_sums
 
 SETTINGS = {"n_trees": 4, "batch": 2, "max_depth": 4, "n_bins": 12, "min_child": 5}
 AGREED = {"modules": "strategies.forest.strategy:VerticalForest", "alignments": "plain"}
@@ -196,14 +196,28 @@ def ring(rng, *shape):
     return rng.integers(0, 2**64, shape, dtype=np.uint64)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.1, 1.0])
+def test_sums_over_a_matrix_are_the_same_in_memory_made_anew_and_by_blocks(share, monkeypatch):
+    monkeypatch.setattr("strategies.trees.node_sums.BLOCK_BYTES", 8 * 5 * 64)
+    rng = np.random.default_rng(1)
+    stream = KeyStream(KEY, "R", (500, 5))
+    whole, vectors = stream.rows(0, 500), ring(rng, 2, 3, 500)
+    node = np.where(rng.random((1, 500)) < share, rng.integers(0, 4, (3, 500)), -1)
+    expected = np.zeros((2, 4, 5), dtype=np.uint64)
+    for tree, row in zip(*np.nonzero(node >= 0), strict=True):
+        expected[:, node[tree, row]] += vectors[:, tree, row, None] * whole[row]
+    for matrix in (whole, stream, lambda start, stop: whole[start:stop]):
+        np.testing.assert_array_equal(dense_sums(matrix, 5, node, vectors, 4), expected)
+
+
 def test_shares_of_products_add_up_and_each_is_uniform():
     rng = np.random.default_rng(0)
     x = rng.integers(0, 2, (500, 7)).astype(np.uint64)
     y = rng.integers(0, 2, 500).astype(np.uint64)
     rho, pads = ring(rng, 500), KeyStream(KEY, "P", (500, 7))
     streams = KeyStream(KEY, "R", (500, 7))
-    sent = dealt(InMemory(x + streams.rows(0, 500)).rows, x.shape[1], y, pads.rows)
-    own = owner_matrix(7, streams.rows, pads.rows, y + rho)
+    sent = dealt(x + streams.rows(0, 500), x.shape[1], y, pads)
+    own = owner_matrix(7, streams, pads, y + rho)
     helped = helper_matrix(sent, [3, 4], [lambda a, b: streams.rows(a, b)[:, :3],
                                           lambda a, b: streams.rows(a, b)[:, 3:]], rho)  # fmt: skip
     expected = np.concatenate([x * y[:, None], y[:, None]], axis=1)
@@ -213,7 +227,7 @@ def test_shares_of_products_add_up_and_each_is_uniform():
     # Sums over nodes of two trees, by weight, of the shares and of what they share.
     node = rng.integers(-1, 3, (2, 500))
     weight = rng.integers(0, 4, (2, 500))
-    found = [node_sums(InMemory(m).rows, 8, node, weight, [3, 3]) for m in (own, helped, expected)]
+    found = [node_sums(m, 8, node, weight, [3, 3]) for m in (own, helped, expected)]
     np.testing.assert_array_equal(found[0] + found[1], found[2])
     inside = node[1] == 2
     np.testing.assert_array_equal(found[2][5, -1], (weight[1] * y.astype(int))[inside].sum())

@@ -1,6 +1,7 @@
 """VerticalGLM: exact paths from moments, means by masked sums, statsmodels; what is refused."""
 
 import re
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -592,3 +593,41 @@ def test_unpenalised_columns_must_be_there(names, said):
     X, y, _ = pooled("gaussian")
     with pytest.raises(ConfigError, match=said):
         run(X, y, unpenalized=names)
+
+
+def offset(centers, n=600):
+    """Columns with these means and deviation 1 at two parties, and labels that do not follow."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(n, len(centers)))
+    y = pd.Series(1.0 + x @ np.linspace(1.0, 2.0, len(centers)) + rng.normal(size=n))
+    table = pd.DataFrame(x + np.array(centers), columns=[f"x{j}" for j in range(len(centers))])
+    tables = {"bank": table[["x0"]], "court": table.drop(columns="x0")}
+    return tables, y, table.to_numpy()
+
+
+@pytest.mark.parametrize("centers", [(2.9e5, 2.9e5, 1.0), (1e8, 5.0, 100.0), (2.9e5, -2.9e5, 0.0)])
+def test_without_an_intercept_columns_far_from_zero_are_those_of_exact_arithmetic(centers):
+    tables, y, x = offset(centers)
+    fit = simulate(VerticalGLM(penalty="none", intercept=False), tables, y, progress=False)
+    exact = [[Fraction(v) for v in row] for row in x.tolist()]
+    gram = [[sum(a[i] * a[j] for a in exact) for j in range(3)] for i in range(3)]
+    right = [sum(a[i] * Fraction(v) for a, v in zip(exact, y, strict=True)) for i in range(3)]
+    for i in range(3):  # Gauss and Jordan
+        for k in (k for k in range(3) if k != i):
+            times = gram[k][i] / gram[i][i]
+            gram[k] = [a - times * b for a, b in zip(gram[k], gram[i], strict=True)]
+            right[k] -= times * right[i]
+    expected = np.array([float(right[i] / gram[i][i]) for i in range(3)])
+    errors = fit.coefficients["std_error"].to_numpy()
+    assert np.abs((fit.coefficients["estimate"].to_numpy() - expected) / errors).max() < 0.01
+
+
+@pytest.mark.parametrize("penalty", ["none", "lasso"])
+def test_without_an_intercept_two_columns_that_are_too_far_from_zero_are_refused(penalty):
+    tables, y, _ = offset((1e6, -2e7, 1.0))
+    wanted = (
+        r"\['bank\.x0', 'court\.x1'\] lie more than 300,000 standard deviations from 0.*subtract"
+    )
+    with pytest.raises(DataError, match=wanted):
+        simulate(VerticalGLM(penalty=penalty, intercept=False), tables, y, progress=False)
+    simulate(VerticalGLM(penalty=penalty), tables, y, progress=False)

@@ -409,4 +409,4 @@ def test_a_fit_that_stops_early_says_so(monkeypatch):
     assert result.metrics["converged"] == 0.0
     assert result.model.outcome == "not converged"
     assert "Not converged" in result.model.summary()
-    assert any("'vectors' that all state" in text for text in result.notes)
+    assert any("fewest 'vectors' that a node" in text for text in result.notes)

@@ -380,3 +380,33 @@ def test_a_node_refuses_more_epsilon_than_it_agreed_to():
     _, parties = tables_of(n=600)
     with pytest.raises(PartyError, match=r"max-epsilon"):
         simulate(MST(), parties, progress=False, policy={"max-epsilon": 0.5})
+
+
+def test_columns_narrower_than_any_bin_need_bounds(caplog):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(2000, 4))
+    bank = pd.DataFrame({"tiny": 1e-6 * z[:, 0], "usual": z[:, 1]})
+    court = pd.DataFrame({"far": 1e5 + z[:, 2], "whole": 10**6 + np.rint(3 * z[:, 3])})
+    bounds = {"tiny": (-5e-6, 5e-6), "far": (99995.0, 100005.0), "whole": (10**6 - 15, 10**6 + 15)}
+
+    def widths(**settings):
+        caplog.clear()
+        with caplog.at_level("WARNING", "flwr_vertical"):
+            made = simulate(
+                MST(epsilon=8.0, **settings), {"bank": bank, "court": court}, progress=False
+            ).tables
+        middle = {}
+        for name, real in {**bank, **court}.items():
+            drawn = made["bank" if name in bank else "court"][name].dropna()
+            own, found = (np.subtract(*np.percentile(v, (75, 25))) for v in (real, drawn))
+            middle[name] = found / own
+        return middle
+
+    without = widths()
+    assert "party 'bank': ['tiny']: without bounds, bins are half a percent" in caplog.text
+    assert "party 'court': ['far', 'whole']: without bounds" in caplog.text
+    assert 0.85 < without.pop("usual") < 1.15
+    assert min(without.values()) > 20.0
+    stated = widths(bounds=bounds)
+    assert "without bounds" not in caplog.text
+    assert all(0.75 < width < 1.3 for width in stated.values())

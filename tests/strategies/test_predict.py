@@ -17,6 +17,7 @@ from flwr_vertical import (
     load_strategy,
     simulate,
 )
+from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Round
 from flwr_vertical.settings import setting
@@ -36,7 +37,7 @@ from strategies.linear.prediction.regressions import (
 )
 from strategies.linear.prediction.server import keep_and_predict
 from strategies.linear.prediction.steps import PredictionSteps, bounds
-from strategies.linear.problem import open_problem
+from strategies.linear.problem import open_problem, sample_index
 from strategies.predict import Predict
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 from strategies.vfem_iterations import VFEMIterations
@@ -653,3 +654,26 @@ def test_other_families_predict_later_what_labels_are_expected(family, tmp_path)
     np.testing.assert_allclose(lacking["prediction"], expected, rtol=0.06)
     assert (lacking["std_error"].mean()) > 2 * found["std_error"].mean()
     assert later.metrics["rmse"] < y[:300].std()
+
+
+def test_samples_have_one_name_each_where_labels_have_ids_of_an_earlier_run():
+    rng = np.random.default_rng(8)
+    # As the table that an earlier run completed has them: in another order than the aligned rows.
+    ids = pd.Index([f"aligned-{i}" for i in rng.permutation(400)], name="id")
+    bank, court = (pd.DataFrame(rng.normal(size=(400, 1)), ids, [name]) for name in "bc")
+    labels = (bank["b"] - court["c"] + 0.01 * rng.normal(size=400)).rename("y")
+    known = labels.iloc[:300]
+    result = simulate(
+        VerticalGLM(penalty="none"), {"bank": bank, "court": court}, known,
+        alignment="private-id", progress=False,
+    )  # fmt: skip
+    found = result.predictions["prediction"]
+    assert sorted(found.index) == sorted(ids[300:])
+    np.testing.assert_allclose(found, labels[found.index], atol=0.1)
+
+
+def test_the_server_s_names_differ_from_the_labels_ids():
+    labels = pd.Series([1.0, 2.0], ["aligned-1", "aligned-1+"])
+    alignment = Alignment(["bank"], np.zeros((3, 1), dtype=bool), None, np.array([0, 2]))
+    found = sample_index(alignment, labels, np.arange(3))
+    assert list(found) == ["aligned-1", "aligned-1++", "aligned-1+"]

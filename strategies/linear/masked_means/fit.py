@@ -70,14 +70,14 @@ def fit_mean_model(
     follow: Callable[[MeanFit], tuple[float, Array]] | None = None,
     cure: str = "set a penalty",
     fewest: int | None = None,
-    allowed: int = 0,
+    allowed: Callable[[int], int] = max_vectors,
     beside: Beside | None = None,
     more: Collection[str] | None = None,
 ) -> MeanFit:
     """Fit a binomial or Poisson model to columns of several parties.
 
     `fewest`: rows of the smallest set that a party counts vectors for; by default all of the fit.
-    `allowed`: vectors that every party states to multiply with, if more than rows allow.
+    `allowed`: with how many vectors every party multiplies a set of so many rows.
     `beside`: weights and offset of the samples of the fit; `moments` are of labels times weights.
     `more`: sums over squared residuals to open at the end, ``middle`` or of `MORE`, beside the
     information anew: a round for each, and two.
@@ -104,12 +104,13 @@ def fit_mean_model(
     problem = MeanProblem(means, family, own, moments, names, intercept, start, units, beside)
     if wide:
         problem.bound(np.arange(len(problem.ridge)), RIDGE)
+    # The labels are a vector; and the information is opened once more where residuals are.
+    reserved = 1 + (0 if more is None else len(more) + _OF_INFORMATION)
+    counted = len(own) if fewest is None else fewest
+    check_vectors(reserved + 1 + _OF_INFORMATION, allowed(counted), counted)
     means.send(group)
     try:
-        vectors = max(max_vectors(len(own) if fewest is None else fewest), allowed) - 1
-        # The information is opened once more where residuals are.
-        reserved = 0 if more is None else len(more) + _OF_INFORMATION
-        search = _Search(problem, max_evaluations, vectors - reserved, cure)
+        search = _Search(problem, max_evaluations, allowed(counted) - reserved, cure)
         if wide:
             search.notes.append(NOTE_ON_WIDE)
         found = search.maximum(penalised=follow is not None)
@@ -119,6 +120,17 @@ def fit_mean_model(
         return fit
     finally:
         means.close()
+
+
+def check_vectors(needed: int, allowed: int, n_rows: int) -> None:
+    """Refuse a fit before its first evaluation if parties would refuse it in the midst."""
+    if allowed < needed:
+        raise DataError(
+            f"a fit multiplies columns with {needed} vectors at least, the labels among them, and "
+            f"parties allow {allowed} with a set of {n_rows:,} of their rows: align more samples, "
+            "or have every party raise 'vectors' in its policy, which is one for ten rows where "
+            "an owner states none"
+        )
 
 
 def _with_residuals(
@@ -175,6 +187,11 @@ class _Search:
                 apart = all_apart(problem, found)
             except OutOfReachError as error:
                 slopes, apart = error.tried[1:], True
+            if self._left < 1:
+                raise DataError(
+                    f"{refusal(problem, slopes, self._cure)}; to go on without it takes more "
+                    "vectors than parties allow (policy key 'vectors')"
+                )
             if not apart:
                 watch.bound(lost)
                 start = replace(found, slopes=np.where(problem.bounded, slopes / 2.0, slopes))

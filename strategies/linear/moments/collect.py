@@ -121,7 +121,7 @@ class OpenedMoments(FitColumns):
     groups: RowGroups  # Of the labelled samples
     products: PrivateProducts | EncryptedProducts  # What opened them, for more products
     offered: Offered  # The columns of `products`
-    allowed: int  # Vectors that every party states to multiply with; 0: as rows allow
+    allowed: Callable[[int], int]  # Vectors that every party multiplies so many rows with
     # With a budget: what is on the moments of each of `held`; last, what is on those of labels in
     # no group, whether there are any or not
     noise: list[GroupNoise] | None = None
@@ -167,11 +167,11 @@ class Prepared:
     def minimum(self) -> MinimumRows:
         """The fewest rows of a group of rows."""
         minima = self.minima
-        allowed = min(int(self.told[name].get("vectors", 0)) for name in self.widths)
-        by_rule = len(minima) < len(self.widths)
+        vectors = [self.told[name].get("vectors") for name in self.widths]
+        allowed = min((int(one) for one in vectors if one is not None), default=None)
         made = [int(self.told[name].get("at_least", 0)) for name in self.widths]
         stated = max([*minima.values(), *filter(None, made)], default=None)
-        return MinimumRows(stated, by_rule, allowed)
+        return MinimumRows(stated, len(minima) < len(self.widths), allowed, None in vectors)
 
     def groups(self, grouping: Grouping) -> RowGroups:
         """Group the labelled samples."""
@@ -284,7 +284,7 @@ def open_prepared(
         unit=unit * spread,
         products=products,
         offered=Offered(moments, center, unit),
-        allowed=prepared.minimum.vectors,
+        allowed=prepared.minimum.vectors_for,
         parties=prepared.parties,
         noise=group_noise(moments, labels, mean, spread),
     )

@@ -24,8 +24,8 @@ class MinimumRows:
 
     stated: int | None = None  # The largest minimum that a node config states, None if none does
     by_rule: bool = True  # Whether a party holds to `row_groups.min_rows`
-    # With how many vectors every party multiplies; of those that state none, as rows allow
-    vectors: int = 0
+    vectors: int | None = None  # The fewest that a node config states, None if none does
+    by_size: bool = True  # Whether a party allows vectors by the rows, as one that states none does
 
     def of(self, n_columns: int, n_vectors: int = N_VECTORS) -> int:
         """Return the minimum of a group with so many columns and vectors of the server."""
@@ -33,9 +33,14 @@ class MinimumRows:
         return max(rule, self.stated or 1, self.rows_for(n_vectors))
 
     def rows_for(self, n_vectors: int) -> int:
-        """Return the fewest rows that parties multiply with so many vectors."""
-        enough = (m for m in count(1) if max(max_vectors(m), self.vectors) >= n_vectors)
-        return next(enough)
+        """Return the fewest rows that parties multiply with so many vectors, or all they state."""
+        wanted = n_vectors if self.vectors is None else min(n_vectors, self.vectors)
+        return next(m for m in count(1) if self.vectors_for(m) >= wanted)
+
+    def vectors_for(self, n_rows: int) -> int:
+        """Return with how many vectors every party multiplies a set of so many rows."""
+        by_size = [max_vectors(n_rows)] if self.by_size else []
+        return min([*by_size, *([] if self.vectors is None else [self.vectors])])
 
 
 def by_pattern(mask: Flags, widths: Indices, minimum: MinimumRows) -> RowGroups:

@@ -1,0 +1,72 @@
+"""A party's own page: all that a run left there, each part drawn once."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from app_runs import own_files, run_app
+
+from flwr_vertical.errors import DataError
+from flwr_vertical.reports import imputation
+
+STAGES = [
+    {"name": "explore"},
+    {"name": "impute", "strategy": "joint-normal"},
+    {"name": "impute-again", "strategy": "mean"},
+    {"name": "fit", "strategy": "glm", "penalty": "none"},
+]
+OPEN = {"policy.min-rows": 1, "policy.vectors": 999, "policy.exchanges": "sums"}
+
+
+@pytest.fixture
+def nodes(home):
+    rng = np.random.default_rng(4)
+    ids = pd.Index([f"s{i:03}" for i in range(300)], name="id")
+    bank = pd.DataFrame(rng.normal(size=(300, 2)), index=ids, columns=["b0", "b1"])
+    court = pd.DataFrame(rng.normal(size=(300, 2)), index=ids, columns=["c0", "c1"])
+    labels = (bank["b0"] - court["c1"] + rng.normal(size=300)).rename("y")
+    labels.to_csv(home / "labels.csv")
+    bank = bank.mask(rng.random((300, 2)) < 0.15)
+    return [node | OPEN for node in own_files(home, bank=bank, court=court)]
+
+
+def pipeline(home, nodes, stages=STAGES, **settings):
+    given = {"pipeline.stages": json.dumps(stages), "labels": str(home / "labels.csv")}
+    run_app(nodes, strategy="pipeline", **given, **settings)
+
+
+def headings(home, party="bank"):
+    page = (home / f"{party}-out" / "test" / f"{party}.html").read_text()
+    return re.findall(r"<h2>(.*?)</h2>", page)
+
+
+def test_a_party_s_page_has_the_sections_of_all_stages(home, nodes, pages, monkeypatch):
+    drawn, before = [], imputation.distributions_figure
+    monkeypatch.setattr(
+        imputation, "distributions_figure", lambda *given: (drawn.append(1), before(*given))[1]
+    )
+    pipeline(home, nodes)
+    assert len(drawn) == 2  # the gaps of 'bank', by each stage that imputes, and each once
+    found = headings(home)
+    for heading in ("explore: Correlations", "impute: How sure imputed values are",
+                    "impute: Imputed and observed values", "What this run was told"):  # fmt: skip
+        assert found.count(heading) == 1, found
+    assert found.index("explore: Correlations") < found.index("impute: How sure imputed values are")
+    # What a stage does not have is not another's.
+    assert "impute-again: How sure imputed values are" not in found
+    assert found.count("What is missing") == found.count("Settings") == 1
+
+
+def test_a_run_that_breaks_off_leaves_the_page_of_what_it_got_to(home, nodes, pages):
+    stages = [*STAGES[:2], {"name": "fit", "strategy": "glm", "family": "binomial"}]
+    with pytest.raises(DataError, match="binomial"):
+        pipeline(home, nodes, stages)
+    assert "impute: Imputed and observed values" in headings(home)
+    for name in ("bank", "court"):  # that name is used once more
+        (home / f"{name}-out" / "test" / f"{name}.parquet").unlink()
+    pipeline(home, nodes, [STAGES[0], {**STAGES[3], "missing-cells": "drop-row"}])
+    found = headings(home)
+    assert "explore: Correlations" in found
+    assert not [heading for heading in found if heading.startswith("impute")]
