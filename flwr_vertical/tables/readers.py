@@ -248,11 +248,11 @@ def _read(
     path: Path, id_column: str | None, stated: CsvFormat, cleaning: Cleaning
 ) -> tuple[pd.DataFrame, tuple[Finding, ...]]:
     """Read a file into a frame indexed by sample ID, and say how it was read."""
-    form = file_format(path)
     if path.is_dir():
         raise DataError(f"{path} is a folder, expected a file")
     if not path.exists():
         raise DataError(f"{path} does not exist; the path is taken from {Path.cwd()} if relative")
+    form = file_format(path)
     try:
         if form == "parquet":
             return _read_parquet(path, id_column), ()
