@@ -308,10 +308,9 @@ class Strategy(Settings, ABC):
                 "'label-column')"
             )
         self.check_label_holder(label_holder)
-        if labels is not None:
-            label_index(labels)  # says in words what cannot be used
-        for name, values in (beside or {}).items():
-            label_index(values, name)
+        for name, values in {"labels": labels, **(beside or {})}.items():
+            if values is not None:
+                label_index(values, name)  # says in words what cannot be used
         chosen = self.default_alignment if run.alignment is None else run.alignment
         aligner = make_aligner(chosen, run.align_rows, run.normalise_ids)
         settings = {
@@ -394,11 +393,7 @@ def align_beside(
     """Bring numbers of the labels' samples into the aligned order, as `align_labels` does these."""
     assert labels is not None  # see `plan`
     assert alignment.label_rows is not None
-    own = (
-        values.set_axis(label_index(values, name))
-        .reindex(label_index(labels))
-        .to_numpy(dtype=float)
-    )
+    own = values.set_axis(label_index(values)).reindex(label_index(labels)).to_numpy(dtype=float)
     lacking = ~np.isfinite(own) & labels.notna().to_numpy()
     if lacking.any():
         raise DataError(f"{name}: {lacking.sum():,} samples with a label have no finite number")
