@@ -73,7 +73,7 @@ def check_test_labels(
     """Refuse, before anything runs, labels that nothing can be compared with."""
     if test_labels is None:
         return
-    known = label_index(test_labels)
+    known = label_index(test_labels, "test_labels")
     if labels is None or not len(labels):
         return
     trained_on = known.isin(labels.index[labels.notna()])

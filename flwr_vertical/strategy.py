@@ -308,8 +308,9 @@ class Strategy(Settings, ABC):
                 "'label-column')"
             )
         self.check_label_holder(label_holder)
-        if labels is not None:
-            label_index(labels)  # says in words what cannot be used
+        for name, values in {"labels": labels, **(beside or {})}.items():
+            if values is not None:
+                label_index(values, name)  # says in words what cannot be used
         chosen = self.default_alignment if run.alignment is None else run.alignment
         aligner = make_aligner(chosen, run.align_rows, run.normalise_ids)
         settings = {

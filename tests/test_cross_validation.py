@@ -63,6 +63,7 @@ def test_folds_are_scikit_learn_s_and_scores_those_of_the_pooled_table(data):
     assert found.scores.loc["rmse", "mean"] == pytest.approx(found.folds["rmse"].mean())
     assert found.predictions.index.is_unique
     assert "a run of its own" in str(found)
+    assert f"rmse{'':14}{found.scores.loc['rmse', 'mean']:.4f} ±" in str(found)
     assert "rmse" in repr(found)
 
 
@@ -108,6 +109,32 @@ def test_classes_may_be_texts(data):
     pd.testing.assert_series_equal(found.scores["mean"], expected.scores["mean"])
     with pytest.raises(DataError, match="state positive-label"):
         cross_validate(CompleteCase(), tables, texts, **settings)
+
+
+def test_counts_some_of_which_are_rare_are_cross_validated(data):
+    tables, scores, _ = data
+    counts = scores.rank(pct=True).mul(4).round().where(scores < scores.max(), 9.0)
+    counts = counts.where(scores.notna())
+    poisson = VerticalGLM("poisson", "ridge")
+    found = cross_validate(poisson, tables, counts, 3, progress=False)
+    assert "not stratified" in str(found)
+    assert found.score == "rmse"
+    with pytest.raises(DataError, match=r"label 9 has 1 samples.*stratify=False"):
+        cross_validate(poisson, tables, counts, 3, stratify=True, progress=False)
+
+
+def test_of_biases_the_one_nearest_to_zero_is_the_best(data):
+    tables, labels, _ = data
+    grid = {"intercept": [False, True]}  # without one, predictions are too low
+    found = cross_validate(
+        CompleteCase(), tables, labels + 3.0, 2, grid=grid, score_by="bias", progress=False
+    )
+    assert found.candidates["intercept"].tolist() == [True, False]
+    assert found.candidates["bias"].abs().is_monotonic_increasing
+    up = cross_validate(
+        CompleteCase(), tables, labels - 3.0, 2, grid=grid, score_by="bias", progress=False
+    )
+    assert up.candidates["intercept"].tolist() == [True, False]
 
 
 def test_a_grid_is_compared_on_the_same_folds_and_the_best_is_returned(data):
@@ -203,7 +230,7 @@ def test_a_class_with_too_few_samples_is_named(data):
     tables, _, labels = data
     rare = labels.where(np.arange(N) > 3, 2.0)
     with pytest.raises(DataError, match=r"label 2 has 4 samples, and 5 folds .*fewer folds"):
-        cross_validate(VerticalGBDT("multiclass"), tables, rare, progress=False)
+        cross_validate(VerticalGBDT("multiclass"), tables, rare, stratify=True, progress=False)
 
 
 # -- settings by name --------------------------------------------------------------------------

@@ -123,7 +123,7 @@ def worse_than_mean(quality: pd.DataFrame) -> list[str]:
     count = f"{len(bad)} of {len(quality)} columns are"
     return [
         f"{count} imputed worse than by the column's mean or most frequent level: "
-        f"{', '.join(names)}{more}; leave them to `Mean`, or try more neighbours"
+        f"{', '.join(names)}{more}; leave them to `Mean`, or try other settings"
     ]
 
 

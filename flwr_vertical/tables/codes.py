@@ -60,6 +60,38 @@ def to_codes(table: Table, levels: Levels, party: str) -> npt.NDArray[np.float64
     return codes
 
 
+def level_text(value: Any) -> str:
+    """Return a level as text, the same whatever type a file happens to give it."""
+    # 3 and 3.0 are one level: a missing cell turns a column of whole numbers into floats.
+    if isinstance(value, bool | np.bool_ | float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def level_numbers(
+    column: "pd.Series[Any]", levels: Sequence[Any], party: str = ""
+) -> npt.NDArray[np.int64]:
+    """Return the numbers of cells among the levels of a fit, by their text; -1 for none.
+
+    The log says how many cells have another level, if `party` is named.
+
+    Shapes: column (n_rows,); returns (n_rows,): -1 where a cell is missing, too.
+    """
+    number = {level_text(level): i for i, level in enumerate(levels)}
+    places, values = pd.factorize(column)
+    found = np.array([*(number.get(level_text(value), -1) for value in values), -1], dtype=np.int64)
+    unknown = int((found[places] < 0).sum() - (places < 0).sum())
+    if unknown and party:
+        logger.warning(
+            "party %r, column %r: %d cells have a level that the fit did not know; they count as "
+            "missing",
+            party,
+            column.name,
+            unknown,
+        )
+    return np.asarray(found[places])
+
+
 def from_codes(
     codes: npt.NDArray[np.float64], like: Table, levels: Levels, index: "pd.Index[Any]"
 ) -> pd.DataFrame:

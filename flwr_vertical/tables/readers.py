@@ -25,7 +25,7 @@ from flwr_vertical.tables.csv_reader import check_header, id_columns, read_csv
 from flwr_vertical.tables.findings import DataWarning, Finding, lines_of, warnings_in
 from flwr_vertical.tables.kinds import Kind
 from flwr_vertical.tables.on_disk import BATCH_ROWS, frame_of
-from flwr_vertical.tables.table import Table
+from flwr_vertical.tables.table import Table, check_series
 from flwr_vertical.tables.writers import SEPARATORS, file_format
 
 Csv = CsvFormat | Mapping[str, str] | None
@@ -202,6 +202,7 @@ def label_numbers(
     DataError
         If labels are text and no class is stated, or a stated one is none of two.
     """
+    check_series(labels, who)
     observed = labels.dropna()
     if pd.api.types.is_bool_dtype(observed.dtype) or not pd.api.types.is_numeric_dtype(observed):
         numbers = None if positive_label else _as_numbers(observed)
@@ -248,11 +249,11 @@ def _read(
     path: Path, id_column: str | None, stated: CsvFormat, cleaning: Cleaning
 ) -> tuple[pd.DataFrame, tuple[Finding, ...]]:
     """Read a file into a frame indexed by sample ID, and say how it was read."""
-    form = file_format(path)
     if path.is_dir():
         raise DataError(f"{path} is a folder, expected a file")
     if not path.exists():
         raise DataError(f"{path} does not exist; the path is taken from {Path.cwd()} if relative")
+    form = file_format(path)
     try:
         if form == "parquet":
             return _read_parquet(path, id_column), ()

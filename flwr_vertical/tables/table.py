@@ -184,19 +184,29 @@ def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
     return index if signed else index.astype("int64")
 
 
-def label_index(labels: "pd.Series[Any]") -> "pd.Index[Any]":
-    """Return the sample IDs of labels, checked; so are the labels."""
-    if not isinstance(labels, pd.Series):
-        raise DataError(
-            f"labels must be a pandas Series indexed by sample ID, got {type(labels).__name__}"
-        )
+def label_index(labels: "pd.Series[Any]", who: str = "labels") -> "pd.Index[Any]":
+    """Return the sample IDs of labels, or of weights, checked; so are the labels."""
+    check_series(labels, who)
     try:
         labels.to_numpy(dtype=float)
     except (TypeError, ValueError):
         raise DataError(
-            f"labels must be numbers, got dtype {labels.dtype}; code them, or state positive_label"
+            f"{who} must be numbers, got dtype {labels.dtype}; code them, or state positive_label"
         ) from None
-    return checked_ids(labels.index, "the table of labels")
+    return checked_ids(labels.index, f"the table of {who}")
+
+
+def check_series(labels: "pd.Series[Any]", who: str) -> None:
+    """Refuse what is no series, and what turns into floats without a word: times, complex ones."""
+    if not isinstance(labels, pd.Series):
+        raise DataError(
+            f"{who} must be a pandas Series indexed by sample ID, got {type(labels).__name__}"
+        )
+    if labels.dtype.kind in "mMc":
+        raise DataError(
+            f"{who} must be numbers, got dtype {labels.dtype}; convert dates and durations to a "
+            "number of days"
+        )
 
 
 def check_shape(frame: pd.DataFrame, who: str) -> None:

@@ -20,7 +20,7 @@ from flwr_vertical.simulation import simulate
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.tables import Table, label_index, label_numbers
 
-LOWER_IS_BETTER = ("log_loss", "brier", "rmse", "mae")
+LOWER_IS_BETTER = ("log_loss", "brier", "rmse", "mae", "bias")
 FIRST = ("auc", "accuracy", "rmse")
 """By which of the scores that there are settings are compared unless it is said."""
 
@@ -77,6 +77,8 @@ _ADDS_UP = r"refuses by policy\.(min-rows|vectors|openings|predictions|epsilon-t
 
 _RUNS = "each fold is a run of its own: alignment, keys and openings are made anew"
 
+_NOT_STRATIFIED = "folds are not stratified: some label has fewer samples than there are folds"
+
 
 @dataclass(eq=False, repr=False)
 class CrossValidation:
@@ -121,7 +123,7 @@ class CrossValidation:
             f"{len(self.folds)} folds, {int(self.folds['rounds'].sum()):,} rounds, "
             f"{human_bytes(int(self.folds['bytes'].sum()))}, "
             f"{human_seconds(float(self.folds['seconds'].sum()))}",
-            *(f"{name:<10}{row['mean']:.4f} ± {row['std']:.4f}" for name, row in shown.iterrows()),
+            *(f"{name:<18}{row['mean']:.4f} ± {row['std']:.4f}" for name, row in shown.iterrows()),
             *self.notes,
         ]
         return "\n".join(lines)
@@ -171,12 +173,13 @@ def cross_validate(
         Of the folds, and of every run.
     stratify : bool, optional
         Whether folds have each label in the same share; by default where labels look like classes
-        (few different whole numbers).
+        (few different whole numbers) each of which has as many samples as there are folds.
     grid : Mapping[str, Sequence], optional
         Settings to choose among, such as ``{"n_trees": [50, 100]}``; all combinations are
         validated on the same folds, and the best one is returned.
     score_by : str, optional
         The score that chooses: by default ``auc``, ``accuracy`` or ``rmse``, the first there is.
+        The best ``bias`` is the one nearest to 0.
     policy : Policy or Mapping[str, Any], optional
         As of `simulate`.
     progress : bool, optional
@@ -222,8 +225,11 @@ def cross_validate(
     label_index(labels)
     known = labels.index[labels.notna()]
     values = labels[known].to_numpy(dtype=float)
-    if stratify is None:
-        stratify = are_classes(values)
+    alike = stratify is None and are_classes(values)
+    if stratify is None:  # counts look like classes, too, and their largest are rare
+        stratify = (
+            alike and int(np.unique(values, return_counts=True)[1].min(initial=folds)) >= folds
+        )
     fold_of = pd.Series(make_folds(values, int(folds), seed, stratify), index=known)
     found = []
     with (
@@ -242,6 +248,8 @@ def cross_validate(
                 tables.append(_scored(result, labels, fold_of, fold, name))
                 bar.step(name)
             found.append(_together(candidate, tables))
+            if alike and not stratify:
+                found[-1].notes.append(_NOT_STRATIFIED)
     chosen = score_by or next(name for name in FIRST if name in found[0].folds)
     if chosen not in found[0].scores.index:
         raise ConfigError(
@@ -344,7 +352,11 @@ def _best(found: list[CrossValidation], grid: Grid, chosen: str) -> CrossValidat
         own = {name: getattr(one.strategy, name) for name in grid}
         lines.append(own | one.scores["mean"].to_dict())
     table = pd.DataFrame(lines).sort_values(
-        chosen, ascending=chosen in LOWER_IS_BETTER, kind="stable", na_position="last"
+        chosen,
+        ascending=chosen in LOWER_IS_BETTER,
+        kind="stable",
+        na_position="last",
+        key=np.abs if chosen == "bias" else None,
     )
     best = found[int(table.index[0])]
     best.candidates = table.reset_index(drop=True)

@@ -69,7 +69,7 @@ class Pretraining:
         last = self._result.history[-1]
         self._result.metrics["bound"] = -float(last["loss"])
         self._result.metrics["pretrain_epochs"] = float(last["epoch"])
-        if len(self._validated):
+        if self._stop.best_epoch:
             self._result.metrics["validation_bound"] = -self._stop.best
             self._result.metrics["pretrain_best_epoch"] = float(self._stop.best_epoch)
             self._recall()

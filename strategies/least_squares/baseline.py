@@ -185,8 +185,10 @@ def _fill_in(result: Result, opened: OpenedMoments, fit: LinearFit, std_errors: 
         "n_samples": n,
         **result.metrics,
     }
+    told = np.zeros(opened.n_columns + 1, dtype=bool)  # of the others another note says why
+    told[[j for pattern in opened.held for j in pattern.observed]] = True
     for name, s in fitted.items():
-        columns = np.array(problem.columns[name], dtype=object)[fit.dependent[s]]
+        columns = np.array(problem.columns[name], dtype=object)[fit.dependent[s] & told[s]]
         fresh = [str(c) for c in columns if c not in problem.collinear[name]]
         if fresh:
             note(

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.arrays import Array, Flags, Indices
@@ -194,6 +193,11 @@ def numeric_matrix(
             f"party {party!r} has no column left after encoding: every column has a single level, "
             "or levels that are too rare"
         )
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(
+            f"party {party!r}: after encoding more than one column would be named {twice}: a level "
+            "of one column reads as another column; rename the column or the level"
+        )
     whole = names == list(table.frame) and bool((table.frame.dtypes == np.float64).all())
     if whole and not is_large(8 * table.frame.size):  # else `to_numpy` makes a copy
         return names, table.frame.to_numpy(), origins
@@ -205,23 +209,3 @@ def holds_numbers(column: "pd.Series[Any]") -> bool:
     return bool(
         pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_numeric_dtype(column.dtype)
     )
-
-
-def level_texts(column: "pd.Series[Any]", known: list[str]) -> npt.NDArray[np.object_]:
-    """Return the levels of a column as texts, whatever type they are stored in now.
-
-    Shapes: column (n_rows,); returns (n_rows,): empty where a cell is missing or holds another
-    level.
-    """
-    numbers, values = pd.factorize(column)
-    texts = np.array([*map(level_text, values), ""], dtype=object)  # -1, missing, is the last
-    texts[~np.isin(texts.astype(str), known)] = ""
-    return np.asarray(texts[numbers])
-
-
-def level_text(value: Any) -> str:
-    """Return a level as text."""
-    # 3 and 3.0 are one level: a missing cell turns a column of whole numbers into floats.
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    return str(value)

@@ -20,14 +20,12 @@ from flwr_vertical.optional import require
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products.row_groups import levels_are_safe
 from flwr_vertical.tables import Kind, Table, is_numeric
-from flwr_vertical.tables.codes import fit_levels
+from flwr_vertical.tables.codes import fit_levels, level_numbers, level_text
 from strategies.linear.design import (
     Design,
     complete_rows,
     encode_levels,
     holds_numbers,
-    level_text,
-    level_texts,
 )
 from strategies.linear.formula import CALLS, Factor, Term, parse_formula
 
@@ -247,8 +245,8 @@ def _values(table: Table, factor: Factor, kept: Kept, party: str, fitting: bool)
     column, name = table.frame[factor.column], _variable(factor)
     if name in kept.levels:
         number = {text: float(k) for k, of in enumerate(kept.levels[name]) for text in of}
-        texts = level_texts(column, list(number))
-        return np.array([number.get(text, np.nan) for text in texts], dtype=np.float64)
+        found = level_numbers(column, list(number), party)
+        return np.array([*number.values(), np.nan], dtype=np.float64)[found]
     try:
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
     except (TypeError, ValueError):

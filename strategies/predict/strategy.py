@@ -187,7 +187,8 @@ def _chosen_by(fitted: Result) -> type[Predictions]:
     if model is None:
         raise ConfigError(
             f"a result of {fitted.strategy!r} holds no model that predicts new rows; expected that "
-            "of a fit that came to estimates, trees or networks"
+            "of a fit that came to estimates, trees or networks and kept them at the parties. "
+            "Without one, as with 'glm-admm', only the fit itself predicts samples without a label"
         )
     if isinstance(model, UnknownModel):
         raise ConfigError(

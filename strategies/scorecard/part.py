@@ -1,6 +1,5 @@
 """What a party keeps of a scorecard: its bins, their evidence, its coefficients."""
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +10,6 @@ from flwr_vertical.tables import Table
 from strategies.binning.bins import NO_BIN, ColumnBins
 from strategies.linear.prediction.party_model import LinearPart
 from strategies.trees.binning import Bins, Codes
-
-logger = logging.getLogger("flwr_vertical")
 
 
 @dataclass(kw_only=True)
@@ -57,14 +54,6 @@ class ScorecardPart(LinearPart):
         empty: list[list[str]] = [[] for _ in columns]
         bins = ColumnBins(fitted, tuple(self.special), self.places, empty, empty, [], [])
         found = weights(bins.numbers(table, party), self.evidence)
-        for name, levels, other in zip(columns, self.named_levels, self.rest, strict=True):
-            cells = table.frame[name].dropna()
-            new = 0 if not levels or other >= 0 else int((~cells.isin(levels)).sum())
-            if new:
-                logger.warning(
-                    "party %r, column %r: %d cells have a level that the fit did not know; they "
-                    "count as missing", party, name, new,
-                )  # fmt: skip
         return np.column_stack([found, *(np.full(len(found), value) for value in self.held)])
 
 

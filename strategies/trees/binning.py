@@ -20,7 +20,7 @@ import pandas as pd
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables import Kind, Table, is_numeric
-from flwr_vertical.tables.codes import fit_levels
+from flwr_vertical.tables.codes import fit_levels, level_numbers
 
 Codes = npt.NDArray[np.uint8]
 _Ring = npt.NDArray[np.unsignedinteger]
@@ -185,7 +185,7 @@ class Bins:
             column = table.frame[name]
             missing = column.isna().to_numpy()
             if self.levels[j]:
-                code = self._level_codes(column, j, n_bins)
+                code = self._level_codes(column, j, n_bins, party)
             else:
                 try:
                     values = column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -205,10 +205,12 @@ class Bins:
         out[party.positions[held]] = self.codes(party.table, party.name)[held]
         return out
 
-    def _level_codes(self, column: "pd.Series[Any]", j: int, n_bins: int) -> npt.NDArray[Any]:
-        unknown = n_bins if self.other[j] < 0 else self.other[j]
-        number = {level: code for code, level in enumerate(self.levels[j])}
-        codes = np.array([number.get(value, unknown) for value in column.astype(object)], dtype=int)
+    def _level_codes(
+        self, column: "pd.Series[Any]", j: int, n_bins: int, party: str
+    ) -> npt.NDArray[Any]:
+        rest = self.other[j]
+        codes = level_numbers(column, self.levels[j], party if rest < 0 else "")
+        codes = np.where(codes < 0, n_bins if rest < 0 else rest, codes)
         found: npt.NDArray[Any] = np.array([*self.ranks.get(j, range(n_bins)), n_bins])[codes]
         return found
 

@@ -7,11 +7,18 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import simulate
+from flwr_vertical.errors import PartyError
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES
+from strategies.forest import VerticalForest
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
+from strategies.lda import LDA
 from strategies.linear.design import encode_levels
+from strategies.predict import Predict
+from strategies.scorecard import Scorecard
+from strategies.split import VanillaVFL
+from strategies.trees import VerticalGBDT
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 from strategies.vfem_iterations import VFEMIterations
 
@@ -130,3 +137,48 @@ def test_a_column_whose_levels_are_all_rare_is_named_and_counted(strategy, caplo
     note = next(note for note in result.notes if "lawyer" in note)
     assert note.startswith("party 'court': columns ['lawyer'] are left out and have no coefficient")
     assert note in caplog.text
+
+
+@pytest.mark.parametrize("levels", [["no", "yes"], ["1", "2"]])
+def test_two_columns_never_share_a_name(levels):
+    rng = np.random.default_rng(0)
+    answer = rng.choice(levels, 300)
+    table = pd.DataFrame({"answer": answer, f"answer={levels[1]}": rng.normal(size=300)})
+    other = pd.DataFrame({"u": rng.normal(size=300)})
+    with pytest.raises(PartyError, match=rf"named \['answer={levels[1]}'\].* rename"):
+        simulate(
+            CompleteCase(encoding="one-hot"), {"bank": table, "court": other}, other["u"],
+            kinds={"bank": {"answer": "categorical"}}, progress=False,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        VerticalForest(n_trees=5),
+        VerticalGBDT(n_trees=5),
+        Scorecard(),
+        LDA(encoding="one-hot"),
+        VanillaVFL(encoding="one-hot", epochs=3),
+    ],
+    ids=lambda strategy: strategy.name,
+)
+def test_levels_of_new_rows_are_known_whatever_their_type_and_new_ones_logged(strategy, caplog):
+    rng = np.random.default_rng(0)
+    rooms, size = rng.integers(1, 5, 500), rng.normal(size=500)
+    table = pd.DataFrame({"rooms": pd.Categorical(rooms), "size": size})
+    other = pd.DataFrame({"u": rng.normal(size=500)})
+    dear = (rooms % 2 + 0.3 * rng.normal(size=500) > 0.5).astype(float)
+    labels = pd.Series(dear).iloc[:440]
+    parties = {"bank": table[:440], "court": other[:440]}
+    fitted = simulate(strategy, parties, labels, progress=False)
+    found = []
+    for dtype in ("category", "int64", "float64", "str"):
+        column = table["rooms"].astype("int64").astype(dtype)
+        new = {"bank": table.assign(rooms=column)[440:], "court": other[440:]}
+        found.append(simulate(Predict(fitted), new, progress=False).predictions)
+        pd.testing.assert_frame_equal(found[-1], found[0])
+    assert "did not know" not in caplog.text
+    new["bank"] = new["bank"].assign(rooms="five")
+    assert not simulate(Predict(fitted), new, progress=False).predictions.equals(found[0])
+    assert "'rooms': 60 cells have a level that the fit did not know" in caplog.text

@@ -327,6 +327,7 @@ def test_a_class_of_one_sample_trains_even_where_half_validate():
         result = simulate(strategy, tables, labels, seed=seed, progress=False)
         assert "probability_5" in result.predictions
         assert np.isfinite([line["loss"] for line in result.history]).all()
+        assert not {"validation_bound", "pretrain_best_epoch"} & set(result.metrics)  # none was
 
 
 def test_labels_that_the_fit_did_not_have_are_told_of():

@@ -1,5 +1,8 @@
 """Regressions over parties: against rows put together, what they cost, what they tell."""
 
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -418,3 +421,18 @@ def test_levels_stated_as_numbers_have_means():
     made = run(MICE, tables).tables["court"].iloc[-200:]["flag"]
     assert made.between(0, 1).all()
     assert made.nunique() > 100
+
+
+def test_trees_of_parties_in_threads_leave_the_filters_of_warnings_alone():
+    codes = np.random.default_rng(0).normal(size=(300, 2))
+
+    def leaves(seed):
+        made = RegressionColumns.fit(codes, [0, 0], False, n_trees=30, seed=seed)
+        return made.encode(codes)
+
+    with warnings.catch_warnings(record=True) as caught, ThreadPoolExecutor(4) as threads:
+        warnings.simplefilter("always")
+        before = list(warnings.filters)
+        list(threads.map(leaves, range(60)))
+        assert warnings.filters == before
+    assert not caught

@@ -212,6 +212,8 @@ def test_what_cannot_be_used_is_refused():
     one = {"weights": pd.Series(weights, labels.index)}
     with pytest.raises(ConfigError, match=r"strategy 'svm': it takes no weights"):
         simulate(VerticalSVM(), tables, labels, progress=False, **one)
+    with pytest.raises(DataError, match=r"weights must be a pandas Series .* got DataFrame"):
+        simulate(VerticalGLM(), tables, labels, weights=one["weights"].to_frame(), progress=False)
     alone = {"p0": tables["p0"]}
     with pytest.raises(ConfigError, match="a fit with weights needs columns under a key stream"):
         simulate(VerticalGLM(), alone, labels, progress=False, **one)

@@ -326,6 +326,17 @@ def test_a_column_that_is_constant_among_the_complete_rows():
     assert np.isfinite(run(MeanImpute(), tables, labels).coefficients["std_error"]).all()
 
 
+@pytest.mark.parametrize("strategy", [CompleteCase(), MeanImpute(), Single()])
+def test_a_column_that_is_too_rare_is_not_said_to_be_constant(strategy):
+    tables, labels = make_data((2, 2), missing=0.0)
+    own = tables["party 0"]
+    own["rare"] = (np.arange(len(own)) >= len(own) - 3).astype(float)
+    result = run(strategy, tables, labels)
+    assert np.isnan(result.coefficients.loc[("party 0", "rare"), "estimate"])
+    (note,) = (note for note in result.notes if "rare'" in note)
+    assert "too rare to be told of" in note
+
+
 def test_levels_and_rows_with_missing_cells():
     tables, labels = make_data((2, 2), missing=0.1)
     rng = np.random.default_rng(1)

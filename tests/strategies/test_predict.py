@@ -23,6 +23,7 @@ from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Ro
 from flwr_vertical.settings import setting
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
+from strategies.glm_admm import GLMADMM
 from strategies.linear.data import RegressionData
 from strategies.linear.moments.covariances import BlockCovariance, FullCovariance
 from strategies.linear.moments.fit import fit_normal
@@ -455,6 +456,10 @@ def test_what_cannot_be_predicted(fitted):
         simulate(Predict(), new, progress=False)
     with pytest.raises(ConfigError, match="'fknn' holds no model"):
         other.predict(new)
+    tables, labels, _, _ = make(100, 11)
+    admm = simulate(GLMADMM(lambdas=0.1), tables, labels, progress=False)
+    with pytest.raises(ConfigError, match="only the fit itself predicts samples without a label"):
+        admm.predict(new)
     with pytest.raises(ConfigError, match=r"\['registry'\] took no part in the fit"):
         result.predict(new | {"registry": new["court"].rename(columns={"w": "r"})}, progress=False)
     lacking = new | {"bank": new["bank"].drop(columns="u")}

@@ -78,6 +78,10 @@ def test_labels_of_two_classes():
     assert found.index.tolist() == list("abcd")
     np.testing.assert_array_equal(label_numbers(pd.Series([1, 2, np.nan]), "2", ""), [0, 1, np.nan])
     np.testing.assert_array_equal(label_numbers(pd.Series(["0", "1"]), "", ""), [0, 1])
+    with pytest.raises(DataError, match=r"^the labels must be numbers, got dtype datetime64"):
+        label_numbers(pd.Series(pd.to_datetime(["2020-01-01", None])), "", "the labels")
+    with pytest.raises(DataError, match=r"^the labels must be a pandas Series.*got list"):
+        label_numbers([0, 1], "", "the labels")
     np.testing.assert_array_equal(label_numbers(pd.Series([True, False]), "", ""), [1, 0])
     np.testing.assert_array_equal(label_numbers(pd.Series([True, False]), "False", ""), [0, 1])
     with pytest.raises(DataError, match=r"2 classes 'no', 'yes'; state positive-label"):

@@ -131,6 +131,12 @@ def test_refuses_columns_that_are_not_there(suffix, options, message, tmp_path):
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.xlsx", "tables"])
+def test_a_path_that_is_not_there_is_said_to_be_missing(name, tmp_path):
+    with pytest.raises(DataError, match=f"{name} does not exist; the path is taken from"):
+        read_table(tmp_path / name)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -19,6 +19,7 @@ which they do (as thresholds of a probit model are).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ WHOLE = -1
 """In place of an attribute's number, of columns that need all attributes of the party."""
 
 _GRID = 512
+_TREES = Lock()  # scikit-learn resets the process's warning filters meanwhile: one thread at a time
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ class RegressionColumns:
         trees = RandomTreesEmbedding(
             n_trees, max_depth=None, max_leaf_nodes=LEAVES, random_state=seed, sparse_output=False
         )
-        trees.fit(made._inputs(codes))
+        with _TREES:
+            trees.fit(made._inputs(codes))
         return replace(made, trees=trees)
 
     @property
@@ -102,7 +105,9 @@ class RegressionColumns:
         columns = self._columns(codes, self._scaled)
         if self.trees is None:
             return columns
-        return np.hstack([columns, self.trees.transform(self._inputs(codes))])
+        with _TREES:
+            leaves = self.trees.transform(self._inputs(codes))
+        return np.hstack([columns, leaves])
 
     def decode(self, values: Array, attributes: Sequence[int]) -> Array:
         """Return codes of some attributes: numbers within their range, the likeliest level."""

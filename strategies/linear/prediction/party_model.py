@@ -11,8 +11,7 @@ from flwr_vertical import Model
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables import Table
-from flwr_vertical.tables.codes import fit_levels
-from strategies.linear.design import level_text, level_texts
+from flwr_vertical.tables.codes import fit_levels, level_numbers, level_text
 from strategies.linear.formula_design import new_columns
 
 
@@ -90,7 +89,7 @@ def fitted_features(
 ) -> Array:
     """Return the columns of a fit from a new table, NaN where a cell is missing or unknown."""
     found = np.empty((len(table.frame), len(sources)))
-    texts: dict[str, npt.NDArray[np.object_]] = {}
+    numbers: dict[str, npt.NDArray[np.int64]] = {}
     for j, (source, level) in enumerate(zip(sources, levels, strict=True)):
         if source not in table.frame.columns:
             raise DataError(
@@ -99,11 +98,12 @@ def fitted_features(
             )
         column = table.frame[source]
         if source in known_levels:
-            if source not in texts:
-                texts[source] = level_texts(column, known_levels[source])
-            own = texts[source]
-            of = [level] if level in known_levels[source] else other[source]
-            found[:, j] = np.where(own == "", np.nan, np.isin(own.astype(str), of))
+            known = known_levels[source]
+            if source not in numbers:
+                numbers[source] = level_numbers(column, known, party)
+            own = numbers[source]
+            of = [known.index(text) for text in ([level] if level in known else other[source])]
+            found[:, j] = np.where(own < 0, np.nan, np.isin(own, of))
             continue
         try:
             found[:, j] = column.to_numpy(dtype=np.float64, na_value=np.nan)
