@@ -60,10 +60,13 @@ def to_codes(table: Table, levels: Levels, party: str) -> npt.NDArray[np.float64
     return codes
 
 
+_ALIKE = {"True": "1", "1": "True", "False": "0", "0": "False"}  # as files and databases write them
+
+
 def level_text(value: Any) -> str:
     """Return a level as text, the same whatever type a file happens to give it."""
     # 3 and 3.0 are one level: a missing cell turns a column of whole numbers into floats.
-    if isinstance(value, bool | np.bool_ | float | np.floating) and float(value).is_integer():
+    if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
     return str(value)
 
@@ -78,6 +81,7 @@ def level_numbers(
     Shapes: column (n_rows,); returns (n_rows,): -1 where a cell is missing, too.
     """
     number = {level_text(level): i for i, level in enumerate(levels)}
+    number = {_ALIKE[text]: i for text, i in number.items() if text in _ALIKE} | number
     places, values = pd.factorize(column)
     found = np.array([*(number.get(level_text(value), -1) for value in values), -1], dtype=np.int64)
     unknown = int((found[places] < 0).sum() - (places < 0).sum())

@@ -10,6 +10,7 @@ import pytest
 
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.tables import Kind, Table, infer_kinds, is_discrete, is_numeric
+from flwr_vertical.tables.codes import level_numbers
 from flwr_vertical.tables.kinds import refuse_dates
 
 SECRET = "patient-4711"
@@ -256,3 +257,9 @@ def test_groups_of_kinds():
     assert [k for k in Kind if not is_discrete(k)] == [Kind.CONTINUOUS, Kind.DATE]
     assert is_numeric("count")
     assert not is_numeric("binary")
+
+
+@pytest.mark.parametrize("levels", [[False, True], ["0", "1"], ["False", "True"], [0.0, 1.0]])
+def test_levels_of_two_kinds_are_known_in_every_spelling(levels):
+    cells = pd.Series([True, "True", 1, "1", 1.0, 0, "False", None, "maybe"], dtype=object)
+    assert level_numbers(cells, levels).tolist() == [1, 1, 1, 1, 1, 0, 0, -1, -1]
