@@ -107,12 +107,11 @@ class CopulaParty(SynthesisParty):
         if rearrange:
             self._check_rearranged()
         kinds = self._columns.table.kinds
-        own = to_codes(self._columns.table, self._levels, self.name)
-        codes = np.asarray(self.to_aligned(own, np.nan))  # (n_samples, n_columns), NaN = missing
+        codes = self._codes
         # Of rows that the server chose, that two have the same value is told by an error, and paid
         # for; that a column of the whole table has no ranks was said before.
         if rows is not None:
-            codes = codes[check_rows(rows, self.name)]
+            codes = codes[check_rows(rows, len(codes), self.name)]
         # Asked again after it lost its memory, the node makes the same release: the budget is spent
         # once.
         key = self.secret_bytes("ranks", KEY_BYTES)
@@ -165,6 +164,7 @@ class CopulaParty(SynthesisParty):
                 f"party {self.name!r} has released its ranks in this run already; a second release "
                 "would spend the budget again"
             )
+        budget.check(f"party {self.name!r}")
         allowed = self.policy.max_epsilon
         if allowed is not None and budget.epsilon > allowed:
             raise PolicyError(
@@ -221,14 +221,28 @@ class CopulaParty(SynthesisParty):
                 "run the method with rearrange=False",
             )
 
+    @property
+    def _codes(self) -> Array:
+        """All aligned rows as numbers, array of shape (n_samples, n_columns), NaN = missing."""
+        own = to_codes(self._columns.table, self._levels, self.name)
+        return np.asarray(self.to_aligned(own, np.nan))
 
-def check_rows(rows: Indices, party: str) -> npt.NDArray[np.int64]:
-    """Return the aligned rows that take part, in their order: other noise would be fresh noise."""
-    numbers = np.asarray(rows, dtype=np.int64)
-    if not len(numbers) or (np.diff(numbers) < 0).any():
+
+def check_rows(rows: npt.ArrayLike, n_samples: int, party: str) -> npt.NDArray[np.int64]:
+    """Return the aligned rows that take part, each once: noise must not be fresh twice."""
+    given = np.asarray(rows)
+    numbers = given.astype(np.int64)
+    if (
+        given.ndim != 1
+        or not np.array_equal(numbers, given)
+        or (np.diff(numbers) <= 0).any()
+        or not len(numbers)
+        or numbers[0] < 0
+        or numbers[-1] >= n_samples
+    ):
         raise ProtocolError(
-            f"party {party!r}: expected ascending numbers of aligned rows, got {len(numbers)} in "
-            "another order"
+            f"party {party!r}: expected ascending numbers of aligned rows, from 0 to "
+            f"{n_samples - 1}, each once, got shape {given.shape}"
         )
     return numbers
 

@@ -14,17 +14,19 @@ cells, and the share that it has, follow from the margin and from which cells ar
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.arrays import Array
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.privacy import ColumnSpending, Keystream, noise_is_seeded, split_budget
 from flwr_vertical.tables import Kind, is_numeric
 from strategies.common.synthesis_columns import LIMIT
 from strategies.copula.margins import (
+    NOISES,
     Domain,
     Margin,
     continuous_margin,
@@ -117,6 +119,26 @@ class ReleaseBudget:
     min_level: int = MIN_LEVEL
     # Whether each of up to 12 levels of a nominal column has ranks, or all levels have one order
     nominal: str = NOMINALS[0]
+
+    def check(self, who: str) -> None:
+        """Raise if it is no budget; parties get it from the server."""
+        for name, value, choices in (
+            ("budget", self.budget, BUDGETS),
+            ("margin_noise", self.margin_noise, NOISES),
+            ("margin", self.margin, MARGINS),
+            ("nominal", self.nominal, NOMINALS),
+        ):
+            if value not in choices:
+                raise ConfigError(f"{who}: {name} must be one of {list(choices)}, got {value!r}")
+        if not 0 < self.epsilon < inf:
+            raise ConfigError(f"{who}: epsilon must be above 0 and finite, got {self.epsilon!r}")
+        if not 0 < self.rank_share < 1:
+            raise ConfigError(
+                f"{who}: rank_share must be between 0 and 1, got {self.rank_share!r}: ranks and "
+                "margin share what a column may spend"
+            )
+        if isinstance(self.min_level, bool) or self.min_level < 0:
+            raise ConfigError(f"{who}: min_level must be at least 0, got {self.min_level!r}")
 
     def spent(self, observed: Sequence[int]) -> float:
         """Return the epsilon of replacing a record, by basic composition: ranks and margin."""
