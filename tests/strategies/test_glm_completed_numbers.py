@@ -120,6 +120,7 @@ SHOWN = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # two minutes of a core that it may share
 def test_coverage_over_200_runs():
     print()
     for family, strength in CASES:
