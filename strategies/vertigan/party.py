@@ -42,7 +42,7 @@ class VertiGANParty(Party):
         many of these have no missing cell.
         """
         self.open_exchange(NETWORKS, "gradients of networks that learn from its rows")
-        kept = check_rows(rows, self.name)
+        kept = check_rows(rows, self.n_samples, self.name)
         whole = kept[~np.isnan(self._codes[kept]).any(axis=1)]
         stated = self.policy.min_rows
         least = min_rows(self._codes.shape[1], 0) if stated is None else stated

@@ -321,3 +321,5 @@ def test_levels_that_say_nothing_or_identify_are_refused_by_name(tables):
             run(VCDS(1.0), {"a": tables["a"].assign(**column), "b": tables["b"]})
     with pytest.raises(ConfigError, match=r"nominal.*indicators.*order"):
         VCDS(1.0, nominal="alphabet")
+    with pytest.raises(ConfigError, match=r"party 'a': nominal must be one of"):
+        ReleaseBudget(1.0, nominal="alphabet").check("party 'a'")
