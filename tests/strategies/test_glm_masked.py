@@ -404,6 +404,8 @@ def test_samples_labels_parties_and_steps_that_cannot_be_are_refused():
     short, lacks = tables | {"p1": tables["p1"][:300]}, "'p1' lacks samples of the fit"
     with opened(short, 2) as run, pytest.raises(PartyError, match=lacks):
         MaskedMeans(run.federation, run.group_key).send(run.everything)
+    with opened(split(x, 1), 1) as run, pytest.raises(ConfigError, match="two parties or more"):
+        MaskedMeans(run.federation, run.group_key)
     with opened(x, 2) as run:
         means = MaskedMeans(run.federation, run.group_key)
         with pytest.raises(ConfigError, match="call `send` first"):
@@ -417,6 +419,9 @@ def test_samples_labels_parties_and_steps_that_cannot_be_are_refused():
         with pytest.raises(DataError, match="needs labels 0 and 1"):
             run.fit("binomial", 2.0 * y)
         assert "open_means" not in set(run.federation.ledger.to_frame()["step"])
+        run.federation.aggregation = "ckks"
+        with pytest.raises(ConfigError, match="use aggregation='masked'"):
+            MaskedMeans(run.federation, run.group_key)
 
 
 # -- going on after a failure ----------------------------------------------------------------

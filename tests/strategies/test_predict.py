@@ -19,8 +19,6 @@ from flwr_vertical import (
 )
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.errors import ConfigError, PartyError
-from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Round
-from flwr_vertical.settings import setting
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
@@ -74,15 +72,9 @@ class FitParty(Party):
 class Known(Strategy):
     """A fit whose regressions are given: only the keeping and the prediction are tested."""
 
-    encoding: str = setting("one-hot", "Of columns of levels.")
-    missing_cells: str = setting("drop-row", "Of rows with gaps.")
-
     name = "known"
     needs_labels = True
     party = FitParty
-    protocol = Protocol(
-        Round("prepare", tells=FACTS), Repeat(Round("keep_model", tells=(FACTS, BITS)), at_most=2)
-    )
     regressions = None
 
     def run(self, federation, alignment, result, progress):
@@ -322,11 +314,11 @@ def additive(**changes):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        ({"coefficients": np.array([[np.nan, 1.0]])}, "numbers that are not finite"),
+        ({"coefficients": np.array([[np.nan, 1.0]])}, "that are not finite"),
         ({"coefficients": np.ones((1, 3))}, "was sent 3 coefficients"),
-        ({"coefficients": np.ones((2, 2))}, "'coefficients' has shape"),
+        ({"coefficients": np.ones((2, 2))}, "expected coefficients of its own"),
         ({"offsets": np.array([1e30])}, "cannot be counted in steps"),
-        ({"grid": 0.0}, "'grid' is 0.0"),
+        ({"grid": 0.0}, "positive number"),
         ({"own": 1}, "party number 1"),
         ({"present": np.array([[0, 1, 1]], dtype=np.uint8)}, "in which it is absent"),
     ],

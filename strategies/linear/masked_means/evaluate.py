@@ -88,10 +88,7 @@ class Bound:
 
 @dataclass
 class MaskedMeans:
-    """Sums of the parties' columns with functions of linear predictors that nobody sees.
-
-    Where `PrivateProducts` are possible, of which these are part, so are they.
-    """
+    """Sums of the parties' columns with functions of linear predictors that nobody sees."""
 
     federation: Federation  # Of the run; two parties or more, sums ``masked`` or ``plain``
     group_key: GroupKey  # Hands the group seed to the parties
@@ -101,6 +98,17 @@ class MaskedMeans:
     _largest: float = 1.0
     _group: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     _asked_at: int = 0  # place in the course where the columns were asked for
+
+    def __post_init__(self) -> None:
+        if self.federation.aggregation == "ckks":
+            raise ConfigError(
+                "masked mean functions add angles modulo 2^64, which 'ckks' sums do not carry; use "
+                "aggregation='masked'"
+            )
+        if len(self.federation.parties) < 2:
+            raise ConfigError(
+                "masked mean functions need two parties or more: of one alone all sums are its own"
+            )
 
     def send(self, group: Indices) -> None:
         """Have parties hand over columns in digits, by group: 0 in the fit, else -1; one round."""

@@ -95,22 +95,32 @@ class KeptCoefficients(StepGroup):
         n_outputs: int,
     ) -> LinearPart:
         """Check what the server sent, and bound what terms may tell."""
-        used, beta, shift = np.asarray(present, dtype=bool), coefficients, offsets
-        if parties[own] != self.name:
+        used = np.asarray(present, dtype=bool)
+        beta = np.asarray(coefficients, dtype=np.float64)
+        shift = np.asarray(offsets, dtype=np.float64)
+        if parties[own : own + 1] != [self.name] or used.shape != (
+            len(beta) // n_outputs,
+            len(parties),
+        ):
             raise DataError(
-                f"party {self.name!r}: expected coefficients of its own, got those of party number "
-                f"{own} of {parties}"
+                f"party {self.name!r}: expected coefficients of its own for each pattern of the "
+                f"parties {parties}, got {beta.shape} for patterns of shape {used.shape}, as those "
+                f"of party number {own}"
             )
         columns: list[str] = []
         x = np.empty((0, 0))
         if beta.shape[1]:
             data = self.other(RegressionRows)
             columns, x = data.design.columns, data.design.x
-        if beta.shape[1] != len(columns):
+        if beta.shape[1] != len(columns) or shift.shape != (len(beta),):
             raise DataError(
                 f"party {self.name!r} has the columns {columns}, but was sent {beta.shape[1]} "
-                f"coefficients for each of {len(beta)} patterns"
+                f"coefficients for each of {len(beta)} patterns, and {shift.shape} offsets"
             )
+        if not (np.isfinite(beta).all() and np.isfinite(shift).all()):
+            raise DataError(f"party {self.name!r} was sent coefficients that are not finite")
+        if not (math.isfinite(grid) and grid > 0):
+            raise DataError(f"party {self.name!r}: the grid must be a positive number, got {grid}")
         if beta[np.repeat(~used[:, own], n_outputs)].any():
             raise DataError(
                 f"party {self.name!r} was sent coefficients for patterns in which it is absent"
