@@ -13,7 +13,7 @@ from pandas.api import types
 
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
-from flwr_vertical.tables.ids import unpadded
+from flwr_vertical.tables.ids import count_repeated, unpadded
 from flwr_vertical.tables.table import checked_ids, whole_numbers
 
 INTEGER, TEXT = "integer", "text"
@@ -87,7 +87,8 @@ def check_ids(index: "pd.Index[Any]") -> Iterator[Finding]:
         if what in ("white space", "leading zeros"):
             continue
         if what == "upper and lower case" and is_ascii:
-            same = int(pd.Index(pc.ascii_lower(texts), dtype="str").duplicated().sum())
+            lower = pc.ascii_lower(texts)
+            same = 0 if lower.equals(texts) else count_repeated(pd.Index(lower, dtype="str"))
         else:
             same = 0 if is_ascii else len(ids) - len({form(text) for text in ids.to_list()})
         if same > 0:

@@ -44,7 +44,8 @@ WHY = {
     "table18": "Ratios of Tables 13 and 12. FALSE-VFL-I gains less from more missing blocks in "
     "training than in the paper, since it is better under MCAR 2 already.",
     "table11": "The paper's minutes are of a graphics card. Ours are of a core of a busy machine, "
-    "but FALSE-VFL's: those runs were on an H100, sixteen at a time, each with a core of its own.",
+    "but FALSE-VFL's: nearly all of those runs were on an H100 or H200, sixteen at a time, each "
+    "with a core of its own.",
 }
 TRAININGS = {"MCAR 2": 12, "MCAR 5": 13, "MAR 1": 14, "MAR 2": 15, "MNAR 7": 16, "MNAR 9": 17}
 
