@@ -8,7 +8,7 @@ dpmm needs older packages than this project, so this runs in an environment of i
 
 The name of the result is the data set's, method, epsilon and seed. It takes a minute (``mst``) to
 half an hour (``aim``) of a core. Where its private search for the range of a column fails, as on
-Bank, ``--ranges`` tells it the observed ones.
+Bank, ``--ranges`` tells it the observed ones; German Credit's tables were made with them, too.
 """
 
 import argparse

@@ -260,6 +260,8 @@ def people_notes(part: dict[str, Any]) -> list[str]:
         "Central tables are by dpmm 0.1.9 from all columns at one place, with the same epsilon and "
         "delta. Its guarantee is for a row that is there or not, ours for one whose values are "
         "replaced, which is the stricter one. It takes names of levels from the rows, so `mst` and "
-        "`aim` are told them, too (`levels`). `simulations/synthesis/dpmm_tables.py` makes them in "
-        "an environment of its own; `--set 'people.central=\"FOLDER\"'` reads them.",
+        "`aim` are told them, too (`levels`). On Bank, where its private search for ranges fails, "
+        "and on German Credit it is told the observed ranges of all rows, which `mst` and `aim` "
+        "are not. `simulations/synthesis/dpmm_tables.py` makes them in an environment of its own; "
+        "`--set 'people.central=\"FOLDER\"'` reads them.",
     ]
