@@ -139,7 +139,7 @@ class AppStorage(FileStorage):
         drawn = beside.startswith("draw-")
         given, compared = frame, (not beside or drawn) and bool(_hold_out(context))
         if compared:
-            frame = put_back(frame, super().load(context).frame)
+            frame = put_back(frame, super().load(context))
         where = super().save(context, frame, beside)
         if beside == INTERVALS:  # in the step that stores the table, and shown with it
             self._intervals[context.node_id] = context.run_id, stage

@@ -39,6 +39,8 @@ _NAMES = {"\t": "tab", " ": "space"}
 _LEADING_ZERO = re.compile(r"0[0-9]+")
 _FIRST_ROWS = 1000
 
+csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))  # long texts, which pandas reads, too
+
 
 @dataclass
 class _File:
