@@ -177,6 +177,17 @@ def test_explore_is_on_the_page_under_its_stage(tmp_path):
     assert not list(tmp_path.rglob("*.correlations.parquet"))
 
 
+def test_points_of_two_scorecards_are_both_kept():
+    tables, labels = data(2000, gaps=0.0)
+    stages = [("fit-a", Scorecard(bins=6)), ("fit-b", Scorecard(bins=3))]
+    labels = (labels > 1).astype(float)
+    found = Pipeline(stages).simulate(tables, labels, progress=False)
+    of_one = {"points of bank", "bins of bank", "points of court", "bins of court"}
+    assert of_one | {f"fit-a.{name}" for name in of_one} <= set(found.frames)
+    first, last = found.frames["fit-a.bins of bank"], found.frames["bins of bank"]
+    assert len(first) > len(last)
+
+
 def test_a_scorecard_is_fitted_evaluated_and_predicted_with(tmp_path):
     tables, labels = data(2000, gaps=0.0)
     labels = (labels > 1).astype(float)
