@@ -112,7 +112,7 @@ def put_back(after: pd.DataFrame, table: Table) -> pd.DataFrame:
     if not len(rows):  # a synthetic table
         return frame
     for name in (name for name in given if name in frame):
-        whole = table.exact.get(name, given[name])
+        whole = table.exact.get(str(name), given[name])
         if whole.dtype.kind in "iu" and whole.abs().max() > 2**53:
             frame[name] = put_in(frame[name], whole.loc[rows].dropna())
             continue

@@ -61,7 +61,7 @@ def plain_column(column: "pd.Series[Any]") -> "pd.Series[Any]":
         return column.astype("boolean" if column.isna().any() else "bool")
     if types.is_extension_array_dtype(dtype) and types.is_numeric_dtype(dtype):
         whole = types.is_integer_dtype(dtype) and not column.isna().any()
-        wide = whole and int(column.max()) > np.iinfo(np.int64).max
+        wide = whole and len(column) > 0 and int(column.max()) > np.iinfo(np.int64).max
         # astype, not to_numpy: the index stays
         return column.astype(("uint64" if wide else "int64") if whole else "float64")
     if isinstance(dtype, pd.ArrowDtype) and types.is_string_dtype(dtype):
@@ -73,8 +73,10 @@ def plain_column(column: "pd.Series[Any]") -> "pd.Series[Any]":
 
 def _nullable(column: "pd.Series[Any]") -> "pd.Series[Any]":
     """Return objects that are all numbers or all booleans in pandas' dtype that holds them."""
-    held = types.infer_dtype(column, skipna=True)
-    for dtype in {"boolean": ["boolean"], "integer": ["Int64", "UInt64"]}.get(held, []):
+    held, column = types.infer_dtype(column, skipna=True), column.where(column.notna(), None)
+    fitting: list[Any] = {"boolean": ["boolean"], "integer": ["Int64", "UInt64"]}.get(held, [])
+    for dtype in fitting:
         with suppress(OverflowError):
-            return column.where(column.notna(), None).astype(dtype)
-    return column.where(column.notna(), None).astype("Float64")
+            found: pd.Series[Any] = column.astype(dtype)
+            return found
+    return column.astype("Float64")
