@@ -174,7 +174,8 @@ class PipelineParty(StagesNode, Party):
                 self.state[_LEFT_OUT] = left_out
             elif half.role != IMPUTE:
                 self.state[_MODEL] = data
-            return services.save_model(data)
+            # New rows are predicted with the last fit, whichever stages come after it.
+            return services.save_model(bytes(self.state.get(_MODEL, data)))
 
         def load_model(run: str) -> bytes | None:
             kept = self.state.get(_MODEL) if half.role == PREDICT else None
