@@ -66,7 +66,8 @@ class AppStorage(FileStorage):
     def __init__(self) -> None:
         # By node, as opened for its last run: with the policy that holds for the whole of it.
         self._ledgers: dict[int, tuple[int, PrivacyLedger | None]] = {}
-        self._intervals: dict[int, tuple[int, str]] = {}  # whose: by node, run and stage
+        # Whose and where: by node the run, stage and name of the file.
+        self._intervals: dict[int, tuple[int, str, str]] = {}
 
     def role(self, context: Context) -> str:
         """Role from the node config; where one is needed, the last simulated node is arbiter."""
@@ -136,16 +137,17 @@ class AppStorage(FileStorage):
 
     def save(self, context: Context, frame: pd.DataFrame, beside: str = "", stage: str = "") -> str:
         """Write a table, and show it on the party's own page."""
-        drawn = beside.startswith("draw-")
+        what = beside.removeprefix(f"{stage}.")  # of a pipeline, where a later one leaves the same
+        drawn = what.startswith("draw-")
         given, compared = frame, (not beside or drawn) and bool(_hold_out(context))
         if compared:
-            frame = put_back(frame, super().load(context).frame)
+            frame = put_back(frame, super().load(context))
         where = super().save(context, frame, beside)
-        if beside == INTERVALS:  # in the step that stores the table, and shown with it
-            self._intervals[context.node_id] = context.run_id, stage
-        elif not (drawn or beside == NAMES or (beside and beside == stage)):  # a copy for stages
-            sections = self._shown(context, frame, beside, stage, given)
-            self._write_page(context, f"{stage}/{beside}", sections)
+        if what == INTERVALS:  # in the step that stores the table, and shown with it
+            self._intervals[context.node_id] = context.run_id, stage, beside
+        elif not (drawn or what == NAMES or (beside and beside == stage)):  # a copy for stages
+            sections = self._shown(context, frame, what, stage, given)
+            self._write_page(context, f"{stage}/{what}", sections)
         return where
 
     def save_model(self, context: Context, data: bytes) -> str:
@@ -191,8 +193,9 @@ class AppStorage(FileStorage):
             return
         (name,) = report.parties
         report.tables[name] = frame
-        if self._intervals.pop(context.node_id, None) == (context.run_id, stage):
-            report.intervals[name] = pd.read_parquet(self._result(context, INTERVALS))
+        run, of, where = self._intervals.pop(context.node_id, (None, "", ""))
+        if (run, of) == (context.run_id, stage):
+            report.intervals[name] = pd.read_parquet(self._result(context, where))
         if (truth := self.load_truth(context)) is not None:
             report.truth[name] = truth
             report.compare_imputed(report.originals, report.tables, report.truth)

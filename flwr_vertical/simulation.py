@@ -304,7 +304,7 @@ def simulate(
     if hold_out:
         result.settings["hold_out"] = hold_out
         result.tables, *result.draws = (
-            {name: put_back(table, whole[name].frame) for name, table in tables_of_run.items()}
+            {name: put_back(table, whole[name]) for name, table in tables_of_run.items()}
             for tables_of_run in (made, *result.draws)
         )
     result._party_models = {name: models[name] for name in tables if name in models}

@@ -189,6 +189,22 @@ def test_strategies_are_asked_themselves(folder, capsys):
     assert 0 < ran["memory_bytes"] < 1e9 or not Path("/proc/self/status").exists()
 
 
+def test_a_forecast_is_of_the_run_that_the_config_states(folder, capsys):
+    def rounds_and_bytes(*given):
+        assert main(["check", str(folder), "--json", "--strategy", "fknn", *given]) == 0
+        (ran,) = json.loads(capsys.readouterr().out)["strategies"]
+        return ran["rounds"], ran["traffic_bytes"]
+
+    usual, least = rounds_and_bytes(), rounds_and_bytes("--settings", 'alignment="plain"')
+    assert least[0] < usual[0]
+    fewer = rounds_and_bytes("--settings", 'align-rows="intersection" run-name="a"')
+    held_out = rounds_and_bytes("--node-config", "hold-out=0.4")
+    assert fewer[1] < 0.9 * usual[1] < usual[1] * 1.1 < held_out[1]
+    for wrong in ('agregation="ckks"', "fkn.n-neighbors=3", 'aggregation="sum"'):
+        assert main(["check", str(folder), "--strategy", "fknn", "--settings", wrong]) == 2
+        assert wrong.split("=")[0][1:] in capsys.readouterr().err
+
+
 def test_what_needs_no_process_to_say():
     trial_of = try_strategy("svm", {}, tables())
     assert trial_of.text() == "refuses: it needs labels, and none are given"

@@ -4,6 +4,8 @@ import pathlib
 
 import pytest
 
+from apps.cli import run
+from apps.cli.main import main
 from apps.cli.resume_hint import resume_hint
 from flwr_vertical.server.journal import FILE_NAME
 
@@ -51,3 +53,33 @@ def test_without_one_here_it_says_where_to_look(home):
 @pytest.mark.parametrize("options", [[], ['run-name="night"'], ["checkpoint=false"]])
 def test_runs_that_keep_nothing_get_no_hint(home, options):
     assert resume_hint(ROOT, options) == ""
+
+
+def test_a_run_that_is_interrupted_is_stopped_and_can_go_on(home, monkeypatch, capsys):
+    asked = []
+
+    class Begun:
+        """A run whose log ends as the key is pressed."""
+
+        def __init__(self, command, **options):
+            asked.append(command[1])
+            self.stdout = self
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+        def __iter__(self):
+            yield "Successfully started run 17\n"
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(run.subprocess, "Popen", Begun)
+    monkeypatch.setattr(run.subprocess, "run", lambda command, **_: asked.append(command[1:3]))
+    given = 'run-name="night" checkpoint=true parties="bank,court"'
+    assert main(["run", str(ROOT), "our-federation", "--run-config", given]) == 130
+    assert asked == ["run", ["stop", "17"]]
+    said = capsys.readouterr().err
+    assert said.startswith("interrupted; ")
+    assert "resume=true run-name='night'" in said

@@ -141,9 +141,10 @@ def _stream(
                 no_ray = no_ray or _is_ray_start(line)
                 told = told or "to go on from there" in line
         except KeyboardInterrupt:
-            if run_id is not None:
-                subprocess.run([flwr, "stop", run_id, *link], check=False)
-            raise
+            if run_id is None:
+                raise
+            subprocess.run([flwr, "stop", run_id, *link], check=False)
+            raise KeyboardInterrupt(resume_hint(Path(app), run_config)) from None
     if run_id is None:  # flwr has said why
         return process.returncode or 1
     run = _wait(flwr, run_id, link)

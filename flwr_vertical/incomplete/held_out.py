@@ -9,6 +9,7 @@ import pandas as pd
 from pandas.api import types
 
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.tables.codes import put_in
 from flwr_vertical.tables.table import Table
 
 
@@ -95,20 +96,26 @@ def hide_cells(table: Table, share: float, seed: str, party: str = "") -> Table:
             hidden[rng.choice(free, min(count, len(free)), replace=False), j] = True
     bare = np.flatnonzero(hidden.any(axis=1) & ~(known & ~hidden).any(axis=1))
     hidden[bare, hidden[bare].argmax(axis=1)] = False
-    shown = {
-        name: frame[name].mask(hidden[:, j]) if hidden[:, j].any() else frame[name]
-        for j, name in enumerate(frame.columns)
-    }
+    shown = {}
+    for j, name in enumerate(frame.columns):
+        column = table.exact.get(name, frame[name])
+        if types.is_integer_dtype(column.dtype):  # as objects the large ones stay exact
+            column = column.astype(object)
+        shown[name] = column.mask(hidden[:, j]) if hidden[:, j].any() else column
     return Table.of(pd.DataFrame(shown, frame.index), kinds=table.kinds)
 
 
-def put_back(after: pd.DataFrame, given: pd.DataFrame) -> pd.DataFrame:
+def put_back(after: pd.DataFrame, table: Table) -> pd.DataFrame:
     """Return what a run made of a table with hidden cells, with the given values in these."""
-    frame = after.copy()
+    frame, given = after.copy(), table.frame
     rows = after.index.intersection(given.index)
     if not len(rows):  # a synthetic table
         return frame
     for name in (name for name in given if name in frame):
+        whole = table.exact.get(str(name), given[name])
+        if whole.dtype.kind in "iu" and whole.abs().max() > 2**53:
+            frame[name] = put_in(frame[name], whole.loc[rows].dropna())
+            continue
         known, dtype = given.loc[rows][name].dropna(), given[name].dtype
         column = frame[name].astype(object)
         column.loc[known.index] = known.astype(object)

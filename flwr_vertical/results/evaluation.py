@@ -236,10 +236,13 @@ def _labels_of(predictions: pd.DataFrame, labels: pd.Series) -> pd.Series:
     told = predictions[np.isfinite(predictions["prediction"].to_numpy(dtype=float))]
     shared = told.index[told.index.isin(y.index)]
     if not len(shared):
+        nameless = all(str(name).startswith("aligned-") for name in predictions.index)
+        hint = "; list these samples, without a label, among the run's labels, too: the server "
+        hint += "knows no other IDs"
         raise DataError(
             f"none of the {len(y):,} samples to compare with is predicted; predicted are "
             f"{len(predictions):,} samples such as {_some(predictions.index)}, labels are of "
-            f"{_some(y.index)}"
+            f"{_some(y.index)}{hint * nameless}"
         )
     found: pd.Series = y.loc[shared]
     return found

@@ -133,12 +133,13 @@ def from_codes(
 def put_in(column: "pd.Series[Any]", exact: "pd.Series[Any]") -> "pd.Series[Any]":
     """Return a column as whole numbers, those in `exact` to the last digit.
 
-    Shapes: column (n_rows,): float64; exact (n_known,): `Int64` or `UInt64`, some of its rows.
+    Shapes: column (n_rows,): numbers; exact (n_known,): whole ones of 64 bits, some of its rows.
     """
     dtype: Any = str(exact.dtype).lower()
     most = np.iinfo(dtype)
-    near = column.round().clip(float(most.min), float(np.nextafter(float(most.max), 0.0)))
-    whole = near.astype(exact.dtype)
+    near = column.astype("float64").round()
+    near = near.clip(float(most.min), float(np.nextafter(float(most.max), 0.0)))
+    whole = near.astype(dtype.replace("i", "I").replace("u", "U"))
     whole.loc[exact.index] = exact
     return whole if whole.isna().any() else whole.astype(dtype)
 

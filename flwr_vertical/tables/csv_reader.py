@@ -39,6 +39,8 @@ _NAMES = {"\t": "tab", " ": "space"}
 _LEADING_ZERO = re.compile(r"0[0-9]+")
 _FIRST_ROWS = 1000
 
+csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))  # long texts, which pandas reads, too
+
 
 @dataclass
 class _File:
@@ -105,6 +107,11 @@ def read_csv(
         frame = file.frame(dtype=dict.fromkeys(file.ids, str))
     except (ValueError, Warning) as error:
         raise _hinting(error, file, stated) from error
+    if len(file.header) == 1:
+        raise DataError(
+            f"{path} has 0 columns besides the sample ID: split at {_name(file.separator)}, its "
+            f"only one is {file.header[0]!r}; state csv.separator if that is the wrong mark"
+        )
     columns = [name for name in file.header if name not in file.ids]
     frame, found = convert_texts(frame, columns, stated, file.texts, file.separator)
     findings += found

@@ -4,6 +4,7 @@ Tables arrive with NumPy, nullable, Arrow and object columns. Numerical code wou
 `pd.NA` in comparisons and objects in matrix products.
 """
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
 def whole_with_gaps(column: "pd.Series[Any]") -> "pd.Series[Any] | None":
     """Return a column as pandas' `Int64` or `UInt64` if `plain` would round its whole numbers."""
     if types.is_object_dtype(column.dtype) and types.infer_dtype(column, skipna=True) == "integer":
-        column = column.where(column.notna(), None).astype("Int64")
+        column = _nullable(column)
     whole = types.is_extension_array_dtype(column.dtype) and types.is_integer_dtype(column.dtype)
     if not whole or not column.isna().any() or not column.notna().any():
         return None
@@ -55,17 +56,27 @@ def plain_column(column: "pd.Series[Any]") -> "pd.Series[Any]":
         held = types.infer_dtype(column, skipna=True)
         if held not in ("boolean", "integer", "floating", "mixed-integer-float"):
             return column.where(column.notna(), np.nan)
-        column = column.where(column.notna(), None)
-        target = {"boolean": "boolean", "integer": "Int64"}.get(held, "Float64")
-        return plain_column(column.astype(target))  # type: ignore[call-overload]
+        return plain_column(_nullable(column))
     if types.is_bool_dtype(dtype):
         return column.astype("boolean" if column.isna().any() else "bool")
     if types.is_extension_array_dtype(dtype) and types.is_numeric_dtype(dtype):
         whole = types.is_integer_dtype(dtype) and not column.isna().any()
+        wide = whole and len(column) > 0 and int(column.max()) > np.iinfo(np.int64).max
         # astype, not to_numpy: the index stays
-        return column.astype("int64" if whole else "float64")
+        return column.astype(("uint64" if wide else "int64") if whole else "float64")
     if isinstance(dtype, pd.ArrowDtype) and types.is_string_dtype(dtype):
         return column.astype(object).where(column.notna(), np.nan)
     if isinstance(dtype, pd.StringDtype) and dtype.na_value is pd.NA:
         return column.astype(object).where(column.notna(), np.nan)
     return column
+
+
+def _nullable(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return objects that are all numbers or all booleans in pandas' dtype that holds them."""
+    held, column = types.infer_dtype(column, skipna=True), column.where(column.notna(), None)
+    fitting: list[Any] = {"boolean": ["boolean"], "integer": ["Int64", "UInt64"]}.get(held, [])
+    for dtype in fitting:
+        with suppress(OverflowError):
+            found: pd.Series[Any] = column.astype(dtype)
+            return found
+    return column.astype("Float64")

@@ -59,11 +59,17 @@ def frame_of(
     parts = [read(kept[start : start + _COLUMNS]) for start in range(0, len(kept), _COLUMNS)]
     columns = [part.column(name) for part in parts for name in part.column_names]
     own = pa.schema([schema.field(name) for name in kept], schema.metadata)
+    for place, field in enumerate(own):
+        if pa.types.is_decimal(field.type):  # objects in pandas; in a folder they are floats, too
+            columns[place] = columns[place].cast(pa.float64())
+            own = own.set(place, field.with_type(pa.float64()))
     table = pa.Table.from_arrays(columns, schema=own)
     del parts, columns
     pa.default_memory_pool().release_unused()
     # Column by column, so that no two tables are there at a time.
-    frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
+    frame: pd.DataFrame = table.to_pandas(
+        split_blocks=True, self_destruct=True, date_as_object=False
+    )
     del table
     if large:
         mapped, others = _mapped(large, n_rows, batches), iter(frame.items())

@@ -15,7 +15,7 @@ import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.node.config import NodeKey
-from flwr_vertical.node.party import ORDER, Arbiter, Party
+from flwr_vertical.node.party import NAMES, ORDER, Arbiter, Party
 from flwr_vertical.node.steps import (
     Node,
     NodeServices,
@@ -158,11 +158,14 @@ class PipelineParty(StagesNode, Party):
 
     def _services(self, half: StageHalf) -> NodeServices:
         found, services = super()._services(half), self.services
+        last = [one.name for one in self.halves.values() if one.kind is half.kind][-1]
 
         def save_output(frame: pd.DataFrame, beside: str = "") -> str:
             if not beside:
                 services.save_output(frame, half.name, half.name)
                 self.state[_MADE] = half.name
+            elif beside != NAMES and half.name != last:  # which writes the same beside the table
+                beside = f"{half.name}.{beside}"
             return services.save_output(frame, beside, half.name)
 
         def save_model(data: bytes) -> str:
@@ -171,7 +174,8 @@ class PipelineParty(StagesNode, Party):
                 self.state[_LEFT_OUT] = left_out
             elif half.role != IMPUTE:
                 self.state[_MODEL] = data
-            return services.save_model(data)
+            # New rows are predicted with the last fit, whichever stages come after it.
+            return services.save_model(bytes(self.state.get(_MODEL, data)))
 
         def load_model(run: str) -> bytes | None:
             kept = self.state.get(_MODEL) if half.role == PREDICT else None

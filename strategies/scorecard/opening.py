@@ -103,8 +103,23 @@ class BinnedColumns:
                 "points_to_double": self._double,
             }
             self._note_withheld(name, card, result)
+        self._check_points()
         key.further = further
         return key
+
+    def _check_points(self) -> None:
+        """Refuse where no column, nor who holds a row, tells of the labels."""
+        cards = self.columns.values()
+        if any(card.evidence.any() or card.block.any() for card in cards):
+            return
+        withheld = [gone for card in cards for gone in card.opened.withheld]
+        raise DataError(
+            f"no column has points: {sum(withheld)} of {len(withheld)} are withheld, since too "
+            "few labelled rows to be told of are in one of their bins, and what earlier runs told "
+            "of these rows counts (strategy 'explore' with labels tells of bins, too); the others "
+            "have one bin with enough events. Fit on more rows or with fewer bins, explore "
+            "without labels, or ask the nodes' owners for a lower policy.min-rows"
+        )
 
     def _note_withheld(self, name: str, card: CardColumns, result: Result) -> None:
         columns = zip(card.opened.columns, card.opened.withheld, strict=True)

@@ -59,6 +59,29 @@ def test_a_party_s_page_has_the_sections_of_all_stages(home, nodes, pages, monke
     assert found.count("What is missing") == found.count("Settings") == 1
 
 
+def test_what_two_stages_leave_under_one_name_is_all_there(home, nodes, pages):
+    normal = {"strategy": "joint-normal", "draws": 2}
+    stages = [{"name": "explore"}, {"name": "impute-a", **normal},
+              {"name": "impute-b", **normal, "draws": 1}, {"name": "explore-after"}]  # fmt: skip
+    pipeline(home, nodes, stages)
+    found = {p.name.removeprefix("bank.") for p in (home / "bank-out" / "test").glob("bank.*")}
+    first = {"explore.correlations", "impute-a", "impute-a.intervals", "impute-a.draw-1",
+             "impute-a.draw-2"}  # fmt: skip
+    last = {"correlations", "impute-b", "intervals", "draw-1"}  # without draws of the first
+    assert {n.removesuffix(".parquet") for n in found} == first | last | {"parquet", "html"} | (
+        found & {"model.npz"}
+    )
+    headed = headings(home)
+    for stage in ("explore", "explore-after"):
+        assert headed.count(f"{stage}: Correlations") == 1
+    for stage in ("impute-a", "impute-b"):
+        assert headed.count(f"{stage}: How sure imputed values are") == 1
+    page = (home / "bank-out" / "test" / "bank.html").read_text()
+    of = [page.split(f"<h2>{stage}: How sure")[1].split("</section>")[0] for stage in
+          ("impute-a", "impute-b")]  # fmt: skip
+    assert "b0" in of[0]  # of the cells that this stage completed
+
+
 def test_a_run_that_breaks_off_leaves_the_page_of_what_it_got_to(home, nodes, pages):
     stages = [*STAGES[:2], {"name": "fit", "strategy": "glm", "family": "binomial"}]
     with pytest.raises(DataError, match="binomial"):

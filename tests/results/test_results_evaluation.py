@@ -140,6 +140,14 @@ def test_labels_that_cannot_be_compared():
         Result("any").evaluate(y)
 
 
+def test_samples_whose_ids_the_server_does_not_know_are_to_be_listed_without_a_label():
+    labels = pd.Series([1.0, 2.0], index=["a", "b"])
+    for names, listed in ((["aligned-3", "aligned-7+"], True), (["c", "aligned-7"], False)):
+        with pytest.raises(DataError, match="samples to compare with is predicted") as caught:
+            evaluate(pd.DataFrame({"prediction": [0.5, 1.5]}, names), labels)
+        assert ("list these samples, without a label" in str(caught.value)) is listed
+
+
 def test_gain_curve_by_hand():
     chosen, share = gain_curve(np.array([1, 0, 1, 0], dtype=bool), np.array([4.0, 3.0, 3.0, 1.0]))
     np.testing.assert_allclose(chosen, [0, 0.25, 0.75, 1])  # equal scores are chosen together

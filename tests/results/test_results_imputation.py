@@ -143,7 +143,7 @@ def test_hidden_cells_leave_levels_kinds_and_rows_and_come_back(mixed):
     after = shown.frame.copy()
     for name in after:
         after[name] = after[name].fillna(after[name].mode().iloc[0])
-    back = put_back(after, table.frame)
+    back = put_back(after, table)
     for name, known in ((n, table.frame[n].dropna()) for n in after):
         assert list(back.loc[known.index, name]) == list(known)
     assert back.notna().all(axis=None)
@@ -153,11 +153,26 @@ def test_hidden_cells_leave_levels_kinds_and_rows_and_come_back(mixed):
 def test_whole_numbers_are_whole_again():
     given = pd.DataFrame({"n": np.arange(50)})
     after = pd.DataFrame({"n": np.arange(50.0) + np.where(np.arange(50) % 5, 0.0, 0.25)})
-    assert put_back(after, given)["n"].dtype == given["n"].dtype
+    table = Table.of(given)
+    assert put_back(after, table)["n"].dtype == given["n"].dtype
     more = pd.concat([after, pd.DataFrame({"n": [0.5]}, index=[77])])
-    back = put_back(more, given)
+    back = put_back(more, table)
     assert back["n"].iloc[-1] == 0.5
     assert (back["n"].iloc[:50] == given["n"]).all()
+
+
+def test_large_whole_numbers_that_were_hidden_come_back_to_the_last_digit():
+    rng = np.random.default_rng(0)
+    ids = [f"c{i}" for i in range(120)]
+    large = rng.integers(2**53, 2**62, size=120)
+    unsigned = large.astype(np.uint64) + np.uint64(2**63)
+    gaps = pd.Series(large, ids).astype("Int64").where(rng.random(120) > 0.1)
+    bank = pd.DataFrame({"all": large, "unsigned": unsigned, "gaps": gaps}, ids)
+    court = pd.DataFrame({"x": rng.normal(size=121)}, [*ids, "new"])  # whose sample the bank gets
+    made = simulate(FKNN(), {"bank": bank, "court": court}, hold_out=0.2, progress=False)
+    for name in bank:
+        known = bank[name].dropna()
+        assert made.tables["bank"].loc[known.index, name].tolist() == known.tolist()
 
 
 @pytest.mark.parametrize("share", [-0.1, 0.6, 1.0])

@@ -177,6 +177,32 @@ def test_explore_is_on_the_page_under_its_stage(tmp_path):
     assert not list(tmp_path.rglob("*.correlations.parquet"))
 
 
+def test_points_of_two_scorecards_are_both_kept():
+    tables, labels = data(2000, gaps=0.0)
+    stages = [("fit-a", Scorecard(bins=6)), ("fit-b", Scorecard(bins=3))]
+    labels = (labels > 1).astype(float)
+    found = Pipeline(stages).simulate(tables, labels, progress=False)
+    of_one = {"points of bank", "bins of bank", "points of court", "bins of court"}
+    assert of_one | {f"fit-a.{name}" for name in of_one} <= set(found.frames)
+    first, last = found.frames["fit-a.bins of bank"], found.frames["bins of bank"]
+    assert len(first) > len(last)
+
+
+@pytest.mark.parametrize("after", [("impute", JointNormal()), ("select", LASSO)])
+def test_new_rows_are_predicted_with_the_fit_whatever_comes_after_it(after):
+    tables, labels = data(gaps=0.2 if after[0] == "impute" else 0.0)
+    fit = VerticalGLM(penalty="none", missing_cells="drop-row")
+    found = Pipeline([("fit", fit), after]).simulate(tables, labels, progress=False, min_rows=1)
+    new = {name: frame.dropna().iloc[:200] for name, frame in tables.items()}
+    new = {name: frame.set_axis([f"n{i}" for i in range(200)]) for name, frame in new.items()}
+    predicted = found.predict(new, progress=False).predictions["prediction"]
+    slopes = found.coefficients["estimate"]
+    expected = slopes["server", "intercept"] + sum(
+        frame @ slopes[name][frame.columns].to_numpy() for name, frame in new.items()
+    )
+    np.testing.assert_allclose(predicted, expected, atol=0.01)
+
+
 def test_a_scorecard_is_fitted_evaluated_and_predicted_with(tmp_path):
     tables, labels = data(2000, gaps=0.0)
     labels = (labels > 1).astype(float)

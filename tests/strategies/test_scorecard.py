@@ -10,6 +10,7 @@ from flwr_vertical import Result, Table, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from strategies.binning.bins import fit_column_bins
 from strategies.binning.woe import merge_bins
+from strategies.explore import Explore
 from strategies.normal.labelled_server import large_sets
 from strategies.predict import Predict
 from strategies.scorecard import Scorecard, opening
@@ -275,3 +276,13 @@ def test_merged_bins_have_names():
     ranges = ["(-inf, 1]", "(1, 2.5]", "(2.5, inf)", "missing"]
     assert merged_labels(ranges, merged, 3) == ["(-inf, 2.5]", "(2.5, inf)", "missing"]
     assert merged_labels(["a", "b", "c", "other"], merged, 3) == ["a | b", "c", "other"]
+
+
+def test_a_scorecard_after_exploring_with_labels_says_why_it_has_no_points(data, tmp_path):
+    tables, labels, _ = data
+    shared = tables["phone"].index.intersection(labels.dropna().index)[:280]
+    few = {name: frame.loc[shared] for name, frame in tables.items()}
+    nodes = Nodes(tmp_path, few)
+    nodes.run(Explore(), labels[shared])
+    with pytest.raises(DataError, match=r"no column has points: 4 of 4 are withheld, .*'explore'"):
+        nodes.run(Scorecard(), labels[shared])

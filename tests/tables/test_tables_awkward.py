@@ -13,6 +13,7 @@ from flwr_vertical.tables import (
     DataWarning,
     Kind,
     Severity,
+    Table,
     check_table,
     read_labels,
     read_table,
@@ -317,3 +318,20 @@ def test_half_a_million_rows_and_two_thousand_columns(tmp_path):
         assert table.frame.shape == shape
         assert all(one.severity == "note" for one in found)
     assert read_table(tmp_path / "long.csv", columns=["paid"]).kinds["paid"] is Kind.CONTINUOUS
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_long_texts_and_whole_numbers_beyond_64_bits_are_read(path, separator):
+    numbers = [str(10**25 + i) for i in range(N)]
+    large = [str(2**63 + i) for i in range(N)]
+    write(path, ["id", "n", "u", "note"], numbers, large, ["x" * 140_000, "y"], separator=separator)
+    frame = read_table(path).frame
+    assert frame["n"].tolist() == [float(n) for n in numbers]
+    assert frame["u"].tolist() == [int(n) for n in large]
+    assert frame["note"].str.len().tolist() == [140_000, 1] * (N // 2)
+
+
+def test_unsigned_numbers_of_64_bits_keep_their_sign():
+    column = pd.array([1, 2**63 + 7], dtype="UInt64")
+    for values in (column, column.astype(object)):
+        assert Table.of(pd.DataFrame({"n": values})).frame["n"].tolist() == [1, 2**63 + 7]

@@ -1,14 +1,19 @@
 import gzip
 import os
 import time
+from datetime import date
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.sources import read_source
 from flwr_vertical.tables import Kind, Table, read_labels, read_table, write_table
 
 SUFFIXES = [".csv", ".csv.gz", ".tsv", ".parquet", ".pq"]
@@ -265,3 +270,30 @@ def test_other_columns_without_a_name_are_refused(tmp_path):
     path.write_text(",id,x\n0,a,1\n1,b,2\n")
     with pytest.raises(DataError, match="first column has no name, and the sample IDs are in 'id'"):
         read_table(path, id_column="id")
+
+
+def test_decimals_and_dates_of_a_parquet_file_are_read_as_those_of_a_folder(tmp_path):
+    amounts = [Decimal("1.25"), None, Decimal("-3.50")]
+    days = [date(2024, 1, 1), date(1969, 12, 31), None]
+    columns = {
+        "id": ["a", "b", "c"],
+        "amount": pa.array(amounts, pa.decimal128(20, 2)),
+        "day": days,
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    table = read_table(tmp_path / "t.parquet")
+    assert table.kinds == {"amount": Kind.CONTINUOUS, "day": Kind.DATE}
+    np.testing.assert_array_equal(table.frame["amount"], [1.25, np.nan, -3.5])
+    counted = read_table(tmp_path / "t.parquet", csv={"dates": "days"})
+    np.testing.assert_array_equal(counted.frame["day"], [19723.0, -1.0, np.nan])
+    pd.testing.assert_frame_equal(counted.frame, read_source(tmp_path, dates="days").frame)
+
+
+def test_a_file_of_one_column_is_refused_by_its_separator(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("sep=;\nid;x;y\na;1;2\nb;2;3\n")
+    with pytest.raises(DataError, match=r"split at ',', its only one is 'sep=;'.*separator"):
+        read_table(path)
+    path.write_text("id,x\na,1\nb,2\n")
+    with pytest.raises(DataError, match=r"split at ';', its only one is 'id,x'"):
+        read_table(path, csv={"separator": ";"})

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.node.config import HOLD_OUT
 from flwr_vertical.node.config_files import read_node_configs
 from flwr_vertical.registry import available_strategies
 from flwr_vertical.settings.toml import read_items
@@ -20,7 +21,7 @@ from ..output import print_json
 from .mend import Mending
 from .page import plain_lines, show_page
 from .tables import Checks, check_nodes, configs_of, kinds_in
-from .trial import Trial, try_strategy
+from .trial import Trial, run_options, try_strategy
 
 ALL = "all"
 
@@ -118,6 +119,7 @@ def _trials(
     named = ALL not in names
     if not named:
         names = list(available_strategies())
+    run = run_options(settings, names)
     if len(frames) < len(checks.tables):
         return [Trial(name, refusal="correct the errors of the tables first", named=named)
                 for name in names]  # fmt: skip
@@ -127,14 +129,12 @@ def _trials(
         party: {k: v for k, v in kinds_in(configs[party]).items() if k in frame.columns}
         for party, frame in frames.items()
     }
+    held_out = {party: float(configs[party].get(HOLD_OUT, 0.0)) for party in frames}
     trials = []
     for name in names:
         step(f"trying {name} (at most {options.limit:g} s on all samples)")
-        trials.append(
-            try_strategy(
-                name, settings, frames, labels, kinds=own, limit=options.limit, named=named
-            )
-        )
+        how = {"kinds": own, "run": run, "held_out": held_out, "limit": options.limit}
+        trials.append(try_strategy(name, settings, frames, labels, **how, named=named))
     return trials
 
 

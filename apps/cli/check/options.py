@@ -63,7 +63,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="KEY=VALUE|TOML",
-        help="of the strategies, as in a run config: 'fknn.n-neighbors=7'",
+        help="of the strategies and the run, as in a run config: 'fknn.n-neighbors=7 "
+        'aggregation="ckks"\'',
     )
     check.add_argument("--labels", metavar="FILE", help="labels that the server would hold")
     check.add_argument(

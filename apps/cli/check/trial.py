@@ -20,9 +20,16 @@ from typing import Any
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, VerticalError
+from flwr_vertical.incomplete import hide_cells
 from flwr_vertical.pages.page import human_bytes, human_seconds
-from flwr_vertical.registry import load_strategy, make_strategy
+from flwr_vertical.registry import available_strategies, load_strategy, make_strategy
+from flwr_vertical.server import RunSettings
+from flwr_vertical.settings import nearest
 from flwr_vertical.single_parties import NOBODY
+from flwr_vertical.tables import Table
+from strategies.common.imputing_party import ImputingParty
+
+from ...settings import AppSettings
 
 SAMPLE = 250
 """Samples of the smaller of two trial runs; the other has twice as many."""
@@ -30,6 +37,7 @@ CHANNEL_SECONDS, MESSAGE_SECONDS = 0.0025, 5.0
 """What a round takes beside its work: over a channel, and by Flower's messages on real nodes."""
 _START_SECONDS = 60.0
 _COSTS = "rounds", "traffic", "seconds", "memory"
+_OF_THE_RUN = "aggregation", "alignment", "align_rows", "normalise_ids", "fraction_bits", "seed"
 
 
 @dataclass(frozen=True)
@@ -95,10 +103,16 @@ def try_strategy(
     labels: "pd.Series[Any] | None" = None,
     *,
     kinds: Mapping[str, Mapping[str, str]] | None = None,
+    run: Mapping[str, Any] | None = None,
+    held_out: Mapping[str, float] | None = None,
     limit: float = 20.0,
     named: bool = True,
 ) -> Trial:
-    """Run a strategy on tables of this machine for a limited time."""
+    """Run a strategy on tables of this machine for a limited time.
+
+    `run` is what `run_options` returns; `held_out` the share of cells that a party's node config
+    hides from imputations.
+    """
     try:
         strategy = make_strategy(name, settings)
         strategy.check_requirements()
@@ -111,6 +125,10 @@ def try_strategy(
     if not (strategy.needs_labels or strategy.uses_labels):
         labels = None
     chosen = dict(tables)
+    for party, share in (held_out or {}).items():
+        if share and issubclass(strategy.party, ImputingParty):
+            given = Table.of(chosen[party], (kinds or {}).get(party))
+            chosen[party] = hide_cells(given, share, party).frame
     note = ""
     if (lacking := load_strategy(name).needs_parties - len(tables)) > 0:
         index = next(iter(tables.values())).index
@@ -118,6 +136,7 @@ def try_strategy(
         chosen |= {f"{NOBODY}-{k}": blank for k in range(lacking)}
         note = f"it needs {lacking + len(tables)} parties; blank ones stand in"
     task = {"name": name, "settings": dict(settings), "kinds": dict(kinds or {})}
+    task["run"] = dict(run or {})
     whole = _run_apart([task | _part(chosen, labels, None)], limit)[0]
     if whole is not None:
         return Trial(name, **whole, named=named, note=note)
@@ -141,6 +160,24 @@ def try_strategy(
         named=named,
         note=f"{note}; {said}" if note else said,
     )
+
+
+def run_options(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return what a run config says of the run that changes its cost; refuse a key of nothing."""
+    known = AppSettings.config_defaults() | RunSettings.config_defaults()
+    own = {
+        "demo",
+        *names,
+        *available_strategies(),
+        *(load_strategy(n).name for n in names if ":" in n),
+    }
+    for key in settings:
+        table, dot, _ = key.partition(".")
+        if key not in known and not (dot and table in own):
+            raise ConfigError(f"unknown setting {key!r}{nearest(key, [*known, *own])}")
+    run = RunSettings.from_config(settings)
+    stated = [name for name in _OF_THE_RUN if name.replace("_", "-") in settings]
+    return {name: getattr(run, name) for name in stated}
 
 
 def scaled(small: float, large: float, factor: float) -> float:
@@ -229,6 +266,7 @@ def _run_one(
     tables: Mapping[str, pd.DataFrame],
     labels: "pd.Series[Any] | None",
     kinds: Mapping[str, Mapping[str, str]],
+    run: Mapping[str, Any],
     min_rows: int | None,
 ) -> dict[str, Any]:
     from flwr_vertical.simulation import simulate
@@ -239,7 +277,7 @@ def _run_one(
     try:
         result = simulate(
             strategy, tables, labels, kinds=own, min_rows=min_rows, progress=False,
-            alignment=strategy.default_alignment,
+            **{"alignment": strategy.default_alignment, **run},
         )  # fmt: skip
     except VerticalError as error:
         return {"refusal": str(error)}
