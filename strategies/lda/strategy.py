@@ -38,6 +38,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.results import Progress
+from flwr_vertical.tables.codes import level_text
 from strategies.lda.discriminant import Discriminant, fit_discriminant, log_odds, telling
 from strategies.lda.party import DiscriminantParty
 from strategies.linear import settings as shared
@@ -232,7 +233,7 @@ class ClassSums(LabelledCompletion):
         self.counts = found.sum(axis=0)
         few = np.flatnonzero(self.counts < self._of_class)
         if len(few):
-            shown = ", ".join(f"{self.classes[c]:g} ({self.counts[c]})" for c in few[:8])
+            shown = ", ".join(f"{level_text(self.classes[c])} ({self.counts[c]})" for c in few[:8])
             raise DataError(
                 f"classes with fewer than {self._of_class} labelled samples in the fit: {shown}"
                 f"{', ...' if len(few) > 8 else ''}; sums over fewer are not opened. Merge "

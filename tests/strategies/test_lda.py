@@ -93,6 +93,14 @@ def test_without_missing_rows_it_is_the_pooled_fit():
     assert np.abs(np.log(own / own[:, :1]) - np.log(other / other[:, :1])).max() < 2 * GRID
 
 
+def test_a_constant_column_changes_nothing():
+    tables, labels, _ = make(missing=0.0)
+    more = {**tables, "court": tables["court"].assign(seven=7.0)}
+    found, expected = (run(given, labels) for given in (more, tables))
+    assert found.model.shrinkage == expected.model.shrinkage
+    pd.testing.assert_frame_equal(found.predictions, expected.predictions)
+
+
 def test_labelled_rows_are_completed_and_others_go_by_what_is_there(data, fitted):
     """The fit is that of rows completed by `joint-normal`, the posterior that of the marginals."""
     tables, labels, truth = data
