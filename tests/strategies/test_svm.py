@@ -229,7 +229,7 @@ def test_a_corner_that_cannot_be_evaluated_is_widened(data):
         (lambda y: y * 0, r"all labels are 0; a classifier needs samples of both classes"),
         (lambda y: y * np.nan, r"needs samples with a label"),
     ],
-    ids=["1 and 2", "-1 and 1", "three", "one class", "none"],
+    ids=["1 and 2", "many digits", "-1 and 1", "three", "one class", "none"],
 )
 def test_labels_that_are_no_two_classes_are_named(data, change, words):
     tables, labels, _ = data
