@@ -223,6 +223,13 @@ class ClassSums(LabelledCompletion):
 
     def rows(self, mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows) -> RowGroups:
         """Take the rows as `LabelledCompletion` does, enough for a vector of each class."""
+        allowed, n_classes = minimum.vectors, len(self.classes)
+        if allowed is not None and allowed < n_classes:
+            raise ConfigError(
+                f"lda multiplies columns with a vector of each of {n_classes} classes, and a "
+                f"party's policy allows 'vectors' = {allowed}; merge classes, or have every party "
+                "allow as many vectors as there are classes"
+            )
         self._of_class = minimum.of(0)
         return super().rows(mask, widths, minimum)
 
