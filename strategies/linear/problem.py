@@ -97,7 +97,7 @@ def open_problem(
     }
     if len(unheld):
         arguments["n_unheld"] = len(unheld)
-        result.notes.append(f"{len(unheld):,} labels belong to samples that no party holds")
+        result.notes.append(f"{len(unheld):,} labels of samples that no party holds count, too")
     if len(free):
         arguments["labelled"] = known.view(np.uint8)
     total = federation.sum(step, arguments)

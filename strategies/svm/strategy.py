@@ -45,6 +45,7 @@ from strategies.linear.moment_party import (
 )
 from strategies.linear.moments.collect import OpenedMoments, open_moments
 from strategies.linear.moments.groups import by_pattern, complete_rows
+from strategies.linear.moments.identifiable import unobserved
 from strategies.linear.moments.patterns import Pattern
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
 from strategies.linear.prediction.regressions import MARGIN, Regressions
@@ -237,6 +238,10 @@ class VerticalSVM(Strategy):
         # Columns that are withheld or constant in the rows of the fit have no coefficient.
         absent = (beta == 0.0) & (np.diag(rows.products)[:-1] <= FLAT * rows.n_rows)
         estimates = np.where(absent, np.nan, beta)
+        flat = np.flatnonzero(absent & ~unobserved(opened.patterns)[:-1])
+        if len(flat) and not whole:  # else `usable_rows` has said so
+            text = f"columns {opened.names(flat)} do not vary over the samples of the fit"
+            note(result, f"{text}; they are left out and have no coefficient")
         result.coefficients = coefficient_table(
             opened.problem.columns,
             {name: estimates[own] for name, own in opened.parties.items()},
