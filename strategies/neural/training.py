@@ -39,10 +39,9 @@ class LabelTargets:
         if not np.isfinite(own).all():
             raise DataError("a label is infinite; expected numbers, NaN where there is none")
         if task == "regression":
-            unit = float(own.std())
-            if unit == 0:
+            if np.ptp(own) == 0:
                 raise DataError(f"all labels are {own[0]}; there is nothing to be predicted")
-            centre = float(own.mean())
+            centre, unit = float(own.mean()), float(own.std())
             return cls(known, (labels - centre) / unit, [], centre, unit)
         classes = np.unique(own)
         if len(classes) < 2:

@@ -322,9 +322,7 @@ def test_one_note_says_why_a_column_is_not_in_the_fit(how):
     for column in gone[gone].index.map(".".join):
         party, name = column.split(".")
         said = [note for note in result.notes if "no coefficient" in note]
-        assert (
-            sum(column in note or (party in note and f"'{name}'" in note) for note in said) == 1
-        )
+        assert sum(column in note or (party in note and f"'{name}'" in note) for note in said) == 1
     assert gone[gone].index.to_list() == [("court", "rare"), ("court", "sparse"), ("late", "new")]
 
 
