@@ -137,7 +137,7 @@ def test_labels_that_cannot_be_used(labels, match):
 def test_equal_labels_of_a_regression_are_refused():
     labels = np.full(240, 0.1)  # whose deviations from their mean are rounding
     assert labels.std() > 0
-    with pytest.raises(DataError, match="all labels are 0.1; there is nothing to be predicted"):
+    with pytest.raises(DataError, match=r"all labels are 0\.1; there is nothing to be predicted"):
         LabelTargets.of(labels, "regression")
 
 
