@@ -307,7 +307,9 @@ def _f1(y: Array, found: Array, classes: Sequence[float], average: str) -> float
     return float(sk.f1_score(given, told, average="macro", zero_division=0.0))
 
 
-def _numbered(classes: Sequence[float], y: Array, found: Array) -> tuple[Array, Array, Array]:
+def _numbered(
+    classes: Sequence[float], y: Array, found: Array
+) -> tuple[Array, npt.NDArray[Any], npt.NDArray[Any]]:
     """Return all classes, and labels as their numbers: scikit-learn takes no class such as 0.5."""
     known = np.unique(np.concatenate([classes, y, found]))
     return known, np.searchsorted(known, y), np.searchsorted(known, found)
