@@ -21,6 +21,7 @@ from flwr_vertical.pages.page import (
     format_value,
 )
 from flwr_vertical.results.evaluation import CONSTANT, Evaluation
+from flwr_vertical.tables.codes import level_text
 
 _BINS = 10  # of the reliability curve, each with as many samples
 _MOST_CLASSES = 6  # whose curves have a colour and a name
@@ -136,7 +137,9 @@ class _Curves:
             for j in judged:
                 positive = y == classes[j]
                 if p is not None and positive.any() and not positive.all():
-                    label = name or ("this run" if self.binary else f"class {classes[j]:g}")
+                    label = name or (
+                        "this run" if self.binary else f"class {level_text(classes[j])}"
+                    )
                     self.series.append((label, positive, p[:, j]))
         if not self.binary:  # the most frequent ones get a colour
             self.series.sort(key=lambda item: -int(item[1].sum()))
@@ -259,7 +262,7 @@ def _caption(evaluation: Evaluation) -> str:
     text += "The constant predicts the same class shares for all. "
     if len(evaluation.classes) == 2 and evaluation.probabilities() is not None:
         text += (
-            f"Class {evaluation.classes[1]:g} is predicted from a probability of "
+            f"Class {level_text(evaluation.classes[1])} is predicted from a probability of "
             f"{format_value(evaluation.threshold)} ({evaluation.rule}). Dashed: the constant, or a "
             "perfect calibration."
         )

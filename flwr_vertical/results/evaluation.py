@@ -18,6 +18,7 @@ from sklearn import metrics as sk
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.pages.page import format_value
+from flwr_vertical.tables.codes import level_text
 
 PROBABILITY = "probability_"
 DECISION = "decision"
@@ -83,9 +84,9 @@ class Evaluation:
 
     def confusion(self) -> pd.DataFrame:
         """Return how many samples of each class (index) are predicted to be of each (columns)."""
-        known = np.unique(np.concatenate([self.classes, self.labels]))
-        counts = sk.confusion_matrix(self.labels, self.predicted(), labels=known)
-        names = [f"{c:g}" for c in known]
+        known, given, found = _numbered(self.classes, self.labels, self.predicted())
+        counts = sk.confusion_matrix(given, found, labels=range(len(known)))
+        names = [level_text(c) for c in known]
         return pd.DataFrame(
             counts, pd.Index(names, name="label"), pd.Index(names, name="predicted")
         )
@@ -104,7 +105,7 @@ class Evaluation:
         found, p = self.predicted(name), self.probabilities(name)
         average = "binary" if len(self.classes) == 2 else "macro"
         out = {
-            "accuracy": float(sk.accuracy_score(y, found)),
+            "accuracy": float(np.mean(y == found)),
             "f1": _f1(y, found, self.classes, average),
         }
         if p is not None:
@@ -122,12 +123,13 @@ class Evaluation:
         """Return precision, recall, F1 and AUC of each class against the rest; index ``class``."""
         y, found, p = self.labels, self.predicted(), self.probabilities()
         classes = self.classes
+        known, given, told = _numbered(classes, y, found)
         precision, recall, f1, count = sk.precision_recall_fscore_support(
-            y, found, labels=classes, zero_division=0.0
+            given, told, labels=np.searchsorted(known, classes), zero_division=0.0
         )
         frame = pd.DataFrame(
             {"samples": count, "precision": precision, "recall": recall, "f1": f1},
-            index=pd.Index([f"{c:g}" for c in classes], name="class"),
+            index=pd.Index([level_text(c) for c in classes], name="class"),
         )
         if p is not None:
             frame["auc"] = [_auc(y == c, p[:, j]) for j, c in enumerate(classes)]
@@ -279,7 +281,7 @@ def _constant(
         if _probability_classes(samples):
             total = max(shares.sum(), 1e-12)
             for c, share in zip(classes, shares / total, strict=True):
-                columns[f"{PROBABILITY}{c:g}"] = np.full(len(samples), share)
+                columns[PROBABILITY + level_text(c)] = np.full(len(samples), share)
     return pd.DataFrame({"label": samples["label"], **columns}, index=samples.index)
 
 
@@ -295,7 +297,7 @@ def _threshold(
         raise ConfigError(f"threshold={YOUDEN!r} needs probabilities of two classes")
     if positive.all() or not positive.any():
         raise DataError(f"threshold={YOUDEN!r} needs samples of both classes, got one")
-    score = samples[f"{PROBABILITY}{classes[1]:g}"].to_numpy(dtype=float)
+    score = samples[PROBABILITY + level_text(classes[1])].to_numpy(dtype=float)
     wrong, right, cuts = sk.roc_curve(positive, score)
     best = int(np.argmax(right - wrong))
     return float(min(cuts[best], 1.0)), "Youden's, chosen on these samples"
@@ -304,8 +306,16 @@ def _threshold(
 def _f1(y: Array, found: Array, classes: Sequence[float], average: str) -> float:
     if average == "binary":
         return float(sk.f1_score(y == classes[1], found == classes[1], zero_division=0.0))
-    known = np.unique(np.concatenate([y, found]))
-    return float(sk.f1_score(y, found, labels=known, average="macro", zero_division=0.0))
+    _, given, told = _numbered([], y, found)
+    return float(sk.f1_score(given, told, average="macro", zero_division=0.0))
+
+
+def _numbered(
+    classes: Sequence[float], y: Array, found: Array
+) -> tuple[Array, npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return all classes, and labels as their numbers: scikit-learn takes no class such as 0.5."""
+    known = np.unique(np.concatenate([classes, y, found]))
+    return known, np.searchsorted(known, y), np.searchsorted(known, found)
 
 
 def _of_probabilities(y: Array, p: Array, classes: Sequence[float]) -> dict[str, float]:
@@ -319,7 +329,7 @@ def _of_probabilities(y: Array, p: Array, classes: Sequence[float]) -> dict[str,
     hit = y[:, None] == np.asarray(classes)
     if hit.any(axis=1).all():
         shares = p / np.maximum(p.sum(axis=1, keepdims=True), 1e-300)
-        out["log_loss"] = float(sk.log_loss(y, shares, labels=classes))
+        out["log_loss"] = float(sk.log_loss(hit.argmax(axis=1), shares, labels=range(len(classes))))
     square = (p - hit) ** 2
     out["brier"] = float(square[:, 1].mean() if len(classes) == 2 else square.sum(axis=1).mean())
     return out

@@ -19,6 +19,7 @@ from flwr_vertical.results import Progress
 from flwr_vertical.simulation import simulate
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.tables import Table, label_index, label_numbers
+from flwr_vertical.tables.codes import level_text
 
 LOWER_IS_BETTER = ("log_loss", "brier", "rmse", "mae", "bias")
 FIRST = ("auc", "accuracy", "rmse")
@@ -51,18 +52,19 @@ def make_folds(labels: Array, n_folds: int, seed: int, stratify: bool) -> Indice
 
     if len(labels) < n_folds:
         raise DataError(f"{len(labels)} samples have a label; {n_folds} folds need as many or more")
+    values, number, counts = np.unique(labels, return_inverse=True, return_counts=True)
     if stratify:
-        values, counts = np.unique(labels, return_counts=True)
         rarest = int(counts.argmin())
         if counts[rarest] < n_folds:
             raise DataError(
-                f"label {values[rarest]:g} has {counts[rarest]} samples, and {n_folds} folds are "
-                "to have one each at least; take fewer folds, merge classes, or set stratify=False"
+                f"label {level_text(values[rarest])} has {counts[rarest]} samples, and {n_folds} "
+                "folds are to have one each at least; take fewer folds, merge classes, or set "
+                "stratify=False"
             )
     kind = StratifiedKFold if stratify else KFold
     splitter = kind(n_folds, shuffle=True, random_state=seed)
     out = np.empty(len(labels), dtype=np.int64)
-    for fold, (_, test) in enumerate(splitter.split(labels[:, None], labels)):
+    for fold, (_, test) in enumerate(splitter.split(labels[:, None], number)):
         out[test] = fold
     return out
 

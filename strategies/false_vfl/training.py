@@ -12,6 +12,7 @@ from flwr_vertical import Result
 from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.results import Progress
+from flwr_vertical.tables.codes import level_text
 from strategies.false_vfl.networks import Discriminator, ServerNets
 from strategies.false_vfl.posterior import log_bound
 from strategies.false_vfl.predict import drawn_step
@@ -255,8 +256,8 @@ def _check_classes(targets: LabelTargets, rows: Indices) -> None:
         n_labels = int((targets.y[targets.known] == number).sum())
         if not (targets.y[rows] == number).any():
             raise DataError(
-                f"none of the {n_labels} samples with the label {label:g} takes part, so that the "
-                "class would never be predicted: each is held by one party alone, which does not "
-                "agree to the exchange 'lone-embeddings'; leave these labels out, or align samples "
-                "of that class that several parties hold"
+                f"none of the {n_labels} samples with the label {level_text(label)} takes part, so "
+                "that the class would never be predicted: each is held by one party alone, which "
+                "does not agree to the exchange 'lone-embeddings'; leave these labels out, or "
+                "align samples of that class that several parties hold"
             )

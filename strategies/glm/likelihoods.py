@@ -137,6 +137,7 @@ def usable_rows(
     mean[rows.observed] = rows.sums / rows.n_rows
     variance = np.diag(rows.about(mean)[1]) / rows.n_rows
     flat = rows.observed[variance < _FLAT]
+    flat = flat[flat < n_columns]  # without the labels
     if len(flat) and intercept:
         note(
             result,

@@ -45,23 +45,24 @@ def fit_discriminant(
     All sums are over the same rows: a covariance over more rows, less that of the class means,
     would be too small along what these means have by chance, and discriminants divide by it.
 
-    With p columns and n rows the covariance is ``(n W + p diag(W)) / (n + p)``, as if p rows more
-    had shown uncorrelated columns. Each column's class means are shrunk towards the mean of all
-    rows by how much they differ beyond chance (Efron and Morris, 1973): ``t / (t + w / n_c)``, with
-    t the variance of the true class means and w that within classes.
+    With p columns that vary and n rows the covariance is ``(n W + p diag(W)) / (n + p)``, as if p
+    rows more had shown uncorrelated columns. Each column's class means are shrunk towards the mean
+    of all rows by how much they differ beyond chance (Efron and Morris, 1973):
+    ``t / (t + w / n_c)``, with t the variance of the true class means and w that within classes.
 
     Columns are in units of about their standard deviation; constant ones have no say.
 
     Shapes: sums (n_columns,); products (n_columns, n_columns); class_sums (n_columns, n_classes):
     sums over the rows of each class; n_rows (n_classes,): how many these are, none 0.
     """
-    n, p = float(n_rows.sum()), len(sums)
+    n = float(n_rows.sum())
     mean, prior = sums / n, n_rows / n
     found = (class_sums / n_rows).T - mean
     total = np.asarray(products / n - np.outer(mean, mean), dtype=np.float64)
     within = total - (found * prior[:, None]).T @ found
     varies = np.diag(total) > _FLAT
     variance = np.where(varies, np.maximum(np.diag(within), _LEAST * np.diag(total)), 1.0)
+    p = float(varies.sum())
     weight = p / (p + n)
     within *= (1.0 - weight) * np.outer(varies, varies)
     np.fill_diagonal(within, variance)

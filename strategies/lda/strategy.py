@@ -38,6 +38,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.results import Progress
+from flwr_vertical.tables.codes import level_text
 from strategies.lda.discriminant import Discriminant, fit_discriminant, log_odds, telling
 from strategies.lda.party import DiscriminantParty
 from strategies.linear import settings as shared
@@ -222,6 +223,13 @@ class ClassSums(LabelledCompletion):
 
     def rows(self, mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows) -> RowGroups:
         """Take the rows as `LabelledCompletion` does, enough for a vector of each class."""
+        allowed, n_classes = minimum.vectors, len(self.classes)
+        if allowed is not None and allowed < n_classes:
+            raise ConfigError(
+                f"lda multiplies columns with a vector of each of {n_classes} classes, and a "
+                f"party's policy allows 'vectors' = {allowed}; merge classes, or have every party "
+                "allow as many vectors as there are classes"
+            )
         self._of_class = minimum.of(0)
         return super().rows(mask, widths, minimum)
 
@@ -232,7 +240,7 @@ class ClassSums(LabelledCompletion):
         self.counts = found.sum(axis=0)
         few = np.flatnonzero(self.counts < self._of_class)
         if len(few):
-            shown = ", ".join(f"{self.classes[c]:g} ({self.counts[c]})" for c in few[:8])
+            shown = ", ".join(f"{level_text(self.classes[c])} ({self.counts[c]})" for c in few[:8])
             raise DataError(
                 f"classes with fewer than {self._of_class} labelled samples in the fit: {shown}"
                 f"{', ...' if len(few) > 8 else ''}; sums over fewer are not opened. Merge "

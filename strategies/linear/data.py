@@ -165,8 +165,13 @@ class RegressionRows(StepGroup):
 
     @kept("fit-x")
     def x(self) -> Array:
-        """Rows held of labelled samples, standardised, shape (n_observed, n_columns)."""
-        return (self.raw - self.center) / self.scale
+        """Rows held of labelled samples, standardised, shape (n_observed, n_columns).
+
+        Columns that are constant or follow from others here take no part: they are 0.
+        """
+        x = (self.raw - self.center) / self.scale
+        x[:, constant_or_collinear(x, self.intercept)] = 0.0
+        return x
 
     @property
     def raw(self) -> Array:
@@ -222,18 +227,6 @@ class RegressionRows(StepGroup):
                 center = raw.mean(axis=0)
         return center, scale
 
-    @kept("collinear")
-    def collinear(self) -> npt.NDArray[np.bool_]:
-        """Which columns follow from those before, (n_columns,); none where the fit is penalised."""
-        if self._penalized:
-            return np.zeros(len(self.design.columns), dtype=bool)
-        return constant_or_collinear(self.x, self.intercept)
-
-    @property
-    def ridge(self) -> float:
-        """Share of the columns' variance added to the diagonal of their Gram matrix."""
-        return float(RIDGE * np.mean(self.x**2)) if self.collinear.any() else 0.0
-
 
 class RegressionData(RegressionRows):
     """The same where no other step prepares them."""
@@ -253,9 +246,6 @@ class RegressionData(RegressionRows):
         table, and of columns ``left_out`` (`Design`).
         """
         return self.prepare_rows(labelled=labelled, **settings)
-
-
-RIDGE = 1e-6
 
 
 def spread_around(rows: Array, mean: Array) -> Array:

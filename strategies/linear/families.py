@@ -12,6 +12,7 @@ from scipy.special import expit, gammaln
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.tables.codes import level_text
 
 _NEWTON_STEPS = 50
 _LONGEST = 2.0  # of a Newton step: farther away the curvature says nothing
@@ -149,7 +150,7 @@ class Binomial(Family):
         """Labels must be 0 and 1."""
         if not np.isin(y, (0.0, 1.0)).all():
             found = np.unique(y)
-            shown = ", ".join(f"{value:g}" for value in found[:5])
+            shown = ", ".join(level_text(value) for value in found[:5])
             raise DataError(
                 f"family 'binomial' needs labels 0 and 1, got {len(found)} different ({shown}"
                 f"{', ...' if len(found) > 5 else ''}); code the classes as 0 and 1"

@@ -22,12 +22,6 @@ logger = logging.getLogger("flwr_vertical")
 
 LABEL_POLICIES = ("drop", "error")
 
-# What becomes of columns that follow from others: with a fit of the parties' own, or from moments.
-_CONSEQUENCE = {
-    True: "a small ridge keeps the fit defined, and their coefficients mean nothing by themselves",
-    False: "they are left out and have no coefficient",
-}
-
 
 @dataclass
 class Problem:
@@ -103,7 +97,7 @@ def open_problem(
     }
     if len(unheld):
         arguments["n_unheld"] = len(unheld)
-        result.notes.append(f"{len(unheld):,} labels belong to samples that no party holds")
+        result.notes.append(f"{len(unheld):,} labels of samples that no party holds count, too")
     if len(free):
         arguments["labelled"] = known.view(np.uint8)
     total = federation.sum(step, arguments)
@@ -129,7 +123,7 @@ def open_problem(
             note(
                 result,
                 f"party {name!r}: columns {told['collinear']} are constant or follow from others "
-                f"of its columns; {_CONSEQUENCE[step == 'prepare']}",
+                "of its columns; they are left out and have no coefficient",
             )
         if told["left_out"]:
             note(

@@ -11,6 +11,7 @@ from torch import Tensor
 from flwr_vertical import Federation, Result
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.tables.codes import level_text
 
 MAX_CLASSES = 1000
 
@@ -38,14 +39,14 @@ class LabelTargets:
         if not np.isfinite(own).all():
             raise DataError("a label is infinite; expected numbers, NaN where there is none")
         if task == "regression":
-            unit = float(own.std())
-            if unit == 0:
+            if np.ptp(own) == 0:
                 raise DataError(f"all labels are {own[0]}; there is nothing to be predicted")
-            centre = float(own.mean())
+            centre, unit = float(own.mean()), float(own.std())
             return cls(known, (labels - centre) / unit, [], centre, unit)
         classes = np.unique(own)
         if len(classes) < 2:
-            raise DataError(f"all labels are of class {classes[0]:g}; expected two or more classes")
+            only = level_text(classes[0])
+            raise DataError(f"all labels are of class {only}; expected two or more classes")
         if len(classes) > MAX_CLASSES:
             raise DataError(
                 f"the labels have {len(classes)} different values; for labels that are numbers "

@@ -16,6 +16,7 @@ from flwr_vertical.protocol.declaration import BITS, FACTS, If, Protocol, Repeat
 from flwr_vertical.results import Progress
 from flwr_vertical.results.evaluation import evaluate
 from flwr_vertical.settings import setting
+from flwr_vertical.tables.codes import level_text
 from strategies.linear.problem import sample_index
 from strategies.neural.hardware import device_of, to_tensor
 from strategies.neural.networks import descend, from_arrays, to_arrays
@@ -157,7 +158,7 @@ class SplitNetwork(NeuralStrategy):
             )
         absent = set(range(len(targets.classes))) - set(targets.y[rows])
         if absent:
-            labels = [f"{targets.classes[int(c)]:g}" for c in sorted(absent)]
+            labels = [level_text(targets.classes[int(c)]) for c in sorted(absent)]
             result.notes.append(
                 f"no sample that is trained on is of class {', '.join(labels)}: these are hardly "
                 f"ever predicted ({self.name} trains on samples that have {which})"

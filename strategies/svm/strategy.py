@@ -28,6 +28,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import PrivateProducts, PrivateProductSteps
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
+from flwr_vertical.tables.codes import level_text
 from strategies.glm.likelihoods import moments_of, usable_rows
 from strategies.glm.likelihoods import shifted as shifted_rows
 from strategies.glm.means import given_labels, shifted, with_labels
@@ -44,6 +45,7 @@ from strategies.linear.moment_party import (
 )
 from strategies.linear.moments.collect import OpenedMoments, open_moments
 from strategies.linear.moments.groups import by_pattern, complete_rows
+from strategies.linear.moments.identifiable import unobserved
 from strategies.linear.moments.patterns import Pattern
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
 from strategies.linear.prediction.regressions import MARGIN, Regressions
@@ -236,6 +238,10 @@ class VerticalSVM(Strategy):
         # Columns that are withheld or constant in the rows of the fit have no coefficient.
         absent = (beta == 0.0) & (np.diag(rows.products)[:-1] <= FLAT * rows.n_rows)
         estimates = np.where(absent, np.nan, beta)
+        flat = np.flatnonzero(absent & ~unobserved(opened.patterns)[:-1])
+        if len(flat) and not whole:  # else `usable_rows` has said so
+            text = f"columns {opened.names(flat)} do not vary over the samples of the fit"
+            note(result, f"{text}; they are left out and have no coefficient")
         result.coefficients = coefficient_table(
             opened.problem.columns,
             {name: estimates[own] for name, own in opened.parties.items()},
@@ -341,7 +347,8 @@ def check_two_classes(labels: "npt.NDArray[Any]", name: str) -> None:
     found = np.unique(labels[~np.isnan(labels)])
     if not len(found):
         raise DataError(f"{name} needs samples with a label; all are NaN")
-    shown = ", ".join(f"{value:g}" for value in found[:5]) + (", ..." if len(found) > 5 else "")
+    names = [level_text(value) for value in found[:5]]
+    shown = ", ".join(names) + (", ..." if len(found) > 5 else "")
     if len(found) > 2:
         raise DataError(
             f"{name} tells two classes apart; expected labels 0 and 1, got {len(found)} different "
@@ -349,7 +356,7 @@ def check_two_classes(labels: "npt.NDArray[Any]", name: str) -> None:
             "which want them coded as 0, 1, 2, ..."
         )
     if not np.isin(found, (0.0, 1.0)).all():
-        code = f": {found[0]:g} as 0 and {found[1]:g} as 1" if len(found) == 2 else ""
+        code = f": {names[0]} as 0 and {names[1]} as 1" if len(found) == 2 else ""
         raise DataError(
             f"{name} needs labels 0 and 1, got {shown}; code the classes as 0 and 1{code}"
         )

@@ -12,6 +12,7 @@ import numpy as np
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.tables.codes import level_text
 
 OBJECTIVES = ("binary", "multiclass", "regression", "poisson", "quantile", "tweedie")
 LOG_LINK = ("poisson", "tweedie")
@@ -197,7 +198,7 @@ def _count_classes(name: str, labels: Array) -> int:
             "'multiclass' for classes, 'regression' for numbers"
         )
     if not np.array_equal(classes, wanted):
-        shown = ", ".join(f"{value:g}" for value in classes[:5])
+        shown = ", ".join(level_text(value) for value in classes[:5])
         raise DataError(
             f"labels of classes must be 0 to {len(classes) - 1}, each of them used, got {shown}"
             f"{', ...' if len(classes) > 5 else ''}; code them by "

@@ -9,7 +9,7 @@ from flwr_vertical import Model, Result
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.products.row_groups import distinct_rows
 from strategies.linear.coefficients import coefficient_table
-from strategies.linear.moments.collect import FitColumns
+from strategies.linear.moments.collect import FitColumns, in_no_group
 from strategies.linear.prediction.conditional_regressions import joint_regressions
 from strategies.linear.prediction.regressions import Regressions
 from strategies.linear.problem import note
@@ -177,11 +177,8 @@ def note_fit(result: Result, opened: FitColumns, found: Maximum) -> Flags:
     tell the coefficient, or how exactly, so that there shall be no standard error.
     """
     texts = []
-    if len(found.unseen):
-        texts.append(
-            f"columns {opened.names(found.unseen)} are in no group of rows large enough to be told "
-            "of; they are left out and have no coefficient"
-        )
+    if len(found.unseen) and not found.by_pattern:  # else opening sums has said so
+        texts.append(in_no_group(opened.names(found.unseen)))
     all_columns = np.arange(opened.n_columns)
     redundant = np.setdiff1d(np.setdiff1d(all_columns, found.kept), found.unseen)
     told = [

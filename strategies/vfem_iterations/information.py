@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Flags
 from strategies.vfem_iterations.equations import EStep
 
 _LEAST_SHARE = 0.01
@@ -39,6 +39,11 @@ class PartyMoments:
     # that party a lacks the sample
     sums: Array
 
+    @property
+    def left_out(self) -> Flags:
+        """Which columns take no part, as they follow from others; all else of them is 0."""
+        return np.asarray(np.diag(self.gram) == 0)
+
 
 def covariance_of(
     estep: EStep, parts: Sequence[PartyMoments], products: Mapping[tuple[int, int], Array]
@@ -46,7 +51,8 @@ def covariance_of(
     """Invert the information; sketched products are shrunk until they can be products at all.
 
     Shapes: products (k, l): see the module; returns (1 + n_columns, 1 + n_columns): covariance of
-    intercept and coefficients, NaN if the information is singular; and the share that was kept.
+    intercept and coefficients, 0 of a column that takes no part, NaN if the information is
+    singular; and the share that was kept.
     """
     share = 1.0
     while share > _LEAST_SHARE:
@@ -58,6 +64,8 @@ def covariance_of(
         except np.linalg.LinAlgError:
             share *= 0.8
             continue
+        left_out = 1 + np.flatnonzero(np.concatenate([part.left_out for part in parts]))
+        covariance[left_out, left_out] = 0.0
         return covariance, share
     size = 1 + sum(len(part.beta) for part in parts)
     return np.full((size, size), np.nan), 0.0
@@ -91,7 +99,7 @@ def _covariance(
     moves[0, size - 1] = 1.0
     for k, part in enumerate(parts):
         here = slice(starts[k], starts[k + 1])
-        information[here, here] = part.gram
+        information[here, here] = part.gram + np.diag(part.left_out)
         if products or n_parties == 1:  # else their expectation, zero as that of products
             information[0, here] = part.sums[:, 0]
             information[here, fits] = part.sums[:, 1:] * by_fit

@@ -75,11 +75,10 @@ class VFEMIterationsParty(Party):
         per_row = weight[group]
         centred = self.columns_to_multiply().values[:]
         gram = (centred * per_row[:, None]).T @ centred
-        gram[np.diag_indices_from(gram)] += data.ridge * data.scale**2 * per_row.sum()
         return {
             "beta": theta.beta / data.scale,
             "offset": float(data.center @ (theta.beta / data.scale)),
-            "mean": data.center + data.scale * theta.mean,
+            "mean": np.where(np.diag(gram) > 0, data.center + data.scale * theta.mean, 0.0),
             "loading": data.scale * theta.loading,
             "gram": gram,
             "sums": centred.T @ (np.column_stack([weight, absent * weight[:, None]])[group]),

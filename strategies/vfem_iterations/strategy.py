@@ -233,6 +233,16 @@ class VFEMIterations(Strategy):
         told = federation.call("finish", arguments, per_party=groups)
         parts = [PartyMoments(**told[name]) for name in names]
         per_row = {name: weight[own[name]] for name in names}
+        for name, part in zip(names, parts, strict=True):
+            columns, told_of = problem.columns[name], problem.collinear[name]
+            left_out = [columns[j] for j in np.flatnonzero(part.left_out)]
+            if unsaid := [column for column in left_out if column not in told_of]:
+                text = f"party {name!r}: columns {unsaid} are constant or follow from others of its"
+                note(
+                    result,
+                    f"{text} columns in the labelled rows; they are left out and have no "
+                    "coefficient",
+                )
         products = sketched_products(federation, per_row, self.sketch_size)
         covariance, share = covariance_of(estep, parts, products)
         if share < 1.0:
@@ -259,18 +269,19 @@ class VFEMIterations(Strategy):
         starts = np.cumsum([1, *(len(part.beta) for part in parts)])
         beta = {name: unit * part.beta for name, part in zip(names, parts, strict=True)}
         errors = unit * np.sqrt(np.maximum(np.diag(covariance), 0.0))
-        by_party, spread = {}, np.zeros(len(names))
+        estimates, by_party, spread = {}, {}, np.zeros(len(names))
         rows = (estep.missing.total() / estep.variance) @ ~estep.missing.absent
         for k, name in enumerate(names):
             here = slice(starts[k], starts[k + 1])
-            collinear = np.isin(problem.columns[name], problem.collinear[name])
-            by_party[name] = np.where(collinear, np.nan, errors[here])
+            taken = ~parts[k].left_out
+            estimates[name] = np.where(taken, beta[name], np.nan)
+            by_party[name] = np.where(taken, errors[here], np.nan)
             # Variance of a party's fit through its coefficients, on average over its rows.
             spread[k] = unit**2 * np.sum(covariance[here, here] * parts[k].gram) / rows[k]
         result.coefficients = coefficient_table(
-            problem.columns, beta, by_party, level, float(errors[0]), LEVEL
+            problem.columns, estimates, by_party, level, float(errors[0]), LEVEL
         )
-        size, p = len(problem.y), problem.n_columns
+        size, p = len(problem.y), int(sum(np.isfinite(own).sum() for own in estimates.values()))
         r2 = 1.0 - estep.sigma2 / float(problem.y.var())
         result.metrics = {
             "r2": r2,
@@ -289,7 +300,7 @@ class VFEMIterations(Strategy):
             outcome,
             level,
             estep.sigma2 * unit**2,
-            {n: dict(zip(problem.columns[n], beta[n].tolist(), strict=True)) for n in names},
+            {n: dict(zip(problem.columns[n], estimates[n].tolist(), strict=True)) for n in names},
             dict(zip(names, mean_fit.tolist(), strict=True)),
             dict(zip(names, explained.tolist(), strict=True)),
             leverage,

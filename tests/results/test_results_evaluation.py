@@ -11,6 +11,7 @@ from flwr_vertical.reports.evaluation import gain_curve
 from flwr_vertical.reports.report import report_html
 from flwr_vertical.result import Result
 from flwr_vertical.results.evaluation import evaluate
+from strategies.linear.prediction.regressions import class_table
 
 N = 400
 INDEX = pd.Index([f"s{i}" for i in range(N)], name="sample")
@@ -76,6 +77,19 @@ def test_several_classes_are_averaged():
     by_class = made.by_class()
     assert by_class["auc"].mean() == pytest.approx(expected)
     assert by_class["samples"].sum() == N
+
+
+@pytest.mark.parametrize("names", [[1000001, 1000002, 1000003], [0.1234567, 0.1234568, 1 / 3]])
+def test_classes_of_many_digits_are_told_apart(names):
+    found, y, p = of_classes(3)
+    expected = evaluate(found, y, known=y)
+    table = class_table(p, [float(name) for name in names]).set_axis(found.index)
+    labels = pd.Series(np.array(names, dtype=float)[y.to_numpy().astype(int)], y.index)
+    made = evaluate(table, labels, known=labels)
+    assert made.classes == [float(name) for name in names]
+    pd.testing.assert_frame_equal(made.table(), expected.table())
+    np.testing.assert_array_equal(made.by_class(), expected.by_class())
+    assert made.by_class().index.to_list() == [str(name) for name in names]
 
 
 def test_numbers():

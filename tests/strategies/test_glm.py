@@ -180,6 +180,24 @@ def test_unpenalised_columns_stay():
     np.testing.assert_allclose(found[found != 0], other.params, rtol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("family", "shared", "words"),
+    [
+        ("binomial", 1.0, "the labels of all 240 samples of the fit are the same"),
+        ("gaussian", 2.5, "the labels of all 240 samples of the fit are the same"),
+        ("binomial", np.nan, r"0 labelled samples that all parties hold.* align more samples\. 60"),
+    ],
+)
+def test_labels_of_the_rows_that_all_hold_have_to_differ(family, shared, words):
+    rng = np.random.default_rng(3)
+    x = pd.DataFrame(rng.normal(size=(300, 2)), columns=["a", "b"])
+    labels = pd.Series(np.arange(300) % 2.0)
+    labels[30:270] = shared
+    tables = {"p0": x[["a"]][:270], "p1": x[["b"]][30:]}
+    with pytest.raises(DataError, match=words):
+        simulate(VerticalGLM(family=family), tables, labels, min_rows=5, progress=False)
+
+
 def test_constant_columns_and_copies():
     X, y, _ = pooled("gaussian", n=N)
     X[:, 4], X[:, 5] = 3.0, X[:, 0]

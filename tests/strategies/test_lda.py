@@ -9,6 +9,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.protocol.messages import read_envelope
 from strategies.lda import LDA
 from strategies.lda.discriminant import fit_discriminant, log_odds
 from strategies.least_squares import CompleteCase
@@ -91,6 +92,28 @@ def test_without_missing_rows_it_is_the_pooled_fit():
     own = result.predictions.drop(columns="prediction").to_numpy()
     # Three terms are rounded to a sixteenth of log odds.
     assert np.abs(np.log(own / own[:, :1]) - np.log(other / other[:, :1])).max() < 2 * GRID
+
+
+def test_fewer_vectors_than_classes_are_refused_before_anything_is_masked(data):
+    tables, labels, _ = data
+    transcript, stated = [], {"bank": {**ALLOWING, "vectors": 2}}
+    with pytest.raises(ConfigError, match=r"each of 3 classes, .* 'vectors' = 2; merge classes"):
+        run(tables, labels, policy=stated, transcript=transcript)
+    asked = [
+        str(read_envelope(record.content)["step"])
+        for record in transcript
+        if record.direction == "down"
+    ]
+    assert "prepare_moments" in asked
+    assert "send_masked" not in asked
+
+
+def test_a_constant_column_changes_nothing():
+    tables, labels, _ = make(missing=0.0)
+    more = {**tables, "court": tables["court"].assign(seven=7.0)}
+    found, expected = (run(given, labels) for given in (more, tables))
+    assert found.model.shrinkage == expected.model.shrinkage
+    pd.testing.assert_frame_equal(found.predictions, expected.predictions)
 
 
 def test_labelled_rows_are_completed_and_others_go_by_what_is_there(data, fitted):

@@ -9,6 +9,7 @@ from oracles import normal
 
 from flwr_vertical import Strategy, simulate
 from flwr_vertical.errors import DataError
+from strategies.least_squares import MeanImpute
 from strategies.linear.moment_party import MomentParty
 from strategies.linear.moments.collect import open_moments
 from strategies.linear.moments.covariances import BlockCovariance, FullCovariance
@@ -16,6 +17,8 @@ from strategies.linear.moments.fit import fit_normal, information_on
 from strategies.linear.moments.groups import by_pattern, complete_rows
 from strategies.linear.moments.patterns import Patterns
 from strategies.linear.moments.steps import rough_units
+from strategies.svm import VerticalSVM
+from strategies.vfem import VFEM
 
 
 def data(n, widths, correlation=0.4, missing=0.35, seed=0, beta=None):
@@ -302,6 +305,25 @@ def test_columns_that_are_told_of_nowhere_are_named_together(caplog):
     (note,) = (note for note in result.notes if "too rare to be told of" in note)
     assert "columns ['court.rare', 'court.other'] (2 of 7) take no part" in note
     assert note in caplog.text
+
+
+@pytest.mark.parametrize("how", [VFEM(), MeanImpute(), VerticalSVM(loss="squared", rows="mean")])
+def test_one_note_says_why_a_column_is_not_in_the_fit(how):
+    parties, y = tables()
+    parties["court"]["rare"] = 0.0
+    for own in (parties["court"].index[:3], parties["court"].index[-3:]):
+        parties["court"].loc[own, "rare"] = 1.0
+    parties["court"]["sparse"] = (np.arange(len(parties["court"])) % 50 == 0).astype(float)
+    few = parties["court"].index[parties["court"].index.isin(y.index[y.notna()])][:8]
+    parties["late"] = pd.DataFrame({"new": np.arange(8) % 7.0}, few)
+    labels = y.gt(y.median()).astype(float) if how.name == "svm" else y
+    result = simulate(how, parties, labels, progress=False, min_rows=20)
+    gone = result.coefficients["estimate"].isna()
+    for column in gone[gone].index.map(".".join):
+        party, name = column.split(".")
+        said = [note for note in result.notes if "no coefficient" in note]
+        assert sum(column in note or (party in note and f"'{name}'" in note) for note in said) == 1
+    assert gone[gone].index.to_list() == [("court", "rare"), ("court", "sparse"), ("late", "new")]
 
 
 def test_a_rare_level_counts_as_missing():

@@ -134,6 +134,13 @@ def test_labels_that_cannot_be_used(labels, match):
         LabelTargets.of(np.array(labels), "classification")
 
 
+def test_equal_labels_of_a_regression_are_refused():
+    labels = np.full(240, 0.1)  # whose deviations from their mean are rounding
+    assert labels.std() > 0
+    with pytest.raises(DataError, match=r"all labels are 0\.1; there is nothing to be predicted"):
+        LabelTargets.of(labels, "regression")
+
+
 @pytest.mark.parametrize("method", [FalseVFL, PlugVFL], ids=lambda m: m.name)
 def test_images_need_their_shape(method):
     for wrong in ({"networks": "cnn"}, {"image_shape": "14x7"}):

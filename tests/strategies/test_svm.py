@@ -223,12 +223,13 @@ def test_a_corner_that_cannot_be_evaluated_is_widened(data):
     ("change", "words"),
     [
         (lambda y: y + 1, r"needs labels 0 and 1, got 1, 2; code .*: 1 as 0 and 2 as 1"),
+        (lambda y: y + 1e6, r"got 1000000, 1000001; code .*: 1000000 as 0 and 1000001 as 1"),
         (lambda y: y * 2 - 1, r"got -1, 1; code the classes as 0 and 1: -1 as 0 and 1 as 1"),
         (lambda y: y.where(y != 1, np.arange(N) % 3), r"expected labels 0 and 1, got 3 different"),
         (lambda y: y * 0, r"all labels are 0; a classifier needs samples of both classes"),
         (lambda y: y * np.nan, r"needs samples with a label"),
     ],
-    ids=["1 and 2", "-1 and 1", "three", "one class", "none"],
+    ids=["1 and 2", "many digits", "-1 and 1", "three", "one class", "none"],
 )
 def test_labels_that_are_no_two_classes_are_named(data, change, words):
     tables, labels, _ = data

@@ -1,6 +1,7 @@
 """VFEM's iterations against the paper's algorithms and `VFEM`; audit of what travels."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from oracles.vfem import (
     expected_standard_errors,
@@ -206,21 +207,42 @@ def test_too_large_a_learning_rate_diverges_and_says_so(small):
     assert any("learning_rate = 5 is too large; try 1.25" in note for note in result.notes)
 
 
-def test_constant_and_repeated_columns_have_no_standard_error(small):
+@pytest.mark.parametrize("sketch_size", [0, 64])
+def test_constant_and_repeated_columns_are_left_out(small, sketch_size):
+    tables, labels = small[0], small[1].where(np.arange(len(small[1])) >= 40)
+    unlabelled = tables["p0"].index.isin(labels.index[labels.isna()])
+    own = tables["p0"].assign(seven=7.0, again=tables["p0"]["x00"], there=1.0 * unlabelled)
+    how = {**EXACT, "sketch_size": sketch_size}
+    result, one = (
+        simulate(VFEMIterations(**how), given, labels, "plain", progress=False)
+        for given in ({**tables, "p0": own}, tables)
+    )
+    left_out = [("p0", name) for name in ("seven", "again", "there")]
+    assert result.coefficients.loc[left_out].isna().all(axis=None)
+    rest = result.coefficients.drop(left_out)
+    assert rest["std_error"].between(0.05, 0.3).all()
+    if sketch_size:  # of random projections
+        rest, one.coefficients = rest[["estimate"]], one.coefficients[["estimate"]]
+    else:
+        pd.testing.assert_frame_equal(result.predictions, one.predictions, rtol=1e-9)
+    pd.testing.assert_frame_equal(rest, one.coefficients, rtol=1e-9)
+    assert result.metrics == pytest.approx(one.metrics)
+    said = " ".join(result.notes)
+    assert "columns ['seven', 'again'] are constant or follow from others of its columns; " in said
+    assert "columns ['there'] are constant or follow from others of its columns in the" in said
+
+
+def test_a_party_of_constants_alone_leaves_the_others_their_standard_errors(small):
     tables, labels = small
-    more = {**tables, "p0": tables["p0"].assign(seven=7.0, again=tables["p0"]["x00"])}
+    flat = {**tables, "p1": tables["p1"] * 0.0 + 3.0}
     result, one = (
         simulate(VFEMIterations(**EXACT), given, labels, "plain", progress=False)
-        for given in (more, tables)
+        for given in (flat, {name: tables[name] for name in ("p0", "p2")})
     )
-    shared = result.coefficients.loc["p0", "estimate"]
-    both = shared["x00"] + shared["again"]
-    assert both == pytest.approx(one.coefficients.loc[("p0", "x00"), "estimate"], abs=1e-4)
-    assert result.coefficients.loc["p0", "std_error"][["seven", "again"]].isna().all()
-    np.testing.assert_allclose(
-        result.coefficients.loc["p2", "std_error"], one.coefficients.loc["p2", "std_error"],
-        rtol=1e-3,
-    )  # fmt: skip
+    assert result.coefficients.loc["p1"].isna().all(axis=None)
+    pd.testing.assert_frame_equal(
+        result.coefficients.sort_index().drop("p1"), one.coefficients.sort_index(), rtol=1e-6
+    )
 
 
 NAMES = ["p0", "p1", "p2"]

@@ -300,6 +300,12 @@ def open_prepared(
     return opened
 
 
+def in_no_group(columns: list[str]) -> str:
+    """Say that columns are not in the fit."""
+    text = f"columns {columns} are in no group of rows large enough to be told of"
+    return f"{text}; they are left out and have no coefficient"
+
+
 def told_by(columns: list[str]) -> str:
     """Say that columns tell the labels without noise."""
     return f"columns {columns} tell the labels exactly: leave out what is made of them"
@@ -373,6 +379,8 @@ def _note_withheld(
     withheld = np.asarray(moments.withheld) & ~absent
     somewhere = withheld.any(axis=0)
     nowhere = somewhere & (withheld | absent).all(axis=0)
+    if absent.all(axis=0).any():
+        result.notes.append(in_no_group(opened.names(np.flatnonzero(absent.all(axis=0)))))
     if nowhere.any():
         names = opened.names(np.flatnonzero(nowhere))
         note = (

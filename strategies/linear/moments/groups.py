@@ -76,11 +76,14 @@ def too_few(
     found: int, needed: int, n_columns: int, which: str = "with the same blocks"
 ) -> DataError:
     """Return the error of groups that are all too small."""
+    lower = (
+        "samples, leave out columns, or have every party lower 'min-rows' in its node config to "
+        f"{found} (simulate(min_rows={found}))"
+    )
     return DataError(
         f"too few rows to tell anything of: {found} labelled samples {which}, and sums over fewer "
         f"than {needed} (for {n_columns} columns and the labels) are not opened; align more "
-        "samples, leave out columns, or have every party lower 'min-rows' in its node config to "
-        f"{found} (simulate(min_rows={found}))"
+        f"{lower if found else 'samples'}"
     )
 
 

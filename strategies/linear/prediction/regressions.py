@@ -18,6 +18,7 @@ from scipy.special import expit, ndtri
 
 from flwr_vertical.arrays import AnyArray, Array, Flags, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.tables.codes import level_text
 
 LEVEL = 0.95
 MEANS = {"gaussian": lambda eta: eta, "binomial": expit, "poisson": np.exp}
@@ -74,7 +75,8 @@ def prediction_table(
 def class_table(probabilities: AnyArray, classes: Sequence[float]) -> pd.DataFrame:
     """Return ``prediction`` and ``probability_<class>``; probabilities (n_rows, n_classes)."""
     columns = {"prediction": np.asarray(classes)[probabilities.argmax(axis=1)]}
-    columns |= {f"probability_{c:g}": p for c, p in zip(classes, probabilities.T, strict=True)}
+    for value, own in zip(classes, probabilities.T, strict=True):
+        columns[f"probability_{level_text(value)}"] = own
     return pd.DataFrame(columns)
 
 
