@@ -219,11 +219,11 @@ class FileStorage:
             copy.end()
 
     def earlier_result(self, context: Context) -> Path | None:
-        """Return the result of an earlier run that has the name of this one, if there is one."""
+        """Return the result or model of an earlier run that has the name of this one, if any."""
         if self.role(context) == "arbiter" or not context.run_config.get("run-name"):
             return None
-        path = self._result(context)
-        return path if path.exists() else None
+        model = _model_path(context, self.party_name(context), run_name(context))
+        return next((path for path in (self._result(context), model) if path.exists()), None)
 
     def save(self, context: Context, frame: pd.DataFrame, beside: str = "", stage: str = "") -> str:
         """Write the result under the run's name; only its owner can read it."""

@@ -279,8 +279,9 @@ def test_strategies_and_groups_declare_keys_of_their_own(monkeypatch):
         check_node_config("x", {"devise": "cpu"}, keys)
 
 
-def test_a_party_does_not_lose_an_earlier_result(tmp_path):
-    earlier = tmp_path / "court-out" / "night" / "court.parquet"
+@pytest.mark.parametrize("kind", ["parquet", "model.npz"])
+def test_a_party_does_not_lose_an_earlier_result(tmp_path, kind):
+    earlier = tmp_path / "court-out" / "night" / f"court.{kind}"
     earlier.parent.mkdir(parents=True)
     earlier.write_bytes(b"of an earlier run")
     with pytest.raises(PartyError, match=r"'court' failed in step 'hello': .*another run-name"):
