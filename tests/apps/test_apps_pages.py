@@ -88,7 +88,8 @@ def test_a_run_that_breaks_off_leaves_the_page_of_what_it_got_to(home, nodes, pa
         pipeline(home, nodes, stages)
     assert "impute: Imputed and observed values" in headings(home)
     for name in ("bank", "court"):  # that name is used once more
-        (home / f"{name}-out" / "test" / f"{name}.parquet").unlink()
+        for kind in ("parquet", "model.npz"):
+            (home / f"{name}-out" / "test" / f"{name}.{kind}").unlink()
     pipeline(home, nodes, [STAGES[0], {**STAGES[3], "missing-cells": "drop-row"}])
     found = headings(home)
     assert "explore: Correlations" in found
