@@ -104,6 +104,8 @@ def test_what_cannot_be_used(nodes):
         simulate_files(FKNN(), {"bank": {"party": "shop", "data": "bank.csv"}})
     with pytest.raises(DataError, match=r"nothing\.csv does not exist"):
         simulate_files(FKNN(), {"bank": {"data": "nothing.csv"}})
+    with pytest.raises(ConfigError, match=r"TOML: .*; a table is stated as {'data': 'bank.csv'}"):
+        simulate_files(FKNN(), {"bank": "bank.csv"})
     shares = {"bank": {"data": "bank.csv", "hold-out": 0.1}, "court": {"data": "court.csv"}}
     with pytest.raises(ConfigError, match=r"hold-out = \[0.0, 0.1\]"):
         simulate_files(FKNN(), shares)

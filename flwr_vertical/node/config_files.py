@@ -84,4 +84,5 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return flat(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read as a node config, TOML: {error}") from error
+        hint = "" if path.suffix == ".toml" else f"; a table is stated as {{'data': '{path}'}}"
+        raise ConfigError(f"{path} cannot be read as a node config, TOML: {error}{hint}") from error
