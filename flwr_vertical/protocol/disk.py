@@ -245,7 +245,8 @@ def private_folder(path: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir(mode=FOLDER_MODE, exist_ok=True)
             path.chmod(FOLDER_MODE)
-        except FileNotFoundError:  # a neighbour that shares it found it empty and removed it
+        # A neighbour that shares it found it empty and removed it, perhaps after it was seen here.
+        except (FileNotFoundError, FileExistsError):
             if attempt + 1 == _TRIES:
                 raise
         else:

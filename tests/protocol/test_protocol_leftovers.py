@@ -420,3 +420,23 @@ def test_a_full_disk_at_a_snapshot_is_told_with_path_and_party(tmp_path, monkeyp
     assert not list(tmp_path.rglob("*.new"))
     monkeypatch.undo()
     assert_same_model(place.run(resume=True), TrainingPlace(tmp_path / "whole").plain())
+
+
+def test_a_folder_that_a_neighbour_removes_meanwhile_is_made_again(tmp_path, monkeypatch):
+    """Python sees it there, and then no longer: it says that something else has the name."""
+    folder, is_dir, seen = tmp_path / "run" / ".checkpoint", Path.is_dir, []
+    folder.mkdir(parents=True)
+
+    def removed_meanwhile(path, **how):
+        if path == folder and not seen:
+            seen.append(path)
+            path.rmdir()
+        return is_dir(path, **how)
+
+    monkeypatch.setattr(Path, "is_dir", removed_meanwhile)
+    checkpoints.private_folder(folder)
+    assert seen
+    assert is_dir(folder)
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        checkpoints.private_folder(tmp_path / "file")
