@@ -163,16 +163,6 @@ class RegressionRows(StepGroup):
         found: Indices = self.party.rows_of(own[self._labelled[own]])[1]
         return found
 
-    @kept("fit-x")
-    def x(self) -> Array:
-        """Rows held of labelled samples, standardised, shape (n_observed, n_columns).
-
-        Columns that are constant or follow from others here take no part: they are 0.
-        """
-        x = (self.raw - self.center) / self.scale
-        x[:, constant_or_collinear(x, self.intercept)] = 0.0
-        return x
-
     @property
     def raw(self) -> Array:
         """Rows held of labelled samples in their own units, shape (n_observed, n_columns)."""

@@ -108,7 +108,7 @@ class EvidenceRows(RegressionRows):
         self.state[_WHO], self.state[_PLACE] = found, names.index(self.name)
         self.state[_EVIDENCE], self.state[_BLOCK] = np.asarray(evidence), np.asarray(block)
         self.state[_MERGED] = np.asarray(merged, dtype=np.int64)
-        for key in ("design", "fit-x", "fit-rows", "card.columns"):
+        for key in ("design", "fit-rows", "card.columns"):
             self.cache.pop(key, None)
 
     @property

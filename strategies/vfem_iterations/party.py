@@ -8,9 +8,10 @@ import numpy.typing as npt
 
 from flwr_vertical import Party, Summands, Uses, step
 from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.node.kept import kept
 from flwr_vertical.products import HeldColumns, PairKeySteps
 from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within, check_fits
-from strategies.linear.data import RegressionData
+from strategies.linear.data import RegressionData, constant_or_collinear
 from strategies.linear.prediction.steps import PredictionSteps
 from strategies.vfem_iterations.equations import PartyParameters
 from strategies.vfem_iterations.sketches import SketchSteps
@@ -48,13 +49,13 @@ class VFEMIterationsParty(Party):
         publicly ``explained``, the variance of the fit.
         """
         data = self.data
-        check_fits(self.name, "r", r, Shape(len(data.x)))
+        check_fits(self.name, "r", r, Shape(len(self.x)))
         sums = float(missing[0]), float(missing[1])
-        theta = self._theta.m_step(data.x, data.n_labelled, r, sums, sigma2, learning_rate)
+        theta = self._theta.m_step(self.x, data.n_labelled, r, sums, sigma2, learning_rate)
         self.state["beta"], self.state["mean"] = theta.beta, theta.mean
         self.state["covariance"] = theta.covariance
         fit = np.full(data.n_labelled, float(theta.mean @ theta.beta))
-        fit[data.rows] = data.x @ theta.beta
+        fit[data.rows] = self.x @ theta.beta
         return Summands({"fit": fit}, {"explained": float(theta.beta @ theta.loading)})
 
     @step
@@ -84,14 +85,24 @@ class VFEMIterationsParty(Party):
             "sums": centred.T @ (np.column_stack([weight, absent * weight[:, None]])[group]),
         }
 
+    @kept("fit-x")
+    def x(self) -> Array:
+        """Rows held of labelled samples, standardised, shape (n_observed, n_columns).
+
+        Columns that are constant or follow from others here take no part: they are 0.
+        """
+        x = (self.data.raw - self.data.center) / self.data.scale
+        x[:, constant_or_collinear(x, self.data.intercept)] = 0.0
+        return x
+
     def columns_to_multiply(self) -> HeldColumns:
         """Return the columns less their mean under the model, in the table's units."""
         data = self.data
-        return HeldColumns((data.x - self._theta.mean) * data.scale, data.rows, data.n_labelled)
+        return HeldColumns((self.x - self._theta.mean) * data.scale, data.rows, data.n_labelled)
 
     @property
     def _theta(self) -> PartyParameters:
         if "beta" not in self.state:
-            return PartyParameters.initial(self.data.x)
+            return PartyParameters.initial(self.x)
         beta, mean, covariance = (self.state[name] for name in ("beta", "mean", "covariance"))
         return PartyParameters(np.asarray(beta), np.asarray(mean), np.asarray(covariance))

@@ -174,7 +174,7 @@ class PredictionSteps(KeptCoefficients):
         a party's columns; coefficients (n_patterns, n_own_columns): per unit of the columns;
         offsets (n_patterns,): subtracted from the terms; grid: terms are rounded to this, or to a
         power of two times it; n_unlabelled: number of samples without a label; standardized:
-        coefficients and offsets are of the columns of `RegressionRows.x`; pattern
+        coefficients and offsets are of the standardised columns; pattern
         (n_unlabelled_held,): with several regressions, that of each row held of samples without a
         label; n_outputs: how many scores a row has, so many lines of coefficients and offsets has
         each pattern; returns summed: ``term`` of shape (n_unlabelled,), or (n_unlabelled,
