@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 
+from flwr_vertical.errors import ConfigError
+from flwr_vertical.optional import EXTRAS, how_to_install
 from simulations.preset import Options
 from simulations.study import Outcome, Study
 
@@ -27,9 +29,14 @@ class Entry:
     own_files: bool = False
 
     def run(self, options: Options) -> Outcome:
-        """Run the study."""
-        open_study: Callable[[Options], Study] = import_module(self.module).open_study
-        return open_study(options).run()
+        """Run the study; `ConfigError` where a package that it needs is not installed."""
+        try:
+            open_study: Callable[[Options], Study] = import_module(self.module).open_study
+            return open_study(options).run()
+        except ModuleNotFoundError as error:
+            if (missing := error.name or "") not in EXTRAS:
+                raise
+            raise ConfigError(f"this study {how_to_install([missing])}") from error
 
 
 STUDIES: dict[str, Entry] = {

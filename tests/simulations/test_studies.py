@@ -158,6 +158,15 @@ def test_absent_data_set_says_which_file_whence_and_where_to_put_it(tmp_path, ca
     assert not (tmp_path / "out").exists()
 
 
+def test_a_package_that_is_not_installed_is_named(tmp_path, capsys, monkeypatch):
+    def absent(module):
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr("simulations.registry.import_module", absent)
+    assert main(["false_vfl", "--report", "--output", str(tmp_path)]) == 2
+    assert "this study needs 'torch', which is not installed here" in capsys.readouterr().err
+
+
 def test_data_sets_are_in_the_repository_s_folder_or_where_the_user_says(tmp_path, monkeypatch):
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     assert Sources.find().data == ROOT / "data"
