@@ -31,7 +31,8 @@ TOLD_COMPLETING = (
         "server, with rows='all' and labels that are not gaussian",
         "of each party, sums of columns and of products of two of them over its rows; of two "
         "parties, sums of products of their columns over the rows that both hold; parties that "
-        "share too few rows, and columns with a value too rare in these, or in the rows that "
+        "share too few rows, how many numbers a party tells of a row where it alone helps, and "
+        "columns with a value too rare in these, or in the rows that "
         "one of them lacks; the sums above over labelled rows that others completed for a "
         "party: of others' columns, over rows that it lacks, where enough are held by the same "
         "parties",
@@ -41,7 +42,8 @@ TOLD_COMPLETING = (
         "which parties hold each row; coefficients of its columns in the means of others', by "
         "who holds a row; of each labelled row that it lacks, the mean of its columns given "
         "the others', to a quarter of what is left of their standard deviation; where one "
-        "other party alone holds the row, half as many numbers as that has columns at most",
+        "other party alone holds the row, at most half as many numbers as that has columns which "
+        "do not follow from its others",
     ),
 )
 """What completing tells beyond that."""

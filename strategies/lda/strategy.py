@@ -155,8 +155,8 @@ class LDA(Strategy):
             "every party",
             "of each labelled row that it lacks, the mean of its columns given the others' "
             "columns, to a quarter of what is left of their standard deviation; where one other "
-            "party alone holds the row, half as many numbers as that has columns at most. Nothing "
-            "of the labels",
+            "party alone holds the row, at most half as many numbers as that has columns which do "
+            "not follow from its others. Nothing of the labels",
         ),
         SEED_OF_COLUMNS,
         (

@@ -33,6 +33,8 @@ BITS = 8
 
 MOST = 2.0 ** (BITS - 1) - 1
 _PAD = "pad of completed rows"
+_DIRECTION = 0.01
+"""Of a column's variance: less does not count among the directions that columns vary in."""
 
 _Coefficients = TypedDict(
     "_Coefficients",
@@ -48,17 +50,21 @@ _Coefficients = TypedDict(
 class CompletionSteps(StepGroup):
     """Sends terms of others' rows, and reads the means of the own ones.
 
-    The party uses `GroupKeySteps`, and its `columns_to_multiply` are over aligned rows.
+    The party uses `GroupKeySteps`, and its `columns_to_multiply` are over aligned rows; its
+    `own_covariance` (n_own, n_own) is of these columns over the own rows.
     """
 
     party: Party
 
-    def wish(self, wanted: Flags, tag: bytes) -> Ring:
-        """Return which rows the party wants completed, (n_samples,), under a key stream.
+    def wish(self, wanted: Flags, tag: bytes) -> dict[str, Any]:
+        """Return what the server needs to have rows completed.
 
-        Shapes: wanted (n_samples,); tag: of the columns that it sent.
+        Shapes: wanted (n_samples,): which rows; tag: of the columns that it sent; returns
+        ``wanted`` (n_samples,), uint64, under a key stream, and ``n_alone``: how many numbers the
+        party tells of a row where it alone helps.
         """
-        return wanted.astype(np.uint64) + self._flag_stream(self.name, tag)
+        flags = wanted.astype(np.uint64) + self._flag_stream(self.name, tag)
+        return {"wanted": flags, "n_alone": self._most_alone}
 
     @step
     def complete(
@@ -159,6 +165,15 @@ class CompletionSteps(StepGroup):
         whole = KeyStream(seed, f"noise of draw {draw} {owner}", shape).rows(0, shape[0])
         return np.asarray(ndtri(((whole >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53))
 
+    @property
+    def _most_alone(self) -> int:
+        """Half of how many directions the own columns vary in: as many would tell a row."""
+        covariance: Array = self.party.own_covariance()  # type: ignore[attr-defined]
+        varies = np.flatnonzero(np.diag(covariance) > 1e-10)  # columns are in rough units
+        size = np.sqrt(np.diag(covariance)[varies])
+        values = np.linalg.eigvalsh(covariance[np.ix_(varies, varies)] / np.outer(size, size))
+        return int((values > _DIRECTION).sum()) // 2
+
     def _columns(self) -> HeldColumns:
         columns: HeldColumns = self.party.columns_to_multiply()  # type: ignore[attr-defined]
         return columns
@@ -180,18 +195,18 @@ class CompletionSteps(StepGroup):
     def _check_alone(
         self, name: str, other: int, place: int, holders: Flags, by_pattern: Array
     ) -> None:
-        """Refuse to tell as many numbers as there are own columns where nobody else helps."""
+        """Refuse to tell more of a row than half where nobody else helps."""
         alone = np.asarray(holders, dtype=bool).copy()
         alone[:, other] = False
         alone = alone[:, place] & (alone.sum(axis=1) == 1)
-        most = by_pattern.shape[1] // 2
+        most = self._most_alone
         for g in np.flatnonzero(alone):
             values = np.linalg.svd(by_pattern[g], compute_uv=False)
             if (values > 1e-4 * values.max(initial=0.0)).sum() > most:
                 raise ProtocolError(
                     f"party {self.name!r}: {name!r} would be told more than {most} number(s) a row "
-                    f"of rows that this party alone completes; it has {by_pattern.shape[1]} "
-                    "column(s)"
+                    f"of rows that this party alone completes: half of how many of its "
+                    f"{by_pattern.shape[1]} column(s) do not follow from the others"
                 )
 
     def _pad(self, shape: tuple[int, ...]) -> Ring:

@@ -52,6 +52,8 @@ class JointModel:
     withheld: Flags  # (n_columns,): columns of which nothing is known
     # (n_columns, n_parties): which columns do not complete a party's rows; None: all do
     unshown: Flags | None = None
+    # How many numbers of a row each party tells where it alone helps; None: half of its columns
+    n_alone: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -184,9 +186,9 @@ class Conditioner:
     def given(self, helpers: Sequence[int], recipients: Sequence[int]) -> dict[int, Conditionals]:
         """Return, by recipient, the mean and what is left.
 
-        A party that helps alone is not asked for more numbers than half of its columns, since as
-        many numbers as columns would tell them. Then coefficients are those of the directions that
-        tell most of the recipient's columns: the largest singular values of ``F``.
+        A party that helps alone is not asked for more numbers than `JointModel.n_alone`. Then
+        coefficients are those of the directions that tell most of the recipient's columns: the
+        largest singular values of ``F``.
 
         Shapes: helpers, recipients: numbers of parties, of which none is both.
         """
@@ -216,10 +218,11 @@ class Conditioner:
         starts = np.cumsum([0, *(slices[k].stop - slices[k].start for k in helpers)]).tolist()
         if len(helpers) == 1:
             whole = matrix.copy()
+            most = len(given) // 2 if model.n_alone is None else model.n_alone[helpers[0]]
             for k, own in places.items():
                 shown = np.flatnonzero(~self._unshown[given, k])
                 of_shown = matrix[own, shown], seen[np.ix_(shown, shown)]
-                matrix[own, shown] = _of_low_rank(*of_shown, len(given) // 2)
+                matrix[own, shown] = _of_low_rank(*of_shown, most)
             residual += error(matrix) - error(whole)
         spread = np.sqrt(np.maximum(np.diag(residual), 0.0))
         unit = np.maximum(spread, self._size[wanted] / _RANGE) / STEPS

@@ -226,6 +226,10 @@ class CompletingParty(MomentParty):
             return columns
         return self.moments.columns
 
+    def own_covariance(self) -> Array:
+        """Return the covariance of the columns over the own rows, (n_own, n_own)."""
+        return np.atleast_2d(np.cov(self.columns_to_multiply().filled, rowvar=False, bias=True))
+
     def hand_over(
         self, limbs: int, owner: str, sealed: bytes, given: dict[str, Any]
     ) -> dict[str, Any]:
@@ -234,8 +238,7 @@ class CompletingParty(MomentParty):
         For a step ``send_masked``, whose message is that of `PrivateProductSteps.send_masked` and
         ``completing``: over all own rows; ``total`` (n_samples, n_own), ``offset`` and ``unit``
         (n_patterns, n_own): what completes labelled rows, see `CompletionSteps.means`. Returns as
-        there, completing also ``wanted`` (n_samples,), uint64: which rows the party wants
-        completed, under a key stream.
+        there, completing also what `CompletionSteps.wish` returns.
         """
         means = [given.pop(name, None) for name in ("total", "offset", "unit")]
         if completing := given.pop("completing", False):
@@ -244,7 +247,7 @@ class CompletingParty(MomentParty):
             self.completion.read(*means)
         told = self.products.send_masked(limbs, owner, sealed, **given)
         if completing:
-            told["wanted"] = self.completion.wish(self.completion.wanted(), told["tag"])
+            told |= self.completion.wish(self.completion.wanted(), told["tag"])
         return told
 
     @step

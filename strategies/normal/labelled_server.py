@@ -117,7 +117,8 @@ class LabelledCompletion:
         moments = products.pairs(held)
         told = [np.asarray(moments.told[name]["unshown"], dtype=bool).T for name in names]
         model = fit_model(moments, slices_of(products.widths))
-        self.model = replace(model, unshown=np.concatenate(told))
+        n_alone = [int(sent[name]["n_alone"]) for name in names]
+        self.model = replace(model, unshown=np.concatenate(told), n_alone=n_alone)
         _, own = ask_for_means(federation, products, self.model, held, sent)
         key.further = {
             name: {part: own[name][part] for part in ("total", "offset", "unit")} for name in names

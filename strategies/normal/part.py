@@ -36,7 +36,8 @@ class JointNormalModel(Model):
         cls, parties: Sequence[str], widths: Sequence[int], model: JointModel
     ) -> "JointNormalModel":
         """Write down what was fitted."""
-        moments = {name: value for name, value in vars(model).items() if name != "unshown"}
+        of_a_run = "unshown", "n_alone"
+        moments = {name: value for name, value in vars(model).items() if name not in of_a_run}
         return cls(list(parties), [int(width) for width in widths], **moments)
 
     @property

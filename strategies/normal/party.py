@@ -46,6 +46,10 @@ class JointNormalParty(ImputingParty):
         """Return the columns of the model in rough units; missing cells from the own columns."""
         return self._columns
 
+    def own_covariance(self) -> Array:
+        """Return the covariance of the columns over the own rows of the fit, (n_own, n_own)."""
+        return self._own.covariance
+
     @kept("normal.columns")
     def _columns(self) -> HeldColumns:
         rows = np.flatnonzero(self.positions_held)
@@ -59,9 +63,9 @@ class JointNormalParty(ImputingParty):
     def send_masked(self, **arguments: Any) -> dict[str, Any]:
         """Hand over the own columns under a key stream; and which rows it wants completed, as well.
 
-        Message: see `PrivateProductSteps.send_masked`; returns as there, ``wanted`` (n_samples,),
-        uint64, and whether it lacks ``cells`` of rows that it holds; if so, what it shows of its
-        columns (`filling`): ``shown`` and ``spread`` (n_own, n_own).
+        Message: see `PrivateProductSteps.send_masked`; returns as there and as
+        `CompletionSteps.wish`, and whether it lacks ``cells`` of rows that it holds; if so, what it
+        shows of its columns (`filling`): ``shown`` and ``spread`` (n_own, n_own).
         """
         if self.services.load_fitted() is not None:
             raise DataError(
@@ -105,8 +109,7 @@ class JointNormalParty(ImputingParty):
 
     def _wishes(self, tag: bytes) -> dict[str, Any]:
         """Return what the server is told of rows to be completed."""
-        told: dict[str, Any] = {"wanted": self.completion.wish(self._wanted, tag)}
-        told["cells"] = bool(self._open_cells.any())
+        told = self.completion.wish(self._wanted, tag) | {"cells": bool(self._open_cells.any())}
         values = self._values[self.positions_held]
         few = len(values) < (self.policy.min_rows or min_rows(values.shape[1], 0))
         own, fits = self._own, self._part is None

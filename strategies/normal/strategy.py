@@ -30,6 +30,7 @@ the parties share.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -145,7 +146,7 @@ class JointNormal(Strategy):
             "server",
             "each column's size to a power of two; columns of few values of which one is too rare "
             "to be told of, at all or with another party's; parties that share too few rows; "
-            "whether a party lacks cells",
+            "whether a party lacks cells; how many numbers it tells of a row where it alone helps",
         ),
         (
             "server",
@@ -169,8 +170,8 @@ class JointNormal(Strategy):
             "every party",
             "of each of its own rows that it wants completed, the mean of its columns given the "
             "others' columns, to a quarter of what is left of their standard deviation; where one "
-            "other party alone holds the row, half as many numbers as that has columns at most. "
-            "Draws follow from it, and tell nothing more",
+            "other party alone holds the row, at most half as many numbers as that has columns "
+            "which do not follow from its others. Draws follow from it, and tell nothing more",
         ),
         SEED_OF_COLUMNS,
         ("nobody", "a value of another party"),
@@ -208,6 +209,7 @@ class JointNormal(Strategy):
             offered = OfferedRows(widths, [sent[name]["tag"] for name in names])
             shown = _shown(sent, widths)
             progress.step("rows")
+        model = replace(model, n_alone=[int(sent[name]["n_alone"]) for name in names])
         common, own = ask_for_means(
             federation, offered, model, held, sent, shown, errors=True, draws=self.draws > 0
         )
@@ -252,9 +254,9 @@ class JointNormal(Strategy):
         )
         if self.draws and (lone > 0.05 or len(widths) == 2):
             result.notes.append(
-                f"{lone:.0%} of the rows are held by one party alone, which tells half as many "
-                "numbers of them as it has columns: there, draws depend on its columns too little "
-                "for regressions of both"
+                f"{lone:.0%} of the rows are held by one party alone, which tells at most half "
+                "as many numbers of them as it has columns: there, draws depend on its columns too "
+                "little for regressions of both"
             )
         if (n_columns := len(model.mean)) > model.n_rows:
             result.notes.append(

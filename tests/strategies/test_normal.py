@@ -1,5 +1,7 @@
 """Completion by a joint normal model: against a plain model at one place, and what is told."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -161,6 +163,42 @@ def test_a_party_that_helps_alone_is_asked_for_half_of_its_columns(monkeypatch):
     monkeypatch.setattr(equations, "_of_low_rank", lambda matrix, *_: matrix)
     with pytest.raises(PartyError, match="would be told more than 1 number"):
         simulate(JointNormal(), given, progress=False)
+
+
+@pytest.mark.parametrize("fitted", [False, True])
+def test_columns_that_follow_from_others_are_no_more_numbers_to_tell(fitted, monkeypatch):
+    """Of an amount, the same in another currency, a constant and another column, one is told."""
+    whole = truth(2)
+    x = whole["party 1"].iloc[:, :2].set_axis(["euro", "age"], axis=1)
+    own = x.assign(dollar=1.1 * x["euro"], country=4.0)
+    given = incomplete({"party 0": whole["party 0"], "party 1": own})
+    new = {name: table.set_axis("n" + table.index) for name, table in given.items()}
+    fit = simulate(JointNormal(), given, progress=False)
+
+    def run():
+        tables, earlier = (new, fit) if fitted else (given, None)
+        return simulate(JointNormal(), tables, fitted=earlier, progress=False)
+
+    told, once = [], completion.ask_for_means
+
+    def watch(*arguments, **more):
+        common, found = once(*arguments, **more)
+        told.append(arguments[2].n_alone)
+        return common, found
+
+    monkeypatch.setattr("strategies.normal.strategy.ask_for_means", watch)
+    run()
+    assert told == [[1, 1]]  # of three columns of the other one, too
+    monkeypatch.setattr(
+        "strategies.normal.strategy.ask_for_means",
+        lambda f, products, model, *more, **options: once(
+            f, products, replace(model, n_alone=None), *more, **options
+        ),
+    )
+    with pytest.raises(
+        PartyError, match=r"more than 1 number\(s\) a row .* its 4 column\(s\) do not"
+    ):
+        run()
 
 
 def test_what_a_party_is_told_of_rows_is_counted_and_can_be_refused(tmp_path):
