@@ -2,6 +2,7 @@
 
 import inspect
 import tomllib
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,6 +97,13 @@ class StudyPreset:
                 names = options.choice(option, list(known))
                 chosen = [job for job in chosen if _setting(job, setting) in names]
         return chosen
+
+
+def quick_asked(description: str | None) -> bool:
+    """Read the command line of a study without a preset, which has ``--quick`` alone."""
+    parser = ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few runs, for a first look")
+    return bool(parser.parse_args().quick)
 
 
 def _setting(job: Job, name: str) -> str:

@@ -9,8 +9,6 @@ before::
     FLWR_VERTICAL_DATA=... python -m simulations.scorecard [--quick]
 """
 
-import sys
-
 import numpy as np
 import pandas as pd
 from sklearn.linear_model import LogisticRegression
@@ -20,6 +18,7 @@ from flwr_vertical import Table, simulate
 from flwr_vertical.arrays import Array, Flags
 from simulations.data import Sources
 from simulations.fedpsg.data import load
+from simulations.preset import quick_asked
 from strategies.binning.bins import fit_column_bins
 from strategies.binning.woe import merge_bins, weight_of_evidence
 from strategies.scorecard import Scorecard
@@ -88,8 +87,9 @@ def areas(name: str, n_splits: int) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
+    quick = quick_asked(__doc__)
     for title, (own, splits) in SETS.items():
-        table = areas(own, 2 if "--quick" in sys.argv else splits)
+        table = areas(own, 2 if quick else splits)
         steps = table.diff(axis=1).sem().fillna(0.0)
         print(f"\n| {title}, {len(table)} splits | {' | '.join(map(str, table))} |")
         print("|---|" + "---|" * table.shape[1])

@@ -19,6 +19,7 @@ import copy
 import logging
 import sys
 import threading
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -280,4 +281,6 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("strategy", nargs="*", help="such as glm; default: all")
+    main(parser.parse_args().strategy)

@@ -13,7 +13,6 @@ its tables::
 """
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from flwr_vertical.products.pairs import PairMoments
 from simulations.data import Sources, read_paper
 from simulations.false_vfl.data import Split, draw_labelled, load_isolet
 from simulations.false_vfl.runs import TEST_SEEDS
+from simulations.preset import quick_asked
 from strategies.lda.discriminant import fit_discriminant, log_odds
 from strategies.normal.equations import JointModel, fit_model
 
@@ -223,6 +223,7 @@ TABLES = (("wine", 60), ("breast cancer", 60), ("breast cancer", 300), ("letter"
 MISSING = 0.3
 
 if __name__ == "__main__":
-    others("--quick" in sys.argv)
+    quick = quick_asked(__doc__)
+    others(quick)
     print()
-    isolet("--quick" in sys.argv)
+    isolet(quick)

@@ -7,8 +7,6 @@ follow the shares of 95 % intervals that hold the truth: of cells, and of slopes
 on all others, by draws and Rubin's rules: ``python -m simulations.fknn.completion [--quick]``
 """
 
-import sys
-
 import numpy as np
 import pandas as pd
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
@@ -19,6 +17,7 @@ from flwr_vertical import Result, Strategy, simulate
 from flwr_vertical.errors import VerticalError
 from flwr_vertical.incomplete import imputation_accuracy
 from simulations.data import Sources
+from simulations.preset import quick_asked
 from strategies.baselines import Mean
 from strategies.fknn import FKNN
 from strategies.normal import JointNormal
@@ -107,4 +106,4 @@ def main(quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    main("--quick" in sys.argv)
+    main(quick_asked(__doc__))

@@ -130,7 +130,8 @@ class LDA(Strategy):
         (
             "server",
             "names of the parties' columns, which rows a party leaves out for missing cells, a "
-            "rough unit and level of each column",
+            "rough unit and level of each column; how many numbers a party tells of a row where it "
+            "alone helps",
         ),
         PAIRS_OF_COLUMNS,
         (
