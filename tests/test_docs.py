@@ -48,7 +48,18 @@ def names_after(tmp_path_factory):
     return after
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if python_blocks(path)], ids=name_of)
+FIRST_READ = ("README.md", "docs/index.md", "docs/get-started.md")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[] if name_of(path) in FIRST_READ else pytest.mark.slow)
+        for path in PAGES
+        if python_blocks(path)
+    ],
+    ids=name_of,
+)
 def test_every_python_block_runs_as_written(path, names_after):
     if path.name in HEAVY:
         pytest.importorskip(HEAVY[path.name])

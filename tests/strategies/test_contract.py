@@ -215,6 +215,7 @@ def assert_near(first, second, coefficients, predictions):
 ATTACKED = {"fknn", "gbdt", "predict gbdt", "glm binomial", "svm"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in CASES if case not in ATTACKED])
 def test_attacks_on_what_nodes_see_find_nothing(case):
     """Rules on rows, vectors and flags are not for so few rows; tests/attacks has more of them."""
@@ -269,7 +270,7 @@ def test_synthetic_tables_have_the_columns_and_nobody_s_rows(case, mode):
 
 
 @pytest.mark.parametrize("case", PREDICTORS)
-@pytest.mark.parametrize("mode", ["masked", "ckks"])
+@pytest.mark.parametrize("mode", ["masked", pytest.param("ckks", marks=pytest.mark.slow)])
 def test_modes_agree_on_coefficients_and_predictions(case, mode):
     if mode == "ckks":
         pytest.importorskip("tenseal")

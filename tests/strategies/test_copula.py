@@ -123,6 +123,7 @@ def test_parties_together_get_what_one_place_would_with_the_same_noise():
     np.testing.assert_allclose(pooled(got).to_numpy(), np.column_stack(expected), atol=1e-6)
 
 
+@pytest.mark.slow
 @every_method
 def test_without_noise_margins_and_rank_correlations_converge(method):
     parties, labels = mixed()

@@ -48,6 +48,7 @@ def test_rows_drawn_afresh_resist(strategy):
     assert (attacked(strategy) < 5).all()
 
 
+@pytest.mark.slow
 def test_rows_that_follow_real_ones_do_not():
     """The attacks work where there is something to find; the privacy statement warns of it."""
     assert attacked(EVCDS(20.0, rearrange=True), runs=2).min() > 20

@@ -196,7 +196,7 @@ def pooled(tables):
     return pd.concat(tables.values(), axis=1)
 
 
-@pytest.mark.parametrize("epsilon", [1.0, HUGE])
+@pytest.mark.parametrize("epsilon", [pytest.param(1.0, marks=pytest.mark.slow), HUGE])
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 def test_dependence_without_order_is_kept(tables, method, epsilon):
     result = run(method(epsilon), tables)
@@ -225,6 +225,7 @@ def test_rows_that_follow_real_ones_keep_it(tables, method):
     assert variation(real, made, "colour", "size") < 0.03
 
 
+@pytest.mark.slow
 def test_shares_are_corrected_for_what_is_missing(tables):
     """Samples whose colour is known depend on the drink, which all have."""
     rng = np.random.default_rng(1)

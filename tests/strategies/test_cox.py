@@ -188,6 +188,7 @@ def test_with_knots_the_likelihood_is_that_of_the_baseline_between_them():
     assert np.abs((estimate - oracle.fit(x, t, d)[0]) / error).max() < 0.1
 
 
+@pytest.mark.slow
 def test_knots_cost_little():
     """Against Cox's likelihood at all times, 30 knots are a hundredth of a standard error off."""
     tables, time, event = cohort(3000, 4)
@@ -429,7 +430,9 @@ COPIES = {
 }
 
 
-@pytest.mark.parametrize("name", list(COPIES))
+@pytest.mark.parametrize(
+    "name", ["time", "years", pytest.param("logarithm", marks=pytest.mark.slow), "event"]
+)
 def test_columns_that_tell_times_are_named(name):
     tables, time, event = cohort(600, 3)
     tables["laboratory"]["left"] = COPIES[name](time, event)

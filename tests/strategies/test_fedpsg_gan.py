@@ -104,6 +104,7 @@ def test_gradients_are_those_of_one_graph(shape):
     assert moved > 0.9 * len(expected)
 
 
+@pytest.mark.slow
 def test_both_players_learn_and_the_same_seeds_do_the_same():
     """The discriminator tells open entries better than the share of observed ones does."""
     data, runs = batch(n=120), []

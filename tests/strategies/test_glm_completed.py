@@ -61,7 +61,7 @@ def levels_of_two(tables):
     return {**tables, "p0": first}
 
 
-@pytest.mark.parametrize("mode", ["masked", "plain"])
+@pytest.mark.parametrize("mode", ["masked", pytest.param("plain", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("family", "widths", "lacking", "levels"),
     [
@@ -138,6 +138,7 @@ def test_a_penalty_selects_on_completed_rows():
     assert (np.abs(estimates[:-2]) > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["binomial", "poisson"])
 def test_corrected_estimates_come_near_the_fit_of_the_full_table(family):
     tables, labels = truth(family, n=6000, strength=1.2)

@@ -218,7 +218,7 @@ def test_columns_that_follow_from_each_other_are_named():
         run.fit("binomial", y)
 
 
-@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("k", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_separated_labels_are_refused_by_name(k):
     data = load_breast_cancer()  # FATE's breast: 30 columns tell the classes apart
     x = (data.data - data.data.mean(axis=0)) / data.data.std(axis=0)

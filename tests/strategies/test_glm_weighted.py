@@ -73,8 +73,8 @@ OF_SUMS = 4e-5
 @pytest.mark.parametrize(
     ("beside", "errors"),
     [
-        ("weights", "model"),
-        ("offset", "model"),
+        pytest.param("weights", "model", marks=pytest.mark.slow),
+        pytest.param("offset", "model", marks=pytest.mark.slow),
         ("both", "model"),
         ("both", "robust"),
         ("both", "pearson"),
@@ -155,7 +155,7 @@ def test_a_lasso_with_weights_is_that_of_scikit_learn():
     assert 0 < np.count_nonzero(exact.coef_) < 6
 
 
-@pytest.mark.parametrize("family", ["binomial", "poisson"])
+@pytest.mark.parametrize("family", [pytest.param("binomial", marks=pytest.mark.slow), "poisson"])
 def test_whole_weights_are_repeated_rows(family):
     x, y, _, offset = claims(family)
     times = np.random.default_rng(0).integers(1, 4, len(y))

@@ -326,6 +326,7 @@ def test_blocks_learn_from_their_mean():
     torch.testing.assert_close(head.losses(sums, torch.ones(5), y), sum(parts) / 2.0)
 
 
+@pytest.mark.slow
 def test_it_learns_products_of_columns_of_two_parties_and_predicts_later(tmp_path):
     rng = np.random.default_rng(0)
     tables, labels, _ = make_data(n=400, seed=1, held=0.9)

@@ -226,6 +226,7 @@ def test_em_alone_ends_where_newton_s_method_does(monkeypatch, data):
         assert any("fitted by EM alone" in note for note in result.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("covariance", ["full", "block"])
 def test_105_columns_are_fitted_as_by_plain_em(covariance):
     tables, labels, _ = make(
@@ -316,7 +317,7 @@ def test_zero_is_maximum_likelihood_and_more_pulls_up_the_noise(covariance):
     assert errors[0] < errors[1] < errors[2]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_noise_variance_that_is_too_small_is_steadied(seed):
     """Where nine of ten blocks are missing, maximum likelihood takes noise for missing blocks."""
     given, truth = oracle.generate(1000, [5] * 5, [0, 0.9, 0.9, 0.9, 0.9], seed=seed, noise=3.0)
