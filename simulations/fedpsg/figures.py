@@ -13,11 +13,11 @@ _STYLES = {DRAW: ":", MEAN: "--", BEST: "-"}
 
 def errors_figure(frame: pd.DataFrame) -> Figure:
     """RMSE of all methods by ratio, one panel for each data set; floors as black lines."""
-    found = means(whole(frame), "rows", KEYS[:3], "rmse")
+    found = means(whole(frame), "rows", KEYS[:3], "rmse")["mean"]
     datasets = list(dict.fromkeys(key[0] for key in found.index)) or ["–"]
     figure, axes = new_figure(2.6 * len(datasets), len(datasets), 1)
     for ax, dataset in zip(axes, datasets, strict=True):
-        chosen = found[[key[0] == dataset for key in found.index]]["mean"]
+        chosen = found[[key[0] == dataset for key in found.index]]
         names = list(dict.fromkeys(key[2] for key in chosen.index))
         others = [name for name in names if name not in _STYLES and "valid" not in str(name)]
         for number, name in enumerate(others):

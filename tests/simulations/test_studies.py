@@ -88,6 +88,14 @@ def test_a_page_of_some_parts_says_how_many_runs_it_lacks(tmp_path, capsys):
     assert "there are no runs of apart, correlated" in capsys.readouterr().err
 
 
+@pytest.mark.studies
+def test_one_part_without_floors_is_drawn(tmp_path, sources_with):
+    sources_with(TABLES[1])
+    command = ["fedpsg", "--quick", "--fresh", "--workers", "0", "--output", str(tmp_path)]
+    assert main([*command, "--parts", "default", "--methods", "FedPSG-AR (mean)"]) == 0
+    assert (tmp_path / "errors.png").exists()
+
+
 TABLES = ["bank/bank_full.csv", "german/german_credit.csv"]
 MOTOR = ["motor/motor_hetero_guest.csv", "motor/motor_hetero_host.csv"]
 LETTER = ["letter/letter_recognition.csv"]
