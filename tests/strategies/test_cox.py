@@ -430,9 +430,7 @@ COPIES = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["time", "years", pytest.param("logarithm", marks=pytest.mark.slow), "event"]
-)
+@pytest.mark.parametrize("name", list(COPIES))
 def test_columns_that_tell_times_are_named(name):
     tables, time, event = cohort(600, 3)
     tables["laboratory"]["left"] = COPIES[name](time, event)

@@ -7,6 +7,7 @@ from scipy.special import expit
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.arithmetic import Layout
 from strategies.linear.families import family_named
+from strategies.linear.masked_means import fourier
 from strategies.linear.masked_means.fixed_point import (
     DIGIT_BITS,
     N_DIGITS,
@@ -118,6 +119,18 @@ def test_the_exponential_is_within_a_share_of_itself(radius):
     (found,) = expand([np.exp], radius, unit=lambda t: np.maximum(np.exp(t), 1.0))
     t = np.linspace(-radius, radius, 9973)
     assert (np.abs(found(t) - np.exp(t)) / np.maximum(np.exp(t), 1.0)).max() < 1.2e-6
+
+
+def test_terms_end_where_rounding_is_all_that_is_left(monkeypatch):
+    """Half of the error takes less than 2.5 times the terms, or no more are of use."""
+    tried, once = [], fourier._fit
+    monkeypatch.setattr(fourier, "_fit", lambda *a: (tried.append(a[3]), once(*a))[1])
+    family = family_named("poisson")
+    (found,) = expand([family.mean], 8.25, 1e-6, lambda t: np.maximum(family.variance(t), 0.1))
+    assert found.n_terms == 40
+    with pytest.raises(DataError, match="no Fourier sum of at most 256 terms"):
+        expand([np.exp], 9.375, unit=lambda t: np.maximum(np.exp(t), 1e-3), constant=False)
+    assert max(tried) < 200
 
 
 def test_a_radius_beyond_the_circle_is_refused():

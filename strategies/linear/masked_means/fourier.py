@@ -92,13 +92,16 @@ def expand(
     for ratio in _RATIOS:
         times = math.floor(CIRCLE / (2.0 * ratio * radius))
         # Of later ratios the most terms first: if these are not enough, no fewer are.
-        first = best is None
+        first, least, at = best is None, math.inf, 0
         for n_terms in () if times < 1 else enough if first else enough[::-1]:
             found = _fit(functions, radius, times, n_terms, tolerance, unit, float(constant))
-            near = all(one.error <= tolerance for one in found)
+            error = max(one.error for one in found)
+            near = error <= tolerance
             if near:
                 best, enough = found, [fewer for fewer in enough if fewer <= n_terms]
-            if near == first:
+            if error < 0.5 * least:
+                least, at = error, n_terms
+            if near == first or (first and n_terms > 2.5 * at):  # what is left is rounding
                 break
     if best is None:
         raise DataError(
