@@ -106,6 +106,7 @@ def cells():
     ]
 
 
+@pytest.mark.slow
 def test_a_kernel_shows_the_result_and_nothing_of_a_silent_run(cells):
     assert cells[0] == []
     (shown,) = cells[1]
@@ -113,6 +114,7 @@ def test_a_kernel_shows_the_result_and_nothing_of_a_silent_run(cells):
     assert "<img src=" in shown.data["text/html"]
 
 
+@pytest.mark.slow
 def test_a_kernel_shows_progress_while_it_changes(cells):
     line, printed = cells[2]
     assert re.fullmatch(r"<small>long: done after 2\.\d s</small>", line.data["text/html"])
@@ -122,6 +124,7 @@ def test_a_kernel_shows_progress_while_it_changes(cells):
     assert "left" in live  # the time that is left
 
 
+@pytest.mark.slow
 def test_a_short_run_leaves_no_line_and_one_without_progress_nothing(cells):
     assert [o.data["text/html"] for o in cells[3]] == [""]
     assert cells[4] == []

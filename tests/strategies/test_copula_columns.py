@@ -43,6 +43,7 @@ def draw(name, n=N):
 
 
 NAMES = ["payments", "pareto", "cauchy", "standard", "far", "rates", "sentinel", "counts", "years"]
+SIMILAR = ["pareto", "standard", "rates", "counts"]  # to others of these
 WHOLE = {"counts": 1.0, "years": 1.0, "payments": 0.01}
 
 
@@ -54,7 +55,10 @@ def distance(values, margin):
 # -- trees -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SIMILAR)) for name in NAMES],
+)
 def test_margins_fit_any_column_without_a_range(name):
     values, domain = draw(name), Domain(step=WHOLE.get(name, 0.0))
     assert distance(values, tree_margin(values, domain, INF, Keystream())) < 0.01

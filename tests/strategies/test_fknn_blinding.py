@@ -82,7 +82,7 @@ def make(kind, missing=0.15, blocks=0.15):
 CIPHERTEXTS = [(continuous, "party-mean"), (whole_numbers, "party-mean")]  # they take a second
 
 
-@pytest.mark.parametrize("weighting", ["party-mean", "exact"])
+@pytest.mark.parametrize("weighting", ["party-mean", pytest.param("exact", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_imputed_values_are_those_of_an_unblinded_run_to_the_bit(kind, weighting):
     tables = make(kind)

@@ -363,7 +363,7 @@ def lone_level():
     return X, y
 
 
-@pytest.mark.parametrize("penalty", ["scad", None])
+@pytest.mark.parametrize("penalty", [pytest.param("scad", marks=pytest.mark.slow), None])
 def test_a_level_with_labels_of_one_kind_is_named_and_the_rest_is_statsmodels(lone_level, penalty):
     X, y = lone_level
     result = run(X, y, "masked", family="binomial", penalty=penalty)

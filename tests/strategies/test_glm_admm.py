@@ -52,7 +52,10 @@ def test_without_penalty_it_is_statsmodels(family):
     assert result.model.outcome == "converged"
 
 
-@pytest.mark.parametrize(("family", "penalty"), [("binomial", "scad"), ("poisson", "mcp")])
+@pytest.mark.parametrize(
+    ("family", "penalty"),
+    [("binomial", "scad"), pytest.param("poisson", "mcp", marks=pytest.mark.slow)],
+)
 def test_concave_penalties_follow_the_literal_lla(family, penalty):
     X, y, _ = pooled(family, seed=6)
     Z = (X - X.mean(axis=0)) / X.std(axis=0)

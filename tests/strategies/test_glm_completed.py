@@ -158,6 +158,7 @@ def test_corrected_estimates_come_near_the_fit_of_the_full_table(family):
 # -- the correction ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["binomial", "poisson"])
 def test_the_correction_undoes_what_means_do_to_a_large_sample(family):
     """Rows are drawn, the missing columns' means put in, and a plain model is fitted."""

@@ -118,7 +118,7 @@ def test_a_large_level_costs_no_digits_of_moments_in_standard_units():
 
 
 @pytest.mark.parametrize("standardize", [True, False])
-@pytest.mark.parametrize("penalty", ["lasso", "scad"])
+@pytest.mark.parametrize("penalty", [pytest.param("lasso", marks=pytest.mark.slow), "scad"])
 def test_bic_chooses_as_on_the_rows(penalty, standardize):
     X, y = rows(1)
     lambdas = np.geomspace(1.5, 0.01, 12)

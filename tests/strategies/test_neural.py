@@ -76,7 +76,9 @@ def test_rounds_and_bytes_of_split_learning(method):
     assert embed["bytes_down"].iloc[1:steps].max() <= 3 * (size * (sent * 4 + 8 + tasks) + 900)
 
 
-@pytest.mark.parametrize("method", [FalseVFL, FedHSSL], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [FalseVFL, pytest.param(FedHSSL, marks=pytest.mark.slow)], ids=lambda m: m.name
+)
 def test_mixed_precision_trains_nearly_alike_repeats_and_is_kept(method, monkeypatch, tmp_path):
     """Products in bfloat16, also where the processor would compute them slowly."""
     monkeypatch.setattr(hardware, "has_bfloat16", lambda device: True)
