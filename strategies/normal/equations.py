@@ -187,8 +187,8 @@ class Conditioner:
         """Return, by recipient, the mean and what is left.
 
         A party that helps alone is not asked for more numbers than `JointModel.n_alone`. Then
-        coefficients are those of the directions that tell most of the recipient's columns: the
-        largest singular values of ``F``.
+        coefficients are those of the directions that tell most of the recipient's columns, in
+        standard deviations: the largest singular values of ``F``.
 
         Shapes: helpers, recipients: numbers of parties, of which none is both.
         """
@@ -221,8 +221,9 @@ class Conditioner:
             most = len(given) // 2 if model.n_alone is None else model.n_alone[helpers[0]]
             for k, own in places.items():
                 shown = np.flatnonzero(~self._unshown[given, k])
-                of_shown = matrix[own, shown], seen[np.ix_(shown, shown)]
-                matrix[own, shown] = _of_low_rank(*of_shown, most)
+                size = self._size[slices[k]][:, None]  # else directions go by the columns' units
+                of_shown = matrix[own, shown] / size, seen[np.ix_(shown, shown)]
+                matrix[own, shown] = size * _of_low_rank(*of_shown, most)
             residual += error(matrix) - error(whole)
         spread = np.sqrt(np.maximum(np.diag(residual), 0.0))
         unit = np.maximum(spread, self._size[wanted] / _RANGE) / STEPS

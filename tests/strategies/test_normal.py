@@ -201,6 +201,14 @@ def test_columns_that_follow_from_others_are_no_more_numbers_to_tell(fitted, mon
         run()
 
 
+def test_what_a_party_that_helps_alone_tells_does_not_depend_on_the_units_of_who_is_told():
+    given = incomplete(truth(2, seed=2, width=5))
+    unit = np.array([1.9, 0.6, 1.45, 3.3, 1.2])  # each between two powers of two
+    other = given | {"party 0": given["party 0"] * unit}
+    found, moved = (simulate(JointNormal(), each, progress=False) for each in (given, other))
+    pd.testing.assert_frame_equal(moved.tables["party 0"] / unit, found.tables["party 0"])
+
+
 def test_what_a_party_is_told_of_rows_is_counted_and_can_be_refused(tmp_path):
     nodes = Nodes(tmp_path, incomplete(truth(3)))
     nodes.run(JointNormal())

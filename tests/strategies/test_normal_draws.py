@@ -75,10 +75,11 @@ def test_columns_that_are_not_shown_complete_nothing():
     def of_one(place, rows, rank=1):
         """Of the columns in `rows`: no more directions than half of the helper's columns."""
         root = np.linalg.cholesky(sigma[np.ix_(rows, rows)])
-        left, values, right = np.linalg.svd(sigma[place][:, rows] @ np.linalg.inv(root.T))
+        size = np.sqrt(np.diag(sigma)[place])[:, None]
+        left, values, right = np.linalg.svd(sigma[place][:, rows] / size @ np.linalg.inv(root.T))
         kept = (left[:, :rank] * values[:rank]) @ right[:rank] @ np.linalg.inv(root)
         whole = np.zeros((2, 7))
-        whole[:, rows] = kept
+        whole[:, rows] = size * kept
         return whole
 
     both = np.vstack([of_one(slices[0], two), of_one(slices[1], three)])
