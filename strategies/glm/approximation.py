@@ -55,6 +55,11 @@ class Approximation:
         """Return the same likelihood with other units for the penalty."""
         return replace(self, scale=scale)
 
+    def with_weights(self, size: float) -> "Approximation":
+        """Return the likelihood of rows that count so many times as much."""
+        middle = None if self.middle is None else size**2 * self.middle
+        return replace(self, information=size * self.information, middle=middle)
+
     def on_all_columns(self, kept: npt.NDArray[np.int64], n_columns: int) -> "Approximation":
         """Return the same likelihood with columns without effect beside those that are `kept`."""
         at = np.concatenate([[0], 1 + kept])

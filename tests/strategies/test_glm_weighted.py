@@ -107,6 +107,28 @@ def test_without_an_intercept(family):
     compare(result, expected, TOLERANCE[family])
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1e7])
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_weights_of_any_size_have_the_same_estimates(family, scale):
+    x, y, weights, _ = claims(family)
+    given = {"weights": scale * weights}
+    for errors, how in (("model", {}), ("robust", {"cov_type": "HC0"})):
+        result = fit(x, y, given, family=family, standard_errors=errors)
+        expected = reference(family, x, y, {"weights": weights}, **how)
+        np.testing.assert_allclose(estimates(result), expected.params, atol=TOLERANCE[family])
+        size = 1.0 if errors == "robust" else scale**-0.5
+        found = result.coefficients["std_error"]
+        np.testing.assert_allclose(found, size * expected.bse, rtol=2e-4)
+        assert result.metrics["deviance"] == pytest.approx(scale * expected.deviance, rel=OF_SUMS)
+    # A ridge stands beside the weighted losses, and so does Pearson's chi-squared.
+    shrunk = fit(x, y, given, family=family, penalty="ridge", l2=20.0 * scale)
+    same = fit(x, y, {"weights": weights}, family=family, penalty="ridge", l2=20.0)
+    np.testing.assert_allclose(estimates(shrunk), estimates(same), atol=TOLERANCE[family])
+    result = fit(x, y, given, family=family, dispersion="pearson")
+    expected = reference(family, x, y, {"weights": weights}, scale="X2")
+    assert result.metrics["dispersion"] == pytest.approx(scale * expected.scale, rel=OF_SUMS)
+
+
 def test_robust_errors_of_visits_to_a_doctor():
     """The RAND health insurance experiment, which statsmodels contains."""
     data = sm.datasets.randhie.load_pandas().data.iloc[:5000]
