@@ -22,6 +22,7 @@ from flwr_vertical.tables.codes import level_text
 
 PROBABILITY = "probability_"
 DECISION = "decision"
+HAZARD = "hazard_ratio"
 CONSTANT = "constant"
 TASKS = ("classes", "numbers")
 YOUDEN = "youden"
@@ -171,6 +172,12 @@ def evaluate(
     """Compare predictions with true labels."""
     if task is not None and task not in TASKS:
         raise ConfigError(f"task must be one of {list(TASKS)}, got {task!r}")
+    if HAZARD in predictions:
+        raise ConfigError(
+            "predictions are relative hazards and labels times, negative where they were censored: "
+            "compare their order, such as by lifelines' concordance_index(times, -hazard_ratio, "
+            "events)"
+        )
     y = _labels_of(predictions, labels)
     own = predictions.loc[y.index]
     task = task or _task_of(own, y)

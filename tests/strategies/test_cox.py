@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from statsmodels.duration.hazard_regression import PHReg
 
-from flwr_vertical import Result, simulate
+from flwr_vertical import Result, cross_validate, simulate
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.policy.defaults import max_vectors
 from flwr_vertical.reports.report import report_html
@@ -355,6 +355,25 @@ def test_samples_that_a_party_lacks_are_left_out_and_others_predicted():
     np.testing.assert_allclose(both["prediction"], np.exp(eta), rtol=0.03)
     later = simulate(Predict(result), tables, fitted=result, progress=False).predictions
     np.testing.assert_allclose(later.loc[x.index, "prediction"], both["prediction"], rtol=1e-9)
+
+
+def test_relative_hazards_are_not_compared_with_times():
+    tables, time, event = cohort(900, 7)
+    labels = survival_labels(time, event)
+    known = labels.where(np.arange(900) < 700)
+    result = run(tables, known, test_labels=labels)
+    later = result.predict({name: table[700:] for name, table in tables.items()}, labels[700:])
+    for found in (result, later):
+        pd.testing.assert_series_equal(
+            found.predictions["hazard_ratio"], found.predictions["prediction"], check_names=False
+        )
+        assert found.evaluation is None
+        assert any("compare their order" in note for note in found.notes)
+        assert not {"rmse", "test_rmse", "r2", "test_r2"} & set(found.metrics)
+    with pytest.raises(ConfigError, match="concordance_index"):
+        result.evaluate(labels)
+    with pytest.raises(ConfigError, match="concordance_index"):
+        cross_validate(Cox(), tables, labels, folds=3, progress=False)
 
 
 def test_results_come_back_and_reports_show_survival(fitted, tmp_path, drawn):
