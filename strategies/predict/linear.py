@@ -201,7 +201,7 @@ class LinearPredictions(Predictions):
         if family == "gaussian":
             inside = (y >= found["lower"].to_numpy()) & (y <= found["upper"].to_numpy())
             result.metrics["coverage"] = float(np.mean(inside))
-        elif family == "binomial":
+        elif family == "binomial" and np.isin(y, (0.0, 1.0)).all():
             p = np.clip(found["prediction"].to_numpy(), 1e-15, 1 - 1e-15)
             result.metrics["log_loss"] = float(-np.mean(y * np.log(p) + (1 - y) * np.log1p(-p)))
 
