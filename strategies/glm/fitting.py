@@ -201,7 +201,7 @@ class Fitting:
         rows = usable_rows(
             opened,
             self.result,
-            intercept=settings.intercept,
+            intercept=settings.intercept or not self.normal,
             penalised=self.penalty != "none" or not self.normal,
             noisy=budget is not None,
             more=self.advice,

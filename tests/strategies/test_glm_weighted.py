@@ -107,6 +107,39 @@ def test_without_an_intercept(family):
     compare(result, expected, TOLERANCE[family])
 
 
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_flags_that_add_up_to_1_are_told_apart_without_an_intercept(family):
+    x, y, _, offset = claims(family)
+    x = np.column_stack([x, 1.0 - x[:, 1]])
+    given = {"offset": offset}
+    result = fit(x, y, given, sizes=(3, 2, 2), family=family, intercept=False)
+    compare(result, reference(family, x, y, given, intercept=False), TOLERANCE[family])
+    assert not result.notes
+    twice = np.column_stack([x, np.ones(len(y))])
+    settings = {"sizes": (3, 2, 3), "family": family, "intercept": False}
+    if family == "gaussian":  # the last of three that span as much as two
+        found = fit(twice, y, given, **settings)
+        np.testing.assert_allclose(estimates(found)[:-1], estimates(result), atol=1e-9)
+        assert np.isnan(estimates(found)[-1])
+        assert any("['p2.x7'] follow from others" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("beside", [{}, {"weights": "weights"}])
+@pytest.mark.parametrize("errors", ["model", "robust"])
+def test_a_constant_column_stands_for_an_intercept(errors, beside):
+    x, y, weights, _ = claims("gaussian")
+    x = np.column_stack([x, np.full(len(y), 3.0)])
+    given = {"weights": weights} if beside else {}
+    settings = {"sizes": (2, 2, 3), "intercept": False, "standard_errors": errors}
+    result = fit(x, y, given, **settings)
+    how = {"cov_type": "HC0"} if errors == "robust" else {}
+    compare(result, reference("gaussian", x, y, given, intercept=False, **how))
+    # Other families evaluate columns less their means, and say what they leave out.
+    counts = fit(x, np.round(np.exp(y / 4)), given, family="poisson", **settings)
+    assert np.isnan(estimates(counts)[-1])
+    assert any("['p2.x6'] do not vary" in note for note in counts.notes)
+
+
 @pytest.mark.parametrize("scale", [1e-9, 1e7])
 @pytest.mark.parametrize("family", ["binomial", "poisson"])
 def test_weights_of_any_size_have_the_same_estimates(family, scale):
