@@ -71,6 +71,7 @@ class Approximation:
 
     def with_ridge(self, ridge: Array) -> "Approximation":
         """Return the likelihood less `ridge` times squared coefficients in units of `scale`."""
+        ridge = ridge / self.mean_weight
         information = self.information + np.diag(np.append(0.0, 2.0 * ridge * self.scale**2))
         less = replace(self, information=information)
         right = self.loss.hessian @ (self.estimate[1:] * self.scale)

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from glm_runs import estimates, split
-from sklearn.linear_model import Lasso
+from sklearn.linear_model import Lasso, LogisticRegression, Ridge
 from statsmodels.discrete._diagnostics_count import test_poisson_dispersion as dispersion_tests
 from statsmodels.stats.outliers_influence import variance_inflation_factor
 
@@ -160,6 +160,22 @@ def test_weights_of_any_size_have_the_same_estimates(family, scale):
     result = fit(x, y, given, family=family, dispersion="pearson")
     expected = reference(family, x, y, {"weights": weights}, scale="X2")
     assert result.metrics["dispersion"] == pytest.approx(scale * expected.scale, rel=OF_SUMS)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_a_ridge_with_weights_is_that_of_scikit_learn(family):
+    x, y, weights, _ = claims(family)
+    given, settings = {"weights": 3.0 * weights}, {"family": family, "penalty": "ridge"}
+    central = Ridge(alpha=80.0)
+    if family == "binomial":
+        central = LogisticRegression(C=1.0 / 80.0, tol=1e-10, max_iter=10_000)
+    central.fit(x, y, sample_weight=given["weights"])
+    result = fit(x, y, given, l2=40.0, standardize=False, **settings)
+    np.testing.assert_allclose(estimates(result)[1:], np.ravel(central.coef_), atol=5e-6)
+    # The strength that is chosen is the one to state for the same fit.
+    chosen = fit(x, y, given, l2="gcv", **settings)
+    again = fit(x, y, given, l2=chosen.metrics["lambda"], **settings)
+    np.testing.assert_allclose(estimates(chosen), estimates(again), atol=5e-6)
 
 
 def test_robust_errors_of_visits_to_a_doctor():
