@@ -114,7 +114,7 @@ def test_labels_whose_squares_are_no_numbers_are_named(strategy):
     parties, angle, rng = tables_and_angle(3)
     labels = labels_of("numbers", angle, rng)
     for unit in (1e-200, 1e200):
-        with pytest.raises(DataError, match="squares of such numbers .* labels in other units"):
+        with pytest.raises(DataError, match=r"squares of such numbers .* labels in other units"):
             simulate(strategy, parties, unit * labels, progress=False)
     found = simulate(strategy, parties, 2.0**400 * labels, progress=False).coefficients["estimate"]
     own = simulate(strategy, parties, labels, progress=False).coefficients["estimate"]
