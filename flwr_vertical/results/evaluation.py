@@ -19,6 +19,7 @@ from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.pages.page import format_value
 from flwr_vertical.tables.codes import level_text
+from flwr_vertical.tables.ids import with_joined_ids
 
 PROBABILITY = "probability_"
 DECISION = "decision"
@@ -231,6 +232,7 @@ def _labels_of(predictions: pd.DataFrame, labels: pd.Series) -> pd.Series:
         raise DataError(
             f"labels must be a pandas Series indexed by sample ID, got {type(labels).__name__}"
         )
+    labels = with_joined_ids(labels)
     if not labels.index.is_unique:
         twice = labels.index[labels.index.duplicated()][0]
         raise DataError(f"labels to compare with: sample {twice!r} stands twice; keep one")
