@@ -11,7 +11,7 @@ from sklearn.linear_model import Lasso, LogisticRegression, Ridge
 from statsmodels.discrete._diagnostics_count import test_poisson_dispersion as dispersion_tests
 from statsmodels.stats.outliers_influence import variance_inflation_factor
 
-from flwr_vertical import simulate
+from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError
 from strategies.glm import VerticalGLM
 from strategies.linear.families import family_named
@@ -176,6 +176,20 @@ def test_a_ridge_with_weights_is_that_of_scikit_learn(family):
     chosen = fit(x, y, given, l2="gcv", **settings)
     again = fit(x, y, given, l2=chosen.metrics["lambda"], **settings)
     np.testing.assert_allclose(estimates(chosen), estimates(again), atol=5e-6)
+
+
+def test_later_predictions_say_that_they_lack_the_offset(tmp_path):
+    x, y, weights, offset = claims("poisson")
+    tables, _ = split(x[:5], y[:5], SIZES)
+    said = "the fit had an offset, which these predictions lack"
+    for given in ({"weights": weights}, {"weights": weights, "offset": offset}):
+        result = fit(x, y, given, family="poisson")
+        assert result.settings["weights"]
+        loaded = Result.load(result.save(tmp_path / str(len(given))))
+        later = loaded.predict(tables, progress=False)
+        assert any(said in note for note in later.notes) == ("offset" in given)
+    exact = result.coefficients["estimate"].to_numpy() @ np.column_stack([np.ones(5), x[:5]]).T
+    np.testing.assert_allclose(later.predictions["linear_predictor"], exact, atol=0.05)
 
 
 def test_robust_errors_of_visits_to_a_doctor():
