@@ -84,7 +84,8 @@ class CoxModel(Model):
 
     def _ordered(self, values: pd.DataFrame) -> Array:
         """Return the columns of the fit in their order, (n_rows, n_columns)."""
-        given, names = values.columns, self.means.index
+        given: pd.Index[Any] = values.columns
+        names: pd.Index[Any] = self.means.index
         if isinstance(given, pd.RangeIndex) and len(given) == len(names):
             return values.to_numpy(dtype=float)
         names = names if given.nlevels == 2 else names.get_level_values(1)
