@@ -21,6 +21,7 @@ from flwr_vertical.results.imputation import (
     worse_than_mean,
 )
 from flwr_vertical.results.storage import load, save
+from flwr_vertical.tables.ids import with_joined_ids
 
 if TYPE_CHECKING:
     # Nodes import this module, too: scikit-learn and matplotlib wait until they are needed.
@@ -156,7 +157,8 @@ class Result(ResultData):
             )
         if known is None and self.labels is not None and self.labels.notna().any():
             # Some methods complete the labels with their predictions.
-            known = self.labels[~self.labels.index.isin(self.predictions.index)]
+            known = with_joined_ids(self.labels)
+            known = known[~known.index.isin(self.predictions.index)]
             known = None if known.isna().all() else known
         others = {} if self.evaluation is None else dict(self.evaluation.beside)
         others.pop(CONSTANT, None)

@@ -16,7 +16,7 @@ from flwr_vertical.result import Result
 from flwr_vertical.single_parties import NOBODY
 from flwr_vertical.tables import DataWarning, Table, check_table, label_index
 from flwr_vertical.tables.findings import lines_of, warnings_in
-from flwr_vertical.tables.ids import in_normal_form
+from flwr_vertical.tables.ids import in_normal_form, with_joined_ids
 
 Stated = Policy | Mapping[str, Any]
 """A policy, or its keys as in a node config, with or without the prefix."""
@@ -76,7 +76,7 @@ def check_test_labels(
     known = label_index(test_labels, "test_labels")
     if labels is None or not len(labels):
         return
-    trained_on = known.isin(labels.index[labels.notna()])
+    trained_on = known.isin(with_joined_ids(labels[labels.notna()]).index)
     if trained_on.all():
         raise ConfigError(
             f"all {len(known):,} samples of test_labels have a label in labels, so none of them is "

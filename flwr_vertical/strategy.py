@@ -29,6 +29,7 @@ from flwr_vertical.server.run_record import describe, journaled
 from flwr_vertical.server.settings import RunOptions, RunSettings
 from flwr_vertical.settings import Settings, settings_of
 from flwr_vertical.tables import label_index
+from flwr_vertical.tables.ids import with_joined_ids
 from flwr_vertical.version import __version__
 
 _SUM_DISCLOSURE = {
@@ -346,12 +347,11 @@ def _compare_known(result: Result, labels: "pd.Series[Any]") -> None:
     predicted = result.predictions
     if predicted is None or "prediction" not in predicted or result.evaluation is not None:
         return
-    known = labels.dropna().astype(float)
-    if not predicted.index.isin(known.index).any():
-        return
-    stated = dict(result.metrics)
-    result.compare(known, what="predicted samples whose label is known", prefix="")
-    result.metrics |= stated
+    known = with_joined_ids(labels.dropna().astype(float))
+    if predicted.index.isin(known.index).any():
+        stated = dict(result.metrics)
+        result.compare(known, what="predicted samples whose label is known", prefix="")
+        result.metrics |= stated
 
 
 def align_labels(

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from flwr_vertical import simulate
+from flwr_vertical import cross_validate, simulate
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.pages import format_value
 from flwr_vertical.reports.glossary import meaning_of
@@ -96,6 +96,30 @@ def test_new_rows_with_labels_are_compared_by_themselves(data, trees):
     assert result.metrics["auc"] == pytest.approx(roc_auc_score(y, p))
     assert result.metrics["log_loss"] == pytest.approx(result.metrics["loss"])
     assert len(result.evaluation) == N
+
+
+def test_samples_with_composite_ids_are_compared(data):
+    """Of them a run has one text each."""
+    shop, day = np.divmod(np.arange(N), 20)
+    pairs = pd.MultiIndex.from_arrays([shop, day], names=["shop", "day"])
+    tables = {name: table.set_axis(pairs) for name, table in data[0].items()}
+    labels, truth = (own.set_axis(pairs) for own in data[1:])
+    fitted = simulate(
+        VerticalGLM("binomial", "none"), tables, labels, test_labels=truth, progress=False
+    )
+    plain = simulate(VerticalGLM("binomial", "none"), *data[:2], progress=False)
+    expected = plain.evaluate(data[2]).metrics()["auc"]
+    assert fitted.metrics["test_auc"] == pytest.approx(expected)
+    assert len(fitted.evaluation) == labels.isna().sum()
+    for strategy in (VerticalGLM("binomial", "none"), VerticalGBDT(**TREES)):
+        result = simulate(strategy, tables, truth, progress=False)
+        later = result.predict({"bank": tables["bank"], "court": tables["court"]}, truth)
+        assert len(later.evaluation) == N
+        assert 0.5 < later.metrics["auc"] < 1.0
+    with pytest.raises(ConfigError, match="have a label in labels"):
+        simulate(VerticalGBDT(**TREES), tables, truth, test_labels=truth, progress=False)
+    folds = cross_validate(VerticalGLM("binomial", "none"), tables, truth, folds=3, progress=False)
+    assert len(folds.predictions) == N
 
 
 def test_a_held_out_share_is_compared(data):

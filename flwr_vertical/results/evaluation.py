@@ -19,9 +19,11 @@ from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.pages.page import format_value
 from flwr_vertical.tables.codes import level_text
+from flwr_vertical.tables.ids import with_joined_ids
 
 PROBABILITY = "probability_"
 DECISION = "decision"
+HAZARD = "hazard_ratio"
 CONSTANT = "constant"
 TASKS = ("classes", "numbers")
 YOUDEN = "youden"
@@ -171,6 +173,12 @@ def evaluate(
     """Compare predictions with true labels."""
     if task is not None and task not in TASKS:
         raise ConfigError(f"task must be one of {list(TASKS)}, got {task!r}")
+    if HAZARD in predictions:
+        raise ConfigError(
+            "predictions are relative hazards and labels times, negative where they were censored: "
+            "compare their order, such as by lifelines' concordance_index(times, -hazard_ratio, "
+            "events)"
+        )
     y = _labels_of(predictions, labels)
     own = predictions.loc[y.index]
     task = task or _task_of(own, y)
@@ -224,6 +232,7 @@ def _labels_of(predictions: pd.DataFrame, labels: pd.Series) -> pd.Series:
         raise DataError(
             f"labels must be a pandas Series indexed by sample ID, got {type(labels).__name__}"
         )
+    labels = with_joined_ids(labels)
     if not labels.index.is_unique:
         twice = labels.index[labels.index.duplicated()][0]
         raise DataError(f"labels to compare with: sample {twice!r} stands twice; keep one")

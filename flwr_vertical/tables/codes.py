@@ -82,6 +82,8 @@ def level_numbers(
     """
     number = {level_text(level): i for i, level in enumerate(levels)}
     number = {_ALIKE[text]: i for text, i in number.items() if text in _ALIKE} | number
+    # 3.0 in a column of texts is the level 3, too.
+    number = {f"{text}.0": i for text, i in number.items() if text.isdecimal()} | number
     places, values = pd.factorize(column)
     found = np.array([*(number.get(level_text(value), -1) for value in values), -1], dtype=np.int64)
     unknown = int((found[places] < 0).sum() - (places < 0).sum())

@@ -177,6 +177,12 @@ def count_repeated(index: "pd.Index[Any]") -> int:
     return count_equal(hashes_of(index, "0" * 16)) and int(index.duplicated().sum())
 
 
+def with_joined_ids(values: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return values with composite IDs as a run has them, one text each; others as they are."""
+    index = values.index
+    return values.set_axis(join_levels(index)) if isinstance(index, pd.MultiIndex) else values
+
+
 def join_levels(index: pd.MultiIndex) -> "pd.Index[Any]":
     """Join composite IDs (several columns) into one text each, ``first|second``.
 

@@ -224,7 +224,7 @@ def cross_validate(
         raise ConfigError(f"folds must be a whole number of at least 2, got {folds!r}")
     candidates = _candidates(strategy, grid)
     labels = label_numbers(labels, str(options.pop("positive_label", "")), "labels")
-    label_index(labels)
+    labels = labels.set_axis(label_index(labels))
     known = labels.index[labels.notna()]
     values = labels[known].to_numpy(dtype=float)
     alike = stratify is None and are_classes(values)

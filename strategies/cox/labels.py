@@ -11,6 +11,7 @@ import pandas as pd
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.tables import label_index
 
 
 def survival_labels(
@@ -40,19 +41,22 @@ def survival_labels(
     Raises
     ------
     DataError
-        If sample IDs differ, or a time is not above 0 or reaches the span.
+        If sample IDs differ, a time is not above 0 or reaches the span, or what is no number.
     """
     index = time.index
-    for name, other in (("event", event), ("strata", strata)):
-        if other is not None and not other.index.equals(index):
+    beside = {"event": event} if strata is None else {"event": event, "strata": strata}
+    for name, other in {"time": time, **beside}.items():
+        label_index(other, name)
+        if not other.index.equals(index):
             raise DataError(f"{name} must have the sample IDs of time, in the same order")
     values, happened = time.to_numpy(dtype=float), event.to_numpy(dtype=float)
-    known = np.isfinite(values)
+    known = ~np.isnan(values)
     if not np.isin(happened[known], (0.0, 1.0)).all():
         raise DataError("event must be 1 where it was observed, else 0, wherever there is a time")
-    if (values[known] <= 0.0).any():
+    if not ((values[known] > 0.0) & np.isfinite(values[known])).all():
         raise DataError(
-            f"times must be above 0, got {values[known].min():g}; add half of the unit of time"
+            f"times must be above 0, got {values[known].min():g} to {values[known].max():g}, and "
+            "finite; add half of the unit of time"
         )
     if strata is not None:
         if stratum_span is None or values[known].max(initial=0.0) >= stratum_span:
@@ -60,7 +64,10 @@ def survival_labels(
                 "strata need stratum_span, a number that no time reaches; the longest time is "
                 f"{values[known].max(initial=0.0):g}, and stratum_span {stratum_span}"
             )
-        values = values + stratum_span * strata.to_numpy(dtype=float)
+        number = strata.to_numpy(dtype=float)
+        if not ((number[known] >= 0.0) & (number[known] % 1.0 == 0.0)).all():
+            raise DataError("strata must be whole numbers from 0 wherever there is a time")
+        values = values + stratum_span * number
     signed = np.where(happened == 1.0, values, -values)
     return pd.Series(signed, index=index, name=time.name, dtype=float)
 
@@ -82,5 +89,4 @@ def read_labels(labels: Array, span: float | None) -> tuple[Array, Flags, Indice
     if span is not None:
         stratum = np.floor(time / span).astype(np.int64)
         time = time - span * stratum
-        stratum = np.unique(stratum, return_inverse=True)[1].reshape(-1)
     return time, event, stratum

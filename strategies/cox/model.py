@@ -10,6 +10,7 @@ import scipy
 
 from flwr_vertical import Model
 from flwr_vertical.arrays import Array
+from flwr_vertical.errors import DataError
 from flwr_vertical.pages.page import Section, dataframe_html
 
 _NODES = np.linspace(-9.0, 9.0, 2001)
@@ -69,13 +70,31 @@ class CoxModel(Model):
     def survival(self, values: pd.DataFrame, stratum: int = 0) -> pd.DataFrame:
         """Return survival curves, a row for each event time and a column for each row of values.
 
-        Shapes: values (n_rows, n_columns): columns by name, in the order of `means`.
+        Shapes: values (n_rows, n_columns): columns by name, or by party and name; numbered ones in
+        the order of `means`.
         """
         own = self.baseline[self.baseline["stratum"] == stratum].set_index("time")
+        if own.empty:
+            known = sorted(set(self.baseline["stratum"]))
+            raise DataError(f"the fit has no stratum {stratum}; its strata are {known}")
         beta = self.coefficients["estimate"].fillna(0.0).to_numpy()
-        eta = (values.to_numpy(dtype=float) - self.means["mean"].to_numpy()) @ beta
+        eta = (self._ordered(values) - self.means["mean"].to_numpy()) @ beta
         hazard = np.outer(own["cumulative_hazard"].to_numpy(), np.exp(eta))
         return pd.DataFrame(np.exp(-hazard), index=own.index, columns=values.index)
+
+    def _ordered(self, values: pd.DataFrame) -> Array:
+        """Return the columns of the fit in their order, (n_rows, n_columns)."""
+        given: pd.Index[Any] = values.columns
+        names: pd.Index[Any] = self.means.index
+        if isinstance(given, pd.RangeIndex) and len(given) == len(names):
+            return values.to_numpy(dtype=float)
+        names = names if given.nlevels == 2 else names.get_level_values(1)
+        if not (names.is_unique and given.is_unique and names.isin(given).all()):
+            raise DataError(
+                f"rows need the columns of the fit, {list(names)}, each once (two parties' columns "
+                f"of one name as (party, name)), and have {list(given)}"
+            )
+        return values[list(names)].to_numpy(dtype=float)
 
     def sections(self) -> Iterator[Section]:
         """Return the report's sections: hazard ratios, survival, proportionality."""

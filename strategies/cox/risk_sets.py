@@ -132,7 +132,7 @@ def risk_sets(time: Array, event: Flags, stratum: Indices, most: int, fewest: in
     wanted = 0.0 if n_times <= most else n_events / most
     exposure, hats, null = [], [], 0.0
     columns: list[list[Array]] = []
-    for h in range(int(stratum.max(initial=0)) + 1):
+    for h in np.unique(stratum).tolist():
         own = np.flatnonzero(stratum == h)
         times, count = np.unique(time[own][event[own]], return_counts=True)
         if not len(times):

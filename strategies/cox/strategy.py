@@ -52,6 +52,7 @@ from strategies.linear.moment_party import (
 from strategies.linear.moments.collect import OpenedMoments, open_moments
 from strategies.linear.moments.groups import MinimumRows, complete_rows
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
+from strategies.linear.prediction.regressions import HAZARD
 from strategies.linear.prediction.server import keep_and_predict
 from strategies.linear.problem import Problem, note
 from strategies.normal.labelled_server import LabelledCompletion
@@ -90,8 +91,9 @@ class Cox(Strategy):
 
     `Result.coefficients` has log hazard ratios and ``hazard_ratio``; `Result.model` the baseline,
     `CoxModel.summary`, and the test of proportional hazards. `Result.predictions` has the samples
-    without a label: ``linear_predictor``, and as ``prediction`` the hazard relative to that of a
-    sample whose columns all have their mean.
+    without a label: ``linear_predictor``, and as ``prediction`` and ``hazard_ratio`` the hazard
+    relative to that of a sample whose columns all have their mean. They are not compared with times
+    (`test_labels`, `cross_validate`): lifelines' ``concordance_index`` does that.
 
     Examples
     --------
@@ -221,7 +223,7 @@ class Cox(Strategy):
             errors[np.ix_(at, at)],
             survival.n_samples / risk.n_events,
             [own.stop - own.start for own in opened.parties.values()],
-            "poisson",  # of which the prediction is exp(eta), too
+            HAZARD,
         )
         labels = result.labels
         free = opened.problem.free, opened.problem.free_mask

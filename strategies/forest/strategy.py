@@ -30,7 +30,7 @@ from strategies.forest.vote_release import opened_votes
 from strategies.linear.problem import sample_index
 from strategies.trees.model import prediction_table
 from strategies.trees.objectives import Objective
-from strategies.trees.train import labels_of
+from strategies.trees.train import labels_of, no_split
 
 DISCLOSURE = (
     (
@@ -204,6 +204,8 @@ class VerticalForest(Strategy):
         federation.call("finish", parties=[ARBITER])
         result.predictor = model
         result.model = importance(names, splits)
+        if not result.model["splits"].any():
+            result.notes.append(no_split(self.min_child))
         result.metrics["iterations"] = float(self.n_trees)
         if len(free):
             table = prediction_table(model.loss, raw)

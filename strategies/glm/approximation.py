@@ -55,6 +55,11 @@ class Approximation:
         """Return the same likelihood with other units for the penalty."""
         return replace(self, scale=scale)
 
+    def with_weights(self, size: float) -> "Approximation":
+        """Return the likelihood of rows that count so many times as much."""
+        middle = None if self.middle is None else size**2 * self.middle
+        return replace(self, information=size * self.information, middle=middle)
+
     def on_all_columns(self, kept: npt.NDArray[np.int64], n_columns: int) -> "Approximation":
         """Return the same likelihood with columns without effect beside those that are `kept`."""
         at = np.concatenate([[0], 1 + kept])
@@ -66,6 +71,7 @@ class Approximation:
 
     def with_ridge(self, ridge: Array) -> "Approximation":
         """Return the likelihood less `ridge` times squared coefficients in units of `scale`."""
+        ridge = ridge / self.mean_weight
         information = self.information + np.diag(np.append(0.0, 2.0 * ridge * self.scale**2))
         less = replace(self, information=information)
         right = self.loss.hessian @ (self.estimate[1:] * self.scale)

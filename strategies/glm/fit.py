@@ -66,7 +66,7 @@ class Path:
             self._strength = choose_ridge(at, self.penalised)
         ridge = np.where(self.penalised, self._strength, 0.0)
         found = select(at, self._penalty, None, self.penalised, ridge=ridge)
-        self.found = replace(found, lambdas=np.array([self._strength]))
+        self.found = replace(found, lambdas=np.array([self._strength * at.mean_weight]))
         return self.found
 
     def choose(self, at: Approximation) -> Array:

@@ -134,6 +134,7 @@ class Fitting:
     def _take_beside(self) -> None:
         """Check weights, and take an offset from labels whose expectation it is added to."""
         beside, memory = self.federation.beside, self.federation.label_memory
+        self.result.settings |= dict.fromkeys(beside, True)
         known = np.isfinite(self.labels)
         weights = beside.get("weights", np.ones(len(known)))[known]
         if not (weights > 0.0).all():
@@ -201,7 +202,7 @@ class Fitting:
         rows = usable_rows(
             opened,
             self.result,
-            intercept=settings.intercept,
+            intercept=settings.intercept or not self.normal,
             penalised=self.penalty != "none" or not self.normal,
             noisy=budget is not None,
             more=self.advice,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Result
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from strategies.glm.approximation import Approximation
 from strategies.glm.quadratic import Quadratic
@@ -19,6 +19,7 @@ from strategies.linear.families import Family
 from strategies.linear.moments.collect import OpenedMoments
 from strategies.linear.moments.fit import Fit
 from strategies.linear.moments.identifiable import redundant
+from strategies.linear.moments.linear import dependent_columns
 from strategies.linear.moments.patterns import Pattern
 from strategies.linear.problem import Problem, note
 from strategies.normal.equations import JointModel
@@ -111,6 +112,7 @@ def _units(variance: Array, flat: npt.NDArray[np.bool_], standardize: bool) -> A
 
 
 _FLAT = 1e-9  # variance in units of standard deviations
+_STANDS = 1e-30
 
 
 def usable_rows(
@@ -148,6 +150,8 @@ def usable_rows(
     if not penalised:
         # Without a penalty nothing chooses among columns that follow from each other.
         follows = np.setdiff1d(np.flatnonzero(redundant(opened.patterns)), flat)
+        if not intercept:
+            follows = _within_about_zero(opened, np.union1d(follows, flat))
         if len(follows):
             note(
                 result,
@@ -155,7 +159,21 @@ def usable_rows(
                 "no coefficient",
             )
             used[follows] = False
-    return on_all_columns(rows, np.flatnonzero(used), n_columns + 1)
+    rows = on_all_columns(rows, np.flatnonzero(used), n_columns + 1)
+    if not intercept:  # such a column stands for one; sums of 0 would say that it is not used
+        rows.products[flat[used[flat]], flat[used[flat]]] += _STANDS * rows.n_rows
+    return rows
+
+
+def _within_about_zero(opened: OpenedMoments, columns: Indices) -> Indices:
+    """Return which of these columns follow from others where there is no intercept.
+
+    Without one, columns that add up to 1, as flags do, are told apart.
+    """
+    rows = opened.held[0]
+    own = rows.observed[:-1]
+    about = rows.about(np.append(-opened.center[own] / opened.unit[own], 0.0))[1][:-1, :-1]
+    return np.intersect1d(columns, own[dependent_columns(about, np.diag(about))])
 
 
 def of_complete_rows(

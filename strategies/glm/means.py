@@ -70,11 +70,14 @@ def maximum_likelihood(
     assert isinstance(opened.products, PrivateProducts)  # see `check_federation`
     y, inside = given_labels(federation, problem), opened.groups.group >= 0
     moments, center = offered.moments, offered.center
-    total = float(y[inside].sum())
+    total, size = float(y[inside].sum()), 1.0
     if beside is None:
         moments = with_labels(moments, problem)
     else:
-        moments = replace(moments, with_vectors=vector_unit * moments.with_vectors)
+        # Sums have digits for weights of about 1, and the fit ends near by standard errors.
+        size = float(beside.weights.mean())
+        beside = replace(beside, weights=beside.weights / size)
+        moments = replace(moments, with_vectors=vector_unit / size * moments.with_vectors)
         total = float(beside.weights @ y[inside])
     n_rows = float(inside.sum())
     if not intercept:
@@ -86,7 +89,7 @@ def maximum_likelihood(
     spread = np.sqrt(np.maximum(variance, 0.0))
 
     def at(fit: MeanFit) -> Approximation:
-        found = _approximation(fit, n_rows, spread, intercept)
+        found = _approximation(fit, n_rows, spread, intercept).with_weights(size)
         if not standardize:
             found = found.with_scale(np.where(fit.varies, 1.0 / offered.unit, 0.0))
         return found.in_units(center, offered.unit)
@@ -106,7 +109,7 @@ def maximum_likelihood(
         intercept=intercept,
         max_evaluations=MOST_EVALUATIONS,
         moments=moments,
-        ridge=ridge,
+        ridge=ridge / size,
         units=None if standardize else 1.0 / offered.unit,
         follow=None if choose is None else follow,
         cure=cure,
@@ -124,14 +127,14 @@ def maximum_likelihood(
         )
     return MaximumLikelihood(
         at(fit),
-        fit.log_likelihood,
-        fit.deviance,
+        size * fit.log_likelihood,
+        size * fit.deviance,
         fit.evaluations,
         fit.converged,
-        fit.ridge / offered.unit**2,
+        size * fit.ridge / offered.unit**2,
         fit.bounded,
         notes,
-        fit.sums,
+        {name: size * value for name, value in fit.sums.items()},
         float(y[inside].sum()),
     )
 

@@ -73,6 +73,9 @@ class NormalResiduals:
             ]
         )
         products = np.where(np.logical_and.outer(used, used), products, 0.0)
+        # A column that stands for an intercept, see `usable_rows`, must not look like one left out.
+        found = np.diag(products)
+        products = products + np.diag(np.where(found == 0.0, np.diag(rows.products), 0.0))
         return replace(rows, sums=np.where(used, total, 0.0), products=products)
 
     def with_middle(self, at: Approximation, beta: Array, level: float) -> Approximation:

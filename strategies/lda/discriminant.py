@@ -73,7 +73,7 @@ def fit_discriminant(
 
 
 def telling(sums: Array, products: Array, class_sums: Array, n_rows: Integers) -> Flags:
-    """Tell which columns give a class exactly, (n_columns,): some linear function of them does.
+    """Tell which columns give a class exactly, (n_columns,), alone or by a linear function.
 
     Shapes: as in `fit_discriminant`.
     """
@@ -87,7 +87,11 @@ def telling(sums: Array, products: Array, class_sums: Array, n_rows: Integers) -
     left = of_class - np.einsum("jc,jc->c", slopes, along)
     size = np.sqrt(np.maximum(np.diag(gram), 0.0))
     given = left <= _EXACT * of_class
-    return np.asarray((np.abs(slopes) * size[:, None] > _COUNTS)[:, given].any(axis=1))
+    by_slope = (np.abs(slopes) * size[:, None] > _COUNTS)[:, given].any(axis=1)
+    # A column that is the same throughout each class, as numbers of several classes are.
+    between = (class_sums**2 / n_rows).sum(axis=1) / n - (sums / n) ** 2
+    varies = np.diag(gram) > _FLAT
+    return np.asarray(by_slope | (varies & (np.diag(gram) - between <= _EXACT * np.diag(gram))))
 
 
 def log_odds(fit: Discriminant, widths: Sequence[int], present: Flags) -> tuple[Array, Array]:

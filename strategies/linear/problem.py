@@ -21,6 +21,7 @@ logger = logging.getLogger("flwr_vertical")
 
 
 LABEL_POLICIES = ("drop", "error")
+_SQUARED = 480  # binary digits
 
 
 @dataclass
@@ -174,6 +175,12 @@ def check_labels(y: Array, known: npt.NDArray[np.bool_], missing_labels: str) ->
         )
     if n_known < 3:
         raise DataError(f"only {n_known} samples have a label; a regression needs more")
+    largest = float(np.abs(y[known]).max())
+    if largest and not 2.0**-_SQUARED < largest < 2.0**_SQUARED:
+        raise DataError(
+            f"labels are as large as {largest:.2g}, and squares of such numbers cannot be told "
+            "from 0 or from infinity; give labels in other units"
+        )
     if np.ptp(y[known]) == 0:
         raise DataError(f"all {n_known} labels are the same; there is nothing to regress")
 

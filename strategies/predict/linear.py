@@ -24,7 +24,7 @@ from flwr_vertical.protocol.arguments import OWN, Within
 from flwr_vertical.protocol.declaration import BITS, FACTS, Maybe, Protocol, Round
 from flwr_vertical.results import Progress
 from strategies.linear.prediction.party_model import LinearPart
-from strategies.linear.prediction.regressions import CLASSES, MARGIN
+from strategies.linear.prediction.regressions import CLASSES, HAZARD, MARGIN
 from strategies.linear.prediction.server import Predictor, narrow, note_bits
 from strategies.linear.prediction.steps import admit_terms, check_pattern
 from strategies.linear.problem import note, sample_index
@@ -190,7 +190,7 @@ class LinearPredictions(Predictions):
     def _compare(self, labels: npt.NDArray[np.float64], result: Result, family: str) -> None:
         """Say how far predictions are from the labels that are known."""
         known = np.isfinite(labels)
-        if not known.any() or result.predictions is None:
+        if not known.any() or result.predictions is None or family == HAZARD:
             return
         found, y = result.predictions[known], labels[known]
         if family in (MARGIN, CLASSES):
@@ -201,7 +201,7 @@ class LinearPredictions(Predictions):
         if family == "gaussian":
             inside = (y >= found["lower"].to_numpy()) & (y <= found["upper"].to_numpy())
             result.metrics["coverage"] = float(np.mean(inside))
-        elif family == "binomial":
+        elif family == "binomial" and np.isin(y, (0.0, 1.0)).all():
             p = np.clip(found["prediction"].to_numpy(), 1e-15, 1 - 1e-15)
             result.metrics["log_loss"] = float(-np.mean(y * np.log(p) + (1 - y) * np.log1p(-p)))
 

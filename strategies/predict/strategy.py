@@ -178,6 +178,11 @@ class Predict(Strategy):
             )
         if left := [name for name in fitted if name not in federation.parties]:
             result.notes.append(f"parties {left} of the fit take no part; their blocks are missing")
+        if self.earlier.settings.get("offset"):
+            result.notes.append(
+                "the fit had an offset, which these predictions lack: they are of samples whose "
+                "offset is 0. Add it to linear_predictor (of gaussian labels to prediction)"
+            )
         self.chosen(model, self.contributions).run(federation, alignment, result, progress)
 
 

@@ -30,6 +30,7 @@ from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
 from strategies.linear.masked_means.fit import check_vectors
 from strategies.linear.masked_means.fixed_point import ByClass
 from strategies.linear.masked_means.fourier import Expansion, expand
+from strategies.linear.masked_means.problem import refuse_singular
 from strategies.linear.masked_means.solver import OutOfReachError
 from strategies.svm.margin_solver import (
     LabelledMoments,
@@ -85,7 +86,10 @@ def fit_margins(
     group = np.asarray(group, dtype=np.int64)
     means = MaskedMeans(federation, products.group_key)
     first = max(width, _FIRST_WIDTH)
-    evaluated = _Evaluated(means, second_class[group >= 0], moments, ridge, first, intercept, units)
+    names = [f"{party}:{n}" for party in federation.parties for n in columns[party]]
+    evaluated = _Evaluated(
+        means, second_class[group >= 0], moments, ridge, first, intercept, units, names
+    )
     n_rows = int((group >= 0).sum())
     check_vectors(2, allowed(n_rows), n_rows)
     means.send(group)
@@ -93,7 +97,6 @@ def fit_margins(
     try:
         found = _within_reach(evaluated, most)
         if found is None:
-            names = [f"{party}:{n}" for party in federation.parties for n in columns[party]]
             raise evaluated.refusal(names)
         fit = evaluated.fit(found)
         narrow = evaluated.narrowest(width)
@@ -142,9 +145,14 @@ class _Evaluated(EvaluatedColumns):
         width: float,
         intercept: bool,
         units: Array | None,
+        names: list[str],
     ) -> None:
         n = len(second_class)
         super().__init__(means, opened, n, intercept, ridge, units)
+        if not ridge:
+            about_zero = None if intercept else self._second
+            shown = [names[j] for j in self._kept]
+            refuse_singular(self._in_units(self._covariance), shown, about_zero)
         self._second_class, self.width = second_class, width
         kept, labels = self._kept, np.where(second_class, 1.0, -1.0)
         # Parties centre their columns over the samples of the fit.

@@ -212,8 +212,8 @@ class VerticalSVM(Strategy):
             rows = usable_rows(
                 opened,
                 result,
-                intercept=self.intercept,
-                penalised=self.l2 > 0.0,
+                intercept=self.intercept or by_hinge,
+                penalised=self.l2 > 0.0 or by_hinge,
                 more="rows='mean' or VerticalGBDT uses them, too",
             )
         else:

@@ -174,6 +174,13 @@ def weights_of(stated: str, objective: Objective, labels: Array) -> Array:
             f"class_weights must be 'balanced' or {objective.n_classes} numbers above 0, one for "
             f"each class, got {stated!r}"
         )
+    own, told = by_class[known], known.astype(np.float64)
+    raw = np.tile(objective.start(told, own)[:, None], len(told))
+    if (own * objective.gradients(told, raw)[1]).mean(axis=1).max() < _LEAST_WEIGHT:
+        raise ConfigError(
+            f"class_weights={stated!r} are so small that leaves would count as empty; multiply "
+            "them by a number, which changes nothing but that (and what l2 is beside them)"
+        )
     return np.where(np.isnan(labels), 1.0, by_class[np.nan_to_num(labels).astype(np.int64)])
 
 

@@ -57,7 +57,7 @@ from strategies.trees.predict import TreesPredictions
 from strategies.trees.rounds import LevelRounds
 from strategies.trees.secret_shares import HIDING, HISTOGRAMS
 from strategies.trees.slot_rows import SlotRows
-from strategies.trees.train import labels_of, prepare
+from strategies.trees.train import labels_of, no_split, prepare
 from strategies.trees.tree import Growth
 
 DISCLOSURE = (
@@ -369,11 +369,7 @@ class VerticalGBDT(Strategy):
             parties=[*names, ARBITER] if hidden else names,
         )
         if not (model.party >= 0).any():
-            result.notes.append(
-                "no tree has a split, so all predictions are alike: none lowers the loss with "
-                f"{growth.min_child} samples (min_child) and what nodes state as min-rows on each "
-                "side"
-            )
+            result.notes.append(no_split(growth.min_child))
         result.model = by_party = model.importance()
         result.importance = model.importance_by_column(replies) if columns else by_party
         leaves = course.leaves(model)

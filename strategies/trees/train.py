@@ -37,6 +37,14 @@ def labels_of(federation: Federation, min_child: int) -> Array:
     return labels
 
 
+def no_split(min_child: int) -> str:
+    """Say why no tree has a split."""
+    return (
+        f"no tree has a split, so all predictions are alike: none lowers the loss with {min_child} "
+        "samples (min_child) and what nodes state as min-rows on each side"
+    )
+
+
 def prepare(
     federation: Federation, n_bins: int, n_sides: int, hidden: bool, result: Result
 ) -> tuple[Slots, dict[str, dict[str, Any]], dict[str, Any]]:

@@ -170,7 +170,7 @@ def _in_columns(standard: Regressions, opened: FitColumns, kept: Any) -> Regress
     return every.of_columns(opened.center, opened.unit)
 
 
-def note_fit(result: Result, opened: FitColumns, found: Maximum) -> Flags:
+def note_fit(result: Result, opened: FitColumns, found: Maximum, intercept: bool = True) -> Flags:
     """Say what could not be estimated, and why.
 
     Shapes: returns (1 + n_columns,): of the intercept and all columns: True where the rows do not
@@ -191,6 +191,8 @@ def note_fit(result: Result, opened: FitColumns, found: Maximum) -> Flags:
         texts.append(
             f"columns {opened.names(redundant)} do not vary, or follow from columns of other "
             "parties; they are left out and have no coefficient"
+            + ". The joint model has means of its own: columns that stand for an intercept are of "
+            "no use in it; set intercept=True" * (not intercept)
         )
     if not found.fit.converged and found.by_pattern:
         texts.append("not converged: the likelihood is flat; the data hardly tell some covariances")

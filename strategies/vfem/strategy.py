@@ -253,7 +253,7 @@ class VFEM(Strategy):
             opened, found = fit_by_scoring(prepared, taken)
             progress.step("moments")
         progress.step("fit")
-        unknown = note_fit(result, opened, found)
+        unknown = note_fit(result, opened, found, self.intercept)
         fill_in(result, opened, found, self.intercept, unknown)
         names = opened.names(found.kept)
         check_missingness(result, found, names, unknown[1 + found.kept], self.intercept)

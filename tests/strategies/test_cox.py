@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from statsmodels.duration.hazard_regression import PHReg
 
-from flwr_vertical import Result, simulate
+from flwr_vertical import Result, cross_validate, simulate
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.policy.defaults import max_vectors
 from flwr_vertical.reports.report import report_html
@@ -358,6 +358,25 @@ def test_samples_that_a_party_lacks_are_left_out_and_others_predicted():
     np.testing.assert_allclose(later.loc[x.index, "prediction"], both["prediction"], rtol=1e-9)
 
 
+def test_relative_hazards_are_not_compared_with_times():
+    tables, time, event = cohort(900, 7)
+    labels = survival_labels(time, event)
+    known = labels.where(np.arange(900) < 700)
+    result = run(tables, known, test_labels=labels)
+    later = result.predict({name: table[700:] for name, table in tables.items()}, labels[700:])
+    for found in (result, later):
+        pd.testing.assert_series_equal(
+            found.predictions["hazard_ratio"], found.predictions["prediction"], check_names=False
+        )
+        assert found.evaluation is None
+        assert any("compare their order" in note for note in found.notes)
+        assert not {"rmse", "test_rmse", "r2", "test_r2"} & set(found.metrics)
+    with pytest.raises(ConfigError, match="concordance_index"):
+        result.evaluate(labels)
+    with pytest.raises(ConfigError, match="concordance_index"):
+        cross_validate(Cox(), tables, labels, folds=3, progress=False)
+
+
 def test_results_come_back_and_reports_show_survival(fitted, tmp_path, drawn):
     loaded = Result.load(fitted.save(tmp_path / "r"))
     pd.testing.assert_frame_equal(loaded.model.summary(), fitted.model.summary())
@@ -399,6 +418,46 @@ def test_labels_are_made_of_times_above_0_and_events(data):
         survival_labels(time, event[::-1])
     with pytest.raises(DataError, match="no time reaches"):
         survival_labels(time, event, event, 1.0)
+    with pytest.raises(DataError, match="and finite"):
+        survival_labels(time.where(np.arange(len(time)) > 0, np.inf), event)
+    for wrong in (event - 1, event + 0.5, event.where(np.arange(len(event)) > 0)):
+        with pytest.raises(DataError, match="whole numbers from 0"):  # -1 would turn signs around
+            survival_labels(time, event, wrong, 1e4)
+    with pytest.raises(DataError, match="event must be numbers"):
+        survival_labels(time, event.map({0.0: "no", 1.0: "yes"}))
+    with pytest.raises(DataError, match="time must be numbers, got dtype timedelta"):
+        survival_labels(pd.to_timedelta(time, unit="D"), event)
+
+
+def test_strata_keep_their_numbers():
+    """Those without complete rows are left out, and the others are not counted anew."""
+    tables, time, event = cohort(600, 6)
+    strata = pd.Series(np.arange(600) % 3 * 2, time.index)
+    some = {"clinic": tables["clinic"][strata != 0], "laboratory": tables["laboratory"]}
+    labels = survival_labels(time, event, strata, stratum_span=1000.0)
+    model = run(some, labels, Cox(stratum_span=1000.0)).model
+    assert set(model.baseline["stratum"]) == {2, 4}
+    row = pd.DataFrame([model.means["mean"].to_numpy()])
+    own = model.baseline.query("stratum == 4")["survival"]
+    np.testing.assert_allclose(model.survival(row, stratum=4)[0], own)
+    with pytest.raises(DataError, match=r"no stratum 0; its strata are \[2, 4\]"):
+        model.survival(row)
+    with pytest.raises(DataError, match="stratum 4 has 67 samples"):
+        run(some, labels.where((strata != 4) | (np.arange(600) > 400)), Cox(stratum_span=1000.0))
+
+
+def test_survival_takes_columns_by_name(fitted, data):
+    tables = data[0]
+    rows = pd.concat(tables.values(), axis=1).iloc[:5]
+    names = fitted.model.means.index.get_level_values(1)
+    expected = fitted.model.survival(rows[names].set_axis(range(len(names)), axis=1))
+    turned = rows[names[::-1]].assign(more="x")
+    pd.testing.assert_frame_equal(fitted.model.survival(turned), expected)
+    by_party = pd.concat(tables, axis=1).iloc[:5, ::-1]
+    pd.testing.assert_frame_equal(fitted.model.survival(by_party), expected)
+    for wrong in (turned.drop(columns=names[0]), pd.concat([turned, turned], axis=1)):
+        with pytest.raises(DataError, match="rows need the columns of the fit"):
+            fitted.model.survival(wrong)
 
 
 def test_one_party_and_ciphertexts_are_refused(data):

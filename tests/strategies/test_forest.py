@@ -169,6 +169,14 @@ def test_classes_and_parties_that_a_forest_cannot_have(run, data):
         run[0].predict({"bank": data[0]["bank"]}, progress=False)
 
 
+def test_trees_without_a_split_are_noted(data, run):
+    tables = {name: pd.DataFrame({"k": 1.0}, index=data[1].index) for name in data[0]}
+    found = forest(tables, data[1])
+    assert found.predictions["probability_1"].nunique() == 1
+    assert any("no tree has a split" in note for note in found.notes)
+    assert not any("no tree has a split" in note for note in run[0].notes)
+
+
 def test_a_node_bounds_its_splits_and_what_votes_tell(data):
     tables, labels = data
     policy = {"bank": {**AGREED, "min-rows": 60}, "court": AGREED}

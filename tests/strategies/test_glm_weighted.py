@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from glm_runs import estimates, split
-from sklearn.linear_model import Lasso
+from sklearn.linear_model import Lasso, LogisticRegression, Ridge
 from statsmodels.discrete._diagnostics_count import test_poisson_dispersion as dispersion_tests
 from statsmodels.stats.outliers_influence import variance_inflation_factor
 
-from flwr_vertical import simulate
+from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, DataError
 from strategies.glm import VerticalGLM
 from strategies.linear.families import family_named
@@ -105,6 +105,91 @@ def test_without_an_intercept(family):
     result = fit(x, y, given, family=family, intercept=False, standard_errors="robust")
     expected = reference(family, x, y, given, intercept=False, cov_type="HC0")
     compare(result, expected, TOLERANCE[family])
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_flags_that_add_up_to_1_are_told_apart_without_an_intercept(family):
+    x, y, _, offset = claims(family)
+    x = np.column_stack([x, 1.0 - x[:, 1]])
+    given = {"offset": offset}
+    result = fit(x, y, given, sizes=(3, 2, 2), family=family, intercept=False)
+    compare(result, reference(family, x, y, given, intercept=False), TOLERANCE[family])
+    assert not result.notes
+    twice = np.column_stack([x, np.ones(len(y))])
+    settings = {"sizes": (3, 2, 3), "family": family, "intercept": False}
+    if family == "gaussian":  # the last of three that span as much as two
+        found = fit(twice, y, given, **settings)
+        np.testing.assert_allclose(estimates(found)[:-1], estimates(result), atol=1e-9)
+        assert np.isnan(estimates(found)[-1])
+        assert any("['p2.x7'] follow from others" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("beside", [{}, {"weights": "weights"}])
+@pytest.mark.parametrize("errors", ["model", "robust"])
+def test_a_constant_column_stands_for_an_intercept(errors, beside):
+    x, y, weights, _ = claims("gaussian")
+    x = np.column_stack([x, np.full(len(y), 3.0)])
+    given = {"weights": weights} if beside else {}
+    settings = {"sizes": (2, 2, 3), "intercept": False, "standard_errors": errors}
+    result = fit(x, y, given, **settings)
+    how = {"cov_type": "HC0"} if errors == "robust" else {}
+    compare(result, reference("gaussian", x, y, given, intercept=False, **how))
+    # Other families evaluate columns less their means, and say what they leave out.
+    counts = fit(x, np.round(np.exp(y / 4)), given, family="poisson", **settings)
+    assert np.isnan(estimates(counts)[-1])
+    assert any("['p2.x6'] do not vary" in note for note in counts.notes)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e7])
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_weights_of_any_size_have_the_same_estimates(family, scale):
+    x, y, weights, _ = claims(family)
+    given = {"weights": scale * weights}
+    for errors, how in (("model", {}), ("robust", {"cov_type": "HC0"})):
+        result = fit(x, y, given, family=family, standard_errors=errors)
+        expected = reference(family, x, y, {"weights": weights}, **how)
+        np.testing.assert_allclose(estimates(result), expected.params, atol=TOLERANCE[family])
+        size = 1.0 if errors == "robust" else scale**-0.5
+        found = result.coefficients["std_error"]
+        np.testing.assert_allclose(found, size * expected.bse, rtol=2e-4)
+        assert result.metrics["deviance"] == pytest.approx(scale * expected.deviance, rel=OF_SUMS)
+    # A ridge stands beside the weighted losses, and so does Pearson's chi-squared.
+    shrunk = fit(x, y, given, family=family, penalty="ridge", l2=20.0 * scale)
+    same = fit(x, y, {"weights": weights}, family=family, penalty="ridge", l2=20.0)
+    np.testing.assert_allclose(estimates(shrunk), estimates(same), atol=TOLERANCE[family])
+    result = fit(x, y, given, family=family, dispersion="pearson")
+    expected = reference(family, x, y, {"weights": weights}, scale="X2")
+    assert result.metrics["dispersion"] == pytest.approx(scale * expected.scale, rel=OF_SUMS)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_a_ridge_with_weights_is_that_of_scikit_learn(family):
+    x, y, weights, _ = claims(family)
+    given, settings = {"weights": 3.0 * weights}, {"family": family, "penalty": "ridge"}
+    central = Ridge(alpha=80.0)
+    if family == "binomial":
+        central = LogisticRegression(C=1.0 / 80.0, tol=1e-10, max_iter=10_000)
+    central.fit(x, y, sample_weight=given["weights"])
+    result = fit(x, y, given, l2=40.0, standardize=False, **settings)
+    np.testing.assert_allclose(estimates(result)[1:], np.ravel(central.coef_), atol=5e-6)
+    # The strength that is chosen is the one to state for the same fit.
+    chosen = fit(x, y, given, l2="gcv", **settings)
+    again = fit(x, y, given, l2=chosen.metrics["lambda"], **settings)
+    np.testing.assert_allclose(estimates(chosen), estimates(again), atol=5e-6)
+
+
+def test_later_predictions_say_that_they_lack_the_offset(tmp_path):
+    x, y, weights, offset = claims("poisson")
+    tables, _ = split(x[:5], y[:5], SIZES)
+    said = "the fit had an offset, which these predictions lack"
+    for given in ({"weights": weights}, {"weights": weights, "offset": offset}):
+        result = fit(x, y, given, family="poisson")
+        assert result.settings["weights"]
+        loaded = Result.load(result.save(tmp_path / str(len(given))))
+        later = loaded.predict(tables, progress=False)
+        assert any(said in note for note in later.notes) == ("offset" in given)
+    exact = result.coefficients["estimate"].to_numpy() @ np.column_stack([np.ones(5), x[:5]]).T
+    np.testing.assert_allclose(later.predictions["linear_predictor"], exact, atol=0.05)
 
 
 def test_robust_errors_of_visits_to_a_doctor():

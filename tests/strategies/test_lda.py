@@ -248,4 +248,10 @@ def test_columns_that_tell_a_class_are_named():
     court = pd.DataFrame({"c": rng.normal(size=600), "verdict": 2.0 * (y == 1) + 7})
     said = "columns ['court.verdict'] tell the labels exactly: leave out what is made of them"
     assert said in run({"bank": bank, "court": court}, y).notes
-    assert not run({"bank": bank, "court": court[["c"]]}, y).notes
+    # So does a number of each class, of which no class is a linear function.
+    for code in ({0: 0, 1: 1, 2: 2}, {0: 5, 1: 1, 2: 9}, {0: 4, 1: 3, 2: 3}):
+        coded = court[["c"]].assign(verdict=y.map(code).astype(float))
+        assert said in run({"bank": bank, "court": coded}, y).notes
+    noisy = court[["c"]].assign(verdict=y + 0.05 * rng.normal(size=600))
+    for other in (noisy, court[["c"]]):
+        assert not run({"bank": bank, "court": other}, y).notes

@@ -651,6 +651,10 @@ def test_other_families_predict_later_what_labels_are_expected(family, tmp_path)
     np.testing.assert_allclose(lacking["prediction"], expected, rtol=0.06)
     assert (lacking["std_error"].mean()) > 2 * found["std_error"].mean()
     assert later.metrics["rmse"] < y[:300].std()
+    if family == "binomial":  # of other labels there is no probability
+        strange = fit.predict({"bank": bank[:300]}, y[:300] + (y[:300] > 0), progress=False)
+        assert "log_loss" in later.metrics
+        assert "log_loss" not in strange.metrics
 
 
 def test_samples_have_one_name_each_where_labels_have_ids_of_an_earlier_run():

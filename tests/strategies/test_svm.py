@@ -178,6 +178,23 @@ def test_collinear_and_constant_columns_share_what_there_is(data):
         assert_estimates(kind, result, varied, labels, 2.0)
 
 
+def test_collinear_columns_without_a_penalty_are_named(data):
+    tables, labels, _ = data
+    copied = tables | {"court": tables["court"].assign(age=2.0 * tables["bank"]["age"])}
+    with pytest.raises(DataError, match=r"follow from each other.*bank:age, court:age"):
+        simulate(VerticalSVM(l2=0.0), copied, labels, progress=False)
+    # Without an intercept flags that add up to 1 are told apart.
+    flags = tables | {"court": tables["court"].assign(tenant=1.0 - tables["bank"]["owner"])}
+    for loss in ("squared_hinge", "squared"):
+        strategy = VerticalSVM(l2=0.0, intercept=False, loss=loss)
+        own = simulate(strategy, flags, labels, progress=False).coefficients["estimate"]
+        whole = VerticalSVM(l2=0.0, loss=loss)
+        beta = simulate(whole, tables, labels, progress=False).coefficients["estimate"]
+        level = beta["server", "intercept"]
+        assert own["court", "tenant"] == pytest.approx(level, abs=1e-2)
+        assert own["bank", "owner"] == pytest.approx(level + beta["bank", "owner"], abs=1e-2)
+
+
 def test_missing_blocks_are_left_out_of_the_fit_or_take_the_mean(data):
     tables, labels, truth = data
     lacking = {"bank": tables["bank"][:-130], "court": tables["court"].drop(IDS[10:240])}

@@ -125,6 +125,12 @@ def test_weights_of_several_classes():
     for stated in ("1, 2", "1, 2, 0", "1, 2, x", "equal"):
         with pytest.raises(ConfigError, match="or 3 numbers above 0, one for each class"):
             weights_of(stated, objective, labels)
+    # Shares of few samples: leaves would count as empty, and no tree would have a split.
+    for small, of in (("1e-4, 2e-4, 1e-4", objective), ("1e-5, 1e-2", Objective("binary", 2))):
+        given = labels if of is objective else np.repeat([0.0, 1.0], [9990, 10])
+        with pytest.raises(ConfigError, match="leaves would count as empty; multiply"):
+            weights_of(small, of, given)
+    assert weights_of("1e-3, 1e-3, 1e-3", objective, labels)[0] == 1e-3
     with pytest.raises(ConfigError, match="objective 'poisson' has no classes"):
         weights_of("balanced", Objective("poisson"), labels)
 

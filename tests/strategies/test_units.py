@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import simulate
-from flwr_vertical.errors import PartyError
+from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.strategies import VFEM, Cox, JointNormal, VerticalGLM, VerticalSVM
 
 # Powers of two, by which what is told in whole numbers is rounded alike.
@@ -107,3 +107,15 @@ def test_a_column_that_seems_constant_without_an_intercept_is_named():
     result = simulate(strategy, parties | {"court": court}, labels, progress=False)
     assert np.isnan(result.coefficients.loc[("court", "stamp"), "estimate"])
     assert any("court.stamp" in text and "far from 0" in text for text in result.notes)
+
+
+@pytest.mark.parametrize("strategy", [VFEM(), VerticalGLM()])
+def test_labels_whose_squares_are_no_numbers_are_named(strategy):
+    parties, angle, rng = tables_and_angle(3)
+    labels = labels_of("numbers", angle, rng)
+    for unit in (1e-200, 1e200):
+        with pytest.raises(DataError, match=r"squares of such numbers .* labels in other units"):
+            simulate(strategy, parties, unit * labels, progress=False)
+    found = simulate(strategy, parties, 2.0**400 * labels, progress=False).coefficients["estimate"]
+    own = simulate(strategy, parties, labels, progress=False).coefficients["estimate"]
+    np.testing.assert_allclose(found / 2.0**400, own, rtol=1e-6, atol=1e-9)

@@ -142,6 +142,15 @@ def test_columns_hardly_ever_held_together_are_named():
         run(VFEM(intercept=False), tables, labels)
 
 
+def test_what_stands_for_an_intercept_is_named_where_there_is_none():
+    tables, labels, _ = make(n=450, widths=(2, 2), missing=0.0, unlabelled=0)
+    tables["p1"]["other"] = 1.0 - tables["p0"].iloc[:, 0]
+    for intercept in (True, False):
+        notes = run(VFEM(intercept=intercept), tables, labels).notes
+        (said,) = [note for note in notes if "'p1.other'" in note]
+        assert ("set intercept=True" in said) != intercept
+
+
 def test_rows_that_one_party_alone_holds_are_left_out_in_plain_words():
     tables, labels, _ = make(n=450, widths=(2, 2), missing=0.0, unlabelled=0)
     tables["p0"], tables["p1"] = tables["p0"].iloc[80:], tables["p1"].iloc[:-95]

@@ -263,3 +263,9 @@ def test_groups_of_kinds():
 def test_levels_of_two_kinds_are_known_in_every_spelling(levels):
     cells = pd.Series([True, "True", 1, "1", 1.0, 0, "False", None, "maybe"], dtype=object)
     assert level_numbers(cells, levels).tolist() == [1, 1, 1, 1, 1, 0, 0, -1, -1]
+
+
+def test_levels_that_are_whole_numbers_are_known_as_texts_of_floats():
+    cells = pd.Series(["3.0", 3.0, "3", "04", "4.0", "3.5", "x.0"], dtype=object)
+    assert level_numbers(cells, [3, 4.0, "x"]).tolist() == [0, 0, 0, -1, 1, -1, -1]
+    assert level_numbers(cells[:3], ["3", "3.0"]).tolist() == [1, 0, 0]  # told apart by the fit

@@ -94,7 +94,8 @@ def choose_precision(expansions: list[Expansion], bounds: list[float]) -> Precis
     if min(weight) < 1:
         raise DataError(
             "sums of the mean function do not fit into 64 bits with digits after the point; "
-            "standardise or transform columns with values far out"
+            "transform columns with values far out, and fit counts as large as hundreds or "
+            "thousands by their logarithms, with family='gaussian'"
         )
     return Precision(feature, weight)
 

@@ -140,7 +140,8 @@ class MeanProblem(EvaluatedColumns):
         )  # fmt: skip
         if not self.ridge.any():
             shown = [names[j] for j in self._kept]
-            refuse_singular(self._in_units(self._covariance), shown)
+            about_zero = None if intercept else self._second
+            refuse_singular(self._in_units(self._covariance), shown, about_zero)
 
     def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
         """Have the parties evaluate the mean; None where the predictors are out of reach."""
@@ -340,9 +341,15 @@ def null_deviance(family: Family, y: Array, beside: Beside, intercept: bool) -> 
     return float(family.deviance(y[:, None], eta[:, None], weights[:, None])[0])
 
 
-def refuse_singular(correlation: Array, names: list[str]) -> None:
-    """Refuse columns, given their correlations, that follow from each other."""
+def refuse_singular(correlation: Array, names: list[str], about_zero: Array | None = None) -> None:
+    """Refuse columns, given their correlations, that follow from each other.
+
+    `about_zero`: products of the columns, without an intercept: columns may add up to 1 then.
+    """
     values, vectors = np.linalg.eigh(correlation)
+    if values[0] < _SINGULAR and about_zero is not None:
+        size = np.sqrt(np.diag(about_zero))
+        values, vectors = np.linalg.eigh(about_zero / np.outer(size, size))
     if values[0] < _SINGULAR:
         shown = ", ".join(names[j] for j in np.flatnonzero(np.abs(vectors[:, 0]) > 1e-3))
         raise DataError(

@@ -21,7 +21,10 @@ from flwr_vertical.errors import DataError
 from flwr_vertical.tables.codes import level_text
 
 LEVEL = 0.95
-MEANS = {"gaussian": lambda eta: eta, "binomial": expit, "poisson": np.exp}
+HAZARD = "hazard"
+"""Family of hazards relative to the mean sample, whose labels are times."""
+
+MEANS = {"gaussian": lambda eta: eta, "binomial": expit, "poisson": np.exp, HAZARD: np.exp}
 """By family, the expectation of the label for a linear predictor."""
 
 MARGIN = "margin"
@@ -69,7 +72,8 @@ def prediction_table(
         "upper": mean(eta + half),
         "linear_predictor": eta,
     }
-    return pd.DataFrame(columns)
+    own = {"hazard_ratio": prediction} if family == HAZARD else {}
+    return pd.DataFrame(columns | own)
 
 
 def class_table(probabilities: AnyArray, classes: Sequence[float]) -> pd.DataFrame:
