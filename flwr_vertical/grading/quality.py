@@ -207,8 +207,8 @@ def downstream_quality(
     Parameters
     ----------
     originals, tables : mapping of party to pandas.DataFrame
-        Real rows are those that all parties have completely; columns of more than 20 levels are
-        left out.
+        Rows are those that all parties have completely; columns of more than 20 levels are left
+        out.
     most : int, default 12
         Columns predicted at most; the first ones win.
 
@@ -216,7 +216,7 @@ def downstream_quality(
     -------
     pandas.DataFrame
         Index (party, column), columns ``real`` and ``synthetic`` (see `downstream_fit`); empty
-        with fewer than two columns or 60 complete rows.
+        with fewer than two columns or 60 complete rows of either.
     """
     pairs = [p for p in synthetic_pairs(originals, tables) if p.numeric or p.real.nunique() <= 20]
     names = [f"{pair.party} · {pair.column}" for pair in pairs]
@@ -224,8 +224,8 @@ def downstream_quality(
     if len(pairs) < 2:
         return empty
     real = pd.concat([p.real.rename(n) for p, n in zip(pairs, names, strict=True)], axis=1).dropna()
-    made = pd.concat([p.made.rename(n) for p, n in zip(pairs, names, strict=True)], axis=1)
-    if len(real) < 60:
+    made = pd.concat([p.made.rename(n) for p, n in zip(pairs, names, strict=True)], axis=1).dropna()
+    if min(len(real), len(made)) < 60:
         return empty
     rows = {}
     for pair, name in list(zip(pairs, names, strict=True))[:most]:

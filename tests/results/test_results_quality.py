@@ -89,6 +89,13 @@ def test_every_column_is_predicted_from_the_others(tables):
     assert downstream_quality({"court": real["court"]}, {"court": good["court"]}).empty
     few = {name: table.tail(50) for name, table in real.items()}
     assert downstream_quality(few, good).empty
+    # As `mst` makes them of columns with gaps.
+    gaps = {name: table.copy() for name, table in good.items()}
+    gaps["court"].loc[gaps["court"].index[::5], "b"] = np.nan
+    some = downstream_quality(real, gaps)
+    assert (some["synthetic"] - found["synthetic"]).abs().max() < 0.1
+    assert "Each column predicted" in report_html(Result("mst", originals=real, tables=gaps))
+    assert downstream_quality(real, {**gaps, "court": gaps["court"].assign(b=np.nan)}).empty
 
 
 def test_the_report_shows_synthetic_tables_beside_the_observed(tables, drawn):
