@@ -72,25 +72,26 @@ def margin_quality(
     pandas.DataFrame
         Index (party, column). ``distance`` is Kolmogorov and Smirnov's (the largest difference of
         distribution functions) for numbers and the total variation for levels, both in [0, 1];
-        for numbers also means and standard deviations. Of observed values, which under missing at
-        random are not like the whole.
+        for numbers also means and standard deviations. Of values that are not missing, which under
+        missing at random are not like the whole.
     """
     from scipy.stats import ks_2samp  # parties import this package with every message
 
     rows = []
     for pair in synthetic_pairs(originals, tables):
         row: dict[str, object] = {"party": pair.party, "column": pair.column}
-        if pair.numeric:
-            real, made = (s.to_numpy(dtype=float) for s in (pair.real, pair.made))
+        both = [pair.real, pair.made.dropna()]
+        if pair.numeric and len(both[1]):
+            real, made = (s.to_numpy(dtype=float) for s in both)
             row |= {"measure": "KS", "distance": float(ks_2samp(real, made).statistic)}
             row |= {"mean": real.mean(), "synthetic mean": made.mean()}
             row |= {"sd": real.std(), "synthetic sd": made.std()}
         else:
-            both = [pair.real, pair.made]
             if all(pd.api.types.is_numeric_dtype(s) for s in both):
                 both = [s.astype(float) for s in both]  # 1 and 1.0 are one level.
             shares = [level_shares(s) for s in both]
             gap = shares[0].sub(shares[1], fill_value=0.0).abs().sum() / 2
+            gap = gap if len(both[1]) else 1.0
             row |= {"measure": "total variation", "distance": float(gap)}
         rows.append(row)
     names = ["party", "column", "measure", "distance"]

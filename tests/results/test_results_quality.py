@@ -46,6 +46,25 @@ def test_margins(tables):
     assert margin_quality(real, real).empty  # imputed tables are not synthetic
 
 
+def test_margins_are_of_the_values_that_are_not_missing(tables):
+    """As `mst` makes tables of columns with gaps."""
+    real, good, _ = tables
+    gaps = {}
+    for name, table in good.items():
+        gaps[name] = table.astype({"town": object} if "town" in table else {})
+        gaps[name].iloc[::5] = np.nan
+    some = {name: table.dropna() for name, table in gaps.items()}
+    pd.testing.assert_frame_equal(margin_quality(real, gaps), margin_quality(real, some))
+    assert np.isfinite(margin_quality(real, gaps)["distance"]).all()
+    gone = {"court": good["court"].assign(b=np.nan)}
+    assert margin_quality(real, gone).loc[("court", "b"), "distance"] == 1.0
+    found, expected = quality_score(real, gaps), quality_score(real, some)
+    pd.testing.assert_series_equal(found.shapes, expected.shapes)
+    pd.testing.assert_series_equal(found.trends, expected.trends)
+    assert found.trends.notna().all()
+    assert quality_score(real, gone).shapes["court", "b"] == 0.0
+
+
 def test_one_and_one_point_zero_are_one_level():
     """A column of two or three numbers counts as levels, and its type may be another one."""
     real = pd.DataFrame({"cards": [1, 1, 2, 3], "known": [True, False, True, True]})
