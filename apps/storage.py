@@ -30,7 +30,6 @@ from flwr_vertical.policy.requirements import open_to
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.protocol.disk import writing
-from flwr_vertical.registry import load_strategy
 from flwr_vertical.result import Result
 from flwr_vertical.results.storage import holds_result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
@@ -89,12 +88,17 @@ class AppStorage(FileStorage):
     def load(self, context: Context) -> Table:
         """Read the node's file or make its share of the demonstration data."""
         if not _is_simulated(context):
-            table, share = super().load(context), _hold_out(context)
-            if not share:
-                return table
-            return hide_cells(table, share, run_name(context), self.party_name(context))
+            table = super().load(context)
+            return self.hide(context, table) if "" in _imputing(context) else table
         name = self.party_name(context)
         return Table.of(_demo(context, 0)[name], party=name)
+
+    def hide(self, context: Context, table: Table) -> Table:
+        """Return the table without the cells that are held out of this run's imputations."""
+        share = _hold_out(context)
+        if not share:
+            return table
+        return hide_cells(table, share, run_name(context), self.party_name(context))
 
     def begin(self, context: Context) -> None:
         """Begin the party's own page; read the node's database, if it has one."""
@@ -130,7 +134,9 @@ class AppStorage(FileStorage):
         """Return a digest of the node's file, or what the demonstration's table follows from."""
         if not _is_simulated(context):
             version, share = super().data_version(context), context.node_config.get(HOLD_OUT)
-            return f"{version} without {share} of the cells" if share else version
+            # Which cells are hidden differs by run, and ledgers have rows by this version.
+            of = f" in {run_name(context)}" if "" in _imputing(context) else ""
+            return f"{version} without {share} of the cells{of}" if share else version
         keys = ("demo.dataset", "demo.missing-cells", "demo.missing-blocks", "seed")
         parts = [_partition(context), *(context.run_config.get(key) for key in keys)]
         return " ".join(map(str, parts))
@@ -139,7 +145,7 @@ class AppStorage(FileStorage):
         """Write a table, and show it on the party's own page."""
         what = beside.removeprefix(f"{stage}.")  # of a pipeline, where a later one leaves the same
         drawn = what.startswith("draw-")
-        given, compared = frame, (not beside or drawn) and bool(_hold_out(context))
+        given, compared = frame, (beside in ("", stage) or drawn) and bool(_hold_out(context))
         if compared:
             frame = put_back(frame, super().load(context))
         where = super().save(context, frame, beside)
@@ -200,7 +206,7 @@ class AppStorage(FileStorage):
             report.truth[name] = truth
             report.compare_imputed(report.originals, report.tables, report.truth)
         if _hold_out(context):
-            hidden = {name: self.load(context).frame}
+            hidden = {name: self.hide(context, super().load(context)).frame}
             report.compare_imputed(hidden, {name: given}, report.originals)
             report.settings["hold_out"] = _hold_out(context)
         grade = bool(context.node_config.get(GRADE, True))
@@ -227,17 +233,30 @@ class AppStorage(FileStorage):
 
 
 def _hold_out(context: Context) -> float:
-    """Return which share of known cells a node hides from a run, 0 unless that imputes."""
-    share = float(context.node_config.get(HOLD_OUT, 0.0))
-    if not share or _is_simulated(context):
-        return 0.0
+    """Return which share of known cells a node hides from imputations, 0 in a run without one."""
+    return float(context.node_config.get(HOLD_OUT, 0.0)) if _imputing(context) else 0.0
+
+
+def _imputing(context: Context) -> frozenset[str]:
+    """Return which stages impute cells of a node's own table; "" if the strategy itself does."""
+    if not context.node_config.get(HOLD_OUT) or _is_simulated(context):
+        return frozenset()
+    return _imputing_stages(tuple(sorted(context.run_config.items())))
+
+
+@lru_cache(maxsize=8)
+def _imputing_stages(items: tuple[tuple[str, Any], ...]) -> frozenset[str]:
     from strategies.common.imputing_party import ImputingParty
 
+    config = dict(items)
     try:
-        found = load_strategy(str(context.run_config["strategy"]))
+        party = make_strategy(str(config["strategy"]), config).party
     except (KeyError, VerticalError):  # the server says what is wrong with it
-        return 0.0
-    return share if issubclass(found.party, ImputingParty) else 0.0
+        return frozenset()
+    kinds = {stage: half.kind for stage, half in getattr(party, "halves", {}).items()}
+    return frozenset(
+        name for name, kind in {**kinds, "": party}.items() if issubclass(kind, ImputingParty)
+    )
 
 
 def _is_simulated(context: Context) -> bool:

@@ -226,10 +226,20 @@ def test_a_run_that_takes_too_long_is_scaled_from_samples(monkeypatch):
     monkeypatch.setattr(trial, "_run_apart", run_apart)
     parties = {name: pd.DataFrame({"x": 1.0}, index) for name in ("bank", "court")}
     found = try_strategy("mean", {}, parties)
-    assert asked[1] == [{"bank": 250, "court": 250}, {"bank": 500, "court": 500}]
+    assert asked[1] == [{"bank": n, "court": n} for n in (250, 500, 1000, 2000)]
     assert (found.rounds, found.traffic, found.seconds) == (10.0, 1000 + 900 * 15, 4 * 8.0**2)
     assert "rough: scaled from 250 and 500 of 4,000 samples" in found.text()
     assert "with 17.0 MB of memory for all; with the network" in found.text()
+    # Few rows cost in other ways than many, so the last two that ended are scaled.
+    costs = {250: 1.0, 500: 20.0, 1000: 30.0, 2000: 50.0}
+
+    def run_some(tasks, limit):
+        sizes = [len(task["tables"]["bank"]) for task in tasks]
+        return [dict.fromkeys(trial._COSTS, costs[n]) if n in costs else None for n in sizes]
+
+    monkeypatch.setattr(trial, "_run_apart", run_some)
+    assert try_strategy("mean", {}, parties).traffic == 50.0 + 20.0 * 2
+    assert try_strategy("mean", {}, parties).scaled_from == 2000
     monkeypatch.setattr(trial, "_run_apart", lambda tasks, limit: [None] * len(tasks))
     assert (
         "no refusal, and no estimate: none on all 4,000" in try_strategy("mean", {}, parties).text()

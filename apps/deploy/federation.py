@@ -115,8 +115,9 @@ def _add_plan(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--data", action="append", default=[], metavar="NAME=FILE",
-        help="a party's own CSV or Parquet file, once for each party; without any, "
-        "generated data on blood pressure are split over the parties, a third of the rows removed",
+        help="a party's own CSV or Parquet file, or its folder of Parquet files, once for each "
+        "party; without any, generated data on blood pressure are split over the parties, a third "
+        "of the rows removed",
     )  # fmt: skip
     command.add_argument("--id-column", default="", help="of these files (default: the first)")
     command.add_argument(

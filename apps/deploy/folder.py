@@ -30,7 +30,7 @@ STATE = "federation.json"
 class Plan:
     """Who takes part in a trial federation."""
 
-    # Each party's own file, or an empty text for its share of the demonstration data
+    # Each party's own file or folder, or an empty text for its share of the demonstration data
     parties: dict[str, str]
     arbiter: bool = False  # Whether there is a node that holds the CKKS key
     # labels, label_column, id_column: The server's label file and its column; the column of IDs
@@ -53,9 +53,11 @@ class Plan:
         if own and len(own) < len(self.parties):
             without = sorted(set(self.parties) - set(own))
             raise ConfigError(f"the parties {without} have no file; give each one --data NAME=FILE")
-        for path in [*filter(None, self.parties.values()), *([self.labels] if self.labels else [])]:
-            if not Path(path).is_file():
-                raise ConfigError(f"there is no file {path}")
+        for path in filter(None, self.parties.values()):
+            if not Path(path).exists():
+                raise ConfigError(f"there is no file {path}, and no such folder")
+        if self.labels and not Path(self.labels).is_file():
+            raise ConfigError(f"there is no file {self.labels}")
 
     @property
     def nodes(self) -> list[str]:

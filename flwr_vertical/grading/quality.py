@@ -72,25 +72,26 @@ def margin_quality(
     pandas.DataFrame
         Index (party, column). ``distance`` is Kolmogorov and Smirnov's (the largest difference of
         distribution functions) for numbers and the total variation for levels, both in [0, 1];
-        for numbers also means and standard deviations. Of observed values, which under missing at
-        random are not like the whole.
+        for numbers also means and standard deviations. Of values that are not missing, which under
+        missing at random are not like the whole.
     """
     from scipy.stats import ks_2samp  # parties import this package with every message
 
     rows = []
     for pair in synthetic_pairs(originals, tables):
         row: dict[str, object] = {"party": pair.party, "column": pair.column}
-        if pair.numeric:
-            real, made = (s.to_numpy(dtype=float) for s in (pair.real, pair.made))
+        both = [pair.real, pair.made.dropna()]
+        if pair.numeric and len(both[1]):
+            real, made = (s.to_numpy(dtype=float) for s in both)
             row |= {"measure": "KS", "distance": float(ks_2samp(real, made).statistic)}
             row |= {"mean": real.mean(), "synthetic mean": made.mean()}
             row |= {"sd": real.std(), "synthetic sd": made.std()}
         else:
-            both = [pair.real, pair.made]
             if all(pd.api.types.is_numeric_dtype(s) for s in both):
                 both = [s.astype(float) for s in both]  # 1 and 1.0 are one level.
             shares = [level_shares(s) for s in both]
             gap = shares[0].sub(shares[1], fill_value=0.0).abs().sum() / 2
+            gap = gap if len(both[1]) else 1.0
             row |= {"measure": "total variation", "distance": float(gap)}
         rows.append(row)
     names = ["party", "column", "measure", "distance"]
@@ -207,8 +208,8 @@ def downstream_quality(
     Parameters
     ----------
     originals, tables : mapping of party to pandas.DataFrame
-        Real rows are those that all parties have completely; columns of more than 20 levels are
-        left out.
+        Rows are those that all parties have completely; columns of more than 20 levels are left
+        out.
     most : int, default 12
         Columns predicted at most; the first ones win.
 
@@ -216,7 +217,7 @@ def downstream_quality(
     -------
     pandas.DataFrame
         Index (party, column), columns ``real`` and ``synthetic`` (see `downstream_fit`); empty
-        with fewer than two columns or 60 complete rows.
+        with fewer than two columns or 60 complete rows of either.
     """
     pairs = [p for p in synthetic_pairs(originals, tables) if p.numeric or p.real.nunique() <= 20]
     names = [f"{pair.party} · {pair.column}" for pair in pairs]
@@ -224,8 +225,8 @@ def downstream_quality(
     if len(pairs) < 2:
         return empty
     real = pd.concat([p.real.rename(n) for p, n in zip(pairs, names, strict=True)], axis=1).dropna()
-    made = pd.concat([p.made.rename(n) for p, n in zip(pairs, names, strict=True)], axis=1)
-    if len(real) < 60:
+    made = pd.concat([p.made.rename(n) for p, n in zip(pairs, names, strict=True)], axis=1).dropna()
+    if min(len(real), len(made)) < 60:
         return empty
     rows = {}
     for pair, name in list(zip(pairs, names, strict=True))[:most]:

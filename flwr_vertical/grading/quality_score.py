@@ -63,10 +63,13 @@ def quality_score(
 
 def column_shape(pair: ColumnPair) -> float:
     """Return 1 less the distance of a column's real and synthetic margins."""
+    pair = pair._replace(made=pair.made.dropna())
+    if not len(pair.made):
+        return 0.0
     if pair.numeric:
         from scipy.stats import ks_2samp  # parties import this package with every message
 
-        real, made = (s.dropna().to_numpy(dtype=float) for s in (pair.real, pair.made))
+        real, made = (s.to_numpy(dtype=float) for s in (pair.real, pair.made))
         return 1.0 - float(ks_2samp(real, made, method="asymp").statistic)
     real_codes, made_codes, n = _codes(pair)
     return 1.0 - _variation(real_codes, made_codes[made_codes >= 0], n)
@@ -75,10 +78,12 @@ def column_shape(pair: ColumnPair) -> float:
 def pair_trend(one: ColumnPair, other: ColumnPair) -> float:
     """Return how alike the real and the synthetic association of two columns are.
 
-    Over the samples of which both columns are observed.
+    Over the samples of which both columns are observed, and the synthetic rows that have both.
     """
     both = one.real.index.intersection(other.real.index)
     real = [pair.real.loc[both] for pair in (one, other)]
+    known = one.made.notna().to_numpy() & other.made.notna().to_numpy()
+    one, other = (pair._replace(made=pair.made[known]) for pair in (one, other))
     if one.numeric and other.numeric:
         made = [pair.made.to_numpy(dtype=float) for pair in (one, other)]
         found = [_correlation(*(s.to_numpy(dtype=float) for s in real)), _correlation(*made)]

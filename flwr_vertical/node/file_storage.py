@@ -150,6 +150,10 @@ class FileStorage:
             return read_source(str(path), **how, dates=_text(config, "csv.dates"))
         return read_table(str(path), **how, csv=CsvFormat.of_node_config(config))
 
+    def hide(self, context: Context, table: Table) -> Table:
+        """Return all of the table."""
+        return table
+
     def load_fitted(self, context: Context) -> Table | None:
         """Read the table that the run named ``fitted`` in the run config left here."""
         earlier = context.run_config.get("fitted")

@@ -56,6 +56,7 @@ class NodeData:
             state=state,
             cache=self._cache,
             load_table=self.table,
+            hide=lambda table: storage.hide(context, table),
             load_fitted=lambda: self.watch.before(lambda: storage.load_fitted(context)),
             load_truth=lambda: storage.load_truth(context),
             save_output=lambda frame, *where: storage.save(context, frame, *where),

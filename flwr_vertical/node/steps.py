@@ -107,6 +107,7 @@ class NodeServices:
     save_model: Callable[[bytes], str] = _without_storage
     load_model: Callable[[str], bytes | None] = _without_storage
     load_output: Callable[[str], "pd.DataFrame"] = _without_storage  # what is beside the result
+    hide: Callable[["Table"], "Table"] = _without_storage  # what an imputation is given of a table
     seed: str = "0"  # Seed of the run's simulation randomness
     # Random bytes that this node drew for this run and that nobody else knows
     secret: bytes = field(default=b"", repr=False)

@@ -31,6 +31,9 @@ class Storage(Protocol):
     def load(self, context: Context) -> Table:
         """Read the party's table."""
 
+    def hide(self, context: Context, table: Table) -> Table:
+        """Return what a stage that imputes is given of a table: all but cells held out of it."""
+
     def load_fitted(self, context: Context) -> Table | None:
         """Read what the earlier run named ``fitted`` left here, if the run config names one."""
 

@@ -13,7 +13,7 @@ from pandas.api import types
 
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
-from flwr_vertical.tables.ids import count_repeated, unpadded
+from flwr_vertical.tables.ids import count_repeated, unpadded, without_categories
 from flwr_vertical.tables.table import checked_ids, whole_numbers
 
 INTEGER, TEXT = "integer", "text"
@@ -37,6 +37,7 @@ def type_of_ids(index: "pd.Index[Any]") -> str:
     """Return ``"integer"``, ``"text"``, or what else the IDs are."""
     if isinstance(index, pd.MultiIndex):
         return TEXT
+    index = without_categories(index)
     if types.is_integer_dtype(index.dtype):
         return INTEGER
     held = types.infer_dtype(index, skipna=True)

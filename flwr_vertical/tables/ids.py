@@ -48,6 +48,16 @@ def check_normalisation(normalise: "Sequence[str] | str", at_node: bool = False)
     return names
 
 
+def without_categories(index: "pd.Index[Any]") -> "pd.Index[Any]":
+    """Return IDs as their values where a file has them as numbers of values, as Parquet may.
+
+    Shapes: index (n_samples,); returns (n_samples,).
+    """
+    if not isinstance(index, pd.CategoricalIndex):
+        return index
+    return index.astype(object if index.hasnans else index.categories.dtype)
+
+
 def normal_index(index: "pd.Index[Any]", steps: Sequence[str]) -> "pd.Index[Any]":
     """Return the sample IDs of one table as its owner has them written.
 
@@ -58,6 +68,7 @@ def normal_index(index: "pd.Index[Any]", steps: Sequence[str]) -> "pd.Index[Any]
     if isinstance(index, pd.MultiIndex):
         parts = [normal_index(index.get_level_values(k), steps) for k in range(index.nlevels)]
         return pd.MultiIndex.from_arrays(parts, names=index.names)
+    index = without_categories(index)
     if pd.api.types.infer_dtype(index, skipna=True) not in ("integer", "string"):
         return index  # which is refused in words
     forms = [_form(step) for step in steps]

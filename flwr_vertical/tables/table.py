@@ -12,7 +12,7 @@ from pandas.api import types
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.dtypes import plain, whole_with_gaps
 from flwr_vertical.tables.findings import Finding
-from flwr_vertical.tables.ids import count_repeated, join_levels
+from flwr_vertical.tables.ids import count_repeated, join_levels, without_categories
 from flwr_vertical.tables.kinds import Kind, infer_kinds
 
 
@@ -158,6 +158,7 @@ def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
         index = join_levels(index)
     if missing := int(np.count_nonzero(index.isna())):
         raise DataError(f"{who} has {missing} rows without a sample ID; give them one or drop them")
+    index = without_categories(index)
     held = types.infer_dtype(index, skipna=False)
     if held == "floating" and len(whole := whole_numbers(index)):
         held, index = "integer", whole

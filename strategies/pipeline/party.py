@@ -150,7 +150,7 @@ class PipelineParty(StagesNode, Party):
         whole = self.privacy_ledger
 
         def rows(ledger: PrivacyLedger) -> OwnRows:
-            return self._rows(inner.cache, whole.rows)
+            return self._rows(half.role, inner.cache, whole.rows)
 
         inner._ledger = RunLedger(whole.ledger, whole.token, rows)
         self._inner = inner
@@ -183,21 +183,36 @@ class PipelineParty(StagesNode, Party):
 
         return replace(
             found,
-            load_table=lambda: self._table(found.cache),
+            load_table=lambda: self._table(half.role, found.cache),
             load_fitted=lambda: None,
             save_output=save_output,
             save_model=save_model,
             load_model=load_model,
         )
 
-    def _table(self, cache: MutableMapping[str, Any]) -> Table:
-        """Return the node's own rows as the stages so far have left them."""
-        if "pipeline.table" not in cache:
-            found, made = self.services.load_table(), str(self.state[_READ])
-            if made:
-                frame = self._completed(made).reindex(found.ids)
-                kinds = {name: kind for name, kind in found.kinds.items() if name in frame}
+    def _rows_left(self, role: str, cache: MutableMapping[str, Any]) -> Table:
+        """Return the node's own rows, with all columns, as the stages so far have left them."""
+        if "pipeline.rows-left" not in cache:
+            whole = self.services.load_table()
+            hidden = self.services.hide(whole) if role == IMPUTE else whole
+            if made := str(self.state[_READ]):
+                frame = self._completed(made).reindex(whole.ids)
+                kinds = {name: kind for name, kind in whole.kinds.items() if name in frame}
+                for name in kinds if hidden is not whole else ():
+                    out = whole.frame[name].notna() & hidden.frame[name].isna()
+                    if out.any():
+                        frame[name] = frame[name].astype(object).mask(out)
                 found = Table.of(frame, fitted_kinds(kinds), self.name)
+            else:
+                found = hidden
+            cache["pipeline.rows-left"] = found
+        table: Table = cache["pipeline.rows-left"]
+        return table
+
+    def _table(self, role: str, cache: MutableMapping[str, Any]) -> Table:
+        """Return what the stages so far have left, without the columns that they left out."""
+        if "pipeline.table" not in cache:
+            found = self._rows_left(role, cache)
             kept = [name for name in found.columns if name not in self.state[_WITHOUT]]
             kinds = {name: found.kinds[name] for name in kept}
             cache["pipeline.table"] = replace(found, frame=found.frame[kept], kinds=kinds)
@@ -213,18 +228,18 @@ class PipelineParty(StagesNode, Party):
             )
         return frame
 
-    def _rows(self, cache: MutableMapping[str, Any], own: OwnRows) -> OwnRows:
-        """Return the own rows; those with completed cells count as changed."""
+    def _rows(self, role: str, cache: MutableMapping[str, Any], own: OwnRows) -> OwnRows:
+        """Return the own rows; those with completed cells, or hidden ones, count as changed."""
         if "pipeline.rows" not in cache:
             before, contents = self.services.load_table(), own.contents
             if contents is None:  # in memory, where no row changes within a run but by stages
                 contents = _contents(before.frame, before.ids)
-            if made := str(self.state[_READ]):
-                after = self._completed(made).reindex(before.ids)
+            after = self._rows_left(role, cache).frame
+            if after is not before.frame:
                 columns = [name for name in before.frame if name in after]
-                gaps = before.frame[columns].isna() & after[columns].notna()
-                filled = gaps.to_numpy().any(axis=1)
-                contents = np.where(filled, _contents(after, before.ids), contents)
+                changed = before.frame[columns].isna() != after[columns].isna()
+                rows_changed = changed.to_numpy().any(axis=1)
+                contents = np.where(rows_changed, _contents(after, before.ids), contents)
             cache["pipeline.rows"] = replace(own, contents=contents)
         rows: OwnRows = cache["pipeline.rows"]
         return rows

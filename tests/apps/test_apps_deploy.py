@@ -168,10 +168,11 @@ def test_everybody_pins_everybody_but_the_arbiter(folder):
 
 
 def test_own_files_are_named_and_not_copied(tmp_path):
-    for name in ("bank.csv", "court.csv", "profit.csv"):
+    for name in ("bank.csv", "court/part.parquet", "profit.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("customer,x\na,1\n")
     home = tmp_path / "fed"
-    data = [f"--data={name}={tmp_path / name}.csv" for name in ("bank", "court")]
+    data = [f"--data=bank={tmp_path / 'bank.csv'}", f"--data=court={tmp_path / 'court'}"]
     labels = ["--labels", str(tmp_path / "profit.csv"), "--label-column", "x"]
     options = make_parser().parse_args(["up", *data, *labels, "--id-column", "customer"])
     plan = _plan(options)
@@ -182,6 +183,8 @@ def test_own_files_are_named_and_not_copied(tmp_path):
     assert config["data"] == str(tmp_path / "bank.csv")
     assert config["id-column"] == "customer"
     assert set(config["pin"]) == {"court"}  # no arbiter
+    court = tomllib.loads((home / "nodes" / "court" / "node.toml").read_text())
+    assert court["data"] == str(tmp_path / "court")  # a folder, of Parquet files
     assert not list(home.rglob("*.csv"))
     run = run_config(home, plan, "vfem", "first")
     assert (run["labels"], run["label-column"]) == (str(tmp_path / "profit.csv"), "x")

@@ -21,6 +21,7 @@ from third_party import install_known_cells
 from apps.client_app import pick
 from apps.lock import taken
 from apps.server_app import app as server_app
+from apps.storage import AppStorage
 from flwr_vertical import RecordingGrid, Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError, VerticalError
 from flwr_vertical.incomplete.demo import demo_labels, demo_names, demo_tables
@@ -28,6 +29,7 @@ from flwr_vertical.server.federation import Federation
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.settings.toml import flat, read_items, toml_text
 from strategies.fknn import FKNN
+from strategies.pipeline.stages import as_text, read_stages
 
 
 @pytest.mark.parametrize(
@@ -334,6 +336,49 @@ def test_a_node_compares_held_out_cells_and_tells_nobody(home, pages):
     assert 20 <= json.loads(text)["metrics"]["cells_imputed"] <= 24
     assert "skill" not in text
     assert not any("skill" in repr(message) for message in grid.transcript)
+
+
+def test_a_pipeline_holds_cells_out_of_its_imputations_alone(home, pages):
+    rng = np.random.default_rng(0)
+    index = pd.Index([f"c{i}" for i in range(500)], name="customer")
+    common = rng.normal(size=500)
+    columns = {name: common + 0.3 * rng.normal(size=500) for name in ("u", "v", "debts")}
+    both = pd.DataFrame(columns, index)
+    labels = (both["u"] + both["debts"] + rng.normal(size=500)).rename("y")
+    labels.to_csv(home / "labels.csv")
+    nodes = own_files(home, bank=both[["u", "v"]], court=both[["debts"]])
+    nodes[0]["hold-out"] = 0.2
+    stages = [("explore", None), ("impute", "joint-normal"), ("impute-2", "mean"),
+              ("fit", {"strategy": "glm", "penalty": "none"})]  # fmt: skip
+    settings = {"pipeline.stages": as_text(read_stages(stages)), "labels": str(home / "labels.csv")}
+    nodes = [node | {"policy.min-rows": 1, "policy.vectors": 999} for node in nodes]
+    run_app(nodes, strategy="pipeline", **settings)
+    folder = home / "bank-out" / "test"
+    for name in ("bank.parquet", "bank.impute.parquet"):
+        after = pd.read_parquet(folder / name)
+        pd.testing.assert_frame_equal(after, both[["u", "v"]], check_names=False, rtol=1e-12)
+    page = (folder / "bank.html").read_text()
+    assert page.count("Cells were held out of the run for this, and put back.") == 2
+    server = home / "results" / "server" / "test"
+    stage = {n: Result.load(server / "stages" / f"{k}-{n}") for k, (n, _) in enumerate(stages, 1)}
+    hidden = [stage[name].metrics["cells_imputed"] for name in ("impute", "impute-2")]
+    assert 150 <= hidden[0] == hidden[1] <= 200  # a row keeps a cell
+    # What comes before and after goes on with the values that were held out.
+    assert "skill" not in (server / "result.json").read_text()
+    x = np.column_stack([np.ones(500), both])
+    expected = np.linalg.lstsq(x, labels, rcond=None)[0]
+    found = Result.load(server).coefficients["estimate"]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_ledger_tells_rows_with_cells_held_out_from_those_of_another_run(home, bank, court):
+    (node, _) = own_files(home, bank=bank, court=court)
+    versions = []
+    for name, strategy in (("one", "fknn"), ("two", "fknn"), ("three", "glm")):
+        config = DEFAULTS | {"strategy": strategy, "run-name": name}
+        context = Context(1, 1, node | {"hold-out": 0.1}, RecordDict(), config)
+        versions.append(AppStorage().data_version(context))
+    assert len(set(versions)) == 3
 
 
 class Breaking(RecordingGrid):

@@ -46,6 +46,25 @@ def test_margins(tables):
     assert margin_quality(real, real).empty  # imputed tables are not synthetic
 
 
+def test_margins_are_of_the_values_that_are_not_missing(tables):
+    """As `mst` makes tables of columns with gaps."""
+    real, good, _ = tables
+    gaps = {}
+    for name, table in good.items():
+        gaps[name] = table.astype({"town": object} if "town" in table else {})
+        gaps[name].iloc[::5] = np.nan
+    some = {name: table.dropna() for name, table in gaps.items()}
+    pd.testing.assert_frame_equal(margin_quality(real, gaps), margin_quality(real, some))
+    assert np.isfinite(margin_quality(real, gaps)["distance"]).all()
+    gone = {"court": good["court"].assign(b=np.nan)}
+    assert margin_quality(real, gone).loc[("court", "b"), "distance"] == 1.0
+    found, expected = quality_score(real, gaps), quality_score(real, some)
+    pd.testing.assert_series_equal(found.shapes, expected.shapes)
+    pd.testing.assert_series_equal(found.trends, expected.trends)
+    assert found.trends.notna().all()
+    assert quality_score(real, gone).shapes["court", "b"] == 0.0
+
+
 def test_one_and_one_point_zero_are_one_level():
     """A column of two or three numbers counts as levels, and its type may be another one."""
     real = pd.DataFrame({"cards": [1, 1, 2, 3], "known": [True, False, True, True]})
@@ -89,6 +108,13 @@ def test_every_column_is_predicted_from_the_others(tables):
     assert downstream_quality({"court": real["court"]}, {"court": good["court"]}).empty
     few = {name: table.tail(50) for name, table in real.items()}
     assert downstream_quality(few, good).empty
+    # As `mst` makes them of columns with gaps.
+    gaps = {name: table.copy() for name, table in good.items()}
+    gaps["court"].loc[gaps["court"].index[::5], "b"] = np.nan
+    some = downstream_quality(real, gaps)
+    assert (some["synthetic"] - found["synthetic"]).abs().max() < 0.1
+    assert "Each column predicted" in report_html(Result("mst", originals=real, tables=gaps))
+    assert downstream_quality(real, {**gaps, "court": gaps["court"].assign(b=np.nan)}).empty
 
 
 def test_the_report_shows_synthetic_tables_beside_the_observed(tables, drawn):

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.sources import read_source
-from flwr_vertical.tables import Kind, Table, read_labels, read_table, write_table
+from flwr_vertical.tables import Cleaning, Kind, Table, read_labels, read_table, write_table
+from flwr_vertical.tables.id_checks import type_of_ids
 
 SUFFIXES = [".csv", ".csv.gz", ".tsv", ".parquet", ".pq"]
 
@@ -297,3 +298,26 @@ def test_a_file_of_one_column_is_refused_by_its_separator(tmp_path):
     path.write_text("id,x\na,1\nb,2\n")
     with pytest.raises(DataError, match=r"split at ';', its only one is 'id,x'"):
         read_table(path, csv={"separator": ";"})
+
+
+def test_ids_that_a_parquet_file_has_as_a_dictionary_are_read_as_their_values(tmp_path):
+    frame = pd.DataFrame({"id": pd.Categorical([" 07", "b", "c"]), "x": [1.0, 2.0, 3.0]})
+    (tmp_path / "parts").mkdir()
+    frame.to_parquet(tmp_path / "parts" / "1.parquet")
+    frame.set_index("id").to_parquet(tmp_path / "t.parquet")
+    stripped = Cleaning.of_node_config({"normalise-ids": "strip,unpad"})
+    for path in (tmp_path / "t.parquet", tmp_path / "parts"):
+        assert read_source(path).ids.tolist() == [" 07", "b", "c"]
+        cleaned = read_source(path, cleaning=stripped)
+        assert cleaned.ids.tolist() == ["7", "b", "c"]
+        assert cleaned.ids.name == "id"
+        assert type_of_ids(frame.set_index("id").index) == "text"
+    assert read_labels(tmp_path / "t.parquet").index.tolist() == [" 07", "b", "c"]
+    numbered = frame.assign(id=pd.Categorical([7, 5, 6]))
+    numbered.to_parquet(tmp_path / "n.parquet")
+    assert read_table(tmp_path / "n.parquet").ids.tolist() == [7, 5, 6]
+    twice = Table.of(numbered.assign(k="a|").set_index(["id", "k"]))
+    assert twice.ids.tolist() == ["7|a\\|", "5|a\\|", "6|a\\|"]
+    numbered.loc[0, "id"] = None
+    with pytest.raises(DataError, match="1 rows without a sample ID"):
+        Table.of(numbered.set_index("id"))

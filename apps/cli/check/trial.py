@@ -1,8 +1,10 @@
 """Try a strategy on the tables: whether it refuses them, and what a run would cost.
 
 The strategy itself is asked, by a run on this machine in a process of its own that is ended when
-its time is up. A run on all samples that ends in time gives exact rounds and bytes. Otherwise runs
-on two samples of the rows are scaled, which is rough, and said to be.
+its time is up. A run on all samples that ends in time gives exact rounds and bytes. Otherwise it
+runs on samples of the rows, each twice as large as the one before, and the last two that end in
+time are scaled, which is rough, and said to be. Few rows cost in other ways than many: there are
+fewer sets of rows that all may be told of, and smaller trees.
 """
 
 import hashlib
@@ -13,6 +15,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -31,8 +34,8 @@ from strategies.common.imputing_party import ImputingParty
 
 from ...settings import AppSettings
 
-SAMPLE = 250
-"""Samples of the smaller of two trial runs; the other has twice as many."""
+SAMPLE, LARGEST = 250, 16_000
+"""Samples of the smallest trial run and of the largest; each has twice as many as the last."""
 CHANNEL_SECONDS, MESSAGE_SECONDS = 0.0025, 5.0
 """What a round takes beside its work: over a channel, and by Flower's messages on real nodes."""
 _START_SECONDS = 60.0
@@ -144,19 +147,22 @@ def try_strategy(
     late = f"none on all {len(ids):,} samples within {limit:g} s"
     if len(ids) <= 2 * SAMPLE:
         return Trial(name, named=named, note=late)
-    parts = [task | _part(chosen, labels, _some(ids, size)) for size in (SAMPLE, 2 * SAMPLE)]
+    doubled = (SAMPLE << k for k in range(64))
+    sizes = [*takewhile(lambda size: size <= min(LARGEST, len(ids) - 1), doubled)]
+    ordered = _in_order_of_digests(ids)
+    runs = _run_apart([task | _part(chosen, labels, ordered[:size]) for size in sizes], limit)
     # Few rows are refused where many are not, so nothing is concluded from that.
-    runs = [run for run in _run_apart(parts, limit) if run is not None and "refusal" not in run]
-    if len(runs) < 2:
+    ended = {k: run for k, run in enumerate(runs) if run is not None and "refusal" not in run}
+    k = max((k for k in ended if k - 1 in ended), default=0)
+    if not k:
         return Trial(name, named=named, note=f"{late}, nor on {2 * SAMPLE:,}")
-    factor = len(ids) / (2 * SAMPLE)
-    small, large = runs
-    costs: dict[str, Any] = {key: scaled(small[key], large[key], factor) for key in _COSTS}
-    said = f"rough: scaled from {SAMPLE:,} and {2 * SAMPLE:,} of {len(ids):,} samples"
+    factor = len(ids) / sizes[k]
+    costs: dict[str, Any] = {c: scaled(ended[k - 1][c], ended[k][c], factor) for c in _COSTS}
+    said = f"rough: scaled from {sizes[k - 1]:,} and {sizes[k]:,} of {len(ids):,} samples"
     return Trial(
         name,
         **costs,
-        scaled_from=2 * SAMPLE,
+        scaled_from=sizes[k],
         named=named,
         note=f"{note}; {said}" if note else said,
     )
@@ -200,10 +206,10 @@ def _all_ids(tables: Mapping[str, pd.DataFrame]) -> "pd.Index[Any]":
     return union.unique()
 
 
-def _some(ids: "pd.Index[Any]", size: int) -> "pd.Index[Any]":
-    """Choose samples by a digest of their IDs, so that every table keeps the same ones."""
+def _in_order_of_digests(ids: "pd.Index[Any]") -> "pd.Index[Any]":
+    """Order samples by a digest of their IDs, so that the first of them are a random choice."""
     order = [hashlib.blake2b(str(value).encode(), digest_size=8).digest() for value in ids]
-    return ids[pd.Series(order).argsort().to_numpy()[:size]]
+    return ids[pd.Series(order).argsort().to_numpy()]
 
 
 def _part(
