@@ -256,7 +256,11 @@ def normal_cohort(seed, n=4000, missing=0.4, strength=1.0):
 
 
 def test_completed_rows_are_fitted_with_what_is_not_known_of_them():
-    """Against the same equations row by row, means by the sample covariance of all pairs."""
+    """Against the same equations row by row, means by the sample covariance of all pairs.
+
+    The other party alone holds such a row, and tells one number: the direction of its columns that
+    says most of both, in standard deviations.
+    """
     tables, labels = normal_cohort(3, 3000, strength=1.5)
     result = run(tables, labels, Cox(rows="all"))
     held = pd.concat(tables, axis=1).reindex(labels.index)
@@ -271,9 +275,13 @@ def test_completed_rows_are_fitted_with_what_is_not_known_of_them():
     for k, gone in enumerate(mask):
         if gone.any():
             o = ~gone
-            slope = covariance[np.ix_(gone, o)] @ np.linalg.inv(covariance[np.ix_(o, o)])
+            across, seen = covariance[np.ix_(gone, o)], covariance[np.ix_(o, o)]
+            size, root = np.sqrt(np.diag(covariance)[gone])[:, None], np.linalg.cholesky(seen)
+            left, values, right = np.linalg.svd(across / size @ np.linalg.inv(root.T))
+            slope = size * values[0] * np.outer(left[:, 0], right[0]) @ np.linalg.inv(root)
             x[k, gone] = mean[gone] + slope @ (x[k, o] - mean[o])
-            rest = covariance[np.ix_(gone, gone)] - slope @ covariance[np.ix_(o, gone)]
+            twice = slope @ across.T
+            rest = covariance[np.ix_(gone, gone)] + slope @ seen @ slope.T - twice - twice.T
             unseen[k][np.ix_(gone, gone)] = rest
     beta = np.zeros(4)
     for _ in range(20):
