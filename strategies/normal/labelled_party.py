@@ -228,7 +228,10 @@ class CompletingParty(MomentParty):
 
     def own_covariance(self) -> Array:
         """Return the covariance of the columns over the own rows, (n_own, n_own)."""
-        return np.atleast_2d(np.cov(self.columns_to_multiply().filled, rowvar=False, bias=True))
+        values = self.columns_to_multiply().filled
+        n = max(len(values), 1)
+        mean = values.sum(axis=0) / n
+        return np.asarray(values.T @ values / n - np.outer(mean, mean))  # no copy of the columns
 
     def hand_over(
         self, limbs: int, owner: str, sealed: bytes, given: dict[str, Any]
