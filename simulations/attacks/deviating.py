@@ -260,7 +260,11 @@ def main(names: list[str]) -> None:
     from simulations.attacks.cases import cases, make_case_tables, make_strategy_of, routed_cases
 
     total = cells = 0
-    for case in [*cases(), *cases(consented=True), *routed_cases()]:
+    every = [*cases(), *cases(consented=True), *routed_cases()]
+    known = {case.strategy for case in every}
+    if unknown := sorted({*names} - known):
+        raise SystemExit(f"no case is of {unknown}; there are {', '.join(sorted(known))}")
+    for case in every:
         if names and case.strategy not in names:
             continue
         tables, labels = make_case_tables(case, 400, 3)
