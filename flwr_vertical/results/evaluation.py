@@ -23,7 +23,7 @@ from flwr_vertical.tables.ids import with_joined_ids
 
 PROBABILITY = "probability_"
 DECISION = "decision"
-HAZARD = "hazard_ratio"
+HAZARD_RATIO = "hazard_ratio"
 CONSTANT = "constant"
 TASKS = ("classes", "numbers")
 YOUDEN = "youden"
@@ -173,7 +173,7 @@ def evaluate(
     """Compare predictions with true labels."""
     if task is not None and task not in TASKS:
         raise ConfigError(f"task must be one of {list(TASKS)}, got {task!r}")
-    if HAZARD in predictions:
+    if HAZARD_RATIO in predictions:
         raise ConfigError(
             "predictions are relative hazards and labels times, negative where they were censored: "
             "compare their order, such as by lifelines' concordance_index(times, -hazard_ratio, "

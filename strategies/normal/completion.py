@@ -99,6 +99,7 @@ class CompletionSteps(StepGroup):
             )
         self.count(names, widths, who, pattern)
         answer: dict[str, Ring] = {}
+        most = self._most_alone
         for name, width, tag in zip(names, widths, tags, strict=True):
             if name == self.name:
                 # Another request has another pad, else two sums would open their difference.
@@ -110,7 +111,7 @@ class CompletionSteps(StepGroup):
             wanted = self._unmasked(name, tag, arguments.get(f"wanted:{name}"))
             by_pattern = np.asarray(arguments[f"for:{name}"], dtype=np.float64)
             check_fits(self.name, f"for:{name}", by_pattern, Shape(None, mine.shape[1], width))
-            self._check_alone(name, names.index(name), place, holders, by_pattern)
+            self._check_alone(name, names.index(name), place, holders, by_pattern, most)
             self.check_terms(name, names.index(name), by_pattern)
             term = np.zeros((len(pattern), width))
             rows = np.flatnonzero(wanted & held)
@@ -193,13 +194,12 @@ class CompletionSteps(StepGroup):
         )
 
     def _check_alone(
-        self, name: str, other: int, place: int, holders: Flags, by_pattern: Array
+        self, name: str, other: int, place: int, holders: Flags, by_pattern: Array, most: int
     ) -> None:
         """Refuse to tell more of a row than half where nobody else helps."""
         alone = np.asarray(holders, dtype=bool).copy()
         alone[:, other] = False
         alone = alone[:, place] & (alone.sum(axis=1) == 1)
-        most = self._most_alone
         for g in np.flatnonzero(alone):
             values = np.linalg.svd(by_pattern[g], compute_uv=False)
             if (values > 1e-4 * values.max(initial=0.0)).sum() > most:
