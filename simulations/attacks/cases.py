@@ -62,6 +62,8 @@ _VARIANTS: dict[str, list[dict[str, Any]]] = {
     "false-vfl": [{"variant": "II"}, {"party_layers": 1}],
     "fedpsg-ar": [_RULED, _TRAINED],
     "gbdt": [{"histograms": "open"}],
+    "glm": [{"family": family, "rows": "all"} for family in FAMILIES],
+    "cox": [{"rows": "all"}],
 }
 """Further settings that are tried."""
 _CLASSES = dict.fromkeys(("svm", "forest", "lda", "explore", "scorecard"), "binomial")
@@ -134,8 +136,13 @@ def _all() -> list[Case]:
         ]
         more = [{"exchange": SUMS}] if "exchange" in names else []
         for chosen in more + _VARIANTS.get(name, []):
-            shown = " ".join(f"{k}={v}" for k, v in chosen.items() if k != "iterations")
-            found.append(Case(f"{name} {shown}", name, settings | chosen))
+            shown = " ".join(
+                str(v) if k == "family" else f"{k}={v}"
+                for k, v in chosen.items()
+                if k != "iterations"
+            )
+            family = chosen.get("family", FAMILIES[0])
+            found.append(Case(f"{name} {shown}", name, settings | chosen, family))
     return found
 
 
@@ -186,7 +193,8 @@ def make_case_tables(
         values = 3.0 + score + 0.7 * rng.normal(size=n)
     labels: pd.Series[Any] = pd.Series(values, index=ids, name="y")
     labels[rng.random(n) < 0.1] = np.nan
-    if case.routed or (case.strategy not in _SYNTHESES and case.family == "gaussian"):
+    completed = case.settings.get("rows") == "all"
+    if case.routed or completed or (case.strategy not in _SYNTHESES and case.family == "gaussian"):
         last = PARTIES[n_parties - 1]
         tables[last] = tables[last][rng.random(n) >= missing]
     if case.strategy in _IMPUTERS:

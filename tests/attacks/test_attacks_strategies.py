@@ -78,7 +78,7 @@ def some(*names):
 GRID = [
     *((case, 2) for case in distinct(cases())),
     *((case, 5) for case in some("vfem", "mean", "vcds")),
-    *((case, 3) for case in some("fknn", "glm binomial")),
+    *((case, 3) for case in some("fknn", "glm binomial", "glm binomial rows=all")),
 ]
 
 
