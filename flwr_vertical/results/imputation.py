@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.arrays import Array
+from flwr_vertical.tables.codes import level_text
 
 _ENOUGH = 10  # cells from which a column is called worse than its mean
 _MOST_NAMED = 5
@@ -189,7 +190,7 @@ def as_labels(values: pd.Series) -> pd.Series:
     """Return categories as text: those of 1, 1.0 and True of different dtypes are alike."""
     numeric = pd.to_numeric(values.astype(object), errors="coerce")
     if len(values) and bool(numeric.notna().all()):
-        return numeric.astype(float).map(lambda value: f"{value:g}")
+        return numeric.astype(float).map(level_text)
     return values.astype(str)
 
 
