@@ -65,6 +65,10 @@ class VFEMIterations(Strategy):
     each sample: with coefficients known these span what the columns span. So each node must agree
     to the exchange ``sums`` in its node config.
 
+    Columns of different parties that follow from each other share their effect, with standard
+    errors that are too small: the model takes them for independent. Without sketches no product of
+    them is opened that would tell; `VFEM` names such columns.
+
     Notes
     -----
     A step is that of Eqs. (4) to (8): first-order EM with learning rate eta; it converges where
