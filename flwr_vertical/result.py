@@ -116,7 +116,7 @@ class Result(ResultData):
             True labels, indexed by sample ID; those of samples that are not predicted are left out.
         task : {"classes", "numbers"}, optional
             What labels are. By default, classes where the predictions have probabilities, or are
-            the expectation of a label that is 0 or 1.
+            the expectation of a label that is 0 or 1, here and in the fit.
         threshold : float or "youden", default 0.5
             Of two classes: the probability of the second from which it is predicted; or the one
             with the largest difference of true and false positive rates.

@@ -8,7 +8,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import KFold
 
-from flwr_vertical import cross_validate
+from flwr_vertical import cross_validate, simulate
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.results.evaluation import evaluate
 from flwr_vertical.validation.cross_validation import are_classes, make_folds
@@ -121,6 +121,21 @@ def test_counts_some_of_which_are_rare_are_cross_validated(data):
     assert found.score == "rmse"
     with pytest.raises(DataError, match=r"label 9 has 1 samples.*stratify=False"):
         cross_validate(poisson, tables, counts, 3, stratify=True, progress=False)
+
+
+def test_counts_that_are_all_0_and_1_where_they_are_withheld_are_no_classes(data):
+    tables, scores, _ = data
+    rare = np.random.default_rng(0).random(len(scores)) < 0.1
+    counts = pd.Series(rare.astype(float), scores.index)
+    counts.iloc[30] = 2.0
+    poisson = VerticalGLM("poisson", "ridge")
+    found = cross_validate(poisson, tables, counts, 3, progress=False)
+    assert found.folds["rmse"].notna().all()
+    assert "auc" not in found.folds
+    fit = simulate(poisson, tables, counts[:250], progress=False)
+    later = {name: table.loc["s250":] for name, table in tables.items()}
+    made = fit.predict(later, counts[250:], progress=False)
+    assert made.evaluation.task == "numbers"
 
 
 def test_of_biases_the_one_nearest_to_zero_is_the_best(data):

@@ -99,6 +99,18 @@ def margin_quality(
     return frame.set_index(["party", "column"])
 
 
+def bin_edges(values: Array, count: int) -> Array:
+    """Return ends of parts of equal width; fewer where values are too close together for so many.
+
+    Shapes: values (n_values,): finite; returns (n_edges,): ascending, two at least.
+    """
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    if low == high:
+        half = max(0.5, 1e-9 * abs(low))
+        low, high = low - half, high + half
+    return np.unique(np.linspace(low, high, count + 1))
+
+
 def level_shares(column: pd.Series) -> pd.Series:
     """Return the share of each level, as text, the most frequent first."""
     return column.astype(str).value_counts(normalize=True)

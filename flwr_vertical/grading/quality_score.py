@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.arrays import Integers
-from flwr_vertical.grading.quality import ColumnPair, synthetic_pairs
+from flwr_vertical.grading.quality import ColumnPair, bin_edges, synthetic_pairs
 
 _BINS = 10
 _MOST_COLUMNS = 60
@@ -112,7 +112,7 @@ def _codes(pair: ColumnPair) -> tuple[Integers, Integers, int]:
     """Return the numbers of levels, or of ten parts: real, synthetic, and how many there are."""
     if pair.numeric:
         real, made = (s.to_numpy(dtype=float) for s in (pair.real, pair.made))
-        inner = np.histogram_bin_edges(real, bins=_BINS)[1:-1]
+        inner = bin_edges(real, _BINS)[1:-1]
         return np.digitize(real, inner), np.digitize(made, inner), _BINS
     both = [pair.real, pair.made]
     if all(pd.api.types.is_numeric_dtype(s) for s in both):

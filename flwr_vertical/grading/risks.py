@@ -238,7 +238,8 @@ def _right(truth: pd.Series, column: pd.Series, rows: Integers) -> Flags:
     if not is_number(truth):
         return np.asarray(guess == true)
     guess, true = guess.astype(float), true.astype(float)
-    return np.asarray(np.abs(guess - true) <= TOLERANCE * np.abs(guess) + 1e-12)
+    rounding = 1e-12 * np.abs(true).max(initial=0.0)
+    return np.asarray(np.abs(guess - true) <= TOLERANCE * np.abs(guess) + rounding)
 
 
 def _nearest_apart(people: Array, rows: Array, own: Integers | None = None) -> Array:

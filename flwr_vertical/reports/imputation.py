@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from flwr_vertical.grading.quality import is_synthetic
+from flwr_vertical.grading.quality import bin_edges, is_synthetic
 from flwr_vertical.pages import figures as fg
 from flwr_vertical.pages.page import Item, Section, dataframe_html, details_html
 from flwr_vertical.results.data import ResultData
@@ -91,7 +91,7 @@ def distributions_figure(columns: Sequence[Imputed]) -> str:
 def _histograms(ax: Axes, item: Imputed) -> None:
     observed, filled = item.observed.to_numpy(dtype=float), item.filled.to_numpy(dtype=float)
     observed, filled = observed[np.isfinite(observed)], filled[np.isfinite(filled)]
-    bins = np.histogram_bin_edges(np.concatenate([observed, filled]), bins=24).tolist()
+    bins = bin_edges(np.concatenate([observed, filled]), 24).tolist()
     # A column may be missing altogether; a density of nothing would divide by zero.
     if len(observed):
         ax.hist(observed, bins, density=True, color="#c3cfda", label="observed")

@@ -120,7 +120,7 @@ def sections(result: ResultData) -> Iterator[Section]:
     if result.graded is None:  # a grade says the same, and a large table's takes seconds
         score = quality_score(result.originals, result.tables)
         said = f"Quality {score.score:.3f} of 1: column shapes {score.shapes.mean():.3f}"
-        if len(score.trends):
+        if score.trends.notna().any():
             said += f", pair trends {score.trends.mean():.3f}"
         items.append(bullet_list([said + " (as SDMetrics defines them)."]))
     items += [

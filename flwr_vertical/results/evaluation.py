@@ -181,7 +181,8 @@ def evaluate(
         )
     y = _labels_of(predictions, labels)
     own = predictions.loc[y.index]
-    task = task or _task_of(own, y)
+    source = y if known is None else known.dropna().astype(float)
+    task = task or _task_of(own, pd.concat([y, source]), known is None)
     own = with_probabilities(own) if task == "classes" else own
     samples = own.assign(label=y.to_numpy(dtype=float))
     samples = samples[["label", *own.columns]]
@@ -198,7 +199,6 @@ def evaluate(
             f"{strange[:_MOST_LISTED]} that the fit did not know: their predictions are wrong in "
             "any case, and log_loss is left out"
         )
-    source = y if known is None else known.dropna().astype(float)
     if known is None:
         notes.append("the constant is made of the labels that are compared with")
     constant = _constant(samples, source, task, classes)
@@ -263,12 +263,18 @@ def _some(index: pd.Index) -> str:
     return ", ".join(repr(i) for i in index[:3])
 
 
-def _task_of(frame: pd.DataFrame, labels: pd.Series) -> str:
+def _task_of(frame: pd.DataFrame, labels: pd.Series, may_be_counts: bool) -> str:
+    """Tell what labels are, those of the fit among them unless they `may_be_counts`."""
     if _probability_classes(frame) or DECISION in frame:
         return "classes"
     p = frame["prediction"].to_numpy(dtype=float)
-    binary = set(labels.unique()) <= {0.0, 1.0} and bool(((p >= 0.0) & (p <= 1.0)).all())
-    return "classes" if binary and {"linear_predictor", "score"} & set(frame) else "numbers"
+    if not (set(labels.unique()) <= {0.0, 1.0} and bool(((p >= 0.0) & (p <= 1.0)).all())):
+        return "numbers"
+    if may_be_counts and "linear_predictor" in frame:
+        # A Poisson mean; that of a label 0 or 1 is below exp(eta).
+        log_link = np.exp(frame["linear_predictor"].to_numpy(dtype=float))
+        return "numbers" if (p > (1.0 - 1e-9) * log_link).all() else "classes"
+    return "classes" if {"linear_predictor", "score"} & set(frame) else "numbers"
 
 
 def _probability_classes(frame: pd.DataFrame) -> list[float]:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.arrays import Array
+from flwr_vertical.tables.codes import level_text
 
 _ENOUGH = 10  # cells from which a column is called worse than its mean
 _MOST_NAMED = 5
@@ -137,13 +138,14 @@ def _of_numbers(item: Imputed, by_alone: pd.Series | None) -> dict[str, float]:
         return {}
     mean = rmse(true[known], np.nanmean(observed[np.isfinite(observed)]))
     row = {"cells": int(known.sum()), "rmse": rmse(true[known], filled[known]), "rmse_mean": mean}
-    if mean > 0:
+    varies = mean > 1e-15 * np.abs(true[known]).max()  # else both errors are those of rounding
+    if varies:
         row["skill"] = 1.0 - (row["rmse"] / mean) ** 2
     if by_alone is not None:
         own = by_alone.to_numpy(dtype=float, na_value=np.nan)[known]
         if np.isfinite(own).all():
             row["rmse_alone"] = rmse(true[known], own)
-            if mean > 0:
+            if varies:
                 row["skill_alone"] = 1.0 - (row["rmse_alone"] / mean) ** 2
     return row
 
@@ -189,7 +191,7 @@ def as_labels(values: pd.Series) -> pd.Series:
     """Return categories as text: those of 1, 1.0 and True of different dtypes are alike."""
     numeric = pd.to_numeric(values.astype(object), errors="coerce")
     if len(values) and bool(numeric.notna().all()):
-        return numeric.astype(float).map(lambda value: f"{value:g}")
+        return numeric.astype(float).map(level_text)
     return values.astype(str)
 
 

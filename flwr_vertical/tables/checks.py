@@ -16,7 +16,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.tables import text_numbers
 from flwr_vertical.tables.cleaning import DROP, MISSING_IN
 from flwr_vertical.tables.conversion import is_text
-from flwr_vertical.tables.dtypes import plain_column
+from flwr_vertical.tables.dtypes import EXACT, plain_column
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
 from flwr_vertical.tables.id_checks import check_ids
 from flwr_vertical.tables.kinds import Kind, are_whole, infer_kinds
@@ -81,7 +81,9 @@ def check_table(
         if step is not None:
             step(str(name))
         own = {str(name): kinds[str(name)]} if name in kinds else {}
-        found += _check_column(str(name), column, own, name in known)
+        exact = data.exact.get(str(name), column) if isinstance(data, Table) else column
+        rounded = [] if name in known else list(_check_digits(str(name), exact))
+        found += rounded or _check_column(str(name), column, own, name in known)
     for name in sorted(set(kinds) - set(frame.columns)):
         seen = f"has a stated kind but is not in the table, which has {len(frame.columns)} columns"
         found.append(Finding(Severity.ERROR, "kinds", name, seen, "correct its name"))
@@ -135,6 +137,26 @@ def _check_column(
             yield from check_levels(name, counts, len(observed), stated)
         yield from check_variants(name, counts)
     yield from check_rare(name, counts, len(observed))
+
+
+def _check_digits(name: str, column: "pd.Series[Any]") -> Iterator[Finding]:
+    """Check whole numbers for such as are one number for what computes in float64."""
+    whole = column.dropna()
+    if not types.is_integer_dtype(whole.dtype) or whole.empty:
+        return
+    if max(int(whole.max()), -int(whole.min())) <= EXACT:
+        return
+    n, n_taken = whole.nunique(), whole.astype("float64").nunique()
+    if n_taken < n:
+        yield Finding(
+            Severity.WARNING,
+            "digits",
+            name,
+            f"whole numbers beyond 2^53, of which methods take 16 digits: {n:,} different ones "
+            f"count as {n_taken:,}",
+            "subtract a number near them, or drop the column if it holds IDs (drop-columns)",
+            mend={DROP: name},
+        )
 
 
 def _usable_numbers(column: "pd.Series[Any]") -> npt.NDArray[np.float64] | None:

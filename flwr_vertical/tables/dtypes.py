@@ -13,7 +13,8 @@ from pandas.api import types
 
 from flwr_vertical.tables.on_disk import is_on_disk
 
-_EXACT = 2**53  # up to which float64 holds every whole number
+EXACT = 2**53
+"""Up to which float64 holds every whole number."""
 
 
 def plain(frame: pd.DataFrame) -> pd.DataFrame:
@@ -42,7 +43,7 @@ def whole_with_gaps(column: "pd.Series[Any]") -> "pd.Series[Any] | None":
     whole = types.is_extension_array_dtype(column.dtype) and types.is_integer_dtype(column.dtype)
     if not whole or not column.isna().any() or not column.notna().any():
         return None
-    if int(column.min()) >= -_EXACT and int(column.max()) <= _EXACT:
+    if int(column.min()) >= -EXACT and int(column.max()) <= EXACT:
         return None
     return column.astype("UInt64" if types.is_unsigned_integer_dtype(column.dtype) else "Int64")
 

@@ -19,6 +19,7 @@ import pyarrow.parquet
 
 from flwr_vertical.errors import DataError, VerticalError
 from flwr_vertical.tables.cleaning import Cleaning
+from flwr_vertical.tables.codes import level_text
 from flwr_vertical.tables.conversion import with_days
 from flwr_vertical.tables.csv_format import CsvFormat
 from flwr_vertical.tables.csv_reader import check_header, id_columns, read_csv
@@ -209,7 +210,7 @@ def label_numbers(
         texts = observed.astype(str)
     else:
         numbers = None if positive_label else observed
-        texts = observed.map("{:g}".format)
+        texts = observed.map(level_text)
     if numbers is not None:
         return numbers.astype(float).reindex(labels.index)
     levels = sorted(texts.unique())

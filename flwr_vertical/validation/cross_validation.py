@@ -314,10 +314,8 @@ def _scored(
             "that the labels are of?"
         )
     truth = labels[own.index].to_numpy(dtype=float)
-    from flwr_vertical.results.evaluation import evaluate  # parties import this package, too
-
     line = {
-        **evaluate(own, labels[own.index]).metrics(),
+        **result.evaluate(labels[own.index]).metrics(),
         "n_train": float((fold_of != fold).sum()),
         "n_test": float(len(test)),
         "n_unpredicted": float(len(test) - len(own)),

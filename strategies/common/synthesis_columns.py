@@ -11,7 +11,7 @@ taken for dates where it has many different values, all of one of the forms belo
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -128,6 +128,18 @@ class Columns:
     def doubts(self) -> dict[str, int]:
         """Count what a user should look at; the log names the columns."""
         return {"n_recast": len(self.recast), "n_like_ids": len(self.like_ids)}
+
+    def too_close(
+        self, names: Iterable[str], narrowest: Callable[[Any], Any], most: int
+    ) -> list[str]:
+        """Name columns the middle half of whose values spans few of the narrowest cells there."""
+        found = []
+        for name in sorted(names):
+            values = self.table.frame[name].to_numpy(dtype=np.float64)
+            low, middle, high = np.nanpercentile(values, (25, 50, 75))
+            if 0.0 < high - low < most * narrowest(middle):
+                found.append(name)
+        return found
 
 
 def read_columns(table: Table, resolution: Mapping[str, float], who: str) -> Columns:

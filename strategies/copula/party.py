@@ -39,6 +39,7 @@ from strategies.copula.release import (
     make_release,
     synthetic_codes,
 )
+from strategies.copula.tree import narrowest
 
 logger = logging.getLogger("flwr_vertical")
 
@@ -47,6 +48,7 @@ REARRANGED = "rearranged-rows"
 """The exchange by which nodes agree to synthetic rows that follow real ones."""
 
 SERVER = "server"
+_NARROW = 10  # cells that the middle half of a column's values takes at least
 _COUNTED = {"per-variable": "a column", "total": "in all"}
 
 
@@ -250,8 +252,19 @@ def check_rows(rows: npt.ArrayLike, n_samples: int, party: str) -> npt.NDArray[n
 def _check_ranges(
     columns: Columns, bounds: Mapping[str, tuple[float, float]], margin: str, who: str
 ) -> None:
-    """Raise if a tree would cut off most values of a column."""
-    if margin == "tree" and (far := beyond(columns, bounds, who)):
+    """Raise if a tree would cut off most values of a column; log where no cell is narrow enough."""
+    if margin != "tree":
+        return
+    free = [n for n, step in columns.steps.items() if not step and n not in bounds]
+    if close := columns.too_close(free, narrowest, _NARROW):
+        logger.warning(
+            "%s: %s: without bounds, cells are 2e-11 of a value wide at least, 2e-12 near 0, and "
+            "values lie closer together than a few of them: synthetic values will be on a grid. "
+            "State bounds",
+            who,
+            close,
+        )
+    if far := beyond(columns, bounds, who):
         raise DataError(
             f"{who}: most values of {far} lie beyond +-{LIMIT:g}, the range of a column without "
             f"bounds, and would count as its ends; state bounds, such as {{{far[0]!r}: (0, 1e12)}},"

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.privacy import Keystream, laplace_integers, rational
+from strategies.common.synthesis_columns import LIMIT
 from strategies.copula.histogram_cdf import UNIT, margin_of_cells
 from strategies.copula.margins import Domain, Margin
 
@@ -34,6 +35,11 @@ CUTTING = 0.4
 _DEEPEST = 40  # the range over 2^40: single numbers, as far as data have digits
 _PAID = 2.0  # by an outer cell, in scales of the noise, beside its width
 _NOTHING = 1e-6  # values: less is rounding
+
+
+def narrowest(value: float) -> float:
+    """Return the width of the deepest cells of the range without bounds about a value."""
+    return float(np.hypot(value, UNIT) * np.arcsinh(LIMIT / UNIT) * 2.0**-_DEEPEST)
 
 
 def tree_margin(values: npt.ArrayLike, domain: Domain, epsilon: float, stream: Keystream) -> Margin:

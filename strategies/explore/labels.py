@@ -19,11 +19,12 @@ def band(value: float) -> str:
     return "" if np.isnan(value) else next(word for bound, word in BANDS if value < bound)
 
 
-def by_bin(opened: Mapping[str, PartyBins], labels: Array) -> pd.DataFrame:
+def by_bin(opened: Mapping[str, PartyBins], labels: Array, middle: float) -> pd.DataFrame:
     """Return what was opened of each bin; index (party, variable, bin).
 
     With labels of two values, of which the larger one is the event: ``events``, ``rate``, ``woe``
-    and ``iv``; with others the ``mean`` label. `labels` are finite.
+    and ``iv``; with others the ``mean`` label. `labels` are finite;
+    sums were opened of labels less `middle`.
     """
     low, high = float(labels.min()), float(labels.max())
     two = len(np.unique(labels)) == 2
@@ -41,6 +42,7 @@ def by_bin(opened: Mapping[str, PartyBins], labels: Array) -> pd.DataFrame:
                 frame[name] = np.concatenate(values) if values else []
             frame.loc[frame["n"].isna(), ["woe", "iv"]] = np.nan
         else:
+            frame["sum"] += middle * frame["n"]
             frame["mean"] = frame["sum"] / frame["n"]
         frames[party] = frame
     out = pd.concat(frames, names=["party"])
@@ -48,11 +50,11 @@ def by_bin(opened: Mapping[str, PartyBins], labels: Array) -> pd.DataFrame:
     return out[[*first, "unlabelled"]]
 
 
-def by_variable(bins: pd.DataFrame, squares: Mapping[str, float]) -> pd.DataFrame:
+def by_variable(bins: pd.DataFrame, squares: Mapping[str, float], middle: float) -> pd.DataFrame:
     """Return information value (or eta of the labels by bin) and drift; index (party, variable).
 
     ``psi`` is the population stability index of the rows without a label against those with one.
-    `squares`: by party, the sum of squared labels over its rows.
+    `squares`: by party, the sum of squares of labels less `middle` over its rows.
     """
     lines = {}
     for (party, name), own in bins.groupby(level=["party", "variable"], sort=False):
@@ -63,7 +65,7 @@ def by_variable(bins: pd.DataFrame, squares: Mapping[str, float]) -> pd.DataFram
             value = float(own["iv"].sum()) if known else float("nan")
             line |= {"iv": value, "band": band(value)}
         else:
-            sums = own["sum"].to_numpy(dtype=float)
+            sums = n * (own["mean"].to_numpy(dtype=float) - middle)
             line["eta"] = correlation_ratio(n, sums, squares[str(party)]) if known else np.nan
         drift = known and np.isfinite(free).all() and free.sum() > 0
         line["psi"] = stability_index(n, free) if drift else np.nan

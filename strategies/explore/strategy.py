@@ -203,11 +203,14 @@ class Explore(Strategy):
 
         labels = np.where(taken, labels, np.nan)
         finite = labels[np.isfinite(labels)]
-        sums = LabelSums(federation, group_key, 1 if len(np.unique(finite)) == 2 else 2)
-        sums.send_bins(labels, self.n_bins, taken=taken)
-        bins = by_bin(sums.open_bins(), finite)
-        squares = np.nansum(np.where(held, labels[:, None] ** 2, 0.0), axis=0).tolist()
-        found = by_variable(bins, dict(zip(federation.parties, squares, strict=True)))
+        two = len(np.unique(finite)) == 2
+        middle = 0.0 if two else float(finite.mean())  # of large labels, sums keep no digit of eta
+        centred = labels - middle
+        sums = LabelSums(federation, group_key, 1 if two else 2)
+        sums.send_bins(centred, self.n_bins, taken=taken)
+        bins = by_bin(sums.open_bins(), finite, middle)
+        squares = np.nansum(np.where(held, centred[:, None] ** 2, 0.0), axis=0).tolist()
+        found = by_variable(bins, dict(zip(federation.parties, squares, strict=True)), middle)
         result.frames |= {"information_value": found, "weight_of_evidence": bins}
         added = found[[name for name in ("iv", "eta", "psi") if name in found]]
         result.frames["variables"] = result.frames["variables"].join(added)

@@ -66,7 +66,9 @@ class GLMADMM(Strategy):
     Minimises what `VerticalGLM` minimises, on the labelled samples that all parties hold. Every
     round opens the sum of the parties' fits of every sample; these span what the columns span. So
     every node has to agree (``exchanges = "sums"`` in its node config), and `VerticalGLM` is to be
-    preferred: it has the same estimates, and standard errors, from sums over rows.
+    preferred: it has the same estimates, and standard errors, from sums over rows. Columns of
+    different parties that follow from each other share their effect here; no product of columns is
+    opened that would tell, so nothing names them.
 
     With ``epsilon`` this is the baseline VFL-ADMM-DP, which protects no row from who knows others.
     """

@@ -293,12 +293,7 @@ class MarginalsParty(SynthesisParty):
 
     def _warn_of_narrow(self, numbers: Collection[str]) -> None:
         """Log, for the owner alone, which columns without bounds no bin is narrow enough for."""
-        frame, narrow = self._columns.table.frame, []
-        for name in sorted(numbers):
-            low, middle, high = np.nanpercentile(frame[name].to_numpy(dtype=float), (25, 50, 75))
-            if 0.0 < high - low < _NARROW * narrowest(middle):
-                narrow.append(name)
-        if narrow:
+        if narrow := self._columns.too_close(numbers, narrowest, _NARROW):
             logger.warning(
                 "party %r: %s: without bounds, bins are half a percent of a value wide, 0.0005 "
                 "near 0, and values lie closer together than a few of them: synthetic values will "

@@ -47,7 +47,8 @@ class LabelTargets:
         if len(classes) < 2:
             only = level_text(classes[0])
             raise DataError(f"all labels are of class {only}; expected two or more classes")
-        if len(classes) > MAX_CLASSES:
+        fractions = (classes != np.rint(classes)).any()
+        if len(classes) > (max(10, len(own) // 5) if fractions else MAX_CLASSES):
             raise DataError(
                 f"the labels have {len(classes)} different values; for labels that are numbers "
                 "set task='regression'"

@@ -22,8 +22,16 @@ from strategies.vfem.maximum_likelihood import (
 LEVEL = 0.95
 """Of confidence intervals."""
 
-_NO_NOISE = 1e-6
-"""Share of the labels' variance up to which a fit counts as one without noise."""
+WITHOUT_NOISE = (
+    "the fit leaves (almost) no noise: either the columns tell the labels, or too few samples are "
+    "held by enough parties for so many columns, and then it says little. So there are no standard "
+    "errors, and intervals of predictions are too short"
+)
+
+
+def leaves_no_noise(noise: float, y: Array) -> bool:
+    """Tell whether a fit counts as one without noise; labels y (n_labelled,)."""
+    return noise <= 1e-6 * float(np.var(y))
 
 
 @dataclass
@@ -196,14 +204,8 @@ def note_fit(result: Result, opened: FitColumns, found: Maximum, intercept: bool
         )
     if not found.fit.converged and found.by_pattern:
         texts.append("not converged: the likelihood is flat; the data hardly tell some covariances")
-    without_noise = found.fit.noise <= _NO_NOISE * float(np.var(opened.problem.y))
-    if without_noise:
-        texts.append(
-            "the fit leaves (almost) no noise: either the columns tell the labels, or too few "
-            "samples are held by enough parties for so many columns, and then it says little. So "
-            "there are no standard errors, and intervals of predictions are too short; "
-            "noise_prior=2 stabilises such a fit"
-        )
+    if without_noise := leaves_no_noise(found.fit.noise, opened.problem.y):
+        texts.append(f"{WITHOUT_NOISE}; noise_prior=2 stabilises such a fit")
     if found.fit.by_em:
         texts.append(
             f"{len(found.kept)} columns are too many for Newton's method: fitted by EM alone. "

@@ -51,8 +51,8 @@ def covariance_of(
     """Invert the information; sketched products are shrunk until they can be products at all.
 
     Shapes: products (k, l): see the module; returns (1 + n_columns, 1 + n_columns): covariance of
-    intercept and coefficients, 0 of a column that takes no part, NaN if the information is
-    singular; and the share that was kept.
+    the level at the means and of coefficients, 0 of a column that takes no part, NaN if the
+    information is singular; and the share that was kept.
     """
     share = 1.0
     while share > _LEAST_SHARE:
@@ -109,10 +109,7 @@ def _covariance(
         information[starts[k] : starts[k + 1], starts[other] : starts[other + 1]] = product
     upper = np.triu(information)
     information = upper + np.triu(information, 1).T + 0.5 * moves.T @ by_variance @ moves
-    # The intercept is the level less the sum of mean fits.
-    back = np.eye(p)
-    back[0, 1:] = -np.concatenate([part.mean for part in parts])
-    return np.asarray(back @ _inverse(information)[:p, :p] @ back.T)
+    return _inverse(information)[:p, :p]
 
 
 def _inverse(information: Array) -> Array:

@@ -42,7 +42,7 @@ from strategies.linear.coefficients import coefficient_table
 from strategies.linear.prediction.regressions import Regressions
 from strategies.linear.prediction.server import keep_and_predict
 from strategies.linear.problem import Problem, note, open_problem
-from strategies.vfem.outcome import LEVEL, VFEMModel
+from strategies.vfem.outcome import LEVEL, WITHOUT_NOISE, VFEMModel, leaves_no_noise
 from strategies.vfem_iterations.equations import EStep, Missing
 from strategies.vfem_iterations.information import PartyMoments, covariance_of
 from strategies.vfem_iterations.party import VFEMIterationsParty
@@ -64,6 +64,10 @@ class VFEMIterations(Strategy):
     rounds and tells less. Here the server sees, in every iteration, the sum of the parties' fits of
     each sample: with coefficients known these span what the columns span. So each node must agree
     to the exchange ``sums`` in its node config.
+
+    Columns of different parties that follow from each other share their effect, with standard
+    errors that are too small: the model takes them for independent. Without sketches no product of
+    them is opened that would tell; `VFEM` names such columns.
 
     Notes
     -----
@@ -245,9 +249,14 @@ class VFEMIterations(Strategy):
                 )
         products = sketched_products(federation, per_row, self.sketch_size)
         covariance, share = covariance_of(estep, parts, products)
-        if share < 1.0:
+        n_taken = sum(int(np.count_nonzero(~part.left_out)) for part in parts)
+        if len(problem.y) <= 1 + n_taken or leaves_no_noise(estep.sigma2, problem.y):
+            note(result, WITHOUT_NOISE)
+            covariance[:] = np.nan
+        elif share < 1.0:
             text = f"the sketches' products were shrunk by {1 - share:.0%} to give standard errors"
             why = "they are too small, or columns of different parties nearly determine each other"
+            why = why if products else "columns of a party nearly determine each other"
             note(result, f"{text if share else 'no standard errors'}: {why}")
         return parts, covariance
 
@@ -268,6 +277,11 @@ class VFEMIterations(Strategy):
         level = problem.y_center + unit * (estep.intercept - offset)
         starts = np.cumsum([1, *(len(part.beta) for part in parts)])
         beta = {name: unit * part.beta for name, part in zip(names, parts, strict=True)}
+        leverage = unit**2 * float(covariance[0, 0])
+        # The intercept is the level less the sum of mean fits.
+        back = np.eye(len(covariance))
+        back[0, 1:] = -np.concatenate([part.mean for part in parts])
+        covariance = back @ covariance @ back.T
         errors = unit * np.sqrt(np.maximum(np.diag(covariance), 0.0))
         estimates, by_party, spread = {}, {}, np.zeros(len(names))
         rows = (estep.missing.total() / estep.variance) @ ~estep.missing.absent
@@ -294,8 +308,6 @@ class VFEMIterations(Strategy):
         for name, *told in zip(names, held, mean_fit, explained, strict=True):
             kinds = ("rows_held", "fit_mean", "fit_variance")
             result.party_metrics[name] = dict(zip(kinds, told, strict=True))
-        around = np.concatenate([[1.0], *(part.mean for part in parts)])
-        leverage = unit**2 * float(around @ covariance @ around)
         result.model = VFEMIterationsModel(
             outcome,
             level,

@@ -112,6 +112,8 @@ def test_an_expectation_of_zero_or_one_is_a_probability():
     assert evaluate(mean, y).metrics() == pytest.approx(evaluate(found, y).metrics())
     assert evaluate(mean, y, task="numbers").task == "numbers"
     assert evaluate(mean, y + 2.0).task == "numbers"
+    assert evaluate(mean, y, known=y.iloc[::2]).task == "classes"
+    assert evaluate(mean, y, known=pd.Series([0.0, 1.0, 2.0])).task == "numbers"
     without = evaluate(found[["prediction"]], y, task="classes").metrics()
     assert set(without) == {"accuracy", "f1"}
     with pytest.raises(ConfigError, match="task"):

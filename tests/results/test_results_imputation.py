@@ -67,6 +67,22 @@ def test_quality_by_hand():
     assert merits["imputation_skill_alone"] == pytest.approx(2 / 3)
 
 
+def test_levels_of_many_digits_are_told_apart():
+    given = pd.DataFrame({"code": [1000001.0, 1000001.0, 1000002.0, None]})
+    after, truth = given.fillna(1000001.0), given.fillna(1000002.0)
+    found = imputation_quality(imputed_columns({"p": given}, {"p": after}, {"p": truth}))
+    assert found.loc[("p", "code"), "accuracy"] == 0.0
+
+
+def test_constant_cells_have_no_skill():
+    given = pd.DataFrame({"x": [0.1, 0.1, 0.1, None, None], "y": [0.0, 1.0, 2.0, None, None]})
+    truth = given.fillna({"x": 0.1, "y": 3.0})
+    after = truth.assign(x=truth["x"] + 1e-16)
+    found = imputation_quality(imputed_columns({"p": given}, {"p": after}, {"p": truth}))
+    assert np.isnan(found.loc[("p", "x"), "skill"])
+    assert found.loc[("p", "y"), "skill"] == 1.0
+
+
 def test_skill_is_r2_against_the_observed_mean_as_scikit_learn_has_it(demo):
     result = simulate(Mean(), demo.parties, truth=demo.complete, progress=False)
     for (party, column), row in result.imputation.iterrows():

@@ -14,6 +14,7 @@ from flwr_vertical.grading import (
     margin_quality,
     quality_score,
 )
+from flwr_vertical.grading.risks import inference
 from flwr_vertical.reports.report import report_html
 
 
@@ -183,3 +184,26 @@ def test_a_constant_column_has_a_shape_but_no_correlation():
     found = quality_score({"p": real}, {"p": made})
     assert found.trends.isna().all()
     assert np.isfinite(found.shapes).all()
+
+
+def test_values_too_close_together_for_ten_parts_are_compared_and_drawn(drawn):
+    rng = np.random.default_rng(0)
+    real, made = (
+        pd.DataFrame({"x": 2.0**60 + 256 * rng.integers(0, 4, 60), "g": rng.choice(["u", "v"], 60)})
+        for _ in range(2)
+    )
+    made = made.set_axis(range(100, 160)).mask(rng.random((60, 2)) < 0.1)
+    assert 0.5 < quality_score({"p": real}, {"p": made}).score < 1.0
+    assert "pair trends 0." in report_html(
+        Result("vcds", originals={"p": real}, tables={"p": made})
+    )
+    filled = real.mask(rng.random((60, 2)) < 0.2)
+    assert "Imputed and" in report_html(Result("mean", originals={"p": filled}, tables={"p": real}))
+
+
+def test_inference_of_tiny_numbers_is_no_easier():
+    rng = np.random.default_rng(0)
+    tables = [pd.DataFrame({"x": rng.normal(size=200), "y": rng.normal(size=200)}) for _ in "ab"]
+    people, made = tables
+    shares = [inference(u * people, None, u * made, "x").members.share for u in (1.0, 1e-12)]
+    assert shares[0] == shares[1] < 0.5

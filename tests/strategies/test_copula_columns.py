@@ -435,3 +435,19 @@ def test_what_pandas_cannot_hold_becomes_its_ends():
     hours = pd.Series(pd.to_datetime(["2023-03-26 02:30", "2023-10-29 02:30"]))
     zone = pd.DatetimeTZDtype("ns", "Europe/Berlin")
     assert DateForm(zone, "", 1 / 86_400).written(days_of(hours)).dt.hour.tolist() == [3, 2]
+
+
+def test_values_too_close_together_without_bounds_are_said(caplog):
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(400, 4)) * [1e-12, 1e-12, 1.0, 1e-4] + [0.0, 0.0, 1e7, 1e7]
+    tables = {"a": pd.DataFrame(values, columns=["tiny", "ranged", "far", "farther"])}
+    tables["b"] = tables["a"].rename(columns=str.upper)[["FAR"]]
+    bounds = {"ranged": (-1e-11, 1e-11)}
+    made = simulate(VCDS(epsilon=100, bounds=bounds), tables, progress=False).tables["a"]
+    [said] = [text for text in caplog.messages if "closer together" in text]
+    assert said.startswith("party 'a': ['farther', 'tiny']: without bounds")
+    # On a grid as was said, and where bounds are stated nearly as given.
+    assert made["tiny"].nunique() < 10
+    assert made["ranged"].quantile([0.25, 0.75]).to_numpy() == pytest.approx(
+        np.quantile(values[:, 1], [0.25, 0.75]), abs=1e-13
+    )

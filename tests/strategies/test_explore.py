@@ -271,6 +271,12 @@ def test_numbers_as_labels_have_eta_by_bin_and_two_rounds_more():
     result = explored(tables, labels=labels)
     value = result.information_value.loc[("court", "kind"), "eta"]
     assert value == pytest.approx(eta(both["kind"], labels), abs=1e-9)
+    far = explored(tables, labels=labels + 1e9)  # of which sums keep no digit of eta
+    own, moved = (one.information_value["eta"].sort_index() for one in (result, far))
+    pd.testing.assert_series_equal(own, moved, rtol=1e-6)
+    mean = far.weight_of_evidence.sort_index().loc[("court", "kind"), "mean"]
+    expected = (labels + 1e9).groupby(both["kind"]).mean()
+    np.testing.assert_allclose(mean, expected, atol=1e-4)
     steps = result.ledger.to_frame().drop_duplicates("round")["step"].tolist()
     assert steps[-3:] == ["send_bins", "open_bins", "finish_exploration"]
     assert len(steps) - 2 == 7  # after greeting and alignment

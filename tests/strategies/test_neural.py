@@ -127,6 +127,7 @@ def test_a_regression_predicts_numbers(method, settings, error):
     [
         ([np.nan, np.nan], "no sample has a label"),
         ([3.0, 3.0, np.nan], "all labels are of class 3; expected two or more"),
+        (np.arange(20.0) / 7, "20 different values; .* set task='regression'"),
         ([0.0, np.inf], "a label is infinite"),
         (np.linspace(0, 1, 2000), "2000 different values; .* set task='regression'"),
     ],

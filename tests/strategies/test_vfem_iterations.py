@@ -249,6 +249,27 @@ NAMES = ["p0", "p1", "p2"]
 N_ROWS = 400
 
 
+def test_standard_errors_do_not_depend_on_where_columns_lie(small):
+    parties, labels = small
+    far = {name: table + 2.0**40 for name, table in parties.items()}
+    here, there = (
+        simulate(VFEMIterations(), tables, labels, progress=False) for tables in (parties, far)
+    )
+    errors, moved = (one.coefficients["std_error"].to_numpy()[1:] for one in (here, there))
+    np.testing.assert_allclose(moved, errors, rtol=1e-3)
+    assert there.model.level_variance == pytest.approx(here.model.level_variance, rel=1e-3)
+
+
+def test_fewer_samples_than_columns_leave_no_noise_and_no_standard_errors(small):
+    parties, labels = small
+    whole = pd.concat(parties.values(), axis=1, join="inner")
+    few = whole.index[: whole.shape[1] + 1]
+    some = {name: table.loc[few] for name, table in parties.items()}
+    result = simulate(VFEMIterations(), some, labels[few], progress=False)
+    assert "leaves (almost) no noise" in " ".join(result.notes)
+    assert result.coefficients["std_error"].isna().all()
+
+
 def make_tables():
     pooled, _ = generate(N_ROWS + 40, [2, 1, 3], [0.3, 0.2, 0.25], 3, mean=0.5, cross=0.7)
     held = ~pooled.mask.all(axis=1)

@@ -79,6 +79,19 @@ def test_few_fractions_and_many_levels_need_enough_rows():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("start", [2**60, -(2**60), 2**63 + 2**60])
+@pytest.mark.parametrize("gap", [False, True])
+def test_whole_numbers_beyond_16_digits_are_named_and_not_called_constant(start, gap):
+    values = pd.Series([start + i % 7 for i in range(N)], dtype="UInt64" if start > 0 else "Int64")
+    frame = frame_of(x=values.mask(pd.Series(np.arange(N) == 3) & gap).array)
+    [found] = check_table(Table.of(frame))
+    assert found.code == "digits"
+    assert "7 different ones count as 1" in found.seen
+    assert not [
+        one for one in check_table(frame_of(x=np.arange(N) * 2**54)) if one.code == "digits"
+    ]
+
+
 def test_sentinels_are_far_from_the_other_values():
     far = frame_of(x=np.where(np.arange(N) % 9, RNG.uniform(18, 90, N), 9999.0))
     assert [one.code for one in check_table(far)] == ["sentinel"]
