@@ -17,7 +17,7 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Flags, Integers
+from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.privacy import Keystream, gaussian_integers
 from strategies.common.synthesis_columns import LIMIT
 from strategies.copula.histogram_cdf import UNIT as NEAR_ZERO
@@ -48,6 +48,12 @@ class ColumnLevels:
         What a level of a column of levels stands for, as a number; NaN is a missing cell.
     margin : Margin, optional
         Of a column of numbers.
+    counts : numpy.ndarray of shape (size,)
+        Of each level, by the tables that levels were found from.
+    precision : numpy.ndarray of shape (size,)
+        One over the variance of their noise; 0 where they do not count.
+    margin : Margin, optional
+        Of a column of numbers.
     shares : numpy.ndarray of shape (n_bins + 1,)
         Shares of the margin that a bin begins and ends at.
     """
@@ -55,8 +61,33 @@ class ColumnLevels:
     codes: Integers
     size: int
     values: Array
+    counts: Array
+    precision: Array
     margin: Margin | None = None
     shares: Array = field(default_factory=lambda: np.zeros(1))
+
+    def counted(self, sigma: float, stream: Keystream) -> tuple[Array, float]:
+        """Count levels once more, and return the best of both counts, and their noise.
+
+        Parameters
+        ----------
+        sigma : float
+            Noise of the new counts.
+        stream : Keystream
+            Of the noise.
+
+        Returns
+        -------
+        counts : numpy.ndarray of shape (size,)
+            Means of both, weighted by their noise.
+        sigma : float
+            Root of the mean variance of their noise.
+        """
+        again = noisy(np.bincount(self.codes, minlength=self.size), sigma, stream)
+        precision = self.precision + sigma**-2.0
+        share = self.precision / precision  # of the first counts
+        noise = float(np.sqrt(np.mean(1.0 / precision)))
+        return np.asarray(again + share * (self.counts - again)), noise
 
     def draw(self, codes: Integers, rng: np.random.Generator) -> Array:
         """Return values of synthetic levels, array of their shape; spread evenly over a bin."""
@@ -105,7 +136,8 @@ def levels_of(
     kept = np.flatnonzero(counts[:-1] >= least)
     # Of what is left over, too, only noisy counts may say whether it is there.
     rest = len(codes) - counts[kept].sum() - counts[-1] * told
-    if other is not None and (not len(kept) or rest >= _RARE * sigma * np.sqrt(len(kept) + 1)):
+    others = not len(kept) or rest >= _RARE * sigma * np.sqrt(len(kept) + 1)
+    if other is not None and others:
         values = np.append(kept[kept != other], other).astype(np.float64)
         elsewhere = np.full(n_levels, len(values) - 1)
     elif len(kept):
@@ -115,7 +147,15 @@ def levels_of(
         values, elsewhere = np.array([np.nan]), np.zeros(n_levels, dtype=np.int64)
     at = {int(level): i for i, level in enumerate(values) if not np.isnan(level)}
     place = np.array([at.get(level, elsewhere[level]) for level in range(n_levels)], dtype=np.int64)
-    return _with_missing(np.append(place, 0)[whole], missing, told, values)
+    place = np.append(place, len(values) if told else 0)  # of missing cells
+    size = len(values) + told
+    precision = sigma**-2.0 / np.maximum(np.bincount(place, minlength=size), 1)
+    if least > -np.inf:
+        # How many levels have no name may depend on one row, and so would the noise of their sum.
+        apart = other is not None and others  # all that are not named are one level, the last
+        precision[len(values) - 1 if apart else slice(len(values))] = 0.0
+    together = np.asarray(np.bincount(place, counts, size), dtype=np.float64)
+    return ColumnLevels(place[whole], size, _with_missing(values, told), together, precision)
 
 
 def bins_of(
@@ -144,14 +184,25 @@ def bins_of(
     known = domain.snap(values[~missing])
     low, high, mass = _cells(np.sort(known), total, domain, sigma, stream)
     ends = _bin_ends(high, mass, most)
-    codes = np.zeros(len(values), dtype=np.int64)
+    n = len(ends) + 1
+    codes = np.full(len(values), n if told else 0)
     codes[~missing] = np.searchsorted(ends, known, side="right")
     of_cell = np.searchsorted(ends, low, side="right")
-    of_bin = np.bincount(of_cell, weights=mass, minlength=len(ends) + 1)
+    of_bin = np.bincount(of_cell, weights=mass, minlength=n)
     shares = np.append(0.0, np.cumsum(of_bin) / of_bin.sum()).astype(np.float64)
     margin = margin_of_cells(low, high, mass, domain, 0.0)
-    found = _with_missing(codes, missing, told, np.zeros(len(ends) + 1))
-    return ColumnLevels(found.codes, found.size, found.values, margin, shares)
+    counts = np.append(of_bin, [n_missing] * told)
+    # Cells without counts were projected on 0, which leaves little of their noise.
+    cells = np.append(np.maximum(np.bincount(of_cell, mass > 0, n), 1.0), [1.0] * told)
+    return ColumnLevels(
+        codes,
+        n + told,
+        _with_missing(np.zeros(n), told),
+        counts,
+        sigma**-2.0 / cells,
+        margin,
+        shares,
+    )
 
 
 def narrowest(at: Array) -> Array:
@@ -160,12 +211,9 @@ def narrowest(at: Array) -> Array:
     return np.asarray(per_side * np.hypot(at, NEAR_ZERO))
 
 
-def _with_missing(codes: Integers, missing: Flags, told: bool, values: Array) -> ColumnLevels:
+def _with_missing(values: Array, told: bool) -> Array:
     """Give missing cells a level of their own; too few to be told of count as the first level."""
-    size = len(values)
-    if not told:
-        return ColumnLevels(np.where(missing, 0, codes), size, values)
-    return ColumnLevels(np.where(missing, size, codes), size + 1, np.append(values, np.nan))
+    return np.append(values, np.nan) if told else values
 
 
 def _cells(

@@ -107,9 +107,9 @@ class MarginalsParty(SynthesisParty):
         Message: epsilon, delta: settings; n_tables: that levels of all parties' columns are
         found from; n_columns: of each party; owner, sealed, absent where one party is alone, and
         **keys: see `GroupKeySteps.take`; returns ``sizes`` (n_columns,): levels of each column;
-        ``counts``: of each level, with noise, one column after the other; where others are,
-        ``masked`` (n_samples, n_levels), uint64, and the ``tag`` of its content; ``seeded``:
-        whether the noise is from a known seed.
+        ``counts``: of each level, with noise, one column after the other; ``sigmas`` (n_columns,):
+        their noise; where others are, ``masked`` (n_samples, n_levels), uint64, and the ``tag`` of
+        its content; ``seeded``: whether the noise is from a known seed.
         """
         check_epsilon(self, epsilon)
         own, total = self._columns.table.kinds, sum(n_columns)
@@ -129,13 +129,11 @@ class MarginalsParty(SynthesisParty):
         sizes = [column.size for column in self._found]
         noise = self._noise("columns", asked)
         sigma = float(self.state[_SIGMAS][1])
-        counts = [
-            noisy(np.bincount(codes[codes >= 0], minlength=size), sigma, noise)
-            for codes, size in zip(self._aligned_codes.T, sizes, strict=True)
-        ]
+        counts, sigmas = zip(*(column.counted(sigma, noise) for column in self._found), strict=True)
         told = {
             "sizes": np.array(sizes, dtype=np.int64),
             "counts": np.concatenate(counts),
+            "sigmas": np.array(sigmas),
             "seeded": noise_is_seeded(),
         }
         if not sealed and not owner:

@@ -258,11 +258,13 @@ class _Tables:
         replies = self._ask()
         self.sizes = [int(size) for name in self.names for size in replies[name]["sizes"]]
         self.seeded = any(bool(reply["seeded"]) for reply in replies.values())
-        counts = np.concatenate([replies[name]["counts"] for name in self.names])
-        sigma = self._budget.column_sigma(len(self.sizes))
+        counts, sigmas = (
+            np.concatenate([replies[name][told] for name in self.names])
+            for told in ("counts", "sigmas")
+        )
         ends = np.cumsum([0, *self.sizes])
         for v, (first, last) in enumerate(pairwise(ends)):
-            self.columns[v] = counts[first:last], sigma
+            self.columns[v] = counts[first:last], float(sigmas[v])
         self._tags = [bytes(replies[name].get("tag", b"")) for name in self.names]
 
     def open(self, opened: Opened, pairs: Sequence[Clique], chosen: bool) -> dict[Clique, Counted]:

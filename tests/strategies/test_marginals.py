@@ -156,6 +156,38 @@ def test_sizes_do_not_tell_that_a_level_is_held_by_one_row():
         assert 2.0 not in alone.values[:-1]
         assert without.size <= 3
         assert alone.size <= 3
+        # Nor may the noise of a count: that of all rare levels is more, the more there are.
+        if without.size == alone.size:
+            assert without.precision.tolist() == alone.precision.tolist()
+        ordered = levels_of(np.append(codes, 2.0), 3, None, least, sigma, Keystream(key))
+        assert not ordered.precision[: np.isfinite(ordered.values).sum()].any()
+
+
+@pytest.mark.parametrize("what", ["stated", "named", "numbers"])
+def test_counts_are_the_best_of_both_tables(what):
+    """Unbiased, with no more noise than is said, and less than the second table alone has."""
+    rng, errors, said, second = np.random.default_rng(4), [], [], 40.0
+    x = rng.choice(4, 3000, p=[0.5, 0.3, 0.15, 0.05]).astype(float)
+    x = np.where(
+        rng.random(3000) < 0.2, np.nan, x if what != "numbers" else rng.normal(50, 9, 3000)
+    )
+    for seed in range(120):
+        first, again = (Keystream(seed.to_bytes(2) + bytes([k] * 14)) for k in (0, 1))
+        if what == "numbers":
+            found = bins_of(x, Domain(0.0, 100.0, 1.0), 8, 20.0, first)
+        else:
+            least = -np.inf if what == "stated" else 200.0
+            found = levels_of(x, 4, None if what == "stated" else 4, least, 20.0, first)
+        counts, sigma = found.counted(second, again)
+        errors.append(counts - np.bincount(found.codes, minlength=found.size))
+        said.append(sigma)
+    most = np.mean(said)
+    every = np.concatenate(errors)
+    assert 0.8 * most < np.sqrt(np.mean(every**2)) < 1.1 * most < 0.9 * second
+    assert abs(every.mean()) < 0.15 * most
+    if what == "stated":
+        exact = np.sqrt(1 / (1 / 20.0**2 + 1 / second**2))
+        assert most == pytest.approx(exact, rel=0.01)
 
 
 def test_rare_levels_become_other_or_their_neighbour():
