@@ -180,8 +180,11 @@ def test_collinear_and_constant_columns_share_what_there_is(data):
 
 def test_collinear_columns_without_a_penalty_are_named(data):
     tables, labels, _ = data
-    copied = tables | {"court": tables["court"].assign(age=2.0 * tables["bank"]["age"])}
-    with pytest.raises(DataError, match=r"follow from each other.*bank:age, court:age"):
+    bank = tables["bank"]
+    copies = {"age": 2.0 * bank["age"], "tenant": 1.0 - bank["owner"], "older": bank["age"] + 1.0}
+    copied = tables | {"court": tables["court"].assign(**copies)}
+    said = r"leave out 2 of bank:age, court:age, court:older; 1 of bank:owner, court:tenant$"
+    with pytest.raises(DataError, match=said):
         simulate(VerticalSVM(l2=0.0), copied, labels, progress=False)
     # Without an intercept flags that add up to 1 are told apart.
     flags = tables | {"court": tables["court"].assign(tenant=1.0 - tables["bank"]["owner"])}

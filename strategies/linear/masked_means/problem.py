@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse.csgraph import connected_components
 
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
@@ -351,10 +352,17 @@ def refuse_singular(correlation: Array, names: list[str], about_zero: Array | No
         size = np.sqrt(np.diag(about_zero))
         values, vectors = np.linalg.eigh(about_zero / np.outer(size, size))
     if values[0] < _SINGULAR:
-        shown = ", ".join(names[j] for j in np.flatnonzero(np.abs(vectors[:, 0]) > 1e-3))
+        nothing = vectors[:, values < _SINGULAR]
+        together = np.abs(nothing @ nothing.T)
+        groups, of = connected_components(together > 1e-3, directed=False)
+        sets = []
+        for group in range(groups):
+            own = np.flatnonzero(of == group)
+            if many := round(float(np.trace(together[np.ix_(own, own)]))):
+                sets.append(f"{many} of {', '.join(names[j] for j in own)}")
         raise DataError(
-            f"columns follow from each other over the samples of the fit ({shown}); leave one of "
-            "them out"
+            "columns follow from each other over the samples of the fit; leave out "
+            + "; ".join(sets)
         )
 
 
