@@ -88,7 +88,7 @@ def _part(what: str, sections: Iterable[Section]) -> list[Section]:
     stage = what.partition("/")[0]
     before = f"{stage}: " if stage else ""
     return [
-        Section(before + s.heading, f"<!--part {what}-->{s.body}", s.caption)
+        s._replace(heading=before + s.heading, body=f"<!--part {what}-->{s.body!s}")
         for s in shown("What was stored here", sections)
     ]
 

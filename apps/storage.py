@@ -259,17 +259,11 @@ def _imputing(context: Context) -> frozenset[str]:
 
 @lru_cache(maxsize=8)
 def _imputing_stages(items: tuple[tuple[str, Any], ...]) -> frozenset[str]:
-    from strategies.common.imputing_party import ImputingParty
-
     config = dict(items)
     try:
-        party = make_strategy(str(config["strategy"]), config).party
+        return make_strategy(str(config["strategy"]), config).party.imputing()
     except (KeyError, VerticalError):  # the server says what is wrong with it
         return frozenset()
-    kinds = {stage: half.kind for stage, half in getattr(party, "halves", {}).items()}
-    return frozenset(
-        name for name, kind in {**kinds, "": party}.items() if issubclass(kind, ImputingParty)
-    )
 
 
 def _is_simulated(context: Context) -> bool:
