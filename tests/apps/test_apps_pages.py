@@ -155,3 +155,13 @@ def run_with_log(run):
     run()
     logging.getLogger("flwr_vertical").removeHandler(handler)
     return stream.getvalue()
+
+
+def test_rows_that_are_no_samples_are_not_called_so(home, nodes):
+    labels = {"labels": str(home / "binary.csv")}
+    (pd.read_csv(home / "labels.csv", index_col=0) > 0).astype(int).to_csv(labels["labels"])
+    run_app(nodes, strategy="scorecard", **labels)
+    run_app(nodes, strategy="explore", run_name="told")
+    for path, index in (("test/bank.bins", "row"), ("told/bank.correlations", "row"),
+                        ("test/bank.points", "id")):  # fmt: skip
+        assert pd.read_parquet(home / "bank-out" / f"{path}.parquet").index.name == index

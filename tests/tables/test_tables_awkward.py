@@ -1,5 +1,6 @@
 """Awkward CSV files: each is read right, or there is a warning that says what to do."""
 
+import csv
 import gzip
 import time
 
@@ -335,3 +336,11 @@ def test_unsigned_numbers_of_64_bits_keep_their_sign():
     column = pd.array([1, 2**63 + 7], dtype="UInt64")
     for values in (column, column.astype(object)):
         assert Table.of(pd.DataFrame({"n": values})).frame["n"].tolist() == [1, 2**63 + 7]
+
+
+def test_the_csv_module_keeps_its_limit_for_others(tmp_path):
+    before = csv.field_size_limit()
+    (tmp_path / "long.csv").write_text(f"id,x,note\na,1,{'n' * 300_000}\nb,2,\n")
+    read = read_table(tmp_path / "long.csv")
+    assert len(read.frame["note"].iloc[0]) == 300_000
+    assert csv.field_size_limit() == before == 131_072
