@@ -249,3 +249,14 @@ def test_a_supernode_tells_its_superexec_where_to_ask(monkeypatch, capsys):
     assert main.main(["supernode", "--isolation", "process"]) == 2
     assert "leave it out" in capsys.readouterr().err
     assert len(started) == 4
+
+
+def test_node_configs_are_of_simulations(place, capsys):
+    (place / "config.toml").write_text(
+        '[superlink]\ndefault = "far"\n[superlink.far]\naddress = "127.0.0.1:1"\ninsecure = true\n'
+    )
+    for link, named in ([], "Flower's default SuperLink"), (["far"], "'far'"):
+        assert main.main(["run", str(ROOT), *link, "--nodes", "nodes"]) == 2
+        said = capsys.readouterr().err
+        assert f"simulations, and {named} is not" in said
+        assert "flwr-vertical run . local --nodes" in said
