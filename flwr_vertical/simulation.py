@@ -333,8 +333,8 @@ def simulate(
                 **{**own, "progress": False},
             )  # fmt: skip
 
-        given = hidden if imputing else tables
-        by_party, notes = single_party_results(strategy, given, run_alone)
+        alike = hidden if imputing else tables
+        by_party, notes = single_party_results(strategy, alike, run_alone)
         result.notes += notes
     if imputing or truth:
         known = {name: table.frame for name, table in whole.items()} if imputing else {}

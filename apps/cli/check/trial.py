@@ -139,9 +139,8 @@ def try_strategy(
         chosen |= {f"{NOBODY}-{k}": blank for k in range(lacking)}
         note = f"it needs {lacking + len(tables)} parties; blank ones stand in"
     task = {"name": name, "settings": dict(settings), "kinds": dict(kinds or {})}
-    task["run"] = dict(run or {})
-    if most and imputing - {""}:  # one share for all is near enough
-        task["run"] = {**task["run"], "hold_out": most}
+    # Of stages one share for all is near enough.
+    task["run"] = {**(run or {}), **({"hold_out": most} if most and imputing - {""} else {})}
     whole = _run_apart([task | _part(chosen, labels, None)], limit)[0]
     if whole is not None:
         return Trial(name, **whole, named=named, note=note)
