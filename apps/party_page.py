@@ -11,8 +11,7 @@ from html import unescape
 from pathlib import Path
 
 from flwr_vertical import Result
-from flwr_vertical.errors import DataError
-from flwr_vertical.pages.page import Section, body_html
+from flwr_vertical.pages.page import Section, shown
 from flwr_vertical.results.storage import is_own_report
 
 logger = logging.getLogger("flwr_vertical")
@@ -67,7 +66,12 @@ class PartyPage:
             parts[what] = _part(what, sections)
         drawn = [section for part in parts.values() for section in part]
         drawn.sort(key=lambda section: section.heading == "Settings")  # the last of the run's
-        write_report(result, self.path, party=result.parties[0], drawn=[*drawn, *ledger])
+        write_report(
+            result,
+            self.path,
+            party=result.parties[0],
+            drawn=[*drawn, *shown("Privacy ledger", ledger)],
+        )
 
     def _parts(self) -> dict[str, list[Section]]:
         """Read the parts so far from the page."""
@@ -84,8 +88,8 @@ def _part(what: str, sections: Iterable[Section]) -> list[Section]:
     stage = what.partition("/")[0]
     before = f"{stage}: " if stage else ""
     return [
-        Section(before + s.heading, f"<!--part {what}-->{body_html(s.body, s.heading)}", s.caption)
-        for s in sections
+        s._replace(heading=before + s.heading, body=f"<!--part {what}-->{s.body!s}")
+        for s in shown("What was stored here", sections)
     ]
 
 
@@ -94,15 +98,11 @@ def graded(result: Result, party: str) -> str:
 
     Returns why there is no grade, if a synthetic table has none.
     """
-    from flwr_vertical.grading.quality import is_synthetic
+    from flwr_vertical.reports.synthetic import grade_if_synthetic
 
-    if not is_synthetic(result.originals[party], result.tables[party]):
-        return ""
-    try:
-        found = result.grade()
-    except DataError as error:
-        return f"The synthetic table is not graded: {error}."
-    level = logging.WARNING if found.privacy in "CD" else logging.INFO
-    words = " ".join(found.sentences)
-    logger.log(level, "party %r, grade of its own columns: %s", party, words)
-    return ""
+    ungraded = grade_if_synthetic(result)
+    if result.graded is not None:
+        level = logging.WARNING if result.graded.privacy in "CD" else logging.INFO
+        words = " ".join(result.graded.sentences)
+        logger.log(level, "party %r, grade of its own columns: %s", party, words)
+    return ungraded

@@ -1,5 +1,6 @@
 """Storage of the app: a node's own file, or the demonstration data in a simulation."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -42,6 +43,8 @@ from flwr_vertical.version import __version__
 from .ledger_section import ledger_sections
 from .party_page import PartyPage, graded
 from .settings import DemoSettings
+
+logger = logging.getLogger("flwr_vertical")
 
 INTERVALS, DEPENDENCE = "intervals", "partial-dependence"  # beside the table
 
@@ -217,19 +220,29 @@ class AppStorage(FileStorage):
         self, context: Context, what: str = "", sections: Iterable[Section] = ()
     ) -> None:
         """Write the party's own page as far as the run has come."""
+        page = self._page(context)
+        with writing(f"party {self.party_name(context)!r}: its report", page.path):
+            try:
+                page.write(self._so_far(context), self._of_ledger(context), what, sections)
+            except OSError:
+                raise
+            except Exception:  # the run's results do not depend on a page
+                logger.exception("%s cannot be brought up to date", page.path)
+
+    def _so_far(self, context: Context) -> Result:
+        """Return the run as far as the node's own table, and what it has stored, say."""
         report, result = self._own(context), self._result(context)
         if result.is_file():
             report.tables = {report.parties[0]: pd.read_parquet(result)}
         report.settings = {k: context.run_config[k] for k in _SHOWN if k in context.run_config}
         if _hold_out(context):
             report.settings["hold_out"] = _hold_out(context)
-        ledger: list[Section] = []
+        return report
+
+    def _of_ledger(self, context: Context) -> Iterator[Section]:
         if (found := self._ledger_of_run(context)) is not None:
             run = str(context.run_config.get("run-name") or context.run_id)
-            ledger = [*ledger_sections(LedgerSummary.of(found.path), found.policy, run)]
-        page = self._page(context)
-        with writing(f"party {report.parties[0]!r}: its report", page.path):
-            page.write(report, ledger, what, sections)
+            yield from ledger_sections(LedgerSummary.of(found.path), found.policy, run)
 
 
 def _hold_out(context: Context) -> float:
@@ -246,17 +259,11 @@ def _imputing(context: Context) -> frozenset[str]:
 
 @lru_cache(maxsize=8)
 def _imputing_stages(items: tuple[tuple[str, Any], ...]) -> frozenset[str]:
-    from strategies.common.imputing_party import ImputingParty
-
     config = dict(items)
     try:
-        party = make_strategy(str(config["strategy"]), config).party
+        return make_strategy(str(config["strategy"]), config).party.imputing()
     except (KeyError, VerticalError):  # the server says what is wrong with it
         return frozenset()
-    kinds = {stage: half.kind for stage, half in getattr(party, "halves", {}).items()}
-    return frozenset(
-        name for name, kind in {**kinds, "": party}.items() if issubclass(kind, ImputingParty)
-    )
 
 
 def _is_simulated(context: Context) -> bool:

@@ -13,7 +13,7 @@ from flwr_vertical.app import memory_app
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids import LocalGrid, NodesGrid, RayGrid, RecordingGrid
 from flwr_vertical.incomplete import hide_cells, imputation_accuracy, put_back
-from flwr_vertical.node.config import MIN_ROWS
+from flwr_vertical.node.config import HOLD_OUT, MIN_ROWS
 from flwr_vertical.node.outputs import OutputFolder
 from flwr_vertical.node.party import NAMES
 from flwr_vertical.node.row_index import free_names
@@ -129,9 +129,9 @@ def simulate(
         Complete tables where they are known; the report compares with them, and
         `Result.imputation` says how good imputed columns are. No party and no message sees them.
     hold_out : float, default 0
-        Share of each column's known cells that are hidden from the run, compared with what it
-        imputes in them (`Result.imputation`), and put back. 0.1 is enough in most tables; imputed
-        values are made of that much less.
+        Share of each column's known cells that are hidden from an imputation (in a pipeline from
+        stages that impute), compared with what it fills in (`Result.imputation`), and put back.
+        0.1 is enough in most tables; imputed values are made of that much less.
     ray_address, n_actors, num_gpus
         See `RayGrid`.
     transcript : list, optional
@@ -207,16 +207,20 @@ def simulate(
         for name, table in tables.items():
             refuse_dates(table.kinds, name)
     notes = [] if new_rows else warn_of(tables, kinds or {}, run.normalise_ids)
+    imputing = strategy.party.imputing() if hold_out else frozenset()
     if hold_out:
-        tables = {
+        hidden = {
             name: hide_cells(table, hold_out, str(run.seed), name) for name, table in whole.items()
         }
+        tables = hidden if "" in imputing else whole
     if unknown := sorted(set(truth or {}) - set(tables)):
         raise ConfigError(f"truth names unknown parties {unknown}; the parties are {list(tables)}")
     has_arbiter = run.aggregation == "ckks" or bool(strategy.needs_arbiter)
     check_node_config(node_config or {}, tables)
     own_keys = node_config or {}
     nodes: list[dict[str, Any]] = [{**own_keys.get(name, {}), "party": name} for name in tables]
+    if imputing - {""}:  # a party of stages hides the same cells from these
+        nodes = [node | {HOLD_OUT: hold_out} for node in nodes]
     nodes += [{"role": "arbiter"}] * has_arbiter
     policies = policies_of(policy, min_rows, [*tables, *([ARBITER] if has_arbiter else [])])
     for node in nodes:
@@ -224,9 +228,9 @@ def simulate(
             node |= as_node_config(policies[node.get("party", ARBITER)])
         elif min_rows is not None:
             node[MIN_ROWS] = min_rows
-    run_config: dict[str, Any] = {}
+    run_config: dict[str, Any] = {"seed": run.seed}
     if label_holder:
-        run_config = {"label-holder": label_holder, "label-column": label_column}
+        run_config |= {"label-holder": label_holder, "label-column": label_column}
         run_config["positive-label"] = positive_label
     saved: OutputFolder | None = None
     if run.checkpoint is not None:
@@ -290,6 +294,12 @@ def simulate(
     result.intervals = saved_as("@intervals")
     while drawn := saved_as(f"@draw-{len(result.draws) + 1}"):
         result.draws.append(drawn)
+    if imputing:
+        result.settings["hold_out"] = hold_out
+        result.tables, *result.draws = (
+            {name: put_back(table, whole[name]) for name, table in tables_of_run.items()}
+            for tables_of_run in (made, *result.draws)
+        )
     ids: dict[str, Any] = {}
     for key, frame in outputs.items():
         party, _, what = key.partition("@")
@@ -297,16 +307,10 @@ def simulate(
             taken = pd.Index([]) if labels is None else labels.index
             ids |= zip(free_names(frame["sample"], taken), frame.index, strict=True)
         elsewhere = what in {"", "intervals", NAMES, *result.frames} or what.startswith("draw-")
-        if not elsewhere and not (party in made and made[party].equals(frame)):
+        if not elsewhere and not (party in made and result.tables[party].equals(frame)):
             result.frames[f"{what} of {party}"] = frame
     if result.predictions is not None:
         result.predictions = result.predictions.rename(index=ids)  # at once: IDs may be such names
-    if hold_out:
-        result.settings["hold_out"] = hold_out
-        result.tables, *result.draws = (
-            {name: put_back(table, whole[name]) for name, table in tables_of_run.items()}
-            for tables_of_run in (made, *result.draws)
-        )
     result._party_models = {name: models[name] for name in tables if name in models}
     result.originals = {
         name: table.frame.drop(columns=asked_of.get(name, []), errors="ignore")
@@ -329,19 +333,20 @@ def simulate(
                 **{**own, "progress": False},
             )  # fmt: skip
 
-        by_party, notes = single_party_results(strategy, tables, run_alone)
+        alike = hidden if imputing else tables
+        by_party, notes = single_party_results(strategy, alike, run_alone)
         result.notes += notes
-    if hold_out or truth:
-        known = {name: table.frame for name, table in whole.items()} if hold_out else {}
+    if imputing or truth:
+        known = {name: table.frame for name, table in whole.items()} if imputing else {}
         for name, complete in result.truth.items():
             known[name] = known[name].combine_first(complete) if name in known else complete
         alone = {name: found.tables[name] for name, found in by_party.items() if found.tables}
-        result.compare_imputed({n: t.frame for n, t in tables.items()}, made, known, alone)
-        if hold_out and result.imputation is None:
-            result.notes.append(
-                f"hold_out: {strategy.name!r} fills no cell in, so the {hold_out:.0%} of known "
-                "cells that it was not given tell nothing; leave hold_out away"
-            )
+        before = {name: table.frame for name, table in (hidden if imputing else tables).items()}
+        result.compare_imputed(before, made, known, alone)
+    if hold_out and not imputing:
+        result.notes.append(
+            f"hold_out: {strategy.name!r} fills no cell in, so none was held out; leave it away"
+        )
     if test_labels is not None:
         predicted, notes = predictions_of(by_party)
         result.notes += notes

@@ -100,7 +100,7 @@ def simulate_files(
         labels,
         node_config=own_keys(parties),
         policy={name: storage.policy(context_of(config)) for name, config in taking_part.items()},
-        hold_out=shares.pop() if shares else 0.0,
+        hold_out=shares.pop() if shares and strategy.party.imputing() else 0.0,
         label_holder=label_holder,
         label_column=label_column,
         positive_label=positive_label,

@@ -1,5 +1,6 @@
 import contextlib
 import gc
+import logging
 import os
 import pathlib
 import sys
@@ -19,6 +20,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one BLAS thr
 # 150,000 lines first: half of the time of collecting.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+_NOT_SHOWN = (
+    "%s: not shown on the page",
+    "%s cannot be brought up to date",
+    "the synthetic tables are not graded",
+)
 
 HERE = pathlib.Path(__file__).parent
 gc.disable()  # until all is collected: a million objects, none of them garbage
@@ -44,6 +51,25 @@ def pytest_runtest_protocol(item):
 
     with seeded_noise(zlib.crc32(item.nodeid.encode())):
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Fail where a part of a page or its grade failed, which ends no run, but for tests of that."""
+    failed = []
+
+    def note(record):
+        if record.exc_info and record.msg in _NOT_SHOWN:
+            failed.append(str(record.exc_info[1]))
+        return True
+
+    logging.getLogger("flwr_vertical").addFilter(note)
+    try:
+        outcome = yield
+    finally:
+        logging.getLogger("flwr_vertical").removeFilter(note)
+    assert not failed or item.get_closest_marker("broken_page"), failed
+    return outcome
 
 
 def pytest_collection_finish():

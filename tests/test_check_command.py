@@ -205,6 +205,19 @@ def test_a_forecast_is_of_the_run_that_the_config_states(folder, capsys):
         assert wrong.split("=")[0][1:] in capsys.readouterr().err
 
 
+def test_a_forecast_of_a_pipeline_hides_cells_from_its_imputations(folder, capsys):
+    def traffic(*given):
+        stages = '[{"name": "impute", "strategy": "fknn"}]'
+        settings = f"pipeline.stages='{stages}'"
+        asked = ["--strategy", "pipeline", "--settings", settings, *given]
+        assert main(["check", str(folder), "--json", *asked]) == 0
+        (ran,) = json.loads(capsys.readouterr().out)["strategies"]
+        assert not ran["refusal"]
+        return ran["traffic_bytes"]
+
+    assert 1.1 * traffic() < traffic("--node-config", "hold-out=0.4")
+
+
 def test_what_needs_no_process_to_say():
     trial_of = try_strategy("svm", {}, tables())
     assert trial_of.text() == "refuses: it needs labels, and none are given"

@@ -89,6 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except VerticalError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError | DataError) else 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt as stopped:
         print("interrupted", *stopped.args, sep="", file=sys.stderr)
         return 130

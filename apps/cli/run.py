@@ -97,8 +97,11 @@ def run_app(options: argparse.Namespace, given: dict[str, Any]) -> int:
         settings, count = checked_simulation(options.nodes, defaults, settings, stated)
         federation_config = [*federation_config, *count]
     elif options.nodes is not None:
+        which = "Flower's default SuperLink" if superlink is None else repr(superlink)
         raise ConfigError(
-            "--nodes is for simulations; real nodes start with their own node configs"
+            f"--nodes is for simulations, and {which} is not for these: real nodes start with "
+            "their own node configs. Name one that is, such as 'local': flwr-vertical run . local "
+            "--nodes FOLDER"
         )
     with tempfile.TemporaryDirectory(prefix="flwr-vertical-") as folder:
         file = Path(folder) / "run-config.toml"

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     own.add_argument("--host", default="127.0.0.1")
     own.add_argument("--port", default="9094")  # Flower's own default
-    for option in ("--isolation", "--ssl-certfile", *_HANDED_ON):
+    for option in ("--isolation", "--ssl-certfile", "--node-config", *_HANDED_ON):
         own.add_argument(option)
     found = vars(own.parse_known_args(options.options)[0])
     if found["isolation"]:
@@ -53,5 +54,20 @@ def run(options: argparse.Namespace) -> int:
         command += [name, value] if value else []
     program = str(Path(sys.executable).with_name("flower-supernode"))
     if "--help" not in options.options:
+        _check_start(found["host"], found["port"], found["node_config"] or "")
         subprocess.Popen(command)
     os.execv(program, [program, "--isolation", "process", *options.options])
+
+
+def _check_start(host: str, port: str, node_config: str) -> None:
+    """Raise for what Flower's SuperNode ends with by a traceback."""
+    if node_config.endswith(".toml") and not Path(node_config).is_file():
+        raise ConfigError(f"--node-config: there is no file {node_config}")
+    try:
+        family = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0][0]
+        socket.create_server((host, int(port)), family=family).close()
+    except (OSError, OverflowError, ValueError) as error:
+        raise ConfigError(
+            f"this SuperNode's own processes cannot reach it at {host}:{port} ({error}); two "
+            "SuperNodes on one machine need two ports: state another --port"
+        ) from error

@@ -76,7 +76,8 @@ NODE_KEYS = (
     NodeKey(
         MISSING,
         (str, int, float),
-        "marks of missing cells in any column and any source, with commas, such as '-999, unknown'",
+        "marks of missing cells in any column and any source, with commas, such as '-999, unknown'"
+        "; '' is the empty text, which CSV files need not state",
     ),
     NodeKey(MISSING_IN, (str, int, float), "the same for one column: missing.age='0, 999'"),
     NodeKey(DROP, (str,), "columns that are left out, with commas"),

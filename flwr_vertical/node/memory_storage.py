@@ -10,6 +10,8 @@ from typing import Any
 import pandas as pd
 from flwr.app import Context
 
+from flwr_vertical.incomplete.held_out import hide_cells, put_back
+from flwr_vertical.node.config import HOLD_OUT
 from flwr_vertical.node.outputs import OutputFolder
 from flwr_vertical.node.storage import configured_name, configured_role, data_digest, node_in_words
 from flwr_vertical.policy.reading import read_policy
@@ -75,8 +77,12 @@ class MemoryStorage:
         return self._tables[self.party_name(context)]
 
     def hide(self, context: Context, table: Table) -> Table:
-        """Return all of the table: `simulate` holds cells out itself, of a whole run."""
-        return table
+        """Return the table without the cells that are held out of a pipeline's imputations."""
+        share = context.node_config.get(HOLD_OUT)
+        if not share:
+            return table
+        seed = str(context.run_config.get("seed", 0))
+        return hide_cells(table, float(share), seed, self.party_name(context))
 
     def load_fitted(self, context: Context) -> Table | None:
         """Return what the earlier run left at the party."""
@@ -118,7 +124,12 @@ class MemoryStorage:
         return " ".join([*parts, "none" if model is None else _bytes_digest(model)])
 
     def save(self, context: Context, frame: pd.DataFrame, beside: str = "", stage: str = "") -> str:
-        """Keep the result in ``outputs``; what is beside it, under ``<party>@<beside>``."""
+        """Keep the result in ``outputs``; what is beside it, under ``<party>@<beside>``.
+
+        With what a stage leaves to later ones the cells come back that were held out of it.
+        """
+        if beside and beside == stage and context.node_config.get(HOLD_OUT):
+            frame = put_back(frame, self.load(context))
         name = self.party_name(context) + ("@" + beside if beside else "")
         self.outputs[name] = frame
         if self._folder is not None:

@@ -70,6 +70,14 @@ class Party(Node):
 
     label_column = Uses(LabelColumn)
 
+    @classmethod
+    def imputing(cls) -> frozenset[str]:
+        """Return which stages of a run complete the own table; "" if it has no stages.
+
+        Cells that are held out (``hold-out``) are hidden from these alone.
+        """
+        return frozenset()
+
     @property
     def table(self) -> "Table":
         """The party's own table, without its label column; cached while the process lives."""

@@ -6,9 +6,10 @@ Reports of runs and of studies are both made by `render_page`.
 from __future__ import annotations
 
 import base64
+import logging
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -21,6 +22,8 @@ from flwr_vertical.pages.template import PAGE, PHONE
 if TYPE_CHECKING:
     # Parties import this package for every message: matplotlib waits until something is drawn.
     from matplotlib.figure import Figure
+
+logger = logging.getLogger("flwr_vertical")
 
 # Marks our pages, so that a report never overwrites somebody else's file.
 GENERATOR = '<meta name="generator" content="flwr-vertical">'
@@ -92,6 +95,21 @@ def render_page(
         links=f"<nav>{''.join(links)}</nav>" if len(links) > 1 else "",
         sections="\n".join(blocks),
     )
+
+
+def shown(what: str, sections: Iterable[Section]) -> Iterator[Section]:
+    """Yield sections with their bodies as HTML, and one that says so if they cannot be made.
+
+    A figure or a table that fails must not end a run whose results are there. The log says where.
+    """
+    try:
+        for section in sections:
+            body = body_html(section.body, section.heading)
+            yield Section(section.heading, body, section.caption)
+    except Exception as error:
+        logger.exception("%s: not shown on the page", what)
+        why = f"{type(error).__name__}: {error}. The log of whoever made this page says where."
+        yield Section(f"{what}: not shown", paragraph(why))
 
 
 def paragraph(text: str) -> str:

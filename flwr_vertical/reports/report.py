@@ -22,6 +22,7 @@ from flwr_vertical.pages.page import (
     human_bytes,
     human_seconds,
     render_page,
+    shown,
     subheading,
 )
 from flwr_vertical.reports import coefficients as co
@@ -82,7 +83,7 @@ def report_html(
     above += [] if seed is None else [f"seed {seed}"]
     return render_page(
         f"{party}: {result.strategy}" if party else result.strategy,
-        [*(_rows_got(result, party) if party else ()), *drawn, *more],
+        [*(shown("Rows that it got", _rows_got(result, party)) if party else ()), *drawn, *more],
         subtitle=_own_sentence(result, party) if party else _sentence(result, size),
         facts=_own_facts(result, party) if party else _facts(result, size),
         kicker=" · ".join(part for part in above if part),
@@ -115,25 +116,48 @@ def key_figures(result: ResultData) -> Iterator[tuple[str, str | bytes]]:
 
 
 def _sections(result: ResultData, ungraded: str) -> Iterator[Section]:
+    """Yield what there is to show; a part that cannot be shown costs no other one."""
+    parts: dict[str, Iterable[Section]] = {
+        "Notes": _notes(result),
+        "Metrics": _metrics(result),
+        "Evaluation": _evaluation(result),
+        "Importance": nf.sections(result.importance, result.contributions),
+        "What is missing": mi.sections(result),
+        "Synthetic values": sy.sections(result),
+        "Grade": sy.grade_sections(result.graded, ungraded),
+        "Imputed values": im.sections(result),
+        "Convergence": _convergence(result),
+        "Coefficients": co.sections(result),
+        "Predictions": _predictions(result),
+        "Figures and tables of the strategy": _own_of_strategy(result),
+        "What it cost": _cost(result),
+        "Who learned what": _told(result),
+        "Settings": _settings(result),
+    }
+    for what, made in parts.items():
+        yield from shown(what, made)
+
+
+def _notes(result: ResultData) -> Iterator[Section]:
     stated = [] if result.privacy is None else result.privacy.sentences
     if notes := [note for note in result.notes if note not in stated]:
         yield Section("Notes", bullet_list(notes))
     if result.privacy is not None:
         table = dataframe_html(result.privacy.to_frame())
         yield Section("Privacy", [bullet_list(stated), table], result.privacy.caption)
-    yield from _metrics(result)
+
+
+def _evaluation(result: ResultData) -> Iterator[Section]:
     if result.evaluation is not None:
         yield ev.section(result.evaluation)
-    yield from nf.sections(result.importance, result.contributions)
-    yield from mi.sections(result)
-    yield from sy.sections(result)
-    yield from sy.grade_sections(result.graded, ungraded)
-    yield from im.sections(result)
-    history = fg.history_figure(result.history)
-    if history:
+
+
+def _convergence(result: ResultData) -> Iterator[Section]:
+    if history := fg.history_figure(result.history):
         yield Section("Convergence", history, "What the run reported from round to round.")
-    yield from co.sections(result)
-    yield from _predictions(result)
+
+
+def _own_of_strategy(result: ResultData) -> Iterator[Section]:
     if result.figures:
         figures: list[Item] = []
         for title, figure in result.figures.items():
@@ -143,7 +167,9 @@ def _sections(result: ResultData, ungraded: str) -> Iterator[Section]:
         table = dataframe_html(frame, max_rows=_MOST_OF_FRAME)
         where = f"result.{title}" if title.isidentifier() else f"result.frames[{title!r}]"
         yield Section(title.replace("_", " ").capitalize(), table, f"In Python: {where}")
-    yield from _cost(result)
+
+
+def _told(result: ResultData) -> Iterator[Section]:
     if result.disclosure:
         learned = pd.DataFrame(result.disclosure, columns=["who", "learns"])
         caption = "What each role of this run got to know, besides its own data."
@@ -161,6 +187,9 @@ def _sections(result: ResultData, ungraded: str) -> Iterator[Section]:
         lines = bullet_list(needed_lines(result.needed_keys))
         table = dataframe_html(needed, index=False)
         yield Section("What nodes must agree to", [table, lines], caption)
+
+
+def _settings(result: ResultData) -> Iterator[Section]:
     if result.settings:
         settings = pd.DataFrame(
             {"setting": list(result.settings), "value": list(result.settings.values())},

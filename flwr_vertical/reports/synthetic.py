@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -23,6 +24,8 @@ from flwr_vertical.pages.page import (
     subheading,
 )
 from flwr_vertical.results.data import ResultData
+
+logger = logging.getLogger("flwr_vertical")
 
 _MOST_PANELS = 12
 
@@ -158,6 +161,9 @@ def grade_if_synthetic(result: ResultData) -> str:
             result.take_grade(grade(result.originals, result.tables))
         except DataError as error:
             return f"Not graded: {error}."
+        except Exception as error:  # nothing but the grade depends on it
+            logger.exception("the synthetic tables are not graded")
+            return f"Not graded: {type(error).__name__}: {error}. The log says where."
     return ""
 
 

@@ -24,6 +24,7 @@ from flwr_vertical.tables.level_checks import (
     FREE,
     NEAR_UNIQUE_ROWS,
     check_levels,
+    check_marks,
     check_rare,
     check_variants,
     check_written,
@@ -135,6 +136,7 @@ def _check_column(
         yield from written
         if not written:
             yield from check_levels(name, counts, len(observed), stated)
+            yield from check_marks(name, counts, stated)
         yield from check_variants(name, counts)
     yield from check_rare(name, counts, len(observed))
 

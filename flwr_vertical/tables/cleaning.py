@@ -28,7 +28,7 @@ class Cleaning:
     def of_node_config(cls, config: Mapping[str, Any]) -> Self:
         """Return what a node config states; raises `ConfigError` for a step that is none."""
         by_column = {
-            key.removeprefix(MISSING_IN): _parts(value)
+            key.removeprefix(MISSING_IN): _marks(value)
             for key, value in config.items()
             if key.startswith(MISSING_IN)
         }
@@ -36,8 +36,9 @@ class Cleaning:
             ids = check_normalisation(str(config.get(IDS, "")), at_node=True)
         except ConfigError as error:
             raise ConfigError(f"node config {IDS} = {config[IDS]!r}: {error}") from None
-        found = _parts(config.get(MISSING, "")), by_column, _parts(config.get(DROP, ""))
-        return cls(*found, tuple(ids))
+        missing = _marks(config[MISSING]) if MISSING in config else ()
+        dropped = [name for name in _marks(config.get(DROP, "")) if name]
+        return cls(missing, by_column, tuple(dropped), tuple(ids))
 
     def marks(self, column: str) -> list[str]:
         """Return the marks of missing cells in a column."""
@@ -61,8 +62,9 @@ class Cleaning:
         return frame.set_axis(normal_index(frame.index, self.ids)) if self.ids else frame
 
 
-def _parts(value: object) -> tuple[str, ...]:
-    return tuple(part.strip() for part in str(value).split(",") if part.strip())
+def _marks(value: object) -> tuple[str, ...]:
+    """Return what stands between commas; nothing is a mark as well, the empty text."""
+    return tuple(part.strip() for part in str(value).split(","))
 
 
 def _without(column: "pd.Series[Any]", marks: Iterable[str]) -> "pd.Series[Any]":

@@ -8,8 +8,10 @@ import csv
 import gzip
 import io
 import re
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -39,7 +41,18 @@ _NAMES = {"\t": "tab", " ": "space"}
 _LEADING_ZERO = re.compile(r"0[0-9]+")
 _FIRST_ROWS = 1000
 
-csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))  # long texts, which pandas reads, too
+_limit = threading.RLock()
+
+
+@contextmanager
+def _long_texts() -> Iterator[None]:
+    """Have the csv module take texts of any length, as pandas does; its limit is the process's."""
+    with _limit:
+        before = csv.field_size_limit(2**31 - 1)
+        try:
+            yield
+        finally:
+            csv.field_size_limit(before)
 
 
 @dataclass
@@ -87,6 +100,7 @@ class _File:
         return self.frame(usecols=list(columns), dtype=str)[list(columns)]
 
 
+@_long_texts()
 def read_csv(
     path: Path, id_column: str | None, usual: str, stated: CsvFormat, cleaning: Cleaning
 ) -> tuple[pd.DataFrame, tuple[Finding, ...]]:

@@ -21,6 +21,7 @@ FEW_MARKS = 3
 """Texts among numbers that are so few are probably marks of missing cells."""
 MOSTLY = 0.9
 """Share of a column's distinct texts from which it is taken for numbers or dates with mistakes."""
+_MARKS = {"", "na", "n/a", "nan", "<na>", "null", "#n/a"}
 _UNITS = "^[-+(]?[ ]*(?:[A-Z]{3}|[$€£¥%~<>≤≥])?[ ]*[-+]?[0-9][0-9., ']*[ ]*(?:[$€£¥%]|[A-Za-z]{1,7})?[)]?$"  # noqa: E501
 
 FREE = (
@@ -140,6 +141,24 @@ _FORMS: dict[str, Callable[[str], str]] = {
     "white space": lambda text: " ".join(text.split()),
     "the Unicode form (NFC, NFD)": lambda text: unicodedata.normalize("NFC", text),
 }
+
+
+def check_marks(name: str, counts: "pd.Series[int]", stated: bool) -> Iterator[Finding]:
+    """Find texts that a CSV file has for a missing cell, and other sources for a level."""
+    marks = [str(text) for text in counts.index if str(text).strip().casefold() in _MARKS]
+    if stated or not marks:
+        return
+    key = ", ".join(marks)
+    yield Finding(
+        Severity.WARNING,
+        "missing-text",
+        name,
+        f"{int(counts[marks].sum()):,} cells are empty or mark missing ones, and count as levels",
+        f"state missing.{name} with these texts (with '' for the empty one) if such cells are "
+        f"missing; kind.{name}='categorical' if they are a level",
+        examples_of(marks),
+        {MISSING_IN + name: key} if all(mark == mark.strip() for mark in marks) else {},
+    )
 
 
 def check_variants(name: str, counts: "pd.Series[int]") -> Iterator[Finding]:

@@ -27,6 +27,11 @@ class ImputingParty(Party):
     table are new; otherwise every row of the aligned index is both.
     """
 
+    @classmethod
+    def imputing(cls) -> frozenset[str]:
+        """Return that the strategy completes the own table."""
+        return frozenset({""})
+
     @property
     def donors(self) -> Table:
         """The table from which values are taken."""

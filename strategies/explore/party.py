@@ -163,7 +163,8 @@ class ExploreParty(Party):
                 "other": np.array(others, dtype=object)[other],
                 "measure": np.array(MEASURES, dtype=object)[measure],
                 "value": value,
-            }
+            },
+            index=pd.RangeIndex(len(value), name="row"),  # no samples
         )
         self.save_output(frame, CORRELATIONS)
         return {}

@@ -135,6 +135,11 @@ class PipelineParty(StagesNode, Party):
 
     _inner: Party | None = None
 
+    @classmethod
+    def imputing(cls) -> frozenset[str]:
+        """Return the stages whose strategy completes the own table."""
+        return frozenset(name for name, half in cls.halves.items() if half.kind.imputing())
+
     @property
     def kinds_noted(self) -> set[str]:
         """Kinds of entries that the ledger got in this message."""

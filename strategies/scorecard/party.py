@@ -297,4 +297,4 @@ class ScorecardParty(Party):
             found = {"column": name, "bin": labels, "woe": part[at]}
             found["points"] = points_of(part[at], beta[j], factor)
             parts.append(pd.DataFrame(found))
-        self.save_output(pd.concat(parts, ignore_index=True), "bins")
+        self.save_output(pd.concat(parts, ignore_index=True).rename_axis("row"), "bins")

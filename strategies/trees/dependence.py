@@ -93,4 +93,4 @@ def dependence_table(bins: Bins, curves: Array) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=["column", "values"])
     for c, own in enumerate(curves):
         table["prediction" if len(curves) == 1 else f"prediction_{c}"] = own
-    return table
+    return table.rename_axis("row")

@@ -68,6 +68,10 @@ def test_runs_are_compared_and_reported_by_name_and_by_path(home, pages, capsys)
     assert f"{server} has five, three" in said
     assert main.main(["compare", "five"]) == 2
     assert "two runs or more" in capsys.readouterr().err
+    (home / "file").touch()
+    for words in (["report", "five", "--output"], ["new"]):
+        assert main.main([*words, str(home / "file" / "page")]) == 1
+        assert capsys.readouterr().err.startswith(f"error: {home / 'file'}")
 
 
 def test_predict_runs_the_model_of_an_earlier_run(home, nodes, monkeypatch, capsys):

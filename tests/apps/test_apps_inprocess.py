@@ -213,6 +213,7 @@ def test_trees_of_the_preset_grow_with_an_arbiter_and_predict_new_rows(home, met
     assert result.model["splits"].sum() >= 3
     told = list((home / "results/parties/fit").glob("*.partial-dependence.parquet"))
     assert len(told) == (2 if method == "gbdt" else 0)
+    assert all(pd.read_parquet(path).index.name == "row" for path in told)  # which are no samples
     unknown = demo_labels("breast-cancer", given["demo.missing-labels"]).isna()
     found = result.predictions["probability_1"]
     assert 100 < len(found) <= unknown.sum()

@@ -1,6 +1,7 @@
 """Own files in a simulation: node configs, what they mend, and that no server names a file."""
 
 import pathlib
+import socket
 import tomllib
 
 import numpy as np
@@ -237,6 +238,7 @@ def test_a_supernode_tells_its_superexec_where_to_ask(monkeypatch, capsys):
     started = []
     monkeypatch.setattr(supernode.subprocess, "Popen", started.append)
     monkeypatch.setattr(supernode.os, "execv", lambda program, words: started.append(words))
+    monkeypatch.setattr(supernode, "_check_start", lambda *_: None)  # ports may be taken here
     own = ["--superlink", "server:9392", "--port", "9100", "--ssl-certfile", "a.crt"]
     main.main(["supernode", *own, "--ssl-ca-certfile", "ca.crt"])
     superexec, node = (" ".join(words) for words in started)
@@ -249,3 +251,31 @@ def test_a_supernode_tells_its_superexec_where_to_ask(monkeypatch, capsys):
     assert main.main(["supernode", "--isolation", "process"]) == 2
     assert "leave it out" in capsys.readouterr().err
     assert len(started) == 4
+
+
+def test_a_supernode_that_cannot_start_says_why(monkeypatch, tmp_path, capsys):
+    started = []
+    monkeypatch.setattr(supernode.subprocess, "Popen", started.append)
+    monkeypatch.setattr(supernode.os, "execv", lambda program, words: started.append(words))
+    config = tmp_path / "node.toml"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = ["supernode", "--insecure", "--port", str(taken.getsockname()[1])]
+        assert main.main([*words, "--node-config", f"{config}"]) == 2
+        assert f"there is no file {config}" in capsys.readouterr().err
+        config.write_text('party = "bank"\n')
+        assert main.main([*words, "--node-config", f"{config}"]) == 2
+        assert "state another --port" in capsys.readouterr().err
+    assert not started
+    main.main([*words, "--node-config", f"{config}"])
+    assert len(started) == 2
+
+
+def test_node_configs_are_of_simulations(place, capsys):
+    (place / "config.toml").write_text(
+        '[superlink]\ndefault = "far"\n[superlink.far]\naddress = "127.0.0.1:1"\ninsecure = true\n'
+    )
+    for link, named in ([], "Flower's default SuperLink"), (["far"], "'far'"):
+        assert main.main(["run", str(ROOT), *link, "--nodes", "nodes"]) == 2
+        said = capsys.readouterr().err
+        assert f"simulations, and {named} is not" in said
+        assert "flwr-vertical run . local --nodes" in said

@@ -1,6 +1,8 @@
 """A party's own page: all that a run left there, each part drawn once."""
 
+import io
 import json
+import logging
 import re
 
 import numpy as np
@@ -8,8 +10,10 @@ import pandas as pd
 import pytest
 from app_runs import own_files, run_app
 
+from apps import storage
+from flwr_vertical import Result
 from flwr_vertical.errors import DataError
-from flwr_vertical.reports import imputation
+from flwr_vertical.reports import imputation, report, synthetic
 
 STAGES = [
     {"name": "explore"},
@@ -94,3 +98,70 @@ def test_a_run_that_breaks_off_leaves_the_page_of_what_it_got_to(home, nodes, pa
     found = headings(home)
     assert "explore: Correlations" in found
     assert not [heading for heading in found if heading.startswith("impute")]
+
+
+def broken(*_, **__):
+    raise RuntimeError("the pen broke")
+
+
+@pytest.mark.broken_page
+@pytest.mark.parametrize("what", ["a figure", "a comparison", "the facts", "the ledger"])
+def test_a_page_that_fails_ends_no_run_and_says_what_failed(home, nodes, pages, monkeypatch, what):
+    where, name = {
+        "a figure": (imputation, "scatter_figure"),
+        "a comparison": (Result, "compare_imputed"),
+        "the facts": (report, "_own_facts"),
+        "the ledger": (storage, "ledger_sections"),
+    }[what]
+    monkeypatch.setattr(where, name, broken)
+    nodes[0]["hold-out"] = 0.1
+    logged = run_with_log(lambda: pipeline(home, nodes))
+    assert "RuntimeError: the pen broke" in logged
+    assert "Traceback" in logged
+    assert (home / "results" / "server" / "test" / "report.html").exists()
+    folder = home / "bank-out" / "test"
+    assert pd.read_parquet(folder / "bank.parquet").notna().all(axis=None)
+    if what == "the facts":  # there is no page without
+        assert not (folder / "bank.html").exists()
+        return
+    not_shown = {
+        "a figure": "impute: Imputed values: not shown",
+        "a comparison": "impute: What was stored here: not shown",
+        "the ledger": "Privacy ledger: not shown",
+    }[what]
+    found = headings(home)
+    assert not_shown in found
+    assert "explore: Correlations" in found
+    assert ("What this run was told" in found) == (what != "the ledger")
+    assert "RuntimeError: the pen broke" in (folder / "bank.html").read_text()
+    assert ("impute: How sure imputed values are" in found) == (what == "the ledger")
+
+
+@pytest.mark.broken_page
+def test_a_grade_that_fails_ends_no_run(home, nodes, pages, monkeypatch):
+    monkeypatch.setattr(synthetic, "grade", broken)
+    logged = run_with_log(lambda: run_app(nodes, strategy="mst"))
+    assert "RuntimeError: the pen broke" in logged
+    assert "Traceback" in logged
+    page = (home / "bank-out" / "test" / "bank.html").read_text()
+    assert "Not graded: RuntimeError: the pen broke" in page
+    assert "Synthetic and observed values" in page
+
+
+def run_with_log(run):
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    logging.getLogger("flwr_vertical").addHandler(handler)
+    run()
+    logging.getLogger("flwr_vertical").removeHandler(handler)
+    return stream.getvalue()
+
+
+def test_rows_that_are_no_samples_are_not_called_so(home, nodes):
+    labels = {"labels": str(home / "binary.csv")}
+    (pd.read_csv(home / "labels.csv", index_col=0) > 0).astype(int).to_csv(labels["labels"])
+    run_app(nodes, strategy="scorecard", **labels)
+    run_app(nodes, strategy="explore", run_name="told")
+    for path, index in (("test/bank.bins", "row"), ("told/bank.correlations", "row"),
+                        ("test/bank.points", "id")):  # fmt: skip
+        assert pd.read_parquet(home / "bank-out" / f"{path}.parquet").index.name == index

@@ -202,3 +202,6 @@ def test_a_strategy_that_imputes_nothing_says_so():
     result = simulate(VCDS(), demo.parties, hold_out=0.05, progress=False)
     assert result.imputation is None
     assert any("fills no cell in" in note for note in result.notes)
+    whole = simulate(VCDS(), demo.parties, progress=False)  # nothing is hidden for nothing
+    for name, table in whole.tables.items():
+        pd.testing.assert_frame_equal(result.tables[name], table)

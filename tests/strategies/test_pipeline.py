@@ -418,3 +418,31 @@ def test_a_nodes_owner_asks_whether_it_would_take_part(capsys):
         "policy.strategies='pipeline,explore,joint-normal,glm,predict'" in capsys.readouterr().out
     )
     assert main([*ask, "party='bank'"]) == 0
+
+
+@pytest.mark.parametrize("engine", ["local", "checkpoint"])
+def test_cells_are_held_out_of_imputing_stages_alone(tmp_path, engine):
+    """As on nodes: stages before and after go on with the values, also a party's labels."""
+    demo = load_demo("blood-pressure", missing_cells=0, missing_blocks=0)
+    names = list(demo.parties)
+    tables = {name: table.iloc[:600] for name, table in demo.parties.items()}
+    tables[names[0]] = tables[names[0]].assign(y=demo.labels.iloc[:600])
+    stages = [
+        ("impute", "joint-normal"),
+        ("impute-2", "mean"),
+        ("fit", VerticalGLM(penalty="none")),
+    ]
+    labels = {"label_holder": names[0], "label_column": "y", "progress": False}
+    options = {} if engine == "local" else {"checkpoint": tmp_path}
+    result = simulate(Pipeline(stages), tables, hold_out=0.2, **labels, **options)
+    expected = simulate(Pipeline([stages[-1]]), tables, **labels)
+    pd.testing.assert_frame_equal(result.coefficients, expected.coefficients, atol=1e-9)
+    for stage in ("impute", "impute-2"):
+        assert result.stages[stage].metrics["cells_imputed"] > 500
+    assert result.settings["hold_out"] == 0.2
+    assert "rmse" in result.imputation  # of the last one
+    for name, table in tables.items():
+        shown = result.tables[name]
+        pd.testing.assert_frame_equal(shown, table[list(shown)], check_dtype=False, rtol=1e-12)
+    last = result.imputation
+    np.testing.assert_allclose(last["rmse"], last["rmse_mean"], rtol=0.02)

@@ -135,7 +135,7 @@ def test_owners_know_their_limits_and_the_server_does_not(fitted, on_disk):
     np.testing.assert_allclose(told["points"], income["points"])
     pd.testing.assert_frame_equal(found.scorecard, fitted.scorecard)
     simulated = fitted.frames["bins of bank"]
-    pd.testing.assert_frame_equal(simulated, bins.rename_axis(None))
+    pd.testing.assert_frame_equal(simulated, bins)
     assert len(fitted.frames["points of phone"]) == len(own("phone.points"))
     assert not any("," in label for label in told.index)
     assert set(found.scorecard.loc[("bank", "work")].index) == {"none", "part", "full"}

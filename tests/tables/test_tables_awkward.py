@@ -1,5 +1,6 @@
 """Awkward CSV files: each is read right, or there is a warning that says what to do."""
 
+import csv
 import gzip
 import time
 
@@ -9,6 +10,7 @@ import pytest
 
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.tables import (
+    Cleaning,
     CsvFormat,
     DataWarning,
     Kind,
@@ -335,3 +337,33 @@ def test_unsigned_numbers_of_64_bits_keep_their_sign():
     column = pd.array([1, 2**63 + 7], dtype="UInt64")
     for values in (column, column.astype(object)):
         assert Table.of(pd.DataFrame({"n": values})).frame["n"].tolist() == [1, 2**63 + 7]
+
+
+def test_the_csv_module_keeps_its_limit_for_others(tmp_path):
+    before = csv.field_size_limit()
+    (tmp_path / "long.csv").write_text(f"id,x,note\na,1,{'n' * 300_000}\nb,2,\n")
+    read = read_table(tmp_path / "long.csv")
+    assert len(read.frame["note"].iloc[0]) == 300_000
+    assert csv.field_size_limit() == before == 131_072
+
+
+@pytest.mark.parametrize(("marks", "known"), [(["", "NA"], 190), (["null"], 195), ([], 200)])
+def test_texts_for_missing_cells_are_warned_of_and_can_be_stated(tmp_path, marks, known):
+    """A CSV file has none of these; a Parquet file has them as levels, unless it is told."""
+    town = ["Ulm", "None", "Bonn, W"] * 66 + ["Ulm"] * 2
+    for k, mark in enumerate(marks):
+        town[5 * k : 5 * k + 5] = [mark] * 5
+    frame = pd.DataFrame({"town": town, "x": range(200)}, [f"c{k}" for k in range(200)])
+    frame.rename_axis("id").to_parquet(tmp_path / "bank.parquet")
+    read = read_table(tmp_path / "bank.parquet")
+    assert read.frame["town"].notna().all()
+    found = [one for one in check_table(read) if one.code == "missing-text"]
+    assert len(found) == bool(marks)
+    if marks:
+        assert f"{200 - known} cells are empty or mark missing" in found[0].seen
+    looked = check_table(read, stated={"town": "categorical"})
+    assert "missing-text" not in [one.code for one in looked]
+    config = dict(found[0].mend) if marks else {}
+    again = read_table(tmp_path / "bank.parquet", cleaning=Cleaning.of_node_config(config))
+    assert again.frame["town"].notna().sum() == known
+    assert "missing-text" not in [one.code for one in check_table(again)]

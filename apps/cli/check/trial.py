@@ -30,7 +30,6 @@ from flwr_vertical.server import RunSettings
 from flwr_vertical.settings import nearest
 from flwr_vertical.single_parties import NOBODY
 from flwr_vertical.tables import Table
-from strategies.common.imputing_party import ImputingParty
 
 from ...settings import AppSettings
 
@@ -128,8 +127,9 @@ def try_strategy(
     if not (strategy.needs_labels or strategy.uses_labels):
         labels = None
     chosen = dict(tables)
+    imputing, most = strategy.party.imputing(), max([0.0, *(held_out or {}).values()])
     for party, share in (held_out or {}).items():
-        if share and issubclass(strategy.party, ImputingParty):
+        if share and "" in imputing:
             given = Table.of(chosen[party], (kinds or {}).get(party))
             chosen[party] = hide_cells(given, share, party).frame
     note = ""
@@ -139,7 +139,8 @@ def try_strategy(
         chosen |= {f"{NOBODY}-{k}": blank for k in range(lacking)}
         note = f"it needs {lacking + len(tables)} parties; blank ones stand in"
     task = {"name": name, "settings": dict(settings), "kinds": dict(kinds or {})}
-    task["run"] = dict(run or {})
+    # Of stages one share for all is near enough.
+    task["run"] = {**(run or {}), **({"hold_out": most} if most and imputing - {""} else {})}
     whole = _run_apart([task | _part(chosen, labels, None)], limit)[0]
     if whole is not None:
         return Trial(name, **whole, named=named, note=note)
