@@ -49,7 +49,7 @@ def test_one_comparison_of_all_indicators_spends_no_more_than_one_comparison(eps
     assert worst >= 0.99 * flip.epsilon - 1e-3
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 50.0])
+@pytest.mark.parametrize("epsilon", [0.5, pytest.param(50.0, marks=pytest.mark.slow)])
 def test_ranks_of_indicators_are_two_values_and_the_stated_noise(epsilon):
     rng, flip = np.random.default_rng(0), Flip.of(epsilon).of_indicators
     n, stream = 700, Keystream(KEY)

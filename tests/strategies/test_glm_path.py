@@ -117,7 +117,7 @@ def test_a_large_level_costs_no_digits_of_moments_in_standard_units():
     np.testing.assert_allclose(spread[1:], other.bse[1:], rtol=1e-7)
 
 
-@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("standardize", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("penalty", [pytest.param("lasso", marks=pytest.mark.slow), "scad"])
 def test_bic_chooses_as_on_the_rows(penalty, standardize):
     X, y = rows(1)
