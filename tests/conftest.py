@@ -64,8 +64,12 @@ def pytest_configure(config):
 @pytest.fixture(scope="session", autouse=True)
 def _unflushed():
     """Do not wait for the disk: that thousands of small files are flushed has tests of its own."""
+    from flwr_vertical.privacy_ledger import database
+
+    assert database._SYNCHRONOUS == "EXTRA"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(database, "_SYNCHRONOUS", "OFF")
         yield
 
 

@@ -36,8 +36,8 @@ def expected(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("strategy", "mode", "every"),
-    [(Trainer, "plain", 1), (Trainer, "masked", 5), (Trainer, "masked", 100),
-     (TorchTrainer, "masked", 5)],
+    [(Trainer, "plain", 1), (Trainer, "masked", 5), (TorchTrainer, "masked", 5),
+     pytest.param(Trainer, "masked", 100, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_snapshots_change_no_number(tmp_path, strategy, mode, every):
     if strategy is TorchTrainer:

@@ -354,7 +354,9 @@ def days(column):
     return days_of(column.dropna(), form).to_numpy()
 
 
-@pytest.mark.parametrize(("epsilon", "limit"), [(1.0, 0.08), (100.0, 0.03)])
+@pytest.mark.parametrize(
+    ("epsilon", "limit"), [(1.0, 0.08), pytest.param(100.0, 0.03, marks=pytest.mark.slow)]
+)
 def test_dates_come_back_as_they_came(bank, epsilon, limit):
     made = run(VCDS(epsilon), {"bank": bank}).tables["bank"]
     assert made.dtypes.to_dict() == bank.dtypes.to_dict()

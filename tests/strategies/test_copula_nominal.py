@@ -217,7 +217,9 @@ def test_one_order_does_not_keep_it(tables):
     assert result.model.shape == (3, 3)
 
 
-@pytest.mark.parametrize("method", [EVCDS, IEVCDS], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [EVCDS, pytest.param(IEVCDS, marks=pytest.mark.slow)], ids=lambda m: m.name
+)
 def test_rows_that_follow_real_ones_keep_it(tables, method):
     made = pooled(run(method(HUGE, rearrange=True), tables).tables)
     real = pooled(tables)

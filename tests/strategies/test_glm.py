@@ -301,7 +301,10 @@ def test_without_a_penalty_it_is_statsmodels(family, within):
     assert result.metrics["converged"] == 1
 
 
-@pytest.mark.parametrize(("family", "strength"), [("binomial", 0.05), ("poisson", 0.2)])
+@pytest.mark.parametrize(
+    ("family", "strength"),
+    [("binomial", 0.05), pytest.param("poisson", 0.2, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("penalty", ["lasso", pytest.param("scad", marks=pytest.mark.slow)])
 def test_the_chosen_fit_is_that_of_the_penalised_likelihood(family, strength, penalty):
     X, y, _ = with_free(family)

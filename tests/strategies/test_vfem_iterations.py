@@ -48,7 +48,9 @@ LARGER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [*list(CASES)[:3], pytest.param("six parties", marks=pytest.mark.slow)]
+)
 def test_iterations_are_those_of_algorithm_1(case):
     """All parameters, also means and covariances, which stay at the parties; and the loss."""
     pooled, _ = generate(**CASES[case])
