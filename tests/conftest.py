@@ -1,3 +1,4 @@
+import compileall
 import contextlib
 import gc
 import logging
@@ -79,10 +80,23 @@ def pytest_collection_finish():
     gc.enable()
 
 
-@pytest.fixture
-def unflushed(monkeypatch):
-    """Do not wait for the disk: that thousands of small files are flushed has a test of its own."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+def pytest_configure(config):
+    """Compile once what each worker of a clean checkout would compile for itself."""
+    if getattr(config.option, "numprocesses", None):
+        for folder in ("flwr_vertical", "strategies", "apps", "simulations"):
+            compileall.compile_dir(HERE.parent / folder, quiet=2)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _unflushed():
+    """Do not wait for the disk: that thousands of small files are flushed has tests of its own."""
+    from flwr_vertical.privacy_ledger import database
+
+    assert database._SYNCHRONOUS == "EXTRA"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(database, "_SYNCHRONOUS", "OFF")
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -119,25 +133,18 @@ def ray_cluster():
 @pytest.fixture(scope="session", autouse=True)
 def drawing():
     """Where figures of pages are drawn: elsewhere they are empty, as each takes half a second."""
-    from matplotlib.figure import Figure
+    from flwr_vertical.pages import figures
 
-    real = Figure.savefig
-
-    def save(figure, file, **options):
-        return (
-            file.write("<svg></svg>")
-            if options["format"] == "svg"
-            else real(figure, file, **options)
-        )
+    real = figures.to_svg
 
     @contextlib.contextmanager
     def draw():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Figure, "savefig", real)
+            patch.setattr(figures, "to_svg", real)
             yield
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", save)
+        patch.setattr(figures, "to_svg", lambda *_, **__: figures.Drawing("<svg></svg>"))
         yield draw
 
 

@@ -189,7 +189,12 @@ def test_strategies_are_asked_themselves(folder, capsys):
     assert 0 < ran["memory_bytes"] < 1e9 or not Path("/proc/self/status").exists()
 
 
-def test_a_forecast_is_of_the_run_that_the_config_states(folder, capsys):
+def test_a_forecast_is_of_the_run_that_the_config_states(folder, capsys, monkeypatch):
+    def run_here(tasks, limit):
+        return [trial._run_one(0.0, **task) for task in tasks]
+
+    monkeypatch.setattr(trial, "_run_apart", run_here)
+
     def rounds_and_bytes(*given):
         assert main(["check", str(folder), "--json", "--strategy", "fknn", *given]) == 0
         (ran,) = json.loads(capsys.readouterr().out)["strategies"]

@@ -71,7 +71,7 @@ CLASSIFIERS = [
     VerticalGLM("binomial", "ridge"),
     VerticalSVM(loss="squared", rows="mean"),
     VerticalGBDT(n_trees=4, max_depth=2),
-    VerticalForest(n_trees=12, max_depth=3),
+    pytest.param(VerticalForest(n_trees=12, max_depth=3), marks=pytest.mark.slow),
     FinalNet(latent_dim=2, width=8, iterations=30, learning_rate=2e-2),
 ]
 REGRESSIONS = [VFEM(), VerticalGLM(penalty="lasso", lambdas=[0.3, 0.1, 0.03])]

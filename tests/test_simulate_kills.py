@@ -5,7 +5,7 @@ import pytest
 from strategies.trees import masked_store
 from tests.faults.kills import OF_KEYS, OF_SHARES, WHENS, kill_everywhere, runs
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unflushed")]
+pytestmark = pytest.mark.slow
 
 
 def killed(name, every, whens=WHENS, first=3):

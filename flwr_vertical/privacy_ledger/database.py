@@ -16,6 +16,7 @@ SUFFIX = ".privacy-ledger.sqlite"
 
 _APPLICATION = 0x66767031  # "fvp1", in the file's header
 _FORMAT = 2
+_SYNCHRONOUS = "EXTRA"  # with FULL an entry could come undone if power fails just after it was made
 
 # A message of SQLite that quotes damaged text cannot be decoded.
 _ERRORS = (sqlite3.Error, UnicodeDecodeError)
@@ -115,8 +116,7 @@ def _connected(path: Path, patience: float = 5.0, mode: str = "rw") -> Iterator[
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, timeout=patience, isolation_level=None, uri=True)
     try:
-        # EXTRA: with FULL an entry could come undone if power fails just after it was made.
-        connection.execute("PRAGMA synchronous = EXTRA")
+        connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS}")
         connection.execute("PRAGMA foreign_keys = ON")
         add_functions(connection)
         yield connection

@@ -24,6 +24,7 @@ from strategies.glm.penalties import CONCAVE, SELECTING, lla_weights
 _RANK = 1e-12  # of the largest eigenvalue: what is below comes from rounding
 _GAP = 1e-10  # coordinate descent ends at this duality gap, relative to the loss at zero
 _SWEEPS = 20_000
+_MET = 1e-13  # conditions of optimality within this of the largest gradient are met
 _TANGENTS, _STILL = 500, 1e-10  # tangents are drawn until coefficients stay, in relative terms
 
 
@@ -115,6 +116,10 @@ def concave_fit(
 
 def _weighted_lasso(loss: Quadratic, penalty: Array, start: Array | None) -> Array:
     """Minimise ``loss(b) + sum penalty_j |b_j|``; columns of penalty 0 take what is best."""
+    if start is not None:  # mostly the same columns stay selected, with the same signs
+        near = _exact(loss, penalty, start)
+        if loss.violation(near, penalty) <= _MET * np.abs(loss.gradient).max(initial=0.0):
+            return near
     free = penalty == 0.0
     # A column without curvature has no slope, either.
     held = ~free & (np.diag(loss.hessian) > 0.0)

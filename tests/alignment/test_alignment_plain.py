@@ -266,7 +266,9 @@ def files(tmp_path):
     return [str(tmp_path / "bank.csv"), str(tmp_path / "court.csv")]
 
 
-@pytest.mark.parametrize("alignment", ["private-id", "kkrt", "plain"])
+@pytest.mark.parametrize(
+    "alignment", ["private-id", pytest.param("kkrt", marks=pytest.mark.slow), "plain"]
+)
 def test_it_counts_patterns(files, capsys, alignment):
     arguments = ["--id-column", "first,last", "--alignment", alignment]
     assert main(["align", *files, *arguments]) == 0

@@ -11,6 +11,8 @@ from app_runs import DEFAULTS, ROOT, own_files, run_app, simulated
 
 from apps.cli import main, run
 from flwr_vertical import Result
+from flwr_vertical.reports import report
+from flwr_vertical.reports.report import report_html
 from flwr_vertical.settings.toml import flat, toml_text
 
 N = 400
@@ -36,7 +38,7 @@ def read(capsys, *arguments, code=0):
     return json.loads(capsys.readouterr().out)
 
 
-def test_runs_are_compared_and_reported_by_name_and_by_path(home, pages, capsys):
+def test_runs_are_compared_and_reported_by_name_and_by_path(home, capsys, monkeypatch):
     run_app(simulated(2), run_name="five")
     run_app(simulated(2), run_name="three", **{"fknn.n-neighbors": 3})
     server = home / "results" / "server"
@@ -54,6 +56,7 @@ def test_runs_are_compared_and_reported_by_name_and_by_path(home, pages, capsys)
     assert "aggregation" not in lines  # they are alike in it
 
     (server / "five" / "report.html").unlink()
+    monkeypatch.setattr(report, "report_html", report_html)  # a whole page
     assert main.main(["report", "five"]) == 0
     assert capsys.readouterr().out == f"{server / 'five' / 'report.html'}\n"
     assert "n_neighbors" in (server / "five" / "report.html").read_text()

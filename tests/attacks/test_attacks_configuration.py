@@ -208,7 +208,7 @@ def test_runs_with_other_labels_are_bounded(site, labels):
 
 @pytest.mark.parametrize(
     "second",
-    [VFEM(), VerticalGLM(family="poisson")],
+    [pytest.param(VFEM(), marks=pytest.mark.slow), VerticalGLM(family="poisson")],
     ids=lambda strategy: strategy.name,
 )
 def test_another_method_does_not_count_anew(site, labels, second):

@@ -131,7 +131,7 @@ def scaled(keys, slots, n):
     return slots * ckks_products._Ring(keys.public).primes[1] / 2.0**bits
 
 
-@pytest.mark.parametrize("n", [700, 2 * SLOTS + 9])
+@pytest.mark.parametrize("n", [pytest.param(700, marks=pytest.mark.slow), 2 * SLOTS + 9])
 def test_what_is_blinded_opens_to_uniform_numbers_and_unblinds_to_the_products(keys, n):
     A, B = standardised(3, n, 3), standardised(4, n, 4) * RMS_LIMIT / 2
     ciphertexts = cross_products(keys.public, encrypt_columns(keys.public, A), B)

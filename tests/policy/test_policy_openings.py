@@ -212,7 +212,7 @@ def test_a_corrected_row_is_told_of_anew(after):
     nodes.refused("predictions", Predict(result), fitted="run 1")
 
 
-PROTOCOLS = ["private-id", BlindRsaAligner(bits=2048)]
+PROTOCOLS = ["private-id", pytest.param(BlindRsaAligner(bits=2048), marks=pytest.mark.slow)]
 
 
 def guesses(count):

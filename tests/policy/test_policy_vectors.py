@@ -33,7 +33,13 @@ def fit(strategy, **stated):
 
 @pytest.mark.parametrize(
     ("strategy", "allowed"),
-    [(GLM, 4), (LASSO, 6), (ROBUST, 7), (Scorecard(), 6), (VerticalSVM(), 3)],
+    [
+        (GLM, 4),
+        pytest.param(LASSO, 6, marks=pytest.mark.slow),
+        (ROBUST, 7),
+        pytest.param(Scorecard(), 6, marks=pytest.mark.slow),
+        (VerticalSVM(), 3),
+    ],
 )
 def test_a_fit_takes_as_many_vectors_as_one_party_states_and_says_so(strategy, allowed):
     assert fit(strategy).metrics["converged"] == 1.0

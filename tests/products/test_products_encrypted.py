@@ -67,7 +67,8 @@ LABELS = np.random.default_rng(5).normal(size=(N, 2)) * [1.0, 30.0]
 
 
 @pytest.mark.parametrize(
-    ("k", "mode", "rounds"), [(3, "ckks", 3), (1, "ckks", 3), (1, "masked", 2)]
+    ("k", "mode", "rounds"),
+    [pytest.param(3, "ckks", 3, marks=pytest.mark.slow), (1, "ckks", 3), (1, "masked", 2)],
 )
 def test_moments_are_those_of_the_pooled_table(k, mode, rounds):
     given = tables(k)

@@ -530,7 +530,7 @@ class MomentsOnly(Strategy):
         result.metrics["with_labels"] = float(first.with_vectors.sum())
 
 
-@pytest.mark.parametrize("n_parts", [1, 3])
+@pytest.mark.parametrize("n_parts", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_run_that_was_killed_goes_on_and_the_masked_columns_are_in_no_journal(
     tmp_path, monkeypatch, n_parts
 ):

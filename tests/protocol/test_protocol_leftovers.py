@@ -24,8 +24,6 @@ from flwr_vertical.node.steps import StepGroup, Uses, node_keys_of
 from flwr_vertical.server.run_record import journaled
 from tests.kit.rounds import Rounds
 
-pytestmark = pytest.mark.usefixtures("unflushed")
-
 
 @pytest.mark.parametrize("mode", ["masked", "ckks"])
 def test_a_failed_opening_leaves_no_key(tmp_path, mode):

@@ -41,8 +41,6 @@ from flwr_vertical.server.journal import Journal
 from strategies.fknn import FKNN
 from tests.kit.rounds import Rounds
 
-pytestmark = pytest.mark.usefixtures("unflushed")
-
 
 @pytest.mark.parametrize("after", [False, True], ids=["before sending", "after answers"])
 def test_a_server_killed_again_and_again_repeats_no_round(tmp_path, monkeypatch, after):

@@ -29,9 +29,6 @@ EVERY = 5
 FIRST = 5
 
 
-pytestmark = pytest.mark.usefixtures("unflushed")
-
-
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     return TrainingPlace(tmp_path_factory.mktemp("unbroken")).plain()
@@ -39,8 +36,8 @@ def expected(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("strategy", "mode", "every"),
-    [(Trainer, "plain", 1), (Trainer, "masked", 5), (Trainer, "masked", 100),
-     (TorchTrainer, "masked", 5)],
+    [(Trainer, "plain", 1), (Trainer, "masked", 5), (TorchTrainer, "masked", 5),
+     pytest.param(Trainer, "masked", 100, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_snapshots_change_no_number(tmp_path, strategy, mode, every):
     if strategy is TorchTrainer:
@@ -372,8 +369,16 @@ def test_a_crash_between_the_parties_files_and_the_mark(
     assert place.files() == []
 
 
-@pytest.mark.parametrize("kind", ["snapshot", "live"])
-@pytest.mark.parametrize("how", ["cut", "empty", "flipped", "gone"])
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [("snapshot", "cut"), ("live", "flipped"), ("live", "gone")] + [
+        pytest.param(kind, how, marks=pytest.mark.slow)
+        for kind, how in (
+            ("live", "cut"), ("live", "empty"), ("snapshot", "empty"), ("snapshot", "flipped"),
+            ("snapshot", "gone"),
+        )
+    ],
+)  # fmt: skip
 def test_a_torn_snapshot_of_a_party(tmp_path, expected, kind, how):
     place = TrainingPlace(tmp_path)
     place.broken(die_after=20)

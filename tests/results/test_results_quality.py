@@ -118,9 +118,10 @@ def test_every_column_is_predicted_from_the_others(tables):
     assert downstream_quality(real, {**gaps, "court": gaps["court"].assign(b=np.nan)}).empty
 
 
-def test_the_report_shows_synthetic_tables_beside_the_observed(tables, drawn):
+def test_the_report_shows_synthetic_tables_beside_the_observed(tables, drawing):
     real, good, _ = tables
-    page = report_html(Result("vcds", originals=real, tables=good))
+    with drawing():
+        page = report_html(Result("vcds", originals=real, tables=good))
     assert "Synthetic and observed values" in page
     assert "Imputed and observed values" not in page
     assert "as secret as the real tables" in page

@@ -106,7 +106,8 @@ def test_page_holds_the_numbers(page):
 
 
 def test_without_truth_distributions_are_shown(drawn):
-    page = report_html(full_result(with_truth=False))
+    found = full_result(with_truth=False)
+    page = report_html(Result("FKNN", originals=found.originals, tables=found.tables))
     Checker(page)
     assert "Imputed and observed values" in page
     assert "against true" not in page

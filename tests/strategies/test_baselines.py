@@ -69,7 +69,9 @@ def test_new_rows_take_the_value_of_the_earlier_ones():
     assert result.ledger.rounds == 4
 
 
-@pytest.mark.parametrize("alignment", ["private-id", "kkrt", "blind-rsa"])
+@pytest.mark.parametrize(
+    "alignment", ["private-id", pytest.param("kkrt", marks=pytest.mark.slow), "blind-rsa"]
+)
 def test_integer_ids_stay_integers_where_completed_samples_have_no_name(alignment, tmp_path):
     one = pd.DataFrame({"x": np.arange(5.0)}, index=np.arange(10, 15))
     two = pd.DataFrame({"y": np.arange(3.0)}, index=[-7, 13, 14])

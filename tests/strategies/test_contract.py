@@ -255,7 +255,7 @@ def test_tables_come_back_complete(case, mode):
 
 
 @pytest.mark.parametrize("case", cases.of_strategies(cases.SYNTHETIC))
-@pytest.mark.parametrize("mode", ["plain", "masked"])
+@pytest.mark.parametrize("mode", [pytest.param("plain", marks=pytest.mark.slow), "masked"])
 def test_synthetic_tables_have_the_columns_and_nobody_s_rows(case, mode):
     result = result_of(case, mode)
     for name, given in tables().items():

@@ -322,7 +322,9 @@ def test_ranks_and_probabilities_alone_travel_in_three_rounds(strategy):
 # -- bad input -------------------------------------------------------------------------------
 
 
-@every_method
+@pytest.mark.parametrize(
+    "method", [VCDS, EVCDS, pytest.param(IEVCDS, marks=pytest.mark.slow)], ids=lambda m: m.name
+)
 def test_too_few_joint_rows_name_the_pair(method, small):
     parties, labels = small
     parties = {"bank": parties["bank"].iloc[:110], "court": parties["court"].iloc[90:]}

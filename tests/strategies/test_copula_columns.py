@@ -121,7 +121,9 @@ def log_chance(values, domain, cells, epsilon):
     return total
 
 
-@pytest.mark.parametrize("epsilon", [0.2, 1.0, 8.0])
+@pytest.mark.parametrize(
+    "epsilon", [1.0] + [pytest.param(e, marks=pytest.mark.slow) for e in (0.2, 8.0)]
+)
 @pytest.mark.parametrize("step", [0.0, 1.0])
 def test_no_decomposition_tells_more_than_its_epsilon(epsilon, step):
     """Exact chances of what was drawn, under the table and one with a value replaced."""
@@ -352,7 +354,9 @@ def days(column):
     return days_of(column.dropna(), form).to_numpy()
 
 
-@pytest.mark.parametrize(("epsilon", "limit"), [(1.0, 0.08), (100.0, 0.03)])
+@pytest.mark.parametrize(
+    ("epsilon", "limit"), [(1.0, 0.08), pytest.param(100.0, 0.03, marks=pytest.mark.slow)]
+)
 def test_dates_come_back_as_they_came(bank, epsilon, limit):
     made = run(VCDS(epsilon), {"bank": bank}).tables["bank"]
     assert made.dtypes.to_dict() == bank.dtypes.to_dict()

@@ -49,7 +49,7 @@ def test_one_comparison_of_all_indicators_spends_no_more_than_one_comparison(eps
     assert worst >= 0.99 * flip.epsilon - 1e-3
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 50.0])
+@pytest.mark.parametrize("epsilon", [0.5, pytest.param(50.0, marks=pytest.mark.slow)])
 def test_ranks_of_indicators_are_two_values_and_the_stated_noise(epsilon):
     rng, flip = np.random.default_rng(0), Flip.of(epsilon).of_indicators
     n, stream = 700, Keystream(KEY)
@@ -217,7 +217,9 @@ def test_one_order_does_not_keep_it(tables):
     assert result.model.shape == (3, 3)
 
 
-@pytest.mark.parametrize("method", [EVCDS, IEVCDS], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "method", [EVCDS, pytest.param(IEVCDS, marks=pytest.mark.slow)], ids=lambda m: m.name
+)
 def test_rows_that_follow_real_ones_keep_it(tables, method):
     made = pooled(run(method(HUGE, rearrange=True), tables).tables)
     real = pooled(tables)

@@ -114,7 +114,7 @@ STRATEGIES = [
     VerticalGLM(encoding="one-hot"),
     VerticalGLM(encoding="one-hot", rows="all"),
     GLMADMM(encoding="one-hot", lambdas=0.1),
-    VerticalGLM("binomial", "ridge", encoding="one-hot"),
+    pytest.param(VerticalGLM("binomial", "ridge", encoding="one-hot"), marks=pytest.mark.slow),
 ]
 
 
@@ -159,7 +159,7 @@ def test_two_columns_never_share_a_name(levels):
         VerticalGBDT(n_trees=5),
         Scorecard(),
         LDA(encoding="one-hot"),
-        VanillaVFL(encoding="one-hot", epochs=3),
+        VanillaVFL(encoding="one-hot", epochs=1),
     ],
     ids=lambda strategy: strategy.name,
 )

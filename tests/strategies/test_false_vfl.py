@@ -107,7 +107,7 @@ def test_gradients_and_parameters_are_those_of_one_central_graph(variant):
     np.testing.assert_allclose(losses, expected, rtol=1e-8)
 
 
-@pytest.mark.parametrize("variant", ["I", "II"])
+@pytest.mark.parametrize("variant", [pytest.param("I", marks=pytest.mark.slow), "II"])
 def test_one_party_and_batches_without_a_row_of_a_party(variant):
     """The limits: a party alone with all columns; a party that holds two samples."""
     tables, labels, _ = make_data(seed=3, held=2.0)
@@ -232,7 +232,7 @@ def messages_of(variant, labels, tables):
     return [(node, step, values) for node, step, values in asked(transcript) if step in ROUNDS]
 
 
-@pytest.mark.parametrize("variant", ["I", "II"])
+@pytest.mark.parametrize("variant", [pytest.param("I", marks=pytest.mark.slow), "II"])
 def test_no_message_to_a_party_depends_on_a_label(variant):
     tables, labels, _ = make_data(seed=6, held=0.5)
     other = 1 - labels  # every label is another one; the samples that have one are the same

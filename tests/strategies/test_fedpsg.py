@@ -314,7 +314,7 @@ def test_draws_follow_the_values_given_the_source():
         assert drawn.std() == pytest.approx(expected.std(), abs=0.03)
 
 
-@pytest.mark.parametrize("mode", ["plain", "ckks"])
+@pytest.mark.parametrize("mode", ["plain", pytest.param("ckks", marks=pytest.mark.slow)])
 def test_modes_agree(mode):
     if mode == "ckks":
         pytest.importorskip("tenseal")

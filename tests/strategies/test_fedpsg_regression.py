@@ -433,6 +433,6 @@ def test_trees_of_parties_in_threads_leave_the_filters_of_warnings_alone():
     with warnings.catch_warnings(record=True) as caught, ThreadPoolExecutor(4) as threads:
         warnings.simplefilter("always")
         before = list(warnings.filters)
-        list(threads.map(leaves, range(60)))
+        list(threads.map(leaves, range(24)))
         assert warnings.filters == before
     assert not caught

@@ -112,7 +112,10 @@ def test_weights_by_distance_are_those_of_knn_imputer(mode, n_neighbors):
     assert_tables(result, tables, by_party(expected, tables), WEIGHTED)
 
 
-@pytest.mark.parametrize(("mode", "text_ids"), [("plain", False), ("masked", True), ("ckks", True)])
+@pytest.mark.parametrize(
+    ("mode", "text_ids"),
+    [("plain", False), ("masked", True), pytest.param("ckks", True, marks=pytest.mark.slow)],
+)
 def test_missing_blocks_are_completed(mode, text_ids):
     # A table in which distances differ by 1e-5 of the largest at least: ciphertexts, whose noise is
     # another in each run, take those that differ by 1e-9 for equal now and then.
@@ -149,7 +152,14 @@ def test_without_completing_blocks_only_own_rows_come_back():
         assert result.party_metrics[name]["cells_imputed"] == given.isna().to_numpy().sum()
 
 
-@pytest.mark.parametrize(("mode", "sizes"), [("plain", [70 * 17]), ("masked", [1, 70 * 3])])
+@pytest.mark.parametrize(
+    ("mode", "sizes"),
+    [
+        ("plain", [70 * 17]),
+        ("masked", [70 * 3]),
+        pytest.param("masked", [1], marks=pytest.mark.slow),
+    ],
+)
 def test_blocks_do_not_change_the_result(mode, sizes):
     tables = make_tables(3, 5, n=70, missing=0.3, blocks=0.2)
     whole = run(tables, mode)
@@ -160,7 +170,10 @@ def test_blocks_do_not_change_the_result(mode, sizes):
             pd.testing.assert_frame_equal(parts.tables[name], whole.tables[name], check_exact=True)
 
 
-@pytest.mark.parametrize(("mode", "block_pairs"), [("plain", 0), ("masked", 140 * 40), ("ckks", 0)])
+@pytest.mark.parametrize(
+    ("mode", "block_pairs"),
+    [("plain", 0), ("masked", 140 * 40), pytest.param("ckks", 0, marks=pytest.mark.slow)],
+)
 def test_lists_end_with_the_donors_that_were_ranked(mode, block_pairs):
     """Only 20 of 140 samples have column ``rare``: lists of 8 donors, then of 32, and no more."""
     rng = np.random.default_rng(6)
@@ -270,7 +283,10 @@ def test_donors_may_lack_blocks_and_are_an_earlier_result_or_incomplete_tables(c
 # -- donors drawn from many ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mode", "fitted"), [("plain", False), ("masked", True), ("ckks", False)])
+@pytest.mark.parametrize(
+    ("mode", "fitted"),
+    [("plain", False), ("masked", True), pytest.param("ckks", False, marks=pytest.mark.slow)],
+)
 def test_donors_drawn_are_the_only_ones_and_the_same_at_all_parties(mode, fitted, monkeypatch):
     tables = make_tables(3, 20, n=90, missing=0.2)
     new = {name: frame.iloc[60:] if fitted else frame for name, frame in tables.items()}
@@ -354,7 +370,9 @@ def test_complete_tables_come_back_unchanged():
         pd.testing.assert_frame_equal(frame, copies[name], check_exact=True)
 
 
-@pytest.mark.parametrize("dataset", ["breast-cancer", "diabetes", "wine"])
+@pytest.mark.parametrize(
+    "dataset", [pytest.param("breast-cancer", marks=pytest.mark.slow), "diabetes", "wine"]
+)
 def test_defaults_are_better_than_the_mean_on_every_demonstration(dataset):
     demo = load_demo(dataset, missing_cells=0.1)
     errors = {}

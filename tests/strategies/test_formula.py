@@ -194,7 +194,9 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("family", ["gaussian", "poisson", "binomial"])
+@pytest.mark.parametrize(
+    "family", ["gaussian", pytest.param("poisson", marks=pytest.mark.slow), "binomial"]
+)
 def test_the_fit_is_that_of_the_pooled_table(family):
     parties, eta, rng = tables()
     made = {

@@ -301,7 +301,10 @@ def test_without_a_penalty_it_is_statsmodels(family, within):
     assert result.metrics["converged"] == 1
 
 
-@pytest.mark.parametrize(("family", "strength"), [("binomial", 0.05), ("poisson", 0.2)])
+@pytest.mark.parametrize(
+    ("family", "strength"),
+    [("binomial", 0.05), pytest.param("poisson", 0.2, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("penalty", ["lasso", pytest.param("scad", marks=pytest.mark.slow)])
 def test_the_chosen_fit_is_that_of_the_penalised_likelihood(family, strength, penalty):
     X, y, _ = with_free(family)
@@ -432,10 +435,12 @@ def test_advice_on_incomplete_rows_is_what_the_family_can_take():
     X, y, _ = pooled("binomial", n=300, seed=7, strength=0.7)
     tables, labels = split(X, y)
     tables["p1"] = tables["p1"][50:]
-    result = simulate(VerticalGLM("binomial"), tables, labels, progress=False)
+    result = simulate(VerticalGLM("binomial", lambdas=0.1), tables, labels, progress=False)
     (note,) = (n for n in result.notes if "are left out of the fit" in n)
     assert note.endswith("rows='all' uses them, too")
-    result = simulate(VerticalGLM("binomial", intercept=False), tables, labels, progress=False)
+    result = simulate(
+        VerticalGLM("binomial", lambdas=0.1, intercept=False), tables, labels, progress=False
+    )
     assert any(n.endswith("VerticalGBDT uses them, too, or FKNN imputes them first")
                for n in result.notes)  # fmt: skip
     tables["p1"] = tables["p1"][180:]
@@ -570,7 +575,7 @@ def test_a_ridge_is_chosen_by_generalised_cross_validation_of_the_pooled_table()
     assert chosen / 3 < left < 3 * chosen
 
 
-@pytest.mark.parametrize("family", ["binomial", "poisson"])
+@pytest.mark.parametrize("family", ["binomial", pytest.param("poisson", marks=pytest.mark.slow)])
 def test_a_ridge_is_chosen_where_the_estimated_risk_is_least(family):
     X, y, _ = pooled(family, n=400, seed=6, strength=0.2)
     result = run(X, y, family=family, penalty="ridge", l2="gcv")

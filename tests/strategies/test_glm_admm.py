@@ -31,7 +31,7 @@ def steps(result):
     return result.ledger.to_frame().groupby("step")["round"].nunique().to_dict()
 
 
-@pytest.mark.parametrize("strength", [0.3, 0.05])
+@pytest.mark.parametrize("strength", [pytest.param(0.3, marks=pytest.mark.slow), 0.05])
 def test_a_lasso_is_that_of_scikit_learn(strength):
     X, y, _ = pooled("gaussian", seed=1)
     result = run(X, y, penalty="lasso", lambdas=strength, standardize=False, **EXACT)

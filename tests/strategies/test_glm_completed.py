@@ -97,7 +97,7 @@ def test_estimates_are_those_of_the_table_completed_at_one_place(
     assert found.metrics["n_samples"] == len(labels)
 
 
-@pytest.mark.parametrize("family", ["binomial", "poisson"])
+@pytest.mark.parametrize("family", ["binomial", pytest.param("poisson", marks=pytest.mark.slow)])
 def test_where_nothing_is_missing_numbers_are_those_of_complete_rows(family):
     tables, labels = truth(family, n=600)
     found = run(tables, labels, family).coefficients
@@ -384,7 +384,7 @@ def test_attacks_on_what_nodes_see_find_nothing():
         assert found == 0.0, finding
 
 
-@pytest.mark.parametrize("family", ["binomial", "poisson"])
+@pytest.mark.parametrize("family", ["binomial", pytest.param("poisson", marks=pytest.mark.slow)])
 def test_evaluations_are_those_that_all_parties_allow(family):
     """Owners who state `vectors` allow more than one for every ten rows of a small set."""
     tables, labels = truth(family, (2, 2), n=150)

@@ -229,7 +229,7 @@ def test_separated_labels_are_refused_by_name(k):
     assert text.endswith("or set a penalty")
 
 
-@pytest.mark.parametrize("family", ["binomial", "poisson"])
+@pytest.mark.parametrize("family", ["binomial", pytest.param("poisson", marks=pytest.mark.slow)])
 def test_a_level_with_one_kind_of_labels_alone_has_a_ridge_and_the_rest_is_statsmodels(family):
     x, y = pooled(family, 1000, 4, seed=8, strength=0.3)
     flag = x[:, 1] == x[:, 1].max()

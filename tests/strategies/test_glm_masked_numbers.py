@@ -50,7 +50,9 @@ def uniform(rng, *shape):
 # -- Fourier sums ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("radius", [0.5, 3.0, 12.0, 24.0, 50.0, 112.0])
+@pytest.mark.parametrize(
+    "radius", [0.5, 3.0, 12.0, 24.0, 50.0, pytest.param(112.0, marks=pytest.mark.slow)]
+)
 def test_logistic_functions_are_within_the_tolerance_up_to_the_radius(radius):
     functions = [lambda t: expit(t - 1.0), lambda t: expit(t - 1.0) * expit(1.0 - t)]
     found = expand(functions, radius)
@@ -83,7 +85,9 @@ def test_a_decomposition_that_does_not_converge_is_made_by_another_way(monkeypat
     assert found.error <= 1e-6
 
 
-@pytest.mark.parametrize(("radius", "terms"), [(31.0, 72), (50.0, 112), (112.0, 256)])
+@pytest.mark.parametrize(
+    ("radius", "terms"), [(31.0, 72), (50.0, 112), pytest.param(112.0, 256, marks=pytest.mark.slow)]
+)
 def test_a_variance_far_below_its_largest_takes_terms_in_proportion_to_the_radius(radius, terms):
     def unit(t):
         return np.maximum(expit(t) * expit(-t), 0.02)
@@ -95,7 +99,15 @@ def test_a_variance_far_below_its_largest_takes_terms_in_proportion_to_the_radiu
 
 
 @pytest.mark.parametrize(
-    ("radius", "terms"), [(0.5, 8), (6.0, 12), (12.0, 22), (31.0, 42), (50.0, 56), (112.0, 120)]
+    ("radius", "terms"),
+    [
+        (0.5, 8),
+        (6.0, 12),
+        (12.0, 22),
+        (31.0, 42),
+        (50.0, 56),
+        pytest.param(112.0, 120, marks=pytest.mark.slow),
+    ],
 )
 def test_functions_level_at_both_ends_take_few_terms_however_far_they_reach(radius, terms):
     functions = [expit, lambda t: expit(t) * expit(-t), lambda t: np.logaddexp(0.0, t) - t / 2.0]

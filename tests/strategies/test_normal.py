@@ -50,7 +50,7 @@ def blocks_of(tables):
     return [table.reindex(union).to_numpy(float) for table in tables.values()], union
 
 
-@pytest.mark.parametrize("mode", ["masked", "plain"])
+@pytest.mark.parametrize("mode", ["masked", pytest.param("plain", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("k", "width"), [(3, 3), (4, 2), (5, 4)])
 def test_completed_rows_are_those_of_one_place_to_their_grid(mode, k, width):
     given = incomplete(truth(k, n=1500, width=width))

@@ -275,7 +275,10 @@ def test_every_way_to_the_sums_has_the_noise_that_is_stated(monkeypatch, mode, k
 # -- the promise -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("widths", "row_norm"), [((1, 1), 1.0), ((3, 2, 4), 0.5), ((20, 30), 0.3)])
+@pytest.mark.parametrize(
+    ("widths", "row_norm"),
+    [((1, 1), 1.0), ((3, 2, 4), 0.5), pytest.param((20, 30), 0.3, marks=pytest.mark.slow)],
+)
 def test_no_two_rows_are_further_apart_than_the_noise_allows(widths, row_norm):
     """In standard deviations of the noise, over all sums together: the definition."""
     rng = np.random.default_rng(0)

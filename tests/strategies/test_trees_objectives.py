@@ -104,7 +104,7 @@ def test_derivatives_are_differences_of_the_loss(objective):
     np.testing.assert_allclose(h[0], second, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("stated", ["balanced", "1, 3.5"])
+@pytest.mark.parametrize("stated", ["balanced", pytest.param("1, 3.5", marks=pytest.mark.slow)])
 def test_class_weights_are_those_of_scikit_learn(stated):
     tables, x = numbers()
     labels = make_labels(tables_with_levels(), seed=2)

@@ -32,7 +32,7 @@ def assert_same_trees(result, expected):
     return n_splits
 
 
-@pytest.mark.parametrize("histograms", ["hidden", "open"])
+@pytest.mark.parametrize("histograms", ["hidden", pytest.param("open", marks=pytest.mark.slow)])
 def test_trees_are_the_central_ones(histograms):
     tables = make_tables()
     labels = make_labels(tables, unlabelled=40)
@@ -59,7 +59,7 @@ def test_other_losses_and_l2(objective, l2):
     np.testing.assert_allclose(raw, expected.raw, atol=1e-12)
 
 
-@pytest.mark.parametrize("histograms", ["hidden", "open"])
+@pytest.mark.parametrize("histograms", ["hidden", pytest.param("open", marks=pytest.mark.slow)])
 def test_levels_may_be_sorted(histograms):
     """Labels that a threshold in an order of many levels tells, and no single level."""
     tables = make_tables(seed=7)

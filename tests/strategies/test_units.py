@@ -47,7 +47,9 @@ def labels_of(kind, angle, rng):
     [
         (VerticalGLM(penalty="none"), "numbers"),
         (VerticalGLM(penalty="none", rows="all"), "numbers"),
-        (VerticalGLM("binomial", penalty="none", rows="all"), "flags"),
+        pytest.param(
+            VerticalGLM("binomial", penalty="none", rows="all"), "flags", marks=pytest.mark.slow
+        ),
         (VerticalGLM("poisson", penalty="none", rows="all"), "counts"),
         (VerticalSVM(), "flags"),
         (Cox(), "times"),

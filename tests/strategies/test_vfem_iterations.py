@@ -48,7 +48,9 @@ LARGER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [*list(CASES)[:3], pytest.param("six parties", marks=pytest.mark.slow)]
+)
 def test_iterations_are_those_of_algorithm_1(case):
     """All parameters, also means and covariances, which stay at the parties; and the loss."""
     pooled, _ = generate(**CASES[case])
@@ -213,6 +215,8 @@ def test_constant_and_repeated_columns_are_left_out(small, sketch_size):
     unlabelled = tables["p0"].index.isin(labels.index[labels.isna()])
     own = tables["p0"].assign(seven=7.0, again=tables["p0"]["x00"], there=1.0 * unlabelled)
     how = {**EXACT, "sketch_size": sketch_size}
+    if sketch_size:  # it never ends by its tolerance
+        how["max_iter"] = 200
     result, one = (
         simulate(VFEMIterations(**how), given, labels, "plain", progress=False)
         for given in ({**tables, "p0": own}, tables)
