@@ -46,8 +46,6 @@ class ColumnLevels:
         Number of levels.
     values : numpy.ndarray of shape (size,)
         What a level of a column of levels stands for, as a number; NaN is a missing cell.
-    margin : Margin, optional
-        Of a column of numbers.
     counts : numpy.ndarray of shape (size,)
         Of each level, by the tables that levels were found from.
     precision : numpy.ndarray of shape (size,)
