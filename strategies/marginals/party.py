@@ -75,7 +75,6 @@ class MarginalsParty(SynthesisParty):
         self.state["marginals.bounds"], self.state["marginals.levels"] = bounds, levels
         kinds = self._columns.table.kinds
         numbers = {name for name, kind in kinds.items() if is_numeric(kind)}
-        n_tables = len(kinds) + (LEVELS - 1) * len(numbers)
         ranges = parse_resolution(resolution).keys() | parse_bounds(bounds).keys()
         # No error may tell that a value is far: the own log says so alone.
         beyond(self._columns, parse_bounds(bounds), f"party {self.name!r}")
@@ -88,7 +87,7 @@ class MarginalsParty(SynthesisParty):
                     "has numbers; state numbers"
                 )
         stated = len(numbers & ranges) + len(listed.keys() - numbers)
-        told = {"n_columns": len(kinds), "n_tables": n_tables, "n_stated": stated}
+        told = {"n_columns": len(kinds), "n_tables": self._n_tables, "n_stated": stated}
         return {**self.pair_keys.pair_key(nonce), **told}
 
     @step
@@ -113,7 +112,7 @@ class MarginalsParty(SynthesisParty):
         """
         check_epsilon(self, epsilon)
         own, total = self._columns.table.kinds, sum(n_columns)
-        n_tables = max(n_tables, len(own))
+        n_tables = max(n_tables, self._n_tables)
         asked = repr((epsilon, delta, n_tables, n_columns)).encode()
         self._once("levels", asked)
         self._spend(epsilon, delta)
@@ -298,6 +297,12 @@ class MarginalsParty(SynthesisParty):
                 "spread many times as wide. State bounds",
                 self.name, narrow,
             )  # fmt: skip
+
+    @property
+    def _n_tables(self) -> int:
+        """Tables that levels of own columns are found from."""
+        kinds = self._columns.table.kinds.values()
+        return len(kinds) + (LEVELS - 1) * sum(is_numeric(kind) for kind in kinds)
 
     @kept("marginals.found")
     def _found(self) -> list[ColumnLevels]:

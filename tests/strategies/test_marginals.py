@@ -400,6 +400,17 @@ def test_a_server_that_deviates_is_refused(wanted, said, monkeypatch):
         simulate(MST(), parties, progress=False)
 
 
+def test_a_server_that_names_few_tables_gets_the_noise_of_a_partys_own(monkeypatch):
+    _, parties = tables_of(n=600)
+    real, counted = Budget.domain_sigma, set()
+    monkeypatch.setattr(Budget, "domain_sigma", lambda self, n: counted.add(n) or real(self, n))
+    lie = {"n_tables": 1}
+    asked_for(monkeypatch, "send_levels", lambda common, own: common.update(lie))
+    simulate(MST(), parties, progress=False)
+    numbers = {name: own.select_dtypes("number").shape[1] for name, own in parties.items()}
+    assert counted == {own.shape[1] + 3 * numbers[name] for name, own in parties.items()}
+
+
 def test_what_the_settings_cannot_do_is_said():
     _, parties = tables_of(n=600)
     with pytest.raises(ConfigError, match="aggregation='masked'"):
