@@ -135,14 +135,25 @@ def test_a_constant_column_stands_for_an_intercept(errors, beside):
     result = fit(x, y, given, **settings)
     how = {"cov_type": "HC0"} if errors == "robust" else {}
     compare(result, reference("gaussian", x, y, given, intercept=False, **how))
+    assert np.isfinite(estimates(result)).all()
+    assert abs(estimates(result)[-1]) > 0.0
 
 
-def test_families_that_evaluate_columns_less_their_means_leave_a_constant_one_out():
+@pytest.mark.parametrize(
+    ("errors", "weighted"),
+    [("robust", True)]
+    + [
+        pytest.param(errors, weighted, marks=pytest.mark.slow)
+        for errors, weighted in (("robust", False), ("model", True), ("model", False))
+    ],
+)
+def test_families_that_evaluate_columns_less_their_means_leave_a_constant_one_out(errors, weighted):
     x, y, weights, _ = claims("gaussian")
     x = np.column_stack([x, np.full(len(y), 3.0)])
-    settings = {"sizes": (2, 2, 3), "intercept": False, "standard_errors": "robust"}
+    settings = {"sizes": (2, 2, 3), "intercept": False, "standard_errors": errors}
     y = np.round(np.exp(y / 4))
-    counts = fit(x, y, {"weights": weights}, family="poisson", **settings)
+    given = {"weights": weights} if weighted else {}
+    counts = fit(x, y, given, family="poisson", **settings)
     assert np.isnan(estimates(counts)[-1])
     assert any("['p2.x6'] do not vary" in note for note in counts.notes)
 
