@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from simulations.copula.methods import UNPROTECTED
+from simulations.copula.methods import SYNTHESES, UNPROTECTED
 from simulations.preset import StudyPreset
 from simulations.replications import Job, grid
 
@@ -21,13 +21,17 @@ class Preset(StudyPreset):
     def jobs(self) -> list[Job]:
         """Return all jobs, seed by seed: a study that is stopped has whole seeds."""
         found = [*self._missing(), *self._complete(), *self._sme(), *self._attacks()]
-        found = [
-            Job(job.part, {**job.settings, "evcds_version": self.values["evcds_version"]})
-            if "EVCDS" in job.settings["method"]
-            else job
-            for job in found
-        ]
+        found = [Job(job.part, {**job.settings, **self._versions(job)}) for job in found]
         return sorted(found, key=lambda job: job.settings["seed"])
+
+    def _versions(self, job: Job) -> dict[str, int]:
+        """Return the versions of the code that a job depends on, beside the study's."""
+        names = []
+        if "EVCDS" in (method := job.settings["method"]):
+            names.append("evcds_version")
+            if job.part in ("missing", "sme") and method in SYNTHESES:
+                names.append("maps_version")
+        return {name: self.values[name] for name in names}
 
     def _complete(self) -> list[Job]:
         part = self["complete"]

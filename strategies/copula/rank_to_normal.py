@@ -12,11 +12,13 @@ the ranks obey the same with their own coefficients. The paper leaves discrete v
 supplement; this is our choice. The margin is the noisy one, so nothing more is spent.
 """
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln, ndtri
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Integers
 
 N_TERMS = 40
 N_SHARES = 2000
@@ -106,12 +108,20 @@ def noisy_scores(error: float, cuts: npt.ArrayLike | None = None) -> tuple[Array
     if error == 0:
         tied = tied_scores(cuts)
         return middles, tied / max(float(tied.std()), _NOTHING)
-    noisy = (middles[:, None] + error * ndtri((np.arange(101) + 0.5) / 101)).reshape(-1)
-    scores = np.empty(len(noisy))
-    tied = tied_scores(cuts, len(noisy))
-    scores[np.argsort(noisy)] = tied / max(float(tied.std()), _NOTHING)
+    order = _order_with_noise(error)
+    scores = np.empty(len(order))
+    tied = tied_scores(cuts, len(order))
+    scores[order] = tied / max(float(tied.std()), _NOTHING)
     found: Array = scores.reshape(len(middles), -1).mean(axis=1)
     return middles, found
+
+
+@lru_cache(maxsize=16)  # columns with as many rows share it
+def _order_with_noise(error: float) -> Integers:
+    """Return the order of shares after noise, each with 101 quantiles of it."""
+    middles = (np.arange(N_SHARES) + 0.5) / N_SHARES
+    noisy = middles[:, None] + error * ndtri((np.arange(101) + 0.5) / 101)
+    return np.argsort(noisy, axis=None)
 
 
 def hermite(x: Array) -> Array:

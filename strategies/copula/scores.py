@@ -26,11 +26,13 @@ below 1. Correlations R are those of these scores, on which rows are conditioned
 times their covariances with it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 from scipy.linalg import solve_triangular
 from scipy.special import ndtr, ndtri
 
@@ -38,10 +40,13 @@ from flwr_vertical.arrays import Array, Integers
 from strategies.copula.correlation import nearest_correlation
 from strategies.copula.rank_to_normal import N_SHARES, tied_scores
 
-_GRID = np.linspace(-5.5, 5.5, 111)
+_STEP = 0.1
+_GRID = _STEP * np.arange(-55, 56)
+_CELLS = 20  # in a standard deviation, by which rows are counted
+_MOST_CELLS = 50  # in a step of the grid: maps are known no finer
+_ALIKE = 0.02  # standard deviations that differ by so little are one
 _NOTHING = 1e-9
 _LEAST_VARIANCE = 0.25  # of scores, where rows that both columns have are alike
-_MOST_ROWS = 4000  # conditional means enter H as a sample of at most so many
 _LEAST_SHARE = 1e-8
 _PASSES = 3  # by which shares of levels settle
 _LARGEST = 0.95  # correlation of two columns, at first
@@ -154,43 +159,57 @@ def _fit_map(scores: Scores, j: int, mean: Array, spread: Array) -> None:
     """Solve for h of column j, given what other columns say of its scores, (n_samples,) each."""
     told, rows = 1 - spread**2, scores.order[j]
     scale = np.full(len(mean), 1 / scores.kept[j])  # from what ranks tell to the latent
+    # Of all rows, of those that have the column, and by how much others say more than on average.
+    weights = np.zeros((len(mean), 3))
+    weights[:, 0], weights[rows, 1] = 1 / len(mean), 1 / len(rows)
+    weights[:, 2] = mean - mean.mean()
     for _ in range(1 if scores.ties[j] is None else _PASSES):
         scale = np.minimum(scale, np.sqrt(_EXPLAINED / np.maximum(told, _NOTHING)))
-        latent = mean * scale, np.sqrt(1 - told * scale**2)
-        of_rows = latent[0][rows], latent[1][rows]
-        wanted = np.interp(middles(len(rows)), _shares_below(*of_rows), _GRID)
+        below = _sums_below(mean * scale, np.sqrt(1 - told * scale**2), weights)
+        rising = below + 1e-9 * _GRID[:, None]  # at the ends, too
+        wanted = np.interp(middles(len(rows)), rising[:, 1], _GRID)
         # Latents of all rows are normal, but their means need not be, of levels least of all.
-        below = np.interp(wanted, _GRID, _shares_below(*latent))
-        scores.z[rows, j] = ndtri(np.clip(below, _LEAST_SHARE, 1 - _LEAST_SHARE))
+        share = np.interp(wanted, _GRID, rising[:, 0])
+        scores.z[rows, j] = ndtri(np.clip(share, _LEAST_SHARE, 1 - _LEAST_SHARE))
         if scores.ties[j] is not None:
-            # Levels must follow from what others say as much as they do, however strongly.
-            of_grid = np.interp(_GRID, wanted, scores.told(j)[rows])
-            made = _expected(*latent, of_grid) * scores.kept[j]
-            centred = mean[_sample(len(mean))] - mean.mean()
-            follows = float(centred @ made)
+            # Levels must follow from what others say as much as they do, however strongly: the
+            # sum over rows of weight times expected score, which rises at points of the grid.
+            of_levels = np.interp((_GRID[1:] + _GRID[:-1]) / 2, wanted, scores.told(j)[rows])
+            follows = -float(np.diff(of_levels) @ below[1:-1, 2]) * scores.kept[j]
             if follows > 0:
-                scale = scale * float(centred @ centred) / follows
+                scale = scale * float(weights[:, 2] @ weights[:, 2]) / follows
 
 
-def _sample(n: int) -> Integers:
-    """Return row numbers: sums over rows change slowly with them, so few are enough."""
-    return np.arange(0, n, -(-n // _MOST_ROWS))
+def _sums_below(mean: Array, spread: Array, weights: Array) -> Array:
+    """Return the sums over rows of weights times probabilities to lie below points of the grid.
 
+    Rows of one spread are counted in cells that are small beside it. The points are cells apart,
+    so few distances, and few probabilities, are among all points and cells.
 
-def _expected(mean: Array, spread: Array, of_grid: Array) -> Array:
-    """Return expected values of a function of scores, given on the grid; by sampled row."""
-    kept, ends = _sample(len(mean)), (_GRID[1:] + _GRID[:-1]) / 2
-    above = ndtr((mean[kept, None] - ends) / spread[kept, None])
-    return np.asarray(of_grid[0] + above @ np.diff(of_grid))
-
-
-def _shares_below(mean: Array, spread: Array) -> Array:
-    """Return the expected shares of scores below each point of the grid, increasing."""
-    kept = _sample(len(mean))
-    share = np.zeros(len(_GRID))
-    for block in np.array_split(kept, 4):
-        share += ndtr((_GRID - mean[block, None]) / spread[block, None]).sum(axis=0)
-    return np.asarray(share / len(kept) + 1e-9 * _GRID)  # increasing at the ends, too
+    Shapes: mean and spread (n,), weights (n, k); returns (n_points, k). Errors are below 1e-4 of
+    the sum of absolute weights.
+    """
+    found = np.zeros((len(_GRID), weights.shape[1]))
+    _, group = np.unique(np.rint(np.log(spread) / _ALIKE), return_inverse=True)
+    for rows in np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1]):
+        deviation = float(spread[rows].mean())
+        cells = min(math.ceil(_CELLS * _STEP / deviation), _MOST_CELLS)  # in a step of the grid
+        width = _STEP / cells
+        at = np.clip(mean[rows], _GRID[0] - 9 * deviation, _GRID[-1] + 9 * deviation) / width
+        first = math.floor(at.min())
+        cell = (at - first).astype(np.int64)
+        n_cells, after = int(cell.max()) + 2, at - first - cell
+        held = weights[rows] * (1 - after)[:, None], weights[rows] * after[:, None]
+        sums = np.zeros((n_cells, weights.shape[1]))
+        for k in range(weights.shape[1]):
+            sums[:, k] = np.bincount(cell, held[0][:, k], n_cells)
+            sums[:, k] += np.bincount(cell + 1, held[1][:, k], n_cells)
+        # From the lowest point less the highest cell upwards.
+        lowest = round(_GRID[0] / width) - (first + n_cells - 1)
+        apart = lowest + np.arange((len(_GRID) - 1) * cells + n_cells)
+        below = sliding_window_view(ndtr(apart * (width / deviation)), n_cells)[::cells]
+        found += below @ sums[::-1]
+    return found
 
 
 def draw_scores(scores: Scores, omega: Array, rng: np.random.Generator) -> Array:
