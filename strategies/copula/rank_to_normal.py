@@ -85,7 +85,14 @@ def tied_scores(cuts: npt.ArrayLike | None, n: int = N_SHARES) -> Array:
 
     Equal values are ranked in random order: only their mean tells of the latent.
     """
-    return _within_ties(ndtri((np.arange(n) + 0.5) / n), cuts)
+    return _within_ties(_normal_scores(n), cuts)
+
+
+@lru_cache(maxsize=4)
+def _normal_scores(n: int) -> Array:
+    found: Array = ndtri((np.arange(n) + 0.5) / n)
+    found.flags.writeable = False
+    return found
 
 
 def _within_ties(scores: Array, cuts: npt.ArrayLike | None) -> Array:

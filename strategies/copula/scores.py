@@ -317,7 +317,9 @@ class _Chain:
 
     def __init__(self, scores: Scores, omega: Array) -> None:
         counts = np.array([len(rows) for rows in scores.order])
-        _, block = np.unique(np.isnan(scores.z), axis=1, return_inverse=True)
+        patterns = sorted(scores.patterns, key=lambda pattern: int(pattern[1][0]))
+        unseen = [~np.isin(np.arange(len(counts)), columns) for columns, _ in patterns]
+        _, block = np.unique(unseen, axis=1, return_inverse=True)
         order = np.lexsort((block, -counts))
         self.columns: list[int] = order.tolist()
         # Columns that the same rows have: none decides whether another is seen.
