@@ -30,6 +30,9 @@ def mechanisms() -> list[Mechanism]:
                   moved, EPSILON, _run, DELTA, tight=True),
         Mechanism("levels_of: which levels are told of", "a row of a rare level has the other",
                   EPSILON, _levels, DELTA, cost=4),
+        Mechanism("mst, aim: counts of levels and their noise, by two tables",
+                  "a row of the first level has one that no other row has", EPSILON, _twice,
+                  DELTA, cost=4),
         Mechanism("bins_of: a margin of numbers", "one of 41 values is 3, not 0", EPSILON, _bins,
                   DELTA, cost=8),
     ]  # fmt: skip
@@ -76,6 +79,22 @@ def _levels(table: int, stream: Keystream) -> float:
     """Two rows have a rare level, or one."""
     codes = np.repeat(np.arange(3.0), [30, 3 - table, 30 + table])
     return float(1.0 in levels_of(codes, 3, None, 3, _SIGMA, stream).values)
+
+
+@each_run
+def _twice(table: int, stream: Keystream) -> float:
+    """Rows have the first level or one of five rare ones, together other; or one row has a sixth.
+
+    How many levels are other must not show, neither in the counts nor in their noise.
+    """
+    sigma = 2**0.5 * _SIGMA  # of each of two tables
+    codes = np.repeat(np.arange(7.0), [60 - table, 4, 4, 4, 4, 4, table])
+    n_levels = 6 + table
+    found = levels_of(codes, n_levels, n_levels, 20.0, sigma, stream)
+    counts, noise = found.counted(sigma, stream)
+    # The first level's counts are those of both tables, the others' of the second alone.
+    likelier = ((counts[0] - 59.5) * -2.0 + (counts[1] - 20.5)) / sigma**2
+    return float(likelier + 100.0 * round(noise / sigma - 0.75**0.5, 9))
 
 
 @each_run
