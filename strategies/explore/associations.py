@@ -22,7 +22,8 @@ class PartyVariables:
     party: str
     variables: Variables
     start: int  # Of its columns among those of all parties
-    # (n_parties, n_own): over the rows that each party holds, too; of the own party over all rows
+    # (n_parties, n_own + 1): over the rows that each party holds, too, of the own party over all
+    # rows; the last is 0
     sums: Array
     squares: Array
 

@@ -171,6 +171,7 @@ class _Columns:
 
     def __init__(self, n_own: int, rows: Indices) -> None:
         self._rows = slice(None) if np.array_equal(rows, np.arange(n_own)) else rows
+        self._n_rows = len(rows)
         self._dtype = np.float32 if n_own >= _SINGLE else np.float64
         self._made: list[npt.NDArray[Any]] = []
         self.variable: list[int] = []
@@ -192,7 +193,7 @@ class _Columns:
     @property
     def values(self) -> npt.NDArray[Any]:
         """All columns side by side; those kept so far are let go."""
-        out = np.empty((len(self._made[0]) if self._made else 0, len(self._made)), self._dtype)
+        out = np.empty((self._n_rows, len(self._made)), self._dtype)
         for j in range(len(self._made)):
             out[:, j], self._made[j] = self._made[j], out[:0, j]
         return out

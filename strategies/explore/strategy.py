@@ -27,7 +27,7 @@ import pandas as pd
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array, Flags, Integers
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.pairs import PAIRS_OPENING, PairMoments, PairProducts
 from flwr_vertical.products.row_groups import distinct_rows
@@ -147,6 +147,11 @@ class Explore(Strategy):
         keys.collect(prepared)
         shared = held.T.astype(np.int64) @ held.astype(np.int64)
         ranks, gaps, widths = _what_rows_allow(list(prepared.values()), shared)
+        if not widths.any():
+            raise DataError(
+                "nothing may be told of any variable: each has one value, or values that are too "
+                "rare; put levels together, or have every party lower 'min-rows' in its node config"
+            )
         if not ranks:
             left = "ranks" if gaps else "ranks, or for telling which cells are missing"
             result.notes.append(
@@ -316,7 +321,8 @@ def _pooled(names: list[str], sent: dict[str, dict[str, Any]], moments: PairMome
             if key.startswith("variables.")
         }
         stop = start + int(sent[name]["n_columns"])
-        sums, squares = np.moveaxis(shared[..., start:stop], 1, 0)
+        # Behind the party's columns one of zeros, which -1 means: one that there is not.
+        sums, squares = np.pad(np.moveaxis(shared[..., start:stop], 1, 0), ((0, 0), (0, 0), (0, 1)))
         parts.append(PartyVariables(name, Variables.from_plain(told, name), start, sums, squares))
         start = stop
     return Pooled(parts, moments)

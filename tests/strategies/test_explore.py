@@ -236,6 +236,21 @@ def labels_for(tables, seed=5):
     return y.where(rng.random(len(both)) < 0.7).rename("default")
 
 
+def test_a_party_that_nothing_may_be_told_of_leaves_the_others_as_they_are():
+    rng, n = np.random.default_rng(0), 150
+    ids = [f"s{i}" for i in range(n)]
+    rare = pd.DataFrame({"r": ["x"] * (n - 1) + ["y"]}, index=ids)
+    known = pd.DataFrame(rng.normal(size=(n, 2)), columns=["v", "w"], index=ids)
+    for parties in ({"a": rare, "b": known}, {"b": known, "c": rare}):
+        result = simulate(Explore(), parties, progress=False)
+        found = result.frames["correlations"].query("measure == 'correlation'")
+        assert found[["party", "other_party"]].to_numpy().tolist() == [["b", "b"]]
+        assert found["value"].item() == pytest.approx(known.corr().loc["v", "w"])
+        assert any("nothing is told of r" in note for note in result.notes)
+    with pytest.raises(DataError, match="nothing may be told of any variable"):
+        simulate(Explore(), {"a": rare, "b": rare}, progress=False)
+
+
 def test_information_value_is_counted_by_hand():
     tables = tables_of(n=1200, gaps=0.1, lost=200)
     labels = labels_for(tables)
