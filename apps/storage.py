@@ -173,15 +173,17 @@ class AppStorage(FileStorage):
     def _own(self, context: Context) -> Result:
         """Return the run as far as the node's own table says."""
         name = self.party_name(context)
-        table = self.load(context) if _is_simulated(context) else super().load(context)
         return Result(
             str(context.run_config.get("strategy", "")),
             parties=[name],
-            originals={name: table.frame},
+            originals={name: self._given(context).frame},
             name=run_name(context),
             version=__version__,
             finished=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         )
+
+    def _given(self, context: Context) -> Table:
+        return self.load(context) if _is_simulated(context) else super().load(context)
 
     def _shown(
         self, context: Context, frame: pd.DataFrame, beside: str, stage: str, given: pd.DataFrame
@@ -207,9 +209,10 @@ class AppStorage(FileStorage):
             report.intervals[name] = pd.read_parquet(self._result(context, where))
         if (truth := self.load_truth(context)) is not None:
             report.truth[name] = truth
-            report.compare_imputed(report.originals, report.tables, report.truth)
+            before = {name: self._given(context).by_kind}
+            report.compare_imputed(before, report.tables, report.truth)
         if _hold_out(context):
-            hidden = {name: self.hide(context, super().load(context)).frame}
+            hidden = {name: self.hide(context, super().load(context)).by_kind}
             report.compare_imputed(hidden, {name: given}, report.originals)
             report.settings["hold_out"] = _hold_out(context)
         grade = bool(context.node_config.get(GRADE, True))

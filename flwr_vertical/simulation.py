@@ -319,7 +319,7 @@ def simulate(
     result.truth = dict(truth or {})
     for name in result.truth.keys() & made.keys():
         found = imputation_accuracy(
-            tables[name].frame, made[name], result.truth[name], result.intervals.get(name)
+            tables[name].by_kind, made[name], result.truth[name], result.intervals.get(name)
         )
         result.party_metrics.setdefault(name, {}).update(found)
     by_party: dict[str, Result] = {}
@@ -341,7 +341,7 @@ def simulate(
         for name, complete in result.truth.items():
             known[name] = known[name].combine_first(complete) if name in known else complete
         alone = {name: found.tables[name] for name, found in by_party.items() if found.tables}
-        before = {name: table.frame for name, table in (hidden if imputing else tables).items()}
+        before = {name: table.by_kind for name, table in (hidden if imputing else tables).items()}
         result.compare_imputed(before, made, known, alone)
     if hold_out and not imputing:
         result.notes.append(

@@ -9,7 +9,7 @@ import pandas as pd
 from pandas.api import types
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.tables.codes import put_in
+from flwr_vertical.tables.codes import as_labels, put_in
 from flwr_vertical.tables.table import Table
 
 
@@ -24,7 +24,8 @@ def imputation_accuracy(
     Parameters
     ----------
     incomplete : pandas.DataFrame of shape (n_samples, n_columns)
-        The table before; a sample without a row counts as missing altogether.
+        The table before; a sample without a row counts as missing altogether. Numbers that are
+        names of levels are categories (`Table.by_kind`).
     imputed : pandas.DataFrame of shape (n_rows, n_columns)
         The table afterwards.
     truth : pandas.DataFrame
@@ -48,11 +49,12 @@ def imputation_accuracy(
         true = truth.loc[shared, name]
         filled = (before[name].isna() & after[name].notna() & true.notna()).to_numpy()
         left, right = after[name][filled], true[filled]
-        if types.is_numeric_dtype(true.dtype) and not types.is_bool_dtype(true.dtype):
+        dtypes = true.dtype, before[name].dtype
+        if all(types.is_numeric_dtype(d) and not types.is_bool_dtype(d) for d in dtypes):
             spread = float(truth[name].std(ddof=0)) or 1.0
             errors.append((left.to_numpy(dtype=float) - right.to_numpy(dtype=float)) / spread)
         else:
-            hits.append(left.astype(str).to_numpy() == right.astype(str).to_numpy())
+            hits.append(as_labels(left).to_numpy() == as_labels(right).to_numpy())
     found: dict[str, float] = {}
     if errors and (flat := np.concatenate(errors)).size:
         found["rmse_in_sd"] = float(np.sqrt(np.mean(flat**2)))

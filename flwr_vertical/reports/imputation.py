@@ -14,12 +14,12 @@ from flwr_vertical.pages.page import Item, Section, dataframe_html, details_html
 from flwr_vertical.results.data import ResultData
 from flwr_vertical.results.imputation import (
     Imputed,
-    as_labels,
     imputation_quality,
     imputed_columns,
     rmse,
     share_right,
 )
+from flwr_vertical.tables.codes import as_labels
 
 _FOLDED_FROM = 12  # rows of a table
 _MOST_PANELS = 12

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.arrays import Array
-from flwr_vertical.tables.codes import level_text
+from flwr_vertical.tables.codes import as_labels
 
 _ENOUGH = 10  # cells from which a column is called worse than its mean
 _MOST_NAMED = 5
@@ -185,14 +185,6 @@ def share_right(item: Imputed) -> tuple[float, float]:
     common = as_labels(item.observed).mode()
     guess = float(np.mean(true == common.iloc[0])) if len(common) else 0.0
     return float(np.mean(true == as_labels(item.filled[known]).to_numpy())), guess
-
-
-def as_labels(values: pd.Series) -> pd.Series:
-    """Return categories as text: those of 1, 1.0 and True of different dtypes are alike."""
-    numeric = pd.to_numeric(values.astype(object), errors="coerce")
-    if len(values) and bool(numeric.notna().all()):
-        return numeric.astype(float).map(level_text)
-    return values.astype(str)
 
 
 def _is_numeric(observed: pd.Series, filled: pd.Series, true: pd.Series | None) -> bool:

@@ -71,6 +71,14 @@ def level_text(value: Any) -> str:
     return str(value)
 
 
+def as_labels(values: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return categories as text: those of 1, 1.0 and True of different dtypes are alike."""
+    numeric = pd.to_numeric(values.astype(object), errors="coerce")
+    if len(values) and bool(numeric.notna().all()):
+        return numeric.astype(float).map(level_text)
+    return values.astype(str)
+
+
 def level_numbers(
     column: "pd.Series[Any]", levels: Sequence[Any], party: str = ""
 ) -> npt.NDArray[np.int64]:

@@ -120,6 +120,16 @@ class Table:
         return self.frame.isna().to_numpy(dtype=np.bool_)
 
     @property
+    def by_kind(self) -> pd.DataFrame:
+        """The frame, with categories where numbers are names of levels."""
+        coded = [
+            name
+            for name, kind in self.kinds.items()
+            if kind is Kind.CATEGORICAL and types.is_numeric_dtype(self.frame[name].dtype)
+        ]
+        return self.frame.astype(dict.fromkeys(coded, "category"))
+
+    @property
     def ids(self) -> "pd.Index[Any]":
         """The sample IDs, in the order of the rows, shape (n_samples,)."""
         return self.frame.index

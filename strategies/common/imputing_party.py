@@ -185,7 +185,7 @@ class ImputingParty(Party):
         truth = self.services.load_truth()
         if truth is None:
             return {}
-        return imputation_accuracy(self.table.frame, frame, truth, intervals)
+        return imputation_accuracy(self.table.by_kind, frame, truth, intervals)
 
 
 def numbers_told(replies: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:

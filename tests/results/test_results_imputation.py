@@ -74,6 +74,23 @@ def test_levels_of_many_digits_are_told_apart():
     assert found.loc[("p", "code"), "accuracy"] == 0.0
 
 
+def test_numbers_that_are_names_of_levels_are_right_or_wrong():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=120)
+    codes = np.array([11, 47, 93])[np.digitize(z, [-0.5, 0.5])]
+    truth = pd.DataFrame({"code": codes, "u": z})
+    parties = {"a": truth.mask(rng.random((120, 1)) < [0.2, 0.0]), "b": pd.DataFrame({"v": z})}
+    kinds, both = {"a": {"code": "categorical"}}, {"a": truth}
+    result = simulate(FKNN(), parties, kinds=kinds, truth=both, progress=False)
+    gone = parties["a"]["code"].isna()
+    right = (result.tables["a"]["code"] == codes)[gone].mean()
+    assert result.imputation.loc[("a", "code"), "accuracy"] == pytest.approx(right)
+    assert "rmse" not in result.imputation
+    assert result.party_metrics["a"]["share_right"] == pytest.approx(right)
+    held_out = simulate(FKNN(), parties, kinds=kinds, hold_out=0.2, progress=False)
+    assert 0.5 < held_out.imputation.loc[("a", "code"), "accuracy"] <= 1.0
+
+
 def test_constant_cells_have_no_skill():
     given = pd.DataFrame({"x": [0.1, 0.1, 0.1, None, None], "y": [0.0, 1.0, 2.0, None, None]})
     truth = given.fillna({"x": 0.1, "y": 3.0})
