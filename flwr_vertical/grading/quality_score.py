@@ -105,7 +105,8 @@ def _series(found: Mapping[Any, float], names: list[str]) -> pd.Series:
 def _correlation(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> float:
     if len(one) < 2 or one.min() == one.max() or other.min() == other.max():
         return float("nan")
-    return float(np.corrcoef(one, other)[0, 1])
+    with np.errstate(invalid="ignore", divide="ignore"):  # a variance may be lost to rounding
+        return float(np.corrcoef(one, other)[0, 1])
 
 
 def _codes(pair: ColumnPair) -> tuple[Integers, Integers, int]:

@@ -179,9 +179,11 @@ def test_pairs_use_samples_that_both_parties_have():
     assert np.isnan(quality_score({}, {}).score)
 
 
-def test_a_constant_column_has_a_shape_but_no_correlation():
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("same", [3.0, np.arange(50) % 2 * 5e-324])
+def test_a_constant_column_has_a_shape_but_no_correlation(same):
     real = pd.DataFrame({"x": np.arange(50.0), "y": np.arange(50.0) % 7})
-    made = real.assign(x=3.0).set_axis(range(100, 150))
+    made = real.assign(x=same).set_axis(range(100, 150))
     found = quality_score({"p": real}, {"p": made})
     assert found.trends.isna().all()
     assert np.isfinite(found.shapes).all()
