@@ -203,7 +203,8 @@ def _reach(far: Array, near: Array, beyond: float, further: float) -> float:
     start, end = np.arcsinh(np.array([near[-1], far[0]]) / UNIT)
     scores = -ndtri(np.array([further, beyond]))
     rise = (end - start) / max(scores[1] - scores[0], 1e-9)
-    return float(UNIT * np.sinh(end + _SLACK * rise * max(_LAST - scores[1], 0.0)))
+    with np.errstate(over="ignore"):  # infinite is beyond every limit
+        return float(UNIT * np.sinh(end + _SLACK * rise * max(_LAST - scores[1], 0.0)))
 
 
 def _runs(single: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

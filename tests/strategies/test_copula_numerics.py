@@ -10,6 +10,7 @@ from scipy.stats import norm, spearmanr, truncnorm
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import Keystream
 from flwr_vertical.tables import Kind
+from strategies.copula import histogram_cdf
 from strategies.copula import scores as scores_module
 from strategies.copula.correlation import nearest_correlation, rank_correlations
 from strategies.copula.margins import (
@@ -378,6 +379,12 @@ def test_shares_of_levels_hold_where_blocks_are_missing():
     assert np.mean(observed) - p[1] > 0.05
     assert np.mean(found) == pytest.approx(p[1], abs=0.015)
     assert np.abs(np.array(found) - p[1]).max() < 0.03
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_slope_that_leads_beyond_all_numbers_bounds_no_tail():
+    far, near = np.array([1e8, 1.0]), np.array([1.0, 0.0])
+    assert histogram_cdf._reach(far, near, 0.4999999, 0.5) == np.inf
 
 
 @pytest.mark.parametrize("spreads", [[0.14], [0.5, 0.7], np.linspace(0.2, 1.0, 1500)])
