@@ -7,10 +7,13 @@ if nothing was begun, since an option, a setting or a file cannot be used.
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any, Protocol
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TextIO
 
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
+from flwr_vertical.tables.findings import DataWarning
 
 from . import (
     align,
@@ -77,11 +80,38 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show what is odd about a table once and in one line, without a place in the code."""
+    show, shown = warnings.showwarning, set[str]()
+
+    def plainly(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if not issubclass(category, DataWarning):
+            show(message, category, filename, lineno, file, line)
+        elif str(message) not in shown:
+            shown.add(str(message))
+            print(f"warning: {message}", file=sys.stderr)
+
+    warnings.showwarning = plainly
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     options = make_parser().parse_args(arguments)
     try:
-        code: int = options.carry_out(options)
+        with _plain_warnings():
+            code: int = options.carry_out(options)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads, as `head` does, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end

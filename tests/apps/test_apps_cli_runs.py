@@ -3,6 +3,7 @@
 import json
 import pathlib
 import tomllib
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from flwr_vertical import Result
 from flwr_vertical.reports import report
 from flwr_vertical.reports.report import report_html
 from flwr_vertical.settings.toml import flat, toml_text
+from flwr_vertical.tables.findings import DataWarning
 
 N = 400
 
@@ -113,6 +115,19 @@ def test_own_tables_are_cross_validated_under_their_policies(home, nodes, capsys
     # Folds differ by fewer rows than a policy allows, and nodes count over all of them.
     assert main.main([*command, "--folds", "5"]) == 2
     assert "policy.min-rows" in capsys.readouterr().err
+
+
+def test_what_is_odd_about_a_table_is_said_once_without_a_place_in_the_code(capsys, monkeypatch):
+    def carry_out(options):
+        for _ in range(2):
+            warnings.warn("party 'bank': column 'u' is constant", DataWarning, stacklevel=1)
+        return 0
+
+    shown = warnings.showwarning
+    monkeypatch.setattr(main.stop, "run", carry_out)
+    assert main.main(["stop"]) == 0
+    assert capsys.readouterr().err == "warning: party 'bank': column 'u' is constant\n"
+    assert warnings.showwarning is shown
 
 
 def test_settings_are_compared_on_demonstration_data(home, capsys):
