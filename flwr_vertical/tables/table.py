@@ -226,17 +226,18 @@ def check_shape(frame: pd.DataFrame, who: str) -> None:
 
 
 def _as_in(frame: pd.DataFrame, like: Table, who: str) -> tuple[pd.DataFrame, dict[str, Kind]]:
-    """Give new rows the kinds of earlier ones, and an all-missing column their dtype.
+    """Give new rows the kinds and order of earlier ones, and an all-missing column their dtype.
 
-    Columns that the earlier rows lack are let through: one may hold the labels.
+    Columns that the earlier rows lack are let through, at the end: one may hold the labels.
     """
-    shared = [name for name in frame.columns if name in like.columns]
-    if shared != like.columns:
+    shared, further = like.columns, frame.columns.difference(like.columns, sort=False)
+    if lacking := [name for name in shared if name not in frame]:
         raise DataError(
-            f"{who} has columns {list(frame.columns)}, the earlier rows have {like.columns}; they "
-            "must be there, in the same order"
+            f"{who} has columns {list(frame.columns)}, and lacks {lacking} of the earlier rows; "
+            "they must be there"
         )
-    further = frame.columns.difference(like.columns, sort=False)
+    if [name for name in frame if name in shared] != shared:
+        frame = frame[[*shared, *further]]
     kinds = {**like.kinds, **infer_kinds(frame[further])}
     for name in frame[shared].columns[frame[shared].isna().all()]:
         earlier = like.frame[name].dtype

@@ -201,6 +201,9 @@ def test_new_rows_are_predicted_with_the_fit_whatever_comes_after_it(after):
         frame @ slopes[name][frame.columns].to_numpy() for name, frame in new.items()
     )
     np.testing.assert_allclose(predicted, expected, atol=0.01)
+    turned = {name: frame[frame.columns[::-1]] for name, frame in new.items()}
+    again = found.predict(turned, progress=False).predictions["prediction"]
+    pd.testing.assert_series_equal(again, predicted)
 
 
 def test_a_scorecard_is_fitted_evaluated_and_predicted_with(tmp_path):
