@@ -10,7 +10,7 @@ import pandas as pd
 from pandas.api import types
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.tables.dtypes import plain, whole_with_gaps
+from flwr_vertical.tables.dtypes import lost_digits, plain, whole_with_gaps
 from flwr_vertical.tables.findings import Finding
 from flwr_vertical.tables.ids import count_repeated, join_levels, without_categories
 from flwr_vertical.tables.kinds import Kind, infer_kinds
@@ -194,6 +194,7 @@ def label_index(labels: "pd.Series[Any]", who: str = "labels") -> "pd.Index[Any]
         raise DataError(
             f"{who} must be numbers, got dtype {labels.dtype}; code them, or state positive_label"
         ) from None
+    check_digits(labels, who)
     return checked_ids(labels.index, f"the table of {who}")
 
 
@@ -207,6 +208,16 @@ def check_series(labels: "pd.Series[Any]", who: str) -> None:
         raise DataError(
             f"{who} must be numbers, got dtype {labels.dtype}; convert dates and durations to a "
             "number of days"
+        )
+
+
+def check_digits(labels: "pd.Series[Any]", who: str) -> None:
+    """Refuse whole numbers of which several would be one number or one class."""
+    if (lost := lost_digits(labels)) is not None:
+        raise DataError(
+            f"{who} are whole numbers beyond 2^53, of which methods take 16 digits: {lost[0]:,} "
+            f"different ones would count as {lost[1]:,}; number classes 0, 1, ..., and subtract a "
+            "number near them from others"
         )
 
 
