@@ -35,6 +35,7 @@ from flwr_vertical.results.model import (
     pack_model,
     unpack_model,
 )
+from flwr_vertical.tables.csv_reader import EXACT_FLOATS
 
 if TYPE_CHECKING:  # scikit-learn waits until it is needed
     from flwr_vertical.results.evaluation import Evaluation
@@ -148,14 +149,15 @@ def load(folder: Path, kind: type[_Kind]) -> _Kind:
 
 def _read_coefficients(path: Path, levels: int) -> pd.DataFrame:
     """Read coefficients, whose parties and variables may be called `NA` or `2024`."""
-    names = pd.read_csv(path, nrows=0).columns
-    return pd.read_csv(
+    read: Callable[..., pd.DataFrame] = pd.read_csv
+    names = read(path, nrows=0).columns
+    return read(
         path,
         index_col=list(range(levels)),
         dtype=dict.fromkeys(names[:levels], str),
         keep_default_na=False,
         na_values={name: [""] for name in names[levels:]},
-        float_precision="round_trip",
+        **EXACT_FLOATS,
     )
 
 
