@@ -29,6 +29,11 @@ class LabelMemory:
         self.find_labels: Callable[[], bytes] = bytes
         self.nonce = b""  # Of commitments to labels in this run
 
+    @property
+    def lasts(self) -> bool:
+        """Whether marks are the same in every run, and in one that is resumed."""
+        return self._path is not None
+
     def mark(self, purpose: str, *parts: bytes) -> bytes:
         """Return 32 bytes of these labels for a purpose, the same in every run; b"" without labels.
 
