@@ -175,7 +175,8 @@ class Result(ResultData):
         try:
             self.evaluate(labels, **options)
         except VerticalError as error:
-            self.notes.append(f"predictions are not compared with the true labels: {error}")
+            text = f"predictions are not compared with the true labels: {error}"
+            self.notes += [text] * (text not in self.notes)  # the run may try after the strategy
 
     def compare_imputed(
         self,

@@ -161,6 +161,8 @@ def test_the_truth_reaches_the_result_and_no_message():
         *(({"labels": pd.Series(times, index=["s1", "s2"])}, DataError, "convert dates")
           for times in (pd.to_datetime(["2020-01-01", None]), pd.to_timedelta([1, 2], "D"))),
         ({"labels": pd.Series([1j, 2], index=["s1", "s2"])}, DataError, "got dtype complex128"),
+        ({"labels": pd.Series([2**60, 2**60 + 1], index=["s1", "s2"])}, DataError,
+         r"labels are whole numbers beyond 2\^53.*: 2 different ones would count as 1; number cl"),
         ({"truth": {"bnak": tables()["party 0"]}}, ConfigError, "truth names unknown parties"),
         *(({"seed": seed}, ConfigError, "seed must be an integer of at least 0")
           for seed in (-1, 1.5, True, "0")),

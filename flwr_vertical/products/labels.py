@@ -56,7 +56,10 @@ class Commitment:
         Shapes: vectors (n_samples, n_vectors).
         """
         if not self.nonce:
-            self.nonce = self._federation.random_bytes(_NONCE_BYTES)
+            # One for the run: the same vectors in a later stage of a pipeline count once.
+            memory = self._federation.label_memory
+            memory.nonce = memory.nonce or self._federation.random_bytes(_NONCE_BYTES)
+            self.nonce = memory.nonce
         digest = digest_of(self.nonce, vectors)
         if self.digest and digest != self.digest:
             raise DataError(

@@ -172,14 +172,15 @@ class PairProducts(PrivateProducts):
             n_others = int((held.any(axis=1) & ~beside).sum())
             if 2 * (rows & beside).sum() < beside.sum() and 0 < n_others < beside.sum():
                 return self.pairs(held & beside[:, None], beside, n_beside)
-        counts = held[taken].T.astype(np.int64) @ held[taken].astype(np.int64)
         if not together.any():
+            shared = held.T.astype(np.int64) @ held.astype(np.int64)
             raise DataError(
                 "no two parties share enough rows for products of their columns: they share at "
-                f"most {int(np.where(alone, 0, counts).max())}, and need {int(both.max()):,}; "
-                "check that sample IDs match, or lower 'min-rows' in the node configs, if the "
-                "parties agree"
+                f"most {int(np.where(alone, 0, shared).max()):,}, and need {int(both.max()):,} "
+                "(sets of few rows that the same parties hold are left out); check that sample "
+                "IDs match, or lower 'min-rows' in the node configs, if the parties agree"
             )
+        counts = held[taken].T.astype(np.int64) @ held[taken].astype(np.int64)
         layout = Layout(self.widths, self.limbs)
         common = {
             "limbs": self.limbs,

@@ -35,8 +35,8 @@ _MOST_LISTED = 10  # classes that a message names
 class Evaluation:
     """Predictions beside the true labels of the same samples; `evaluate` makes it."""
 
-    # Index sample; ``label``, ``prediction``, and of classes ``probability_<class>``, or of two
-    # classes ``decision``, which is above 0 for the second one
+    # Index sample; ``label``, ``prediction``, and of classes ``probability_<class>``, or of the
+    # classes 0 and 1 ``decision``, which is above 0 for 1
     samples: pd.DataFrame
     task: str  # What labels are
     what: str = "test samples"  # Which samples these are, in words
@@ -66,6 +66,8 @@ class Evaluation:
             return []
         if named := _probability_classes(self.samples):
             return named
+        if DECISION in self.samples:
+            return [0.0, 1.0]
         return [float(c) for c in np.unique(self.samples[["label", "prediction"]].to_numpy(float))]
 
     def probabilities(self, name: str = "") -> Array | None:

@@ -35,6 +35,7 @@ from flwr_vertical.results.model import (
     pack_model,
     unpack_model,
 )
+from flwr_vertical.tables.csv_reader import EXACT_FLOATS
 
 if TYPE_CHECKING:  # scikit-learn waits until it is needed
     from flwr_vertical.results.evaluation import Evaluation
@@ -94,7 +95,7 @@ def load(folder: Path, kind: type[_Kind]) -> _Kind:
     frames: dict[str, Any] = dict.fromkeys(_FRAMES)
     frames |= {name: pd.read_parquet(folder / files[name]) for name in _FRAMES if name in files}
     if "coefficients" in files:
-        coefficients = read(folder / files["coefficients"], index_col=list(range(index["levels"])))
+        coefficients = _read_coefficients(folder / files["coefficients"], index["levels"])
     if "labels" in files:
         labels = pd.read_parquet(folder / files["labels"]).iloc[:, 0].rename(index["label_name"])
     if "mask" in files:
@@ -144,6 +145,20 @@ def load(folder: Path, kind: type[_Kind]) -> _Kind:
         party: (folder / name).read_bytes() for party, name in files.get("parties", {}).items()
     }
     return result
+
+
+def _read_coefficients(path: Path, levels: int) -> pd.DataFrame:
+    """Read coefficients, whose parties and variables may be called `NA` or `2024`."""
+    read: Callable[..., pd.DataFrame] = pd.read_csv
+    names = read(path, nrows=0).columns
+    return read(
+        path,
+        index_col=list(range(levels)),
+        dtype=dict.fromkeys(names[:levels], str),
+        keep_default_na=False,
+        na_values={name: [""] for name in names[levels:]},
+        **EXACT_FLOATS,
+    )
 
 
 def _evaluation(frame: pd.DataFrame | None, index: dict[str, Any]) -> Evaluation | None:

@@ -27,13 +27,23 @@ class LabelMemory:
         self._path = path
         self._secret = b""
         self.find_labels: Callable[[], bytes] = bytes
+        self.nonce = b""  # Of commitments to labels in this run
+
+    @property
+    def lasts(self) -> bool:
+        """Whether marks are the same in every run, and in one that is resumed."""
+        return self._path is not None
 
     def mark(self, purpose: str, *parts: bytes) -> bytes:
-        """Return 32 bytes of these labels for a purpose, the same in every run; b"" without one."""
-        labels = b"" if self._path is None else self.find_labels()
-        if self._path is None or not labels:
+        """Return 32 bytes of these labels for a purpose, the same in every run; b"" without labels.
+
+        Without a file they are the same in this run alone, whose stages may take the same labels.
+        """
+        labels = self.find_labels()
+        if not labels:
             return b""
-        self._secret = self._secret or _load(self._path)
+        if not self._secret:
+            self._secret = secrets.token_bytes(_BYTES) if self._path is None else _load(self._path)
         found = hashlib.blake2b(key=self._secret, digest_size=_BYTES)
         for part in (purpose.encode(), labels, *parts):
             found.update(len(part).to_bytes(8, "big") + part)

@@ -16,7 +16,7 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.tables import text_numbers
 from flwr_vertical.tables.cleaning import DROP, MISSING_IN
 from flwr_vertical.tables.conversion import is_text
-from flwr_vertical.tables.dtypes import EXACT, plain_column
+from flwr_vertical.tables.dtypes import lost_digits, plain_column
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
 from flwr_vertical.tables.id_checks import check_ids
 from flwr_vertical.tables.kinds import Kind, are_whole, infer_kinds
@@ -143,19 +143,13 @@ def _check_column(
 
 def _check_digits(name: str, column: "pd.Series[Any]") -> Iterator[Finding]:
     """Check whole numbers for such as are one number for what computes in float64."""
-    whole = column.dropna()
-    if not types.is_integer_dtype(whole.dtype) or whole.empty:
-        return
-    if max(int(whole.max()), -int(whole.min())) <= EXACT:
-        return
-    n, n_taken = whole.nunique(), whole.astype("float64").nunique()
-    if n_taken < n:
+    if (lost := lost_digits(column)) is not None:
         yield Finding(
             Severity.WARNING,
             "digits",
             name,
-            f"whole numbers beyond 2^53, of which methods take 16 digits: {n:,} different ones "
-            f"count as {n_taken:,}",
+            f"whole numbers beyond 2^53, of which methods take 16 digits: {lost[0]:,} different "
+            f"ones count as {lost[1]:,}",
             "subtract a number near them, or drop the column if it holds IDs (drop-columns)",
             mend={DROP: name},
         )

@@ -29,7 +29,7 @@ from flwr_vertical.tables.sniffing import sniff_encoding, sniff_separator, whole
 
 # Before 3.1, pandas by default misread the last digit of some floats; since then it never does.
 _OLD_PANDAS = tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1)
-_EXACT_FLOATS: dict[str, Any] = {"float_precision": "round_trip"} if _OLD_PANDAS else {}
+EXACT_FLOATS: dict[str, Any] = {"float_precision": "round_trip"} if _OLD_PANDAS else {}
 # pandas' own marks. They are listed because IDs such as "NA" (Namibia) must not be taken for
 # missing.
 _MISSING_MARKS = [
@@ -90,7 +90,7 @@ class _File:
                     for name in self.header
                 },
                 low_memory=False,
-                **_EXACT_FLOATS,
+                **EXACT_FLOATS,
                 **options,
             )
         return frame

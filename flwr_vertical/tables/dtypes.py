@@ -48,6 +48,17 @@ def whole_with_gaps(column: "pd.Series[Any]") -> "pd.Series[Any] | None":
     return column.astype("UInt64" if types.is_unsigned_integer_dtype(column.dtype) else "Int64")
 
 
+def lost_digits(column: "pd.Series[Any]") -> tuple[int, int] | None:
+    """Return how many whole numbers a column has, and how many as floats, if these are fewer."""
+    whole = column.dropna()
+    if not types.is_integer_dtype(whole.dtype) or whole.empty:
+        return None
+    if max(int(whole.max()), -int(whole.min())) <= EXACT:
+        return None
+    n, n_taken = whole.nunique(), whole.astype("float64").nunique()
+    return (n, n_taken) if n_taken < n else None
+
+
 def plain_column(column: "pd.Series[Any]") -> "pd.Series[Any]":
     """Return one column with a plain dtype; see `plain`."""
     dtype = column.dtype

@@ -26,7 +26,7 @@ from flwr_vertical.tables.csv_reader import check_header, id_columns, read_csv
 from flwr_vertical.tables.findings import DataWarning, Finding, lines_of, warnings_in
 from flwr_vertical.tables.kinds import Kind
 from flwr_vertical.tables.on_disk import BATCH_ROWS, frame_of
-from flwr_vertical.tables.table import Table, check_series
+from flwr_vertical.tables.table import Table, check_digits, check_series
 from flwr_vertical.tables.writers import SEPARATORS, file_format
 
 Csv = CsvFormat | Mapping[str, str] | None
@@ -212,6 +212,7 @@ def label_numbers(
         numbers = None if positive_label else observed
         texts = observed.map(level_text)
     if numbers is not None:
+        check_digits(numbers, who)
         return numbers.astype(float).reindex(labels.index)
     levels = sorted(texts.unique())
     if len(levels) == 2 and positive_label in levels:

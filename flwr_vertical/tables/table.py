@@ -10,7 +10,7 @@ import pandas as pd
 from pandas.api import types
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.tables.dtypes import plain, whole_with_gaps
+from flwr_vertical.tables.dtypes import lost_digits, plain, whole_with_gaps
 from flwr_vertical.tables.findings import Finding
 from flwr_vertical.tables.ids import count_repeated, join_levels, without_categories
 from flwr_vertical.tables.kinds import Kind, infer_kinds
@@ -204,6 +204,7 @@ def label_index(labels: "pd.Series[Any]", who: str = "labels") -> "pd.Index[Any]
         raise DataError(
             f"{who} must be numbers, got dtype {labels.dtype}; code them, or state positive_label"
         ) from None
+    check_digits(labels, who)
     return checked_ids(labels.index, f"the table of {who}")
 
 
@@ -217,6 +218,16 @@ def check_series(labels: "pd.Series[Any]", who: str) -> None:
         raise DataError(
             f"{who} must be numbers, got dtype {labels.dtype}; convert dates and durations to a "
             "number of days"
+        )
+
+
+def check_digits(labels: "pd.Series[Any]", who: str) -> None:
+    """Refuse whole numbers of which several would be one number or one class."""
+    if (lost := lost_digits(labels)) is not None:
+        raise DataError(
+            f"{who} are whole numbers beyond 2^53, of which methods take 16 digits: {lost[0]:,} "
+            f"different ones would count as {lost[1]:,}; number classes 0, 1, ..., and subtract a "
+            "number near them from others"
         )
 
 
@@ -236,17 +247,18 @@ def check_shape(frame: pd.DataFrame, who: str) -> None:
 
 
 def _as_in(frame: pd.DataFrame, like: Table, who: str) -> tuple[pd.DataFrame, dict[str, Kind]]:
-    """Give new rows the kinds of earlier ones, and an all-missing column their dtype.
+    """Give new rows the kinds and order of earlier ones, and an all-missing column their dtype.
 
-    Columns that the earlier rows lack are let through: one may hold the labels.
+    Columns that the earlier rows lack are let through, at the end: one may hold the labels.
     """
-    shared = [name for name in frame.columns if name in like.columns]
-    if shared != like.columns:
+    shared, further = like.columns, frame.columns.difference(like.columns, sort=False)
+    if lacking := [name for name in shared if name not in frame]:
         raise DataError(
-            f"{who} has columns {list(frame.columns)}, the earlier rows have {like.columns}; they "
-            "must be there, in the same order"
+            f"{who} has columns {list(frame.columns)}, and lacks {lacking} of the earlier rows; "
+            "they must be there"
         )
-    further = frame.columns.difference(like.columns, sort=False)
+    if [name for name in frame if name in shared] != shared:
+        frame = frame[[*shared, *further]]
     kinds = {**like.kinds, **infer_kinds(frame[further])}
     for name in frame[shared].columns[frame[shared].isna().all()]:
         earlier = like.frame[name].dtype

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.arrays import Indices
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.products.row_groups import levels_are_safe
 from flwr_vertical.tables import Kind, Table, is_numeric
 from strategies.linear.design import OTHER, encode_levels
-from strategies.trees.binning import Bins, Codes, fit_bins
+from strategies.trees.binning import Bins, Codes, fit_bins, limit_texts
 
 MISSING = "missing"
 NO_BIN = 255
@@ -83,11 +83,13 @@ def fit_column_bins(
     rows, special = table.n_samples, tuple(dict.fromkeys(float(value) for value in special))
     most = min(most, max(rows // (_ROWS_PER_BIN * len(table.columns)), 2))
     least = next(c for c in range(1, rows + 2) if 2 * c > rows or not _rare(c, rows, minimum))
-    fitted = fit_bins(_without(table, special), most, least)
+    known = _without(table, special)
+    fitted = fit_bins(known, most, least)
     codes = _codes(fitted, table, special, party)
     places, labels, told, n_proper, nominal = [], [], [], [], []
     for j, (name, kind) in enumerate(table.kinds.items()):
-        own, leaves = _named(fitted, j, special, is_numeric(kind))
+        values = known.frame[name].dropna().to_numpy(np.float64) if is_numeric(kind) else None
+        own, leaves = _named(fitted, j, special, values)
         counts = np.bincount(codes[:, j], minlength=len(own))
         some = {code: _with_label(count) for code, count in enumerate(counts.tolist())}
         rare = encode_levels(name, some, minimum, party).other
@@ -138,18 +140,17 @@ def _codes(fitted: Bins, table: Table, special: Sequence[float], party: str) -> 
 
 
 def _named(
-    fitted: Bins, j: int, special: Sequence[float], numeric: bool
+    fitted: Bins, j: int, special: Sequence[float], values: Array | None
 ) -> tuple[list[str], list[str]]:
-    """Name the codes of a column, for its owner and for the server."""
-    rest = [MISSING, *(f"{value:g}" for value in special)]
-    if not numeric:
+    """Name the codes of a column, for its owner and for the server; `values` are its numbers."""
+    rest = [MISSING, *(f"{value:.15g}" for value in special)]
+    if values is None:
         levels = [str(level) for level in fitted.levels[j]]
         levels += [OTHER] * (fitted.other[j] >= 0)
         return levels + rest, levels + rest
-    edges = fitted.edges[j].tolist()
-    lows, highs = [-np.inf, *edges], [*edges, np.inf]
-    ends = "]" * len(edges) + ")"
-    ranges = [f"({a:.6g}, {b:.6g}{end}" for a, b, end in zip(lows, highs, ends, strict=True)]
+    limits = limit_texts(fitted.edges[j], values)
+    lows, highs, ends = ["-inf", *limits], [*limits, "inf"], "]" * len(limits) + ")"
+    ranges = [f"({low}, {high}{end}" for low, high, end in zip(lows, highs, ends, strict=True)]
     numbered = [f"{i + 1} of {len(ranges)}" for i in range(len(ranges))]
     return ranges + rest, numbered + rest
 

@@ -124,7 +124,7 @@ class CardColumns:
         """Name the merged bins of a column."""
         if j == len(self.merged):
             return ["held", ABSENT]
-        return merged_labels(self.opened.bins[j], self.merged[j], self.opened.n_proper[j])
+        return merged_labels(self.opened.bins[j], self.merged[j], self.opened.nominal[j])
 
     def table(self, beta: Array, factor: float) -> pd.DataFrame:
         """Return what a scorecard shows of each bin.
@@ -175,16 +175,20 @@ def _added(merged: Indices, values: AnyArray) -> Array:
     return np.asarray(np.bincount(merged, values), dtype=np.float64)
 
 
-def merged_labels(labels: Sequence[str], merged: Indices, n_proper: int) -> list[str]:
-    """Name merged bins by those that they are made of; neighbouring ranges by their ends."""
+def merged_labels(labels: Sequence[str], merged: Indices, nominal: bool) -> list[str]:
+    """Name merged bins by those that they are made of; neighbouring ranges by their ends.
+
+    Levels of a `nominal` column may be named like ranges, and are no neighbours.
+    """
     out = []
     for number in range(int(merged.max()) + 1):
         own = np.flatnonzero(merged == number).tolist()
         names = [labels[b] for b in own]
         first, last = names[0], names[-1]
-        if len(own) > 1 and first.endswith(_last(first)) and _last(first) == _last(last) != "":
+        neighbours = len(own) > 1 and not nominal
+        if neighbours and first.endswith(_last(first)) and _last(first) == _last(last) != "":
             out.append(f"{first.split()[0]}-{last}")
-        elif len(own) > 1 and first.startswith("(") and last[-1:] in "])":
+        elif neighbours and first.startswith("(") and last[-1:] in "])":
             out.append(f"{first.split(',')[0]},{last.split(',')[-1]}")
         else:
             out.append(" | ".join(names))

@@ -292,7 +292,7 @@ class ScorecardParty(Party):
         self.save_output(frame.set_index(self.own_ids[own]), "points")
         parts = []
         for j, (name, part, to) in enumerate(zip(bins.columns, evidence, rows.merged, strict=True)):
-            labels = merged_labels(bins.labels[j], to, bins.n_proper[j])
+            labels = merged_labels(bins.labels[j], to, bins.nominal[j])
             at = [int(np.flatnonzero(to == number)[0]) for number in range(len(labels))]
             found = {"column": name, "bin": labels, "woe": part[at]}
             found["points"] = points_of(part[at], beta[j], factor)

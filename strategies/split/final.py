@@ -46,7 +46,9 @@ class Fields(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return embeddings, then gated ones, shape (n_rows, 2 * n_columns * d)."""
-        plain = self.embed(x[..., None]).reshape(*x.shape, -1)
+        # Of no rows, as a batch may have none of a party, the last length follows from nothing.
+        dimension = self.embed.out_channels // self.embed.in_channels
+        plain = self.embed(x[..., None]).reshape(*x.shape, dimension)
         gates = self.gate(plain.transpose(1, 2)).transpose(1, 2)
         both: Tensor = torch.cat([plain, plain * gates], dim=1).flatten(start_dim=1)
         return both

@@ -255,6 +255,31 @@ def cut(values: Array, most: int, least: int = 1) -> Array:
     return np.asarray(np.where(middle < above, middle, below))  # neighbours have none between them
 
 
+def limit_texts(edges: Array, values: Array) -> list[str]:
+    """Return where a column is cut, as text.
+
+    Whole numbers and halves, as of dates like 20240115, stand in full, others with six digits or
+    as many as tell them from their neighbours.
+
+    Shapes: edges (n_edges,): ascending; values (n_rows,): of the column, finite.
+    """
+    if not len(edges):
+        return []
+    ends = np.concatenate([[values.min()], edges, [values.max()]])
+    room = np.diff(ends) / 1000.0
+    return [
+        _limit_text(edge, min(below, above))
+        for edge, below, above in zip(edges.tolist(), room[:-1], room[1:], strict=True)
+    ]
+
+
+def _limit_text(edge: float, error: float) -> str:
+    if abs(edge) < 1e15 and (2.0 * edge).is_integer():
+        error = 0.0
+    digits = next(d for d in range(6, 18) if d == 17 or abs(float(f"{edge:.{d}g}") - edge) <= error)
+    return f"{float(f'{edge:.{digits}g}'):.{max(digits, 15)}g}"
+
+
 def _ends(counts: npt.NDArray[np.int64], most: int) -> list[int]:
     """Return how many values there are up to the end of each bin, for the rows of each value."""
     frequent = _frequent(counts, most)

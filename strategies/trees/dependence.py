@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.arrays import Array
-from strategies.trees.binning import Bins, SlotLayout
+from strategies.trees.binning import Bins, SlotLayout, limit_texts
 from strategies.trees.model import TreesModel
 
 
@@ -74,19 +74,19 @@ def _along(
     return found
 
 
-def dependence_table(bins: Bins, curves: Array) -> pd.DataFrame:
+def dependence_table(bins: Bins, frame: pd.DataFrame, curves: Array) -> pd.DataFrame:
     """Return a party's own table: ``column``, ``values`` of the bin, ``prediction`` by class.
 
     Shapes: curves (width, n_codes).
     """
     rows = []
     for j, name in enumerate(bins.columns):
-        edges, levels = bins.edges[j], bins.levels[j]
-        texts = [f"to {edge:.6g}" for edge in edges] + [
-            f"above {edges[-1]:.6g}" if len(edges) else "all"
-        ]
-        if levels:
+        if levels := bins.levels[j]:
             texts = [str(level) for level in levels] + ["other"] * (bins.other[j] >= 0)
+        else:
+            limits = limit_texts(bins.edges[j], frame[name].dropna().to_numpy(np.float64))
+            texts = [f"to {limit}" for limit in limits]
+            texts.append(f"above {limits[-1]}" if limits else "all")
         order = bins.ranks.get(j, range(len(texts)))
         named = sorted(zip(order, texts, strict=True))
         rows += [(str(name), text) for _, text in named] + [(str(name), "missing")]

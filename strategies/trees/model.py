@@ -247,12 +247,17 @@ def prediction_table(objective: Objective, raw: Array) -> pd.DataFrame:
 
 
 def figures(loss: Objective, labels: Array, raw: Array, predicted: Array) -> dict[str, float]:
-    """Return loss, and accuracy or root mean square error, over samples with a label."""
+    """Return loss, and accuracy or root mean square error, over samples with a label.
+
+    The loss is left out where a label is no class of the fit.
+    """
     known = ~np.isnan(labels)
     if not known.any():
         return {}
-    found = {"loss": loss.loss(labels[known], raw[:, known])}
-    wrong = predicted[known] - labels[known]
-    if loss.name in ("binary", "multiclass", "share", "shares"):
+    y, wrong = labels[known], predicted[known] - labels[known]
+    classes = loss.name in ("binary", "multiclass", "share", "shares")
+    known_classes = not classes or np.isin(y, np.arange(max(len(raw), 2))).all()
+    found = {"loss": loss.loss(y, raw[:, known])} if known_classes else {}
+    if classes:
         return found | {"accuracy": float(np.mean(wrong == 0))}
     return found | {"rmse": float(np.sqrt(np.mean(wrong**2)))}

@@ -191,7 +191,8 @@ class TreeParty(BinnedParty):
         if dependence is not None:
             n_codes = sum(bins + 1 for bins in self.layout.n_bins)
             check_fits(self.name, "dependence", dependence, Shape(None, n_codes))
-            self.save_output(dependence_table(self.bins, dependence), DEPENDENCE)
+            table = dependence_table(self.bins, self.table.frame, dependence)
+            self.save_output(table, DEPENDENCE)
         part = TreePart(model, **TreePart.fields_of(self.bins), splits=self.routing.splits)
         self.save_model(part)
         self.group_key.erase_group_seed()

@@ -43,8 +43,10 @@ def test_numbers_swapped_between_samples_are_other_labels():
     assert digest_of_labels(by_number) == digest_of_labels(by_number.iloc[[2, 0, 1]])
 
 
-def test_without_a_secret_or_labels_nothing_is_recognised(tmp_path):
-    assert memory(None).mark("for bank") == b""
+def test_without_a_secret_labels_are_recognised_in_one_run_alone(tmp_path):
+    one, other = memory(None), memory(None)
+    assert one.mark("for bank") == one.mark("for bank") != other.mark("for bank")
+    assert LabelMemory().mark("for bank") == b""
     assert LabelMemory(tmp_path / "secret").mark("for bank") == b""
     assert list(tmp_path.iterdir()) == []
 

@@ -150,6 +150,10 @@ def test_labels_that_cannot_be_compared():
     assert "3 samples have labels [7.0]" in made.notes[0]
     assert "log_loss" not in made.metrics()
     assert made.confusion().shape == (3, 3)
+    decision = found["probability_1"] - found["probability_0"]
+    by_sign = evaluate(found[["prediction"]].assign(decision=decision), strange)
+    assert "3 samples have labels [7.0]" in by_sign.notes[0]
+    assert by_sign.metrics()["auc"] == pytest.approx(sk.roc_auc_score(strange == 1.0, decision))
     one_class = evaluate(found, y[y == 1.0]).metrics()
     assert "auc" not in one_class
     with pytest.raises(ConfigError, match="no predictions"):

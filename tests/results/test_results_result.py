@@ -79,6 +79,17 @@ def test_saved_result_comes_back(result, tmp_path):
         assert getattr(again, name) == getattr(result, name)
 
 
+def test_names_of_coefficients_come_back_as_they_are(tmp_path):
+    """Sodium is NA, years are numbers; values come back to the last digit."""
+    names = [("NA", "NA"), ("NA", "2024"), ("lab", "null"), ("lab", "007")]
+    index = pd.MultiIndex.from_tuples(names, names=["party", "variable"])
+    values = {"estimate": [1 / 3, -2e-301, math.nan, 5.0], "std_error": [math.nan] * 4}
+    made = pd.DataFrame(values, index)
+    for frame in (made, made.iloc[[1, 3]]):
+        again = Result.load(Result("X", coefficients=frame).save(tmp_path / "r")).coefficients
+        pd.testing.assert_frame_equal(again, frame, check_exact=True)
+
+
 def test_files_have_safe_names_and_valid_json(result, tmp_path):
     folder = result.save(tmp_path / "r")
     found = names(folder)

@@ -174,6 +174,26 @@ def test_bins_have_names_for_their_owner_and_numbers_for_others():
     assert bins.numbers(Table.of(new, like=table), "bank")[0, 1] == NO_BIN
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        1e9 + np.random.default_rng(0).normal(size=900),
+        np.random.default_rng(0).integers(20200101, 20241231, 900),
+        2.0**60 + 1e6 * np.arange(900),
+    ],
+    ids=["far from 0", "dates as numbers", "beyond 2^53"],
+)
+def test_limits_of_ranges_are_told_apart(values):
+    special = [9999998.0, 9999999.0]
+    frame = pd.DataFrame({"a": np.append(np.repeat(special, 400), values)})
+    bins = fit_column_bins(Table.of(frame, {"a": "continuous"}), 5, special)
+    assert bins.labels[0][-2:] == bins.told[0][-2:] == ["9999998", "9999999"]
+    numbers = bins.numbers(Table.of(frame), "bank")[800:, 0]
+    for label, number in zip(bins.labels[0][:5], range(5), strict=True):
+        low, high = (float(end) for end in label[1:-1].split(","))
+        assert np.mean((values > low) & (values <= high) == (numbers == number)) > 0.995
+
+
 def test_other_labels_are_refused_in_the_same_run():
     with Opened(tables()) as opened:
         sums = LabelSums(opened.federation, GroupKey(opened.federation))

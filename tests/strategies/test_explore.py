@@ -211,6 +211,12 @@ def test_report_and_saved_result(tmp_path, drawn):
             DataError,
             "no common sample",
         ),
+        (
+            lambda t: {"bank": t["bank"], "court": t["court"].iloc[-40:]},
+            {"min_rows": None},
+            DataError,
+            "share at most 40, and need 1",
+        ),
     ],
 )
 def test_what_cannot_be_explored_is_said(change, options, error, words):

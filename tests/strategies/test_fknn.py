@@ -173,8 +173,8 @@ def test_a_level_that_the_donors_do_not_have(caplog):
 @pytest.mark.parametrize(
     ("edit", "error", "why"),
     [
-        (lambda fitted: change(fitted, "bank", lambda t: t[["debt", "income"]]), VerticalError,
-         r"party 'bank'.* has columns \[.*; they must be there, in the same order"),
+        (lambda fitted: change(fitted, "bank", lambda t: t.assign(age=1.0)), VerticalError,
+         r"party 'bank' has columns \['income', 'debt'\], and lacks \['age'\] of the earlier"),
         (lambda fitted: change(fitted, "court", lambda t: t.rename(index={"s1": "new1"})),
          PartyError, "'court': 1 sample IDs of the new rows are also among the donors"),
         (lambda fitted: {"bank": fitted["bank"]}, DataError,
@@ -184,6 +184,14 @@ def test_a_level_that_the_donors_do_not_have(caplog):
 def test_fitted_tables_that_do_not_fit(edit, error, why):
     with pytest.raises(error, match=why):
         run(new_rows(), fitted=edit(good()))
+
+
+def test_new_rows_may_have_their_columns_in_another_order():
+    new = change(new_rows(), "bank", lambda t: t.assign(debt=[np.nan] * 3 + [*t["debt"][3:]]))
+    turned = change(new, "bank", lambda t: t[["debt", "income"]])
+    found, in_order = (run(tables, fitted=good()).tables["bank"] for tables in (turned, new))
+    assert found["debt"].notna().all()
+    pd.testing.assert_frame_equal(found, in_order)
 
 
 def test_a_new_sample_that_is_a_donor_elsewhere():

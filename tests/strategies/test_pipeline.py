@@ -188,6 +188,19 @@ def test_points_of_two_scorecards_are_both_kept():
     assert len(first) > len(last)
 
 
+@pytest.mark.parametrize("policy", [None, {}])
+def test_levels_stay_where_stages_take_the_same_labels(policy):
+    """They would be withheld if the labels of the second stage counted as others."""
+    tables, labels = data(gaps=0.0)
+    tables["bank"]["town"] = np.random.default_rng(1).choice(["Ulm", "Gent", "Bern"], size=900)
+    town = [VerticalGLM(penalty=p, encoding="one-hot") for p in ("lasso", "none")]
+    labels = labels + (tables["bank"]["town"] == "Ulm")
+    stages = [("select", town[0]), ("fit", town[1])]
+    found = Pipeline(stages).simulate(tables, labels, policy=policy, progress=False)
+    assert found.stages["fit"].metrics["columns_withheld"] == 0
+    assert found.coefficients.loc[("bank", "town=Ulm"), "estimate"] == pytest.approx(1.0, abs=0.2)
+
+
 @pytest.mark.parametrize("after", [("impute", JointNormal()), ("select", LASSO)])
 def test_new_rows_are_predicted_with_the_fit_whatever_comes_after_it(after):
     tables, labels = data(gaps=0.2 if after[0] == "impute" else 0.0)
@@ -201,6 +214,9 @@ def test_new_rows_are_predicted_with_the_fit_whatever_comes_after_it(after):
         frame @ slopes[name][frame.columns].to_numpy() for name, frame in new.items()
     )
     np.testing.assert_allclose(predicted, expected, atol=0.01)
+    turned = {name: frame[frame.columns[::-1]] for name, frame in new.items()}
+    again = found.predict(turned, progress=False).predictions["prediction"]
+    pd.testing.assert_series_equal(again, predicted)
 
 
 def test_a_scorecard_is_fitted_evaluated_and_predicted_with(tmp_path):

@@ -270,12 +270,15 @@ def test_few_rows_are_refused(data):
 
 def test_merged_bins_have_names():
     merged = np.array([0, 0, 1, 2])
-    assert merged_labels(["1 of 3", "2 of 3", "3 of 3", "missing"], merged, 3) == [
+    assert merged_labels(["1 of 3", "2 of 3", "3 of 3", "missing"], merged, False) == [
         *("1-2 of 3", "3 of 3", "missing")
     ]
     ranges = ["(-inf, 1]", "(1, 2.5]", "(2.5, inf)", "missing"]
-    assert merged_labels(ranges, merged, 3) == ["(-inf, 2.5]", "(2.5, inf)", "missing"]
-    assert merged_labels(["a", "b", "c", "other"], merged, 3) == ["a | b", "c", "other"]
+    assert merged_labels(ranges, merged, False) == ["(-inf, 2.5]", "(2.5, inf)", "missing"]
+    assert merged_labels(["a", "b", "c", "other"], merged, True) == ["a | b", "c", "other"]
+    levels = ["(0, 10]", "(10, 20]", "(20, 30]"]  # text that somebody cut
+    apart = merged_labels(levels, np.array([0, 1, 0]), True)
+    assert apart == ["(0, 10] | (20, 30]", "(10, 20]"]
 
 
 def test_a_scorecard_after_exploring_with_labels_says_why_it_has_no_points(data, tmp_path):

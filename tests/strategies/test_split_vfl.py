@@ -224,6 +224,15 @@ def test_too_few_samples_are_named():
         FedHSSL(layers=1)
 
 
+@pytest.mark.parametrize("method", [FinalNet, PlugVFL])
+def test_a_batch_may_have_no_row_of_a_party(method):
+    tables, labels, _ = make_data(seed=3, held=0.8)
+    few = tables | {"shop": tables["shop"].iloc[[5]]}
+    pretrained = {} if method is FinalNet else {"pretrain": "none"}
+    result = simulate(small(method, **pretrained), few, labels, progress=False)
+    assert result.predictions.notna().all(axis=None)
+
+
 def test_a_class_that_is_not_trained_on_is_named():
     tables, labels, _ = make_data(seed=3, held=0.8)
     aligned = set.intersection(*(set(table.index) for table in tables.values()))

@@ -240,6 +240,19 @@ def test_trees_without_a_split_are_noted(data):
     assert result.predictions["probability_1"].nunique() == 1
 
 
+@pytest.mark.parametrize("objective", ["binary", "multiclass"])
+def test_new_rows_may_have_labels_that_the_fit_did_not_know(data, objective):
+    tables, labels = data[0], make_labels(data[0], objective)
+    result = fit(tables, labels, objective=objective, n_trees=1)
+    known = result.predict(tables, labels, progress=False)
+    found = result.predict(tables, labels.where(labels.index != labels.index[0], 7), progress=False)
+    assert known.metrics["loss"] == pytest.approx(known.metrics["log_loss"])
+    assert "loss" not in found.metrics  # nor has it a log_loss
+    assert known.metrics["accuracy"] - found.metrics["accuracy"] in (0.0, 1 / N)
+    broken = result.predict(tables, labels + 0.5, progress=False)
+    assert sum("are no classes" in note for note in broken.notes) == 1
+
+
 def test_no_party_helps_itself(data, monkeypatch):
     """It would have a mask and what is under it."""
     monkeypatch.setattr(

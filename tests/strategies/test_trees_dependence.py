@@ -63,6 +63,15 @@ def test_levels_and_classes(kept):
     assert list(table)[2:] == ["prediction_0", "prediction_1", "prediction_2"]
 
 
+def test_bins_of_numbers_far_from_zero_are_told_apart(kept):
+    tables = make_tables()
+    numbers = tables["bank"].columns[0]
+    tables["bank"][numbers] += 1e9
+    fit(tables, make_labels(make_tables()), dependence=True, n_trees=1)
+    table = kept["bank", "partial-dependence"]
+    assert table.loc[table["column"] == numbers, "values"].is_unique
+
+
 def test_a_party_s_page_shows_those_that_matter_most(drawn):
     table = pd.DataFrame(
         {
