@@ -9,11 +9,11 @@ together on this machine's cores. The peak of memory is that of the whole proces
 """
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from common import begin, command_line, make_parties, memory_gib, timed
 
 from flwr_vertical import Arbiter, Party, Strategy, Uses, simulate
+from flwr_vertical.arrays import Array
 from flwr_vertical.products import (
     EncryptedGroupSteps,
     GroupKey,
@@ -80,7 +80,7 @@ class AllProducts(Strategy):
         products.close()
 
 
-def largest_error(parties: dict[str, pd.DataFrame], found: npt.NDArray[np.float64]) -> float:
+def largest_error(parties: dict[str, pd.DataFrame], found: Array) -> float:
     """Compare with the products of the pooled table, as a share of the columns' lengths."""
     truth = np.zeros_like(found)
     own = slice(0, -1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import AnyArray, Array, Indices
 from flwr_vertical.errors import StorageError
 
 HOLD_BYTES = 1 << 30
@@ -34,7 +34,7 @@ class ScratchFile:
         # Each array holds it open, too.
         self._file = tempfile.TemporaryFile(prefix="flwr-vertical-")  # noqa: SIM115
 
-    def write(self, at: int, values: npt.NDArray[Any]) -> None:
+    def write(self, at: int, values: AnyArray) -> None:
         """Write an array from a byte on.
 
         Raises
@@ -53,7 +53,7 @@ class ScratchFile:
                 "folder of a disk with room"
             ) from error
 
-    def array(self, at: int, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    def array(self, at: int, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> AnyArray:
         """Return what was written from a byte on as an array."""
         if 0 in shape:  # nothing can be mapped
             return np.empty(shape, dtype)

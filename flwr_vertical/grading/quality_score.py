@@ -18,10 +18,9 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.arrays import Integers
+from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.grading.quality import ColumnPair, bin_edges, synthetic_pairs
 
 _BINS = 10
@@ -102,7 +101,7 @@ def _series(found: Mapping[Any, float], names: list[str]) -> pd.Series:
     return pd.Series(list(found.values()), index=index, dtype=float)
 
 
-def _correlation(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> float:
+def _correlation(one: Array, other: Array) -> float:
     if len(one) < 2 or one.min() == one.max() or other.min() == other.max():
         return float("nan")
     return float(np.corrcoef(one, other)[0, 1])

@@ -9,9 +9,10 @@ import numpy.typing as npt
 import pandas as pd
 from pandas.api import types
 
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
+Mask: TypeAlias = Flags
 Seed: TypeAlias = int | np.random.Generator
 
 
@@ -73,9 +74,7 @@ def shared_index(tables: Mapping[str, pd.DataFrame]) -> "pd.Index[Any]":
     return index
 
 
-def numeric_blocks(
-    tables: Mapping[str, pd.DataFrame], *, standardize: bool
-) -> list[npt.NDArray[np.float64]]:
+def numeric_blocks(tables: Mapping[str, pd.DataFrame], *, standardize: bool) -> list[Array]:
     """Code every cell of the complete tables as one number.
 
     Numbers and booleans stand for themselves; labels become 0, 1, ... in the order of their
@@ -100,7 +99,7 @@ def numeric_blocks(
     return blocks
 
 
-def _numbers(column: "pd.Series[Any]", party: str) -> npt.NDArray[np.float64]:
+def _numbers(column: "pd.Series[Any]", party: str) -> Array:
     """Code one complete column as numbers."""
     if types.is_numeric_dtype(column.dtype) and not types.is_complex_dtype(column.dtype):
         return column.to_numpy(dtype=np.float64)

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import row_groups
 from flwr_vertical.products.noise import variances
@@ -32,9 +31,7 @@ class Moments:
     vectors_variance: Array | None = None
 
 
-def checked_groups(
-    group: npt.NDArray[np.int64], n_groups: int, n_samples: int | None = None
-) -> npt.NDArray[np.int64]:
+def checked_groups(group: Integers, n_groups: int, n_samples: int | None = None) -> Integers:
     """Return groups of rows if sums over them can be asked for.
 
     Shapes: group (n_samples,): number of each row's group, -1 for rows in none.

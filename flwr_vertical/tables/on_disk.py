@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from flwr_vertical.arrays import AnyArray
 from flwr_vertical.errors import DataError
 from flwr_vertical.scratch import ScratchFile, is_large, is_mapped
 
@@ -93,7 +93,7 @@ def _mapped(
     dtypes: dict[str, np.dtype[Any]],
     n_rows: int,
     batches: Callable[[list[str]], Iterable[pa.RecordBatch]],
-) -> dict[str, npt.NDArray[Any]]:
+) -> dict[str, AnyArray]:
     """Write columns to a file, one behind the other, and map them."""
     file, starts, end = ScratchFile("the numbers of a large table"), {}, 0
 

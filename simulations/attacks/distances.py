@@ -9,11 +9,10 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import simulate
-from flwr_vertical.arrays import Array, Indices, Integers
+from flwr_vertical.arrays import Array, Indices, Integers, Integers32
 from simulations.attacks.score import Guess
 from simulations.attacks.span import two_valued
 from simulations.attacks.vectors import Family, least_rows, row_sets
@@ -185,7 +184,7 @@ def lists_of(tables: Mapping[str, pd.DataFrame], party: str, n_neighbors: int) -
 
     fill = FKNNParty._fill
 
-    def watch(self: FKNNParty, rows: Indices, neighbours: npt.NDArray[np.int32], *rest: Any) -> Any:
+    def watch(self: FKNNParty, rows: Indices, neighbours: Integers32, *rest: Any) -> Any:
         if self.name == party:
             held = self.positions >= 0
             own = np.full(self.n_samples, -1)

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import r2_score, roc_auc_score
 from sklearn.model_selection import KFold, cross_val_predict
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import AnyArray, Array
 from flwr_vertical.products.streams import SEED_BYTES, stream
 from simulations.attacks.vectors import Family, basis, families, restrict
 from simulations.attacks.views import GOT, View
@@ -73,7 +71,7 @@ def told_by(
     if usable.sum() < 2 * folds or np.ptp(target[usable]) == 0.0:
         return Telling(0.0, 0.0)
 
-    def predict(design: Array, rows: npt.NDArray[Any]) -> Array:
+    def predict(design: Array, rows: AnyArray) -> Array:
         return _held_out(design, target[rows], seed, folds, classes)
 
     alone = predict(own[usable], usable)

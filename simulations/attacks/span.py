@@ -4,11 +4,10 @@ import warnings
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from sklearn.linear_model import OrthogonalMatchingPursuit
 
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Flags, Indices
 from simulations.attacks.score import Guess
 from simulations.attacks.vectors import Family, basis, restrict, row_sets
 from simulations.attacks.views import View
@@ -147,9 +146,7 @@ def joined(view: View, found: list[Family], rows: Indices) -> Array:
     return basis(np.hstack(parts)) if parts else np.zeros((len(rows), 0))
 
 
-def _learned(
-    vectors: Array, parts: list[Array], target: Array, train: npt.NDArray[np.bool_]
-) -> Iterator[Array]:
+def _learned(vectors: Array, parts: list[Array], target: Array, train: Flags) -> Iterator[Array]:
     """Predict a column from all vectors by least squares, and from a few of many vectors."""
     if 0 < vectors.shape[1] <= 0.8 * train.sum():
         design = np.column_stack([np.ones(len(vectors)), vectors])

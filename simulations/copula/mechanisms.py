@@ -10,13 +10,13 @@ of the paper's log-odds is replaced by the one that leaves the printed share.
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq
 
+from flwr_vertical.arrays import Flags
 from flwr_vertical.incomplete import mar_complex, mar_simple, mcar_blocks
 from simulations.copula.design import CopulaSample
 
-Mask = npt.NDArray[np.bool_]
+Mask = Flags
 
 MCAR, MAR_SIMPLE, MAR_COMPLEX = "MCAR", "MAR Simple", "MAR Complicated"
 MECHANISMS = (MCAR, MAR_SIMPLE, MAR_COMPLEX)

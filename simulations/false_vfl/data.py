@@ -9,10 +9,10 @@ standardised (for tables: over the samples given).
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 
+from flwr_vertical.arrays import Flags, Integers
 from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete import draw_blocks, split_columns
 from simulations.data import Sources
@@ -21,8 +21,8 @@ from strategies.neural.party import PartyBlock
 N_PARTIES, COLUMNS_EACH = 8, 77
 N_LABELS, N_ALIGNED = 500, 100
 
-Labels = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+Labels = Integers
+Mask = Flags
 
 
 @dataclass(frozen=True)

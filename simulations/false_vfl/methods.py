@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from flwr_vertical.arrays import Integers
 from flwr_vertical.pages import human_seconds
 from simulations.false_vfl.checkpoints import Checkpoint
 from simulations.false_vfl.training import Pretraining, fit_head
@@ -49,7 +49,7 @@ class Task:
     title: str  # What the log calls it
 
 
-Predict = Callable[[Blocks, int], npt.NDArray[np.int64]]
+Predict = Callable[[Blocks, int], Integers]
 Fitted = tuple[Predict, dict[str, float]]
 """What predicts the classes of samples; numbers of the training: ``seconds pretraining``, ..."""
 
@@ -85,7 +85,7 @@ def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
         "seconds training": time.perf_counter() - started,
     }
 
-    def predict(blocks: Blocks, n_samples: int) -> npt.NDArray[np.int64]:
+    def predict(blocks: Blocks, n_samples: int) -> Integers:
         rows = torch.arange(n_samples)
         found = fitted.predict(on(device, blocks), rows, fit["prediction_draws"], task.seed)
         return np.asarray(to_numpy(found.value), dtype=np.int64)
@@ -114,7 +114,7 @@ def fit_baseline(kind: str, task: Task, fit: dict[str, Any]) -> Fitted:
         "seconds training": time.perf_counter() - started,
     }
 
-    def predict(blocks: Blocks, n_samples: int) -> npt.NDArray[np.int64]:
+    def predict(blocks: Blocks, n_samples: int) -> Integers:
         found = model.predict(blocks, torch.arange(n_samples))
         return np.asarray(found.value.numpy(), dtype=np.int64)
 

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from sklearn.impute import KNNImputer
 
 from flwr_vertical import simulate
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.incomplete import blank_cells, mcar_cells
 from simulations.data import VerticalData
 from simulations.fknn.local import READINGS, local_imputations
@@ -18,7 +17,7 @@ from simulations.fknn.regression import compared, replicate_regression
 from simulations.replications import Job, Metrics
 from strategies.fknn import FKNN
 
-Mask = npt.NDArray[np.bool_]
+Mask = Flags
 
 # Other settings of the method, beside the preset's; the last is no setting but a formula.
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss, roc_auc_score
@@ -223,7 +222,7 @@ def installed() -> list[str]:
     return list(METHODS)
 
 
-def drawn(tables: Tables, settings: Mapping[str, Any]) -> tuple[Tables, npt.NDArray[np.bool_]]:
+def drawn(tables: Tables, settings: Mapping[str, Any]) -> tuple[Tables, Flags]:
     """Return the tables with what is missing, and which samples are held out."""
     seed, share = settings["seed"], settings["missing"]
     first, *others = tables

@@ -1,18 +1,16 @@
 """Which blocks are missing: at random given what is always seen, or by a common factor."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import expit
 from scipy.stats import norm
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import AnyArray, Array, Flags
 
-Mask = npt.NDArray[np.bool_]
+Mask = Flags
 
 NODES = 200  # of the Gauss-Hermite rule; the integrand is smooth
 
@@ -42,7 +40,7 @@ def mar_scores(
     return label_weight * label + first_weight * standardised(first.to_numpy().sum(axis=1))
 
 
-def standardised(values: npt.NDArray[Any]) -> Array:
+def standardised(values: AnyArray) -> Array:
     """Return the values with mean 0 and standard deviation 1."""
     return np.asarray((values - values.mean()) / values.std())
 

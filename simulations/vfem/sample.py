@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.incomplete import drop_blocks
 
-Mask = npt.NDArray[np.bool_]
+Mask = Flags
 
 
 @dataclass(frozen=True)

@@ -230,7 +230,7 @@ class CopulaParty(SynthesisParty):
         return np.asarray(self.to_aligned(own, np.nan))
 
 
-def check_rows(rows: npt.ArrayLike, n_samples: int, party: str) -> npt.NDArray[np.int64]:
+def check_rows(rows: npt.ArrayLike, n_samples: int, party: str) -> Indices:
     """Return the aligned rows that take part, each once: noise must not be fresh twice."""
     given = np.asarray(rows)
     numbers = given.astype(np.int64)

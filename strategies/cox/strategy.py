@@ -20,13 +20,12 @@ from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import scipy
 
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import PrivateProducts
 from flwr_vertical.products.row_groups import RowGroups
@@ -249,7 +248,7 @@ class _Survival:
         self._span, self._known = span, labels[np.isfinite(labels)]
         read_labels(self._known, span)
 
-    def rows(self, mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows) -> RowGroups:
+    def rows(self, mask: Flags, widths: Integers, minimum: MinimumRows) -> RowGroups:
         """Take the labelled samples that all parties hold, or that others complete."""
         self._fewest = minimum.of(0)
         if self._completing is None:

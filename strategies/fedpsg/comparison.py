@@ -7,7 +7,6 @@ from math import isqrt
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation
 from flwr_vertical.arrays import Array, Flags, Indices
@@ -134,7 +133,7 @@ class Comparison:
     federation: Federation  # Of the run
     group_key: GroupKey  # Hands the group seed to the parties
     columns: Mapping[str, list[str]]  # Names of each party's attributes
-    mask: npt.NDArray[np.bool_]  # (n_samples, n_parties): true where a party lacks a sample
+    mask: Flags  # (n_samples, n_parties): true where a party lacks a sample
     rows: SharedRows  # Samples that two parties or more have, in groups that may be told of
     minimum: int  # Fewest samples of anything that is told of, the largest over the parties
     by_rule: bool  # Whether a party holds to the default minimum, three rows a column
@@ -147,7 +146,7 @@ class Comparison:
         federation: Federation,
         keys: PairKeys,
         told: Mapping[str, Mapping[str, Any]],
-        mask: npt.NDArray[np.bool_],
+        mask: Flags,
         progress: Progress,
     ) -> Self:
         """Group the samples, given what the parties told in `ComparingParty.prepare`."""

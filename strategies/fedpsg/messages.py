@@ -2,10 +2,7 @@
 
 from typing import Annotated, TypeAlias, TypedDict
 
-import numpy as np
-import numpy.typing as npt
-
-from flwr_vertical.arrays import Array, Floats32, Indices, Integers
+from flwr_vertical.arrays import Array, Floats32, Indices, Integers, Words
 from flwr_vertical.products.pair_keys import Names
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 
@@ -58,7 +55,7 @@ _PerPair = TypedDict(
     "_PerPair",
     {
         "rows:*": OwnRows,
-        "weights:*": Annotated[npt.NDArray[np.uint16], OWN, Shape(None, None)],
+        "weights:*": Annotated[Words, OWN, Shape(None, None)],
     },
     total=False,
 )

@@ -28,12 +28,11 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Federation, Model, Result, Strategy
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.protocol.declaration import Protocol
@@ -222,7 +221,7 @@ class ClassSums(LabelledCompletion):
                 "classes apart. For labels that are numbers use `vfem` or `glm`"
             )
 
-    def rows(self, mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows) -> RowGroups:
+    def rows(self, mask: Flags, widths: Integers, minimum: MinimumRows) -> RowGroups:
         """Take the rows as `LabelledCompletion` does, enough for a vector of each class."""
         allowed, n_classes = minimum.vectors, len(self.classes)
         if allowed is not None and allowed < n_classes:

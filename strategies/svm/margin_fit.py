@@ -18,10 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments, PrivateProducts
 from flwr_vertical.products.row_groups import max_vectors
@@ -64,7 +63,7 @@ class MarginFit:
 def fit_margins(
     federation: Federation,
     products: PrivateProducts,
-    second_class: npt.NDArray[np.bool_],
+    second_class: Flags,
     group: Indices,
     columns: Mapping[str, Sequence[str]],
     moments: Moments,
@@ -139,7 +138,7 @@ class _Evaluated(EvaluatedColumns):
     def __init__(
         self,
         means: MaskedMeans,
-        second_class: npt.NDArray[np.bool_],
+        second_class: Flags,
         opened: Moments,
         ridge: float,
         width: float,

@@ -18,7 +18,7 @@ import pandas as pd
 
 from flwr_vertical import Federation, Party, Result, step
 from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Flags
+from flwr_vertical.arrays import Flags, Integers32
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.arguments import OWN, Shape, Within
@@ -64,7 +64,7 @@ class TreesPredictParty(Party):
     def sides(
         self,
         model: Annotated[str, Within(1, 200)],
-        names: Annotated[npt.NDArray[np.int32], OWN, Shape(None, 2), Within(0, 2**31)],
+        names: Annotated[Integers32, OWN, Shape(None, 2), Within(0, 2**31)],
         split: Annotated[
             npt.NDArray[np.signedinteger[Any]],
             OWN,
@@ -191,7 +191,7 @@ class TreesPredictions(Predictions):
                 result.metrics |= figures(model.loss, labels, raw, found["prediction"].to_numpy())
 
 
-Lines = npt.NDArray[np.int32]
+Lines = Integers32
 
 
 def descend(

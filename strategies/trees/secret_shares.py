@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import StepGroup, step
+from flwr_vertical.arrays import Array, Bytes, Flags
 from flwr_vertical.crypto.sealed_box import seal
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
@@ -76,11 +77,11 @@ class ShareSteps(StepGroup):
         names: Names,
         columns: Annotated[Indices, Shape(None, 4), Within(0, 2**20)],
         tags: Annotated[list[bytes], Within("names", "names")],
-        sides: Annotated[npt.NDArray[np.uint8], Shape(None, "ceil(n_samples / 8)")],
+        sides: Annotated[Bytes, Shape(None, "ceil(n_samples / 8)")],
         direct: Annotated[Indices, Within(-1, "direct - 1")],
         parent: Annotated[Indices, Shape("direct"), Within(-1, 2**31)],
         active: Annotated[Indices, DISTINCT, Within(0, "direct - 1")],
-        usable: Annotated[npt.NDArray[np.uint8], Shape(None, "columns"), Within(0, 1)],
+        usable: Annotated[Bytes, Shape(None, "columns"), Within(0, 1)],
         min_child: Annotated[int, Is("min_child")],
         masked_gradients: Annotated[
             UnsignedRing | None, OWN, Shape(2, "sides", "n_samples")
@@ -88,7 +89,7 @@ class ShareSteps(StepGroup):
         rho: Annotated[bytes, OWN] = b"",
         slopes: Annotated[UnsignedRing | None, OWN, Shape("active")] = None,
         scale: Annotated[Numbers | None, Shape("active"), Within(0, 2**52)] = None,
-        limits: Annotated[npt.NDArray[np.float64] | None, Shape(2, "active")] = None,
+        limits: Annotated[Array | None, Shape(2, "active")] = None,
         order: bytes = b"",
         ranked: bool = False,
     ) -> dict[str, Any]:
@@ -252,7 +253,7 @@ class ShareSteps(StepGroup):
         least: int,
         direct: Indices,
         parent: Indices,
-    ) -> tuple[Ring, npt.NDArray[np.bool_]]:
+    ) -> tuple[Ring, Flags]:
         """Return sums of the half of g and h by direct node, and which splits are legal."""
         layout, codes, n_direct = self.party.layout, self.party.codes, len(places.direct)
         n_codes = sum(bins + 1 for bins in layout.n_bins)
@@ -308,7 +309,7 @@ class ShareSteps(StepGroup):
         share_h: Ring,
         at: Indices,
         factors: Factors,
-        limits: npt.NDArray[np.float64],
+        limits: Array,
         ranked: bool,
     ) -> Ring:
         """Return blinded shares of the candidates of those that it helps, at their places."""

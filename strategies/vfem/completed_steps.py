@@ -13,11 +13,10 @@ import hashlib
 from typing import Annotated, Any, TypedDict, Unpack
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri
 
 from flwr_vertical import Summands, step
-from flwr_vertical.arrays import Array, Flags, Indices, Integers, Ring
+from flwr_vertical.arrays import Array, Flags, Indices, Integers, Integers32, Ring
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy import KEY_BYTES, fresh_keystream
@@ -112,7 +111,7 @@ class CompletedRowSteps(PrivateProductSteps):
         spread: Annotated[Integers, Shape("n_columns"), Within(LEAST_SPREAD, MOST_SPREAD)],
         correlations: Annotated[Integers, Shape("n_columns", "n_columns")],
         sizes: Annotated[Integers, Shape("n_columns"), Within(LEAST_SPREAD, MOST_SPREAD)],
-        coefficients: npt.NDArray[np.int32],
+        coefficients: Integers32,
         attempt: Annotated[bytes, Within(ATTEMPT_BYTES, ATTEMPT_BYTES)],
         commitment: Annotated[bytes, Within(COMMITMENT_BYTES, COMMITMENT_BYTES)],
         **label: Unpack[LabelShare],
@@ -222,7 +221,7 @@ class CompletedRowSteps(PrivateProductSteps):
     def _check_point(
         self,
         point: Point,
-        coefficients: npt.NDArray[np.int32],
+        coefficients: Integers32,
         patterns: RowPatterns,
         shifts: Integers,
     ) -> None:

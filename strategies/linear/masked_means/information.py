@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical.arrays import Ring
 from flwr_vertical.products.arithmetic import Layout, helper_share, helpers, owner_share, product
@@ -151,7 +150,7 @@ def open_information(
     Shapes: masked (n, width): by party, ``U``; rho (n,): by helper; total (total, total): sum of
     the parties' terms; returns (total, total): symmetric.
     """
-    out: npt.NDArray[np.uint64] = total.copy()
+    out: Ring = total.copy()
     for name, helper in roles.helper.items():
         u, here = masked[name], layout.slice(name)
         crossed = product(told[helper][f"Y:{name}"], u)
