@@ -25,26 +25,9 @@ def frame_of(
 ) -> pd.DataFrame:
     """Return the columns of Parquet files as pandas has them, numbers on disk if they are many.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Of the columns, in order; of what pandas stored with them, too.
-    n_rows : int
-        How many rows there are.
-    read : Callable[[list[str]], pyarrow.Table]
-        Reads some columns whole.
-    batches : Callable[[list[str]], Iterable[pyarrow.RecordBatch]]
-        Goes through all rows of some columns in order, `BATCH_ROWS` at a time at most.
-
-    Returns
-    -------
-    pandas.DataFrame of shape (n_rows, n_columns)
-        The numbers on disk have NumPy's dtypes: whole ones with gaps are float64.
-
-    Raises
-    ------
-    StorageError
-        If the disk has no room for the numbers.
+    `read` reads some columns whole; `batches` goes through all rows of some columns in order,
+    `BATCH_ROWS` at a time at most. Numbers on disk have NumPy's dtypes: whole ones with gaps are
+    float64.
     """
     stored = list((schema.pandas_metadata or {}).get("index_columns", []))
     # The first column is the IDs if no other is named.

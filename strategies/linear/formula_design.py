@@ -97,15 +97,7 @@ def make_formula_design(
 
 
 def made_columns(table: Table, party: str, formula: str, smallest: int | None) -> Made:
-    """Make the columns of a formula of a table, and what is needed to make them again.
-
-    Raises
-    ------
-    ConfigError
-        If the formula is none by the grammar, or makes more than `MOST_COLUMNS`.
-    DataError
-        If it names a column that the table has not, or makes a column of few rows.
-    """
+    """Make the columns of a formula of a table, and what is needed to make them again."""
     kept = Kept(formula)
     terms = parse_formula(formula, party)
     for factor in (factor for term in terms for factor in term):

@@ -43,24 +43,12 @@ _FITTED = 40  # steps while pairs are added
 
 @dataclass(frozen=True)
 class Opened:
-    """What was told of all columns, as counts.
+    """What was told of all columns, as counts."""
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        Levels of each column, of all parties.
-    owner : sequence of int
-        Number of each column's party.
-    held : numpy.ndarray of shape (n_samples, n_parties), bool
-        Who holds which rows.
-    columns : Mapping[int, tuple of (numpy.ndarray, float)]
-        Counts of a column's levels, and the standard deviation of their noise.
-    """
-
-    sizes: Sequence[int]
-    owner: Sequence[int]
-    held: Flags
-    columns: Mapping[int, tuple[Array, float]]
+    sizes: Sequence[int]  # Levels of each column, of all parties
+    owner: Sequence[int]  # Number of each column's party
+    held: Flags  # (n_samples, n_parties): who holds which rows
+    columns: Mapping[int, tuple[Array, float]]  # Counts of levels, and their noise
 
     def shares(self, pair: Clique, counts: Array, sigma: float) -> Counted:
         """Turn counts of one or two columns into shares of the rows that their parties hold."""
@@ -118,18 +106,9 @@ def corrected(opened: Opened, pairs: Mapping[Clique, Counted]) -> dict[Clique, C
 def chosen_pairs(
     opened: Opened, pairs: Mapping[Clique, Counted], columns: Mapping[int, Counted], adaptive: bool
 ) -> list[Clique]:
-    """Choose pairs of columns: a spanning forest, and what its model gets wrong.
+    """Choose pairs of columns: a spanning forest, and, `adaptive`, what its model gets wrong.
 
-    Parameters
-    ----------
-    opened : Opened
-        Sizes and owners.
-    pairs : Mapping[tuple of int, Counted]
-        All pairs.
-    columns : Mapping[int, Counted]
-        See `one_way`.
-    adaptive : bool
-        Whether pairs are added to the forest, as AIM does.
+    `columns`: as from `one_way`; pairs are added to the forest as AIM does.
     """
     outer = {p: np.outer(columns[p[0]].shares, columns[p[1]].shares) for p in pairs}
     scores = {p: _surprise(table, outer[p]) for p, table in pairs.items()}

@@ -218,8 +218,10 @@ class _Marginals(Strategy):
             )
         budget = Budget(self.epsilon, self.delta)
         noise = budget.pair_sigma(max(len(chosen), 1), chosen=True)
-        names = list(tables.names)
-        result.privacy = TableStatement(self.epsilon, self.delta, n, names, noise, warnings)
+        result.privacy = TableStatement(
+            epsilon=self.epsilon, delta=self.delta, n_rows=n, parties=list(tables.names),
+            noise=noise, warnings=warnings,
+        )  # fmt: skip
         result.ledger.spend(ALL, self.epsilon, f"noisy counts (delta {self.delta:g})")
         result.notes += result.privacy.sentences
         result.metrics |= {
