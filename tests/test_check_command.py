@@ -180,7 +180,7 @@ def test_strategies_are_asked_themselves(folder, capsys):
     assert "column 'city' holds levels (categorical), not numbers" in refused["refusal"]
     given = tables()
     del given["court"]["late"]
-    result = simulate(Mean(), given, progress=False, alignment=Mean.default_alignment)
+    result = simulate(Mean(), given, alignment=Mean.default_alignment)
     assert ran["rounds"] == result.ledger.rounds
     # Keys and masked numbers are random; their headers differ by some bytes.
     traffic = result.ledger.bytes_up + result.ledger.bytes_down

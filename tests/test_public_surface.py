@@ -347,7 +347,7 @@ def test_a_process_imports_no_more_than_it_needs_even_if_it_is_there(tmp_path):
     """Nor slow packages of which most messages have no need: a process may serve one only."""
     table = pd.DataFrame({"x": np.arange(200.0) % 10})
     labels = (table["x"] + np.arange(200.0) % 7).rename("y")
-    glm = simulate(VerticalGLM(), {"a": table, "b": table**2}, labels, progress=False)
+    glm = simulate(VerticalGLM(), {"a": table, "b": table**2}, labels)
     lines = printed(
         "import sys, apps.client_app, apps.server_app, flwr_vertical, strategies.fknn\n"
         "import flwr_vertical.results\n"
@@ -357,7 +357,7 @@ def test_a_process_imports_no_more_than_it_needs_even_if_it_is_there(tmp_path):
         "import numpy as np, pandas as pd\n"
         "tables = {n: pd.DataFrame({n: np.arange(9.0)}) for n in 'ab'}\n"
         "tables['a'].iloc[3] = np.nan\n"
-        "flwr_vertical.simulate(strategies.fknn.FKNN(n_neighbors=2), tables, progress=False)\n"
+        "flwr_vertical.simulate(strategies.fknn.FKNN(n_neighbors=2), tables)\n"
         "assert 'torch' not in sys.modules\n"
         # A model is read where its strategy has not been imported.
         "assert not any(name.startswith('strategies.linear') for name in sys.modules)\n"

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 
 from flwr_vertical import load_strategy
-from simulations.attacks.cases import (
-    ROWS,
-    cases,
-    make_case_tables,
-    make_strategy_of,
-    routed_cases,
-)
+from simulations.attacks.cases import ROWS, cases, make_case_tables, make_strategy_of, routed_cases
 from simulations.attacks.distances import list_tables, lists_of, r_squared_of_lists
 from simulations.attacks.recording import record
 from simulations.attacks.rough import columns_from

@@ -100,9 +100,7 @@ class Nodes:
 
     def run(self, strategy, labels=None, forgetful=False, alignment="plain", **config):
         with self.grid(strategy, forgetful, **config) as grid:
-            return strategy.start(
-                grid=grid, labels=labels, progress=False, alignment=alignment, retries=0
-            )
+            return strategy.start(grid=grid, labels=labels, alignment=alignment, retries=0)
 
     def refused(self, key, strategy, *args, **options):
         """Run and be refused; returns the refusal."""

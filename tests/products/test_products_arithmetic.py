@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 
 from flwr_vertical.errors import ConfigError, FixedPointOverflowError, ProtocolError
 from flwr_vertical.products import arithmetic as ring
-from flwr_vertical.products.arithmetic import (
-    Layout,
-    corrections,
-    helpers,
-    owner_share,
-)
+from flwr_vertical.products.arithmetic import Layout, corrections, helpers, owner_share
 from flwr_vertical.products.row_groups import flag_is_safe, group_rows, max_vectors, min_rows
 from flwr_vertical.products.streams import KeyStream, content_tag, stream, tag_of_blocks
 

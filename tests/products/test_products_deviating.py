@@ -110,9 +110,7 @@ def test_an_arbiter_s_key_multiplies_what_was_counted(monkeypatch, change, says)
 
     monkeypatch.setattr(EncryptedProducts, "_encrypted", more)
     with pytest.raises(PartyError, match=says):
-        simulate(
-            OpenMoments(patterns, LABELS), encrypted_tables(3), aggregation="ckks", progress=False
-        )
+        simulate(OpenMoments(patterns, LABELS), encrypted_tables(3), aggregation="ckks")
 
 
 N, AT_ONCE = 400, 40
@@ -176,5 +174,5 @@ def test_the_public_scale_is_of_the_whole_table(monkeypatch):
     for left_out in (0, 1):
         labels = pd.Series(rng.normal(size=N), ids, name="y")
         labels.iloc[left_out] = np.nan
-        simulate(CompleteCase(), own, labels, progress=False)
+        simulate(CompleteCase(), own, labels)
     assert scales[0] == scales[1]

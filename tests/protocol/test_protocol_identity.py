@@ -27,11 +27,7 @@ from flwr_vertical.crypto import (
     generate_keypair,
     generate_keys,
 )
-from flwr_vertical.crypto.identity import (
-    load_identity,
-    public_identity,
-    sign_greeting,
-)
+from flwr_vertical.crypto.identity import load_identity, public_identity, sign_greeting
 from flwr_vertical.errors import PartyError
 from flwr_vertical.node.state import State
 from flwr_vertical.protocol import decode, encode

@@ -34,10 +34,7 @@ def tables(seed=0, rare=0):
     job.iloc[:rare] = "king"
     first = pd.DataFrame({"age": age, "wealth": wealth})
     second = pd.DataFrame({"job": job, "flag": rng.integers(0, 2, N)}, index=ids)
-    return {
-        "bank": first.iloc[rng.random(N) < 0.8],
-        "court": second.iloc[rng.random(N) < 0.7],
-    }
+    return {"bank": first.iloc[rng.random(N) < 0.8], "court": second.iloc[rng.random(N) < 0.7]}
 
 
 def flags(rng, n):

@@ -189,7 +189,7 @@ def variation(real, made, one, other):
 
 def run(strategy, tables, seed=0, **more):
     with seeded_noise(seed):
-        return simulate(strategy, tables, seed=seed, progress=False, **more)
+        return simulate(strategy, tables, seed=seed, **more)
 
 
 def pooled(tables):
