@@ -20,16 +20,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import (
-    T,
-    begin,
-    command_line,
-    each_alone,
-    fit_over_channels,
-    glm_app,
-    memory_gib,
-    timed,
-)
+from common import T, begin, command_line, each_alone, fit_over_channels, glm_app, memory_gib, timed
 
 from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger

@@ -33,9 +33,7 @@ _REGISTERED: dict[str, str] = {}
 _PREDICT = "'predict', whatever fitted the model"
 REMOVED: dict[str, str] = {
     f"{fit}-predict": _PREDICT for fit in ("vfem", "false-vfl", "split", "gbdt", "forest")
-} | {
-    "lr": "strategy 'glm' with family='binomial' and penalty='ridge' (l2 as before)",
-}
+} | {"lr": "strategy 'glm' with family='binomial' and penalty='ridge' (l2 as before)"}
 """Strategies of earlier versions: what to use now."""
 
 

@@ -19,9 +19,7 @@ NOBODY = "nobody"
 
 
 def single_party_results(
-    strategy: Strategy,
-    parties: Mapping[str, Table],
-    run: Callable[[Mapping[str, Any]], Result],
+    strategy: Strategy, parties: Mapping[str, Table], run: Callable[[Mapping[str, Any]], Result]
 ) -> tuple[dict[str, Result], list[str]]:
     """Run a strategy with each party alone."""
     found, notes = {}, []

@@ -107,10 +107,7 @@ def check_and_blind(points: Points, sender: str, key: bytes) -> Points:
 
 
 def _blinded(
-    count: int,
-    prepare: Callable[[int, int], Points],
-    key: bytes,
-    processes: int | None = None,
+    count: int, prepare: Callable[[int, int], Points], key: bytes, processes: int | None = None
 ) -> Points:
     """Multiply points with the key, preparing some while those before are multiplied.
 

@@ -217,9 +217,7 @@ def encode_integers(
     return encoded
 
 
-def decode_integers(
-    ring: NDArray[np.unsignedinteger[Any]],
-) -> NDArray[np.integer[Any]]:
+def decode_integers(ring: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.integer[Any]]:
     """Turn an exact sum of what `encode_integers` returned back into integers, a view.
 
     The width tells their type: `encode_integers` keeps 64-bit sums within int64, and never makes

@@ -279,11 +279,7 @@ class PrivacyLedger:
 
     @staticmethod
     def _bits_of_cells(
-        arrays: Arrays,
-        own: Integers,
-        contents: Contents | None,
-        bits: float,
-        whole: float,
+        arrays: Arrays, own: Integers, contents: Contents | None, bits: float, whole: float
     ) -> Array:
         """Return how many bits of each row are new: cells tell no more than they hold."""
         n_people = int(own.max(initial=-1)) + 1

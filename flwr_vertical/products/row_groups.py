@@ -104,11 +104,7 @@ def group_rows(
 
 
 def _large_sets(
-    present: Flags,
-    left: Integers,
-    large: Flags,
-    widths: Integers,
-    needed: Callable[[int], int],
+    present: Flags, left: Integers, large: Flags, widths: Integers, needed: Callable[[int], int]
 ) -> dict[tuple[bool, ...], int]:
     """Return sets of parties that enough of the rows left hold, with the number of these rows.
 
@@ -137,9 +133,7 @@ def _large_sets(
     return found
 
 
-def distinct_rows(
-    mask: Flags,
-) -> tuple[Flags, Integers, Integers]:
+def distinct_rows(mask: Flags) -> tuple[Flags, Integers, Integers]:
     """Return the different rows of a table of flags, which one each row is, and how often.
 
     Shapes: mask (n_rows, n_columns); returns (n_kinds, n_columns); returns (n_rows,); returns

@@ -63,9 +63,7 @@ class SentRows(StepGroup, ABC):
 
 
 def ask_for_rows(
-    federation: Federation,
-    arguments: Mapping[str, Any],
-    per_party: Mapping[str, Mapping[str, Any]],
+    federation: Federation, arguments: Mapping[str, Any], per_party: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Have every party hand over its columns; one round, and one for each further part.
 

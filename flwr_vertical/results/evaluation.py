@@ -105,10 +105,7 @@ class Evaluation:
             return {"r2": float(sk.r2_score(y, found)), **out} if np.ptp(y) > 0 else out
         found, p = self.predicted(name), self.probabilities(name)
         average = "binary" if len(self.classes) == 2 else "macro"
-        out = {
-            "accuracy": float(np.mean(y == found)),
-            "f1": _f1(y, found, self.classes, average),
-        }
+        out = {"accuracy": float(np.mean(y == found)), "f1": _f1(y, found, self.classes, average)}
         if p is not None:
             return {**_of_probabilities(y, p, self.classes), **out}
         if DECISION not in self._of(name):

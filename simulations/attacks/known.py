@@ -56,12 +56,7 @@ def moments_and_span(view: View, found: list[Family]) -> Iterator[Guess]:
 
 
 def _sent_to(
-    view: View,
-    found: list[Family],
-    rows: Integers,
-    span: Array,
-    root: Array,
-    opened: Opened,
+    view: View, found: list[Family], rows: Integers, span: Array, root: Array, opened: Opened
 ) -> tuple[Array, Array] | None:
     """Return vectors before and after the rotation."""
     before, after = [], []

@@ -36,9 +36,7 @@ def reused_pads(view: View) -> list[Family]:
     return found
 
 
-def _distinct(
-    arrays: list[tuple[str, Ring]],
-) -> list[tuple[str, Ring]]:
+def _distinct(arrays: list[tuple[str, Ring]]) -> list[tuple[str, Ring]]:
     seen: dict[bytes, tuple[str, Ring]] = {}
     for name, array in arrays:
         seen.setdefault(array.tobytes(), (name, array))

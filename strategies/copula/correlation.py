@@ -75,11 +75,7 @@ def least_eigenvalue(p: int, n: float) -> float:
     return min(max(_SHARE * p / n, _FLOOR), _MOST)
 
 
-def nearest_correlation(
-    matrix: Array,
-    least: float = _FLOOR,
-    fixed: Flags | None = None,
-) -> Array:
+def nearest_correlation(matrix: Array, least: float = _FLOOR, fixed: Flags | None = None) -> Array:
     """Return the nearest correlation matrix in Frobenius norm, positive definite.
 
     Higham (2002), "Computing the nearest correlation matrix", Algorithm 3.3: alternating

@@ -112,10 +112,7 @@ def _scales(ends: Array) -> list[tuple[Curve, Curve]]:
     return [
         (lambda x: x, lambda y: y),
         (lambda x: np.arcsinh(x / 0.1), lambda y: 0.1 * np.sinh(y)),
-        (
-            lambda x: np.arcsinh((x - middle) / spread),
-            lambda y: middle + spread * np.sinh(y),
-        ),
+        (lambda x: np.arcsinh((x - middle) / spread), lambda y: middle + spread * np.sinh(y)),
     ]
 
 
@@ -189,8 +186,7 @@ def _shorter_tails(low: Array, high: Array, shares: Array, single: Flags) -> tup
     if not single[-n_inner - 1 :].any():
         right = slice(-n_inner - 1, -1)
         high[-1] = min(
-            high[-1],
-            _reach(high[right][::-1], low[right][::-1], outer[0, 1], outer[n_inner, 1]),
+            high[-1], _reach(high[right][::-1], low[right][::-1], outer[0, 1], outer[n_inner, 1])
         )
     return low, high
 

@@ -13,12 +13,7 @@ from flwr_vertical import step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError, PolicyError, ProtocolError
 from flwr_vertical.policy.record import allows, key_of, text_of
-from flwr_vertical.privacy import (
-    KEY_BYTES,
-    count_columns,
-    fresh_keystream,
-    parse_bounds,
-)
+from flwr_vertical.privacy import KEY_BYTES, count_columns, fresh_keystream, parse_bounds
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import fit_levels, from_codes, to_codes

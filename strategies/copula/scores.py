@@ -122,10 +122,7 @@ def middles(n: int) -> Array:
 
 
 def start_scores(
-    ranks: Integers32,
-    ties: Sequence[Array | None],
-    kept: Array,
-    rng: np.random.Generator,
+    ranks: Integers32, ties: Sequence[Array | None], kept: Array, rng: np.random.Generator
 ) -> Scores:
     """Give perturbed ranks, (n_samples, p), 0 = missing, their normal scores."""
     z = np.full(ranks.shape, np.nan)

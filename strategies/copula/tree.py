@@ -103,10 +103,7 @@ def decomposition(
         done.append((low[~cut], high[~cut]))
         if not cut.any():
             break
-        low, high = (
-            np.concatenate([low[cut], cuts[cut]]),
-            np.concatenate([cuts[cut], high[cut]]),
-        )
+        low, high = (np.concatenate([low[cut], cuts[cut]]), np.concatenate([cuts[cut], high[cut]]))
     low, high = (np.concatenate(ends) for ends in zip(*done, strict=True))
     order = np.argsort(low)
     return low[order], high[order]

@@ -42,12 +42,7 @@ from strategies.glm.unseen import maps_of
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
 from strategies.linear.masked_means.evaluate import MaskedMeans
-from strategies.linear.moment_party import (
-    COLLUSION,
-    RECOGNISED,
-    WITHHELD,
-    moments_protocol,
-)
+from strategies.linear.moment_party import COLLUSION, RECOGNISED, WITHHELD, moments_protocol
 from strategies.linear.moments.collect import OpenedMoments, open_moments
 from strategies.linear.moments.groups import MinimumRows, complete_rows
 from strategies.linear.prediction.conditional_regressions import conditional_regressions

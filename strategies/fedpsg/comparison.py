@@ -16,12 +16,7 @@ from flwr_vertical.products.moments import largest_minimum
 from flwr_vertical.products.row_groups import RowGroups, group_rows
 from flwr_vertical.results import Progress
 from strategies.fedpsg.attribute_pairs import Pair
-from strategies.fedpsg.run_plan import (
-    told_of_features,
-    told_of_labels,
-    told_of_pairs,
-    told_of_rows,
-)
+from strategies.fedpsg.run_plan import told_of_features, told_of_labels, told_of_pairs, told_of_rows
 
 
 @dataclass(frozen=True)

@@ -53,10 +53,7 @@ class KeyFields(TypedDict):
 
 _PerPair = TypedDict(
     "_PerPair",
-    {
-        "rows:*": OwnRows,
-        "weights:*": Annotated[Words, OWN, Shape(None, None)],
-    },
+    {"rows:*": OwnRows, "weights:*": Annotated[Words, OWN, Shape(None, None)]},
     total=False,
 )
 _PerSource = TypedDict("_PerSource", {"sealed:*": Annotated[bytes, OWN]}, total=False)

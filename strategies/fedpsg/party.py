@@ -163,12 +163,7 @@ class FedPSGParty(ComparingParty):
         return self._written(codes, counts, int(imputed.sum()) if imputer != "none" else 0)
 
     @step
-    def receive(
-        self,
-        rule: Rule,
-        nonce: Nonce,
-        **message: Unpack[NetworkFields],
-    ) -> dict[str, Any]:
+    def receive(self, rule: Rule, nonce: Nonce, **message: Unpack[NetworkFields]) -> dict[str, Any]:
         """Put generated attributes into the samples that this party lacks, for networks to go on.
 
         Message: rule, nonce, **message: as of `complete`; also ``owner`` and ``sealed`` of the

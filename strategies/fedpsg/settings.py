@@ -97,10 +97,7 @@ DISCLOSURE = (
         "generator='joint' an embedding of each sample, summed over parties, which with two "
         "parties is the other one's",
     ),
-    (
-        "every party",
-        "with imputer='cgain', which each node must allow: the label of each sample",
-    ),
+    ("every party", "with imputer='cgain', which each node must allow: the label of each sample"),
     ("server and any one party together", "all columns that entered the products"),
     ("nobody else", "a value of a sample"),
 )

@@ -112,12 +112,7 @@ class Blinding:
         return _scale_and_shift(self._stream.rows(place, place + 1)[0])[0]
 
     def blind(
-        self,
-        place: int,
-        distance: Array,
-        weight: Words,
-        terms: Integers,
-        weights: Integers,
+        self, place: int, distance: Array, weight: Words, terms: Integers, weights: Integers
     ) -> Integers32:
         """Blind this party's terms of one row.
 

@@ -75,11 +75,7 @@ class DistanceFeatures:
 
 
 def make_features(
-    codes: Array,
-    kinds: list[Kind],
-    n_levels: list[int],
-    standardize: bool,
-    fit_rows: Flags,
+    codes: Array, kinds: list[Kind], n_levels: list[int], standardize: bool, fit_rows: Flags
 ) -> DistanceFeatures:
     """Lay out a party's columns for `squared_distances`.
 
@@ -115,10 +111,7 @@ def make_features(
 
 
 def squared_distances(
-    features: DistanceFeatures,
-    rows: Integers,
-    donors: Donors,
-    out: Array | None = None,
+    features: DistanceFeatures, rows: Integers, donors: Donors, out: Array | None = None
 ) -> tuple[Array, Words]:
     """Sum of squared differences over shared columns, and how many are shared.
 

@@ -73,11 +73,7 @@ def listed_donors(
 
 
 def impute_column(
-    column: Array,
-    kind: Kind,
-    neighbours: Integers32,
-    weights: Array | None,
-    n_neighbors: int,
+    column: Array, kind: Kind, neighbours: Integers32, weights: Array | None, n_neighbors: int
 ) -> tuple[Array, Indices]:
     """Impute one column of some rows from their ranked donors.
 

@@ -16,14 +16,7 @@ from flwr_vertical.protocol.arguments import DISTINCT, OWN, AddsUpTo, Is, Shape,
 from flwr_vertical.tables import Kind, is_numeric
 from flwr_vertical.tables.codes import fill_values
 from strategies.common.imputing_party import ImputingParty
-from strategies.fknn.blinding import (
-    FEWEST,
-    Blinding,
-    Units,
-    halves,
-    kinds_of_donors,
-    secret_order,
-)
+from strategies.fknn.blinding import FEWEST, Blinding, Units, halves, kinds_of_donors, secret_order
 from strategies.fknn.distances import (
     DistanceFeatures,
     PartyTerms,
@@ -293,11 +286,7 @@ class FKNNParty(ImputingParty):
         return magnitude(self._features, self.state["weighting"], columns, self.name)
 
     def _fill(
-        self,
-        rows: Indices,
-        neighbours: Integers32,
-        weights: Array | None,
-        complete: Flags,
+        self, rows: Indices, neighbours: Integers32, weights: Array | None, complete: Flags
     ) -> Bytes:
         """Impute the open cells of some rows; return 1 where a row needs a longer list."""
         still_open = np.array(self.state.get("open", np.ones(len(self._cells), dtype=bool)))

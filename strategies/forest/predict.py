@@ -90,11 +90,7 @@ class VotesPredictParty(Party):
 
     @step(repeatable=False)  # nonces of what is sealed are drawn
     def descend(
-        self,
-        model: ForestName,
-        names: TakingPart,
-        level: Level,
-        sides: Sides = None,
+        self, model: ForestName, names: TakingPart, level: Level, sides: Sides = None
     ) -> dict[str, Any]:
         """Follow the splits of the level above, and tell the sides of own ones.
 

@@ -280,12 +280,7 @@ class GLMADMM(Strategy):
         )
 
     def _begin(
-        self,
-        federation: Federation,
-        problem: Problem,
-        used: Flags,
-        residual: Array,
-        result: Result,
+        self, federation: Federation, problem: Problem, used: Flags, residual: Array, result: Result
     ) -> float:
         """Say which samples take part; return the lambda from which on nothing is selected."""
         per_party = {

@@ -153,10 +153,7 @@ def complete_rows(
 
 
 def numeric_matrix(
-    table: Table,
-    party: str,
-    encoding: str,
-    min_rows: int | None = None,
+    table: Table, party: str, encoding: str, min_rows: int | None = None
 ) -> tuple[list[str], Array, dict[str, tuple[str, list[Any]]]]:
     """Turn a table into numbers, (n_rows, n_columns): NaN where a cell is missing."""
     names: list[str] = []

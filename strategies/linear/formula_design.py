@@ -21,12 +21,7 @@ from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products.row_groups import levels_are_safe
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import fit_levels, level_numbers, level_text
-from strategies.linear.design import (
-    Design,
-    complete_rows,
-    encode_levels,
-    holds_numbers,
-)
+from strategies.linear.design import Design, complete_rows, encode_levels, holds_numbers
 from strategies.linear.formula import CALLS, Factor, Term, parse_formula
 
 # Parties of a simulation are threads, and formulaic does not say that it is safe in several: of two

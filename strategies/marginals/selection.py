@@ -21,13 +21,7 @@ import numpy as np
 import scipy
 
 from flwr_vertical.arrays import Array, Flags
-from strategies.marginals.graphical import (
-    Clique,
-    Counted,
-    GraphicalModel,
-    average,
-    model_cells,
-)
+from strategies.marginals.graphical import Clique, Counted, GraphicalModel, average, model_cells
 
 _CELLS = 100_000  # of all cliques, at most
 _LIKELY, _SURE = 1.0, 3.5  # how surprising a pair is: of the forest, beyond

@@ -40,13 +40,7 @@ from strategies.common.synthesis_columns import read_resolution, read_stated
 from strategies.marginals.budget import UNIT, Budget
 from strategies.marginals.graphical import Clique, Counted, GraphicalModel, average
 from strategies.marginals.party import MarginalsParty
-from strategies.marginals.selection import (
-    Opened,
-    all_pairs,
-    chosen_pairs,
-    corrected,
-    one_way,
-)
+from strategies.marginals.selection import Opened, all_pairs, chosen_pairs, corrected, one_way
 from strategies.marginals.tables import PairTables
 
 ALL = "rows, over all parties"

@@ -35,11 +35,7 @@ _SHARED, _PATTERN, _HOLDERS = (
     "node.completed.pattern",
     "node.completed.holders",
 )
-_MEANS, _UNSHOWN, _WHO = (
-    "node.completed.means",
-    "node.completed.unshown",
-    "node.completed.who",
-)
+_MEANS, _UNSHOWN, _WHO = ("node.completed.means", "node.completed.unshown", "node.completed.who")
 _SECRETS = (_SHARED, _PATTERN, _HOLDERS, _MEANS, _UNSHOWN, _WHO)
 
 

@@ -331,9 +331,7 @@ def _settings(stage: Stage) -> dict[str, Any]:
 
 
 def _without(
-    labels: "pd.Series[Any] | None",
-    alignment: Alignment,
-    hidden: Flags | None,
+    labels: "pd.Series[Any] | None", alignment: Alignment, hidden: Flags | None
 ) -> "pd.Series[Any] | None":
     """Return the server's labels without those that are hidden."""
     if labels is None or hidden is None or alignment.label_rows is None:

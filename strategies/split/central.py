@@ -131,13 +131,7 @@ class CentralSplit(nn.Module):
             return Prediction(given, None, None)
         return Prediction(given.argmax(-1), given.softmax(-1), None)
 
-    def _loss(
-        self,
-        rows: Tensor,
-        y: Tensor,
-        takes: Flags,
-        weights: Array,
-    ) -> Tensor:
+    def _loss(self, rows: Tensor, y: Tensor, takes: Flags, weights: Array) -> Tensor:
         """Return the mean over rows of their tasks' weighted losses."""
         losses = self.head.losses(*self._sums(self.blocks, rows, takes), y)
         return (torch.from_numpy(weights).to(self.dtype) * losses).sum() / len(rows)

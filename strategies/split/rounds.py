@@ -106,8 +106,7 @@ class SplitPredictions(Predictions):
     protocol: ClassVar[Protocol] = Protocol(
         Round("open_networks", "whether rows that it alone holds take part", tells=(FACTS, BITS)),
         Repeat(
-            Round("embed", "summed, embeddings of a block of rows", tells=BITS),
-            at_most="n_samples",
+            Round("embed", "summed, embeddings of a block of rows", tells=BITS), at_most="n_samples"
         ),
     )
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)

@@ -31,12 +31,7 @@ from strategies.linear.masked_means.fixed_point import ByClass
 from strategies.linear.masked_means.fourier import Expansion, expand
 from strategies.linear.masked_means.problem import refuse_singular
 from strategies.linear.masked_means.solver import OutOfReachError
-from strategies.svm.margin_solver import (
-    LabelledMoments,
-    Minimum,
-    hinge_slope,
-    minimise,
-)
+from strategies.svm.margin_solver import LabelledMoments, Minimum, hinge_slope, minimise
 
 _TOLERANCE = 1e-4
 """Largest error of a derivative, which is 2 at a margin of 0."""

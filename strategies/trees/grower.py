@@ -20,13 +20,7 @@ class Grower:
         self._rounds, self.growth, self.slots = rounds, growth, rounds.slots
 
     def grow(
-        self,
-        g: Array,
-        h: Array,
-        inside: Flags,
-        usable: Bytes,
-        first: int,
-        routed: Flags,
+        self, g: Array, h: Array, inside: Flags, usable: Bytes, first: int, routed: Flags
     ) -> list[Tree]:
         """Grow one tree for each row of gradients.
 

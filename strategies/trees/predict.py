@@ -124,10 +124,7 @@ class TreesPredictions(Predictions):
             "for each sample and tree, which side of the splits on its way it is on; of a party's "
             "row no more than its columns' bins",
         ),
-        (
-            "server",
-            "of each party, how many rows have a level that the fit did not know",
-        ),
+        ("server", "of each party, how many rows have a level that the fit did not know"),
         (
             "server",
             "with contributions='shapley', also at which side it is of each split that it would "

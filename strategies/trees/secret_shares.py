@@ -41,14 +41,7 @@ from strategies.trees.blinding import Factors, coarse, noise, to_wire
 from strategies.trees.candidates import Candidates, checked_layouts
 from strategies.trees.gain import N_NOISE
 from strategies.trees.level_nodes import KnownNodes, Places, renumbered
-from strategies.trees.node_sums import (
-    Indices,
-    Matrix,
-    Ring,
-    code_sums,
-    legal_of,
-    to_sent,
-)
+from strategies.trees.node_sums import Indices, Matrix, Ring, code_sums, legal_of, to_sent
 from strategies.trees.routing import count_order, count_winners
 
 Numbers: TypeAlias = npt.NDArray[np.signedinteger[Any]]
@@ -246,13 +239,7 @@ class ShareSteps(StepGroup):
             )
 
     def _own_sums(
-        self,
-        places: "Places",
-        own: int,
-        half: Ring,
-        least: int,
-        direct: Indices,
-        parent: Indices,
+        self, places: "Places", own: int, half: Ring, least: int, direct: Indices, parent: Indices
     ) -> tuple[Ring, Flags]:
         """Return sums of the half of g and h by direct node, and which splits are legal."""
         layout, codes, n_direct = self.party.layout, self.party.codes, len(places.direct)

@@ -219,11 +219,7 @@ class CompletedRowSteps(PrivateProductSteps):
         return Summands({"corrections": blinded}, {"withheld": withheld}, modular=("corrections",))
 
     def _check_point(
-        self,
-        point: Point,
-        coefficients: Integers32,
-        patterns: RowPatterns,
-        shifts: Integers,
+        self, point: Point, coefficients: Integers32, patterns: RowPatterns, shifts: Integers
     ) -> None:
         """Refuse coefficients by which a completed row could hang on few numbers."""
         told = point.correlations

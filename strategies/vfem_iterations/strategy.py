@@ -26,15 +26,7 @@ import numpy as np
 from flwr_vertical import Federation, Result, Strategy
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array
-from flwr_vertical.protocol.declaration import (
-    BITS,
-    FACTS,
-    If,
-    Maybe,
-    Protocol,
-    Repeat,
-    Round,
-)
+from flwr_vertical.protocol.declaration import BITS, FACTS, If, Maybe, Protocol, Repeat, Round
 from flwr_vertical.results import Progress
 from flwr_vertical.settings import setting
 from strategies.linear import settings as shared

@@ -161,11 +161,7 @@ def try_strategy(
     costs: dict[str, Any] = {c: scaled(ended[k - 1][c], ended[k][c], factor) for c in _COSTS}
     said = f"rough: scaled from {sizes[k - 1]:,} and {sizes[k]:,} of {len(ids):,} samples"
     return Trial(
-        name,
-        **costs,
-        scaled_from=sizes[k],
-        named=named,
-        note=f"{note}; {said}" if note else said,
+        name, **costs, scaled_from=sizes[k], named=named, note=f"{note}; {said}" if note else said
     )
 
 

@@ -60,10 +60,7 @@ class GanSteps(StepGroup):
         self.party.live.get(_CODES, dict[str, Any])["codes"] = codes
         self.cache.pop("fedpsg.gan data", None)
         self._nets()  # made here: a sum only reads them, so that it can be asked for again
-        return {
-            "widths": self._encoding.widths,
-            "missing": np.isnan(codes).astype(np.uint8),
-        }
+        return {"widths": self._encoding.widths, "missing": np.isnan(codes).astype(np.uint8)}
 
     @step
     def embed(self, batch: Annotated[Indices, Shape(None), Within(0, "n_samples - 1")]) -> Summands:

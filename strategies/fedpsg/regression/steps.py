@@ -80,9 +80,7 @@ class RegressionSteps(StepGroup):
 
     @step
     def predict(
-        self,
-        targets: Annotated[list[str], Within(0, MOST_JOBS)],
-        **message: Unpack[TermFields],
+        self, targets: Annotated[list[str], Within(0, MOST_JOBS)], **message: Unpack[TermFields]
     ) -> Summands:
         """Send the own terms of all jobs under key streams that the server lacks.
 

@@ -67,12 +67,7 @@ class Streams:
 
 
 def handed_over(
-    party: str,
-    roles: Roles,
-    own: Ring,
-    values: Ring,
-    rho: Ring,
-    streams: Streams,
+    party: str, roles: Roles, own: Ring, values: Ring, rho: Ring, streams: Streams
 ) -> dict[str, Ring]:
     """Return what a party hands over under fresh streams: ``Z``, and ``Y:<name>``.
 
@@ -95,13 +90,7 @@ def _own_stream(streams: Streams, party: str) -> Ring:
 
 
 def party_term(
-    party: str,
-    roles: Roles,
-    layout: Layout,
-    own: Ring,
-    values: Ring,
-    rho: Ring,
-    streams: Streams,
+    party: str, roles: Roles, layout: Layout, own: Ring, values: Ring, rho: Ring, streams: Streams
 ) -> Ring:
     """Return a party's term of the private sum, of shape (total, total), uint64."""
     out = np.zeros((layout.total, layout.total), dtype=np.uint64)

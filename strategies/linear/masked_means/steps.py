@@ -29,12 +29,7 @@ from flwr_vertical.products.arithmetic import own_place
 from flwr_vertical.products.pair_keys import Names, PairKeyFields, Widths
 from flwr_vertical.products.streams import KeyStream, content_tag, stream
 from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits
-from strategies.linear.masked_means.fixed_point import (
-    N_DIGITS,
-    N_LEADING,
-    combine,
-    to_digits,
-)
+from strategies.linear.masked_means.fixed_point import N_DIGITS, N_LEADING, combine, to_digits
 from strategies.linear.masked_means.fourier import CIRCLE, to_circle
 from strategies.linear.masked_means.information import Answer, Roles
 
