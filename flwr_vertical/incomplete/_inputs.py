@@ -49,12 +49,12 @@ def checked_count(value: int, name: str) -> int:
     return int(value)
 
 
-def checked_mask(mask: npt.ArrayLike, shape: tuple[int, ...], name: str) -> Mask:
+def checked_mask(mask: npt.ArrayLike, shape: tuple[int, ...]) -> Mask:
     """Return a boolean mask of the given shape; DataError otherwise."""
     array = np.asarray(mask)
     if array.dtype != np.bool_ or array.shape != shape:
         raise DataError(
-            f"{name} must be booleans of shape {shape}, got {array.dtype} of shape {array.shape}"
+            f"mask must be booleans of shape {shape}, got {array.dtype} of shape {array.shape}"
         )
     return array
 

@@ -161,7 +161,7 @@ class Recovery:
             checkpoint.name, checkpoint.role, mode, self._context.run_id, config
         )
         token = bytes.fromhex(checkpoint.token)
-        return make_reply({}, {**told, **pins.introduce_again(node, token, int(told["last"]))})
+        return make_reply({**told, **pins.introduce_again(node, token, int(told["last"]))})
 
 
 def _resume(checkpoint: Checkpoint, context: Context, cache: dict[str, Any]) -> RecordDict:
@@ -171,9 +171,9 @@ def _resume(checkpoint: Checkpoint, context: Context, cache: dict[str, Any]) -> 
         kept = checkpoint.resume()
     except VerticalError as error:
         logger.error("cannot resume: %s", error)
-        return make_reply({}, {**told, "last": -1, "problem": str(error)})
+        return make_reply({**told, "last": -1, "problem": str(error)})
     restore(kept, context, cache)
-    return make_reply({}, {**told, "last": kept.sequence, "problem": ""})
+    return make_reply({**told, "last": kept.sequence, "problem": ""})
 
 
 def _nowhere(version: str) -> None:

@@ -114,13 +114,13 @@ class StepServer:
         step, sequence = str(envelope["step"]), int(envelope["sequence"])  # type: ignore[arg-type]
         if step == WHO:  # others wait for a node: the server names who is absent
             told = {"party": self._name(context), "role": self._storage.role(context)}
-            return make_reply({}, {**told, "version": __version__})
+            return make_reply({**told, "version": __version__})
         cache = self._cache(context)
         recovery = Recovery(envelope, context, self._storage, cache)
         if step == FAREWELL and recovery.checkpoint is not None:
             self._storage.end(context)
             recovery.checkpoint.remove()  # the run is finished: its keys need not lie on the disk
-            return make_reply({}, {})
+            return make_reply({})
         admitted = self._admitted(step, envelope, context, cache)
         if step == HELLO and envelope.get("resume") and recovery.checkpoint is not None:
             return recovery.resume()
@@ -149,14 +149,12 @@ class StepServer:
         version = str(state.get(live_objects.VERSION, ""))
         held.begin(version, recovery.load_live, f"party {state.get('node.name')!r}")
         if step == HELLO:
-            reply = make_reply(
-                {}, self._introduction.hello(context, state, envelope, admitted, cache)
-            )
+            reply = make_reply(self._introduction.hello(context, state, envelope, admitted, cache))
         elif step == SNAPSHOT:
-            reply = make_reply({}, {})
+            reply = make_reply({})
         elif step == RESTORE:
             held.settle()  # a damaged file is found now, not in the middle of the next step
-            reply = make_reply({}, self._introduction.new_keys(context, state))
+            reply = make_reply(self._introduction.new_keys(context, state))
         else:
             try:
                 reply = self._take(step, request, envelope, context, admitted, state, cache, course)
@@ -344,7 +342,7 @@ class StepServer:
             check_counted(node, step, answer, None if place is None else place.round)
         mode = str(envelope["mode"])
         if mode == "call":
-            return make_reply({}, _checked(answer, step))
+            return make_reply(_checked(answer, step))
         if not isinstance(answer, Summands):
             raise ProtocolError(
                 f"step {step!r} was called for a private sum but returned "
@@ -368,7 +366,7 @@ class StepServer:
             modular=answer.modular,
             binding=binding,
         )
-        reply = make_reply({}, answer.public)
+        reply = make_reply(answer.public)
         reply.update(encoded(protected, SUMS))
         return reply
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any, ClassVar, Self, TypeAlias
 
@@ -52,7 +52,7 @@ class NoiseStatement(ABC):
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Rebuild a statement from what `to_dict` gave."""
-        return cls(**{key: data[key] for key in cls.__dataclass_fields__ if key in data})
+        return cls(**{one.name: data[one.name] for one in fields(cls) if one.name in data})
 
 
 @dataclass(frozen=True, kw_only=True)

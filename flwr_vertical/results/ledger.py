@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -40,12 +40,10 @@ class Message(NamedTuple):
 class _Messages:
     """A list of messages in columns: 40 bytes each, where a tuple of objects takes 250."""
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
+    def __init__(self) -> None:
         self._kinds: dict[tuple[str, str, str], int] = {}
         self._whole = {name: array("q") for name in ("bytes_down", "bytes_up", "values_up")}
         self._round, self._kind, self._seconds = array("I"), array("I"), array("d")
-        for message in messages:
-            self.append(message)
 
     def append(self, message: Message) -> None:
         """Write down a message."""

@@ -32,7 +32,7 @@ class Telling:
         return max(0.0, self.all - self.own)
 
 
-def labels_from(view: View, labels: Array, seed: int = 0) -> Telling:
+def labels_from(view: View, labels: Array) -> Telling:
     """Predict labels from a party's columns, and from these with what it received.
 
     Every family of vectors is tried with the party's columns, also numbers modulo 2^64 as they are
@@ -41,7 +41,7 @@ def labels_from(view: View, labels: Array, seed: int = 0) -> Telling:
     Shapes: labels (n_samples,): the truth, NaN where there is none.
     """
     assert view.own is not None
-    return told_by(received_by(view), labels, view.own.to_numpy(dtype=float), seed)
+    return told_by(received_by(view), labels, view.own.to_numpy(dtype=float))
 
 
 def received_by(view: View) -> list[Family]:
@@ -56,7 +56,6 @@ def told_by(
     received: Sequence[Family],
     target: Array,
     own: Array,
-    seed: int = 0,
     *,
     folds: int = _FOLDS,
     classes: bool = True,
@@ -72,7 +71,7 @@ def told_by(
         return Telling(0.0, 0.0)
 
     def predict(design: Array, rows: AnyArray) -> Array:
-        return _held_out(design, target[rows], seed, folds, classes)
+        return _held_out(design, target[rows], folds, classes)
 
     alone = predict(own[usable], usable)
     best = figure(target[usable], alone, classes)
@@ -103,9 +102,9 @@ def figure(labels: Array, said: Array, classes: bool = True) -> float:
     return max(0.0, float(r2_score(labels, said)))
 
 
-def _held_out(design: Array, labels: Array, seed: int, n_folds: int, classes: bool) -> Array:
+def _held_out(design: Array, labels: Array, n_folds: int, classes: bool) -> Array:
     """Return predictions of labels by models that have not seen them."""
-    folds = KFold(n_folds, shuffle=True, random_state=seed)
+    folds = KFold(n_folds, shuffle=True, random_state=0)
     if not design.shape[1]:
         design = np.zeros((len(labels), 1))
     scale = design.std(axis=0)

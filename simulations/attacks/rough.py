@@ -15,7 +15,7 @@ from simulations.attacks.labels import Telling, received_by, told_by
 from simulations.attacks.views import View
 
 
-def columns_from(view: View, truth: Mapping[str, pd.DataFrame], seed: int = 0) -> Telling:
+def columns_from(view: View, truth: Mapping[str, pd.DataFrame]) -> Telling:
     """Predict others' columns from what a node has of its own, and from this with its messages."""
     own = np.zeros((view.n_samples, 0)) if view.own is None else view.own.to_numpy(dtype=float)
     received = received_by(view)
@@ -25,7 +25,6 @@ def columns_from(view: View, truth: Mapping[str, pd.DataFrame], seed: int = 0) -
             received,
             frame[name].to_numpy(dtype=float),
             own,
-            seed,
             folds=2,
             classes=False,
             reduced=reduced,

@@ -189,9 +189,9 @@ def guess_labels(last: list[Indices], labels: Array) -> tuple[float, float]:
 # -- the arbiter ------------------------------------------------------------------------------
 
 
-def seen_by_arbiter(trees: TreesRun, seed: int = 0) -> tuple[float, float, float]:
+def seen_by_arbiter(trees: TreesRun) -> tuple[float, float, float]:
     """Return how what the arbiter sees goes with the sums behind it."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     right, correlations, by_chance = [], [], []
     factors = _factors(views_of(trees.run)[SERVER])
     for (numerator, _, _, legal), own in zip(trees.compared, factors, strict=True):

@@ -100,15 +100,13 @@ def draw_labelled(
     return labelled, labelled[:n_aligned]
 
 
-def to_blocks(
-    tables: dict[str, pd.DataFrame], mask: Mask, dtype: torch.dtype = torch.float32
-) -> dict[str, PartyBlock]:
+def to_blocks(tables: dict[str, pd.DataFrame], mask: Mask) -> dict[str, PartyBlock]:
     """Return what each party holds, for the central form of the method."""
     blocks = {}
     for k, (name, table) in enumerate(tables.items()):
         held = np.flatnonzero(~mask[:, k])
         row = np.full(len(mask), -1, dtype=np.int64)
         row[held] = np.arange(len(held))
-        x = torch.tensor(table.to_numpy()[held], dtype=dtype)
+        x = torch.tensor(table.to_numpy()[held], dtype=torch.float32)
         blocks[name] = PartyBlock(x, torch.ones_like(x), torch.from_numpy(row))
     return blocks

@@ -244,9 +244,7 @@ def spread_around(rows: Array, mean: Array) -> Array:
     )
 
 
-def constant_or_collinear(
-    x: Array | ScaledRows, intercept: bool = True, tolerance: float = 1e-9
-) -> Flags:
+def constant_or_collinear(x: Array | ScaledRows, intercept: bool = True) -> Flags:
     """Tell which columns, (n_columns,), follow from 1 and the columns before them."""
     found = np.zeros(x.shape[1], dtype=bool)
     if _clearly_independent(x, intercept):
@@ -259,7 +257,7 @@ def constant_or_collinear(
         for _ in range(2):  # twice, for rounding
             rest = rest - basis @ (basis.T @ rest)
         left = float(rest @ rest)
-        if left <= tolerance * length or len(x) <= basis.shape[1]:
+        if left <= 1e-9 * length or len(x) <= basis.shape[1]:
             found[j] = True
         else:
             basis = np.column_stack([basis, rest / np.sqrt(left)])
