@@ -17,6 +17,7 @@ from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.channel.address import advertised, split_address
 from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.incomplete.demo import demo_labels
+from flwr_vertical.log import logger
 from flwr_vertical.policy.requirements import asked_by, needed_by_node
 from flwr_vertical.server import RunSettings
 from flwr_vertical.server.discovery import Presence
@@ -37,8 +38,6 @@ from .storage import (
     save_result,
     server_folder,
 )
-
-logger = logging.getLogger("flwr_vertical")
 
 _LEAST_DIALLING = 5.0  # seconds for nodes that connected when the patience was nearly over
 

@@ -1,6 +1,5 @@
 """Storage of the app: a node's own file, or the demonstration data in a simulation."""
 
-import logging
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -14,6 +13,7 @@ from flwr_vertical import Strategy, make_strategy
 from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.incomplete import hide_cells, put_back
 from flwr_vertical.incomplete.demo import demo_names, demo_tables
+from flwr_vertical.log import logger
 from flwr_vertical.node.config import GRADE, HOLD_OUT
 from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.node.party import NAMES
@@ -43,8 +43,6 @@ from flwr_vertical.version import __version__
 from .ledger_section import ledger_sections
 from .party_page import PartyPage, graded
 from .settings import DemoSettings
-
-logger = logging.getLogger("flwr_vertical")
 
 INTERVALS, DEPENDENCE = "intervals", "partial-dependence"  # beside the table
 

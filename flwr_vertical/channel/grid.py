@@ -1,6 +1,5 @@
 """`ChannelGrid`: Flower's grid with rounds of milliseconds."""
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -16,8 +15,6 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids.base import NodesGrid
 from flwr_vertical.grids.poll import pauses
 from flwr_vertical.grids.proxy import WrappingGrid, silent
-
-logger = logging.getLogger("flwr_vertical")
 
 TRANSPORTS = ("auto", "channel", "messages")
 Names = Callable[[Grid, Collection[int]], Mapping[int, str]]

@@ -1,7 +1,6 @@
 """Tables and results on the party's own disk, or in its database."""
 
 import hashlib
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ import pandas as pd
 from flwr.app import Context
 
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
+from flwr_vertical.log import logger
 from flwr_vertical.node.storage import (
     configured_name,
     configured_role,
@@ -45,9 +45,6 @@ from flwr_vertical.tables import (
     read_table,
     write_table,
 )
-
-logger = logging.getLogger("flwr_vertical")
-
 
 FOLDER_NAME = ".sources"
 

@@ -1,12 +1,12 @@
 """Going on after a loss: a node's checkpoint and snapshots, as messages ask for them."""
 
-import logging
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from flwr.app import Context, RecordDict
 
 from flwr_vertical.errors import ProtocolError, StateLostError, VerticalError
+from flwr_vertical.log import logger
 from flwr_vertical.node import live_objects
 from flwr_vertical.node.checkpoint import Checkpoint, restore
 from flwr_vertical.node.data_fingerprint import DataWatch
@@ -18,9 +18,6 @@ from flwr_vertical.protocol import pins
 from flwr_vertical.protocol.codec import decode, entries, filled, payload_bytes
 from flwr_vertical.protocol.disk import digest
 from flwr_vertical.protocol.messages import HELLO, RESTORE, SNAPSHOT, VALUES, make_reply
-
-logger = logging.getLogger("flwr_vertical")
-
 
 _REPLY = "flwr-vertical.reply-"  # number and name of a record follow
 # A larger reply is kept by the process alone: Flower moves a node's state to each new process and

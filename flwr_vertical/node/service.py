@@ -16,6 +16,7 @@ from flwr_vertical.errors import (
     UnexpectedMessageError,
     VerticalError,
 )
+from flwr_vertical.log import logger
 from flwr_vertical.node import live_objects
 from flwr_vertical.node.automaton import REFUSED, Course
 from flwr_vertical.node.checkpoint import Checkpoint, clear_openings
@@ -51,8 +52,6 @@ from flwr_vertical.protocol.messages import (
     read_scales,
 )
 from flwr_vertical.version import __version__
-
-logger = logging.getLogger("flwr_vertical")
 
 _ADMITTED = "node.admitted"
 

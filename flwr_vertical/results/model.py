@@ -8,14 +8,12 @@ anybody who has the strategy, without pickle.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.log import logger
 from flwr_vertical.results.archive import pack, unpack
-
-logger = logging.getLogger("flwr_vertical")
 
 FORMAT = "flwr-vertical model"
 FORMAT_VERSION = 1

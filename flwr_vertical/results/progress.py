@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -10,10 +9,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import IO, SupportsFloat, overload
 
+from flwr_vertical.log import logger
 from flwr_vertical.pages.page import human_seconds
 from flwr_vertical.results.displays import Display, RoundBegun, Seen, open_display
-
-logger = logging.getLogger("flwr_vertical")
 
 _LOG_EVERY_SECONDS = 5.0
 _LOG_EVERY_SHARE = 0.10

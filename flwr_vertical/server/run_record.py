@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -13,14 +12,13 @@ from typing import Any
 from flwr.app import RecordDict
 
 from flwr_vertical.errors import PartyError
+from flwr_vertical.log import logger
 from flwr_vertical.protocol import private_sum
 from flwr_vertical.protocol.codec import Payload, payload_bytes
 from flwr_vertical.protocol.disk import digest
 from flwr_vertical.results import Ledger
 from flwr_vertical.server.journal import Identity, Journal, JournalEntry
 from flwr_vertical.server.recovery import RESUME, ReturnedNode
-
-logger = logging.getLogger("flwr_vertical")
 
 Answers = tuple[Payload, dict[str, Payload]]
 

@@ -1,6 +1,5 @@
 """Columns of any kind as numbers: what imputers and models compute with, and the way back."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,10 +8,9 @@ import pandas as pd
 
 from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.errors import DataError
+from flwr_vertical.log import logger
 from flwr_vertical.tables.kinds import Kind, is_numeric
 from flwr_vertical.tables.table import Table
-
-logger = logging.getLogger("flwr_vertical")
 
 Levels = dict[str, list[Any]]
 

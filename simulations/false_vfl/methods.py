@@ -8,7 +8,6 @@ of the strategies show that parties and server compute the same over the protoco
 import functools
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 
 from flwr_vertical.arrays import Integers
+from flwr_vertical.log import logger
 from flwr_vertical.pages import human_seconds
 from simulations.false_vfl.checkpoints import Checkpoint
 from simulations.false_vfl.training import Pretraining, fit_head
@@ -28,8 +28,6 @@ from strategies.neural.party import PartyBlock
 from strategies.split.central import CentralSplit
 from strategies.split.methods import METHODS as SPLIT
 from strategies.split.methods import SplitNetworks, TrainingSettings
-
-logger = logging.getLogger("flwr_vertical")
 
 Blocks = Mapping[str, PartyBlock]
 

@@ -7,7 +7,6 @@ text as categories.
 """
 
 import itertools
-import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,14 +23,13 @@ from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.incomplete import blank_cells, mcar_blocks, mcar_cells
 from flwr_vertical.incomplete.splits import split_columns
+from flwr_vertical.log import logger
 from simulations.data import fingerprint
 from simulations.page import Part, verdict
 from simulations.preset import StudyPreset
 from simulations.replications import Job, Metrics
 from simulations.study import Study
 from strategies.trees import VerticalGBDT
-
-logger = logging.getLogger("flwr_vertical")
 
 Tables = dict[str, pd.DataFrame]
 

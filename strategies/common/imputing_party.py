@@ -1,6 +1,5 @@
 """What every imputing party shares: aligned codes of its table, open cells, writing the result."""
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,14 +9,13 @@ import pandas as pd
 from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete import imputation_accuracy
+from flwr_vertical.log import logger
 from flwr_vertical.node import Party
 from flwr_vertical.node.kept import kept
 from flwr_vertical.node.row_index import aligned_name, free_names
 from flwr_vertical.tables import Table
 from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, put_in, to_codes
 from flwr_vertical.tables.ids import index_of
-
-logger = logging.getLogger("flwr_vertical")
 
 
 class ImputingParty(Party):

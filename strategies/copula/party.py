@@ -1,7 +1,6 @@
 """Who holds columns, a party or, of the labels, the server: perturb ranks, keep noisy margins."""
 
 import hashlib
-import logging
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ import pandas as pd
 from flwr_vertical import step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError, PolicyError, ProtocolError
+from flwr_vertical.log import logger
 from flwr_vertical.policy.record import allows, key_of, text_of
 from flwr_vertical.privacy import KEY_BYTES, count_columns, fresh_keystream, parse_bounds
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
@@ -35,9 +35,6 @@ from strategies.copula.release import (
     synthetic_codes,
 )
 from strategies.copula.tree import narrowest
-
-logger = logging.getLogger("flwr_vertical")
-
 
 REARRANGED = "rearranged-rows"
 """The exchange by which nodes agree to synthetic rows that follow real ones."""

@@ -1,6 +1,5 @@
 """The server half of what regressions share: labels, masks, and the parties' answers."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,12 +12,10 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError, PartyError
+from flwr_vertical.log import logger
 from flwr_vertical.node.row_index import aligned_name, free_names
 from flwr_vertical.server import Total
 from flwr_vertical.tables import checked_ids
-
-logger = logging.getLogger("flwr_vertical")
-
 
 LABEL_POLICIES = ("drop", "error")
 _SQUARED = 480  # binary digits

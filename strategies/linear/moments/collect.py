@@ -16,7 +16,6 @@ aggregation ``"ckks"``, and of one party alone, the same sums come from cipherte
 (`products.ciphertext`).
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +26,7 @@ from flwr_vertical import Federation, Result
 from flwr_vertical.alignment import Alignment
 from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import DataError
+from flwr_vertical.log import logger
 from flwr_vertical.products import (
     EncryptedProducts,
     GroupKey,
@@ -51,8 +51,6 @@ from strategies.linear.moments.groups import MinimumRows, by_pattern, costs, row
 from strategies.linear.moments.identifiable import gives_label
 from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.problem import Problem, open_problem
-
-logger = logging.getLogger("flwr_vertical")
 
 Grouping = Callable[[Flags, Integers, MinimumRows], RowGroups]
 Completing = Callable[[Federation, PairKeys, Problem, RowGroups, Result], GroupKey]
