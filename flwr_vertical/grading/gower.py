@@ -1,7 +1,5 @@
 """Distances between rows of tables with numbers and levels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

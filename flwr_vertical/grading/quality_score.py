@@ -11,8 +11,6 @@ every pair counts, however weakly it is associated.
 It compares with real tables, so it is for whoever holds these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import combinations
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ They use matplotlib's object interface and set every style on the objects, so th
 change the user's pyplot state and may be drawn in any thread.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import math

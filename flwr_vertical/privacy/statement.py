@@ -1,7 +1,5 @@
 """The statement of a fit to noisy sums: what it promises, to whom, and what it does not cover."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Figure of what is missing: cells, and whole blocks of a party."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Synthetic values beside the observed ones, and the grade that attacks on them give."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ The file is what `numpy.savez` writes: an array for each array, the bytes of a P
 DataFrame, and the rest as JSON. Reading it runs no code of the file's.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

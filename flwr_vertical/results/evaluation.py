@@ -4,8 +4,6 @@ The values are those of `sklearn.metrics`. Of several classes, each one is taken
 and the mean over classes is reported ("macro").
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -146,7 +144,7 @@ class Evaluation:
         }  # fmt: skip
 
     @classmethod
-    def from_frame(cls, frame: pd.DataFrame, plain: Mapping[str, Any]) -> Evaluation:
+    def from_frame(cls, frame: pd.DataFrame, plain: Mapping[str, Any]) -> "Evaluation":
         """Put together what `to_frame` and `to_plain` gave."""
         names = list(dict.fromkeys(frame.index.get_level_values(0)))
         parts = {str(name): frame.loc[name].dropna(axis="columns", how="all") for name in names}

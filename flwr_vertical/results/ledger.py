@@ -1,7 +1,5 @@
 """The ledger: what a run cost in rounds, messages, bytes, seconds and privacy."""
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Iterator
@@ -260,7 +258,7 @@ class Ledger:
         )
 
     @classmethod
-    def from_frames(cls, messages: pd.DataFrame, privacy: pd.DataFrame | None = None) -> Ledger:
+    def from_frames(cls, messages: pd.DataFrame, privacy: pd.DataFrame | None = None) -> "Ledger":
         """Rebuild a ledger from what `to_frame` and `privacy` gave."""
         ledger = cls()
         for row in messages[list(Message._fields)].to_dict("records"):
@@ -270,7 +268,7 @@ class Ledger:
                 ledger.spend(str(row["party"]), float(row["epsilon"]), str(row["what"]))
         return ledger
 
-    def _parts(self, by: str) -> dict[Any, Ledger]:
+    def _parts(self, by: str) -> dict[Any, "Ledger"]:
         if by == "total":
             return {"total": self}
         if by not in ("step", "party", "mode", "round"):

@@ -5,8 +5,6 @@ DataFrames, numbers, text, or lists and dicts of these; they can then be saved a
 anybody who has the strategy, without pickle.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
@@ -18,7 +16,7 @@ from flwr_vertical.results.archive import pack, unpack
 FORMAT = "flwr-vertical model"
 FORMAT_VERSION = 1
 
-_CLASSES: dict[tuple[str, str], type[Model]] = {}
+_CLASSES: dict[tuple[str, str], type["Model"]] = {}
 _FINDERS: list[Callable[[str], None]] = []
 
 

@@ -1,7 +1,5 @@
 """Progress of a run: a bar in a terminal, a line in a notebook, a log line elsewhere."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque
@@ -142,7 +140,7 @@ class Progress:
         spent, rate = now - self._started, self._rate(now)
         return Seen(self.done, self.total, self._name, spent, rate, detail, values, self._round)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> "Progress":
         self._started = self._last_time = time.monotonic()
         self._marks = deque([(self._started, self.done)])
         if self._enabled:
