@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from flwr.app import Context
 
-from flwr_vertical import Strategy, make_strategy
+from flwr_vertical import Result, Strategy, Table, make_strategy
 from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.incomplete import hide_cells, put_back
 from flwr_vertical.incomplete.demo import demo_names, demo_tables
@@ -31,13 +31,11 @@ from flwr_vertical.policy.requirements import open_to
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.protocol.disk import writing
-from flwr_vertical.result import Result
 from flwr_vertical.results.storage import holds_result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.server.run_record import describe
 from flwr_vertical.server.settings import RunSettings
-from flwr_vertical.tables import Table
 from flwr_vertical.version import __version__
 
 from .ledger_section import ledger_sections

@@ -22,10 +22,8 @@ import pandas as pd
 import torch
 from common import begin, command_line
 
-from flwr_vertical import Federation, Result, simulate
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, simulate
 from flwr_vertical.incomplete import draw_blocks
-from flwr_vertical.results import Progress
 from simulations.false_vfl.data import to_blocks
 from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.strategy import FalseVFL

@@ -31,15 +31,15 @@ from flwr_vertical import (
     LocalGrid,
     MemoryStorage,
     Party,
+    Progress,
     RayGrid,
     Summands,
+    Table,
+    memory_app,
     party_app,
     step,
 )
-from flwr_vertical.app import memory_app
-from flwr_vertical.results import Progress
 from flwr_vertical.server.discovery import Presence
-from flwr_vertical.tables import Table
 
 TABLE = Table.of(pd.DataFrame({"x": [1.0, 2.5]}))
 

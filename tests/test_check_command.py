@@ -14,9 +14,8 @@ from apps.cli.check import check_nodes, configs_of, trial, try_strategy
 from apps.cli.check.page import show_page
 from apps.cli.check.trial import Trial, scaled
 from apps.cli.main import main
-from flwr_vertical import LocalGrid, Party, party_app, simulate, step
+from flwr_vertical import Federation, LocalGrid, Party, party_app, simulate, step
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.server import Federation
 from flwr_vertical.tables import check_table
 from strategies.baselines import Mean
 

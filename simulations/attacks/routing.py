@@ -18,9 +18,8 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 from sklearn.metrics import roc_auc_score
 
-from flwr_vertical import Strategy, Table
+from flwr_vertical import Result, Strategy, Table
 from flwr_vertical.arrays import Array, Bytes, Flags, Indices
-from flwr_vertical.result import Result
 from simulations.attacks.recording import Recording, record
 from simulations.attacks.views import GOT, SENT, SERVER, View, views_of
 from strategies.trees import arbiter as comparing

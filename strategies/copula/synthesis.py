@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.privacy import (
@@ -23,8 +22,6 @@ from flwr_vertical.privacy import (
     read_bounds,
 )
 from flwr_vertical.protocol.declaration import EPSILON, FACTS, Protocol, Round
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.common.synthesis_columns import parse_resolution, read_resolution
 from strategies.copula.correlation import Observed, RankCorrelations, check_joint, correlate
 from strategies.copula.margins import NOISES

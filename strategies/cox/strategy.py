@@ -23,14 +23,11 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import PrivateProducts
 from flwr_vertical.products.row_groups import RowGroups
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.cox.fit import Completed, CoxFit, PartialLikelihood, told_times
 from strategies.cox.labels import read_labels
 from strategies.cox.model import CoxModel, concordance, proportional_test

@@ -8,13 +8,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from flwr_vertical import Federation
+from flwr_vertical import Federation, Progress
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import EncryptedProducts, GroupKey, Moments, PairKeys, products_of
 from flwr_vertical.products.moments import largest_minimum
 from flwr_vertical.products.row_groups import RowGroups, group_rows
-from flwr_vertical.results import Progress
 from strategies.fedpsg.attribute_pairs import Pair
 from strategies.fedpsg.run_plan import told_of_features, told_of_labels, told_of_pairs, told_of_rows
 

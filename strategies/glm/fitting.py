@@ -7,12 +7,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from flwr_vertical import Federation, Result
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
-from flwr_vertical.results import Progress
 from strategies.glm.approximation import Approximation
 from strategies.glm.fit import (
     Path,

@@ -35,12 +35,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import read_bounds
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.glm.disclosure import DISCLOSURE
 from strategies.glm.fitting import Fitting
 from strategies.glm.party import EVALUATES, OPENED_ROWS, GLMParty

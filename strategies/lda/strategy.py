@@ -30,13 +30,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from flwr_vertical import Federation, Model, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Model, Progress, Result, Strategy
 from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.protocol.declaration import Protocol
-from flwr_vertical.results import Progress
 from flwr_vertical.tables.codes import level_text
 from strategies.lda.discriminant import Discriminant, fit_discriminant, log_odds, telling
 from strategies.lda.party import DiscriminantParty

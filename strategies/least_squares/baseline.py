@@ -5,13 +5,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
 from flwr_vertical.privacy import read_bounds
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
 from strategies.linear.moment_party import MOMENTS, MomentArbiter, MomentParty

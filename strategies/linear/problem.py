@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical import Federation, Result
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Result
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.log import logger

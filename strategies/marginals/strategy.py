@@ -26,16 +26,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array, Ring
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import TableStatement, read_bounds
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.arithmetic import BLOCK_ROWS
 from flwr_vertical.protocol.declaration import EPSILON, FACTS, ONE, If, Protocol, Round
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.common.synthesis_columns import read_resolution, read_stated
 from strategies.marginals.budget import UNIT, Budget
 from strategies.marginals.graphical import Clique, Counted, GraphicalModel, average

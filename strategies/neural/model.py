@@ -6,10 +6,9 @@ from typing import Any, Self
 import numpy as np
 from torch import nn
 
-from flwr_vertical import Model
+from flwr_vertical import Model, Table
 from flwr_vertical.arrays import AnyArray, Flags
 from flwr_vertical.errors import DataError
-from flwr_vertical.tables import Table
 from strategies.linear.design import numeric_matrix
 from strategies.linear.prediction.party_model import column_sources, fitted_features
 from strategies.neural.networks import NetworkSizes, Weights, precision_of, to_arrays

@@ -13,12 +13,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pandas as pd
 
-from flwr_vertical import Federation, Result, Strategy, simulate
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Ledger, Progress, Result, Strategy, simulate
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.protocol.declaration import Protocol
-from flwr_vertical.results import Ledger, Progress
 from flwr_vertical.settings import setting
 from strategies.linear.problem import sample_index
 from strategies.pipeline.federation import StageFederation, in_stage, protocol_of

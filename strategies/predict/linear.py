@@ -15,14 +15,12 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import Federation, Party, Result, Summands, step
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Party, Progress, Result, Summands, step
 from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import DataError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.arguments import OWN, Within
 from flwr_vertical.protocol.declaration import BITS, FACTS, Maybe, Protocol, Round
-from flwr_vertical.results import Progress
 from strategies.linear.prediction.party_model import LinearPart
 from strategies.linear.prediction.regressions import CLASSES, HAZARD, MARGIN
 from strategies.linear.prediction.server import Predictor, narrow, note_bits

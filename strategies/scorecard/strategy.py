@@ -26,14 +26,11 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import AnyArray, Array, Flags
 from flwr_vertical.products.labels import Commitment
 from flwr_vertical.products.masked import OPENING
 from flwr_vertical.protocol.declaration import Protocol
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.binning.steps import BINS_OPENING, MOST_BINS, TOLD_BINS
 from strategies.glm.fit import Path, fill_means, grid_of
 from strategies.glm.likelihoods import usable_rows

@@ -20,13 +20,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy, Uses
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, Uses, setting
 from flwr_vertical.arrays import AnyArray, Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import PrivateProducts, PrivateProductSteps
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from flwr_vertical.tables.codes import level_text
 from strategies.glm.likelihoods import moments_of, usable_rows
 from strategies.glm.likelihoods import shifted as shifted_rows

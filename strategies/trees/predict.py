@@ -16,14 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical import Federation, Party, Result, step
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Party, Progress, Result, step
 from flwr_vertical.arrays import Flags, Integers32
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.arguments import OWN, Shape, Within
 from flwr_vertical.protocol.declaration import BITS, FACTS, SOME, Protocol, Repeat, Round
-from flwr_vertical.results import Progress
 from strategies.linear.problem import sample_index
 from strategies.trees.binning import narrowest
 from strategies.trees.contributions import (

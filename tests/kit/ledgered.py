@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 from flwr.app import Context
 
-from flwr_vertical import LocalGrid, RecordingGrid, party_app
+from flwr_vertical import Federation, LocalGrid, RecordingGrid, party_app
 from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import PartyError
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
-from flwr_vertical.server import Federation
 
 N = 150
 IDS = pd.Index([f"c{i:03}" for i in range(N)], name="customer")

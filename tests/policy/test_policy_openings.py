@@ -10,7 +10,7 @@ from ledgered import IDS, N, Nodes, labels_of, tables
 
 from apps.cli.align import AlignOnly
 from apps.cli.policy_words import in_words
-from flwr_vertical import simulate
+from flwr_vertical import Table, simulate
 from flwr_vertical.alignment.blind_rsa import BlindRsaAligner
 from flwr_vertical.crypto import commutative
 from flwr_vertical.errors import PartyError
@@ -19,7 +19,6 @@ from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.privacy_ledger.database import reading
 from flwr_vertical.privacy_ledger.stored_arrays import Arrays
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
-from flwr_vertical.tables import Table
 from strategies.fknn import FKNN
 from strategies.predict import Predict
 from strategies.vfem import VFEM

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical import simulate
+from flwr_vertical import Federation, simulate
 from flwr_vertical.errors import PartyError, VerticalError
 from flwr_vertical.products import EncryptedProducts
 from flwr_vertical.products import arithmetic as ring
@@ -12,7 +12,6 @@ from flwr_vertical.products.columns import EncodedColumns, HeldColumns
 from flwr_vertical.products.masked import PrivateProducts
 from flwr_vertical.products.rare_levels import repeated_codes
 from flwr_vertical.products.streams import KeyStream
-from flwr_vertical.server import Federation
 from strategies.least_squares import CompleteCase
 from tests.kit.ledgered import Nodes
 from tests.products.test_products_encrypted import LABELS, OpenMoments, patterns

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import (
+    Federation,
     LocalGrid,
     MemoryStorage,
     Party,
@@ -26,7 +27,6 @@ from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
 from flwr_vertical.products.row_groups import group_rows
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, read_envelope
-from flwr_vertical.server import Federation
 from tests.kit import resuming
 
 N = 700

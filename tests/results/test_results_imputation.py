@@ -6,10 +6,9 @@ import pytest
 from sklearn.impute import SimpleImputer
 from sklearn.metrics import r2_score, root_mean_squared_error
 
-from flwr_vertical import Table, load_demo, simulate
+from flwr_vertical import Result, Table, load_demo, simulate
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.incomplete import hide_cells, put_back
-from flwr_vertical.result import Result
 from flwr_vertical.results.imputation import (
     imputation_metrics,
     imputation_quality,

@@ -4,11 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical import LocalGrid, MemoryStorage, Party, Table, Uses, party_app
+from flwr_vertical import Federation, LocalGrid, MemoryStorage, Party, Table, Uses, party_app
 from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.products import GroupKey, GroupKeySteps, PairKeySteps
-from flwr_vertical.server import Federation
 from strategies.binning.bins import MISSING, NO_BIN, fit_column_bins
 from strategies.binning.label_sums import LabelSums
 from strategies.binning.steps import BinSteps

@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical import simulate
+from flwr_vertical import Kind, simulate
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.privacy import Keystream, seeded_noise
-from flwr_vertical.tables import Kind
 from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.copula.nominal import Feature, Nominal, assign_levels, fit_blocks, indicator_gap
 from strategies.copula.rank_to_normal import rank_coefficients

@@ -11,9 +11,8 @@ from deep_runs import SMALL, make_data
 from scipy.stats import multivariate_normal
 from torch import nn
 
-from flwr_vertical import simulate
+from flwr_vertical import Table, simulate
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.tables import Table
 from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.networks import NetworkSettings, PartyNetworks, bounded
 from strategies.false_vfl.posterior import (

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical import simulate
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from strategies.glm_admm import GLMADMM
 from strategies.least_squares import CompleteCase, MeanImpute, Single

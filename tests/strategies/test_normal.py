@@ -7,11 +7,9 @@ import pandas as pd
 import pytest
 from oracles import joint_normal
 
-from flwr_vertical import simulate
+from flwr_vertical import Federation, Kind, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.incomplete import imputation_accuracy
-from flwr_vertical.server import Federation
-from flwr_vertical.tables import Kind
 from strategies.baselines import Mean
 from strategies.normal import JointNormal, completion
 from strategies.normal.coding import Coding

@@ -9,10 +9,9 @@ import pytest
 from oracles import joint_normal
 from scipy import stats
 
-from flwr_vertical import Result, simulate
+from flwr_vertical import Kind, Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.reports import imputation
-from flwr_vertical.tables import Kind
 from simulations.attacks.experiments import attack_run
 from simulations.attacks.recording import record
 from strategies.fknn import FKNN

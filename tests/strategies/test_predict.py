@@ -9,8 +9,7 @@ from ledgered import Nodes
 from scipy import integrate, stats
 from scipy.special import expit
 
-from flwr_vertical import Party, Result, Strategy, Uses, load_strategy, simulate
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Party, Result, Strategy, Uses, load_strategy, simulate
 from flwr_vertical.errors import ConfigError, PartyError
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flwr_vertical import Federation
+from flwr_vertical import Federation, Progress
 from flwr_vertical.arrays import Array, Bytes, Floats32, Indices
 from flwr_vertical.errors import DataError
-from flwr_vertical.results import Progress
 from strategies.fedpsg.blinding import pad_of
 from strategies.fedpsg.gan.steps import BACK
 from strategies.fedpsg.messages import MOST_CLASSES

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from flwr_vertical import Model
+from flwr_vertical import Model, Table
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
-from flwr_vertical.tables import Table
 from flwr_vertical.tables.codes import fit_levels, level_numbers, level_text
 from strategies.linear.formula_design import new_columns
 

@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import softmax
 
-from flwr_vertical import Federation, Model, Result
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Model, Result
 from flwr_vertical.arrays import AnyArray, Array, Flags, Indices
 from flwr_vertical.server import Total
 from strategies.linear.prediction.regressions import (
