@@ -22,7 +22,6 @@ N_PARTIES, COLUMNS_EACH = 8, 77
 N_LABELS, N_ALIGNED = 500, 100
 
 Labels = Integers
-Mask = Flags
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Split:
     # Excessive variance that "MAR 2" may use up (Algorithm 2: B, 0.5 for ModelNet10)
     budget: float = 0.7
 
-    def draw_mask(self, part: str, regime: str, seed: int, aligned: Labels) -> Mask:
+    def draw_mask(self, part: str, regime: str, seed: int, aligned: Labels) -> Flags:
         """Draw which blocks of ``"train"`` or ``"test"`` are missing, none of the aligned ones."""
         tables = self.train if part == "train" else self.test
         settings: dict[str, float] = {"budget": self.budget} if regime == "MAR 2" else {}
@@ -100,7 +99,7 @@ def draw_labelled(
     return labelled, labelled[:n_aligned]
 
 
-def to_blocks(tables: dict[str, pd.DataFrame], mask: Mask) -> dict[str, PartyBlock]:
+def to_blocks(tables: dict[str, pd.DataFrame], mask: Flags) -> dict[str, PartyBlock]:
     """Return what each party holds, for the central form of the method."""
     blocks = {}
     for k, (name, table) in enumerate(tables.items()):

@@ -10,12 +10,10 @@ from scipy.stats import norm
 
 from flwr_vertical.arrays import AnyArray, Array, Flags
 
-Mask = Flags
-
 NODES = 200  # of the Gauss-Hermite rule; the integrand is smooth
 
 
-def logistic_mask(scores: Array, rates: Sequence[float], rng: np.random.Generator) -> Mask:
+def logistic_mask(scores: Array, rates: Sequence[float], rng: np.random.Generator) -> Flags:
     """Drop blocks with log-odds `scores`, plus an offset that meets each party's rate."""
     mask = np.zeros((len(scores), len(rates)), dtype=np.bool_)
     for k, rate in enumerate(rates):
@@ -47,7 +45,7 @@ def standardised(values: AnyArray) -> Array:
 
 def factor_mask(
     common: Array, rates: Sequence[float], shared: float, rng: np.random.Generator
-) -> Mask:
+) -> Flags:
     """Drop blocks by normal variables that share a factor, `common`, of shape (n_samples,)."""
     own = rng.standard_normal((len(common), len(rates)))
     latent = np.sqrt(shared) * common[:, None] + np.sqrt(1 - shared) * own

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_vertical.arrays import Array, Indices, Words
+from flwr_vertical.arrays import Array, Indices, Unsigned16
 from flwr_vertical.tables import Kind, is_numeric
 
 NONE = -1
@@ -90,7 +90,7 @@ def indicators(numbers: Indices, n_groups: int) -> Array:
     return np.asarray((numbers[:, None] == np.arange(n_groups)).astype(np.float64))
 
 
-Weights = Words
+Weights = Unsigned16
 
 RULES = ("argmax", "mean", "draw")
 STEPS = 255

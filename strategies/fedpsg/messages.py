@@ -2,7 +2,7 @@
 
 from typing import Annotated, TypeAlias, TypedDict
 
-from flwr_vertical.arrays import Array, Floats32, Indices, Integers, Words
+from flwr_vertical.arrays import Array, Floats32, Indices, Integers, Unsigned16
 from flwr_vertical.products.pair_keys import Names
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 
@@ -53,7 +53,7 @@ class KeyFields(TypedDict):
 
 _PerPair = TypedDict(
     "_PerPair",
-    {"rows:*": OwnRows, "weights:*": Annotated[Words, OWN, Shape(None, None)]},
+    {"rows:*": OwnRows, "weights:*": Annotated[Unsigned16, OWN, Shape(None, None)]},
     total=False,
 )
 _PerSource = TypedDict("_PerSource", {"sealed:*": Annotated[bytes, OWN]}, total=False)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_vertical.arrays import Array, Integers, Integers32, Ring, Words
+from flwr_vertical.arrays import Array, Integers, Integers32, Ring, Unsigned16
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products.streams import KeyStream, stream
 
@@ -112,7 +112,7 @@ class Blinding:
         return _scale_and_shift(self._stream.rows(place, place + 1)[0])[0]
 
     def blind(
-        self, place: int, distance: Array, weight: Words, terms: Integers, weights: Integers
+        self, place: int, distance: Array, weight: Unsigned16, terms: Integers, weights: Integers
     ) -> Integers32:
         """Blind this party's terms of one row.
 
@@ -157,7 +157,7 @@ class Blinding:
             for start in range(first, last, size):
                 yield start, min(start + size, last)
 
-    def _of_16_bits(self, numbers: Bits) -> Words:
+    def _of_16_bits(self, numbers: Bits) -> Unsigned16:
         return numbers[self._n_numbers :].astype("<u8", copy=False).view("<u2")
 
     def _order(self, numbers: Bits) -> Integers32:
@@ -210,7 +210,7 @@ def _factors(bits: Bits, unit: int) -> Array:
     return np.exp2(factors, out=factors)
 
 
-def _dither(bits: Words, factors: Array, scale: float) -> Integers:
+def _dither(bits: Unsigned16, factors: Array, scale: float) -> Integers:
     """Return numbers as large as the bits of terms that a float64 does not hold.
 
     Where factor and scale are largest, terms have up to 63 bits, of which 53 are held.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Bytes, Flags, Floats32, Integers, Words
+from flwr_vertical.arrays import Array, Bytes, Flags, Floats32, Integers, Unsigned16
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.tables import Kind, is_numeric
 from strategies.fknn.blinding import FACTOR_BITS, SCALE_BITS, WEIGHT_BITS, Units
@@ -112,7 +112,7 @@ def make_features(
 
 def squared_distances(
     features: DistanceFeatures, rows: Integers, donors: Donors, out: Array | None = None
-) -> tuple[Array, Words]:
+) -> tuple[Array, Unsigned16]:
     """Sum of squared differences over shared columns, and how many are shared.
 
     Shapes: rows (n_rows,): samples to be imputed; donors: samples to compare with; out (n_rows,
@@ -131,7 +131,7 @@ def squared_distances(
     return sums, (observed.astype(np.float32) @ donors.observed).astype(np.uint16)
 
 
-def party_terms(sums: Array, shared: Words, weighting: str) -> tuple[Array, Words]:
+def party_terms(sums: Array, shared: Unsigned16, weighting: str) -> tuple[Array, Unsigned16]:
     """Turn one party's distances into its terms of the two private sums.
 
     ``exact``: sums of squares and numbers of shared columns, whose ratio over all parties is the
@@ -174,13 +174,13 @@ class PartyTerms:
         self.number = np.full(len(features.values), -1)  # of each sample among donors, or -1
         self.number[donors] = np.arange(len(donors))
 
-    def each(self, rows: Integers) -> Iterator[tuple[Array, Words]]:
+    def each(self, rows: Integers) -> Iterator[tuple[Array, Unsigned16]]:
         """Go through some rows, each with what `of` returns of it."""
         step = max(_FEWEST, _PASS // max(self._space.shape[1], 1))
         for start in range(0, len(rows), step):
             yield from zip(*self.of(rows[start : start + step]), strict=True)
 
-    def of(self, rows: Integers) -> tuple[Array, Words]:
+    def of(self, rows: Integers) -> tuple[Array, Unsigned16]:
         """Return distances, until the next call, and weights; no donor is compared with itself.
 
         Shapes: rows (n_rows,): none of the complete donors; returns (n_rows, n_donors); returns

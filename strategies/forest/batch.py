@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Bytes, Flags, Integers, Integers32, Words
+from flwr_vertical.arrays import Bytes, Flags, Integers, Integers32, Unsigned16
 from strategies.trees.binning import Codes, SlotLayout
 from strategies.trees.node_sums import Indices
 
@@ -29,7 +29,7 @@ class Batch:
     # (n_trees, n_samples): the line of the table that each row is in: rows of the fit and others
     node: Lines
     # (n_trees, n_samples): how often each tree has each row; 0 of rows that it is not fitted to
-    weight: Words
+    weight: Unsigned16
     # (n_nodes, 7): tree, number in it, party whose split it is (-1: a leaf), lines of what comes
     # after, where missing cells go, rows of the fit by weight
     table: Lines
