@@ -164,14 +164,6 @@ class NodeProcesses(NodesGrid):
     def _forget(self, numbers: list[str]) -> None:
         """Every message is answered."""
 
-    def outputs(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
-    def models(self) -> dict[str, bytes]:
-        """Return nothing."""
-        return {}
-
     def used(self) -> list[tuple[float, float]]:
         """End all processes; return seconds of the processor since the start, and GiB beyond it."""
         found = []

@@ -4,7 +4,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from types import TracebackType
 from typing import IO, SupportsFloat, overload
 
 from flwr_vertical.log import logger
@@ -147,12 +146,7 @@ class Progress:
             self._open_display()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         end = "done" if kind is None else f"stopped by {kind.__name__}"
         if self._display is not None:
             display, self._display = self._display, None
