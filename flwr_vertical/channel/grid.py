@@ -184,7 +184,11 @@ class ChannelGrid(WrappingGrid):
             return self._grid.send_and_receive(sent, timeout=timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         numbers = list(self.push_messages(sent))
-        replies = [_not_taken(m) for m, number in zip(sent, numbers, strict=True) if not number]
+        replies = [  # to what Flower did not take, as it replies for a node that is lost
+            Message(Error(code=_UNAVAILABLE, reason=_NOT_TAKEN), reply_to=message)
+            for message, number in zip(sent, numbers, strict=True)
+            if not number
+        ]
         ids = {number for number in numbers if number}
         del sent, messages
         streamed = ids & set(self._numbers)
@@ -229,8 +233,3 @@ class ChannelGrid(WrappingGrid):
         for reply in replies:
             self._numbers.pop(reply.metadata.reply_to_message_id, None)
         return replies
-
-
-def _not_taken(message: Message) -> Message:
-    """Reply to a message that Flower did not take, as Flower does for a node that is lost."""
-    return Message(Error(code=_UNAVAILABLE, reason=_NOT_TAKEN), reply_to=message)

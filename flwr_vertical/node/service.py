@@ -29,7 +29,7 @@ from flwr_vertical.node.policy_check import Admitted, Guard, NodeTypes, check_n_
 from flwr_vertical.node.recovering import Recovery, check_follows, keep_reply, repeated_reply
 from flwr_vertical.node.rollback import SEQUENCE, remember, take_back
 from flwr_vertical.node.state import State
-from flwr_vertical.node.steps import StepGroup, Summands, function_of
+from flwr_vertical.node.steps import Summands, function_of
 from flwr_vertical.node.storage import Storage
 from flwr_vertical.policy.run_request import RunRequest
 from flwr_vertical.protocol import pins, private_sum
@@ -198,8 +198,8 @@ class StepServer:
         cache: dict[str, Any],
     ) -> None:
         """Refuse a message that does not belong to the run, which ends it here."""
-        types = admitted.types
-        function = function_of(*_with_name(types.of(self._storage.role(context)), step))
+        kind, groups = admitted.types.of(self._storage.role(context))
+        function = function_of(kind, step, groups)
         try:
             course.admit(step, request, function)
         except UnexpectedMessageError as error:
@@ -376,12 +376,6 @@ class StepServer:
             cache = {}
             self._caches[context.node_id] = (context.run_id, cache)
         return cache
-
-
-def _with_name(
-    half: tuple[type[Party | Arbiter], tuple[type[StepGroup], ...]], step: str
-) -> tuple[type[Party | Arbiter], str, tuple[type[StepGroup], ...]]:
-    return half[0], step, half[1]
 
 
 def _checked(answer: Any, step: str) -> dict[str, Any]:

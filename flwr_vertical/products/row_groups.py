@@ -15,23 +15,10 @@ import numpy as np
 from flwr_vertical.arrays import Flags, Integers
 from flwr_vertical.policy.defaults import max_vectors, min_rows
 
-__all__ = [
-    "RowGroups",
-    "distinct_rows",
-    "flag_is_safe",
-    "group_rows",
-    "levels_are_safe",
-    "max_vectors",
-    "min_rows",
-]
+__all__ = ["RowGroups", "distinct_rows", "group_rows", "levels_are_safe", "max_vectors", "min_rows"]
 
 
 _BITS = 62  # of a whole number that holds a row of flags
-
-
-def flag_is_safe(n_rows: int, n_rarer: int, n_vectors: int) -> bool:
-    """Return whether products of a column of two values hide which rows have the rarer one."""
-    return levels_are_safe(np.array([n_rows - n_rarer, n_rarer]), n_vectors)
 
 
 def levels_are_safe(counts: Integers, n_vectors: int, minimum: int | None = None) -> bool:

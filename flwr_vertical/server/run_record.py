@@ -91,10 +91,6 @@ class RunRecord:
         """Leave the rounds that follow out of the journal."""
         self.transient, self._spent = True, len(self.ledger.spendings())
 
-    def end_loop(self) -> None:
-        """Write rounds to the journal again."""
-        self.transient = False
-
     def position(self) -> dict[str, Any]:
         """Return where the run stands, and the rows of the ledger since this was asked last."""
         rows, self._rows = self._rows, []
@@ -197,10 +193,10 @@ def journaled(
 def describe(value: Any) -> str:
     """Write a setting so that two runs can be compared by it."""
     try:
-        return json.dumps(value, sort_keys=True, default=_as_number)
+        return json.dumps(
+            value,
+            sort_keys=True,
+            default=lambda one: one.item() if hasattr(one, "item") else type(one).__name__,
+        )
     except (TypeError, ValueError):
         return type(value).__name__
-
-
-def _as_number(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else type(value).__name__

@@ -59,7 +59,7 @@ class SnapshotLoop:
                 except PartyStateLostError as error:
                     self._note_loss(error)
         finally:
-            self._record.end_loop()
+            self._record.transient = False
             self._nodes.between_snapshots = False
 
     def _known(self) -> bool:

@@ -60,7 +60,8 @@ def one_way(opened: Opened, pairs: Mapping[Clique, Counted]) -> dict[int, Counte
         told = [_sums(table, pair.index(v)) for pair, table in pairs.items() if v in pair]
         if opened.held[:, owner].all() or not told:
             told.append(opened.shares((v,), *opened.columns[v]))
-        found[v] = _normal(average(told))
+        mean = average(told)
+        found[v] = Counted(_positive(mean.shares), mean.sigma)
     return found
 
 
@@ -257,7 +258,3 @@ def _fitted_to(table: Counted, ends: Sequence[Array | None]) -> Counted:
 def _positive(shares: Array) -> Array:
     found = np.maximum(shares, 1e-6)
     return np.asarray(found / found.sum())
-
-
-def _normal(table: Counted) -> Counted:
-    return Counted(_positive(table.shares), table.sigma)
