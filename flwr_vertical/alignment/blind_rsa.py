@@ -263,5 +263,4 @@ def _checked(tags: Any, party: str, count: int | None = None) -> Bytes:
         raise PartyError(party, "rsa_tags", f"returned tags of shape {tags.shape} and {tags.dtype}")
     if count is not None and len(tags) != count:
         raise PartyError(party, "rsa_tags", f"returned {len(tags)} tags for {count} samples")
-    checked: Bytes = tags
-    return checked
+    return np.asarray(tags)

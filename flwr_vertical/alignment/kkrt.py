@@ -278,5 +278,4 @@ def _checked(tags: Any, shape: tuple[int, ...], party: str, step_name: str) -> B
             party, step_name, f"returned values of shape {tags.shape} ({tags.dtype}), expected "
             f"(n, {', '.join(map(str, shape))}) of uint8"
         )  # fmt: skip
-    checked: Bytes = tags
-    return checked
+    return np.asarray(tags)

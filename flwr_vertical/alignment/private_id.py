@@ -195,5 +195,4 @@ def _same_size(points: Any, sent: Points, party: str) -> Points:
             "blind_for",
             f"returned points of shape {points.shape} ({points.dtype}) for a set of {sent.shape}",
         )
-    same: Points = points
-    return same
+    return np.asarray(points)

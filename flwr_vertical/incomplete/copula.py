@@ -169,5 +169,4 @@ def _expit(eta: Array) -> Array:
     # Imported here: every party's process imports this module, and hardly one needs SciPy for it.
     from scipy.special import expit
 
-    chance: Array = expit(eta)
-    return chance
+    return np.asarray(expit(eta))

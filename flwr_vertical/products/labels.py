@@ -222,8 +222,7 @@ def sketched(told: Mapping[str, Any], helper: Mapping[str, Any], name: str, rho:
     """
     masked = np.asarray(told["sketch"])[:, None]
     shares: Ring = np.asarray(told["sketch_owner"]) + np.asarray(helper[f"sketch_helper:{name}"])
-    found: Ring = shares - product(masked, rho)[0]
-    return found
+    return np.asarray(shares - product(masked, rho)[0])
 
 
 def _label(owner: str) -> str:

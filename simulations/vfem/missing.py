@@ -26,8 +26,7 @@ def logistic_chance(scores: Array, rate: float) -> Array:
     """Probabilities with the mean `rate` whose log-odds differ from `scores` by a constant."""
     reach = float(np.abs(scores).max()) + 50.0
     offset = brentq(lambda shift: float(expit(scores + shift).mean()) - rate, -reach, reach)
-    chance: Array = expit(scores + offset)
-    return chance
+    return np.asarray(expit(scores + offset))
 
 
 def mar_scores(

@@ -87,8 +87,7 @@ class ImputingParty(Party):
     def is_donor(self) -> Flags:
         """Which aligned rows give values here, array of shape (n_samples,)."""
         count = self.fitted.n_samples if self.fitted is not None else self.table.n_samples
-        flags: Flags = self.to_aligned(np.arange(len(self.positions)) < count, False)
-        return flags
+        return np.asarray(self.to_aligned(np.arange(len(self.positions)) < count, False))
 
     def write(self, codes: Array, complete_blocks: bool) -> pd.DataFrame:
         """Write the imputed table, by its codes, to the party's own storage."""
@@ -171,8 +170,7 @@ class ImputingParty(Party):
     @property
     def _absent(self) -> Flags:
         """Aligned rows that this party does not have, array of shape (n_samples,)."""
-        absent: Flags = self.to_aligned(np.zeros(len(self.positions), bool), True)
-        return absent
+        return np.asarray(self.to_aligned(np.zeros(len(self.positions), bool), True))
 
     def accuracy(
         self, frame: pd.DataFrame, intervals: pd.DataFrame | None = None

@@ -299,8 +299,7 @@ def _two_or_more(labels: Any, result: Result) -> Array | None:
     if len(np.unique(labels[np.isfinite(labels)])) < 2:
         result.notes.append("all labels are the same, or there is none: they tell nothing")
         return None
-    found: Array = labels
-    return found
+    return np.asarray(labels)
 
 
 def _pooled(names: list[str], sent: dict[str, dict[str, Any]], moments: PairMoments) -> Pooled:

@@ -126,8 +126,7 @@ def relative_weights(ranked: Ranked) -> Array:
     with np.errstate(divide="ignore"):
         weights = np.where(farthest > 0, farthest, 1.0) / np.sqrt(ranked.distances)
     fraction, exponent = np.frexp(weights)
-    rounded: Array = np.ldexp(np.rint(fraction * 2.0**23) * 2.0**-23, exponent)
-    return rounded
+    return np.asarray(np.ldexp(np.rint(fraction * 2.0**23) * 2.0**-23, exponent))
 
 
 class FKNNArbiter(Arbiter):

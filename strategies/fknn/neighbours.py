@@ -107,8 +107,7 @@ def _weighted_mode(levels: Array, weights: Array) -> Array:
     np.add.at(votes, (np.arange(len(levels))[:, None], levels.astype(np.int64)), weights)
     # Weights that differ by rounding alone must not decide.
     top = votes.max(axis=1, keepdims=True)
-    winner: Array = np.argmax(votes >= top * (1 - 1e-9), axis=1).astype(np.float64)
-    return winner
+    return np.asarray(np.argmax(votes >= top * (1 - 1e-9), axis=1).astype(np.float64))
 
 
 def _weighted_median(levels: Array, weights: Array) -> Array:
@@ -118,5 +117,4 @@ def _weighted_median(levels: Array, weights: Array) -> Array:
     half = total[:, -1:] / 2 * (1 - 1e-9)
     # Padding has weight 0, so a position reached by weight alone is never padding.
     first = np.argmax((total >= half) & (total > 0), axis=1)
-    median: Array = np.take_along_axis(ranked, first[:, None], axis=1)[:, 0]
-    return median
+    return np.asarray(np.take_along_axis(ranked, first[:, None], axis=1)[:, 0])

@@ -325,8 +325,7 @@ class FKNNParty(ImputingParty):
 
     @property
     def _imputed(self) -> Array:
-        imputed: Array = self.state.get("imputed", np.full(len(self._cells), np.nan))
-        return imputed
+        return np.asarray(self.state.get("imputed", np.full(len(self._cells), np.nan)))
 
     @kept("fallback")
     def _fallback(self) -> Array:

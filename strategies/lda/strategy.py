@@ -245,8 +245,7 @@ class ClassSums(LabelledCompletion):
                 "classes, align more samples, or have every party lower 'min-rows' in its node "
                 "config (simulate(min_rows=...))"
             )
-        flags: Array = found.astype(np.float64)
-        return flags
+        return np.asarray(found.astype(np.float64))
 
 
 def _regressions(fit: Discriminant, opened: OpenedMoments, classes: list[float]) -> Regressions:

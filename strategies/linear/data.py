@@ -105,8 +105,7 @@ class RegressionRows(StepGroup):
         if "table-rows" not in self.cache:
             everyone = np.arange(self.party.table.n_samples)
             self.cache["table-rows"] = self._made(everyone, "drop-row").x
-        rows: Array = self.cache["table-rows"]
-        return rows
+        return np.asarray(self.cache["table-rows"])
 
     def _made(self, positions: Indices, missing_cells: str) -> Design:
         """Return the own table as a matrix: the columns, or what a formula makes of them."""
@@ -159,8 +158,7 @@ class RegressionRows(StepGroup):
     def own_rows(self) -> Indices:
         """Which of the party's own rows those are; shape (n_observed,)."""
         own = self.design.rows
-        found: Indices = self.party.rows_of(own[self._labelled[own]])[1]
-        return found
+        return np.asarray(self.party.rows_of(own[self._labelled[own]])[1])
 
     @property
     def raw(self) -> Array:

@@ -257,5 +257,4 @@ def _log_sum(table: Array, columns: Sequence[int], kept: Sequence[int]) -> Array
     if not axes:
         return table
     top = table.max(axis=axes, keepdims=True)
-    found: Array = np.log(np.exp(table - top).sum(axis=axes)) + top.squeeze(axes)
-    return found
+    return np.asarray(np.log(np.exp(table - top).sum(axis=axes)) + top.squeeze(axes))

@@ -79,8 +79,7 @@ class NeuralPart(Model):
         """Return the columns of a table as the networks see them, NaN where a cell is missing."""
         of = self.sources, self.levels, self.known_levels, self.other
         own = fitted_features(table, *of, party)
-        scaled: AnyArray = (own - self.centre) / self.unit
-        return scaled
+        return np.asarray((own - self.centre) / self.unit)
 
     @classmethod
     def of(

@@ -200,8 +200,7 @@ class LabelledRowSteps(CompletionSteps):
 
     @property
     def _fit(self) -> Flags:
-        fit: Flags = self._labelled & (np.asarray(self.state[_HOLDERS]) > 0)
-        return fit
+        return np.asarray(self._labelled & (np.asarray(self.state[_HOLDERS]) > 0))
 
 
 class CompletingParty(MomentParty):

@@ -47,8 +47,7 @@ COMPLETING = (
 def large_sets(mask: Flags, fewest: int) -> Flags:
     """Tell which rows somebody has, and enough are held by the same parties; shape (n_rows,)."""
     kinds, member, counts = distinct_rows(mask)
-    large: Flags = (~kinds.all(axis=1) & (counts >= fewest))[member]
-    return large
+    return np.asarray((~kinds.all(axis=1) & (counts >= fewest))[member])
 
 
 class HandingOn(GroupKey):

@@ -249,14 +249,12 @@ class JointNormalParty(ImputingParty):
     @property
     def positions_held(self) -> Flags:
         """Which aligned rows this party has, array of shape (n_samples,)."""
-        held: Flags = self.to_aligned(np.ones(len(self.positions), dtype=bool), False)
-        return held
+        return np.asarray(self.to_aligned(np.ones(len(self.positions), dtype=bool), False))
 
     @property
     def _open_cells(self) -> Flags:
         """Rows that this party holds with a missing cell."""
-        open_cells: Flags = np.isnan(self.codes).any(axis=1) & self.positions_held
-        return open_cells
+        return np.asarray(np.isnan(self.codes).any(axis=1) & self.positions_held)
 
     @property
     def _wanted(self) -> Flags:

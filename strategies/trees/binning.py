@@ -209,8 +209,7 @@ class Bins:
         rest = self.other[j]
         codes = level_numbers(column, self.levels[j], party if rest < 0 else "")
         codes = np.where(codes < 0, n_bins if rest < 0 else rest, codes)
-        found: AnyArray = np.array([*self.ranks.get(j, range(n_bins)), n_bins])[codes]
-        return found
+        return np.asarray(np.array([*self.ranks.get(j, range(n_bins)), n_bins])[codes])
 
 
 def fit_bins(table: Table, most: int, least: int = 1) -> Bins:

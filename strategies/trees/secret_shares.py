@@ -286,8 +286,7 @@ class ShareSteps(StepGroup):
         key = f"trees.stream {name}"
         if self.cache.get(key, (None,))[0] != tag:
             self.cache[key] = tag, keys.rows(0, n_rows)
-        held: Ring = self.cache[key][1]
-        return held
+        return np.asarray(self.cache[key][1])
 
     def _blinded(
         self,

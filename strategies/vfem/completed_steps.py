@@ -71,8 +71,7 @@ def normal_integers(sigma: Array, stream: Keystream) -> Ring:
     """Draw rounded normal numbers modulo 2^64 with standard deviations, of their shape."""
     words = stream.words(np.empty(sigma.shape, dtype=np.uint64))
     uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    found: Ring = np.rint(sigma * ndtri(uniform)).astype(np.int64).view(np.uint64)
-    return found
+    return np.asarray(np.rint(sigma * ndtri(uniform)).astype(np.int64).view(np.uint64))
 
 
 class CompletedRowSteps(PrivateProductSteps):

@@ -82,8 +82,7 @@ class Missing:
 
     def total(self, values: Array | None = None) -> Array:
         """Sum values of shape (n_samples,) within each pattern, or count samples; (n_groups,)."""
-        sums: Array = np.bincount(self.group, values, minlength=len(self.absent)).astype(float)
-        return sums
+        return np.asarray(np.bincount(self.group, values, minlength=len(self.absent)).astype(float))
 
 
 @dataclass(frozen=True)
