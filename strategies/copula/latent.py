@@ -119,6 +119,11 @@ def corrected_shares(scores: Scores, observed: Observed, column: int) -> Array:
     return np.asarray(found / found.sum())
 
 
+def draw_latents(omega: Array, rows: int, rng: np.random.Generator) -> Array:
+    """Draw rows of the normal distribution with a covariance matrix, array of shape (rows, p)."""
+    return rng.standard_normal((rows, len(omega))) @ np.linalg.cholesky(omega).T
+
+
 def spread_evenly(latents: Array, rng: np.random.Generator) -> Array:
     """Return latents as probabilities of their margin, one in each of m equal parts of [0, 1].
 
@@ -138,7 +143,7 @@ def fresh_levels(
     scores: Scores | None = None,
 ) -> Array:
     """Draw rows as shares of each column's observed values, given latents' covariance, (d, d)."""
-    latents = rng.standard_normal((rows, len(omega))) @ np.linalg.cholesky(omega).T
+    latents = draw_latents(omega, rows, rng)
     return _by_column(latents, spread_evenly(latents, rng), observed, rng, scores)
 
 
