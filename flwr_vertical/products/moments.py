@@ -8,7 +8,7 @@ import numpy as np
 
 from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import DataError
-from flwr_vertical.products import row_groups
+from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products.noise import variances
 
 
@@ -57,7 +57,7 @@ def largest_minimum(
     parties: Sequence[str], own: Mapping[str, int], n_columns: int, n_vectors: int
 ) -> int:
     """Return the largest minimum of rows of all parties."""
-    default = row_groups.min_rows(n_columns, n_vectors)
+    default = min_rows(n_columns, n_vectors)
     return max(own.get(name, default) for name in parties)
 
 

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flwr_vertical.arrays import Flags, Integers
-from flwr_vertical.policy.defaults import max_vectors, min_rows
-
-__all__ = ["RowGroups", "distinct_rows", "group_rows", "levels_are_safe", "max_vectors", "min_rows"]
-
+from flwr_vertical.policy.defaults import min_rows
 
 _BITS = 62  # of a whole number that holds a row of flags
 

@@ -22,8 +22,8 @@ import numpy as np
 from flwr_vertical import Federation
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.policy.defaults import max_vectors
 from flwr_vertical.products import Moments, PrivateProducts
-from flwr_vertical.products.row_groups import max_vectors
 from strategies.linear.masked_means.columns import EvaluatedColumns
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
 from strategies.linear.masked_means.fit import check_vectors

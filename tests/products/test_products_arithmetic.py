@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_vertical.errors import ConfigError, FixedPointOverflowError, ProtocolError
+from flwr_vertical.policy.defaults import max_vectors, min_rows
 from flwr_vertical.products import arithmetic as ring
 from flwr_vertical.products.arithmetic import Layout, corrections, helpers, owner_share
-from flwr_vertical.products.row_groups import group_rows, levels_are_safe, max_vectors, min_rows
+from flwr_vertical.products.row_groups import group_rows, levels_are_safe
 from flwr_vertical.products.streams import KeyStream, content_tag, stream, tag_of_blocks
 
 SEED = bytes(range(32))

@@ -9,12 +9,12 @@ from flwr_vertical import Summands, step
 from flwr_vertical.arrays import Array, Bytes, Flags
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node.kept import kept
+from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products import HeldColumns, PairKeySteps
 from flwr_vertical.products.columns import ScaledRows, squares_of
 from flwr_vertical.products.noise import PrivateRows
 from flwr_vertical.products.noisy_sums import check_epsilon
 from flwr_vertical.products.rare_levels import level_codes
-from flwr_vertical.products.row_groups import min_rows
 from flwr_vertical.protocol.arguments import Is, Within
 from strategies.linear.data import (
     PUBLIC_RANGE,
