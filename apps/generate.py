@@ -18,12 +18,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flwr_vertical import load_strategy, make_strategy
+from flwr_vertical import Strategy, load_strategy, make_strategy
 from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.policy.requirements import asked_by, lines_of
 from flwr_vertical.policy.run_request import RunRequest, needed_keys
 from flwr_vertical.settings.toml import flat, toml_value
-from flwr_vertical.strategy import Strategy
 from strategies import BUILTIN, register_all
 
 from . import commands, pages

@@ -4,13 +4,11 @@ import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from flwr_vertical import load_strategy
+from flwr_vertical import RunSettings, Strategy, load_strategy
 from flwr_vertical.node.config import NODE_KEYS
 from flwr_vertical.policy.record import PREFIX, Policy, text_of
 from flwr_vertical.protocol.declaration import Protocol
-from flwr_vertical.server import RunSettings
 from flwr_vertical.settings import Setting, settings_of
-from flwr_vertical.strategy import Strategy
 
 from .cli.rounds import UNDECLARED, protocols_of, round_rows
 from .cli.strategies import default_text, disclosures, kind_text, labels_text, summary

@@ -11,10 +11,9 @@ from html import unescape
 from pathlib import Path
 
 from flwr_vertical import Result
+from flwr_vertical.log import logger
 from flwr_vertical.pages.page import Section, shown
 from flwr_vertical.results.storage import is_own_report
-
-logger = logging.getLogger("flwr_vertical")
 
 _SECTION = re.compile(
     r'<section id="section-\d+"><h2>(?P<heading>[^<]*)</h2>(<p class="caption">(?P<caption>[^<]*)'

@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from flwr_vertical import load_demo, simulate
+from flwr_vertical import Result, load_demo, simulate
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.reports.report import report_html
-from flwr_vertical.result import Result
 from strategies.copula import VCDS
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM

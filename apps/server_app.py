@@ -12,13 +12,13 @@ import pandas as pd
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from flwr_vertical import Result, Strategy, make_strategy
+from flwr_vertical import Result, RunSettings, Strategy, make_strategy
 from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.channel.address import advertised, split_address
 from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.incomplete.demo import demo_labels
+from flwr_vertical.log import logger
 from flwr_vertical.policy.requirements import asked_by, needed_by_node
-from flwr_vertical.server import RunSettings
 from flwr_vertical.server.discovery import Presence
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.settings.secrets import refuse_secrets
@@ -37,8 +37,6 @@ from .storage import (
     save_result,
     server_folder,
 )
-
-logger = logging.getLogger("flwr_vertical")
 
 _LEAST_DIALLING = 5.0  # seconds for nodes that connected when the patience was nearly over
 

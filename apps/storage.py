@@ -1,6 +1,5 @@
 """Storage of the app: a node's own file, or the demonstration data in a simulation."""
 
-import logging
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -10,10 +9,11 @@ from typing import Any
 import pandas as pd
 from flwr.app import Context
 
-from flwr_vertical import Strategy, make_strategy
+from flwr_vertical import Result, Strategy, Table, make_strategy
 from flwr_vertical.errors import ConfigError, VerticalError
 from flwr_vertical.incomplete import hide_cells, put_back
 from flwr_vertical.incomplete.demo import demo_names, demo_tables
+from flwr_vertical.log import logger
 from flwr_vertical.node.config import GRADE, HOLD_OUT
 from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.node.party import NAMES
@@ -31,20 +31,16 @@ from flwr_vertical.policy.requirements import open_to
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.protocol.disk import writing
-from flwr_vertical.result import Result
 from flwr_vertical.results.storage import holds_result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.server.run_record import describe
 from flwr_vertical.server.settings import RunSettings
-from flwr_vertical.tables import Table
 from flwr_vertical.version import __version__
 
 from .ledger_section import ledger_sections
 from .party_page import PartyPage, graded
 from .settings import DemoSettings
-
-logger = logging.getLogger("flwr_vertical")
 
 INTERVALS, DEPENDENCE = "intervals", "partial-dependence"  # beside the table
 

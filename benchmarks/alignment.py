@@ -11,18 +11,16 @@ protobuf than Flower: python -m venv psi && psi/bin/pip install openmined-psi.
 """
 
 import os
-import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from common import alone, command_line, machine_line, peak_gib
+from common import Timed, alone, begin, command_line, memory_gib, timed
 
 from apps.cli.align import AlignOnly
-from flwr_vertical import simulate
+from flwr_vertical import Result, simulate
 
 BARE = """
 import os, sys, time
@@ -61,49 +59,29 @@ def bare_seconds(processes: int, count: int) -> float:
     return float(np.mean([float(process.communicate()[0]) for process in running]))
 
 
-def tables(count: int) -> dict[str, pd.DataFrame]:
-    """Two tables of one column, with half of the IDs in common."""
-    return {
+def align(count: int, alignment: str) -> Timed[Result]:
+    """Align two tables with half of the IDs in common, from greeting to positions."""
+    given = {
         name: pd.DataFrame(
-            {"x": np.arange(count) % 7},
-            index=[f"person-{k + shift:09d}" for k in range(count)],
+            {"x": np.arange(count) % 7}, [f"person-{k + shift:09d}" for k in range(count)]
         )
         for name, shift in (("a", 0), ("b", count // 2))
     }
-
-
-def processor_seconds() -> float:
-    """Seconds of the processor that this process and those it waited for took."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
-
-
-def align(count: int, alignment: str) -> float:
-    """Seconds of an alignment, from greeting to positions; checks the size of the overlap."""
-    given = tables(count)
-    return timed(count, given, alignment)[0]
-
-
-def timed(count: int, given: dict[str, pd.DataFrame], alignment: str) -> tuple[float, float]:
-    """Return seconds of an alignment, and seconds of the processor."""
-    started, used = time.perf_counter(), processor_seconds()
-    result = simulate(AlignOnly(), given, alignment=alignment, progress=False)
-    seconds, used = time.perf_counter() - started, processor_seconds() - used
-    assert result.metrics["samples_of_all"] == count - count // 2
-    return seconds, used
+    found = timed(lambda: simulate(AlignOnly(), given, alignment=alignment, progress=False))
+    assert found.value.metrics["samples_of_all"] == count - count // 2
+    return found
 
 
 def main() -> None:
     """Parse the command line and run."""
     parser = command_line(__doc__)
     parser.add_argument("--psi-python", type=Path, help="Python with openmined-psi installed")
-    options = parser.parse_args()
+    options = begin(parser)
     if options.only:
         alignment, count = options.only.split(":")
         align(int(count), alignment)
-        print(peak_gib())
+        print(memory_gib())
         return
-    print(machine_line() + "\n")
     cores = len(os.sched_getaffinity(0))
     counts = [1_000, 10_000] if options.quick else [10_000, 100_000, 1_000_000]
     seconds = {}
@@ -111,9 +89,9 @@ def main() -> None:
         # Two parties, two calls an ID each, on all cores; before and after, as the speed drifts.
         calls = min(200_000, 4 * count // cores)
         before = bare_seconds(cores, calls)
-        first = align(count, "kkrt")
-        seconds[count], used = timed(count, tables(count), "private-id")
-        by_transfers = min(first, align(count, "kkrt"))
+        first = align(count, "kkrt").seconds
+        _, seconds[count], used = align(count, "private-id")
+        by_transfers = min(first, align(count, "kkrt").seconds)
         one_call = (before + bare_seconds(cores, calls)) / 2
         bare = 4 * count * one_call
         print(
@@ -144,7 +122,7 @@ def main() -> None:
             f"{theirs / seconds[count]:.1f} times as fast (target 2)"
         )
     count = 200 if options.quick else 10_000
-    print(f"blind-rsa, 3,072 bits, 2 x {count:,}: {align(count, 'blind-rsa'):.1f} s")
+    print(f"blind-rsa, 3,072 bits, 2 x {count:,}: {align(count, 'blind-rsa').seconds:.1f} s")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import NodeProcesses, command_line, machine_line
+from common import NodeProcesses, begin, command_line, memory_gib
 from flwr.clientapp import ClientApp
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +32,7 @@ sys.path[:0] = [str(APP), str(ROOT / "tests" / "kit")]
 
 from channel_bench import Echo, client, measure  # noqa: E402
 from deployments import Deployment  # noqa: E402
-from runtimes import Flower, processes_of  # noqa: E402
+from runtimes import processes_of  # noqa: E402
 
 from flwr_vertical import Federation, LocalGrid, MemoryStorage, party_app  # noqa: E402
 from flwr_vertical.channel import ChannelGrid  # noqa: E402
@@ -69,19 +69,11 @@ def endure(rounds: int) -> None:
             if done % max(1, rounds // 10):
                 continue
             gc.collect()
-            size = _resident()
+            size = round(2**20 * memory_gib("VmRSS"))
             first = first or (size if done else 0)
             note = f", {100 * (size / first - 1):+.1f} %" if first else ""
             seconds = time.perf_counter() - started
             print(f"{done:9,d} rounds after {seconds:6.0f} s: {size:8,d} kB{note}", flush=True)
-
-
-def _resident() -> int:
-    """Memory of this process in kB."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1])
-    raise SystemExit("--endurance reads /proc/self/status, which this system does not have")
 
 
 def on_deployment(
@@ -92,29 +84,20 @@ def on_deployment(
         home = Path(folder)
         agreed = "policy.aggregations='plain' policy.min-parties=1"
         deployment = Deployment(home, {f"p{k}": agreed for k in range(n)}, supernode)
+        results = home / "found.json"
+        config = f"parties={n} rounds={rounds} plain-rounds={plain_rounds} results='{results}'"
+        # Unlike `flwr run --stream` it waits for the end, if a busy SuperLink closes the log.
+        command = [sys.executable, "-m", "apps.cli.main", "run", str(APP), "trial", "-c", config]
         try:
             _settle(home)
-            return _run(deployment.flower, n, rounds, plain_rounds)
+            env = deployment.flower.env
+            answer = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
         finally:
             deployment.stop()
-
-
-def _run(flower: Flower, n: int, rounds: int, plain_rounds: int) -> dict[str, Any]:
-    results = flower.home / "found.json"
-    config = f"parties={n} rounds={rounds} plain-rounds={plain_rounds} results='{results}'"
-    answer = subprocess.run(
-        # Unlike `flwr run --stream` it waits for the end, if a busy SuperLink closes the log.
-        [sys.executable, "-m", "apps.cli.main", "run", str(APP), "trial", "-c", config],
-        env=flower.env,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    if not results.exists():
-        raise SystemExit(f"the run failed:\n{answer.stdout[-4000:]}{answer.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(results.read_text())
-    return found
+        if not results.exists():
+            raise SystemExit(f"the run failed:\n{answer.stdout[-4000:]}{answer.stderr[-2000:]}")
+        found: dict[str, Any] = json.loads(results.read_text())
+        return found
 
 
 def _settle(home: Path) -> None:
@@ -156,8 +139,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--plain-rounds", type=int, default=2)
     parser.add_argument("--endurance", type=int, metavar="ROUNDS", help="memory of one channel")
-    options = parser.parse_args()
-    print(machine_line() + "\n")
+    options = begin(parser)
     if options.endurance:
         endure(options.endurance)
         return

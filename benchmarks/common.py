@@ -8,15 +8,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+import pandas as pd
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from flwr_vertical import party_app
+from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.grids import NodeConfig, NodesGrid
+from strategies.glm import VerticalGLM
+
+T = TypeVar("T")
 
 
 def machine_line() -> str:
@@ -44,26 +52,84 @@ def command_line(doc: str | None, quick: str = "small sizes, for CI") -> argpars
     return parser
 
 
-def seconds_of(action: Callable[[], object]) -> float:
-    """Return the seconds that an action takes."""
-    started = time.perf_counter()
-    action()
-    return time.perf_counter() - started
+def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Read the command line, and print the machine but in a case's own process."""
+    options = parser.parse_args()
+    if not options.only:
+        print(machine_line() + "\n", flush=True)
+    return options
 
 
-def peak_gib() -> float:
-    """Return the most memory that this process has had, in GiB.
+class Timed(NamedTuple, Generic[T]):
+    """What an action returned, its seconds, and those of processors, its processes' with them."""
+
+    value: T
+    seconds: float
+    cpu: float
+
+
+def timed(action: Callable[[], T]) -> Timed[T]:
+    """Take the time of an action."""
+    started, used = time.perf_counter(), sum(os.times()[:4])
+    value = action()
+    return Timed(value, time.perf_counter() - started, sum(os.times()[:4]) - used)
+
+
+def memory_gib(kind: str = "VmHWM") -> float:
+    """Return memory of this process in GiB: the most that it has had, or of another kind.
 
     ``ru_maxrss`` would count the parent's before ``exec``.
     """
     status = Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if "VmHWM" in line).split()[1]) / 2**20
+    return int(next(line for line in status.splitlines() if kind in line).split()[1]) / 2**20
 
 
 def alone(file: str, only: str, quick: bool = False) -> str:
     """Run a benchmark's case in a process of its own, and return what it prints."""
     command = [sys.executable, file, "--only", only, *(["--quick"] * quick)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def each_alone(
+    file: str, options: argparse.Namespace, cases: Mapping[str, Callable[[], None]]
+) -> None:
+    """Run every case in a process of its own, so that peaks are its; in that process, the case."""
+    if options.only:
+        cases[options.only]()
+        return
+    for case in cases:
+        print(alone(file, case, options.quick), end="", flush=True)
+
+
+def make_parties(n_rows: int, sizes: Sequence[int]) -> tuple[dict[str, pd.DataFrame], Any]:
+    """Make correlated normal columns of several parties; also what they have in common."""
+    rng = np.random.default_rng(0)
+    common = rng.normal(size=n_rows)
+    columns = [0.6 * common[:, None] + 0.8 * rng.normal(size=(n_rows, size)) for size in sizes]
+    return {f"party-{k}": pd.DataFrame(x).add_prefix("x") for k, x in enumerate(columns)}, common
+
+
+def glm_app() -> ClientApp:
+    """Return the app of a party that fits `glm` to normal labels."""
+    strategy = VerticalGLM(family="gaussian", penalty="none")
+    return party_app(strategy.party, alignment="plain", protocol=strategy.protocol_of_run())
+
+
+def fit_over_channels(
+    tables: Mapping[str, Path], labels: "pd.Series[float]", make_app: Callable[[], ClientApp]
+) -> tuple[float, list[tuple[float, float]]]:
+    """Fit `glm` to tables on disk; return its seconds, and what each party used."""
+    nodes: list[NodeConfig] = [
+        {"party": name, "data": str(path), "output": str(path.with_name(f"{name}-output"))}
+        | {"policy.alignments": "plain"}
+        for name, path in tables.items()
+    ]
+    processes = NodeProcesses(make_app, nodes)
+    strategy = VerticalGLM(family="gaussian", penalty="none")
+    with ChannelGrid(processes, transport="channel") as grid:
+        fit = partial(strategy.start, grid=grid, labels=labels, alignment="plain", progress=False)
+        seconds = timed(fit).seconds
+    return seconds, processes.used()
 
 
 class NodeProcesses(NodesGrid):
@@ -98,14 +164,6 @@ class NodeProcesses(NodesGrid):
     def _forget(self, numbers: list[str]) -> None:
         """Every message is answered."""
 
-    def outputs(self) -> dict[str, Any]:
-        """Return nothing."""
-        return {}
-
-    def models(self) -> dict[str, bytes]:
-        """Return nothing."""
-        return {}
-
     def used(self) -> list[tuple[float, float]]:
         """End all processes; return seconds of the processor since the start, and GiB beyond it."""
         found = []
@@ -122,8 +180,8 @@ def _serve(
 ) -> None:
     """Answer messages until there is none."""
     app = make_app()
-    cpu, peak = time.process_time(), peak_gib()
+    cpu, peak = time.process_time(), memory_gib()
     pipe.send("ready")
     while (message := pipe.recv()) is not None:
         pipe.send(app(message, context))
-    pipe.send((time.process_time() - cpu, peak_gib() - peak))
+    pipe.send((time.process_time() - cpu, memory_gib() - peak))

@@ -11,22 +11,19 @@ other programs on the machine disturb least; alignment, second stage and predict
 
 import argparse
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from common import command_line, machine_line
+from common import begin, command_line
 
-from flwr_vertical import Federation, Result, simulate
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, simulate
 from flwr_vertical.incomplete import draw_blocks
-from flwr_vertical.results import Progress
 from simulations.false_vfl.data import to_blocks
 from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.strategy import FalseVFL
@@ -36,63 +33,50 @@ N_PARTIES, COLUMNS = 8, 77
 Tables = dict[str, pd.DataFrame]
 
 
-class Watch:
-    """Wall and CPU seconds of steps, and the bytes that a step sends."""
+class Steps(NamedTuple):
+    """What steps took."""
+
+    seconds: np.ndarray  # (n_steps, 2): of wall and of CPU
+    up: float = 0.0  # Bytes that a step sends
+    down: float = 0.0
+
+
+class Watch(Progress):
+    """Notes when each step of the first stage ends."""
 
     def __init__(self) -> None:
-        self._marks: list[tuple[float, float]] = []
-        self.up = self.down = 0.0
+        super().__init__("false-vfl", enabled=False)
+        self._last = 0
+        self._noted: list[tuple[float, float]] = []
 
     def note(self) -> None:
         """Note that a step begins or ends now."""
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        self._marks.append((time.perf_counter(), used.ru_utime + used.ru_stime))
-
-    @property
-    def steps(self) -> Any:
-        """Wall and CPU seconds of each step, shape (n_steps, 2)."""
-        return np.diff(np.array(self._marks), axis=0)
-
-    @staticmethod
-    def together(watches: list["Watch"]) -> tuple[float, float, float, float]:
-        """Return the quickest step's wall, the median step's CPU, and bytes up and down."""
-        steps = np.concatenate([watch.steps for watch in watches])
-        cpu = float(np.median(steps[:, 1]))
-        return float(steps[:, 0].min()), cpu, watches[0].up, watches[0].down
-
-
-class _NotingProgress(Progress):
-    """Notes the end of each step of the first stage."""
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__("false-vfl", enabled=False)
-        self._watch, self._last = watch, 0
+        self._noted.append((time.perf_counter(), time.process_time()))
 
     def step(self, *args: Any, **values: Any) -> None:
         """Note the step; stages and blocks of predictions begin at 1 again."""
         if args[0] > self._last:
-            self._watch.note()
+            self.note()
             self._last = args[0]
         else:
             self._last = sys.maxsize
 
-
-_WATCHES: list[Watch] = []
+    @property
+    def seconds(self) -> np.ndarray:
+        """Wall and CPU seconds of each step, shape (n_steps, 2)."""
+        return np.diff(np.array(self._noted), axis=0)
 
 
 class TimedFalseVFL(FalseVFL):
-    """Notes when each step of the first stage ends."""
+    """Keeps in the result what each step of the first stage took."""
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Run with a watch."""
-        _WATCHES.append(Watch())
-        super().run(federation, alignment, result, _NotingProgress(_WATCHES[-1]))
-
-    def watch(self) -> Watch:
-        """Return that of the last run."""
-        return _WATCHES[-1]
+        watch = Watch()
+        super().run(federation, alignment, result, watch)
+        result.frames["steps"] = pd.DataFrame(watch.seconds)
 
 
 def main() -> None:
@@ -103,10 +87,9 @@ def main() -> None:
     parser.add_argument("--cores", type=int, help="cores of this process (default: all)")
     parser.add_argument("--variant", choices=("I", "II"), default="I")
     parser.add_argument("--precision", choices=("float32", "mixed"), default="float32")
-    options = parser.parse_args()
+    options = begin(parser)
     if options.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
-    print(machine_line(), flush=True)
     steps(options)
 
 
@@ -124,22 +107,21 @@ def steps(options: argparse.Namespace) -> None:
     )
     tables, mask, labels = generated(batch * n)
     held = {name: table[~mask[:, k]] for k, (name, table) in enumerate(tables.items())}
-    forms: dict[str, Callable[[], Watch]] = {"central": partial(central, strategy, tables, mask)}
+    forms: dict[str, Callable[[], Steps]] = {"central": partial(central, strategy, tables, mask)}
     for mode in ("plain", "masked"):
         forms[mode] = partial(split, strategy, held, labels, mode)
-    watches: dict[str, list[Watch]] = {form: [] for form in forms}
-    for _ in range(runs):
-        for form, run in forms.items():
-            watches[form].append(run())
+    taken = [{form: run() for form, run in forms.items()} for _ in range(runs)]
     print(f"{runs} x {n} steps of {batch} samples, {options.precision}; a step:")
-    found = {form: Watch.together(several) for form, several in watches.items()}
-    for form, (wall, cpu, up, down) in found.items():
+    found = {}
+    for form, (_, up, down) in taken[0].items():
+        seconds = np.concatenate([one[form].seconds for one in taken])
+        found[form] = wall, cpu = float(seconds[:, 0].min()), float(np.median(seconds[:, 1]))
         print(
             f"  {form:<8} {1000 * wall:7.0f} ms wall (quickest) {1000 * cpu:7.0f} ms CPU (median) "
             f"{up / 1e6:7.2f} MB up {down / 1e6:7.2f} MB down"
         )
     for one, other, target in (("masked", "central", 1.5), ("masked", "plain", 1.2)):
-        (wall, cpu), (of_wall, of_cpu) = found[one][:2], found[other][:2]
+        (wall, cpu), (of_wall, of_cpu) = found[one], found[other]
         print(
             f"  {one} / {other}: {wall / of_wall:.2f} in wall, {cpu / of_cpu:.2f} in CPU; "
             f"target {target}"
@@ -166,7 +148,7 @@ def generated(n_rows: int) -> tuple[Tables, np.ndarray, "pd.Series[float]"]:
     return tables, mask, labels
 
 
-def central(strategy: FalseVFL, tables: Tables, mask: np.ndarray) -> Watch:
+def central(strategy: FalseVFL, tables: Tables, mask: np.ndarray) -> Steps:
     """Train on one graph."""
     scaled = {name: (table - table.mean()) / table.std() for name, table in tables.items()}
     blocks = to_blocks(scaled, mask)
@@ -181,20 +163,19 @@ def central(strategy: FalseVFL, tables: Tables, mask: np.ndarray) -> Watch:
         torch.autograd.backward([loss])
         optimiser.step()
         watch.note()
-    return watch
+    return Steps(watch.seconds)
 
 
-def split(strategy: TimedFalseVFL, held: Tables, labels: "pd.Series[float]", mode: str) -> Watch:
+def split(strategy: TimedFalseVFL, held: Tables, labels: "pd.Series[float]", mode: str) -> Steps:
     """Train over parties."""
     result = simulate(strategy, held, labels, aggregation=mode, progress=False)
-    watch = strategy.watch()
     ledger = result.ledger.to_frame()
     rounds = ledger[ledger["step"].isin(["encode", "log_terms", "go_backward"])]
     # The second stage and predictions encode once each.
     first = rounds[rounds["round"] <= ledger[ledger["step"] == "go_backward"]["round"].max()]
     n = first[first["step"] == "go_backward"]["round"].nunique()
-    watch.up, watch.down = first["bytes_up"].sum() / n, first["bytes_down"].sum() / n
-    return watch
+    up, down = first["bytes_up"].sum() / n, first["bytes_down"].sum() / n
+    return Steps(result.frames["steps"].to_numpy(), up, down)
 
 
 if __name__ == "__main__":

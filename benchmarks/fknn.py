@@ -14,11 +14,11 @@ and of real tables, which are smaller, by the share of their rows.
 """
 
 import statistics
-from time import process_time
+from functools import partial
 
 import numpy as np
 import pandas as pd
-from common import alone, command_line, machine_line, peak_gib, seconds_of
+from common import alone, begin, command_line, memory_gib, timed
 from sklearn import datasets
 from sklearn.impute import KNNImputer
 
@@ -60,7 +60,7 @@ def compare(n_rows: int, repetitions: int, quick: bool) -> None:
         difference = float(np.abs(run(name, table) - reference).max())
         print(f"{name:<12} largest difference from KNNImputer {difference:.1e}")
     seconds = [
-        {c: seconds_of(lambda c=c: run(c, table)) for c in CONTESTANTS} for _ in range(repetitions)
+        {c: timed(partial(run, c, table)).seconds for c in CONTESTANTS} for _ in range(repetitions)
     ]
     print(f"\n{n_rows} rows x {table.shape[1]} columns, 2 parties, 10 % of rows incomplete:")
     for name in CONTESTANTS:
@@ -80,12 +80,12 @@ def run_million(n_rows: int) -> None:
     table = make_table(n_rows, every=100)
     parties = {"a": table.iloc[:, :8], "b": table.iloc[:, 8:]}
     del table
-    tables = peak_gib()
-    seconds = seconds_of(lambda: simulate(FKNN(), parties, alignment="plain", progress=False))
+    tables = memory_gib()
+    _, seconds, cpu = timed(lambda: simulate(FKNN(), parties, alignment="plain", progress=False))
     print(
         f"{n_rows} rows x 16 columns, 2 parties, 1 % of rows incomplete, masked, at most {MOST} "
-        f"donors: {seconds:.0f} s, target 120 ({process_time():.0f} s of processors); peak of the "
-        f"process with both parties and the server {peak_gib():.2f} GiB, target 4 ({tables:.2f} "
+        f"donors: {seconds:.0f} s, target 120 ({cpu:.0f} s of processors); peak of the "
+        f"process with both parties and the server {memory_gib():.2f} GiB, target 4 ({tables:.2f} "
         "with the tables alone)"
     )
 
@@ -172,20 +172,18 @@ def ckks_on_motor(tables: dict[str, pd.DataFrame], rate: float) -> None:
     """Impute party A of the motor data in ckks mode; time and ciphertext bytes."""
     hidden = np.random.default_rng(0).random(tables["guest"].shape) < rate
     parties = {"a": tables["guest"].mask(hidden), "b": tables["host"]}
-    results = []
-    seconds = seconds_of(
-        lambda: results.append(
-            simulate(FKNN(n_neighbors=5), parties, aggregation="ckks", progress=False)
-        )
+    strategy = FKNN(n_neighbors=5)
+    result, seconds, _ = timed(
+        lambda: simulate(strategy, parties, aggregation="ckks", progress=False)
     )
-    summary = results[0].ledger.summary()
+    summary = result.ledger.summary()
     print(f"\nmotor, {rate:.0%} of party A's cells missing, ckks: {seconds:.1f} s, target 20")
     print(f"ciphertext bytes per value in 'impute': {summary.loc['impute', 'bytes_per_value']:.1f}")
 
 
 def main() -> None:
     """Parse the command line and run."""
-    options = command_line(__doc__).parse_args()
+    options = begin(command_line(__doc__))
     n_rows = 2_000 if options.quick else 20_000
     many = 20_000 if options.quick else 1_000_000
     if options.only == MILLION:
@@ -193,9 +191,8 @@ def main() -> None:
         return
     if options.only:
         run(options.only, make_table(n_rows))
-        print(peak_gib())
+        print(memory_gib())
         return
-    print(machine_line() + "\n")
     compare(n_rows, 2 if options.quick else 5, options.quick)
     print("\n" + alone(__file__, MILLION, options.quick).strip())
     cost_of_drawing(many)

@@ -12,7 +12,7 @@ import statistics
 import numpy as np
 import pandas as pd
 import statsmodels.api as sm
-from common import command_line, machine_line, seconds_of
+from common import Timed, begin, command_line, timed
 from scipy.special import expit
 
 from flwr_vertical import Result, simulate
@@ -49,16 +49,12 @@ def make_table(n_rows: int, family: str, strength: float) -> tuple[pd.DataFrame,
     return pd.DataFrame(values, columns=[f"x{j}" for j in range(N_COLUMNS)]), pd.Series(y, name="y")
 
 
-def fit(
-    family: str, columns: pd.DataFrame, labels: pd.Series, n_parties: int
-) -> tuple[Result, float]:
+def fit(family: str, columns: pd.DataFrame, labels: pd.Series, n_parties: int) -> Timed[Result]:
     """Fit the model to columns of several parties."""
     own = np.array_split(np.arange(N_COLUMNS), n_parties)
     parties = {f"p{k}": columns.iloc[:, these] for k, these in enumerate(own)}
-    found: list[Result] = []
     strategy = VerticalGLM(family=family, penalty="none")
-    seconds = seconds_of(lambda: found.append(simulate(strategy, parties, labels, progress=False)))
-    return found[0], seconds
+    return timed(lambda: simulate(strategy, parties, labels, progress=False))
 
 
 def compare(n_rows: int, family: str, strength: float, n_parties: int, repetitions: int) -> None:
@@ -67,9 +63,9 @@ def compare(n_rows: int, family: str, strength: float, n_parties: int, repetitio
     model = sm.GLM(labels, sm.add_constant(columns), family=getattr(sm.families, family.title())())
     truth, seconds, pooled = model.fit(tol=1e-12), [], []
     for _ in range(repetitions):
-        result, one = fit(family, columns, labels, n_parties)
+        result, one, _ = fit(family, columns, labels, n_parties)
         seconds.append(one)
-        pooled.append(seconds_of(model.fit))
+        pooled.append(timed(model.fit).seconds)
     table = result.coefficients
     assert table is not None
     far = np.abs((table["estimate"].to_numpy() - truth.params.to_numpy()) / truth.bse.to_numpy())
@@ -83,9 +79,8 @@ def compare(n_rows: int, family: str, strength: float, n_parties: int, repetitio
 
 def main() -> None:
     """Parse the command line and run."""
-    options = command_line(__doc__, "3,000 rows, once").parse_args()
+    options = begin(command_line(__doc__, "3,000 rows, once"))
     n_rows, repetitions = (3_000, 1) if options.quick else (30_000, 3)
-    print(machine_line() + "\n")
     print(f"{n_rows:,} rows x {N_COLUMNS} columns; target of the first: {TARGET_MB:.0f} MB down")
     print("family    strength  parties  rounds   MB down   MB up  seconds  statsmodels  off in SE")
     for family, strength, n_parties in CASES:

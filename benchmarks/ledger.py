@@ -12,12 +12,12 @@ runs below 1 s; a file below 100 MB.
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import command_line, machine_line
+from common import T, Timed, begin, command_line, timed
 
 from flwr_vertical.privacy_ledger.database import transaction
 from flwr_vertical.privacy_ledger.entries import Book, Entry, add_run, note_stream
@@ -28,13 +28,11 @@ GROUPS, COLUMNS, LEFT_OUT, REPEATS = 8, 20, 2_000, 100
 SETTINGS = {"family": "binomial", "penalty": "scad", "encoding": "one-hot", "seed": 3}
 
 
-def timed(what: str, call: Callable[[], Any]) -> tuple[float, Any]:
-    """Print how long a call took, by the clock and on the processor; return the former."""
-    started, used = time.perf_counter(), time.process_time()
-    found = call()
-    seconds, busy = time.perf_counter() - started, time.process_time() - used
-    print(f"{what:<58} {seconds:8.3f} s   (processor {busy:.3f} s)")
-    return seconds, found
+def say(what: str, call: Callable[[], T]) -> Timed[T]:
+    """Print how long a call took, by the clock and on the processor."""
+    found = timed(call)
+    print(f"{what:<58} {found.seconds:8.3f} s   (processor {found.cpu:.3f} s)")
+    return found
 
 
 def two_sets(ledger: PrivacyLedger, rows: OwnRows, rng: np.random.Generator) -> float:
@@ -45,12 +43,9 @@ def two_sets(ledger: PrivacyLedger, rows: OwnRows, rng: np.random.Generator) -> 
     fewer[rng.choice(len(rows), LEFT_OUT, replace=False)] = -1
     total = 0.0
     for name, sets in (("first", group), ("second", fewer)):
-        total += timed(
-            f"check and entry of the {name} set of {len(rows):,} rows",
-            lambda sets=sets: ledger.check_and_note_rows(  # type: ignore[misc]
-                "first", rows, sets, 100, n_vectors=1, commitment=b"labels"
-            ),
-        )[0]
+        enter = partial(ledger.check_and_note_rows, "first", rows, sets, 100, n_vectors=1)
+        what = f"check and entry of the {name} set of {len(rows):,} rows"
+        total += say(what, partial(enter, commitment=b"labels")).seconds
     return total
 
 
@@ -82,49 +77,39 @@ def many_runs(ledger: PrivacyLedger, rows: OwnRows, runs: int, rng: np.random.Ge
 
 def main() -> None:
     """Run the benchmark."""
-    parser = command_line(__doc__, "100,000 rows, 500 runs")
-    options = parser.parse_args()
+    options = begin(command_line(__doc__, "100,000 rows, 500 runs"))
     n_rows, runs = (100_000, 500) if options.quick else (1_000_000, 10_000)
-    print(machine_line())
     rng = np.random.default_rng(1)
     ids = pd.Index([f"customer-{i:09d}" for i in range(n_rows)], name="id")
     frame = pd.DataFrame(rng.normal(size=(n_rows, COLUMNS)), index=ids)
     with tempfile.TemporaryDirectory() as folder:
         ledger = PrivacyLedger(Path(folder) / "two.sqlite", "bank")
-        rows = timed(
-            f"hash {n_rows:,} IDs and rows of {COLUMNS} columns, once",
-            lambda: ledger.rows(ids, frame),
-        )[1]
+        hashing = partial(ledger.rows, ids, frame)
+        rows = say(f"hash {n_rows:,} IDs and rows of {COLUMNS} columns, once", hashing).value
         ledger.rows_of_version("one", lambda: rows)
-        timed(
-            "the same rows in another process, from the ledger",
-            lambda: ledger.rows_of_version("one", lambda: ledger.rows(ids, frame)),
-        )
+        again = partial(ledger.rows_of_version, "one", hashing)
+        say("the same rows in another process, from the ledger", again)
         both = two_sets(ledger, rows, rng)
         verdict = "reached" if both < 1.0 else "missed"
         print(f"two sets: {both:.3f} s; target below 1 s: {verdict}\n")
 
         ledger = PrivacyLedger(Path(folder) / "many.sqlite", "bank")
         rows = ledger.rows_of_version("one", lambda: ledger.rows(ids, frame))
-        timed(f"fill a ledger with {runs:,} runs", lambda: many_runs(ledger, rows, runs, rng))
+        say(f"fill a ledger with {runs:,} runs", partial(many_runs, ledger, rows, runs, rng))
         block = np.arange(n_rows) % 64
-        begun = timed(
-            "greeting of a new run, which checks the whole file",
-            lambda: ledger.begin("new", "new", "vfem", {}, rows),
-        )[0]
-        seconds = timed(
-            "check and entry of a new run with other rows and labels",
-            lambda: ledger.check_and_note_rows(
-                "new", rows, np.where(block == 63, -1, block // 8), 100, n_vectors=1
-            ),
-        )[0]
-        size = ledger.path.stat().st_size / 1e6
-        print(
-            f"after {runs:,} runs: {begun + seconds:.3f} s (target below 1 s), {size:.1f} MB",
-            end="",
+        sets = np.where(block == 63, -1, block // 8)
+        begun = partial(ledger.begin, "new", "new", "vfem", {}, rows)
+        entry = partial(ledger.check_and_note_rows, "new", rows, sets, 100, n_vectors=1)
+        seconds = (
+            say("greeting of a new run, which checks the whole file", begun).seconds
+            + say("check and entry of a new run with other rows and labels", entry).seconds
         )
-        good = begun + seconds < 1.0 and size < 100
-        print(f" (target below 100 MB): {'reached' if good else 'missed'}")
+        size = ledger.path.stat().st_size / 1e6
+        good = "reached" if seconds < 1.0 and size < 100 else "missed"
+        print(
+            f"after {runs:,} runs: {seconds:.3f} s (target below 1 s), {size:.1f} MB "
+            f"(target below 100 MB): {good}"
+        )
 
 
 if __name__ == "__main__":

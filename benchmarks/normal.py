@@ -6,11 +6,11 @@ Tables are drawn: correlated normal columns, a quarter of some parties' rows mis
 one process with plain alignment. Beside completion stands the same in numpy on the pooled table.
 """
 
-import resource
+from functools import partial
 
 import numpy as np
 import pandas as pd
-from common import command_line, machine_line, seconds_of
+from common import begin, command_line, memory_gib, timed
 
 from flwr_vertical import Strategy, simulate
 from flwr_vertical.incomplete import split_columns
@@ -52,32 +52,30 @@ def pooled(tables: Tables, n_rows: int) -> None:
 
 def show(title: str, strategy: Strategy, tables: Tables, labels: "pd.Series[float] | None") -> None:
     """Time a run, and print rounds with greeting and alignment."""
-    how = {"alignment": "plain", "policy": ALLOWING, "progress": False}
-    rounds: list[int] = []
-    seconds = seconds_of(
-        lambda: rounds.append(simulate(strategy, tables, labels, **how).ledger.rounds)  # type: ignore[arg-type]
+    result, seconds, _ = timed(
+        lambda: simulate(
+            strategy, tables, labels, alignment="plain", policy=ALLOWING, progress=False
+        )
     )
-    print(f"{title}, {len(tables)} parties: {seconds:.1f} s, {rounds[0]} rounds", flush=True)
+    rounds = result.ledger.rounds
+    print(f"{title}, {len(tables)} parties: {seconds:.1f} s, {rounds} rounds", flush=True)
 
 
 def main() -> None:
     """Parse the command line and run."""
-    quick = command_line(__doc__).parse_args().quick
-    print(machine_line() + "\n")
+    quick = begin(command_line(__doc__)).quick
     n_rows = 1_500 if quick else 1_000_000
     tables = make_tables(n_rows, 50, 2, lacking=0)
     show(f"explore, {n_rows:,} x 50", Explore(), tables, None)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"  peak memory of the process, tables and Python with it: {peak:.1f} GiB")
-    ranks = seconds_of(
-        lambda: [(t.corr(), t.corr("spearman")) for t in [pd.concat(tables, axis=1)]]
-    )
-    print(f"  pooled in pandas: {ranks:.1f} s")
+    print(f"  peak memory of the process, tables and Python with it: {memory_gib():.1f} GiB")
+    both = timed(lambda: [pd.concat(tables, axis=1).corr(how) for how in ("pearson", "spearman")])
+    print(f"  pooled in pandas: {both.seconds:.1f} s")
     sizes = ((800, 24, 3),) if quick else ((166_207, 35, 3), (6_238, 616, 8))
     for n_rows, n_columns, n_parties in sizes:
         tables = make_tables(n_rows, n_columns, n_parties)
         show(f"joint-normal, {n_rows:,} x {n_columns}", JointNormal(), tables, None)
-        print(f"  pooled in numpy: {seconds_of(lambda t=tables, n=n_rows: pooled(t, n)):.1f} s")  # type: ignore[misc]
+        seconds = timed(partial(pooled, tables, n_rows)).seconds
+        print(f"  pooled in numpy: {seconds:.1f} s")
     n_labels, n_classes = (400, 2) if quick else (500, 26)
     labels = pd.Series(np.arange(n_labels) % n_classes + 0.0, name="class").reindex(range(n_rows))
     show(f"lda, the same, {n_labels} labels of {n_classes} classes", LDA(), tables, labels)

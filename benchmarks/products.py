@@ -8,14 +8,12 @@ that of the rounds that hand over the columns and open the sums, all parties and
 together on this machine's cores. The peak of memory is that of the whole process so far.
 """
 
-import time
-
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from common import command_line, machine_line, peak_gib
+from common import begin, command_line, make_parties, memory_gib, timed
 
 from flwr_vertical import Arbiter, Party, Strategy, Uses, simulate
+from flwr_vertical.arrays import Array
 from flwr_vertical.products import (
     EncryptedGroupSteps,
     GroupKey,
@@ -72,31 +70,17 @@ class AllProducts(Strategy):
         products = products_of(federation, group_key, self.limbs)
         if isinstance(products, PrivateProducts):
             group_key.arguments()
-        result.metrics["before"] = peak_gib()
-        started = time.perf_counter()
-        products.send()
-        sent = time.perf_counter()
-        group = np.zeros(alignment.n_samples, dtype=np.int64)
-        found = products.moments(group, 1, np.ones((alignment.n_samples, 1)))
-        result.metrics["send"] = sent - started
-        result.metrics["open"] = time.perf_counter() - sent
+        result.metrics["before"] = memory_gib()
+        result.metrics["send"] = timed(products.send).seconds
+        n = alignment.n_samples
+        group, ones = np.zeros(n, dtype=np.int64), np.ones((n, 1))
+        opened = timed(lambda: products.moments(group, 1, ones))
+        found, result.metrics["open"] = opened.value, opened.seconds
         result.model = np.vstack([found.products[0], found.with_vectors[0].T])
         products.close()
 
 
-def make_parties(n_rows: int, sizes: tuple[int, ...]) -> dict[str, pd.DataFrame]:
-    """Make correlated columns of several parties."""
-    rng = np.random.default_rng(0)
-    common = rng.normal(size=n_rows)
-    return {
-        f"party-{k}": pd.DataFrame(
-            0.5 * common[:, None] + rng.normal(size=(n_rows, size))
-        ).add_prefix("x")
-        for k, size in enumerate(sizes)
-    }
-
-
-def largest_error(parties: dict[str, pd.DataFrame], found: npt.NDArray[np.float64]) -> float:
+def largest_error(parties: dict[str, pd.DataFrame], found: Array) -> float:
     """Compare with the products of the pooled table, as a share of the columns' lengths."""
     truth = np.zeros_like(found)
     own = slice(0, -1)
@@ -114,9 +98,9 @@ def measure(
     n_rows: int, sizes: tuple[int, ...], limbs: int, goal: str = "", mode: str = "masked"
 ) -> float:
     """Time all products of one size; returns seconds."""
-    parties = make_parties(n_rows, sizes)
+    parties, _ = make_parties(n_rows, sizes)
     result = simulate(AllProducts(limbs=limbs), parties, aggregation=mode, progress=False)
-    peak, error = peak_gib(), largest_error(parties, result.model)
+    peak, error = memory_gib(), largest_error(parties, result.model)
     send, opened = result.metrics["send"], result.metrics["open"]
     encrypted = mode == "ckks" or len(sizes) == 1
     print(
@@ -131,8 +115,7 @@ def measure(
 
 def main() -> None:
     """Print a line per size and way."""
-    quick = command_line(__doc__).parse_args().quick
-    print(machine_line())
+    quick = begin(command_line(__doc__)).quick
     n_rows, sizes = (5_000 if quick else 166_207), (7, 7, 7, 7, 7)
     measure(n_rows, sizes, 1, "" if quick else ", target 3 s")
     measure(n_rows, sizes, 2)

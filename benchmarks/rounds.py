@@ -15,12 +15,13 @@ import threading
 import time
 import urllib.request
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import command_line, machine_line
+from common import begin, command_line, timed
 
 from apps.live.page import page_of
 from apps.live.server import serving
@@ -30,15 +31,17 @@ from flwr_vertical import (
     LocalGrid,
     MemoryStorage,
     Party,
+    Progress,
     RayGrid,
     Summands,
+    Table,
+    memory_app,
     party_app,
     step,
 )
-from flwr_vertical.app import memory_app
-from flwr_vertical.results import Progress
 from flwr_vertical.server.discovery import Presence
-from flwr_vertical.tables import Table
+
+TABLE = Table.of(pd.DataFrame({"x": [1.0, 2.5]}))
 
 
 class Echo(Party):
@@ -64,9 +67,8 @@ def time_rounds(grid: Any, rounds: int, n_parties: int = 5) -> float:
     base = np.arange(100.0)
     seconds = []
     for _ in range(rounds):
-        started = time.perf_counter()
-        total = federation.sum("numbers", {"base": base})
-        seconds.append(time.perf_counter() - started)
+        total, one, _ = timed(lambda: federation.sum("numbers", {"base": base}))
+        seconds.append(one)
         assert np.allclose(total["numbers"], n_parties * base)
     return statistics.median(seconds)
 
@@ -82,9 +84,9 @@ def time_types(app: Any, rounds: int) -> dict[str, tuple[float, int]]:
         for _ in range(rounds):
             for dtype, own in seconds.items():
                 before = federation.ledger.bytes_up
-                started = time.perf_counter()
-                total = federation.sum("gradients", {"dtype": dtype}, scale=8.0)
-                own.append(time.perf_counter() - started)
+                asked = partial(federation.sum, "gradients", {"dtype": dtype}, scale=8.0)
+                total, one, _ = timed(asked)
+                own.append(one)
                 bytes_up[dtype] = federation.ledger.bytes_up - before
                 assert total["gradients"].dtype == dtype
     return {dtype: (statistics.median(own), bytes_up[dtype]) for dtype, own in seconds.items()}
@@ -122,28 +124,19 @@ def time_run(app: Any, rounds: int, page: bool) -> tuple[float, float, float]:
         return seconds, cpu, time.thread_time() - began
 
 
-def many_parties(n_parties: int, rounds: int) -> tuple[float, float]:
-    """Seconds of so many masked rounds on RayGrid with its start, and of the median round."""
-    names = [f"p{k}" for k in range(n_parties)]
-    table = Table.of(pd.DataFrame({"x": [1.0, 2.5]}))
-    started = time.perf_counter()
-    nodes = [{"party": name} for name in names]
-    with RayGrid(memory_app(Echo), nodes, dict.fromkeys(names, table)) as grid:
-        median = time_rounds(grid, rounds, n_parties)
-    return time.perf_counter() - started, median
+def on_ray(n_parties: int, rounds: int) -> float:
+    """Median seconds of a masked round on RayGrid."""
+    tables = {f"p{k}": TABLE for k in range(n_parties)}
+    with RayGrid(memory_app(Echo), [{"party": name} for name in tables], tables) as grid:
+        return time_rounds(grid, rounds, n_parties)
 
 
 def main() -> None:
     """Parse the command line and run."""
-    parser = command_line(__doc__, "few rounds, for CI")
-    options = parser.parse_args()
+    options = begin(command_line(__doc__, "few rounds, for CI"))
     rounds = 50 if options.quick else 500
-    print(machine_line() + "\n")
-    names = [f"p{k}" for k in range(5)]
-    tables = {name: Table.of(pd.DataFrame({"x": [1.0, 2.5]})) for name in names}
-    nodes = [{"party": name} for name in names]
-    app = party_app(Echo, storage=MemoryStorage(tables))
-    with LocalGrid(app, nodes) as grid:
+    app = party_app(Echo, storage=MemoryStorage({f"p{k}": TABLE for k in range(16)}))
+    with LocalGrid(app, [{"party": f"p{k}"} for k in range(5)]) as grid:
         print(f"LocalGrid, 5 parties: {1e3 * time_rounds(grid, rounds):6.2f} ms a round, target 5")
     found = time_types(app, rounds // 2)
     for dtype, (seconds, size) in found.items():
@@ -151,7 +144,6 @@ def main() -> None:
     (wide, wide_size), (narrow, narrow_size) = found.values()
     ratios = f"{narrow / wide:.2f} of the time, {narrow_size / wide_size:.2f} of the bytes"
     print(f"float32 against float64: {ratios}, target 0.50 of the bytes")
-    app = party_app(Echo, storage=MemoryStorage({f"p{k}": tables["p0"] for k in range(16)}))
     length, pairs = (100, 1) if options.quick else (400, 12)
     time_run(app, 10, True)  # the first one imports
     runs = [[time_run(app, length, page) for page in (False, True)] for _ in range(pairs)]
@@ -162,11 +154,9 @@ def main() -> None:
         f"{wall:.3f} of the time, {cpu:.3f} of the CPUs' time, target 1.01; a look each second "
         f"takes {np.median(beside[:, 2]):.2%} of a CPU"
     )
-    with RayGrid(memory_app(Echo), nodes, tables) as ray_grid:
-        milliseconds = 1e3 * time_rounds(ray_grid, rounds)
-        print(f"RayGrid,   5 parties: {milliseconds:6.2f} ms a round, target 20")
+    print(f"RayGrid,   5 parties: {1e3 * on_ray(5, rounds):6.2f} ms a round, target 20")
     n_parties, count = (70, 3) if options.quick else (1_000, 100)
-    seconds, median = many_parties(n_parties, count)
+    median, seconds, _ = timed(lambda: on_ray(n_parties, count))
     print(
         f"RayGrid, {n_parties:,} parties, {count} rounds with Ray's start: {seconds:.0f} s, "
         f"target 60; a round {median:.2f} s"

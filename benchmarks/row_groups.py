@@ -20,12 +20,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
-from common import NodeProcesses, command_line, machine_line
+from common import begin, command_line, fit_over_channels, glm_app, memory_gib
 from flwr.clientapp import ClientApp
-
-from flwr_vertical import party_app
-from flwr_vertical.channel import ChannelGrid
-from strategies.glm import VerticalGLM
 
 COLUMNS = 20
 FILE_ROWS, GROUP_ROWS = 1_000_000, 131_072
@@ -48,9 +44,7 @@ def watch_memory(note: Path) -> None:
     def watch() -> None:
         peak = 0.0
         while True:
-            lines = Path("/proc/self/status").read_text().splitlines()
-            used = int(next(line for line in lines if "RssAnon" in line).split()[1]) / 2**20
-            if used > peak:
+            if (used := memory_gib("RssAnon")) > peak:
                 peak = used
                 note.write_text(f"{peak:.2f}")
             time.sleep(0.005)
@@ -61,35 +55,25 @@ def watch_memory(note: Path) -> None:
 def app(notes: str) -> ClientApp:
     """Return the app of a party, which notes its memory in a folder."""
     watch_memory(Path(notes) / f"party {os.getpid()}")
-    strategy = VerticalGLM(family="gaussian", penalty="none")
-    return party_app(strategy.party, alignment="plain", protocol=strategy.protocol_of_run())
+    return glm_app()
 
 
 def main() -> None:
     """Run the benchmark."""
-    n_rows = 100_000 if command_line(__doc__, "100,000 rows").parse_args().quick else 10_000_000
-    print(machine_line(), flush=True)
+    n_rows = 100_000 if begin(command_line(__doc__, "100,000 rows")).quick else 10_000_000
     with tempfile.TemporaryDirectory() as folder:
-        nodes: list[dict[str, str]] = []
-        for seed, name in enumerate("ab"):
-            write_folder(Path(folder) / name, n_rows, seed)
-            nodes.append({"party": name, "data": f"{folder}/{name}", "output": f"{folder}/{name}-"})
-            nodes[-1]["policy.alignments"] = "plain"
+        tables = {name: Path(folder) / name for name in "ab"}
+        for seed, path in enumerate(tables.values()):
+            write_folder(path, n_rows, seed)
         notes = Path(folder) / "memory"
         notes.mkdir()
         labels = pd.Series(np.random.default_rng(2).normal(size=n_rows))
-        processes = NodeProcesses(partial(app, str(notes)), nodes)
         watch_memory(notes / "server")
-        started = time.perf_counter()
-        with ChannelGrid(processes, transport="channel") as grid:
-            strategy = VerticalGLM(family="gaussian", penalty="none")
-            strategy.start(grid=grid, labels=labels, alignment="plain", progress=False)
-        seconds = time.perf_counter() - started
+        seconds, _ = fit_over_channels(tables, labels, partial(app, str(notes)))
         table = 8 * n_rows * COLUMNS / 2**30
         print(f"two parties, {n_rows:,} x {COLUMNS} ({table:.2f} GiB) each: {seconds:.0f} s")
         for note in sorted(notes.iterdir(), key=lambda note: note.name):
             print(f"{note.name.split()[0]:<8} {note.read_text()} GiB of memory at most")
-        processes.used()
 
 
 if __name__ == "__main__":

@@ -13,22 +13,18 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import NodeProcesses, alone, command_line, machine_line, peak_gib
-from flwr.clientapp import ClientApp
+from common import T, begin, command_line, each_alone, fit_over_channels, glm_app, memory_gib, timed
 
-from flwr_vertical import party_app
-from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from flwr_vertical.tables import check_table, read_table
-from strategies.glm import VerticalGLM
 
 COLUMNS = 50
 IMPORTS = (
@@ -81,58 +77,38 @@ def greeting(n_rows: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.parquet"
         write_table(path, n_rows, COLUMNS)
-        before = peak_gib()
-        seconds, busy = 0.0, 0.0
+        before = memory_gib()
+        total = np.zeros(2)
 
-        def timed(what: str, call: Callable[[], Any]) -> Any:
-            nonlocal seconds, busy
-            started, used = time.perf_counter(), time.process_time()
-            found = call()
-            own, cpu = time.perf_counter() - started, time.process_time() - used
-            seconds, busy = seconds + own, busy + cpu
-            peak = (peak_gib() - before) / table_gib
+        def say(what: str, call: Callable[[], T]) -> T:
+            found, own, cpu = timed(call)
+            total[:] += own, cpu
+            peak = (memory_gib() - before) / table_gib
             print(f"{what:<48} {own:6.2f} s (processor {cpu:5.2f}), peak {peak:.1f} tables")
             return found
 
         storage = FileStorage()
         context: Any = type("Context", (), {"node_config": {"party": "a", "data": str(path),
                             "output": folder}, "run_config": {}, "run_id": 1})()  # fmt: skip
-        timed("digest of the file", lambda: storage.data_version(context))
-        table = timed("read", lambda: read_table(path))
-        timed("check", lambda: check_table(table))
+        say("digest of the file", partial(storage.data_version, context))
+        table = say("read", partial(read_table, path))
+        say("check", partial(check_table, table))
         ledger = PrivacyLedger(Path(folder) / "ledger.sqlite", "a")
-        rows = timed(
-            "hash rows",
-            lambda: ledger.rows_of_version("1", lambda: ledger.rows(table.ids, table.frame)),
-        )
-        timed("enter the run", lambda: ledger.begin("1", "1", "glm", {}, rows))
-        print(f"{n_rows:,} x {COLUMNS}: {seconds:.1f} s (processor {busy:.1f} s)")
-
-
-def glm_app() -> ClientApp:
-    """Return the app of a party of the fit."""
-    strategy = VerticalGLM(family="gaussian")
-    return party_app(strategy.party, alignment="plain", protocol=strategy.protocol_of_run())
+        hashing = partial(ledger.rows, table.ids, table.frame)
+        rows = say("hash rows", partial(ledger.rows_of_version, "1", hashing))
+        say("enter the run", partial(ledger.begin, "1", "1", "glm", {}, rows))
+        print(f"{n_rows:,} x {COLUMNS}: {total[0]:.1f} s (processor {total[1]:.1f} s)")
 
 
 def peak_of_fit(n_rows: int, columns: int) -> tuple[float, float]:
     """Return seconds, and the most GiB of a party that fits a regression to normal labels."""
     with tempfile.TemporaryDirectory() as folder:
-        nodes: list[dict[str, str]] = []
-        for name, width in (("a", columns), ("b", 2)):
-            path = Path(folder) / name
-            write_table(path.with_suffix(".parquet"), n_rows, width)
-            nodes.append({"party": name, "data": f"{path}.parquet", "output": str(path)})
-            nodes[-1]["policy.alignments"] = "plain"
+        tables = {name: Path(folder) / f"{name}.parquet" for name in "ab"}
+        for path, width in zip(tables.values(), (columns, 2), strict=True):
+            write_table(path, n_rows, width)
         labels = pd.Series(np.random.default_rng(1).normal(size=n_rows), make_ids(n_rows))
-        nodes_grid = NodeProcesses(glm_app, nodes)
-        started = time.perf_counter()
-        with ChannelGrid(nodes_grid, transport="channel") as grid:
-            VerticalGLM(family="gaussian").start(
-                grid=grid, labels=labels, alignment="plain", progress=False
-            )
-        seconds = time.perf_counter() - started
-        return seconds, nodes_grid.used()[0][1]
+        seconds, used = fit_over_channels(tables, labels, glm_app)
+        return seconds, used[0][1]
 
 
 def fit(n_rows: int) -> None:
@@ -151,18 +127,13 @@ def row(n_rows: int) -> None:
 
 def main() -> None:
     """Run the benchmark."""
-    options = command_line(__doc__, "100,000 rows, no imports").parse_args()
-    if options.only:
-        {"greeting": greeting, "fit": fit, "row": row}[options.only](
-            100_000 if options.quick else 1_000_000
-        )
-        return
-    print(machine_line(), flush=True)
-    if not options.quick:
+    options = begin(command_line(__doc__, "100,000 rows, no imports"))
+    if not (options.quick or options.only):
         with tempfile.TemporaryDirectory() as folder:
             imports(folder)
-    for part in ("greeting", "fit", "row"):
-        print(alone(__file__, part, options.quick), end="", flush=True)
+    n_rows = 100_000 if options.quick else 1_000_000
+    cases = {part.__name__: partial(part, n_rows) for part in (greeting, fit, row)}
+    each_alone(__file__, options, cases)
 
 
 if __name__ == "__main__":

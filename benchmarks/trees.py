@@ -13,12 +13,13 @@ as integer codes in the order of their names, so they grow the same trees but fo
 
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pandas as pd
-from common import command_line, machine_line, peak_gib
+from common import begin, command_line, memory_gib, timed
 from flwr.app import Message
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss, roc_auc_score
@@ -65,8 +66,7 @@ def main() -> None:
     parser.add_argument("--bins", type=int, default=32, help="of a column")
     parser.add_argument("--delay", type=float, default=0, help="milliseconds a round, of links")
     parser.add_argument("--modes", default="hidden,open", help="which histograms")
-    options = parser.parse_args()
-    print(machine_line())
+    options = begin(parser)
     if options.rows:
         tables, y = made_up(options.rows, options.columns)
     else:
@@ -74,12 +74,11 @@ def main() -> None:
         tables, y = {"a": bank.a, "b": bank.b}, bank.labels.astype(float)
     trees = options.trees or (3 if options.quick else 100)
     x = pd.concat(tables.values(), axis=1)
-    started, cpu = time.perf_counter(), time.process_time()
-    model = HistGradientBoostingClassifier(
+    booster = HistGradientBoostingClassifier(
         max_iter=trees, max_depth=DEPTH, max_leaf_nodes=None, max_bins=options.bins,
         early_stopping=False,
-    ).fit(x, y)  # fmt: skip
-    pooled, cpu = time.perf_counter() - started, time.process_time() - cpu
+    )  # fmt: skip
+    model, pooled, cpu = timed(lambda: booster.fit(x, y))
     print(
         f"scikit-learn, pooled: {pooled:.1f} s wall, {cpu:.1f} s of processor time, AUC in sample "
         f"{roc_auc_score(y, model.decision_function(x)):.5f}, log loss "
@@ -91,10 +90,8 @@ def main() -> None:
             n_trees=trees, max_depth=DEPTH, n_bins=options.bins, histograms=mode,
             validation_share=0.0,
         )  # fmt: skip
-        started, cpu = time.perf_counter(), time.process_time()
         with slow_links(options.delay / 1e3):
-            result = simulate(strategy, tables, y, progress=False)
-        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+            result, seconds, cpu = timed(partial(simulate, strategy, tables, y, progress=False))
         ledger, metrics = result.ledger, result.metrics
         frame = ledger.to_frame()
         told = frame.drop_duplicates("round").groupby("step")["seconds"].sum()
@@ -112,7 +109,7 @@ def main() -> None:
             f"  seconds in rounds: {steps}\n"
             f"  MiB: {', '.join(large)}\n"
             f"  AUC in sample {metrics['train_auc']:.5f}, log loss {metrics['train_loss']:.5f}; "
-            f"peak memory {peak_gib():.2f} GiB",
+            f"peak memory {memory_gib():.2f} GiB",
             flush=True,
         )
 

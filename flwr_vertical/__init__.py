@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flwr_vertical.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from flwr_vertical.alignment import Alignment
     from flwr_vertical.app import memory_app, party_app
     from flwr_vertical.grids import LocalGrid, RayGrid, RecordingGrid
     from flwr_vertical.incomplete.demo import Demo, load_demo
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
         register_strategy,
     )
     from flwr_vertical.result import Result
-    from flwr_vertical.results import Ledger, Model
+    from flwr_vertical.results import Ledger, Model, Progress
     from flwr_vertical.server import Federation, RunSettings
     from flwr_vertical.settings import setting
     from flwr_vertical.simulation import simulate
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from flwr_vertical.validation import CrossValidation, cross_validate
 
 __all__ = [
+    "Alignment",
     "Arbiter",
     "CrossValidation",
     "Demo",
@@ -51,6 +53,7 @@ __all__ = [
     "MemoryStorage",
     "Model",
     "Party",
+    "Progress",
     "RayGrid",
     "RecordingGrid",
     "Result",
@@ -77,6 +80,7 @@ __all__ = [
 # By home, public names. They are imported when they are first used: Flower and pandas take a
 # second, which a program that needs `flwr_vertical.crypto` or `.errors` alone does not spend.
 _NAMES = {
+    "alignment": ("Alignment",),
     "app": ("memory_app", "party_app"),
     "grids": ("LocalGrid", "RayGrid", "RecordingGrid"),
     "incomplete.demo": ("Demo", "load_demo"),
@@ -87,7 +91,7 @@ _NAMES = {
         "available_strategies", "load_strategy", "make_strategy", "register_strategy",
     ),
     "result": ("Result",),
-    "results": ("Ledger", "Model"),
+    "results": ("Ledger", "Model", "Progress"),
     "server": ("Federation", "RunSettings"),
     "settings": ("setting",),
     "simulation": ("simulate",),

@@ -12,5 +12,8 @@ Numbers: TypeAlias = npt.NDArray[np.floating[Any]]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 Indices: TypeAlias = npt.NDArray[np.int64]
 Integers: TypeAlias = npt.NDArray[np.int64]
+Integers32: TypeAlias = npt.NDArray[np.int32]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Unsigned16: TypeAlias = npt.NDArray[np.uint16]
 Ring: TypeAlias = npt.NDArray[np.uint64]
 """Whole numbers modulo 2^64."""

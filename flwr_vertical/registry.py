@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import inspect
 import json
-import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.log import logger
 from flwr_vertical.node.config import NodeKey, find_keys_by
 from flwr_vertical.node.steps import node_keys_of
 from flwr_vertical.optional import how_to_install
@@ -21,8 +21,6 @@ from flwr_vertical.predictions import Predictions
 from flwr_vertical.results.model import find_strategies_by
 from flwr_vertical.settings import nearest, settings_of
 from flwr_vertical.strategy import Strategy
-
-logger = logging.getLogger("flwr_vertical")
 
 GROUP = "flwr_vertical.strategies"
 SETTINGS = "settings"
@@ -33,9 +31,7 @@ _REGISTERED: dict[str, str] = {}
 _PREDICT = "'predict', whatever fitted the model"
 REMOVED: dict[str, str] = {
     f"{fit}-predict": _PREDICT for fit in ("vfem", "false-vfl", "split", "gbdt", "forest")
-} | {
-    "lr": "strategy 'glm' with family='binomial' and penalty='ridge' (l2 as before)",
-}
+} | {"lr": "strategy 'glm' with family='binomial' and penalty='ridge' (l2 as before)"}
 """Strategies of earlier versions: what to use now."""
 
 

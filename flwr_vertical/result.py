@@ -63,10 +63,7 @@ class Result(ResultData):
         return self.where
 
     def predict(
-        self,
-        parties: Mapping[str, Any],
-        labels: pd.Series | None = None,
-        **options: Any,
+        self, parties: Mapping[str, Any], labels: pd.Series | None = None, **options: Any
     ) -> Result:
         """Predict new rows with the model of a simulated fit, by a run of its own.
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import AnyArray, Array, Indices
 from flwr_vertical.errors import StorageError
 
 HOLD_BYTES = 1 << 30
@@ -21,12 +21,8 @@ HOLD_BYTES = 1 << 30
 class ScratchFile:
     """A file without a name in the system's folder for temporary files.
 
-    It is gone when the last array that was mapped from it is, however a process ends.
-
-    Parameters
-    ----------
-    what : str
-        What is written to it, for errors.
+    It is gone when the last array that was mapped from it is, however a process ends. Errors say
+    what is written to it.
     """
 
     def __init__(self, what: str) -> None:
@@ -34,14 +30,8 @@ class ScratchFile:
         # Each array holds it open, too.
         self._file = tempfile.TemporaryFile(prefix="flwr-vertical-")  # noqa: SIM115
 
-    def write(self, at: int, values: npt.NDArray[Any]) -> None:
-        """Write an array from a byte on.
-
-        Raises
-        ------
-        StorageError
-            If the disk has no room.
-        """
+    def write(self, at: int, values: AnyArray) -> None:
+        """Write an array from a byte on; raise `StorageError` if the disk has no room."""
         try:
             self._file.seek(at)
             self._file.write(np.ascontiguousarray(values).data)
@@ -53,7 +43,7 @@ class ScratchFile:
                 "folder of a disk with room"
             ) from error
 
-    def array(self, at: int, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    def array(self, at: int, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> AnyArray:
         """Return what was written from a byte on as an array."""
         if 0 in shape:  # nothing can be mapped
             return np.empty(shape, dtype)
@@ -61,13 +51,7 @@ class ScratchFile:
 
 
 class ColumnStack:
-    """Columns of numbers side by side, in a file if they are large.
-
-    Parameters
-    ----------
-    n_rows, n_columns : int
-        Their size, about.
-    """
+    """Columns of numbers side by side, in a file if about so many are large."""
 
     def __init__(self, n_rows: int, n_columns: int) -> None:
         self._n_rows, self._columns = n_rows, list[Array]()

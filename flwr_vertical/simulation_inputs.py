@@ -122,9 +122,7 @@ def tables_of(
 
 
 def warn_of(
-    tables: Mapping[str, Table],
-    kinds: Mapping[str, Mapping[str, Any]],
-    normalise: Sequence[str],
+    tables: Mapping[str, Table], kinds: Mapping[str, Mapping[str, Any]], normalise: Sequence[str]
 ) -> list[str]:
     """Warn of tables that probably do not hold what the caller thinks; returns notes of it."""
     notes = []
@@ -141,8 +139,7 @@ def warn_of(
 
 
 def fitted_tables(
-    fitted: Result | Mapping[str, pd.DataFrame] | None,
-    kinds: Mapping[str, Mapping[str, Any]],
+    fitted: Result | Mapping[str, pd.DataFrame] | None, kinds: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Table]:
     """Return the tables that an earlier run left."""
     if fitted is None:

@@ -1,6 +1,5 @@
 """What each party could do alone: the same strategy, run with one party at a time."""
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,20 +7,17 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import VerticalError
+from flwr_vertical.log import logger
 from flwr_vertical.result import Result
 from flwr_vertical.strategy import Strategy
 from flwr_vertical.tables import Table
-
-logger = logging.getLogger("flwr_vertical")
 
 NOBODY = "nobody"
 """Name of a party without any information, where a strategy needs a second one."""
 
 
 def single_party_results(
-    strategy: Strategy,
-    parties: Mapping[str, Table],
-    run: Callable[[Mapping[str, Any]], Result],
+    strategy: Strategy, parties: Mapping[str, Table], run: Callable[[Mapping[str, Any]], Result]
 ) -> tuple[dict[str, Result], list[str]]:
     """Run a strategy with each party alone."""
     found, notes = {}, []

@@ -13,9 +13,8 @@ from typing import Any
 
 import pandas as pd
 
+from flwr_vertical.log import logger
 from flwr_vertical.results import Progress
-
-logger = logging.getLogger("flwr_vertical")
 
 Metrics = dict[str, float]
 

@@ -14,9 +14,8 @@ from apps.cli.check import check_nodes, configs_of, trial, try_strategy
 from apps.cli.check.page import show_page
 from apps.cli.check.trial import Trial, scaled
 from apps.cli.main import main
-from flwr_vertical import LocalGrid, Party, party_app, simulate, step
+from flwr_vertical import Federation, LocalGrid, Party, party_app, simulate, step
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.server import Federation
 from flwr_vertical.tables import check_table
 from strategies.baselines import Mean
 
@@ -180,7 +179,7 @@ def test_strategies_are_asked_themselves(folder, capsys):
     assert "column 'city' holds levels (categorical), not numbers" in refused["refusal"]
     given = tables()
     del given["court"]["late"]
-    result = simulate(Mean(), given, progress=False, alignment=Mean.default_alignment)
+    result = simulate(Mean(), given, alignment=Mean.default_alignment)
     assert ran["rounds"] == result.ledger.rounds
     # Keys and masked numbers are random; their headers differ by some bytes.
     traffic = result.ledger.bytes_up + result.ledger.bytes_down

@@ -42,7 +42,7 @@ def data():
 
 def test_folds_are_scikit_learn_s_and_scores_those_of_the_pooled_table(data):
     tables, labels, _ = data
-    found = cross_validate(CompleteCase(), tables, labels, 4, seed=3, progress=False)
+    found = cross_validate(CompleteCase(), tables, labels, 4, seed=3)
     known = labels.dropna()
     whole = tables["bank"].join(tables["court"], how="inner")
     fold = make_folds(known.to_numpy(), 4, 3, stratify=False)
@@ -80,7 +80,7 @@ REGRESSIONS = [VFEM(), VerticalGLM(penalty="lasso", lambdas=[0.3, 0.1, 0.03])]
 @pytest.mark.parametrize("strategy", CLASSIFIERS, ids=lambda s: s.name)
 def test_classifiers_are_scored_as_classifiers(data, strategy):
     tables, _, labels = data
-    found = cross_validate(strategy, tables, labels, 2, progress=False)
+    found = cross_validate(strategy, tables, labels, 2)
     assert found.score == "auc"
     assert found.scores.loc["auc", "mean"] > 0.75
     assert found.scores.loc["accuracy", "mean"] > 0.65
@@ -94,7 +94,7 @@ def test_classifiers_are_scored_as_classifiers(data, strategy):
 @pytest.mark.parametrize("strategy", REGRESSIONS, ids=lambda s: s.name)
 def test_regressions_are_scored_by_their_errors(data, strategy):
     tables, labels, _ = data
-    found = cross_validate(strategy, tables, labels, 2, progress=False)
+    found = cross_validate(strategy, tables, labels, 2)
     assert found.score == "rmse"
     assert 0.9 < found.scores.loc["rmse", "mean"] < 1.2
     assert found.scores.loc["r2", "mean"] > 0.5
@@ -116,11 +116,11 @@ def test_counts_some_of_which_are_rare_are_cross_validated(data):
     counts = scores.rank(pct=True).mul(4).round().where(scores < scores.max(), 9.0)
     counts = counts.where(scores.notna())
     poisson = VerticalGLM("poisson", "ridge")
-    found = cross_validate(poisson, tables, counts, 3, progress=False)
+    found = cross_validate(poisson, tables, counts, 3)
     assert "not stratified" in str(found)
     assert found.score == "rmse"
     with pytest.raises(DataError, match=r"label 9 has 1 samples.*stratify=False"):
-        cross_validate(poisson, tables, counts, 3, stratify=True, progress=False)
+        cross_validate(poisson, tables, counts, 3, stratify=True)
 
 
 def test_counts_that_are_all_0_and_1_where_they_are_withheld_are_no_classes(data):
@@ -129,26 +129,22 @@ def test_counts_that_are_all_0_and_1_where_they_are_withheld_are_no_classes(data
     counts = pd.Series(rare.astype(float), scores.index)
     counts.iloc[30] = 2.0
     poisson = VerticalGLM("poisson", "ridge")
-    found = cross_validate(poisson, tables, counts, 3, progress=False)
+    found = cross_validate(poisson, tables, counts, 3)
     assert found.folds["rmse"].notna().all()
     assert "auc" not in found.folds
-    fit = simulate(poisson, tables, counts[:250], progress=False)
+    fit = simulate(poisson, tables, counts[:250])
     later = {name: table.loc["s250":] for name, table in tables.items()}
-    made = fit.predict(later, counts[250:], progress=False)
+    made = fit.predict(later, counts[250:])
     assert made.evaluation.task == "numbers"
 
 
 def test_of_biases_the_one_nearest_to_zero_is_the_best(data):
     tables, labels, _ = data
     grid = {"intercept": [False, True]}  # without one, predictions are too low
-    found = cross_validate(
-        CompleteCase(), tables, labels + 3.0, 2, grid=grid, score_by="bias", progress=False
-    )
+    found = cross_validate(CompleteCase(), tables, labels + 3.0, 2, grid=grid, score_by="bias")
     assert found.candidates["intercept"].tolist() == [True, False]
     assert found.candidates["bias"].abs().is_monotonic_increasing
-    up = cross_validate(
-        CompleteCase(), tables, labels - 3.0, 2, grid=grid, score_by="bias", progress=False
-    )
+    up = cross_validate(CompleteCase(), tables, labels - 3.0, 2, grid=grid, score_by="bias")
     assert up.candidates["intercept"].tolist() == [True, False]
 
 
@@ -156,14 +152,14 @@ def test_a_grid_is_compared_on_the_same_folds_and_the_best_is_returned(data):
     tables, _, labels = data
     given = VerticalSVM(loss="squared")
     grid = {"l2": [1e5, 1.0], "rows": ["complete", "mean"]}
-    found = cross_validate(given, tables, labels, 2, grid=grid, score_by="f1", progress=False)
+    found = cross_validate(given, tables, labels, 2, grid=grid, score_by="f1")
     assert len(found.candidates) == 4
     assert list(found.candidates.columns[:2]) == ["l2", "rows"]
     assert found.candidates["f1"].is_monotonic_decreasing
     assert found.strategy.l2 == found.candidates["l2"][0]
     assert found.scores.loc["f1", "mean"] == pytest.approx(found.candidates["f1"][0])
     assert given == VerticalSVM(loss="squared")
-    alone = cross_validate(found.strategy, tables, labels, 2, progress=False)
+    alone = cross_validate(found.strategy, tables, labels, 2)
     pd.testing.assert_frame_equal(alone.folds[["accuracy", "f1"]], found.folds[["accuracy", "f1"]])
 
 
@@ -171,12 +167,10 @@ def test_nodes_count_all_folds_and_refuse_what_their_rules_forbid(data):
     register_all()
     tables, labels, _ = data
     # Rows that are in no fold but one are told of apart by the difference of two runs.
-    agreed = cross_validate(
-        CompleteCase(), tables, labels, 2, policy={"min-rows": 100}, progress=False
-    )
+    agreed = cross_validate(CompleteCase(), tables, labels, 2, policy={"min-rows": 100})
     assert len(agreed.folds) == 2
     with pytest.raises(ConfigError, match=r"(?s)fold 2 of 8: .*refuses by policy.*run of its own"):
-        cross_validate(CompleteCase(), tables, labels, 8, policy={"min-rows": 100}, progress=False)
+        cross_validate(CompleteCase(), tables, labels, 8, policy={"min-rows": 100})
 
 
 def score(table, labels):
@@ -188,7 +182,7 @@ def test_scorecards_are_judged_as_classifiers(data):
     bank, court = (pd.DataFrame({name: rng.normal(size=600)}) for name in "ab")
     labels = (bank["a"] - court["b"] + rng.normal(size=600) > 0).astype(float)
     card = Scorecard(bins=4)
-    found = cross_validate(card, {"bank": bank, "court": court}, labels, 2, progress=False)
+    found = cross_validate(card, {"bank": bank, "court": court}, labels, 2)
     assert {"auc", "log_loss"} <= set(found.folds)
     assert "rmse" not in found.folds
     assert found.folds["auc"].min() > 0.7
@@ -232,20 +226,20 @@ def test_few_whole_numbers_are_classes():
 def test_what_cannot_be_done_is_named(data, arguments, error, words):
     tables, _, labels = data
     with pytest.raises(error, match=words):
-        cross_validate(VerticalSVM(loss="squared"), tables, labels, progress=False, **arguments)
+        cross_validate(VerticalSVM(loss="squared"), tables, labels, **arguments)
 
 
 def test_a_strategy_that_predicts_nothing_is_named(data):
     tables, labels, _ = data
     with pytest.raises(ConfigError, match="'mean' predicted no sample in fold 1 of 5"):
-        cross_validate(Mean(), tables, labels, progress=False)
+        cross_validate(Mean(), tables, labels)
 
 
 def test_a_class_with_too_few_samples_is_named(data):
     tables, _, labels = data
     rare = labels.where(np.arange(N) > 3, 2.0)
     with pytest.raises(DataError, match=r"label 2 has 4 samples, and 5 folds .*fewer folds"):
-        cross_validate(VerticalGBDT("multiclass"), tables, rare, stratify=True, progress=False)
+        cross_validate(VerticalGBDT("multiclass"), tables, rare, stratify=True)
 
 
 # -- settings by name --------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def test_a_node_without_the_package_is_named_to_the_server(deep_package):
         LocalGrid(party_app(pick, storage=storage), nodes) as grid,
         pytest.raises(PartyError, match=NEEDS_TORCH) as caught,
     ):
-        Server().start(grid=grid, alignment="plain", progress=False)
+        Server().start(grid=grid, alignment="plain")
     assert caught.value.party == "bank"
 
 

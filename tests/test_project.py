@@ -44,7 +44,7 @@ def test_example_of_the_authors_page_runs():
     bank = pd.DataFrame({"u": [1.0, np.nan], "v": [3.0, 4.0]}, index=["a", "b"])
     court = pd.DataFrame({"w": [10.0, 20.0]}, index=["b", "c"])
     strategy = names["KnownCells"](2.5, columns="u, w")
-    result = simulate(strategy, {"bank": bank, "court": court}, progress=False)
+    result = simulate(strategy, {"bank": bank, "court": court})
     assert result.metrics["cells"] == pytest.approx(2.5 * 3)
     assert result.settings["columns"] == "u,w"
 

@@ -94,7 +94,7 @@ def test_imports_point_one_way():
 
 # The folders and modules of the core, from the bottom: none imports a later one.
 CORE = [
-    "errors", "version", "optional", "arrays", "scratch", "settings", "privacy", "crypto",
+    "errors", "version", "log", "optional", "arrays", "scratch", "settings", "privacy", "crypto",
     "tables", "sources",
     "incomplete", "pages", "grading", "results", "reports", "result", "protocol", "policy",
     "privacy_ledger", "grids", "channel", "node",
@@ -262,8 +262,8 @@ def test_pure_modules_import_neither_flower_nor_the_protocol():
     paths = [ROOT / folder / f"{name}.py" for folder, names in pure.items() for name in names]
     for folder in ("crypto", "tables", "privacy"):
         paths += modules(f"flwr_vertical/{folder}")
-    parts = ("arrays", "tables", "crypto", "errors", "privacy", "scratch", "products.arithmetic",
-             "products.noise")  # fmt: skip
+    parts = ("arrays", "tables", "crypto", "errors", "log", "privacy", "scratch",
+             "products.arithmetic", "products.noise")  # fmt: skip
     allowed = tuple(f"flwr_vertical.{part}" for part in parts)
     for path in paths:
         assert imports(path), path
@@ -347,7 +347,7 @@ def test_a_process_imports_no_more_than_it_needs_even_if_it_is_there(tmp_path):
     """Nor slow packages of which most messages have no need: a process may serve one only."""
     table = pd.DataFrame({"x": np.arange(200.0) % 10})
     labels = (table["x"] + np.arange(200.0) % 7).rename("y")
-    glm = simulate(VerticalGLM(), {"a": table, "b": table**2}, labels, progress=False)
+    glm = simulate(VerticalGLM(), {"a": table, "b": table**2}, labels)
     lines = printed(
         "import sys, apps.client_app, apps.server_app, flwr_vertical, strategies.fknn\n"
         "import flwr_vertical.results\n"
@@ -357,7 +357,7 @@ def test_a_process_imports_no_more_than_it_needs_even_if_it_is_there(tmp_path):
         "import numpy as np, pandas as pd\n"
         "tables = {n: pd.DataFrame({n: np.arange(9.0)}) for n in 'ab'}\n"
         "tables['a'].iloc[3] = np.nan\n"
-        "flwr_vertical.simulate(strategies.fknn.FKNN(n_neighbors=2), tables, progress=False)\n"
+        "flwr_vertical.simulate(strategies.fknn.FKNN(n_neighbors=2), tables)\n"
         "assert 'torch' not in sys.modules\n"
         # A model is read where its strategy has not been imported.
         "assert not any(name.startswith('strategies.linear') for name in sys.modules)\n"

@@ -26,7 +26,7 @@ def tables(n_parties=3, n=50, seed=0):
 
 def run(strategy=None, given=None, **kwargs):
     strategy = strategy or FKNN(n_neighbors=3)
-    return simulate(strategy, given or tables(), progress=False, **kwargs)
+    return simulate(strategy, given or tables(), **kwargs)
 
 
 @pytest.mark.parametrize("mode", ["masked", "ckks"])
@@ -202,4 +202,4 @@ def test_a_party_with_labels_alone_is_told_what_to_do(strategy):
     table = pd.DataFrame(np.random.default_rng(0).normal(size=(300, 3)), columns=list("xyz"))
     parties = {"bank": table[["x"]], "shop": table[["y"]], "court": table[["z"]] > 0}
     with pytest.raises(PartyError, match=r"besides the labels \('z'\).*to the server"):
-        simulate(strategy, parties, label_holder="court", label_column="z", progress=False)
+        simulate(strategy, parties, label_holder="court", label_column="z")

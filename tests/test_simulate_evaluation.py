@@ -38,7 +38,6 @@ def trees(data):
     tables = {"bank": tables["bank"], "court": tables["court"].iloc[100:]}
     return simulate(
         VerticalGBDT(**TREES), tables, labels, test_labels=truth, beside_single_parties=True,
-        progress=False,
     )  # fmt: skip
 
 
@@ -60,9 +59,7 @@ def test_each_party_alone(data, trees):
     assert table.loc["this run", "auc"] > table["auc"].drop("this run").max() + 0.02
     assert "court alone: 34 of 200 samples have the constant prediction" in trees.evaluation.notes
     blank = pd.DataFrame({"x": 0.0}, tables["bank"].index)
-    alone = simulate(
-        VerticalGBDT(**TREES), {"bank": tables["bank"], "no": blank}, labels, progress=False
-    )
+    alone = simulate(VerticalGBDT(**TREES), {"bank": tables["bank"], "no": blank}, labels)
     expected = alone.predictions["probability_1"]
     found = trees.evaluation.beside["bank alone"]["probability_1"]
     pd.testing.assert_series_equal(found, expected)
@@ -75,7 +72,7 @@ def test_regressions_of_both_kinds(data, family):
     strategy = VerticalGLM(family="binomial") if family == "binomial" else CompleteCase()
     result = simulate(
         strategy, tables, labels, test_labels=truth, beside_single_parties=family == "gaussian",
-        min_rows=50, progress=False,
+        min_rows=50,
     )  # fmt: skip
     y, found = truth[labels.isna()], result.predictions["prediction"]
     if family == "binomial":
@@ -91,7 +88,7 @@ def test_regressions_of_both_kinds(data, family):
 
 def test_new_rows_with_labels_are_compared_by_themselves(data, trees):
     tables, _, truth = data
-    result = trees.predict(tables, truth, progress=False)
+    result = trees.predict(tables, truth)
     y, p = truth[result.predictions.index], result.predictions["probability_1"]
     assert result.metrics["auc"] == pytest.approx(roc_auc_score(y, p))
     assert result.metrics["log_loss"] == pytest.approx(result.metrics["loss"])
@@ -104,27 +101,25 @@ def test_samples_with_composite_ids_are_compared(data):
     pairs = pd.MultiIndex.from_arrays([shop, day], names=["shop", "day"])
     tables = {name: table.set_axis(pairs) for name, table in data[0].items()}
     labels, truth = (own.set_axis(pairs) for own in data[1:])
-    fitted = simulate(
-        VerticalGLM("binomial", "none"), tables, labels, test_labels=truth, progress=False
-    )
-    plain = simulate(VerticalGLM("binomial", "none"), *data[:2], progress=False)
+    fitted = simulate(VerticalGLM("binomial", "none"), tables, labels, test_labels=truth)
+    plain = simulate(VerticalGLM("binomial", "none"), *data[:2])
     expected = plain.evaluate(data[2]).metrics()["auc"]
     assert fitted.metrics["test_auc"] == pytest.approx(expected)
     assert len(fitted.evaluation) == labels.isna().sum()
     for strategy in (VerticalGLM("binomial", "none"), VerticalGBDT(**TREES)):
-        result = simulate(strategy, tables, truth, progress=False)
+        result = simulate(strategy, tables, truth)
         later = result.predict({"bank": tables["bank"], "court": tables["court"]}, truth)
         assert len(later.evaluation) == N
         assert 0.5 < later.metrics["auc"] < 1.0
     with pytest.raises(ConfigError, match="have a label in labels"):
-        simulate(VerticalGBDT(**TREES), tables, truth, test_labels=truth, progress=False)
-    folds = cross_validate(VerticalGLM("binomial", "none"), tables, truth, folds=3, progress=False)
+        simulate(VerticalGBDT(**TREES), tables, truth, test_labels=truth)
+    folds = cross_validate(VerticalGLM("binomial", "none"), tables, truth, folds=3)
     assert len(folds.predictions) == N
 
 
 def test_a_held_out_share_is_compared(data):
     tables, labels, _ = data
-    result = simulate(VerticalGBDT(**TREES, validation_share=0.25), tables, labels, progress=False)
+    result = simulate(VerticalGBDT(**TREES, validation_share=0.25), tables, labels)
     assert result.evaluation.what == "held-out samples (validation_share)"
     assert len(result.evaluation) == 100
     found = result.evaluation.metrics()
@@ -141,7 +136,7 @@ def test_figures_of_the_fit_say_so_and_held_out_ones_come_first(data, trees):
     assert meaning_of("train_auc").endswith("0.5 is chance; on the samples of the fit.")
     held_out = ["validation_auc", "train_auc"]
     for strategy in (VerticalGBDT(**TREES, validation_share=0.25), VerticalGBDT(**TREES)):
-        result = simulate(strategy, tables, labels, progress=False)
+        result = simulate(strategy, tables, labels)
         first = next(name for name in held_out if name in result.metrics)
         assert first == ("validation_auc" if "validation_loss" in result.metrics else "train_auc")
         assert repr(result).startswith(f"Result({strategy.name}: {first} 0.")
@@ -166,9 +161,7 @@ def test_what_cannot_be_compared_in_the_end_is_a_note(data):
     strangers = truth.iloc[:5].set_axis([f"t{i}" for i in range(5)])
     logging.disable(logging.CRITICAL)
     try:
-        result = simulate(
-            CompleteCase(), tables, labels, test_labels=strangers, min_rows=50, progress=False
-        )
+        result = simulate(CompleteCase(), tables, labels, test_labels=strangers, min_rows=50)
     finally:
         logging.disable(logging.NOTSET)
     assert result.evaluation is None

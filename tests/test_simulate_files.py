@@ -49,8 +49,8 @@ def tables(folder):
 
 
 def test_tables_are_those_of_the_node_configs(nodes):
-    found = simulate_files(FKNN(), nodes, alignment="plain", progress=False)
-    expected = simulate(FKNN(), tables(nodes), min_rows=10, progress=False)
+    found = simulate_files(FKNN(), nodes, alignment="plain")
+    expected = simulate(FKNN(), tables(nodes), min_rows=10)
     for name, table in expected.tables.items():
         pd.testing.assert_frame_equal(found.tables[name], table, check_names=False)
     assert not found.tables["bank"].isna().to_numpy().any()
@@ -62,21 +62,19 @@ def test_labels_at_their_holder_equal_those_of_the_server(nodes, tmp_path):
     # A mapping of files or keys is the same as a folder.
     by_name = {"bank": nodes / "bank" / "node.toml", "court": {"data": "court.csv"}}
     by_name["court"] |= {"normalise-ids": "strip", "policy.min-rows": 10}
-    held = simulate_files(strategy, by_name, progress=False, **labels)
+    held = simulate_files(strategy, by_name, **labels)
     assert held.needed_keys["bank"]["policy.labels"] == "late"
     assert "late" not in held.originals["bank"]
     parts = tables(nodes)
     late = parts["bank"].pop("late")
-    served = simulate(strategy, parts, late, min_rows=10, positive_label="yes", progress=False)
+    served = simulate(strategy, parts, late, min_rows=10, positive_label="yes")
     left, right = held.coefficients["estimate"], served.coefficients["estimate"]
     np.testing.assert_allclose(left, right, atol=1e-6)
     late.to_csv(tmp_path / "late.csv", index_label="id")
     (nodes / "bank" / "node.toml").write_text(
         (nodes / "bank" / "node.toml").read_text().replace("'same'", "'same, late'")
     )
-    read = simulate_files(
-        strategy, nodes, tmp_path / "late.csv", positive_label="yes", progress=False
-    )
+    read = simulate_files(strategy, nodes, tmp_path / "late.csv", positive_label="yes")
     np.testing.assert_allclose(read.coefficients["estimate"], right, atol=1e-6)
 
 
@@ -84,13 +82,13 @@ def test_consents_of_the_node_configs_hold(nodes):
     labels = {"label_holder": "bank", "label_column": "late", "positive_label": "yes"}
     (nodes.parent / "policy.toml").write_text("labels = ''\n")
     with pytest.raises(VerticalError, match=r"policy\.labels"):
-        simulate_files(VFEM(), nodes, progress=False, **labels)
+        simulate_files(VFEM(), nodes, **labels)
 
 
 def test_a_party_tells_the_server_no_class(nodes, caplog):
     labels = {"label_holder": "bank", "label_column": "late", "positive_label": "Yes"}
     with pytest.raises(VerticalError, match=r"which have 2 classes \(its own log") as caught:
-        simulate_files(VFEM(), nodes, progress=False, **labels)
+        simulate_files(VFEM(), nodes, **labels)
     assert "'yes'" not in str(caught.value)
     assert "have the classes 'no', 'yes'" in caplog.text
 

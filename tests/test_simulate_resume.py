@@ -123,8 +123,8 @@ def test_a_fitted_model_belongs_to_what_must_not_change(killer, tmp_path):
     from strategies.predict import Predict
 
     tables, labels = METHODS["rounds"][1]()
-    fit = simulate(VFEM(), tables, labels, min_rows=10, progress=False)
-    other = simulate(VFEM("block"), tables, labels, min_rows=10, progress=False)
+    fit = simulate(VFEM(), tables, labels, min_rows=10)
+    other = simulate(VFEM("block"), tables, labels, min_rows=10)
     settings = {"strategy": Predict(fit)}
     killer.kill(3, "before", "rounds", tmp_path, fitted=fit, **settings)
     with pytest.raises((ConfigError, PartyError), match="its data have changed"):

@@ -15,14 +15,7 @@ from flwr_vertical.privacy_ledger.database import SUFFIX, check_whole, transacti
 from flwr_vertical.privacy_ledger.entries import Book
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
 
-from ..ledger_usage import (
-    ENTRY_COLUMNS,
-    RUN_COLUMNS,
-    colluding,
-    entry_rows,
-    run_rows,
-    standing,
-)
+from ..ledger_usage import ENTRY_COLUMNS, RUN_COLUMNS, colluding, entry_rows, run_rows, standing
 from .output import add_json, print_json
 
 _WIDTH = 160

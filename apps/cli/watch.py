@@ -102,14 +102,11 @@ def _addresses(run: str | None) -> Iterator[str]:
     """Yield what the files beside the folders of runs say, the newest file first."""
     folders = [_home() / run, Path(run).expanduser().absolute()] if run else [_home()]
     files = [address_file(folder) for folder in folders if folder.name]
-    files += sorted((file for folder in folders for file in folder.glob(PATTERN)), key=_age)
+    live = [file for folder in folders for file in folder.glob(PATTERN)]
+    files += sorted(live, key=lambda path: -path.stat().st_mtime if path.exists() else 0.0)
     for file in files:
         with suppress(FileNotFoundError):  # its run may end meanwhile
             yield file.read_text("utf-8")
-
-
-def _age(path: Path) -> float:
-    return -path.stat().st_mtime if path.exists() else 0.0
 
 
 def _answers(address: str) -> bool:

@@ -13,16 +13,7 @@ from pathlib import Path
 
 from flwr_vertical.errors import ConfigError
 
-from .folder import (
-    LINK,
-    STATE,
-    Plan,
-    State,
-    load_state,
-    prepare,
-    write_files,
-    write_toml,
-)
+from .folder import LINK, STATE, Plan, State, load_state, prepare, write_files, write_toml
 from .processes import (
     Process,
     check_alive,

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flwr_vertical import load_strategy
+from flwr_vertical import Strategy, load_strategy
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.requirements import config_keys, for_arbiter
 from flwr_vertical.policy.run_request import needed_keys
 from flwr_vertical.settings.toml import read_items
-from flwr_vertical.strategy import Strategy
 from strategies import BUILTIN, register_all
 
 from ..cli.policy import request_of

@@ -2,7 +2,6 @@
 
 import hmac
 import json
-import logging
 import secrets
 import threading
 from collections.abc import Iterator
@@ -12,12 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from flwr_vertical.log import logger
 from flwr_vertical.results.atomic import TEMPORARY_PREFIX, write_text_atomically
 
 from .page import POLICY, page_of
 from .status import LiveStatus
-
-logger = logging.getLogger("flwr_vertical")
 
 PATTERN = f"{TEMPORARY_PREFIX}*.live"
 """What files with addresses are called."""

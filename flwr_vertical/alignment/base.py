@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.alignment.steps import AlignmentSteps
+from flwr_vertical.arrays import AnyArray, Bytes, Flags, Integers
 from flwr_vertical.crypto.permutation import secret_order
 from flwr_vertical.errors import ConfigError, DataError, ProtocolError
 from flwr_vertical.server.federation import Federation
@@ -23,11 +23,11 @@ class Alignment:
 
     parties: list[str]  # Names of the parties, in the order of the mask's columns
     # (n_samples, n_parties): true where a party does not have the sample (a missing block)
-    mask: npt.NDArray[np.bool_]
+    mask: Flags
     ids: "pd.Index[Any] | None" = None  # The sample IDs where they are public, else None
     # (n_labels,): aligned row of each of the server's labels, -1 where no row belongs to it; None
     # if the server has no labels
-    label_rows: npt.NDArray[np.int64] | None = None
+    label_rows: Integers | None = None
 
     @property
     def n_samples(self) -> int:
@@ -92,10 +92,10 @@ class Aligner(ABC):
     def finish(
         self,
         federation: Federation,
-        tokens: Mapping[str, npt.NDArray[Any]],
-        labels: npt.NDArray[Any] | None,
+        tokens: Mapping[str, AnyArray],
+        labels: AnyArray | None,
         label_holder: str | None,
-    ) -> tuple[Alignment, npt.NDArray[Any]]:
+    ) -> tuple[Alignment, AnyArray]:
         """Join tokens that are equal exactly where sample IDs are; tell every party its rows.
 
         Positions ride with the next message of the federation. Shapes: tokens (n_own,): of each
@@ -126,11 +126,11 @@ class Aligner(ABC):
 
     def _kept(
         self,
-        present: npt.NDArray[np.bool_],
+        present: Flags,
         parties: list[str],
-        label_codes: npt.NDArray[np.int64] | None,
+        label_codes: Integers | None,
         label_holder: str | None,
-    ) -> npt.NDArray[np.bool_]:
+    ) -> Flags:
         """Choose the rows that take part, array of shape (n_values,)."""
         if self.rows == "union":
             return np.asarray(present.any(axis=1))
@@ -150,7 +150,7 @@ class Aligner(ABC):
         return kept
 
 
-def to_tokens(sets: Sequence[npt.NDArray[np.uint8]]) -> list[npt.NDArray[Any]]:
+def to_tokens(sets: Sequence[Bytes]) -> list[AnyArray]:
     """Give pseudonyms numbers, equal ones the same, in whichever set they are.
 
     Shapes: sets (n_k, 32): pseudorandom bytes; returns (n_k,).

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types, to_tokens
 from flwr_vertical.alignment.steps import POSITIONS, AlignmentSteps
+from flwr_vertical.arrays import Bytes
 from flwr_vertical.crypto import blind_rsa, rsa_key
 from flwr_vertical.crypto.permutation import secret_order
 from flwr_vertical.errors import ConfigError, PartyError
@@ -118,9 +118,7 @@ class BlindRsaSteps(AlignmentSteps):
         }
 
     @step
-    def rsa_tags(
-        self, signed: Annotated[npt.NDArray[np.uint8], OWN], holder: str
-    ) -> dict[str, Any]:
+    def rsa_tags(self, signed: Annotated[Bytes, OWN], holder: str) -> dict[str, Any]:
         """Unblind the signatures, check them, and turn them into tags."""
         key = rsa_key.load_public(self.state[_RSA_PUBLIC], holder)
         signatures = blind_rsa.unblind(
@@ -245,7 +243,7 @@ class _Labels:
         drawn = io.BytesIO(random(len(ids) * blind_rsa.blinding_bytes(self._public)))
         self.blinded, self._blinding = blind_rsa.blind(self._hashes, self._public, drawn.read)
 
-    def tags(self, signed: Any) -> npt.NDArray[np.uint8]:
+    def tags(self, signed: Any) -> Bytes:
         """Unblind, and return tags in the order of the labels."""
         signatures = blind_rsa.unblind(
             signed, self._blinding, self._hashes, self._public, self._holder
@@ -260,10 +258,9 @@ def _numbered(sets: dict[str, Any]) -> dict[str, Any]:
     return {str(k): values for k, values in enumerate(sets.values())}
 
 
-def _checked(tags: Any, party: str, count: int | None = None) -> npt.NDArray[np.uint8]:
+def _checked(tags: Any, party: str, count: int | None = None) -> Bytes:
     if tags.ndim != 2 or tags.shape[1] != 32 or tags.dtype != np.uint8:
         raise PartyError(party, "rsa_tags", f"returned tags of shape {tags.shape} and {tags.dtype}")
     if count is not None and len(tags) != count:
         raise PartyError(party, "rsa_tags", f"returned {len(tags)} tags for {count} samples")
-    checked: npt.NDArray[np.uint8] = tags
-    return checked
+    return np.asarray(tags)

@@ -20,11 +20,11 @@ import secrets
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types
 from flwr_vertical.alignment.steps import POSITIONS, AlignmentSteps
+from flwr_vertical.arrays import AnyArray, Bytes, Ring
 from flwr_vertical.crypto import base_ot, batched_oprf, generate_keypair
 from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
@@ -37,7 +37,7 @@ from flwr_vertical.protocol.declaration import FACTS, IDS, ONE, Either, Protocol
 from flwr_vertical.server.federation import Federation
 from flwr_vertical.tables.ids import id_type
 
-Offers = Annotated[npt.NDArray[np.uint8], Shape(batched_oprf.N_TRANSFERS, 2, base_ot.POINT_BYTES)]
+Offers = Annotated[Bytes, Shape(batched_oprf.N_TRANSFERS, 2, base_ot.POINT_BYTES)]
 PublicKey = Annotated[bytes, Within(32, 32)]
 
 _PRIVATE, _PUBLIC = "align.pair-private", "align.pair-public"
@@ -122,7 +122,7 @@ class KkrtSteps(AlignmentSteps):
         nonce: Nonce,
         normalise: list[str],
         receiver: str,
-        sealed: Annotated[npt.NDArray[np.uint8], Shape(None)],
+        sealed: Annotated[Bytes, Shape(None)],
         public: PublicKey,
         identity: bytes = b"",
         signature: bytes = b"",
@@ -180,11 +180,11 @@ class KkrtSteps(AlignmentSteps):
         )
 
 
-def _offered(offers: npt.NDArray[np.uint8], public: bytes) -> bytes:
+def _offered(offers: Bytes, public: bytes) -> bytes:
     return public + offers.tobytes()
 
 
-def _place(sender: str, recipient: str, offers: npt.NDArray[np.uint8]) -> bytes:
+def _place(sender: str, recipient: str, offers: Bytes) -> bytes:
     """Return what a sealed message is bound to beside its key: its way, and what it answers."""
     parts = (_MODE, sender, recipient)
     named = b"".join(len(part.encode()).to_bytes(4, "big") + part.encode() for part in parts)
@@ -250,9 +250,7 @@ def _handed_on(reply: dict[str, Any], what: str) -> dict[str, Any]:
     return {key: reply[key] for key in (what, "public", "identity", "signature") if key in reply}
 
 
-def _joined(
-    ours: npt.NDArray[np.uint8], theirs: npt.NDArray[np.uint8], holder: str, receiver: str
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _joined(ours: Bytes, theirs: Bytes, holder: str, receiver: str) -> tuple[AnyArray, AnyArray]:
     """Return one token an ID, the same where a value of the holder is one of the receiver."""
     count = len(theirs)
     index, three = pd.Index(_first_bytes(theirs)), _first_bytes(ours).reshape(-1)
@@ -270,17 +268,14 @@ def _joined(
     return tokens, np.arange(count)
 
 
-def _first_bytes(tags: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+def _first_bytes(tags: Bytes) -> Ring:
     return np.ascontiguousarray(tags[..., :8]).view(np.uint64)[..., 0]
 
 
-def _checked(
-    tags: Any, shape: tuple[int, ...], party: str, step_name: str
-) -> npt.NDArray[np.uint8]:
+def _checked(tags: Any, shape: tuple[int, ...], party: str, step_name: str) -> Bytes:
     if tags.dtype != np.uint8 or tags.ndim != len(shape) + 1 or tags.shape[1:] != shape:
         raise PartyError(
             party, step_name, f"returned values of shape {tags.shape} ({tags.dtype}), expected "
             f"(n, {', '.join(map(str, shape))}) of uint8"
         )  # fmt: skip
-    checked: npt.NDArray[np.uint8] = tags
-    return checked
+    return np.asarray(tags)

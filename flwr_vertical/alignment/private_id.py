@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types, to_tokens
 from flwr_vertical.alignment.steps import POSITIONS, AlignmentSteps
+from flwr_vertical.arrays import Bytes
 from flwr_vertical.crypto import commutative
 from flwr_vertical.crypto.permutation import secret_order
 from flwr_vertical.errors import PartyError
@@ -28,7 +28,7 @@ from flwr_vertical.protocol.declaration import FACTS, IDS, Protocol, Repeat, Rou
 from flwr_vertical.server.federation import Federation
 from flwr_vertical.tables.ids import bytes_of, id_type, normal_ids
 
-Points = npt.NDArray[np.uint8]
+Points = Bytes
 OwnPoints = Annotated[Points, OWN, Shape(None, 32)]
 
 _KEY = "align.key"
@@ -195,5 +195,4 @@ def _same_size(points: Any, sent: Points, party: str) -> Points:
             "blind_for",
             f"returned points of shape {points.shape} ({points.dtype}) for a set of {sent.shape}",
         )
-    same: Points = points
-    return same
+    return np.asarray(points)

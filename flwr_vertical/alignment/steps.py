@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Bytes
 from flwr_vertical.crypto.permutation import secret_order
 from flwr_vertical.errors import ConfigError, PolicyError
 from flwr_vertical.node.party import ORDER, Party
@@ -59,7 +59,7 @@ class AlignmentSteps(StepGroup):
         self.state[ORDER] = order.astype(np.min_scalar_type(len(order)))
         return bytes_of(normal_ids(self.party.own_ids, normalise, self.name)[order])
 
-    def admit_foreign(self, points: "npt.NDArray[np.uint8]", sender: str) -> None:
+    def admit_foreign(self, points: "Bytes", sender: str) -> None:
         """Refuse to blind more IDs of others than ``policy.foreign-ids`` allows in a run.
 
         Who lists guessed IDs among its own learns which of them the others have, so their number is

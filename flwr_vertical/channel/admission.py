@@ -1,7 +1,6 @@
 """Who may open a channel: one single-use token per party, and one to come back with."""
 
 import hmac
-import logging
 import secrets
 import threading
 from collections.abc import Collection, Iterable
@@ -11,9 +10,8 @@ from enum import Enum
 import grpc
 
 from flwr_vertical.channel.invitation import NODE_KEY, TOKEN_KEY, VERSION_KEY
+from flwr_vertical.log import logger
 from flwr_vertical.version import __version__
-
-logger = logging.getLogger("flwr_vertical")
 
 
 class _TokenState(Enum):

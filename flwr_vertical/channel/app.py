@@ -1,6 +1,5 @@
 """`ChannelClientApp`: a Flower ``ClientApp`` that can be served over a live channel."""
 
-import logging
 import threading
 from typing import Any
 
@@ -19,8 +18,7 @@ from flwr_vertical.channel.invitation import (
 )
 from flwr_vertical.channel.invitation import LOST as LOST_STATUS
 from flwr_vertical.channel.mailbox import LOST, RAISED
-
-logger = logging.getLogger("flwr_vertical")
+from flwr_vertical.log import logger
 
 # On the Simulation Runtime several nodes share a process, and an app need not expect two calls.
 _one_at_a_time = threading.RLock()

@@ -6,7 +6,6 @@ next ordinary message reads and removes, in whichever process of this machine th
 """
 
 import contextlib
-import logging
 import os
 import secrets
 import stat
@@ -17,8 +16,6 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
-
-logger = logging.getLogger("flwr_vertical")
 
 _KEPT_FOR = 24 * 3600.0  # what nobody has read by then belongs to a run that is over
 

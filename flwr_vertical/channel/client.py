@@ -4,7 +4,6 @@ Every request is answered once: the last answers are kept until the server says 
 and a request that comes again over a new stream gets the kept one.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,9 +29,8 @@ from flwr_vertical.channel.frames import (
 from flwr_vertical.channel.invitation import Offer
 from flwr_vertical.channel.wire import Piece, WireError, pack, unpack
 from flwr_vertical.errors import VerticalError
+from flwr_vertical.log import logger
 from flwr_vertical.version import __version__
-
-logger = logging.getLogger("flwr_vertical")
 
 _WELCOME_BYTES = 1024
 

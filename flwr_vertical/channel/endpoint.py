@@ -2,7 +2,6 @@
 
 import datetime
 import ipaddress
-import logging
 import secrets
 import threading
 import time
@@ -27,6 +26,7 @@ from flwr_vertical.channel.mailbox import LOST, RAISED, Mailbox
 from flwr_vertical.channel.session import Peer
 from flwr_vertical.channel.wire import Piece, pack
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.log import logger
 
 
 class StreamThreads(Executor):
@@ -109,8 +109,6 @@ def _name(host: str) -> x509.GeneralName:
     except ValueError:
         return x509.DNSName(host)
 
-
-logger = logging.getLogger("flwr_vertical")
 
 _MAX_STREAMS = 4096
 _REPLACED = "a new channel replaces it"

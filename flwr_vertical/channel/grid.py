@@ -1,10 +1,8 @@
 """`ChannelGrid`: Flower's grid with rounds of milliseconds."""
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from flwr.app import Error, Message
@@ -16,8 +14,6 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids.base import NodesGrid
 from flwr_vertical.grids.poll import pauses
 from flwr_vertical.grids.proxy import WrappingGrid, silent
-
-logger = logging.getLogger("flwr_vertical")
 
 TRANSPORTS = ("auto", "channel", "messages")
 Names = Callable[[Grid, Collection[int]], Mapping[int, str]]
@@ -121,12 +117,7 @@ class ChannelGrid(WrappingGrid):
                 raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -193,7 +184,11 @@ class ChannelGrid(WrappingGrid):
             return self._grid.send_and_receive(sent, timeout=timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         numbers = list(self.push_messages(sent))
-        replies = [_not_taken(m) for m, number in zip(sent, numbers, strict=True) if not number]
+        replies = [  # to what Flower did not take, as it replies for a node that is lost
+            Message(Error(code=_UNAVAILABLE, reason=_NOT_TAKEN), reply_to=message)
+            for message, number in zip(sent, numbers, strict=True)
+            if not number
+        ]
         ids = {number for number in numbers if number}
         del sent, messages
         streamed = ids & set(self._numbers)
@@ -238,8 +233,3 @@ class ChannelGrid(WrappingGrid):
         for reply in replies:
             self._numbers.pop(reply.metadata.reply_to_message_id, None)
         return replies
-
-
-def _not_taken(message: Message) -> Message:
-    """Reply to a message that Flower did not take, as Flower does for a node that is lost."""
-    return Message(Error(code=_UNAVAILABLE, reason=_NOT_TAKEN), reply_to=message)

@@ -1,6 +1,5 @@
 """Opening channels: one ordinary message to each node, then wait until it has dialled."""
 
-import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,9 +11,8 @@ from flwr_vertical.channel.endpoint import Endpoint
 from flwr_vertical.channel.invitation import DETACHED, MESSAGE_TYPE, read_answer
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids.poll import pauses
+from flwr_vertical.log import logger
 from flwr_vertical.protocol.messages import make_message
-
-logger = logging.getLogger("flwr_vertical")
 
 _POLLS = (0.05, 1.0)  # seconds between looks at the wrapped grid: first and longest
 _TOLD_EVERY = 10.0

@@ -1,6 +1,5 @@
 """A party's stream as the endpoint sees it."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -10,8 +9,7 @@ from flwr.app import Message
 
 from flwr_vertical.channel.frames import BYE, REPLY, Assembler, FrameError, Outbox, cut
 from flwr_vertical.channel.wire import WireError, unpack
-
-logger = logging.getLogger("flwr_vertical")
+from flwr_vertical.log import logger
 
 _DIED = "its stream was cut: the party's process ended, or the connection broke"
 

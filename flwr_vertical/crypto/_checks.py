@@ -5,11 +5,12 @@ take a second, slower look once something is known to be wrong.
 """
 
 import math
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from flwr_vertical.arrays import AnyArray
 from flwr_vertical.errors import ConfigError, DataError, FixedPointOverflowError
 
 
@@ -24,7 +25,7 @@ def check_n_parties(n_parties: int) -> None:
         raise ConfigError(f"a private sum needs at least 1 party, got n_parties={n_parties}")
 
 
-def real_array(values: ArrayLike, name: str, party: str | None) -> NDArray[Any]:
+def real_array(values: ArrayLike, name: str, party: str | None) -> AnyArray:
     """Return `values` as a C-contiguous array of real numbers, copied only if it has to be."""
     # Not ascontiguousarray, which would turn a scalar into a vector.
     array = np.asarray(values, order="C")
@@ -36,7 +37,7 @@ def real_array(values: ArrayLike, name: str, party: str | None) -> NDArray[Any]:
     return array
 
 
-def within(values: NDArray[Any], limit: float) -> bool:
+def within(values: AnyArray, limit: float) -> bool:
     """Return whether a non-empty array is finite and at most `limit` in absolute value."""
     # max and min hand on NaN, and every comparison with NaN is false. They become Python floats
     # because NumPy would round the limit to the type of a narrower array.
@@ -44,7 +45,7 @@ def within(values: NDArray[Any], limit: float) -> bool:
 
 
 def raise_out_of_range(
-    values: NDArray[Any], limit: float, name: str, party: str | None, remedy: str
+    values: AnyArray, limit: float, name: str, party: str | None, remedy: str
 ) -> NoReturn:
     """Say why `values` cannot be encoded.
 
@@ -65,7 +66,7 @@ def raise_out_of_range(
     )
 
 
-def largest_magnitude(values: NDArray[Any]) -> float:
+def largest_magnitude(values: AnyArray) -> float:
     """Return the largest finite absolute value, 0 if there is none."""
     magnitude = np.abs(values.astype(np.float64, copy=False))
     return float(np.max(magnitude, initial=0.0, where=np.isfinite(magnitude)))

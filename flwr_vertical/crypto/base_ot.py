@@ -16,8 +16,8 @@ import secrets
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from numpy.typing import NDArray
 
+from flwr_vertical.arrays import Bytes, Flags
 from flwr_vertical.crypto._numbers import inverse, power, square_test
 from flwr_vertical.errors import ProtocolError
 
@@ -30,11 +30,11 @@ _B = 0x5AC635D8AA3A93E7B3EBBD55769886BC651D06B0CC53B0F63BCE3C3E27D2604B
 _CURVE = ec.SECP256R1()
 _DOMAIN = b"fv-base-ot-v1"
 
-Offers = NDArray[np.uint8]
+Offers = Bytes
 _Point = tuple[int, int]
 
 
-def choose(choices: NDArray[np.bool_], context: bytes) -> tuple[Offers, list[int]]:
+def choose(choices: Flags, context: bytes) -> tuple[Offers, list[int]]:
     """Make the chooser's message, and the private keys for `chosen_seeds`.
 
     Shapes: choices (n,): which seed of each pair it shall have; returns (n, 2, 33), uint8: to the
@@ -74,7 +74,7 @@ def send(offers: Offers, context: bytes, chooser: str) -> tuple[bytes, list[tupl
 
 
 def chosen_seeds(
-    offers: Offers, choices: NDArray[np.bool_], keys: list[int], public: bytes, sender: str
+    offers: Offers, choices: Flags, keys: list[int], public: bytes, sender: str
 ) -> list[bytes]:
     """Return the chooser's seed of each transfer, 16 bytes, from the answer of `sender`.
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from numpy.typing import NDArray
 
+from flwr_vertical.arrays import Bytes, Flags, Integers, Ring
 from flwr_vertical.crypto._numbers import id_hasher
 from flwr_vertical.errors import ProtocolError
 
@@ -37,8 +37,7 @@ N_HASHES = 3
 _BLOCK = 1 << 16  # bins whose bits are turned at once: 3.5 MiB
 _MOVES = 5_000
 
-Bytes = NDArray[np.uint8]
-Bins = NDArray[np.int64]
+Bins = Integers
 
 
 def n_bins(count: int) -> int:
@@ -50,9 +49,7 @@ def n_bins(count: int) -> int:
     return N_HASHES * (-(-(127 * count + 3_300) // (100 * N_HASHES)))
 
 
-def codes(
-    ids: Sequence[bytes], context: bytes, secret: bytes | None = None
-) -> tuple[Bytes, NDArray[np.uint64]]:
+def codes(ids: Sequence[bytes], context: bytes, secret: bytes | None = None) -> tuple[Bytes, Ring]:
     """Hash IDs to code words, and to numbers of which `bins_of` makes bins.
 
     Shapes: returns (n, 56) and (n,).
@@ -65,7 +62,7 @@ def codes(
     return rows[:, :ROW_BYTES], np.ascontiguousarray(rows[:, ROW_BYTES:]).view("<u8")[:, 0]
 
 
-def bins_of(numbers: NDArray[np.uint64], bins: int) -> Bins:
+def bins_of(numbers: Ring, bins: int) -> Bins:
     """Return the three bins of each ID, one in each third of all; (n, 3)."""
     third = np.uint64(bins // N_HASHES)
     found = np.empty((len(numbers), N_HASHES), dtype=np.int64)
@@ -131,11 +128,11 @@ class Holder:
     Shapes: choices (448,): what it chose in the base transfers; rows (bins, 56), uint8: keys.
     """
 
-    choices: NDArray[np.bool_]
+    choices: Flags
     rows: Bytes
 
     @classmethod
-    def of(cls, seeds: Sequence[bytes], choices: NDArray[np.bool_], message: Bytes) -> "Holder":
+    def of(cls, seeds: Sequence[bytes], choices: Flags, message: Bytes) -> "Holder":
         """Work out the keys from the seeds that it chose and the receiver's message, (bins, 56)."""
         rows = message & _packed(choices)
         for start, block in zip(range(0, len(rows), _BLOCK), _rows(seeds, len(rows)), strict=True):
@@ -186,7 +183,7 @@ def _hash_each(hasher: Callable[[bytes], bytes], values: Sequence[bytes], width:
     return np.frombuffer(b"".join(map(hasher, values)), dtype=np.uint8).reshape(-1, width)
 
 
-def _packed(choices: NDArray[np.bool_]) -> Bytes:
+def _packed(choices: Flags) -> Bytes:
     return np.packbits(choices, bitorder="little")
 
 

@@ -18,31 +18,18 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_vertical.arrays import Bytes
 from flwr_vertical.crypto._numbers import id_hasher, inverse, power
-from flwr_vertical.crypto.rsa_key import EXPONENT, RsaKey, RsaPublic, full_domain, load_public
+from flwr_vertical.crypto.rsa_key import EXPONENT, RsaKey, RsaPublic, full_domain
 from flwr_vertical.errors import ProtocolError
-
-__all__ = [
-    "TAG_BYTES",
-    "RsaKey",
-    "RsaPublic",
-    "blind",
-    "fdh",
-    "load_public",
-    "sign",
-    "sign_own",
-    "tags",
-    "unblind",
-]
 
 TAG_BYTES = 32
 
 _HASH_DOMAIN = b"fv-rsa-id-v1"
 _TAG_DOMAIN = b"flwr-vertical blind RSA tag v1"
 
-Numbers = NDArray[np.uint8]
+Numbers = Bytes
 
 
 def fdh(ids: Sequence[bytes], n: int, context: bytes, secret: bytes | None = None) -> Numbers:

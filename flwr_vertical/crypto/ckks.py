@@ -25,8 +25,9 @@ from itertools import zip_longest
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from flwr_vertical.arrays import AnyArray, Array
 from flwr_vertical.crypto import _checks
 from flwr_vertical.crypto.ckks_context import (
     SLOTS,
@@ -97,7 +98,7 @@ class CkksEncryptor:
             _checks.raise_out_of_range(flat, limit, name, party, remedy)
         return self._blocks(flat, exponent)
 
-    def _blocks(self, flat: NDArray[Any], exponent: int) -> Iterator[bytes]:
+    def _blocks(self, flat: AnyArray, exponent: int) -> Iterator[bytes]:
         ts = tenseal()
         for start in range(0, flat.size, SLOTS):
             block = flat[start : start + SLOTS].astype(np.float64, copy=False)
@@ -158,7 +159,7 @@ class CkksDecryptor:
         self._context = load_secret(secret)
         self._release_bits = release_bits
 
-    def decrypt(self, blocks: Iterable[bytes], shape: Sequence[int]) -> NDArray[np.float64]:
+    def decrypt(self, blocks: Iterable[bytes], shape: Sequence[int]) -> Array:
         """Decrypt the ciphertexts of an array, in order.
 
         `ProtocolError` if blocks and shape do not fit, or a block is no ciphertext under this key.

@@ -43,8 +43,9 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.crypto import _checks
 from flwr_vertical.crypto.ckks_context import CkksKeys, check_key, key_name, tenseal
 from flwr_vertical.errors import DataError, FixedPointOverflowError, ProtocolError
@@ -195,9 +196,7 @@ def cross_products(
     return [_constant_term(ring, total, n_rows) for row in totals for total in row]
 
 
-def open_products(
-    secret: bytes, ciphertexts: Sequence[bytes], shape: tuple[int, int]
-) -> NDArray[np.float64]:
+def open_products(secret: bytes, ciphertexts: Sequence[bytes], shape: tuple[int, int]) -> Array:
     """Decrypt A'B, at the arbiter."""
     if len(ciphertexts) != math.prod(shape):
         raise ProtocolError(
@@ -241,16 +240,14 @@ def add_noise(public: bytes, ciphertexts: Sequence[bytes], noise: Sequence[int])
     return blind(public, ciphertexts, noise)[0]
 
 
-def open_blinded(secret: bytes, ciphertexts: Sequence[bytes]) -> NDArray[np.float64]:
+def open_blinded(secret: bytes, ciphertexts: Sequence[bytes]) -> Array:
     """Decrypt products that were blinded, at the arbiter."""
     phases = _phases(secret, ciphertexts)[1]
     unit = 1 << _RELEASE_SHIFT
     return np.array([(phase + unit // 2) // unit * unit for _, phase in phases], dtype=np.float64)
 
 
-def unblind(
-    public: bytes, opened: NDArray[np.float64], pads: Sequence[int], n_rows: Sequence[int]
-) -> NDArray[np.float64]:
+def unblind(public: bytes, opened: Array, pads: Sequence[int], n_rows: Sequence[int]) -> Array:
     """Take the pads off what the arbiter opened, at the server.
 
     Shapes: opened (n_products,): from `open_blinded`.
@@ -322,7 +319,7 @@ def _scale_bits(n_rows: int) -> tuple[int, int]:
     return sum(COEFF_MOD_BIT_SIZES[:2]) - 2 - bits - of_b, of_b
 
 
-def _checked_matrix(matrix: ArrayLike, name: str, party: str | None) -> NDArray[np.float64]:
+def _checked_matrix(matrix: ArrayLike, name: str, party: str | None) -> Array:
     array = _checks.real_array(matrix, name, party)
     if array.ndim != 2 or not len(array):
         raise DataError(
@@ -346,7 +343,7 @@ def _checked_matrix(matrix: ArrayLike, name: str, party: str | None) -> NDArray[
     return values
 
 
-def _padded(column: NDArray[np.float64], start: int) -> list[float]:
+def _padded(column: Array, start: int) -> list[float]:
     values: list[float] = column[start : start + SLOTS].tolist()
     return values + [0.0] * (SLOTS - len(values))
 

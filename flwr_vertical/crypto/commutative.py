@@ -17,8 +17,8 @@ import secrets
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from flwr_vertical.arrays import Bytes
 from flwr_vertical.crypto import _x25519_pool as pool
 from flwr_vertical.crypto._numbers import id_hasher, integer, square_test
 from flwr_vertical.crypto._x25519_worker import POINT_BYTES, LowOrderError
@@ -45,7 +45,7 @@ _LOW_ORDER = frozenset(
     }
 )
 
-Points = NDArray[np.uint8]
+Points = Bytes
 
 
 def generate_blinding_key(random: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
@@ -107,10 +107,7 @@ def check_and_blind(points: Points, sender: str, key: bytes) -> Points:
 
 
 def _blinded(
-    count: int,
-    prepare: Callable[[int, int], Points],
-    key: bytes,
-    processes: int | None = None,
+    count: int, prepare: Callable[[int, int], Points], key: bytes, processes: int | None = None
 ) -> Points:
     """Multiply points with the key, preparing some while those before are multiplied.
 

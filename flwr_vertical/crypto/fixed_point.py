@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_vertical.arrays import AnyArray
 from flwr_vertical.crypto import _checks
 from flwr_vertical.errors import ConfigError, DataError, ProtocolError
 
@@ -150,7 +151,7 @@ class FixedPoint:
             np.multiply(chunk, unit, out=chunk)
         return values
 
-    def _remedy(self, values: NDArray[Any], n_parties: int) -> str:
+    def _remedy(self, values: AnyArray, n_parties: int) -> str:
         """Return what to do about values beyond the limit."""
         largest = _checks.largest_magnitude(values)
         if self.scale is not None:
@@ -217,9 +218,7 @@ def encode_integers(
     return encoded
 
 
-def decode_integers(
-    ring: NDArray[np.unsignedinteger[Any]],
-) -> NDArray[np.integer[Any]]:
+def decode_integers(ring: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.integer[Any]]:
     """Turn an exact sum of what `encode_integers` returned back into integers, a view.
 
     The width tells their type: `encode_integers` keeps 64-bit sums within int64, and never makes

@@ -11,7 +11,6 @@ carry it, and its representation does not show it.
 import base64
 import binascii
 import contextlib
-import logging
 import os
 import secrets
 import stat
@@ -28,12 +27,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.log import logger
 
 IDENTITY_BYTES = 32
 
 _DOMAIN = b"flwr-vertical greeting v1"
-
-logger = logging.getLogger("flwr_vertical")
 
 
 def generate_identity() -> Ed25519PrivateKey:

@@ -1,9 +1,10 @@
 """Standard normal numbers that nobody without the seed can tell: from a cipher's key stream."""
 
 import numpy as np
-import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from scipy.special import ndtri
+
+from flwr_vertical.arrays import Array, Ring
 
 _CHUNK = 1 << 12
 
@@ -15,11 +16,11 @@ class SecretNormals:
         self._stream = Cipher(algorithms.ChaCha20(seed, bytes(16)), None).encryptor()
         self._left = np.zeros(0)
 
-    def integers(self, count: int) -> npt.NDArray[np.uint64]:
+    def integers(self, count: int) -> Ring:
         """Return `count` uniform integers of 64 bits."""
         return np.frombuffer(self._stream.update(bytes(8 * count)), dtype="<u8")
 
-    def draw(self, count: int) -> npt.NDArray[np.float64]:
+    def draw(self, count: int) -> Array:
         """Return the next `count` numbers."""
         if count > len(self._left):
             bits = self.integers(max(_CHUNK, count)) >> np.uint64(11)

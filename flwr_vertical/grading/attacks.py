@@ -6,8 +6,6 @@ differential privacy covers it, so it is for whoever holds these rows: a party f
 a user of `simulate` for all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Distances between rows of tables with numbers and levels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -39,10 +37,8 @@ class Distances:
         """Return a column's part of the distances; shape (n_people in the block, n_rows)."""
         own, other, numeric = self._columns[column]
         if numeric:
-            apart: Array = np.abs(own[block, None] - other[None])
-            return apart
-        differs: Array = (own[block, None] != other[None]).astype(np.float64)
-        return differs
+            return np.asarray(np.abs(own[block, None] - other[None]))
+        return np.asarray((own[block, None] != other[None]).astype(np.float64))
 
     def of_all(self, block: slice) -> Array:
         """Return the distances over all columns; shape (n_people in the block, n_rows)."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import AnyArray, Integers
 from flwr_vertical.grading.gower import is_number
 
 _TRIES = 20  # for each predicate that is sought
@@ -23,7 +23,7 @@ class Term(NamedTuple):
 Predicate = tuple[Term, ...]
 
 
-def counts_of(predicates: Sequence[Predicate], table: pd.DataFrame) -> npt.NDArray[np.int64]:
+def counts_of(predicates: Sequence[Predicate], table: pd.DataFrame) -> Integers:
     """Return for how many rows of a table each predicate holds."""
     columns = _columns_of(table)
     return np.array([_count(predicate, columns) for predicate in predicates], dtype=np.int64)
@@ -90,7 +90,7 @@ def with_codes(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     return found
 
 
-def _columns_of(table: pd.DataFrame) -> dict[str, npt.NDArray[Any]]:
+def _columns_of(table: pd.DataFrame) -> dict[str, AnyArray]:
     """Return each column's values, of categories their codes."""
     return {
         str(name): (
@@ -100,7 +100,7 @@ def _columns_of(table: pd.DataFrame) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _count(predicate: Predicate, columns: Mapping[str, npt.NDArray[Any]]) -> int:
+def _count(predicate: Predicate, columns: Mapping[str, AnyArray]) -> int:
     """Return for how many rows a predicate holds; columns by name, shape (n_rows,) each."""
     found: Any = True
     for name, relation, value in predicate:

@@ -1,7 +1,5 @@
 """Rates of success of an attack, with intervals, and what two of them say about a leak."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import hypot, sqrt
 from statistics import NormalDist

@@ -4,8 +4,6 @@ Every function compares with real tables, so it is for whoever holds these: a pa
 columns, a study for all. None of it goes to a server.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

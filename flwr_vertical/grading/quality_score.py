@@ -11,17 +11,14 @@ every pair counts, however weakly it is associated.
 It compares with real tables, so it is for whoever holds these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.arrays import Integers
+from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.grading.quality import ColumnPair, bin_edges, synthetic_pairs
 
 _BINS = 10
@@ -102,7 +99,7 @@ def _series(found: Mapping[Any, float], names: list[str]) -> pd.Series:
     return pd.Series(list(found.values()), index=index, dtype=float)
 
 
-def _correlation(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> float:
+def _correlation(one: Array, other: Array) -> float:
     if len(one) < 2 or one.min() == one.max() or other.min() == other.max():
         return float("nan")
     with np.errstate(invalid="ignore", divide="ignore"):  # a variance may be lost to rounding

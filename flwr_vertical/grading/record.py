@@ -1,7 +1,5 @@
 """A grade of synthetic tables: rates of attacks and quality, as letters, words and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -176,7 +174,7 @@ class Grade:
         return letters | {"attacks": attacks} | {k: v for k, v in plain.items() if k != "risks"}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Grade:
+    def from_dict(cls, data: dict[str, Any]) -> "Grade":
         """Rebuild a grade from what `to_dict` gave."""
         risks = [
             Risk(attack, Rate(*members), Rate(*chance), guessing and Rate(*guessing))

@@ -16,8 +16,6 @@ before it tells more than such a sample.
 All functions take real rows, so they are for whoever holds these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -5,7 +5,6 @@ import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -132,13 +131,13 @@ class NodesGrid(Grid):
     def _forget(self, numbers: list[str]) -> None:
         """Drop replies that nobody waits for any more."""
 
-    @abstractmethod
     def outputs(self) -> dict[str, Any]:
         """Return what each party saved as its output, by party name (simulation only)."""
+        return {}
 
-    @abstractmethod
     def models(self) -> dict[str, bytes]:
         """Return what each party saved of its model, by party name (simulation only)."""
+        return {}
 
     def close(self) -> None:
         """Stop what serves the nodes."""
@@ -146,12 +145,7 @@ class NodesGrid(Grid):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

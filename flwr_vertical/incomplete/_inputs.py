@@ -9,9 +9,10 @@ import numpy.typing as npt
 import pandas as pd
 from pandas.api import types
 
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
+Mask: TypeAlias = Flags
 Seed: TypeAlias = int | np.random.Generator
 
 
@@ -48,12 +49,12 @@ def checked_count(value: int, name: str) -> int:
     return int(value)
 
 
-def checked_mask(mask: npt.ArrayLike, shape: tuple[int, ...], name: str) -> Mask:
+def checked_mask(mask: npt.ArrayLike, shape: tuple[int, ...]) -> Mask:
     """Return a boolean mask of the given shape; DataError otherwise."""
     array = np.asarray(mask)
     if array.dtype != np.bool_ or array.shape != shape:
         raise DataError(
-            f"{name} must be booleans of shape {shape}, got {array.dtype} of shape {array.shape}"
+            f"mask must be booleans of shape {shape}, got {array.dtype} of shape {array.shape}"
         )
     return array
 
@@ -73,9 +74,7 @@ def shared_index(tables: Mapping[str, pd.DataFrame]) -> "pd.Index[Any]":
     return index
 
 
-def numeric_blocks(
-    tables: Mapping[str, pd.DataFrame], *, standardize: bool
-) -> list[npt.NDArray[np.float64]]:
+def numeric_blocks(tables: Mapping[str, pd.DataFrame], *, standardize: bool) -> list[Array]:
     """Code every cell of the complete tables as one number.
 
     Numbers and booleans stand for themselves; labels become 0, 1, ... in the order of their
@@ -100,7 +99,7 @@ def numeric_blocks(
     return blocks
 
 
-def _numbers(column: "pd.Series[Any]", party: str) -> npt.NDArray[np.float64]:
+def _numbers(column: "pd.Series[Any]", party: str) -> Array:
     """Code one complete column as numbers."""
     if types.is_numeric_dtype(column.dtype) and not types.is_complex_dtype(column.dtype):
         return column.to_numpy(dtype=np.float64)

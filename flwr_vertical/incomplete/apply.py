@@ -39,7 +39,7 @@ def at_least_one_party(mask: npt.ArrayLike, *, seed: Seed = 0) -> Mask:
     array = np.array(mask)
     if array.ndim != 2 or array.shape[1] == 0:
         raise DataError(f"mask must have shape (n_samples, n_parties), got {array.shape}")
-    array = checked_mask(array, array.shape, "mask")
+    array = checked_mask(array, array.shape)
     empty = np.flatnonzero(array.all(axis=1))
     rng = generator(seed, "at_least_one_party")
     array[empty, rng.integers(array.shape[1], size=empty.size)] = False
@@ -67,7 +67,7 @@ def drop_blocks(tables: Mapping[str, pd.DataFrame], mask: npt.ArrayLike) -> dict
         If the indices or the mask's shape do not fit, or a party would keep no row.
     """
     n_samples = len(shared_index(tables))
-    array = checked_mask(mask, (n_samples, len(tables)), "mask")
+    array = checked_mask(mask, (n_samples, len(tables)))
     if emptied := [party for party, lost in zip(tables, array.T, strict=True) if lost.all()]:
         raise DataError(
             f"the mask leaves no row to {', '.join(map(repr, emptied))}; lower the missing rate, "
@@ -99,7 +99,7 @@ def blank_cells(frame: pd.DataFrame, mask: npt.ArrayLike) -> pd.DataFrame:
     DataError
         If the mask is not boolean or has another shape.
     """
-    array = checked_mask(mask, frame.shape, "mask")
+    array = checked_mask(mask, frame.shape)
     result = frame.copy()
     for j in np.flatnonzero(array.any(axis=0)).tolist():
         column: pd.Series[Any] = frame.iloc[:, j]

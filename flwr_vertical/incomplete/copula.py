@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.incomplete._inputs import (
     Mask,
@@ -66,7 +67,7 @@ def mar_simple(
     rng = generator(seed, "mar_simple")
     in_mis = _in_mis(tables, may_miss, rng)
     eta = _predictor(tables, in_mis, standardize, level)
-    chance: npt.NDArray[np.float64] = _expit(eta)[:, None] * in_mis
+    chance: Array = _expit(eta)[:, None] * in_mis
     return rng.random(chance.shape) < chance
 
 
@@ -130,7 +131,7 @@ def _in_mis(
 
 def _predictor(
     tables: Mapping[str, pd.DataFrame], in_mis: Mask, standardize: bool, level: float
-) -> npt.NDArray[np.float64]:
+) -> Array:
     """Return η, shape (n_samples,)."""
     blocks = numeric_blocks(tables, standardize=standardize)
     eta = np.full(len(blocks[0]), float(level))
@@ -143,7 +144,7 @@ def _predictor(
 
 def _responses(
     tables: Mapping[str, pd.DataFrame], labels: "pd.Series[float] | npt.ArrayLike"
-) -> npt.NDArray[np.float64]:
+) -> Array:
     """Return the labels as complete numbers in the tables' order, shape (n_samples,)."""
     index = shared_index(tables)
     if isinstance(labels, pd.Series) and not labels.index.equals(index):
@@ -164,9 +165,8 @@ def _responses(
     return values
 
 
-def _expit(eta: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _expit(eta: Array) -> Array:
     # Imported here: every party's process imports this module, and hardly one needs SciPy for it.
     from scipy.special import expit
 
-    chance: npt.NDArray[np.float64] = expit(eta)
-    return chance
+    return np.asarray(expit(eta))

@@ -10,9 +10,9 @@ column over the samples given.
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.incomplete._inputs import Mask, Seed, checked_rate, generator, numeric_blocks
 from flwr_vertical.incomplete.apply import at_least_one_party
 
@@ -154,15 +154,13 @@ def mnar_blocks(
     return at_least_one_party(mask, seed=rng) if keep_one else mask
 
 
-def _block_variances(
-    tables: Mapping[str, pd.DataFrame], standardize: bool
-) -> npt.NDArray[np.float64]:
+def _block_variances(tables: Mapping[str, pd.DataFrame], standardize: bool) -> Array:
     """Return the variance of each sample's features at each party, shape (n_samples, n_parties)."""
     blocks = numeric_blocks(tables, standardize=standardize)
     return np.column_stack([block.var(axis=1) for block in blocks])
 
 
-def _visits(shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.int64]:
+def _visits(shape: tuple[int, ...], rng: np.random.Generator) -> Integers:
     """Draw for each sample a random order of the parties, shape (n_samples, n_parties)."""
     parties = np.broadcast_to(np.arange(shape[1]), shape)
     return rng.permuted(parties, axis=1)

@@ -1,7 +1,5 @@
 """Hide some known cells of a table, so that imputed values can be compared with them."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

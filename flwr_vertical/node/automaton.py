@@ -199,7 +199,9 @@ class Course:
         if not asked and self._is_asked_again(step, request):
             self._again = True
             self._check_written(step, request, [])
-            self.round = automaton.places[self._places_of(step)[0]].round
+            everywhere = range(len(automaton.places))
+            first = next(place for place in everywhere if automaton.step_at(place) == step)
+            self.round = automaton.places[first].round
             self.arguments = decode(request, ARGUMENTS)
             return
         if not asked:
@@ -238,10 +240,6 @@ class Course:
         return [
             _Way(place, tuple(counts[i * size : (i + 1) * size])) for i, place in enumerate(places)
         ]
-
-    def _places_of(self, step: str) -> list[int]:
-        everywhere = range(len(self._automaton.places))
-        return [place for place in everywhere if self._automaton.step_at(place) == step]
 
     def _is_asked_again(self, step: str, request: RecordDict) -> bool:
         """Whether this very request was answered before, in a round of which no journal knows."""

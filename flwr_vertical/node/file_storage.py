@@ -1,7 +1,6 @@
 """Tables and results on the party's own disk, or in its database."""
 
 import hashlib
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -11,9 +10,9 @@ import pandas as pd
 from flwr.app import Context
 
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
+from flwr_vertical.log import logger
 from flwr_vertical.node.storage import (
-    configured_name,
-    configured_role,
+    Storage,
     fitted_kinds,
     is_destination,
     node_in_words,
@@ -45,9 +44,6 @@ from flwr_vertical.tables import (
     read_table,
     write_table,
 )
-
-logger = logging.getLogger("flwr_vertical")
-
 
 FOLDER_NAME = ".sources"
 
@@ -104,7 +100,7 @@ class SourceCopy:
             write_table(frame, path, FILE_MODE)
 
 
-class FileStorage:
+class FileStorage(Storage):
     """What the node config names: ``party``, ``data``, ``id-column``, ``output``.
 
     ``data`` is a file, a folder of Parquet files, or the address of a database with ``table`` or
@@ -119,14 +115,6 @@ class FileStorage:
     """
 
     in_memory = False
-
-    def role(self, context: Context) -> str:
-        """Role of the node, from the node config."""
-        return configured_role(context)
-
-    def party_name(self, context: Context) -> str:
-        """Name of the party, from the node config."""
-        return configured_name(context)
 
     def load(self, context: Context) -> Table:
         """Read what the node config names as ``data``."""
@@ -150,10 +138,6 @@ class FileStorage:
             return read_source(str(path), **how, dates=_text(config, "csv.dates"))
         return read_table(str(path), **how, csv=CsvFormat.of_node_config(config))
 
-    def hide(self, context: Context, table: Table) -> Table:
-        """Return all of the table."""
-        return table
-
     def load_fitted(self, context: Context) -> Table | None:
         """Read the table that the run named ``fitted`` in the run config left here."""
         earlier = context.run_config.get("fitted")
@@ -169,13 +153,6 @@ class FileStorage:
                 "in its output folder; check 'fitted' in the run config"
             )
         return read_table(path, kinds=fitted_kinds(_stated_kinds(context)), party=party)
-
-    def load_truth(self, context: Context) -> pd.DataFrame | None:
-        """Return None: nobody knows the truth about a real table."""
-
-    def node_config(self, context: Context) -> Mapping[str, Any]:
-        """Return the node config as it is."""
-        return context.node_config
 
     def policy(self, context: Context) -> Policy:
         """Return the policy of the node config, or of the file that it names."""

@@ -1,16 +1,14 @@
 """The step by which a party hands its label column to the server."""
 
-import logging
 from typing import Any
 
 import numpy as np
 
 from flwr_vertical.errors import ConfigError, DataError, PolicyError
+from flwr_vertical.log import logger
 from flwr_vertical.node.steps import StepGroup, step
 from flwr_vertical.policy.record import key_of, text_of
 from flwr_vertical.tables.readers import label_numbers
-
-logger = logging.getLogger("flwr_vertical")
 
 
 class LabelColumn(StepGroup):

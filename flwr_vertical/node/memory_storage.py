@@ -5,7 +5,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pandas as pd
 from flwr.app import Context
@@ -13,7 +12,7 @@ from flwr.app import Context
 from flwr_vertical.incomplete.held_out import hide_cells, put_back
 from flwr_vertical.node.config import HOLD_OUT
 from flwr_vertical.node.outputs import OutputFolder
-from flwr_vertical.node.storage import configured_name, configured_role, data_digest, node_in_words
+from flwr_vertical.node.storage import Storage, data_digest, node_in_words
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.requirements import open_to
@@ -22,7 +21,7 @@ from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from flwr_vertical.tables import Table
 
 
-class MemoryStorage:
+class MemoryStorage(Storage):
     """Tables held in memory, by party name: for notebooks, tests and studies.
 
     Parameters
@@ -64,14 +63,6 @@ class MemoryStorage:
         if self._folder is not None:
             self.outputs, self.models = self._folder.load(self._tables)
 
-    def role(self, context: Context) -> str:
-        """Role of the node, from the node config."""
-        return configured_role(context)
-
-    def party_name(self, context: Context) -> str:
-        """Name of the party, from the node config."""
-        return configured_name(context)
-
     def load(self, context: Context) -> Table:
         """Return the party's table."""
         return self._tables[self.party_name(context)]
@@ -88,13 +79,6 @@ class MemoryStorage:
         """Return what the earlier run left at the party."""
         return self._fitted.get(self.party_name(context))
 
-    def load_truth(self, context: Context) -> pd.DataFrame | None:
-        """Return None: `simulate` compares with the truth itself."""
-
-    def node_config(self, context: Context) -> Mapping[str, Any]:
-        """Return the node config as it is."""
-        return context.node_config
-
     def policy(self, context: Context) -> Policy:
         """Return what the node config states; where it is silent, any run is agreed to."""
         return read_policy(node_in_words(context), context.node_config, open_to(context.run_config))
@@ -106,15 +90,6 @@ class MemoryStorage:
         party = self.party_name(context)
         path = self._ledgers / f"{party}{LEDGER_SUFFIX}"
         return PrivacyLedger(path, party, self.policy(context))
-
-    def begin(self, context: Context) -> None:
-        """Do nothing: the tables are there."""
-
-    def end(self, context: Context) -> None:
-        """Do nothing: what is kept ends with this object."""
-
-    def earlier_result(self, context: Context) -> None:
-        """Return None: a result replaces nothing."""
 
     def data_version(self, context: Context) -> str:
         """Return a digest of the party's table."""

@@ -1,11 +1,11 @@
 """A node's table and its privacy ledger, as one run uses them: read and opened once a process."""
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from flwr.app import Context
 
+from flwr_vertical.log import logger
 from flwr_vertical.node.data_fingerprint import DataWatch
 from flwr_vertical.node.state import State
 from flwr_vertical.node.steps import NodeServices
@@ -18,8 +18,6 @@ from flwr_vertical.tables import Severity, Table, check_table
 from flwr_vertical.tables.cleaning import DROP, IDS, MISSING_IN
 from flwr_vertical.tables.csv_format import PREFIX
 from flwr_vertical.tables.findings import lines_of, warnings_in
-
-logger = logging.getLogger("flwr_vertical")
 
 # In the state: the run of Flower that began, its seed, and what only this node knows of it.
 RUN, SEED, SECRET = "node.run", "node.seed", "node.secret"

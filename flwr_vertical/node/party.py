@@ -17,7 +17,7 @@ from flwr_vertical.errors import DataError, PolicyError, ProtocolError
 from flwr_vertical.node.kept import kept
 from flwr_vertical.node.labels import LabelColumn
 from flwr_vertical.node.row_index import aligned_name, own_rows, rows_of, to_aligned
-from flwr_vertical.node.steps import Node, NodeServices, Summands, Uses, step
+from flwr_vertical.node.steps import Node, NodeServices, Uses, step
 from flwr_vertical.node.storage import data_digest
 from flwr_vertical.policy.record import Policy, allows, key_of, text_of
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
@@ -29,8 +29,6 @@ from flwr_vertical.tables.kinds import refuse_dates
 
 if TYPE_CHECKING:
     from flwr_vertical.tables import Table
-
-__all__ = ["Arbiter", "NodeServices", "Party", "Summands", "step"]
 
 _M = TypeVar("_M", bound=Model)
 

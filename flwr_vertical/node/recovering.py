@@ -1,12 +1,12 @@
 """Going on after a loss: a node's checkpoint and snapshots, as messages ask for them."""
 
-import logging
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from flwr.app import Context, RecordDict
 
 from flwr_vertical.errors import ProtocolError, StateLostError, VerticalError
+from flwr_vertical.log import logger
 from flwr_vertical.node import live_objects
 from flwr_vertical.node.checkpoint import Checkpoint, restore
 from flwr_vertical.node.data_fingerprint import DataWatch
@@ -18,9 +18,6 @@ from flwr_vertical.protocol import pins
 from flwr_vertical.protocol.codec import decode, entries, filled, payload_bytes
 from flwr_vertical.protocol.disk import digest
 from flwr_vertical.protocol.messages import HELLO, RESTORE, SNAPSHOT, VALUES, make_reply
-
-logger = logging.getLogger("flwr_vertical")
-
 
 _REPLY = "flwr-vertical.reply-"  # number and name of a record follow
 # A larger reply is kept by the process alone: Flower moves a node's state to each new process and
@@ -102,7 +99,7 @@ class Recovery:
     @property
     def load_live(self) -> Callable[[str], dict[str, Any] | None]:
         """What reads live objects of a version from the disk."""
-        return _nowhere if self._files is None else self._files.load_live
+        return (lambda version: None) if self._files is None else self._files.load_live
 
     def resume(self) -> RecordDict:
         """Answer a resuming greeting: how far the node's checkpoint goes."""
@@ -161,7 +158,7 @@ class Recovery:
             checkpoint.name, checkpoint.role, mode, self._context.run_id, config
         )
         token = bytes.fromhex(checkpoint.token)
-        return make_reply({}, {**told, **pins.introduce_again(node, token, int(told["last"]))})
+        return make_reply({**told, **pins.introduce_again(node, token, int(told["last"]))})
 
 
 def _resume(checkpoint: Checkpoint, context: Context, cache: dict[str, Any]) -> RecordDict:
@@ -171,10 +168,6 @@ def _resume(checkpoint: Checkpoint, context: Context, cache: dict[str, Any]) -> 
         kept = checkpoint.resume()
     except VerticalError as error:
         logger.error("cannot resume: %s", error)
-        return make_reply({}, {**told, "last": -1, "problem": str(error)})
+        return make_reply({**told, "last": -1, "problem": str(error)})
     restore(kept, context, cache)
-    return make_reply({}, {**told, "last": kept.sequence, "problem": ""})
-
-
-def _nowhere(version: str) -> None:
-    """Find live objects on no disk: the run keeps none."""
+    return make_reply({**told, "last": kept.sequence, "problem": ""})

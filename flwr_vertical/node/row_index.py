@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.arrays import Indices
+from flwr_vertical.arrays import AnyArray, Indices
 from flwr_vertical.errors import ProtocolError
 
 
@@ -24,7 +23,7 @@ def free_names(names: Iterable[str], taken: "pd.Index[Any]") -> "pd.Index[Any]":
     return found
 
 
-def to_aligned(values: Any, positions: Indices, n_samples: int, fill: Any) -> npt.NDArray[Any]:
+def to_aligned(values: Any, positions: Indices, n_samples: int, fill: Any) -> AnyArray:
     """Scatter values of own rows into the aligned order.
 
     Shapes: values (n_own, ...): A value for each own row; positions (n_own,): aligned row number

@@ -16,6 +16,7 @@ from flwr_vertical.errors import (
     UnexpectedMessageError,
     VerticalError,
 )
+from flwr_vertical.log import logger
 from flwr_vertical.node import live_objects
 from flwr_vertical.node.automaton import REFUSED, Course
 from flwr_vertical.node.checkpoint import Checkpoint, clear_openings
@@ -28,7 +29,7 @@ from flwr_vertical.node.policy_check import Admitted, Guard, NodeTypes, check_n_
 from flwr_vertical.node.recovering import Recovery, check_follows, keep_reply, repeated_reply
 from flwr_vertical.node.rollback import SEQUENCE, remember, take_back
 from flwr_vertical.node.state import State
-from flwr_vertical.node.steps import StepGroup, Summands, function_of
+from flwr_vertical.node.steps import Summands, function_of
 from flwr_vertical.node.storage import Storage
 from flwr_vertical.policy.run_request import RunRequest
 from flwr_vertical.protocol import pins, private_sum
@@ -51,8 +52,6 @@ from flwr_vertical.protocol.messages import (
     read_scales,
 )
 from flwr_vertical.version import __version__
-
-logger = logging.getLogger("flwr_vertical")
 
 _ADMITTED = "node.admitted"
 
@@ -114,13 +113,13 @@ class StepServer:
         step, sequence = str(envelope["step"]), int(envelope["sequence"])  # type: ignore[arg-type]
         if step == WHO:  # others wait for a node: the server names who is absent
             told = {"party": self._name(context), "role": self._storage.role(context)}
-            return make_reply({}, {**told, "version": __version__})
+            return make_reply({**told, "version": __version__})
         cache = self._cache(context)
         recovery = Recovery(envelope, context, self._storage, cache)
         if step == FAREWELL and recovery.checkpoint is not None:
             self._storage.end(context)
             recovery.checkpoint.remove()  # the run is finished: its keys need not lie on the disk
-            return make_reply({}, {})
+            return make_reply({})
         admitted = self._admitted(step, envelope, context, cache)
         if step == HELLO and envelope.get("resume") and recovery.checkpoint is not None:
             return recovery.resume()
@@ -149,14 +148,12 @@ class StepServer:
         version = str(state.get(live_objects.VERSION, ""))
         held.begin(version, recovery.load_live, f"party {state.get('node.name')!r}")
         if step == HELLO:
-            reply = make_reply(
-                {}, self._introduction.hello(context, state, envelope, admitted, cache)
-            )
+            reply = make_reply(self._introduction.hello(context, state, envelope, admitted, cache))
         elif step == SNAPSHOT:
-            reply = make_reply({}, {})
+            reply = make_reply({})
         elif step == RESTORE:
             held.settle()  # a damaged file is found now, not in the middle of the next step
-            reply = make_reply({}, self._introduction.new_keys(context, state))
+            reply = make_reply(self._introduction.new_keys(context, state))
         else:
             try:
                 reply = self._take(step, request, envelope, context, admitted, state, cache, course)
@@ -201,8 +198,8 @@ class StepServer:
         cache: dict[str, Any],
     ) -> None:
         """Refuse a message that does not belong to the run, which ends it here."""
-        types = admitted.types
-        function = function_of(*_with_name(types.of(self._storage.role(context)), step))
+        kind, groups = admitted.types.of(self._storage.role(context))
+        function = function_of(kind, step, groups)
         try:
             course.admit(step, request, function)
         except UnexpectedMessageError as error:
@@ -344,7 +341,7 @@ class StepServer:
             check_counted(node, step, answer, None if place is None else place.round)
         mode = str(envelope["mode"])
         if mode == "call":
-            return make_reply({}, _checked(answer, step))
+            return make_reply(_checked(answer, step))
         if not isinstance(answer, Summands):
             raise ProtocolError(
                 f"step {step!r} was called for a private sum but returned "
@@ -368,7 +365,7 @@ class StepServer:
             modular=answer.modular,
             binding=binding,
         )
-        reply = make_reply({}, answer.public)
+        reply = make_reply(answer.public)
         reply.update(encoded(protected, SUMS))
         return reply
 
@@ -379,12 +376,6 @@ class StepServer:
             cache = {}
             self._caches[context.node_id] = (context.run_id, cache)
         return cache
-
-
-def _with_name(
-    half: tuple[type[Party | Arbiter], tuple[type[StepGroup], ...]], step: str
-) -> tuple[type[Party | Arbiter], str, tuple[type[StepGroup], ...]]:
-    return half[0], step, half[1]
 
 
 def _checked(answer: Any, step: str) -> dict[str, Any]:

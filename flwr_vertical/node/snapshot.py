@@ -125,8 +125,8 @@ def tell_snapshot(
         Snapshots(checkpoint).at(_number(envelope)).resume()
         last = max(last, checkpoint.last_sequence())
     except VerticalError as error:
-        return make_reply({}, {**told, "last": -1, "problem": str(error)})
-    return make_reply({}, {**told, "last": last, "problem": ""})
+        return make_reply({**told, "last": -1, "problem": str(error)})
+    return make_reply({**told, "last": last, "problem": ""})
 
 
 def go_back(

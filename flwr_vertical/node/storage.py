@@ -23,25 +23,30 @@ class Storage(Protocol):
     in_memory: bool  # whether tables lie in the server's own process, from which nothing is hidden
 
     def role(self, context: Context) -> str:
-        """Role of the node: ``"party"`` or ``"arbiter"``."""
+        """Role of the node, ``"party"`` or ``"arbiter"``: that of the node config."""
+        return configured_role(context)
 
     def party_name(self, context: Context) -> str:
-        """Name of the party that runs on this node."""
+        """Name of the party that runs on this node: that of the node config."""
+        return configured_name(context)
 
     def load(self, context: Context) -> Table:
         """Read the party's table."""
 
     def hide(self, context: Context, table: Table) -> Table:
         """Return what a stage that imputes is given of a table: all but cells held out of it."""
+        return table
 
     def load_fitted(self, context: Context) -> Table | None:
         """Read what the earlier run named ``fitted`` left here, if the run config names one."""
 
     def load_truth(self, context: Context) -> pd.DataFrame | None:
         """Return the complete table where it is known, as in demonstrations."""
+        return None
 
     def node_config(self, context: Context) -> Mapping[str, Any]:
         """Return what the node's owner has stated, as a party reads it."""
+        return context.node_config
 
     def policy(self, context: Context) -> Policy:
         """Return what the node agrees to."""
@@ -54,12 +59,15 @@ class Storage(Protocol):
 
     def begin(self, context: Context) -> None:
         """Get ready for a run, before anything of its table is read."""
+        return
 
     def end(self, context: Context) -> None:
         """Remove what was kept for this run alone."""
+        return
 
     def earlier_result(self, context: Context) -> Path | None:
         """Return the result of an earlier run that this one would replace, if there is one."""
+        return None
 
     def save(self, context: Context, frame: pd.DataFrame, beside: str = "", stage: str = "") -> str:
         """Store what the party holds after the run, or what is named `beside` it; returns where.

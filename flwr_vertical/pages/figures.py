@@ -4,8 +4,6 @@ They use matplotlib's object interface and set every style on the objects, so th
 change the user's pyplot state and may be drawn in any thread.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import math
@@ -17,7 +15,6 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -25,6 +22,8 @@ from matplotlib.font_manager import findfont, get_font
 from matplotlib.image import AxesImage
 from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, MaxNLocator
+
+from flwr_vertical.arrays import Array, Integers
 
 # Okabe and Ito's colours: they stay apart for colour-blind readers. Strongest first.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6b7c")
@@ -269,14 +268,14 @@ def coefficients_figure(
     return to_svg(figure)
 
 
-def _places(frame: pd.DataFrame) -> npt.NDArray[np.int64]:
+def _places(frame: pd.DataFrame) -> Integers:
     return np.arange(len(frame))[::-1]
 
 
 def _forest(
     ax: Axes,
     frame: pd.DataFrame,
-    scale: npt.NDArray[np.float64],
+    scale: Array,
     keys: Sequence[tuple[Any, ...]],
     parties: Sequence[str],
 ) -> None:

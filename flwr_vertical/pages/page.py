@@ -6,7 +6,6 @@ Reports of runs and of studies are both made by `render_page`.
 from __future__ import annotations
 
 import base64
-import logging
 import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,13 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
+from flwr_vertical.log import logger
 from flwr_vertical.pages.template import PAGE, PHONE
 
 if TYPE_CHECKING:
     # Parties import this package for every message: matplotlib waits until something is drawn.
     from matplotlib.figure import Figure
-
-logger = logging.getLogger("flwr_vertical")
 
 # Marks our pages, so that a report never overwrites somebody else's file.
 GENERATOR = '<meta name="generator" content="flwr-vertical">'

@@ -78,7 +78,7 @@ def needed_by_node(
     for name in parties:
         keys = needed_keys(replace(request, label_column=(labels or {}).get(name, "")))
         rules = stated((policies or {}).get(name, Policy()))
-        rules = {PREFIX + key: value for key, value in rules.items() if _is_rule(key)}
+        rules = {PREFIX + k: v for k, v in rules.items() if k.replace("-", "_") in ROW_RULES}
         found[name] = config_keys({**keys, **rules})
     if arbiter:
         found[ARBITER] = config_keys(needed_keys(for_arbiter(request)))
@@ -107,7 +107,3 @@ def as_node_config(policy: Policy) -> dict[str, Any]:
 def lines_of(keys: Mapping[str, Any]) -> list[str]:
     """Return keys of a node config, ready to paste into ``--node-config`` or a TOML file."""
     return [f"{key}={text_of(value)}" for key, value in keys.items()]
-
-
-def _is_rule(key: str) -> bool:
-    return key.replace("-", "_") in ROW_RULES

@@ -6,8 +6,6 @@ n - 1 comparisons, though, and changing it may change all of them; basic composi
 the second line of every statement made here, and the one to compare with other systems.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from math import inf, sqrt
@@ -154,7 +152,7 @@ class PrivacyStatement:
         }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> PrivacyStatement:
+    def from_dict(cls, data: dict[str, Any]) -> "PrivacyStatement":
         """Rebuild a statement from what `to_dict` gave."""
         known = {field.name for field in fields(ColumnSpending)}
         columns = [

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from flwr_vertical.arrays import Integers, Ring
 
 KEY_BYTES = 16
 _CHUNK_BYTES = 1 << 18
@@ -29,7 +30,7 @@ class Keystream:
         key = secrets.token_bytes(KEY_BYTES) if key is None else key
         self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
-    def words(self, out: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    def words(self, out: Ring) -> Ring:
         """Fill a C-contiguous array with random words and return it."""
         view = memoryview(out.reshape(-1).view(np.uint8).data)
         for start in range(0, len(view), _CHUNK_BYTES):
@@ -46,7 +47,7 @@ class Keystream:
             if value < bound:
                 return value
 
-    def shuffled(self, count: int) -> npt.NDArray[np.int64]:
+    def shuffled(self, count: int) -> Integers:
         """Return a random order of 0, ..., count - 1, array of shape (count,)."""
         # Equal 64-bit keys, which the order of rows would then decide, have chance count^2 / 2^65.
         return np.argsort(self.words(np.empty(count, dtype=np.uint64)), kind="stable")

@@ -12,8 +12,8 @@ Section 2.3).
 from fractions import Fraction
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import Integers
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy.keystream import Keystream
 
@@ -28,7 +28,7 @@ def rational(epsilon: float) -> Fraction:
     return found
 
 
-def laplace_integers(scale: Fraction, count: int, stream: Keystream) -> npt.NDArray[np.int64]:
+def laplace_integers(scale: Fraction, count: int, stream: Keystream) -> Integers:
     """Draw integers with probability proportional to ``exp(-abs(x) / scale)``; shape (count,).
 
     Adding them to integers of l1-sensitivity D is (D / scale)-differentially private. The variance

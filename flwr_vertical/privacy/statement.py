@@ -1,12 +1,11 @@
 """The statement of a fit to noisy sums: what it promises, to whom, and what it does not cover."""
 
-from __future__ import annotations
-
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import isfinite
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import pandas as pd
 
@@ -14,22 +13,57 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy.accounting import PrivacyStatement
 
 
-@dataclass(frozen=True)
-class MomentStatement:
-    """What differential privacy a fit to noisy sums has."""
+@dataclass(frozen=True, kw_only=True)
+class NoiseStatement(ABC):
+    """What differential privacy all that a run told has, by noise: one release."""
 
-    # epsilon, delta: Of all that the run opened, for the values of one row over all parties and its
-    # label
+    # epsilon, delta: Of all that the run told, for the values of one row over all parties, and of
+    # its label if there are labels
     epsilon: float
     delta: float
+    n_rows: int  # Aligned rows, or those of the fit
+    parties: Sequence[str]  # Whose columns were counted
+    warnings: Sequence[str] = ()  # What weakens the promise, or the estimates
+
+    kind: ClassVar[str]
+    labels: ClassVar[tuple[str, ...]] = ()  # Who has labels that the promise is of, too
+
+    @property
+    @abstractmethod
+    def sentences(self) -> list[str]:
+        """The statement in plain words."""
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per party: what the run spent of its rows."""
+        spent = {"epsilon": self.epsilon, "delta": self.delta}
+        rows = dict.fromkeys((*self.parties, *self.labels), spent)
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("party")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the statement as plain values."""
+        plain = {**asdict(self), "parties": list(self.parties), "warnings": list(self.warnings)}
+        return {"kind": self.kind, **plain, "text": self.sentences}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Rebuild a statement from what `to_dict` gave."""
+        return cls(**{one.name: data[one.name] for one in fields(cls) if one.name in data})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentStatement(NoiseStatement):
+    """What differential privacy a fit to noisy sums has."""
+
     row_norm: float  # Largest root mean square of a party's values of a row, in half ranges
-    n_rows: int  # Rows of the fit
-    parties: Sequence[str]  # Whose columns were in it
     # Largest standard deviation of the noise on a sum of products, in half ranges squared
     noise: float
     ridge: float  # What the coefficients were shrunk by, in the same units
-    warnings: Sequence[str] = ()  # What weakens the promise, or the estimates
 
+    kind = "moments"
+    labels = ("server (labels)",)
     caption: ClassVar[str] = (
         "Epsilon and delta of one row's values, over all parties and its label: one release, which "
         "is spent once and not by each party anew."
@@ -63,38 +97,14 @@ class MomentStatement:
             )
         return [*said, *self.warnings]
 
-    def __str__(self) -> str:
-        return "\n".join(self.sentences)
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per party: what the run spent of its rows."""
-        spent = {"epsilon": self.epsilon, "delta": self.delta}
-        rows = dict.fromkeys((*self.parties, "server (labels)"), spent)
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("party")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the statement as plain values."""
-        plain = {**asdict(self), "parties": list(self.parties), "warnings": list(self.warnings)}
-        return {"kind": KIND, **plain, "text": self.sentences}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> MomentStatement:
-        """Rebuild a statement from what `to_dict` gave."""
-        return cls(**{key: data[key] for key in cls.__dataclass_fields__ if key in data})
-
-
-@dataclass(frozen=True)
-class TableStatement:
+@dataclass(frozen=True, kw_only=True)
+class TableStatement(NoiseStatement):
     """What differential privacy synthetic tables from noisy counts have."""
 
-    # epsilon, delta: Of all that the run told, for the values of one row over all parties
-    epsilon: float
-    delta: float
-    n_rows: int  # Aligned rows
-    parties: Sequence[str]  # Whose columns were counted
     noise: float  # Standard deviation of an owner's noise on a count of the chosen tables
-    warnings: Sequence[str] = ()  # What weakens the promise
 
+    kind = "tables"
     caption: ClassVar[str] = (
         "Epsilon and delta of a person, one row's values over all parties: one release, which is "
         "spent once and not by each party anew."
@@ -115,39 +125,14 @@ class TableStatement:
             *self.warnings,
         ]
 
-    def __str__(self) -> str:
-        return "\n".join(self.sentences)
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row per party: what the run spent of its rows."""
-        spent = {"epsilon": self.epsilon, "delta": self.delta}
-        rows = dict.fromkeys(self.parties, spent)
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("party")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the statement as plain values."""
-        plain = {**asdict(self), "parties": list(self.parties), "warnings": list(self.warnings)}
-        return {"kind": TABLES, **plain, "text": self.sentences}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> TableStatement:
-        """Rebuild a statement from what `to_dict` gave."""
-        return cls(**{key: data[key] for key in cls.__dataclass_fields__ if key in data})
-
 
 Statement: TypeAlias = PrivacyStatement | MomentStatement | TableStatement
 
 
 def statement_from(data: dict[str, Any]) -> Statement:
     """Rebuild the statement, of whichever kind, that a result was saved with."""
-    if data.get("kind") == KIND:
-        return MomentStatement.from_dict(data)
-    if data.get("kind") == TABLES:
-        return TableStatement.from_dict(data)
-    return PrivacyStatement.from_dict(data)
-
-
-KIND, TABLES = "moments", "tables"
+    kinds = {kind.kind: kind for kind in (MomentStatement, TableStatement)}
+    return kinds.get(data.get("kind", ""), PrivacyStatement).from_dict(data)
 
 
 def read_bounds(bounds: str | Mapping[str, Sequence[float]] | None) -> str:

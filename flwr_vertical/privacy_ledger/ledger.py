@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import AnyArray, Array, Integers, Ring
 from flwr_vertical.errors import LedgerError, PolicyError, ProtocolError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.budgets import (
@@ -50,7 +51,7 @@ HELD_BY_ALL = "the server and any party of the run, which hold the group seed"
 """Who could see the own columns of sums that were opened by private products."""
 
 
-Decision = Callable[[Judged, npt.NDArray[np.int64]], npt.NDArray[Any]]
+Decision = Callable[[Judged, Integers], AnyArray]
 
 
 class PrivacyLedger:
@@ -87,13 +88,11 @@ class PrivacyLedger:
         """Return own rows as this ledger knows them."""
         return OwnRows.of(ids, self._secret, frame, self._who)
 
-    def row_secrets(
-        self, rows: OwnRows, at: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.uint64], bytes]:
+    def row_secrets(self, rows: OwnRows, at: Integers) -> tuple[Ring, bytes]:
         """Return secret numbers of rows, and a name of them; see `RunLedger.row_secrets`."""
         return secrets_of(rows.keys[at], self._secret)
 
-    def version_of(self, rows: OwnRows, values: npt.NDArray[np.float64]) -> bytes:
+    def version_of(self, rows: OwnRows, values: Array) -> bytes:
         """Return a keyed digest of values of rows; see `RunLedger.version_of`."""
         order = np.argsort(rows.keys)
         ordered = np.asarray(values, dtype="<f8")[order]
@@ -280,12 +279,8 @@ class PrivacyLedger:
 
     @staticmethod
     def _bits_of_cells(
-        arrays: Arrays,
-        own: npt.NDArray[np.int64],
-        contents: Contents | None,
-        bits: float,
-        whole: float,
-    ) -> npt.NDArray[np.float64]:
+        arrays: Arrays, own: Integers, contents: Contents | None, bits: float, whole: float
+    ) -> Array:
         """Return how many bits of each row are new: cells tell no more than they hold."""
         n_people = int(own.max(initial=-1)) + 1
         cells = arrays.get("bits: cells", np.uint32, n_people).copy()

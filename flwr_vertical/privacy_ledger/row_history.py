@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Integers
+from flwr_vertical.arrays import AnyArray, Integers, Ring
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.row_identities import OwnRows, are_first, places
@@ -30,10 +29,10 @@ class OpenedRows:
     n_vectors: Integers
     smallest: int  # Rows of the smallest set that was not told of before; 0 if nothing is new
     # What was decided beyond that: the same whenever the same is asked
-    answer: npt.NDArray[Any] | None = None
+    answer: AnyArray | None = None
 
     @classmethod
-    def nothing_new(cls, answer: npt.NDArray[Any] | None = None) -> "OpenedRows":
+    def nothing_new(cls, answer: AnyArray | None = None) -> "OpenedRows":
         """Return what is found where all of it was told before."""
         return cls(np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64), 0, answer)
 
@@ -61,7 +60,7 @@ def located(arrays: Arrays, rows: OwnRows) -> tuple[Any, At]:
     return people, at
 
 
-def _put_in(values: npt.NDArray[Any], at: At, own: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _put_in(values: AnyArray, at: At, own: AnyArray) -> AnyArray:
     """Return values of all rows with those of the own ones in their places."""
     if isinstance(at, slice) and len(values) == len(own):
         return own
@@ -122,7 +121,7 @@ class LedgerRows:
         own: Integers,
         scope: str,
         label: int | None,
-        people: npt.NDArray[np.uint64],
+        people: Ring,
         at: At,
         **limits: int,
     ) -> tuple[Judged, int]:

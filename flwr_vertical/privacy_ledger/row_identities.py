@@ -11,10 +11,11 @@ import numpy.typing as npt
 import pandas as pd
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from flwr_vertical.arrays import Integers, Ring
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.ids import count_equal, hashes_of
 
-Keys = npt.NDArray[np.uint64]
+Keys = Ring
 Contents = npt.NDArray[np.uint32]
 
 SECRET_LENGTH = 16
@@ -96,7 +97,7 @@ def are_first(known: Keys, keys: Keys) -> bool:
     return len(keys) <= len(known) and np.array_equal(known[: len(keys)], keys)
 
 
-def places(known: Keys, keys: Keys) -> npt.NDArray[np.int64]:
+def places(known: Keys, keys: Keys) -> Integers:
     """Return where the ledger has each row, -1 where it does not.
 
     Shapes: known (n_known,): rows that the ledger has, in its order; keys (n_rows,).

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array, Integers, Ring
 from flwr_vertical.errors import PolicyError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.entries import add_run
@@ -41,9 +42,7 @@ class RunLedger:
         """Return rows by their IDs; changes of their cells are not noticed."""
         return self.ledger.rows(ids)
 
-    def row_secrets(
-        self, rows: OwnRows, at: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.uint64], bytes]:
+    def row_secrets(self, rows: OwnRows, at: Integers) -> tuple[Ring, bytes]:
         """Return a secret number of each of some rows, the same in all runs, and a name of these.
 
         Shapes: at (n_chosen,): which of them; returns (n_chosen,): uniform, known to this node
@@ -51,7 +50,7 @@ class RunLedger:
         """
         return self.ledger.row_secrets(rows, at)
 
-    def version_of(self, values: npt.NDArray[np.float64]) -> bytes:
+    def version_of(self, values: Array) -> bytes:
         """Return a keyed digest of values of the table's rows, the same in any order of these."""
         return self.ledger.version_of(self.rows, values)
 

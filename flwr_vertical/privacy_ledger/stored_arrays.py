@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_vertical.arrays import AnyArray
 from flwr_vertical.privacy_ledger.database import damaged
 from flwr_vertical.privacy_ledger.seals import checksum_of_array, write
 
@@ -18,7 +18,7 @@ class Arrays:
     def __init__(self, connection: sqlite3.Connection, path: Path, who: str) -> None:
         self._connection, self._path, self._who = connection, path, who
 
-    def get(self, name: str, dtype: Any = None, length: int | None = None) -> npt.NDArray[Any]:
+    def get(self, name: str, dtype: Any = None, length: int | None = None) -> AnyArray:
         """Return an array, by default of the dtype stored; what is missing up to a length is 0."""
         row = self._connection.execute(
             "SELECT dtype, data, checksum FROM arrays WHERE name = ?", (name,)
@@ -40,7 +40,7 @@ class Arrays:
         rows = self._connection.execute("SELECT name FROM arrays ORDER BY name").fetchall()
         return [name for (name,) in rows if name.startswith(prefix)]
 
-    def put(self, name: str, values: npt.NDArray[Any], hashes: bool = False) -> None:
+    def put(self, name: str, values: AnyArray, hashes: bool = False) -> None:
         """Write an array in the place of the one of that name.
 
         Shapes: values (n,): integers from 0 are written as short as they can be.

@@ -41,7 +41,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical.arrays import Array, Indices, Ring
 from flwr_vertical.errors import ConfigError, FixedPointOverflowError, ProtocolError
@@ -102,8 +101,7 @@ def product(a: Ring, b: Ring) -> Ring:
 
 def _product(a: Ring, b: Ring) -> Ring:
     # Sums run along memory: four times as fast as a matrix product of integers.
-    found: Ring = np.einsum("in,jn->ij", a, b)
-    return found
+    return np.asarray(np.einsum("in,jn->ij", a, b))
 
 
 def limbs_of(encoded: Ring, limbs: int) -> list[Ring]:
@@ -180,7 +178,7 @@ class Layout:
         return out
 
 
-def rows_by_group(group: npt.NDArray[np.int64], n_groups: int) -> list[Indices]:
+def rows_by_group(group: Indices, n_groups: int) -> list[Indices]:
     """Return the rows of each group, ascending; rows with group -1 are in none.
 
     Shapes: group (n_rows,): number of each row's group.
@@ -190,9 +188,7 @@ def rows_by_group(group: npt.NDArray[np.int64], n_groups: int) -> list[Indices]:
     return [order[starts[g] : starts[g + 1]] for g in range(n_groups)]
 
 
-def blocks_by_group(
-    group: npt.NDArray[np.int64], n_groups: int
-) -> Iterator[tuple[int, int, list[Indices]]]:
+def blocks_by_group(group: Indices, n_groups: int) -> Iterator[tuple[int, int, list[Indices]]]:
     """Go through the rows in blocks."""
     for start in range(0, len(group), BLOCK_ROWS):
         stop = min(start + BLOCK_ROWS, len(group))

@@ -61,9 +61,7 @@ ENCRYPTED_OPENING = Protocol(
     ),
     Round("count_columns", "the number of its columns", tells=FACTS),
     Round(
-        "encrypt_groups",
-        "own sums over groups of rows; columns, encrypted",
-        tells=(ROWS, EPSILON),
+        "encrypt_groups", "own sums over groups of rows; columns, encrypted", tells=(ROWS, EPSILON)
     ),
     Round("multiply_groups", "products, encrypted and blinded", ask=SOME),
     Round("open_blinded", "blinded products, decrypted", ask=THE_ARBITER),

@@ -24,9 +24,8 @@ from secrets import token_bytes
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Flags, Indices, Ring
+from flwr_vertical.arrays import Array, Flags, Indices, Ring
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node import Party
 from flwr_vertical.privacy_ledger.run_ledger import RunLedger
@@ -50,7 +49,7 @@ class Commitment:
         self.digest = self.nonce = b""
         self.bound: BoundVectors | None = None  # what parties recognise the vectors by
 
-    def of(self, vectors: npt.NDArray[np.float64]) -> bytes:
+    def of(self, vectors: Array) -> bytes:
         """Commit to vectors, or check that they are those committed to.
 
         Shapes: vectors (n_samples, n_vectors).
@@ -70,7 +69,7 @@ class Commitment:
         return digest
 
 
-def digest_of(nonce: bytes, vectors: npt.NDArray[np.float64]) -> bytes:
+def digest_of(nonce: bytes, vectors: Array) -> bytes:
     """Return the digest that commits to vectors: for an auditor who has nonce and vectors.
 
     Shapes: vectors (n_samples, n_vectors).
@@ -79,7 +78,7 @@ def digest_of(nonce: bytes, vectors: npt.NDArray[np.float64]) -> bytes:
     return hashlib.sha256(nonce + repr(content.shape).encode() + content.tobytes()).digest()
 
 
-def checked_vectors(vectors: npt.NDArray[np.float64], n_samples: int) -> npt.NDArray[np.float64]:
+def checked_vectors(vectors: Array, n_samples: int) -> Array:
     """Return vectors of the server as floats, if they have the right shape and are finite."""
     vectors = np.asarray(vectors, dtype=float)
     if vectors.ndim != 2 or len(vectors) != n_samples:
@@ -226,8 +225,7 @@ def sketched(told: Mapping[str, Any], helper: Mapping[str, Any], name: str, rho:
     """
     masked = np.asarray(told["sketch"])[:, None]
     shares: Ring = np.asarray(told["sketch_owner"]) + np.asarray(helper[f"sketch_helper:{name}"])
-    found: Ring = shares - product(masked, rho)[0]
-    return found
+    return np.asarray(shares - product(masked, rho)[0])
 
 
 def _label(owner: str) -> str:

@@ -467,7 +467,7 @@ class PrivateProducts:
         -------
         int
             The largest over the parties of ``min-rows`` of their node configs, or of the default
-            `row_groups.min_rows` where a party has none.
+            `policy.defaults.min_rows` where a party has none.
         """
         return largest_minimum(self.federation.parties, self._minima, n_columns, n_vectors)
 

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import DataError
-from flwr_vertical.products import row_groups
+from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products.noise import variances
 
 
@@ -32,9 +31,7 @@ class Moments:
     vectors_variance: Array | None = None
 
 
-def checked_groups(
-    group: npt.NDArray[np.int64], n_groups: int, n_samples: int | None = None
-) -> npt.NDArray[np.int64]:
+def checked_groups(group: Integers, n_groups: int, n_samples: int | None = None) -> Integers:
     """Return groups of rows if sums over them can be asked for.
 
     Shapes: group (n_samples,): number of each row's group, -1 for rows in none.
@@ -60,7 +57,7 @@ def largest_minimum(
     parties: Sequence[str], own: Mapping[str, int], n_columns: int, n_vectors: int
 ) -> int:
     """Return the largest minimum of rows of all parties."""
-    default = row_groups.min_rows(n_columns, n_vectors)
+    default = min_rows(n_columns, n_vectors)
     return max(own.get(name, default) for name in parties)
 
 

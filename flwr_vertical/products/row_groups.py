@@ -11,33 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Flags
-from flwr_vertical.policy.defaults import max_vectors, min_rows
-
-__all__ = [
-    "RowGroups",
-    "distinct_rows",
-    "flag_is_safe",
-    "group_rows",
-    "levels_are_safe",
-    "max_vectors",
-    "min_rows",
-]
-
+from flwr_vertical.arrays import Flags, Integers
+from flwr_vertical.policy.defaults import min_rows
 
 _BITS = 62  # of a whole number that holds a row of flags
 
 
-def flag_is_safe(n_rows: int, n_rarer: int, n_vectors: int) -> bool:
-    """Return whether products of a column of two values hide which rows have the rarer one."""
-    return levels_are_safe(np.array([n_rows - n_rarer, n_rarer]), n_vectors)
-
-
-def levels_are_safe(
-    counts: npt.NDArray[np.int64], n_vectors: int, minimum: int | None = None
-) -> bool:
+def levels_are_safe(counts: Integers, n_vectors: int, minimum: int | None = None) -> bool:
     """Tell whether products of a column of few values leave open which rows have which value.
 
     The rows must be able to have the values in ``2^(64 T + 20)`` ways.
@@ -57,13 +38,13 @@ class RowGroups:
 
     mask: Flags  # (n_groups, n_parties): true where the group counts a party's block as missing
     # (n_rows,): number of each row's group, -1 where the row is left out
-    group: npt.NDArray[np.int64]
+    group: Integers
     n_merged: int  # Rows of which a block that exists counts as missing
     n_left_out: int  # Rows that are in no group although somebody has them
 
 
 def group_rows(
-    mask: Flags, widths: npt.NDArray[np.int64], n_vectors: int, at_least: int | None = None
+    mask: Flags, widths: Integers, n_vectors: int, at_least: int | None = None
 ) -> RowGroups:
     """Put rows into groups that are large enough.
 
@@ -107,11 +88,7 @@ def group_rows(
 
 
 def _large_sets(
-    present: Flags,
-    left: npt.NDArray[np.int64],
-    large: Flags,
-    widths: npt.NDArray[np.int64],
-    needed: Callable[[int], int],
+    present: Flags, left: Integers, large: Flags, widths: Integers, needed: Callable[[int], int]
 ) -> dict[tuple[bool, ...], int]:
     """Return sets of parties that enough of the rows left hold, with the number of these rows.
 
@@ -140,9 +117,7 @@ def _large_sets(
     return found
 
 
-def distinct_rows(
-    mask: Flags,
-) -> tuple[Flags, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def distinct_rows(mask: Flags) -> tuple[Flags, Integers, Integers]:
     """Return the different rows of a table of flags, which one each row is, and how often.
 
     Shapes: mask (n_rows, n_columns); returns (n_kinds, n_columns); returns (n_rows,); returns

@@ -63,29 +63,12 @@ class SentRows(StepGroup, ABC):
 
 
 def ask_for_rows(
-    federation: Federation,
-    arguments: Mapping[str, Any],
-    per_party: Mapping[str, Mapping[str, Any]],
+    federation: Federation, arguments: Mapping[str, Any], per_party: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Have every party hand over its columns; one round, and one for each further part.
 
-    Parameters
-    ----------
-    federation : Federation
-        Of the run.
-    arguments, per_party
-        See `Federation.call`.
-
-    Returns
-    -------
-    dict[str, dict[str, Any]]
-        By party, its answer to ``send_masked`` with all rows as ``masked``, on disk if they are
-        many; without ``masked`` where a journal answers, which keeps no rows.
-
-    Raises
-    ------
-    DataError
-        If parties have columns of different lengths.
+    Returns by party its answer to ``send_masked`` with all rows as ``masked``, on disk if they are
+    many; without ``masked`` where a journal answers, which keeps no rows.
     """
     # Beside the group seed the rows would be the table.
     unkept = ["masked", "sketch"]
@@ -116,12 +99,7 @@ def ask_for_rows(
 class ReceivedRows:
     """Masked rows of all parties at the server, in memory or on disk.
 
-    Parameters
-    ----------
-    step : str
-        The step by which they come, for errors.
-    n_rows, part_rows : int
-        How many rows there are, and in each part but the last.
+    They come by a step, in parts of `part_rows` but for the last.
     """
 
     def __init__(self, step: str, n_rows: int, part_rows: int) -> None:

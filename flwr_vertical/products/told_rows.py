@@ -336,5 +336,4 @@ class ToldRows:
                 f"and {self._party.n_samples} are aligned; `HeldColumns.own` has to say which of "
                 "the own rows they are, for the privacy ledger"
             )
-        found: Indices = self._party.rows_of(held.rows)[1]
-        return found
+        return np.asarray(self._party.rows_of(held.rows)[1])

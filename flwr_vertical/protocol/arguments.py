@@ -118,15 +118,6 @@ class Argument:
     marks: tuple[Any, ...] = ()
     item: "Argument | None" = None  # What each item of a list may be
 
-    @property
-    def is_own(self) -> bool:
-        """Whether it may differ between parties."""
-        return OWN in self.marks
-
-    def wrong_type(self, value: Any) -> str:
-        """Return why a value is not of the right type, "" if it is."""
-        return _wrong_type(self.type, value)
-
     def problem(self, value: Any, names: Mapping[str, Any]) -> str:
         """Return what is wrong with a value of the right type, "" for nothing."""
         for mark in self.marks:
@@ -160,7 +151,7 @@ class Arguments:
 
     def own_names(self, names: "typing.Iterable[str]") -> list[str]:
         """Return which of these arguments may differ between parties."""
-        return [name for name in names if (found := self._of(name)) is not None and found.is_own]
+        return [name for name in names if (of := self._of(name)) is not None and OWN in of.marks]
 
     def unknown(self, names: "typing.Iterable[str]") -> list[str]:
         """Return which of these arguments the step does not take."""
@@ -180,7 +171,7 @@ class Arguments:
         names = {**counted, **facts}  # no argument stands for a setting of the same name
         known = {name: of for name in values if (of := self._of(name)) is not None}
         for name, argument in known.items():  # bounds are of arguments of the right type
-            if found := argument.wrong_type(values[name]):
+            if found := _wrong_type(argument.type, values[name]):
                 return f"its argument {name!r} {found}"
         for name, default in self.defaults.items():  # what is left out repeats settings as well
             for mark in self.named[name].marks if name not in values else ():

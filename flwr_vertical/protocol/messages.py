@@ -71,9 +71,9 @@ def read_scales(request: RecordDict) -> dict[str, float]:
     return {name: float(scale) for name, scale in entries(request).get(SCALES, {}).items()}
 
 
-def make_reply(envelope: Mapping[str, Any], values: Mapping[str, Any]) -> RecordDict:
+def make_reply(values: Mapping[str, Any]) -> RecordDict:
     """Compose the content of a reply; the private sum adds its records afterwards."""
-    own = {ENVELOPE: ConfigRecord({"status": "ok", **envelope})}
+    own = {ENVELOPE: ConfigRecord({"status": "ok"})}
     return filled(RecordDict(), (encoded(values, VALUES) if values else {}) | own)
 
 

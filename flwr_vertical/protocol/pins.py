@@ -13,7 +13,6 @@ or a pinned party that is left out.
 """
 
 import hashlib
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,10 +26,9 @@ from flwr_vertical.crypto.identity import (
     verify_greeting,
 )
 from flwr_vertical.errors import ConfigError, ProtocolError
+from flwr_vertical.log import logger
 from flwr_vertical.protocol import private_sum
 from flwr_vertical.protocol.messages import ARBITER
-
-logger = logging.getLogger("flwr_vertical")
 
 # What the server hands on: who is here, and by name each node's identity and signature (empty
 # where a node has none).

@@ -1,7 +1,5 @@
 """Coefficients, and the path of penalised fits: by lambda, with the criterion that chose."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

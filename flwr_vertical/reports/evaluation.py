@@ -1,7 +1,5 @@
 """Figures and the report's section of an evaluation: curves of classes, residuals of numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

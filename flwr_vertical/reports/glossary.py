@@ -1,7 +1,5 @@
 """What figures of merit mean, in one sentence each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 _PREFIXES = {

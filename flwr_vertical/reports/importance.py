@@ -1,7 +1,5 @@
 """What moves predictions: importance of parties or columns, contributions to single samples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Imputed values: against the truth where it is known, else against the observed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

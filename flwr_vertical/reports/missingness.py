@@ -1,16 +1,14 @@
 """Figure of what is missing: cells, and whole blocks of a party."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
+from flwr_vertical.arrays import Bytes
 from flwr_vertical.pages import figures as fg
 from flwr_vertical.pages.page import Section, paragraph
 from flwr_vertical.results.data import ResultData
@@ -23,7 +21,7 @@ _STATE_NAMES = ("present", "missing cell", "missing block")
 
 def states(
     originals: Mapping[str, pd.DataFrame], normalise: Sequence[str] = ()
-) -> tuple[npt.NDArray[np.uint8], list[str], list[str]]:
+) -> tuple[Bytes, list[str], list[str]]:
     """Return what is missing: states (samples x columns), and the party and name of each column.
 
     Samples are those whose IDs are equal in the form in which the run compared them.
@@ -44,7 +42,7 @@ def states(
 
 
 def matrix_figure(
-    state: npt.NDArray[np.uint8],
+    state: Bytes,
     parties: Sequence[str],
     columns: Sequence[str],
     most: int = 600,

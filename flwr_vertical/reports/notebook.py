@@ -1,7 +1,5 @@
 """A result and its report in a notebook: as HTML that its cell shows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path

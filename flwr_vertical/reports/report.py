@@ -1,7 +1,5 @@
 """The report of one run: the figures and tables people look at, on one page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any

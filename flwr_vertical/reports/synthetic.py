@@ -1,8 +1,5 @@
 """Synthetic values beside the observed ones, and the grade that attacks on them give."""
 
-from __future__ import annotations
-
-import logging
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -13,6 +10,7 @@ from flwr_vertical.grading import correlation_quality, downstream_quality, grade
 from flwr_vertical.grading.quality import ColumnPair, Correlations, level_shares, synthetic_pairs
 from flwr_vertical.grading.quality_score import quality_score
 from flwr_vertical.grading.record import MARGIN, Grade
+from flwr_vertical.log import logger
 from flwr_vertical.pages import figures as fg
 from flwr_vertical.pages.page import (
     Item,
@@ -24,8 +22,6 @@ from flwr_vertical.pages.page import (
     subheading,
 )
 from flwr_vertical.results.data import ResultData
-
-logger = logging.getLogger("flwr_vertical")
 
 _MOST_PANELS = 12
 

@@ -4,8 +4,6 @@ The file is what `numpy.savez` writes: an array for each array, the bytes of a P
 DataFrame, and the rest as JSON. Reading it runs no code of the file's.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -16,9 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import AnyArray, Bytes
 from flwr_vertical.errors import ConfigError, DataError
 
 _TEXT = "json"
@@ -30,7 +28,7 @@ _READING = threading.Lock()
 
 def pack(value: Any, what: str, head: Mapping[str, Any] | None = None) -> bytes:
     """Return the file's bytes."""
-    arrays: list[npt.NDArray[Any]] = []
+    arrays: list[AnyArray] = []
     plain = _plain(value, arrays, what)
     if head is not None:
         plain = {
@@ -54,7 +52,7 @@ def unpack(data: bytes, where: str) -> Any:
         ) from error
 
 
-def _plain(value: Any, arrays: list[npt.NDArray[Any]], where: str) -> Any:
+def _plain(value: Any, arrays: list[AnyArray], where: str) -> Any:
     """Return a value in JSON's types, its arrays put aside; a JSON object has one key, its type."""
     if isinstance(value, np.generic) and not isinstance(value, np.datetime64 | np.timedelta64):
         value = value.item()
@@ -117,7 +115,7 @@ def _revive(value: Any, arrays: Any) -> Any:
     raise ValueError(f"it holds a value of the unknown form {form!r}")
 
 
-def _frame(frame: pd.DataFrame, arrays: list[npt.NDArray[Any]], where: str) -> dict[str, Any]:
+def _frame(frame: pd.DataFrame, arrays: list[AnyArray], where: str) -> dict[str, Any]:
     # Parquet knows text as column names only, so labels and index are described beside it.
     columns = {f"c{j}": frame.iloc[:, j].array for j in range(frame.shape[1])}
     levels = {f"i{k}": frame.index.get_level_values(k).array for k in range(frame.index.nlevels)}
@@ -154,10 +152,10 @@ def _read_frame(told: dict[str, Any], arrays: Any) -> pd.DataFrame:
     return frame
 
 
-def _as_array(data: bytes) -> npt.NDArray[np.uint8]:
+def _as_array(data: bytes) -> Bytes:
     return np.frombuffer(data, dtype=np.uint8)
 
 
-def _put(array: npt.NDArray[Any], arrays: list[npt.NDArray[Any]]) -> str:
+def _put(array: AnyArray, arrays: list[AnyArray]) -> str:
     arrays.append(array)
     return f"a{len(arrays) - 1}"

@@ -4,8 +4,6 @@ A run may be stopped at any moment. Everything is therefore written to a tempora
 folder (the same file system, so that the rename is one operation) and renamed when it is complete.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Where progress is drawn: a bar of rich's in a terminal, a line of HTML in a notebook."""
 
-from __future__ import annotations
-
 import contextvars
 import importlib
 import sys

@@ -4,18 +4,15 @@ The values are those of `sklearn.metrics`. Of several classes, each one is taken
 and the mean over classes is reported ("macro").
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from sklearn import metrics as sk
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import AnyArray, Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.pages.page import format_value
 from flwr_vertical.tables.codes import level_text
@@ -108,10 +105,7 @@ class Evaluation:
             return {"r2": float(sk.r2_score(y, found)), **out} if np.ptp(y) > 0 else out
         found, p = self.predicted(name), self.probabilities(name)
         average = "binary" if len(self.classes) == 2 else "macro"
-        out = {
-            "accuracy": float(np.mean(y == found)),
-            "f1": _f1(y, found, self.classes, average),
-        }
+        out = {"accuracy": float(np.mean(y == found)), "f1": _f1(y, found, self.classes, average)}
         if p is not None:
             return {**_of_probabilities(y, p, self.classes), **out}
         if DECISION not in self._of(name):
@@ -152,7 +146,7 @@ class Evaluation:
         }  # fmt: skip
 
     @classmethod
-    def from_frame(cls, frame: pd.DataFrame, plain: Mapping[str, Any]) -> Evaluation:
+    def from_frame(cls, frame: pd.DataFrame, plain: Mapping[str, Any]) -> "Evaluation":
         """Put together what `to_frame` and `to_plain` gave."""
         names = list(dict.fromkeys(frame.index.get_level_values(0)))
         parts = {str(name): frame.loc[name].dropna(axis="columns", how="all") for name in names}
@@ -327,9 +321,7 @@ def _f1(y: Array, found: Array, classes: Sequence[float], average: str) -> float
     return float(sk.f1_score(given, told, average="macro", zero_division=0.0))
 
 
-def _numbered(
-    classes: Sequence[float], y: Array, found: Array
-) -> tuple[Array, npt.NDArray[Any], npt.NDArray[Any]]:
+def _numbered(classes: Sequence[float], y: Array, found: Array) -> tuple[Array, AnyArray, AnyArray]:
     """Return all classes, and labels as their numbers: scikit-learn takes no class such as 0.5."""
     known = np.unique(np.concatenate([classes, y, found]))
     return known, np.searchsorted(known, y), np.searchsorted(known, found)
@@ -352,7 +344,7 @@ def _of_probabilities(y: Array, p: Array, classes: Sequence[float]) -> dict[str,
     return out
 
 
-def _of_ranks(positive: npt.NDArray[np.bool_], score: Array) -> dict[str, float]:
+def _of_ranks(positive: Flags, score: Array) -> dict[str, float]:
     """Return what is judged by the order of samples; nothing if they are all of one class."""
     if positive.all() or not positive.any():
         return {}
@@ -360,7 +352,7 @@ def _of_ranks(positive: npt.NDArray[np.bool_], score: Array) -> dict[str, float]
     return {"auc": _auc(positive, score), "average_precision": float(found)}
 
 
-def _auc(positive: npt.NDArray[np.bool_], score: Array) -> float:
+def _auc(positive: Flags, score: Array) -> float:
     if positive.all() or not positive.any():
         return float("nan")
     return float(sk.roc_auc_score(positive, score))

@@ -4,8 +4,6 @@ A column's cells are compared with their true values, and so are the column's me
 most frequent one) in these cells, and what the same method fills in where the party runs it alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

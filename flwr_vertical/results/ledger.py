@@ -1,10 +1,8 @@
 """The ledger: what a run cost in rounds, messages, bytes, seconds and privacy."""
 
-from __future__ import annotations
-
 import math
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -40,12 +38,10 @@ class Message(NamedTuple):
 class _Messages:
     """A list of messages in columns: 40 bytes each, where a tuple of objects takes 250."""
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
+    def __init__(self) -> None:
         self._kinds: dict[tuple[str, str, str], int] = {}
         self._whole = {name: array("q") for name in ("bytes_down", "bytes_up", "values_up")}
         self._round, self._kind, self._seconds = array("I"), array("I"), array("d")
-        for message in messages:
-            self.append(message)
 
     def append(self, message: Message) -> None:
         """Write down a message."""
@@ -262,7 +258,7 @@ class Ledger:
         )
 
     @classmethod
-    def from_frames(cls, messages: pd.DataFrame, privacy: pd.DataFrame | None = None) -> Ledger:
+    def from_frames(cls, messages: pd.DataFrame, privacy: pd.DataFrame | None = None) -> "Ledger":
         """Rebuild a ledger from what `to_frame` and `privacy` gave."""
         ledger = cls()
         for row in messages[list(Message._fields)].to_dict("records"):
@@ -272,7 +268,7 @@ class Ledger:
                 ledger.spend(str(row["party"]), float(row["epsilon"]), str(row["what"]))
         return ledger
 
-    def _parts(self, by: str) -> dict[Any, Ledger]:
+    def _parts(self, by: str) -> dict[Any, "Ledger"]:
         if by == "total":
             return {"total": self}
         if by not in ("step", "party", "mode", "round"):

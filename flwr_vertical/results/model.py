@@ -5,22 +5,18 @@ DataFrames, numbers, text, or lists and dicts of these; they can then be saved a
 anybody who has the strategy, without pickle.
 """
 
-from __future__ import annotations
-
 import dataclasses
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.log import logger
 from flwr_vertical.results.archive import pack, unpack
-
-logger = logging.getLogger("flwr_vertical")
 
 FORMAT = "flwr-vertical model"
 FORMAT_VERSION = 1
 
-_CLASSES: dict[tuple[str, str], type[Model]] = {}
+_CLASSES: dict[tuple[str, str], type["Model"]] = {}
 _FINDERS: list[Callable[[str], None]] = []
 
 

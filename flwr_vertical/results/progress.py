@@ -1,19 +1,14 @@
 """Progress of a run: a bar in a terminal, a line in a notebook, a log line elsewhere."""
 
-from __future__ import annotations
-
-import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from types import TracebackType
 from typing import IO, SupportsFloat, overload
 
+from flwr_vertical.log import logger
 from flwr_vertical.pages.page import human_seconds
 from flwr_vertical.results.displays import Display, RoundBegun, Seen, open_display
-
-logger = logging.getLogger("flwr_vertical")
 
 _LOG_EVERY_SECONDS = 5.0
 _LOG_EVERY_SHARE = 0.10
@@ -144,19 +139,14 @@ class Progress:
         spent, rate = now - self._started, self._rate(now)
         return Seen(self.done, self.total, self._name, spent, rate, detail, values, self._round)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> "Progress":
         self._started = self._last_time = time.monotonic()
         self._marks = deque([(self._started, self.done)])
         if self._enabled:
             self._open_display()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         end = "done" if kind is None else f"stopped by {kind.__name__}"
         if self._display is not None:
             display, self._display = self._display, None

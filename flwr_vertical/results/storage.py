@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 import re
 import secrets
@@ -18,6 +17,7 @@ import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.grading.record import Grade
+from flwr_vertical.log import logger
 from flwr_vertical.pages.page import GENERATOR
 from flwr_vertical.privacy.statement import statement_from
 from flwr_vertical.results.atomic import (
@@ -41,8 +41,6 @@ if TYPE_CHECKING:  # scikit-learn waits until it is needed
     from flwr_vertical.results.evaluation import Evaluation
 
 _Kind = TypeVar("_Kind", bound=ResultData)
-
-logger = logging.getLogger("flwr_vertical")
 
 FORMAT = "flwr-vertical result"
 VERSION = 1

@@ -5,7 +5,6 @@ others wait for are asked their names, and the server remembers who had which nu
 """
 
 import json
-import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from flwr.serverapp import Grid
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids.poll import pauses
+from flwr_vertical.log import logger
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import (
     ARBITER,
@@ -26,8 +26,6 @@ from flwr_vertical.protocol.messages import (
     read_envelope,
 )
 from flwr_vertical.results.atomic import write_text_atomically
-
-logger = logging.getLogger("flwr_vertical")
 
 _TOLD_EVERY = 10.0
 _ASKING = 10.0  # seconds for nodes that are there to tell their names; Flower needs some six

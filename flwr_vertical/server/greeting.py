@@ -1,6 +1,5 @@
 """Greeting the nodes of a run: who is here, and the keys that they make for it."""
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,12 +8,11 @@ from flwr.serverapp import Grid
 
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.grids.proxy import reopen, silent
+from flwr_vertical.log import logger
 from flwr_vertical.protocol import pins, private_sum
 from flwr_vertical.protocol.codec import Payload, decode
 from flwr_vertical.protocol.messages import ARBITER, HELLO, VALUES, make_request
 from flwr_vertical.server.discovery import Presence
-
-logger = logging.getLogger("flwr_vertical")
 
 _GONE = (
     "Flower lists it, but it may have died, or be busy with another run: look at its SuperNode and "

@@ -371,9 +371,7 @@ def _unfinished(path: Path) -> ConfigError:
 
 
 def _write(
-    values: Mapping[str, Any],
-    public: Mapping[str, Mapping[str, Any]],
-    position: Mapping[str, Any],
+    values: Mapping[str, Any], public: Mapping[str, Mapping[str, Any]], position: Mapping[str, Any]
 ) -> tuple[dict[str, Any], RecordDict]:
     records = encode(values, "values")
     for k, payload in enumerate(public.values()):

@@ -1,6 +1,5 @@
 """The nodes of a run: greeted, found again, asked in rounds and dismissed."""
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +34,6 @@ from flwr_vertical.server.rounds import PartyStateLostError, exchange
 from flwr_vertical.server.run_record import RunRecord
 from flwr_vertical.server.settings import RunOptions, RunSettings
 from flwr_vertical.version import __version__
-
-logger = logging.getLogger("flwr_vertical")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 Only for runs with checkpoints: a node that comes back goes on from its own.
 """
 
-import logging
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -15,12 +14,11 @@ from flwr.serverapp import Grid
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.grids.poll import pauses
 from flwr_vertical.grids.proxy import reopen
+from flwr_vertical.log import logger
 from flwr_vertical.protocol.codec import Payload, decode, payload_bytes
 from flwr_vertical.protocol.messages import ARBITER, VALUES, make_message
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.server.rounds import attempt, lost, read_reply
-
-logger = logging.getLogger("flwr_vertical")
 
 RESUME = "resume"  # in the ledger
 _AGAIN = 1.0  # seconds until a node that could not be reached is greeted again

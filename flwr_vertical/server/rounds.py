@@ -1,6 +1,5 @@
 """One round: send a message to each node, collect the replies, try again what may pass."""
 
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +9,8 @@ from flwr.serverapp import Grid
 
 from flwr_vertical.errors import PartyError, StateLostError
 from flwr_vertical.grids.poll import pauses
+from flwr_vertical.log import logger
 from flwr_vertical.protocol.messages import make_message, read_envelope
-
-logger = logging.getLogger("flwr_vertical")
 
 # Flower's codes for failures of transport, which a second try may cure: message or reply not
 # available, node not available, ClientApp crashed. A step that raised is not tried again.

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -13,14 +12,13 @@ from typing import Any
 from flwr.app import RecordDict
 
 from flwr_vertical.errors import PartyError
+from flwr_vertical.log import logger
 from flwr_vertical.protocol import private_sum
 from flwr_vertical.protocol.codec import Payload, payload_bytes
 from flwr_vertical.protocol.disk import digest
 from flwr_vertical.results import Ledger
 from flwr_vertical.server.journal import Identity, Journal, JournalEntry
 from flwr_vertical.server.recovery import RESUME, ReturnedNode
-
-logger = logging.getLogger("flwr_vertical")
 
 Answers = tuple[Payload, dict[str, Payload]]
 
@@ -92,10 +90,6 @@ class RunRecord:
     def begin_loop(self) -> None:
         """Leave the rounds that follow out of the journal."""
         self.transient, self._spent = True, len(self.ledger.spendings())
-
-    def end_loop(self) -> None:
-        """Write rounds to the journal again."""
-        self.transient = False
 
     def position(self) -> dict[str, Any]:
         """Return where the run stands, and the rows of the ledger since this was asked last."""
@@ -199,10 +193,10 @@ def journaled(
 def describe(value: Any) -> str:
     """Write a setting so that two runs can be compared by it."""
     try:
-        return json.dumps(value, sort_keys=True, default=_as_number)
+        return json.dumps(
+            value,
+            sort_keys=True,
+            default=lambda one: one.item() if hasattr(one, "item") else type(one).__name__,
+        )
     except (TypeError, ValueError):
         return type(value).__name__
-
-
-def _as_number(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else type(value).__name__

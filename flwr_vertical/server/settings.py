@@ -46,8 +46,7 @@ class RunSettings(Settings):
         32, "Masked sums are rounded to multiples of two to the minus this."
     )
     parties: tuple[str, ...] | None = setting(
-        None,
-        "Names of the parties that must take part; by default whoever is connected.",
+        None, "Names of the parties that must take part; by default whoever is connected."
     )
     min_nodes: int | None = setting(
         None,

@@ -6,17 +6,15 @@ server writes its own, then the journal says that it is complete. Who goes back 
 keys: what was sent after it under the old ones is sent again, perhaps as other numbers.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from flwr_vertical.log import logger
 from flwr_vertical.protocol.messages import SNAPSHOT
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.server.nodes import Nodes
 from flwr_vertical.server.rounds import PartyStateLostError
 from flwr_vertical.server.run_record import RunRecord
-
-logger = logging.getLogger("flwr_vertical")
 
 Body = Callable[[int], Any]
 
@@ -61,7 +59,7 @@ class SnapshotLoop:
                 except PartyStateLostError as error:
                     self._note_loss(error)
         finally:
-            self._record.end_loop()
+            self._record.transient = False
             self._nodes.between_snapshots = False
 
     def _known(self) -> bool:

@@ -1,6 +1,5 @@
 """Tables of a DuckDB file."""
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, NoReturn
@@ -9,12 +8,11 @@ import pandas as pd
 import pyarrow as pa
 
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.log import logger
 from flwr_vertical.optional import require
 from flwr_vertical.sources.address import Address
 from flwr_vertical.sources.columns import SourceColumns
 from flwr_vertical.sources.statements import Wanted, quoted, quoted_table, table_parts
-
-logger = logging.getLogger("flwr_vertical")
 
 _ROWS = 65_536  # of a batch
 

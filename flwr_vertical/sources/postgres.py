@@ -5,7 +5,6 @@ psycopg and a fifth of its memory, and types are those of the database, not of t
 (docs/how-to/databases.md has the figures and the command).
 """
 
-import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,12 +14,11 @@ import pandas as pd
 import pyarrow as pa
 
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.log import logger
 from flwr_vertical.optional import require
 from flwr_vertical.sources.address import Address
 from flwr_vertical.sources.columns import SourceColumns
 from flwr_vertical.sources.statements import Wanted, quoted, quoted_table, table_parts
-
-logger = logging.getLogger("flwr_vertical")
 
 _PASSWORD = (
     "set it by ${NAME} in the address, by 'secret-file', or by libpq's PGPASSWORD or ~/.pgpass"

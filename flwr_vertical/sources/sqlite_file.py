@@ -4,7 +4,6 @@ A column of SQLite may hold values of any type, whatever was declared. So types 
 values; of the declared ones only BOOLEAN and dates count, for which SQLite has no values.
 """
 
-import logging
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -15,11 +14,10 @@ import pandas as pd
 import pyarrow as pa
 
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.log import logger
 from flwr_vertical.sources.address import Address
 from flwr_vertical.sources.columns import SourceColumns
 from flwr_vertical.sources.statements import Wanted, quoted, quoted_table, table_parts
-
-logger = logging.getLogger("flwr_vertical")
 
 _ROWS = 20_000  # of a batch
 _PATIENCE = 5.0  # seconds that a lock of another process is waited for

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from pandas.api import types
 
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.tables import text_numbers
 from flwr_vertical.tables.cleaning import DROP, MISSING_IN
@@ -155,7 +155,7 @@ def _check_digits(name: str, column: "pd.Series[Any]") -> Iterator[Finding]:
         )
 
 
-def _usable_numbers(column: "pd.Series[Any]") -> npt.NDArray[np.float64] | None:
+def _usable_numbers(column: "pd.Series[Any]") -> Array | None:
     """Return the observed cells of a column of finite NumPy numbers; None if it is another.
 
     There may be thousands of them, and pandas' checks take a millisecond each.
@@ -194,7 +194,7 @@ def _check_constant(name: str, distinct: int, n_observed: int) -> Iterator[Findi
         )
 
 
-def _check_numbers(name: str, values: npt.NDArray[np.float64], stated: bool) -> Iterator[Finding]:
+def _check_numbers(name: str, values: Array, stated: bool) -> Iterator[Finding]:
     """Check a column of numbers; `values` are its observed cells, finite, at least one."""
     low, high = float(values.min()), float(values.max())
     yield from _check_constant(name, 1 if low == high else 2, len(values))
@@ -246,7 +246,7 @@ def _check_numbers(name: str, values: npt.NDArray[np.float64], stated: bool) -> 
             )
 
 
-def _looks_missing(values: npt.NDArray[np.float64], sentinel: int) -> int:
+def _looks_missing(values: Array, sentinel: int) -> int:
     """Return how many of these numbers are probably a code for missing, 0 if none are."""
     others = values[values != sentinel]
     count = len(values) - len(others)
@@ -263,7 +263,7 @@ def _looks_missing(values: npt.NDArray[np.float64], sentinel: int) -> int:
     return count if far or lonely else 0
 
 
-def _are_compact_dates(values: npt.NDArray[np.float64], low: float, high: float) -> bool:
+def _are_compact_dates(values: Array, low: float, high: float) -> bool:
     """Return whether all numbers are dates as YYYYMMDD between 1900 and 2100."""
     if not (low >= 19000101 and high <= 21001231) or len(values) < 2:
         return False

@@ -1,18 +1,16 @@
 """Columns of any kind as numbers: what imputers and models compute with, and the way back."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.errors import DataError
+from flwr_vertical.log import logger
 from flwr_vertical.tables.kinds import Kind, is_numeric
 from flwr_vertical.tables.table import Table
-
-logger = logging.getLogger("flwr_vertical")
 
 Levels = dict[str, list[Any]]
 
@@ -33,7 +31,7 @@ def fit_levels(tables: Sequence[Table]) -> Levels:
     return levels
 
 
-def to_codes(table: Table, levels: Levels, party: str) -> npt.NDArray[np.float64]:
+def to_codes(table: Table, levels: Levels, party: str) -> Array:
     """Turn a table into numbers: values of numeric columns, level numbers of all others.
 
     Shapes: returns (n_samples, n_columns): NaN where a cell is missing.
@@ -79,9 +77,7 @@ def as_labels(values: "pd.Series[Any]") -> "pd.Series[Any]":
     return values.astype(str)
 
 
-def level_numbers(
-    column: "pd.Series[Any]", levels: Sequence[Any], party: str = ""
-) -> npt.NDArray[np.int64]:
+def level_numbers(column: "pd.Series[Any]", levels: Sequence[Any], party: str = "") -> Integers:
     """Return the numbers of cells among the levels of a fit, by their text; -1 for none.
 
     The log says how many cells have another level, if `party` is named.
@@ -106,9 +102,7 @@ def level_numbers(
     return np.asarray(found[places])
 
 
-def from_codes(
-    codes: npt.NDArray[np.float64], like: Table, levels: Levels, index: "pd.Index[Any]"
-) -> pd.DataFrame:
+def from_codes(codes: Array, like: Table, levels: Levels, index: "pd.Index[Any]") -> pd.DataFrame:
     """Turn numbers back into a table with the columns and dtypes of another.
 
     Shapes: codes (n_rows, n_columns): as `to_codes` makes them; no NaN is needed but NaN stays
@@ -154,9 +148,7 @@ def put_in(column: "pd.Series[Any]", exact: "pd.Series[Any]") -> "pd.Series[Any]
     return whole if whole.isna().any() else whole.astype(dtype)
 
 
-def fill_values(
-    codes: npt.NDArray[np.float64], kinds: Mapping[str, Kind]
-) -> npt.NDArray[np.float64]:
+def fill_values(codes: Array, kinds: Mapping[str, Kind]) -> Array:
     """Return one value per column that fills a cell of which nothing is known.
 
     Shapes: codes (n_rows, n_columns): with at least one observed cell in each column; returns

@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api import types
 
+from flwr_vertical.arrays import AnyArray, Array
 from flwr_vertical.tables import text_dates, text_numbers
 from flwr_vertical.tables.csv_format import CsvFormat
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
@@ -36,7 +37,7 @@ class _Texts:
         texts = text_numbers.texts_of(distinct)
         return cls(texts, codes, text_numbers.possible_forms(texts))
 
-    def spread(self, values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+    def spread(self, values: Array) -> AnyArray:
         """Return values of the distinct texts for all cells; whole numbers as integers."""
         whole = bool(np.all(np.mod(values, 1.0) == 0)) and bool(np.all(np.abs(values) < 2**53))
         if whole and bool((self.codes >= 0).all()):

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pandas.api import types
 
+from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
 from flwr_vertical.tables.ids import count_repeated, unpadded, without_categories
@@ -192,7 +192,7 @@ def _check_pair(
         )
 
 
-def _share(texts: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
+def _share(texts: pa.Array, pattern: str) -> Flags:
     found = pc.match_substring_regex(texts, pattern)
     return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flwr_vertical.arrays import AnyArray, Ring
 from flwr_vertical.errors import ConfigError, DataError
 
 # The parts of a composite ID are joined by this; the joiner inside a part is escaped.
@@ -139,7 +139,7 @@ def normal_ids(index: "pd.Index[Any]", normalise: Sequence[str], party: str) -> 
     return ids
 
 
-def index_of(ids: npt.NDArray[Any]) -> "pd.Index[Any]":
+def index_of(ids: AnyArray) -> "pd.Index[Any]":
     """Return sample IDs that `normal_ids` made as an index; shapes: ids (n_samples,)."""
     try:
         texts = [text.decode() for text in ids.tolist()] if ids.dtype.kind == "S" else None
@@ -149,7 +149,7 @@ def index_of(ids: npt.NDArray[Any]) -> "pd.Index[Any]":
     return found
 
 
-def bytes_of(ids: npt.NDArray[Any]) -> list[bytes]:
+def bytes_of(ids: AnyArray) -> list[bytes]:
     """Return each of the sample IDs that `normal_ids` made as bytes: integers as they print."""
     return ids.tolist() if ids.dtype.kind == "S" else [b"%d" % value for value in ids.tolist()]
 
@@ -162,7 +162,7 @@ def in_normal_form(frame: pd.DataFrame, normalise: Sequence[str], party: str) ->
     return frame.set_axis(ids.rename(frame.index.name))
 
 
-def hashes_of(index: "pd.Index[Any]", key: str) -> npt.NDArray[np.uint64]:
+def hashes_of(index: "pd.Index[Any]", key: str) -> Ring:
     """Return the keyed hash (SipHash) of each sample ID, as text.
 
     Shapes: index (n_samples,); key: 16 characters; returns (n_samples,).
@@ -174,7 +174,7 @@ def hashes_of(index: "pd.Index[Any]", key: str) -> npt.NDArray[np.uint64]:
     return found
 
 
-def count_equal(values: npt.NDArray[Any]) -> int:
+def count_equal(values: AnyArray) -> int:
     """Return how many of some numbers equal another one before them, in little memory."""
     ordered = np.sort(values)
     return int(np.count_nonzero(ordered[1:] == ordered[:-1]))

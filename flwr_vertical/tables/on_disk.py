@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from flwr_vertical.arrays import AnyArray
 from flwr_vertical.errors import DataError
 from flwr_vertical.scratch import ScratchFile, is_large, is_mapped
 
@@ -25,26 +25,9 @@ def frame_of(
 ) -> pd.DataFrame:
     """Return the columns of Parquet files as pandas has them, numbers on disk if they are many.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Of the columns, in order; of what pandas stored with them, too.
-    n_rows : int
-        How many rows there are.
-    read : Callable[[list[str]], pyarrow.Table]
-        Reads some columns whole.
-    batches : Callable[[list[str]], Iterable[pyarrow.RecordBatch]]
-        Goes through all rows of some columns in order, `BATCH_ROWS` at a time at most.
-
-    Returns
-    -------
-    pandas.DataFrame of shape (n_rows, n_columns)
-        The numbers on disk have NumPy's dtypes: whole ones with gaps are float64.
-
-    Raises
-    ------
-    StorageError
-        If the disk has no room for the numbers.
+    `read` reads some columns whole; `batches` goes through all rows of some columns in order,
+    `BATCH_ROWS` at a time at most. Numbers on disk have NumPy's dtypes: whole ones with gaps are
+    float64.
     """
     stored = list((schema.pandas_metadata or {}).get("index_columns", []))
     # The first column is the IDs if no other is named.
@@ -93,7 +76,7 @@ def _mapped(
     dtypes: dict[str, np.dtype[Any]],
     n_rows: int,
     batches: Callable[[list[str]], Iterable[pa.RecordBatch]],
-) -> dict[str, npt.NDArray[Any]]:
+) -> dict[str, AnyArray]:
     """Write columns to a file, one behind the other, and map them."""
     file, starts, end = ScratchFile("the numbers of a large table"), {}, 0
 

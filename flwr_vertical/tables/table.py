@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from pandas.api import types
 
+from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.dtypes import lost_digits, plain, whole_with_gaps
 from flwr_vertical.tables.findings import Finding
@@ -115,7 +115,7 @@ class Table:
         return [str(name) for name in self.frame.columns]
 
     @property
-    def missing(self) -> npt.NDArray[np.bool_]:
+    def missing(self) -> Flags:
         """Which cells are missing (True), shape (n_samples, n_columns)."""
         return self.frame.isna().to_numpy(dtype=np.bool_)
 

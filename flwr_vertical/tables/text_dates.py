@@ -3,10 +3,11 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from flwr_vertical.arrays import Array
 
 _TIME = "(?:[T ]+[0-9]{1,2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]+)?)?(?: ?(?:Z|UTC|[-+][0-9]{2}:?[0-9]{2}))?)?"  # noqa: E501
 _YEAR_FIRST = f"^[0-9]{{4}}[-/.][0-9]{{1,2}}[-/.][0-9]{{1,2}}{_TIME}$"
@@ -46,7 +47,7 @@ def share_of_dates(texts: pa.Array) -> float:
     return float(pc.mean(pc.match_substring_regex(texts, pattern)).as_py() or 0.0)
 
 
-def to_days(texts: pa.Array, order: str) -> npt.NDArray[np.float64]:
+def to_days(texts: pa.Array, order: str) -> Array:
     """Return dates as days since 1970-01-01 (UTC where they say no zone), shape (n_texts,).
 
     A date that the calendar does not have, such as 2023-02-30, is NaN.
@@ -61,7 +62,7 @@ def to_days(texts: pa.Array, order: str) -> npt.NDArray[np.float64]:
     return days_of(pd.to_datetime(iso, format="ISO8601", utc=True, errors="coerce"))
 
 
-def days_of(times: "pd.Series[Any]") -> npt.NDArray[np.float64]:
+def days_of(times: "pd.Series[Any]") -> Array:
     """Return points in time as days since 1970-01-01, shape (n_times,)."""
     if times.dt.tz is None:
         times = times.dt.tz_localize("UTC")

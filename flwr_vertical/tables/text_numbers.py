@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from flwr_vertical.arrays import Array, Flags
 
 # Kinds of space that typesetting puts between groups of digits.
 _SPACES = "[ \\x{00a0}\\x{2009}\\x{202f}]"
@@ -49,13 +50,13 @@ def texts_of(values: Any) -> pa.Array:
     return pc.utf8_trim_whitespace(array)
 
 
-def fits(texts: pa.Array, form: NumberForm) -> npt.NDArray[np.bool_]:
+def fits(texts: pa.Array, form: NumberForm) -> Flags:
     """Return which texts are numbers in a form, shape (n_texts,)."""
     found = pc.match_substring_regex(texts, form.pattern)
     return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def share_of_numbers(texts: pa.Array) -> tuple[float, npt.NDArray[np.bool_]]:
+def share_of_numbers(texts: pa.Array) -> tuple[float, Flags]:
     """Return the largest share of texts that one form fits, and which texts these are."""
     best = max((fits(texts, form) for form in FORMS), key=lambda mask: int(mask.sum()))
     return float(best.mean()) if len(best) else 0.0, best
@@ -79,7 +80,7 @@ def has_mark(texts: pa.Array, mark: str) -> bool:
     return bool(pc.any(pc.match_substring(texts, mark)).as_py())
 
 
-def parse(texts: pa.Array, form: NumberForm) -> npt.NDArray[np.float64]:
+def parse(texts: pa.Array, form: NumberForm) -> Array:
     """Return texts that a form fits as numbers, shape (n_texts,)."""
     if form.thousands:
         # Only between digits, so that an exponent or a sign is left alone.

@@ -9,11 +9,10 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import simulate
-from flwr_vertical.arrays import Array, Indices, Integers
+from flwr_vertical.arrays import Array, Indices, Integers, Integers32
 from simulations.attacks.score import Guess
 from simulations.attacks.span import two_valued
 from simulations.attacks.vectors import Family, least_rows, row_sets
@@ -131,7 +130,7 @@ def anonymous(view: View, truth: Mapping[str, pd.DataFrame]) -> Iterator[Guess]:
                     yield Guess(rows, span @ weights, (party, str(name)))
 
 
-def scale_candidates(rows: Array, tol: float = 1e-9) -> Array:
+def scale_candidates(rows: Array) -> Array:
     """Return what the ratio of two rows' scales may be, if three rows of distances meet.
 
     Rows i, j, k of distances, each scaled and in an order of its own, have D_ij, D_ik and D_jk in
@@ -148,7 +147,7 @@ def scale_candidates(rows: Array, tol: float = 1e-9) -> Array:
         for b, middle in enumerate(second):
             rest = second[np.abs(second - middle) > _TIED]
             sums = (one - middle) + (rest[:, None] - third[None]).ravel()
-            if (np.searchsorted(both, sums - tol) < np.searchsorted(both, sums + tol)).any():
+            if (np.searchsorted(both, sums - 1e-9) < np.searchsorted(both, sums + 1e-9)).any():
                 found.append(first[a] - second[b])
     return np.unique(np.round(found, 7))
 
@@ -175,8 +174,11 @@ def _on_a_line(rows: Indices, matrix: Array) -> Iterator[Guess]:
             yield Guess(rows[usable], (start - other)[usable])
 
 
-def lists_of(tables: Mapping[str, pd.DataFrame], party: str, n_neighbors: int) -> list[Integers]:
-    """Run `FKNN`; return the longest list of donors that a party got of each aligned row.
+_NEAREST = 5
+
+
+def lists_of(tables: Mapping[str, pd.DataFrame]) -> list[Integers]:
+    """Run `FKNN`; return the longest list of donors that `curious` got of each aligned row.
 
     Shapes: one array of sample numbers a row, nearest first; empty where it got none.
     """
@@ -185,8 +187,8 @@ def lists_of(tables: Mapping[str, pd.DataFrame], party: str, n_neighbors: int) -
 
     fill = FKNNParty._fill
 
-    def watch(self: FKNNParty, rows: Indices, neighbours: npt.NDArray[np.int32], *rest: Any) -> Any:
-        if self.name == party:
+    def watch(self: FKNNParty, rows: Indices, neighbours: Integers32, *rest: Any) -> Any:
+        if self.name == "curious":
             held = self.positions >= 0
             own = np.full(self.n_samples, -1)
             own[self.positions[held]] = np.flatnonzero(held)
@@ -196,15 +198,15 @@ def lists_of(tables: Mapping[str, pd.DataFrame], party: str, n_neighbors: int) -
         return fill(self, rows, neighbours, *rest)
 
     with patch.object(FKNNParty, "_fill", watch):
-        simulate(FKNN(n_neighbors=n_neighbors), dict(tables), progress=False)
+        simulate(FKNN(n_neighbors=_NEAREST), dict(tables), progress=False)
     return lists
 
 
-def r_squared_of_lists(lists: Sequence[Integers], columns: Array, n_known: int = 100) -> float:
+def r_squared_of_lists(lists: Sequence[Integers], columns: Array) -> float:
     """Place samples by who is near to whom; return how much of others' columns that explains.
 
-    Shapes: columns (n_samples, n_columns): standardised. `n_known` rows, which the attacker knows,
-    turn the map; the others are scored.
+    Shapes: columns (n_samples, n_columns): standardised. A hundred rows, which the attacker
+    knows, turn the map; the others are scored.
     """
     n_samples, n_columns = columns.shape
     apart = np.full((n_samples, n_samples), np.nan)
@@ -221,31 +223,28 @@ def r_squared_of_lists(lists: Sequence[Integers], columns: Array, n_known: int =
     scales = np.sqrt(np.abs(values[-n_columns:]))
     places = np.c_[vectors[:, -n_columns:] * scales, np.ones(n_samples)]
     order = np.random.default_rng(0).permutation(n_samples)
-    known, others = order[:n_known], order[n_known:]
+    known, others = order[:100], order[100:]
     turn = np.linalg.lstsq(places[known], columns[known], rcond=None)[0]
     left = columns[others] - places[others] @ turn
     return float(1 - left.var(axis=0).sum() / columns[others].var(axis=0).sum())
 
 
-def list_tables(
-    n_asked: int, n_samples: int = 400, seed: int = 0, n_columns: int = 4
-) -> dict[str, pd.DataFrame]:
+def list_tables(n_asked: int) -> dict[str, pd.DataFrame]:
     """Return a victim's columns, and one column of another party that lacks `n_asked` cells."""
-    rng = np.random.default_rng(seed)
+    rng, n_samples = np.random.default_rng(0), 400
     ids = [f"i{k}" for k in range(n_samples)]
-    names = [f"v{j}" for j in range(n_columns)]
-    victim = pd.DataFrame(rng.normal(size=(n_samples, n_columns)), index=ids, columns=names)
+    victim = pd.DataFrame(rng.normal(size=(n_samples, 4)), index=ids).add_prefix("v")
     own = pd.DataFrame({"a": rng.normal(size=n_samples)}, index=ids)
     own.iloc[rng.choice(n_samples, n_asked, replace=False)] = np.nan
     return {"curious": own, "victim": victim}
 
 
-def nearest_holders(tables: Mapping[str, pd.DataFrame], n_neighbors: int) -> list[Integers]:
+def nearest_holders(tables: Mapping[str, pd.DataFrame]) -> list[Integers]:
     """Return the donors from which `curious` imputes its column: what imputed numbers can tell."""
     own, others = tables["curious"]["a"].to_numpy(), tables["victim"].to_numpy()
     apart = ((others[:, None] - others[None]) ** 2).sum(axis=2)
     apart[:, np.isnan(own)] = np.inf
-    nearest = np.argsort(apart, axis=1)[:, :n_neighbors]
+    nearest = np.argsort(apart, axis=1)[:, :_NEAREST]
     return [
         found if np.isnan(value) else found[:0] for value, found in zip(own, nearest, strict=True)
     ]
@@ -256,7 +255,7 @@ def main() -> None:
     for n_asked in (390, 320, 200, 80, 40):
         tables = list_tables(n_asked)
         columns = tables["victim"].to_numpy()
-        lists, used = lists_of(tables, "curious", 5), nearest_holders(tables, 5)
+        lists, used = lists_of(tables), nearest_holders(tables)
         lengths = [len(listed) for listed in lists if len(listed)]
         told, output = (r_squared_of_lists(found, columns) for found in (lists, used))
         print(

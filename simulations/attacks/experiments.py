@@ -140,7 +140,7 @@ def _other_labels(settings: dict[str, Any]) -> Metrics:
     strategy = load_strategy(BUILTIN["complete-case"])()
     return {
         f"{tolerance:g}": runs_with_other_labels(
-            strategy, tables, settings["repeated"], tolerance=tolerance
+            strategy, tables, settings["repeated"], tolerance
         ).cells
         for tolerance in (1e-3, 1e-2, 1e-1)
     }

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Integers
 from simulations.attacks.opened import Opened, opened_of
 from simulations.attacks.score import Guess
 from simulations.attacks.span import joined
@@ -57,12 +56,7 @@ def moments_and_span(view: View, found: list[Family]) -> Iterator[Guess]:
 
 
 def _sent_to(
-    view: View,
-    found: list[Family],
-    rows: npt.NDArray[np.int64],
-    span: Array,
-    root: Array,
-    opened: Opened,
+    view: View, found: list[Family], rows: Integers, span: Array, root: Array, opened: Opened
 ) -> tuple[Array, Array] | None:
     """Return vectors before and after the rotation."""
     before, after = [], []

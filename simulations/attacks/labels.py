@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import r2_score, roc_auc_score
 from sklearn.model_selection import KFold, cross_val_predict
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import AnyArray, Array
 from flwr_vertical.products.streams import SEED_BYTES, stream
 from simulations.attacks.vectors import Family, basis, families, restrict
 from simulations.attacks.views import GOT, View
@@ -34,7 +32,7 @@ class Telling:
         return max(0.0, self.all - self.own)
 
 
-def labels_from(view: View, labels: Array, seed: int = 0) -> Telling:
+def labels_from(view: View, labels: Array) -> Telling:
     """Predict labels from a party's columns, and from these with what it received.
 
     Every family of vectors is tried with the party's columns, also numbers modulo 2^64 as they are
@@ -43,7 +41,7 @@ def labels_from(view: View, labels: Array, seed: int = 0) -> Telling:
     Shapes: labels (n_samples,): the truth, NaN where there is none.
     """
     assert view.own is not None
-    return told_by(received_by(view), labels, view.own.to_numpy(dtype=float), seed)
+    return told_by(received_by(view), labels, view.own.to_numpy(dtype=float))
 
 
 def received_by(view: View) -> list[Family]:
@@ -58,7 +56,6 @@ def told_by(
     received: Sequence[Family],
     target: Array,
     own: Array,
-    seed: int = 0,
     *,
     folds: int = _FOLDS,
     classes: bool = True,
@@ -73,8 +70,8 @@ def told_by(
     if usable.sum() < 2 * folds or np.ptp(target[usable]) == 0.0:
         return Telling(0.0, 0.0)
 
-    def predict(design: Array, rows: npt.NDArray[Any]) -> Array:
-        return _held_out(design, target[rows], seed, folds, classes)
+    def predict(design: Array, rows: AnyArray) -> Array:
+        return _held_out(design, target[rows], folds, classes)
 
     alone = predict(own[usable], usable)
     best = figure(target[usable], alone, classes)
@@ -105,9 +102,9 @@ def figure(labels: Array, said: Array, classes: bool = True) -> float:
     return max(0.0, float(r2_score(labels, said)))
 
 
-def _held_out(design: Array, labels: Array, seed: int, n_folds: int, classes: bool) -> Array:
+def _held_out(design: Array, labels: Array, n_folds: int, classes: bool) -> Array:
     """Return predictions of labels by models that have not seen them."""
-    folds = KFold(n_folds, shuffle=True, random_state=seed)
+    folds = KFold(n_folds, shuffle=True, random_state=0)
     if not design.shape[1]:
         design = np.zeros((len(labels), 1))
     scale = design.std(axis=0)

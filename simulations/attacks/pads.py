@@ -3,9 +3,9 @@
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 from scipy.stats import chisquare
 
+from flwr_vertical.arrays import Ring
 from simulations.attacks.vectors import Family, row_sets
 from simulations.attacks.views import View
 
@@ -19,7 +19,7 @@ def reused_pads(view: View) -> list[Family]:
     A stream that masked two contents leaves their difference, one that masks and unmasks their
     sum. A single array that is not uniform is not masked at all, and is returned as well.
     """
-    by_shape: dict[tuple[int, ...], list[tuple[str, npt.NDArray[np.uint64]]]] = {}
+    by_shape: dict[tuple[int, ...], list[tuple[str, Ring]]] = {}
     for item in view.items:
         value = item.value
         if not item.ring or not isinstance(value, np.ndarray) or value.dtype != np.uint64:
@@ -36,16 +36,14 @@ def reused_pads(view: View) -> list[Family]:
     return found
 
 
-def _distinct(
-    arrays: list[tuple[str, npt.NDArray[np.uint64]]],
-) -> list[tuple[str, npt.NDArray[np.uint64]]]:
-    seen: dict[bytes, tuple[str, npt.NDArray[np.uint64]]] = {}
+def _distinct(arrays: list[tuple[str, Ring]]) -> list[tuple[str, Ring]]:
+    seen: dict[bytes, tuple[str, Ring]] = {}
     for name, array in arrays:
         seen.setdefault(array.tobytes(), (name, array))
     return list(seen.values())
 
 
-def _vectors(view: View, name: str, array: npt.NDArray[np.uint64]) -> list[Family]:
+def _vectors(view: View, name: str, array: Ring) -> list[Family]:
     if is_uniform(array):
         return []
     signed = array.view(np.int64).astype(float)
@@ -61,7 +59,7 @@ def _vectors(view: View, name: str, array: npt.NDArray[np.uint64]) -> list[Famil
     ]
 
 
-def is_uniform(array: npt.NDArray[np.uint64]) -> bool:
+def is_uniform(array: Ring) -> bool:
     """Tell whether numbers modulo 2^64 pass for uniform, by the 16 classes of their top bits."""
     counts = np.bincount((array.ravel() >> np.uint64(60)).astype(np.int64), minlength=16)
     return bool(chisquare(counts).pvalue > _UNIFORM)

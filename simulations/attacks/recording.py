@@ -10,10 +10,9 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 
-from flwr_vertical import Result, Strategy, simulate
+from flwr_vertical import Federation, Result, Strategy, simulate
 from flwr_vertical.products import PrivateProducts
 from flwr_vertical.protocol import private_sum
-from flwr_vertical.server import Federation
 
 PRODUCTS = "private products"  # the step under which moments of groups of rows are noted
 MOMENTS = ("sums", "products", "with_vectors")

@@ -8,24 +8,23 @@ samples, and learns what the vectors of a view say of the columns of the others.
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array
 from simulations.attacks.labels import Telling, received_by, told_by
 from simulations.attacks.views import View
 
 
-def columns_from(view: View, truth: Mapping[str, pd.DataFrame], seed: int = 0) -> Telling:
+def columns_from(view: View, truth: Mapping[str, pd.DataFrame]) -> Telling:
     """Predict others' columns from what a node has of its own, and from this with its messages."""
     own = np.zeros((view.n_samples, 0)) if view.own is None else view.own.to_numpy(dtype=float)
     received = received_by(view)
-    reduced: dict[tuple[int, bytes], npt.NDArray[np.float64]] = {}
+    reduced: dict[tuple[int, bytes], Array] = {}
     found = [
         told_by(
             received,
             frame[name].to_numpy(dtype=float),
             own,
-            seed,
             folds=2,
             classes=False,
             reduced=reduced,

@@ -14,14 +14,12 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 from sklearn.metrics import roc_auc_score
 
-from flwr_vertical import Strategy, Table
-from flwr_vertical.arrays import Array, Indices
-from flwr_vertical.result import Result
+from flwr_vertical import Result, Strategy, Table
+from flwr_vertical.arrays import Array, Bytes, Flags, Indices
 from simulations.attacks.recording import Recording, record
 from simulations.attacks.views import GOT, SENT, SERVER, View, views_of
 from strategies.trees import arbiter as comparing
@@ -47,7 +45,7 @@ class TreesRun:
     levels: list[tuple[Array, Array, Indices, Indices]] = field(default_factory=list)
     # (numerator, left, right, legal): what the arbiter compared, each of shape (n_nodes,
     # n_candidates)
-    compared: list[tuple[Array, Array, Array, npt.NDArray[np.bool_]]] = field(default_factory=list)
+    compared: list[tuple[Array, Array, Array, Flags]] = field(default_factory=list)
 
 
 def record_trees(
@@ -83,7 +81,7 @@ def record_trees(
 # -- the server -------------------------------------------------------------------------------
 
 
-def possible_codes(trees: TreesRun) -> dict[str, list[npt.NDArray[np.bool_]]]:
+def possible_codes(trees: TreesRun) -> dict[str, list[Flags]]:
     """Return which codes each cell can still have, as far as the server knows.
 
     Shapes: returns (n_samples, n_codes): by party, of each of its columns.
@@ -119,7 +117,7 @@ def bits_told(trees: TreesRun) -> tuple[float, float, float]:
     return float(np.mean(told)), float(np.mean(whole)), float(np.mean(known))
 
 
-def true_codes(trees: TreesRun) -> dict[str, npt.NDArray[np.uint8]]:
+def true_codes(trees: TreesRun) -> dict[str, Bytes]:
     """Return the codes of all samples by party, of shape (n_samples, n_columns)."""
     view = views_of(trees.run)[SERVER]
     found = {}
@@ -190,9 +188,9 @@ def guess_labels(last: list[Indices], labels: Array) -> tuple[float, float]:
 # -- the arbiter ------------------------------------------------------------------------------
 
 
-def seen_by_arbiter(trees: TreesRun, seed: int = 0) -> tuple[float, float, float]:
+def seen_by_arbiter(trees: TreesRun) -> tuple[float, float, float]:
     """Return how what the arbiter sees goes with the sums behind it."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     right, correlations, by_chance = [], [], []
     factors = _factors(views_of(trees.run)[SERVER])
     for (numerator, _, _, legal), own in zip(trees.compared, factors, strict=True):
@@ -218,7 +216,7 @@ def parts_of(run: Recording) -> dict[str, TreePart]:
     return {name: TreePart.from_bytes(data) for name, data in fitted._party_models.items()}
 
 
-def _sides(view: View, party: str) -> Iterator[tuple[Indices, Indices, npt.NDArray[np.bool_]]]:
+def _sides(view: View, party: str) -> Iterator[tuple[Indices, Indices, Flags]]:
     """Iterate over a party's answers: names of splits, which one rows come to, which go left."""
     asked: dict[str, Any] = {}
     node, fit = np.zeros((0, 0), dtype=np.int64), np.zeros((0, 0), dtype=bool)

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Flags, Indices
 
 TOLERANCE = 1e-3  # of a column's standard deviation
 _FEW = 10
@@ -69,9 +68,7 @@ def score(
     return Score(cells / max(known, 1), len(whole), max(shares.values(), default=0.0))
 
 
-def _right(
-    guess: Guess, truth: Array, spread: float, tolerance: float
-) -> tuple[npt.NDArray[np.bool_], float]:
+def _right(guess: Guess, truth: Array, spread: float, tolerance: float) -> tuple[Flags, float]:
     """Tell which cells of a guess are right, and the share beyond the commonest value's."""
     true, said = truth[guess.rows], np.asarray(guess.values, dtype=float)
     known = ~np.isnan(true) & np.isfinite(said)
@@ -99,7 +96,7 @@ def _right(
     return right, beyond
 
 
-def _calibrated(said: Array, true: Array, known: npt.NDArray[np.bool_]) -> Array:
+def _calibrated(said: Array, true: Array, known: Flags) -> Array:
     """Return a guess in the column's origin and unit, by a line through the known cells."""
     x, y = said[known], true[known]
     origin, unit = _line(x, y)

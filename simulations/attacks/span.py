@@ -4,11 +4,10 @@ import warnings
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from sklearn.linear_model import OrthogonalMatchingPursuit
 
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Flags, Indices
 from simulations.attacks.score import Guess
 from simulations.attacks.vectors import Family, basis, restrict, row_sets
 from simulations.attacks.views import View
@@ -30,14 +29,14 @@ def single_vectors(found: list[Family]) -> Iterator[Guess]:
 
 
 def known_rows(
-    view: View, found: list[Family], truth: Mapping[str, pd.DataFrame], seed: int = 0
+    view: View, found: list[Family], truth: Mapping[str, pd.DataFrame]
 ) -> Iterator[Guess]:
     """Learn columns on half of the rows, and guess them on the others.
 
     The attacker knows half of the cells: the strongest form of every linear attack, since it needs
     neither coefficients nor moments. What it finds was in the span.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     for rows in chosen_sets(view, found):
         vectors = joined(view, found, rows)
         parts = [p for f in found if (p := restrict(f, rows)) is not None]
@@ -147,9 +146,7 @@ def joined(view: View, found: list[Family], rows: Indices) -> Array:
     return basis(np.hstack(parts)) if parts else np.zeros((len(rows), 0))
 
 
-def _learned(
-    vectors: Array, parts: list[Array], target: Array, train: npt.NDArray[np.bool_]
-) -> Iterator[Array]:
+def _learned(vectors: Array, parts: list[Array], target: Array, train: Flags) -> Iterator[Array]:
     """Predict a column from all vectors by least squares, and from a few of many vectors."""
     if 0 < vectors.shape[1] <= 0.8 * train.sum():
         design = np.column_stack([np.ones(len(vectors)), vectors])

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Result
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import (
     ARBITER,
@@ -48,11 +47,11 @@ class View:
     items: list[Item]  # In order of time
     # (n_samples, n_parties): true where a party lacks the sample; parties in the order of their
     # names
-    mask: npt.NDArray[np.bool_]
+    mask: Flags
     parties: list[str]  # Names, sorted
     positions: dict[str, Indices]  # By party, the sample of each of its rows
     # (n_samples,): which samples have a label, as steps tell the parties
-    labelled: npt.NDArray[np.bool_]
+    labelled: Flags
     labels: Array | None = None  # (n_samples,): the server's own
     # A party's own columns in the order of samples; NaN where it lacks the row
     own: pd.DataFrame | None = None
@@ -118,7 +117,7 @@ def as_numbers(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _mask(result: Result) -> npt.NDArray[np.bool_]:
+def _mask(result: Result) -> Flags:
     assert result.mask is not None  # filled by `Strategy.start`
     return np.asarray(result.mask, dtype=bool)
 

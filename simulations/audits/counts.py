@@ -5,9 +5,8 @@ from functools import partial
 from math import ceil
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.privacy import (
     Keystream,
     gaussian_integers,
@@ -72,17 +71,17 @@ def _gaussian(table: int, n_runs: int, stream: Keystream) -> Array:
     return 10 * table + np.array(gaussian_integers(sigma, n_runs, stream), dtype=float)
 
 
-def _level_margin(codes: npt.NDArray[np.int64], stream: Keystream) -> Margin:
+def _level_margin(codes: Integers, stream: Keystream) -> Margin:
     return level_margin(codes, 3, EPSILON, stream, least=0, other=None).margin
 
 
-def _discrete_margin(codes: npt.NDArray[np.int64], stream: Keystream) -> Margin:
+def _discrete_margin(codes: Integers, stream: Keystream) -> Margin:
     return discrete_margin(codes, 0, 3, EPSILON, stream)
 
 
 @each_run
 def _levels(
-    estimate: Callable[[npt.NDArray[np.int64], Keystream], Margin], table: int, stream: Keystream
+    estimate: Callable[[Integers, Keystream], Margin], table: int, stream: Keystream
 ) -> float:
     """Read the two small noisy counts from the shares, whose total noise hardly moves."""
     codes = np.repeat(np.arange(3), _LEVELS[table])

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.special import expit, softmax
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Integers
 
 KINDS = ("continuous", "multinomial", "ordinal", "binary")
 LINEAR, LOGISTIC = "linear", "logistic"
@@ -40,7 +39,7 @@ def effects(design: dict[str, Any]) -> Array:
     return np.tile(own, design["parties"])
 
 
-def component_covariances(owner: npt.NDArray[np.int64]) -> list[Array]:
+def component_covariances(owner: Integers) -> list[Array]:
     """Return the three covariance matrices; `owner` is the party of each column."""
     p = len(owner)
     blocks = np.where(np.equal.outer(owner, owner), 0.3, 0.1)
@@ -50,7 +49,7 @@ def component_covariances(owner: npt.NDArray[np.int64]) -> list[Array]:
     return [blocks, 0.5**lag, band]
 
 
-def column_order(design: dict[str, Any], rng: np.random.Generator) -> npt.NDArray[np.int64]:
+def column_order(design: dict[str, Any], rng: np.random.Generator) -> Integers:
     """Shuffle the columns until the expected predictor is within ``level`` of 0."""
     weights = np.asarray(design["level_weights"], dtype=np.float64)
     # The mixture is symmetric around 0 and so are the weights: every mean is that at 0.
@@ -101,9 +100,7 @@ def draw_copula(
     return CopulaSample(tables, labels, pd.Series(beta, index=index), kinds)
 
 
-def _observed(
-    latent: Array, kind: npt.NDArray[np.int64], weights: Array, rng: np.random.Generator
-) -> Array:
+def _observed(latent: Array, kind: Integers, weights: Array, rng: np.random.Generator) -> Array:
     """Turn latent columns into columns of their kinds, shape (n_samples, n_columns)."""
     X = latent.copy()
     several = latent[:, kind == 1]

@@ -10,13 +10,11 @@ of the paper's log-odds is replaced by the one that leaves the printed share.
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq
 
+from flwr_vertical.arrays import Flags
 from flwr_vertical.incomplete import mar_complex, mar_simple, mcar_blocks
 from simulations.copula.design import CopulaSample
-
-Mask = npt.NDArray[np.bool_]
 
 MCAR, MAR_SIMPLE, MAR_COMPLEX = "MCAR", "MAR Simple", "MAR Complicated"
 MECHANISMS = (MCAR, MAR_SIMPLE, MAR_COMPLEX)
@@ -24,7 +22,7 @@ MECHANISMS = (MCAR, MAR_SIMPLE, MAR_COMPLEX)
 _REACH = 60.0
 
 
-def draw_mask(sample: CopulaSample, mechanism: str, share: float, seed: int) -> Mask:
+def draw_mask(sample: CopulaSample, mechanism: str, share: float, seed: int) -> Flags:
     """Draw which blocks are missing, shape (n_samples, n_parties)."""
     n_parties = len(sample.tables)
     if mechanism == MCAR:
@@ -32,7 +30,7 @@ def draw_mask(sample: CopulaSample, mechanism: str, share: float, seed: int) -> 
         return mcar_blocks(len(sample.labels), [rate] * n_parties, seed=seed)
     may_miss = may_be_missing(n_parties, seed)
 
-    def draw(level: float) -> Mask:
+    def draw(level: float) -> Flags:
         settings: dict[str, Any] = {"may_miss": may_miss, "seed": seed, "level": level}
         if mechanism == MAR_SIMPLE:
             return mar_simple(sample.tables, **settings)

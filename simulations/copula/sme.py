@@ -9,12 +9,12 @@ institutions, since the paper's IEVCDS selects variables of each.
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
+from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import VerticalError
 from flwr_vertical.incomplete import drop_blocks
 from simulations.copula.methods import fit_table, synthesise, together
@@ -26,7 +26,7 @@ SINGLE = "Single-"
 
 def draw_firms(
     sme: dict[str, Any], rows: int, seed: int
-) -> tuple[dict[str, pd.DataFrame], "pd.Series[float]", npt.NDArray[np.bool_]]:
+) -> tuple[dict[str, pd.DataFrame], "pd.Series[float]", Flags]:
     """Draw complete tables, labels and the mask of missing blocks, shape (rows, n_parties)."""
     rng = np.random.default_rng([seed, rows])
     sizes = [party["variables"] for party in sme["parties"].values()]

@@ -1,6 +1,5 @@
 """Checkpoints of a training: it takes tens of minutes, and may be stopped at any moment."""
 
-import logging
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +7,8 @@ from typing import Any
 
 import torch
 
+from flwr_vertical.log import logger
 from flwr_vertical.results import atomic_path
-
-logger = logging.getLogger("flwr_vertical")
 
 
 @dataclass(frozen=True)

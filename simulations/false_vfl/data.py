@@ -9,10 +9,10 @@ standardised (for tables: over the samples given).
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 
+from flwr_vertical.arrays import Flags, Integers
 from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete import draw_blocks, split_columns
 from simulations.data import Sources
@@ -21,8 +21,7 @@ from strategies.neural.party import PartyBlock
 N_PARTIES, COLUMNS_EACH = 8, 77
 N_LABELS, N_ALIGNED = 500, 100
 
-Labels = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+Labels = Integers
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Split:
     # Excessive variance that "MAR 2" may use up (Algorithm 2: B, 0.5 for ModelNet10)
     budget: float = 0.7
 
-    def draw_mask(self, part: str, regime: str, seed: int, aligned: Labels) -> Mask:
+    def draw_mask(self, part: str, regime: str, seed: int, aligned: Labels) -> Flags:
         """Draw which blocks of ``"train"`` or ``"test"`` are missing, none of the aligned ones."""
         tables = self.train if part == "train" else self.test
         settings: dict[str, float] = {"budget": self.budget} if regime == "MAR 2" else {}
@@ -100,15 +99,13 @@ def draw_labelled(
     return labelled, labelled[:n_aligned]
 
 
-def to_blocks(
-    tables: dict[str, pd.DataFrame], mask: Mask, dtype: torch.dtype = torch.float32
-) -> dict[str, PartyBlock]:
+def to_blocks(tables: dict[str, pd.DataFrame], mask: Flags) -> dict[str, PartyBlock]:
     """Return what each party holds, for the central form of the method."""
     blocks = {}
     for k, (name, table) in enumerate(tables.items()):
         held = np.flatnonzero(~mask[:, k])
         row = np.full(len(mask), -1, dtype=np.int64)
         row[held] = np.arange(len(held))
-        x = torch.tensor(table.to_numpy()[held], dtype=dtype)
+        x = torch.tensor(table.to_numpy()[held], dtype=torch.float32)
         blocks[name] = PartyBlock(x, torch.ones_like(x), torch.from_numpy(row))
     return blocks

@@ -17,14 +17,14 @@ import struct
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Bytes
 from flwr_vertical.errors import DataError
 from simulations.data import Sources
 from simulations.false_vfl.data import Labels, Split
 
-Pixels = npt.NDArray[np.uint8]
+Pixels = Bytes
 
 SIDE, TILE, N_CLASSES = 28, (14, 7), 10
 VIEWS, PAIRS, VIEW = 12, 6, (32, 32)

@@ -8,16 +8,16 @@ of the strategies show that parties and server compute the same over the protoco
 import functools
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from flwr_vertical.arrays import Integers
+from flwr_vertical.log import logger
 from flwr_vertical.pages import human_seconds
 from simulations.false_vfl.checkpoints import Checkpoint
 from simulations.false_vfl.training import Pretraining, fit_head
@@ -28,8 +28,6 @@ from strategies.neural.party import PartyBlock
 from strategies.split.central import CentralSplit
 from strategies.split.methods import METHODS as SPLIT
 from strategies.split.methods import SplitNetworks, TrainingSettings
-
-logger = logging.getLogger("flwr_vertical")
 
 Blocks = Mapping[str, PartyBlock]
 
@@ -49,7 +47,7 @@ class Task:
     title: str  # What the log calls it
 
 
-Predict = Callable[[Blocks, int], npt.NDArray[np.int64]]
+Predict = Callable[[Blocks, int], Integers]
 Fitted = tuple[Predict, dict[str, float]]
 """What predicts the classes of samples; numbers of the training: ``seconds pretraining``, ..."""
 
@@ -85,7 +83,7 @@ def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
         "seconds training": time.perf_counter() - started,
     }
 
-    def predict(blocks: Blocks, n_samples: int) -> npt.NDArray[np.int64]:
+    def predict(blocks: Blocks, n_samples: int) -> Integers:
         rows = torch.arange(n_samples)
         found = fitted.predict(on(device, blocks), rows, fit["prediction_draws"], task.seed)
         return np.asarray(to_numpy(found.value), dtype=np.int64)
@@ -114,7 +112,7 @@ def fit_baseline(kind: str, task: Task, fit: dict[str, Any]) -> Fitted:
         "seconds training": time.perf_counter() - started,
     }
 
-    def predict(blocks: Blocks, n_samples: int) -> npt.NDArray[np.int64]:
+    def predict(blocks: Blocks, n_samples: int) -> Integers:
         found = model.predict(blocks, torch.arange(n_samples))
         return np.asarray(found.value.numpy(), dtype=np.int64)
 

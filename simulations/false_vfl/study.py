@@ -1,6 +1,5 @@
 """The FALSE-VFL study: both variants and four baselines, beside the paper's tables."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -9,6 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from flwr_vertical.errors import DataError
+from flwr_vertical.log import logger
 from simulations.data import DATA_SETS, Sources, read_paper
 from simulations.false_vfl import figures, tables, targets
 from simulations.false_vfl.preset import Preset
@@ -16,8 +16,6 @@ from simulations.false_vfl.runs import Shared, replicate
 from simulations.page import Part, Tables
 from simulations.replications import Job, Store
 from simulations.study import Study
-
-logger = logging.getLogger("flwr_vertical")
 
 _BRACKETS = "in brackets the paper's and the difference; * without SimSiam"
 _SAME = "As in Table 12"

@@ -1,6 +1,5 @@
 """The FedPSG-AR study: samples that a party lacks, beside the paper and beside floors."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -8,14 +7,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from flwr_vertical.errors import DataError
+from flwr_vertical.log import logger
 from simulations.data import Sources, read_paper
 from simulations.fedpsg import figures, page, tables, targets
 from simulations.fedpsg.data import NEWS_NAME, Joint, JointStudy, load
 from simulations.fedpsg.experiments import replicate
 from simulations.fedpsg.preset import Preset
 from simulations.page import Part, Tables
-
-logger = logging.getLogger("flwr_vertical")
 
 
 class FedPSGStudy(JointStudy):

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from sklearn.impute import KNNImputer
 
 from flwr_vertical import simulate
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.incomplete import blank_cells, mcar_cells
 from simulations.data import VerticalData
 from simulations.fknn.local import READINGS, local_imputations
@@ -17,8 +16,6 @@ from simulations.fknn.oracle import distances, impute
 from simulations.fknn.regression import compared, replicate_regression
 from simulations.replications import Job, Metrics
 from strategies.fknn import FKNN
-
-Mask = npt.NDArray[np.bool_]
 
 # Other settings of the method, beside the preset's; the last is no setting but a formula.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -37,19 +34,19 @@ def replicate(job: Job, data: VerticalData) -> Metrics:
     return PARTS[job.part](job.settings, data)
 
 
-def rmse(values: pd.DataFrame | Array, truth: pd.DataFrame, mask: Mask) -> float:
+def rmse(values: pd.DataFrame | Array, truth: pd.DataFrame, mask: Flags) -> float:
     """Root mean squared error over the removed cells."""
     difference = (np.asarray(values, dtype=float) - truth.to_numpy())[mask]
     return float(np.sqrt(np.mean(difference**2)))
 
 
-def removed_cells(settings: dict[str, Any], data: VerticalData) -> Mask:
+def removed_cells(settings: dict[str, Any], data: VerticalData) -> Flags:
     """Draw the guest's missing cells of one replication, cell by cell as in Section 4.3.1."""
     return mcar_cells(data.parties["guest"], settings["rate"], seed=settings["seed"])
 
 
 def impute_guest(
-    data: VerticalData, mask: Mask, strategy: Any, aggregation: str = "masked", seed: int = 0
+    data: VerticalData, mask: Flags, strategy: Any, aggregation: str = "masked", seed: int = 0
 ) -> pd.DataFrame:
     """Return the guest's table after a federated run on its incomplete form."""
     guest = blank_cells(data.parties["guest"], mask)
@@ -67,7 +64,7 @@ def _table3(settings: dict[str, Any], data: VerticalData) -> Metrics:
 
 
 def _against_local(
-    settings: dict[str, Any], data: VerticalData, mask: Mask | None = None
+    settings: dict[str, Any], data: VerticalData, mask: Flags | None = None
 ) -> Metrics:
     mask = removed_cells(settings, data) if mask is None else mask
     metrics, incomplete = _alone(settings, data, mask), blank_cells(data.parties["guest"], mask)
@@ -79,7 +76,7 @@ def _against_local(
     return metrics
 
 
-def _alone(settings: dict[str, Any], data: VerticalData, mask: Mask | None = None) -> Metrics:
+def _alone(settings: dict[str, Any], data: VerticalData, mask: Flags | None = None) -> Metrics:
     mask = removed_cells(settings, data) if mask is None else mask
     imputed = impute_guest(data, mask, FKNN(**settings["fknn"]), seed=settings["seed"])
     return {"FKNN": rmse(imputed, data.parties["guest"], mask)}

@@ -7,14 +7,12 @@ text as categories.
 """
 
 import itertools
-import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss, roc_auc_score
@@ -25,14 +23,13 @@ from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.incomplete import blank_cells, mcar_blocks, mcar_cells
 from flwr_vertical.incomplete.splits import split_columns
+from flwr_vertical.log import logger
 from simulations.data import fingerprint
 from simulations.page import Part, verdict
 from simulations.preset import StudyPreset
 from simulations.replications import Job, Metrics
 from simulations.study import Study
 from strategies.trees import VerticalGBDT
-
-logger = logging.getLogger("flwr_vertical")
 
 Tables = dict[str, pd.DataFrame]
 
@@ -223,7 +220,7 @@ def installed() -> list[str]:
     return list(METHODS)
 
 
-def drawn(tables: Tables, settings: Mapping[str, Any]) -> tuple[Tables, npt.NDArray[np.bool_]]:
+def drawn(tables: Tables, settings: Mapping[str, Any]) -> tuple[Tables, Flags]:
     """Return the tables with what is missing, and which samples are held out."""
     seed, share = settings["seed"], settings["missing"]
     first, *others = tables

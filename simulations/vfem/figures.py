@@ -98,12 +98,7 @@ def log_axis(ax: Axes) -> None:
     """Make the vertical axis logarithmic, with plain numbers."""
     ax.set_yscale("log")
     for formatter in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
-        formatter(FuncFormatter(plain_number))
+        formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 4, 6)))
     ax.tick_params(which="minor", length=0, labelsize=7, labelcolor=SOFT)
     ax.grid(visible=True, axis="y", which="both", color=LINE, linewidth=0.6)
-
-
-def plain_number(value: float, _: int = 0) -> str:
-    """Write a tick of a logarithmic axis without powers of ten."""
-    return f"{value:g}"

@@ -1,23 +1,19 @@
 """Which blocks are missing: at random given what is always seen, or by a common factor."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import expit
 from scipy.stats import norm
 
-from flwr_vertical.arrays import Array
-
-Mask = npt.NDArray[np.bool_]
+from flwr_vertical.arrays import AnyArray, Array, Flags
 
 NODES = 200  # of the Gauss-Hermite rule; the integrand is smooth
 
 
-def logistic_mask(scores: Array, rates: Sequence[float], rng: np.random.Generator) -> Mask:
+def logistic_mask(scores: Array, rates: Sequence[float], rng: np.random.Generator) -> Flags:
     """Drop blocks with log-odds `scores`, plus an offset that meets each party's rate."""
     mask = np.zeros((len(scores), len(rates)), dtype=np.bool_)
     for k, rate in enumerate(rates):
@@ -30,8 +26,7 @@ def logistic_chance(scores: Array, rate: float) -> Array:
     """Probabilities with the mean `rate` whose log-odds differ from `scores` by a constant."""
     reach = float(np.abs(scores).max()) + 50.0
     offset = brentq(lambda shift: float(expit(scores + shift).mean()) - rate, -reach, reach)
-    chance: Array = expit(scores + offset)
-    return chance
+    return np.asarray(expit(scores + offset))
 
 
 def mar_scores(
@@ -42,14 +37,14 @@ def mar_scores(
     return label_weight * label + first_weight * standardised(first.to_numpy().sum(axis=1))
 
 
-def standardised(values: npt.NDArray[Any]) -> Array:
+def standardised(values: AnyArray) -> Array:
     """Return the values with mean 0 and standard deviation 1."""
     return np.asarray((values - values.mean()) / values.std())
 
 
 def factor_mask(
     common: Array, rates: Sequence[float], shared: float, rng: np.random.Generator
-) -> Mask:
+) -> Flags:
     """Drop blocks by normal variables that share a factor, `common`, of shape (n_samples,)."""
     own = rng.standard_normal((len(common), len(rates)))
     latent = np.sqrt(shared) * common[:, None] + np.sqrt(1 - shared) * own

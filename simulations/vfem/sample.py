@@ -6,10 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.incomplete import drop_blocks
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -20,8 +18,8 @@ class Sample:
     labels: "pd.Series[float]"  # Of every row, on the same index
     truth: "pd.Series[float]"  # Coefficients, index (party, variable)
     scale: "pd.Series[float]"  # Standard deviation of each column, same index
-    mask: Mask  # True where a block is missing
-    held_out: Mask  # Rows whose label the methods do not see
+    mask: Flags  # True where a block is missing
+    held_out: Flags  # Rows whose label the methods do not see
 
     @property
     def parties(self) -> dict[str, pd.DataFrame]:

@@ -117,7 +117,7 @@ class VFEMStudy(Study):
             "finite_effort": tables.effort(frame),
             "target_intervals": targets.intervals(frame, preset["inference"]),
             "inference": tables.inference(frame, "inference"),
-            "parting": tables.over_parties(parting),
+            "parting": parting.groupby(level=["rows", "cross", "kind"]).mean(),
             "parting_by_party": parting,
             "target_cost": targets.cost(summary, sme),
             "sme_summary": summary,

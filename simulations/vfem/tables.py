@@ -92,8 +92,3 @@ def inference(frame: pd.DataFrame, name: str) -> pd.DataFrame:
         }
     )
     return table.rename_axis(index=["rows", "cross", "kind", "party"])
-
-
-def over_parties(table: pd.DataFrame) -> pd.DataFrame:
-    """Means of `inference` over parties: index (rows, cross, kind)."""
-    return table.groupby(level=["rows", "cross", "kind"]).mean()

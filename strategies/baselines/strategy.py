@@ -10,14 +10,11 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy, Summands, step
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, Summands, setting, step
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
 from flwr_vertical.protocol.arguments import Is, OneOf
 from flwr_vertical.protocol.declaration import FACTS, Maybe, Protocol, Round
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty, numbers_told
 

@@ -7,13 +7,11 @@ do in a design matrix (`linear.design`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import AnyArray, Array, Indices
 from flwr_vertical.products.row_groups import levels_are_safe
 from flwr_vertical.tables import Kind, Table, is_numeric
 from strategies.linear.design import OTHER, encode_levels
@@ -128,7 +126,7 @@ def _without(table: Table, special: Sequence[float]) -> Table:
     return replace(table, frame=frame)
 
 
-def _codes(fitted: Bins, table: Table, special: Sequence[float], party: str) -> npt.NDArray[Any]:
+def _codes(fitted: Bins, table: Table, special: Sequence[float], party: str) -> AnyArray:
     """Return codes of the cells: of ranges and levels, of missing ones, of special values."""
     codes = fitted.codes(_without(table, special), party).astype(np.int64)
     for j, name in enumerate(fitted.columns):

@@ -28,10 +28,9 @@ import hashlib
 from typing import Annotated, Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, step
-from flwr_vertical.arrays import Flags, Indices, Ring
+from flwr_vertical.arrays import Bytes, Flags, Indices, Ring
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node.kept import kept
 from flwr_vertical.products import GroupKeySteps, HeldColumns
@@ -91,7 +90,7 @@ class BinSteps(StepGroup):
         most: Annotated[int, Within(2, MOST_BINS)],
         special: Annotated[list[float], Within(0, MOST_BINS), DISTINCT],
         field_bits: Annotated[int, Within(1, 64)],
-        labelled: Annotated[npt.NDArray[np.uint8], Shape("n_samples"), Within(0, 3)],
+        labelled: Annotated[Bytes, Shape("n_samples"), Within(0, 3)],
         owner: str,
         sealed: Annotated[bytes, OWN],
         **keys: Unpack[SendFields],

@@ -1,23 +1,21 @@
 """What every imputing party shares: aligned codes of its table, open cells, writing the result."""
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete import imputation_accuracy
+from flwr_vertical.log import logger
 from flwr_vertical.node import Party
 from flwr_vertical.node.kept import kept
 from flwr_vertical.node.row_index import aligned_name, free_names
 from flwr_vertical.tables import Table
 from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, put_in, to_codes
 from flwr_vertical.tables.ids import index_of
-
-logger = logging.getLogger("flwr_vertical")
 
 
 class ImputingParty(Party):
@@ -69,7 +67,7 @@ class ImputingParty(Party):
             )
 
     @kept("codes")
-    def codes(self) -> npt.NDArray[np.float64]:
+    def codes(self) -> Array:
         """All aligned rows as numbers, array of shape (n_samples, n_columns), NaN = missing."""
         for name, column in self.table.frame.items():
             floating = column.dtype == np.float64 and name not in self.table.exact
@@ -86,27 +84,24 @@ class ImputingParty(Party):
         return np.asarray(self.to_aligned(own, np.nan))
 
     @property
-    def is_donor(self) -> npt.NDArray[np.bool_]:
+    def is_donor(self) -> Flags:
         """Which aligned rows give values here, array of shape (n_samples,)."""
         count = self.fitted.n_samples if self.fitted is not None else self.table.n_samples
-        flags: npt.NDArray[np.bool_] = self.to_aligned(
-            np.arange(len(self.positions)) < count, False
-        )
-        return flags
+        return np.asarray(self.to_aligned(np.arange(len(self.positions)) < count, False))
 
-    def write(self, codes: npt.NDArray[np.float64], complete_blocks: bool) -> pd.DataFrame:
+    def write(self, codes: Array, complete_blocks: bool) -> pd.DataFrame:
         """Write the imputed table, by its codes, to the party's own storage."""
         frame = self.frame_of(codes, complete_blocks)
         self.save_output(frame)
         return frame
 
-    def places(self, complete_blocks: bool) -> npt.NDArray[np.int64]:
+    def places(self, complete_blocks: bool) -> Integers:
         """Return the aligned row of each row of `frame_of`, -1 if it is left out."""
         first = 0 if self.fitted is None else self.fitted.n_samples
-        own: npt.NDArray[np.int64] = self.positions[first:]
+        own: Integers = self.positions[first:]
         return np.concatenate([own, self._added]) if complete_blocks else own
 
-    def frame_of(self, codes: npt.NDArray[np.float64], complete_blocks: bool) -> pd.DataFrame:
+    def frame_of(self, codes: Array, complete_blocks: bool) -> pd.DataFrame:
         """Return a table by the codes of all aligned rows."""
         own_codes = to_codes(self.table, self.levels, self.name)
         positions = self.places(False)
@@ -128,7 +123,7 @@ class ImputingParty(Party):
         return frame
 
     @property
-    def _added(self) -> npt.NDArray[np.int64]:
+    def _added(self) -> Integers:
         """Aligned rows that are added to the own ones."""
         absent = self._absent
         if self.fitted is not None and "donors" in self.state:
@@ -136,7 +131,7 @@ class ImputingParty(Party):
             absent[self.state["donors"]] = False
         return np.flatnonzero(absent)
 
-    def _absent_ids(self, rows: npt.NDArray[np.int64]) -> "pd.Index[Any]":
+    def _absent_ids(self, rows: Integers) -> "pd.Index[Any]":
         own = self.table.ids
         integer = pd.api.types.is_integer_dtype(own.dtype)
         if "ids" in self.state:
@@ -150,7 +145,7 @@ class ImputingParty(Party):
             return pd.Index(min(0, int(own.min())) - 1 - rows)
         return free_names(map(aligned_name, rows), own)
 
-    def missing_cells(self, complete_blocks: bool) -> npt.NDArray[np.bool_]:
+    def missing_cells(self, complete_blocks: bool) -> Flags:
         """Which cells are to be imputed, array of shape (n_samples, n_columns)."""
         missing = np.isnan(self.codes)
         if not complete_blocks:
@@ -162,7 +157,7 @@ class ImputingParty(Party):
                 missing[self.state["donors"]] = False
         return missing
 
-    def _check_new_rows(self, donors: npt.NDArray[np.int64]) -> None:
+    def _check_new_rows(self, donors: Integers) -> None:
         """Refuse samples that are new here and donors elsewhere: nobody could impute them."""
         assert self.fitted is not None
         new = self.positions[self.fitted.n_samples :]
@@ -173,10 +168,9 @@ class ImputingParty(Party):
             )
 
     @property
-    def _absent(self) -> npt.NDArray[np.bool_]:
+    def _absent(self) -> Flags:
         """Aligned rows that this party does not have, array of shape (n_samples,)."""
-        absent: npt.NDArray[np.bool_] = self.to_aligned(np.zeros(len(self.positions), bool), True)
-        return absent
+        return np.asarray(self.to_aligned(np.zeros(len(self.positions), bool), True))
 
     def accuracy(
         self, frame: pd.DataFrame, intervals: pd.DataFrame | None = None

@@ -10,7 +10,6 @@ taken for dates where it has many different values, all of one of the forms belo
 """
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -22,6 +21,7 @@ import pyarrow as pa
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.log import logger
 from flwr_vertical.tables import Kind, Table, is_numeric, text_dates
 from flwr_vertical.tables.codes import Levels, from_codes
 
@@ -98,9 +98,6 @@ def _step(days: "pd.Series[Any]") -> float:
         if bool(np.all(np.abs(values / step - np.rint(values / step)) <= _NEAR)):
             return step
     return 0.0
-
-
-logger = logging.getLogger("flwr_vertical")
 
 
 OTHER = "other"

@@ -4,17 +4,11 @@ from typing import Any
 
 import pandas as pd
 
-from flwr_vertical import Party
+from flwr_vertical import Party, Table
 from flwr_vertical.arrays import Array
 from flwr_vertical.node.kept import kept
-from flwr_vertical.tables import Table
 from flwr_vertical.tables.codes import Levels, fit_levels
-from strategies.common.synthesis_columns import (
-    Columns,
-    parse_resolution,
-    read_columns,
-    with_others,
-)
+from strategies.common.synthesis_columns import Columns, parse_resolution, read_columns, with_others
 
 
 class SynthesisParty(Party):

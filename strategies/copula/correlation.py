@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtr
 
-from flwr_vertical.arrays import Array, Indices, Integers
+from flwr_vertical.arrays import Array, Flags, Indices, Integers, Integers32
 from flwr_vertical.errors import DataError
 from strategies.copula.ranks import Flip
 
@@ -33,7 +32,7 @@ class RankCorrelations:
 
 
 def rank_correlations(
-    scores: Array, noise: Array, indicators: npt.NDArray[np.bool_] | None = None
+    scores: Array, noise: Array, indicators: Flags | None = None
 ) -> RankCorrelations:
     """Estimate Spearman's correlations from debiased ranks.
 
@@ -76,11 +75,7 @@ def least_eigenvalue(p: int, n: float) -> float:
     return min(max(_SHARE * p / n, _FLOOR), _MOST)
 
 
-def nearest_correlation(
-    matrix: Array,
-    least: float = _FLOOR,
-    fixed: npt.NDArray[np.bool_] | None = None,
-) -> Array:
+def nearest_correlation(matrix: Array, least: float = _FLOOR, fixed: Flags | None = None) -> Array:
     """Return the nearest correlation matrix in Frobenius norm, positive definite.
 
     Higham (2002), "Computing the nearest correlation matrix", Algorithm 3.3: alternating
@@ -119,7 +114,7 @@ class Observed:
 
     # (n_samples, d): perturbed ranks, 0 where a sample lacks the column. The labels come first,
     # if there are any. A nominal column may have one for each level, any other has one.
-    ranks: npt.NDArray[np.int32]
+    ranks: Integers32
     flips: Sequence[Flip]  # One for each of p columns: what comparisons of its values spend
     # (n_levels - 1,): noisy shares of columns of levels; of numeric columns, where point masses
     # begin and end
@@ -139,7 +134,7 @@ class Observed:
         return np.repeat(np.arange(len(self.widths)), self.widths)
 
     @property
-    def indicators(self) -> npt.NDArray[np.bool_]:
+    def indicators(self) -> Flags:
         """Which ranks are of the level of a nominal column, array of shape (d,)."""
         return np.repeat(np.asarray(self.widths) > 1, self.widths)
 

@@ -16,11 +16,10 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 from scipy.special import ndtr, ndtri
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Flags
 from strategies.copula.margins import Domain, Margin
 
 Curve = Callable[[Array], Array]
@@ -113,10 +112,7 @@ def _scales(ends: Array) -> list[tuple[Curve, Curve]]:
     return [
         (lambda x: x, lambda y: y),
         (lambda x: np.arcsinh(x / 0.1), lambda y: 0.1 * np.sinh(y)),
-        (
-            lambda x: np.arcsinh((x - middle) / spread),
-            lambda y: middle + spread * np.sinh(y),
-        ),
+        (lambda x: np.arcsinh((x - middle) / spread), lambda y: middle + spread * np.sinh(y)),
     ]
 
 
@@ -178,9 +174,7 @@ def margin_of_cells(low: Array, high: Array, mass: Array, domain: Domain, error:
     )
 
 
-def _shorter_tails(
-    low: Array, high: Array, shares: Array, single: npt.NDArray[np.bool_]
-) -> tuple[Array, Array]:
+def _shorter_tails(low: Array, high: Array, shares: Array, single: Flags) -> tuple[Array, Array]:
     """Return ends of cells, the outermost moved inwards to where their neighbours' slope leads."""
     n_inner = min(_INNER, len(low) - 1)
     if n_inner < 1:
@@ -192,8 +186,7 @@ def _shorter_tails(
     if not single[-n_inner - 1 :].any():
         right = slice(-n_inner - 1, -1)
         high[-1] = min(
-            high[-1],
-            _reach(high[right][::-1], low[right][::-1], outer[0, 1], outer[n_inner, 1]),
+            high[-1], _reach(high[right][::-1], low[right][::-1], outer[0, 1], outer[n_inner, 1])
         )
     return low, high
 
@@ -207,7 +200,7 @@ def _reach(far: Array, near: Array, beyond: float, further: float) -> float:
         return float(UNIT * np.sinh(end + _SLACK * rise * max(_LAST - scores[1], 0.0)))
 
 
-def _runs(single: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def _runs(single: Flags) -> Iterator[tuple[int, int]]:
     """Yield first and last (not included) of all runs of cells of one kind."""
     changes = np.flatnonzero(single[1:] != single[:-1]) + 1
     yield from itertools.pairwise([0, *changes.tolist(), len(single)])

@@ -9,11 +9,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from flwr_vertical.arrays import Array, Integers
-from strategies.copula.correlation import (
-    Observed,
-    RankCorrelations,
-    least_eigenvalue,
-)
+from strategies.copula.correlation import Observed, RankCorrelations, least_eigenvalue
 from strategies.copula.nominal import Feature, Nominal, assign_levels, fit_blocks, indicator_gap
 from strategies.copula.rank_to_normal import (
     latent_correlations,

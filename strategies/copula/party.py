@@ -1,7 +1,6 @@
 """Who holds columns, a party or, of the labels, the server: perturb ranks, keep noisy margins."""
 
 import hashlib
-import logging
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -12,13 +11,9 @@ import pandas as pd
 from flwr_vertical import step
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError, PolicyError, ProtocolError
+from flwr_vertical.log import logger
 from flwr_vertical.policy.record import allows, key_of, text_of
-from flwr_vertical.privacy import (
-    KEY_BYTES,
-    count_columns,
-    fresh_keystream,
-    parse_bounds,
-)
+from flwr_vertical.privacy import KEY_BYTES, count_columns, fresh_keystream, parse_bounds
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import fit_levels, from_codes, to_codes
@@ -40,9 +35,6 @@ from strategies.copula.release import (
     synthetic_codes,
 )
 from strategies.copula.tree import narrowest
-
-logger = logging.getLogger("flwr_vertical")
-
 
 REARRANGED = "rearranged-rows"
 """The exchange by which nodes agree to synthetic rows that follow real ones."""
@@ -230,7 +222,7 @@ class CopulaParty(SynthesisParty):
         return np.asarray(self.to_aligned(own, np.nan))
 
 
-def check_rows(rows: npt.ArrayLike, n_samples: int, party: str) -> npt.NDArray[np.int64]:
+def check_rows(rows: npt.ArrayLike, n_samples: int, party: str) -> Indices:
     """Return the aligned rows that take part, each once: noise must not be fresh twice."""
     given = np.asarray(rows)
     numbers = given.astype(np.int64)

@@ -23,11 +23,11 @@ from math import exp, floor, inf, log
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Integers
+from flwr_vertical.arrays import Array, Integers, Ring
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import Keystream
 
-Words = npt.NDArray[np.uint64]
+Words = Ring
 
 THETA_BITS = 16
 _ROWS = 256  # a power of two: rows of a tile, and the unit of its columns

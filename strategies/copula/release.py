@@ -18,9 +18,8 @@ from math import inf
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Integers32
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.privacy import ColumnSpending, Keystream, noise_is_seeded, split_budget
 from flwr_vertical.tables import Kind, is_numeric
@@ -153,7 +152,7 @@ class Release:
 
     # (n_samples, n_ranks): perturbed ranks among the observed values of the column, 0 where it
     # has none; of a nominal column, those of the indicators of its levels
-    ranks: npt.NDArray[np.int32]
+    ranks: Integers32
     # Chance of each column's comparisons to be turned round (`Flip.of_indicators` of those of
     # indicators)
     flips: list[Flip] = field(default_factory=list)
@@ -276,7 +275,7 @@ def make_release(
 
 def _ranks(
     values: Array, margin: Margin, kind: Kind, flip: Flip, nominal: str, stream: Keystream
-) -> npt.NDArray[np.int32]:
+) -> Integers32:
     """Perturb the ranks of a column, or of each level; array of shape (n_samples, width)."""
     seen = ~np.isnan(values)
     n_kept = len(margin.values)

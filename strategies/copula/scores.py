@@ -31,12 +31,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy.linalg import solve_triangular
 from scipy.special import ndtr, ndtri
 
-from flwr_vertical.arrays import Array, Integers
+from flwr_vertical.arrays import Array, Integers, Integers32
 from strategies.copula.correlation import nearest_correlation
 from strategies.copula.rank_to_normal import N_SHARES, tied_scores
 
@@ -123,10 +122,7 @@ def middles(n: int) -> Array:
 
 
 def start_scores(
-    ranks: npt.NDArray[np.int32],
-    ties: Sequence[Array | None],
-    kept: Array,
-    rng: np.random.Generator,
+    ranks: Integers32, ties: Sequence[Array | None], kept: Array, rng: np.random.Generator
 ) -> Scores:
     """Give perturbed ranks, (n_samples, p), 0 = missing, their normal scores."""
     z = np.full(ranks.shape, np.nan)

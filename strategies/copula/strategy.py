@@ -27,9 +27,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from flwr_vertical import Result
+from flwr_vertical import Result, setting
 from flwr_vertical.arrays import Array
-from flwr_vertical.settings import setting
 from strategies.copula.correlation import Observed, least_eigenvalue, nearest_correlation
 from strategies.copula.latent import (
     following_levels,

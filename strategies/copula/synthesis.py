@@ -8,11 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
+from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.privacy import (
     ColumnSpending,
@@ -24,8 +22,6 @@ from flwr_vertical.privacy import (
     read_bounds,
 )
 from flwr_vertical.protocol.declaration import EPSILON, FACTS, Protocol, Round
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.common.synthesis_columns import parse_resolution, read_resolution
 from strategies.copula.correlation import Observed, RankCorrelations, check_joint, correlate
 from strategies.copula.margins import NOISES
@@ -169,7 +165,7 @@ class CopulaSynthesis(Strategy):
             return None
         return declared.given({**declared.settings, "follows_rows": self._follows_rows})
 
-    def _rows(self, federation: Federation, alignment: Alignment) -> npt.NDArray[np.int64] | None:
+    def _rows(self, federation: Federation, alignment: Alignment) -> Integers | None:
         """Rows that take part, where these are not all."""
         if self.missing != "complete-case":
             return None
@@ -180,7 +176,7 @@ class CopulaSynthesis(Strategy):
             raise DataError("no sample is complete; use missing='pairwise'")
         return np.flatnonzero(complete)
 
-    def _arguments(self, rows: npt.NDArray[np.int64] | None) -> dict[str, Any]:
+    def _arguments(self, rows: Integers | None) -> dict[str, Any]:
         return {
             **self._budget,
             "bounds": self.bounds,
@@ -195,9 +191,7 @@ class CopulaSynthesis(Strategy):
         """The fields of `ReleaseBudget`."""
         return {field.name: getattr(self, field.name) for field in fields(ReleaseBudget)}
 
-    def _label(
-        self, federation: Federation, result: Result, rows: npt.NDArray[np.int64] | None
-    ) -> Label | None:
+    def _label(self, federation: Federation, result: Result, rows: Integers | None) -> Label | None:
         """Perturb the labels like everybody's columns."""
         if federation.labels is None:
             return None
@@ -225,7 +219,7 @@ class CopulaSynthesis(Strategy):
         self,
         federation: Federation,
         alignment: Alignment,
-        rows: npt.NDArray[np.int64] | None,
+        rows: Integers | None,
         label: Label | None,
     ) -> None:
         """Refuse what is known to fail before anything is spent."""

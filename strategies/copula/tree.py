@@ -23,7 +23,7 @@ from math import ceil, inf, log
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Integers
 from flwr_vertical.privacy import Keystream, laplace_integers, rational
 from strategies.common.synthesis_columns import LIMIT
 from strategies.copula.histogram_cdf import UNIT, margin_of_cells
@@ -103,10 +103,7 @@ def decomposition(
         done.append((low[~cut], high[~cut]))
         if not cut.any():
             break
-        low, high = (
-            np.concatenate([low[cut], cuts[cut]]),
-            np.concatenate([cuts[cut], high[cut]]),
-        )
+        low, high = (np.concatenate([low[cut], cuts[cut]]), np.concatenate([cuts[cut], high[cut]]))
     low, high = (np.concatenate(ends) for ends in zip(*done, strict=True))
     order = np.argsort(low)
     return low[order], high[order]
@@ -122,15 +119,13 @@ def middles(low: Array, high: Array, domain: Domain) -> Array:
     return np.clip(middle, low, high)
 
 
-def count_in(ordered: Array, low: Array, high: Array) -> npt.NDArray[np.int64]:
+def count_in(ordered: Array, low: Array, high: Array) -> Integers:
     """Return how many ascending values each cell holds, array of shape (n_cells,)."""
     first, last = (np.searchsorted(ordered, ends, side="left") for ends in (low, high))
     return np.asarray(last - first, dtype=np.int64)
 
 
-def _within_ends(
-    noisy: npt.NDArray[np.int64], low: Array, high: Array, scale: float
-) -> npt.NDArray[np.int64]:
+def _within_ends(noisy: Integers, low: Array, high: Array, scale: float) -> Integers:
     """Empty the outermost cells that the noise explains.
 
     On both sides of the largest count as many cells stay as make the sum of their counts largest,

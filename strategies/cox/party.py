@@ -7,11 +7,7 @@ from flwr_vertical.products import OPENED_PRODUCTS
 from flwr_vertical.protocol.arguments import OWN, Is, Within
 from flwr_vertical.protocol.declaration import If
 from strategies.linear.masked_means.steps import MaskedMeanSteps
-from strategies.normal.labelled_party import (
-    CompletedFields,
-    CompletingParty,
-    LabelledProductSteps,
-)
+from strategies.normal.labelled_party import CompletedFields, CompletingParty, LabelledProductSteps
 from strategies.normal.labelled_server import COMPLETING
 
 COMPLETES = "rows == 'all'"

@@ -22,7 +22,6 @@ over k of lambda_k S_k``. With a knot at each event time this is Cox's likelihoo
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import scipy
 
@@ -165,9 +164,7 @@ def risk_sets(time: Array, event: Flags, stratum: Indices, most: int, fewest: in
     )  # fmt: skip
 
 
-def _cut(
-    count: npt.NDArray[np.int64], ending: Indices, events: float, fewest: int, stratum: int
-) -> Indices:
+def _cut(count: Indices, ending: Indices, events: float, fewest: int, stratum: int) -> Indices:
     """Return the interval of each event time of a stratum, of about so many events each.
 
     Shapes: count, ending (n_times,): events at each time, and samples that end there or before the
@@ -188,7 +185,7 @@ def _cut(
     return of_time
 
 
-def _hats(count: npt.NDArray[np.int64], of_time: Indices) -> Array:
+def _hats(count: Indices, of_time: Indices) -> Array:
     """Return hat functions of knots in the middle of intervals, by events; (n_times, n_knots)."""
     place = np.cumsum(count) - count / 2.0
     n_knots = int(of_time[-1]) + 1

@@ -20,18 +20,14 @@ from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import scipy
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
+from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import PrivateProducts
 from flwr_vertical.products.row_groups import RowGroups
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.cox.fit import Completed, CoxFit, PartialLikelihood, told_times
 from strategies.cox.labels import read_labels
 from strategies.cox.model import CoxModel, concordance, proportional_test
@@ -43,12 +39,7 @@ from strategies.glm.unseen import maps_of
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
 from strategies.linear.masked_means.evaluate import MaskedMeans
-from strategies.linear.moment_party import (
-    COLLUSION,
-    RECOGNISED,
-    WITHHELD,
-    moments_protocol,
-)
+from strategies.linear.moment_party import COLLUSION, RECOGNISED, WITHHELD, moments_protocol
 from strategies.linear.moments.collect import OpenedMoments, open_moments
 from strategies.linear.moments.groups import MinimumRows, complete_rows
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
@@ -249,7 +240,7 @@ class _Survival:
         self._span, self._known = span, labels[np.isfinite(labels)]
         read_labels(self._known, span)
 
-    def rows(self, mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows) -> RowGroups:
+    def rows(self, mask: Flags, widths: Integers, minimum: MinimumRows) -> RowGroups:
         """Take the labelled samples that all parties hold, or that others complete."""
         self._fewest = minimum.of(0)
         if self._completing is None:

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.arrays import AnyArray, Array, Flags, Indices
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products.columns import rank_scores
 from flwr_vertical.products.rare_levels import MOST_LEVELS, level_codes
@@ -70,7 +69,7 @@ class OfferedVariables:
     """Columns of a party's own rows."""
 
     # (n_rows, n_columns): 0 in cells that are missing
-    values: npt.NDArray[Any]
+    values: AnyArray
     variable: Indices  # (n_columns,): of which it holds a level, -1 of other columns
     of: Indices  # (n_columns,): number of the variable that it comes from
     squares: Array  # (n_columns,): sums of squares over the whole table
@@ -173,7 +172,7 @@ class _Columns:
         self._rows = slice(None) if np.array_equal(rows, np.arange(n_own)) else rows
         self._n_rows = len(rows)
         self._dtype = np.float32 if n_own >= _SINGLE else np.float64
-        self._made: list[npt.NDArray[Any]] = []
+        self._made: list[AnyArray] = []
         self.variable: list[int] = []
         self.squares: list[float] = []
 
@@ -191,7 +190,7 @@ class _Columns:
         return self.add(variable, column), self.add(variable, *[column**2] * squared)
 
     @property
-    def values(self) -> npt.NDArray[Any]:
+    def values(self) -> AnyArray:
         """All columns side by side; those kept so far are let go."""
         out = np.empty((self._n_rows, len(self._made)), self._dtype)
         for j in range(len(self._made)):

@@ -171,8 +171,7 @@ class ExploreParty(Party):
 
     @property
     def _held(self) -> Flags:
-        held: Flags = self.to_aligned(np.ones(len(self.positions), dtype=bool), False)
-        return held
+        return np.asarray(self.to_aligned(np.ones(len(self.positions), dtype=bool), False))
 
     @kept(_OFFERED)
     def _offered(self) -> OfferedVariables:

@@ -24,16 +24,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.pairs import PAIRS_OPENING, PairMoments, PairProducts
 from flwr_vertical.products.row_groups import distinct_rows
 from flwr_vertical.protocol.declaration import FACTS, Maybe, Protocol, Round
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.binning.label_sums import LabelSums
 from strategies.binning.steps import BINS_OPENING, MOST_BINS, TOLD_BINS
 from strategies.explore.associations import PartyVariables, Pooled, inflation, pairs, summaries
@@ -307,8 +304,7 @@ def _two_or_more(labels: Any, result: Result) -> Array | None:
     if len(np.unique(labels[np.isfinite(labels)])) < 2:
         result.notes.append("all labels are the same, or there is none: they tell nothing")
         return None
-    found: Array = labels
-    return found
+    return np.asarray(labels)
 
 
 def _pooled(names: list[str], sent: dict[str, dict[str, Any]], moments: PairMoments) -> Pooled:

@@ -16,10 +16,10 @@ from collections import OrderedDict
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from flwr_vertical.arrays import AnyArray
 from strategies.neural.networks import draw_seed
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
@@ -64,7 +64,7 @@ def draw_normals(
     """Draw normal numbers from a seed, by NumPy: PyTorch's are not the same on every device."""
     kind: Any = np.float64 if dtype == torch.float64 else np.float32
     generator = np.random.Generator(np.random.PCG64(draw_seed(seed, purpose)))
-    drawn: npt.NDArray[Any] = generator.standard_normal(shape, dtype=kind)
+    drawn: AnyArray = generator.standard_normal(shape, dtype=kind)
     return torch.from_numpy(drawn)
 
 

@@ -7,13 +7,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from flwr_vertical import Federation, Result
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result
 from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Round
-from flwr_vertical.results import Progress
 from strategies.false_vfl.networks import (
     FalseVFLModel,
     NetworkSettings,

@@ -4,11 +4,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from flwr_vertical import Federation, Result
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result
 from flwr_vertical.arrays import Indices
 from flwr_vertical.protocol.declaration import BITS, FACTS, If, Protocol, Repeat, Round
-from flwr_vertical.results import Progress
 from strategies.false_vfl.networks import FalseVFLModel, ServerNets
 from strategies.false_vfl.party import FalseVFLParty
 from strategies.false_vfl.predict import (

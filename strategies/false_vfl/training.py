@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flwr_vertical import Result
+from flwr_vertical import Progress, Result
 from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import DataError, PartyError
-from flwr_vertical.results import Progress
 from flwr_vertical.tables.codes import level_text
 from strategies.false_vfl.networks import Discriminator, ServerNets
 from strategies.false_vfl.posterior import log_bound

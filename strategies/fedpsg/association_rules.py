@@ -8,9 +8,8 @@ largest share, a random one where several are equally large.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Indices, Unsigned16
 from flwr_vertical.tables import Kind, is_numeric
 
 NONE = -1
@@ -91,7 +90,7 @@ def indicators(numbers: Indices, n_groups: int) -> Array:
     return np.asarray((numbers[:, None] == np.arange(n_groups)).astype(np.float64))
 
 
-Weights = npt.NDArray[np.uint16]
+Weights = Unsigned16
 
 RULES = ("argmax", "mean", "draw")
 STEPS = 255

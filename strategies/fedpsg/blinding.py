@@ -4,10 +4,9 @@ import hashlib
 
 import numpy as np
 
-from flwr_vertical import StepGroup, Summands
+from flwr_vertical import Party, StepGroup, Summands
 from flwr_vertical.arrays import Array, Integers, Ring
 from flwr_vertical.errors import ProtocolError
-from flwr_vertical.node import Party
 from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.streams import stream
 from flwr_vertical.server import Total

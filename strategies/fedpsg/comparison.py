@@ -7,22 +7,15 @@ from math import isqrt
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical import Federation
+from flwr_vertical import Federation, Progress
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import EncryptedProducts, GroupKey, Moments, PairKeys, products_of
 from flwr_vertical.products.moments import largest_minimum
 from flwr_vertical.products.row_groups import RowGroups, group_rows
-from flwr_vertical.results import Progress
 from strategies.fedpsg.attribute_pairs import Pair
-from strategies.fedpsg.run_plan import (
-    told_of_features,
-    told_of_labels,
-    told_of_pairs,
-    told_of_rows,
-)
+from strategies.fedpsg.run_plan import told_of_features, told_of_labels, told_of_pairs, told_of_rows
 
 
 @dataclass(frozen=True)
@@ -134,7 +127,7 @@ class Comparison:
     federation: Federation  # Of the run
     group_key: GroupKey  # Hands the group seed to the parties
     columns: Mapping[str, list[str]]  # Names of each party's attributes
-    mask: npt.NDArray[np.bool_]  # (n_samples, n_parties): true where a party lacks a sample
+    mask: Flags  # (n_samples, n_parties): true where a party lacks a sample
     rows: SharedRows  # Samples that two parties or more have, in groups that may be told of
     minimum: int  # Fewest samples of anything that is told of, the largest over the parties
     by_rule: bool  # Whether a party holds to the default minimum, three rows a column
@@ -147,7 +140,7 @@ class Comparison:
         federation: Federation,
         keys: PairKeys,
         told: Mapping[str, Mapping[str, Any]],
-        mask: npt.NDArray[np.bool_],
+        mask: Flags,
         progress: Progress,
     ) -> Self:
         """Group the samples, given what the parties told in `ComparingParty.prepare`."""

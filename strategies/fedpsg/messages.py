@@ -2,10 +2,7 @@
 
 from typing import Annotated, TypeAlias, TypedDict
 
-import numpy as np
-import numpy.typing as npt
-
-from flwr_vertical.arrays import Array, Floats32, Indices, Integers
+from flwr_vertical.arrays import Array, Floats32, Indices, Integers, Unsigned16
 from flwr_vertical.products.pair_keys import Names
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 
@@ -56,10 +53,7 @@ class KeyFields(TypedDict):
 
 _PerPair = TypedDict(
     "_PerPair",
-    {
-        "rows:*": OwnRows,
-        "weights:*": Annotated[npt.NDArray[np.uint16], OWN, Shape(None, None)],
-    },
+    {"rows:*": OwnRows, "weights:*": Annotated[Unsigned16, OWN, Shape(None, None)]},
     total=False,
 )
 _PerSource = TypedDict("_PerSource", {"sealed:*": Annotated[bytes, OWN]}, total=False)

@@ -5,10 +5,9 @@ import math
 from typing import Annotated, Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Uses, step
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Indices, Unsigned16
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import HeldColumns
@@ -73,7 +72,7 @@ class FedPSGParty(ComparingParty):
         self.check_exchange(GENERATED)
         self._keep_keys(nonce, given)
         plan = self._plan
-        codes: dict[str, list[npt.NDArray[np.uint16]]] = {}
+        codes: dict[str, list[Unsigned16]] = {}
         told: dict[str, list[tuple[Indices, float]]] = {}
         for part in plan.parts:
             if part.is_target or f"rows:{part.number}" not in given:
@@ -101,9 +100,7 @@ class FedPSGParty(ComparingParty):
         keys = {name: given[name] for name in _KEYS}
         self.pair_keys.keep_pair_keys(nonce, **keys)
 
-    def _weights(
-        self, given: dict[str, Any], part: Part, *shape: int | None
-    ) -> npt.NDArray[np.uint16]:
+    def _weights(self, given: dict[str, Any], part: Part, *shape: int | None) -> Unsigned16:
         """Return the rules of a pair: by groups of values of its source, and of its target."""
         name = f"weights:{part.number}"
         weights = np.asarray(given.get(name, np.zeros((0, 0))), dtype=np.uint16)
@@ -166,12 +163,7 @@ class FedPSGParty(ComparingParty):
         return self._written(codes, counts, int(imputed.sum()) if imputer != "none" else 0)
 
     @step
-    def receive(
-        self,
-        rule: Rule,
-        nonce: Nonce,
-        **message: Unpack[NetworkFields],
-    ) -> dict[str, Any]:
+    def receive(self, rule: Rule, nonce: Nonce, **message: Unpack[NetworkFields]) -> dict[str, Any]:
         """Put generated attributes into the samples that this party lacks, for networks to go on.
 
         Message: rule, nonce, **message: as of `complete`; also ``owner`` and ``sealed`` of the

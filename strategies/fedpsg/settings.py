@@ -2,7 +2,7 @@
 
 import importlib.util
 
-from flwr_vertical import Strategy
+from flwr_vertical import Strategy, setting
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.optional import how_to_install
 from flwr_vertical.products import OPENED_PRODUCTS
@@ -18,7 +18,6 @@ from flwr_vertical.protocol.declaration import (
     Repeat,
     Round,
 )
-from flwr_vertical.settings import setting
 from strategies.fedpsg.association_rules import RULES
 from strategies.fedpsg.gan.training import IMPUTE_ROWS
 from strategies.fedpsg.party import GENERATED
@@ -97,10 +96,7 @@ DISCLOSURE = (
         "generator='joint' an embedding of each sample, summed over parties, which with two "
         "parties is the other one's",
     ),
-    (
-        "every party",
-        "with imputer='cgain', which each node must allow: the label of each sample",
-    ),
+    ("every party", "with imputer='cgain', which each node must allow: the label of each sample"),
     ("server and any one party together", "all columns that entered the products"),
     ("nobody else", "a value of a sample"),
 )

@@ -69,12 +69,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from flwr_vertical import Federation, Result
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result
 from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import PairKeys
-from flwr_vertical.results import Progress
 from strategies.common.imputing_party import numbers_told
 from strategies.fedpsg.association_rules import kept_counts, weights_of
 from strategies.fedpsg.attribute_pairs import Correlations, Pair, choose_pairs, rows_of_pairs

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Arbiter, step
-from flwr_vertical.arrays import AnyArray, Array
+from flwr_vertical.arrays import AnyArray, Array, Integers32
 from flwr_vertical.errors import ProtocolError
 from strategies.fknn.blinding import LOW_BITS
 
@@ -39,10 +38,10 @@ class Errors:
 class Ranked:
     """The nearest donors of some rows, row after row."""
 
-    neighbours: npt.NDArray[np.int32]  # (n_listed,): columns of the donors
+    neighbours: Integers32  # (n_listed,): columns of the donors
     # (n_listed,): 0 for a row's nearest, the same for donors at the same distance
-    ranks: npt.NDArray[np.int32]
-    counts: npt.NDArray[np.int32]  # (n_rows,): how many are listed of each row
+    ranks: Integers32
+    counts: Integers32  # (n_rows,): how many are listed of each row
     distances: Array  # (n_listed,): as blinded; the same for the same rank
 
 
@@ -127,8 +126,7 @@ def relative_weights(ranked: Ranked) -> Array:
     with np.errstate(divide="ignore"):
         weights = np.where(farthest > 0, farthest, 1.0) / np.sqrt(ranked.distances)
     fraction, exponent = np.frexp(weights)
-    rounded: Array = np.ldexp(np.rint(fraction * 2.0**23) * 2.0**-23, exponent)
-    return rounded
+    return np.asarray(np.ldexp(np.rint(fraction * 2.0**23) * 2.0**-23, exponent))
 
 
 class FKNNArbiter(Arbiter):

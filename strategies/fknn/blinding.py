@@ -23,13 +23,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Integers
+from flwr_vertical.arrays import Array, Integers, Integers32, Ring, Unsigned16
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products.streams import KeyStream, stream
 
-Bits = npt.NDArray[np.uint64]
+Bits = Ring
 
 SCALE_BITS, FACTOR_BITS = 4, 8
 """Row factors reach from 2^-4 to 2^4, factors of pairs from 1 to 2^8."""
@@ -104,7 +103,7 @@ class Blinding:
         width = self._n_numbers + -(-(2 * n_donors + n_donors // _TILE) // 4)
         self._stream = KeyStream(seed, "fknn rows", (n_samples, width))
 
-    def order(self, place: int) -> npt.NDArray[np.int32]:
+    def order(self, place: int) -> Integers32:
         """Return which donor stands at which place of a row's own order."""
         return self._order(self._stream.rows(place, place + 1)[0])
 
@@ -113,13 +112,8 @@ class Blinding:
         return _scale_and_shift(self._stream.rows(place, place + 1)[0])[0]
 
     def blind(
-        self,
-        place: int,
-        distance: Array,
-        weight: npt.NDArray[np.uint16],
-        terms: Integers,
-        weights: Integers,
-    ) -> npt.NDArray[np.int32]:
+        self, place: int, distance: Array, weight: Unsigned16, terms: Integers, weights: Integers
+    ) -> Integers32:
         """Blind this party's terms of one row.
 
         Shapes: distance (n_donors,), weight (1 + n_donors - n_complete,): in the parties' own order
@@ -163,10 +157,10 @@ class Blinding:
             for start in range(first, last, size):
                 yield start, min(start + size, last)
 
-    def _of_16_bits(self, numbers: Bits) -> npt.NDArray[np.uint16]:
+    def _of_16_bits(self, numbers: Bits) -> Unsigned16:
         return numbers[self._n_numbers :].astype("<u8", copy=False).view("<u2")
 
-    def _order(self, numbers: Bits) -> npt.NDArray[np.int32]:
+    def _order(self, numbers: Bits) -> Integers32:
         """Sort the donors by random keys; a stable pass over 16 bits is much the fastest."""
         n_donors, n_complete = self._n_donors, self._n_complete
         keys = self._of_16_bits(numbers)[n_donors:]
@@ -216,7 +210,7 @@ def _factors(bits: Bits, unit: int) -> Array:
     return np.exp2(factors, out=factors)
 
 
-def _dither(bits: npt.NDArray[np.uint16], factors: Array, scale: float) -> Integers:
+def _dither(bits: Unsigned16, factors: Array, scale: float) -> Integers:
     """Return numbers as large as the bits of terms that a float64 does not hold.
 
     Where factor and scale are largest, terms have up to 63 bits, of which 53 are held.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Bytes, Flags, Floats32, Integers, Unsigned16
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.tables import Kind, is_numeric
 from strategies.fknn.blinding import FACTOR_BITS, SCALE_BITS, WEIGHT_BITS, Units
@@ -30,7 +30,7 @@ class Donors:
 
     right: Array  # (3 * n_features, n_donors); of complete donors 2 * n_features + 1 rows
     # (n_columns, n_donors): 1 where a cell is observed; None where none is missing
-    observed: npt.NDArray[np.float32] | None
+    observed: Floats32 | None
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class DistanceFeatures:
     """
 
     values: Array  # (n_samples, n_features): 0 where a cell is missing
-    observed: npt.NDArray[np.bool_]  # (n_samples, n_columns)
+    observed: Flags  # (n_samples, n_columns)
     column_of: tuple[int, ...]  # The column of each feature
 
     @property
@@ -56,7 +56,7 @@ class DistanceFeatures:
         """Number of columns."""
         return int(self.observed.shape[1])
 
-    def left(self, rows: npt.NDArray[np.int64], complete: bool) -> Array:
+    def left(self, rows: Integers, complete: bool) -> Array:
         """Return the left factors of some rows, for complete donors or others.
 
         Shapes: returns (n_rows, n_factors): as many as `Donors.right` has rows.
@@ -65,9 +65,7 @@ class DistanceFeatures:
         squares = (z * z).sum(axis=1, keepdims=True) if complete else z * z
         return np.hstack([m, -2.0 * z, squares])
 
-    def donors(
-        self, rows: npt.NDArray[np.int64] | slice = slice(None), complete: bool = False
-    ) -> Donors:
+    def donors(self, rows: Integers | slice = slice(None), complete: bool = False) -> Donors:
         """Lay out some samples as donors, all of them complete or not."""
         z, observed = self.values[rows], self.observed[rows]
         if complete:
@@ -77,11 +75,7 @@ class DistanceFeatures:
 
 
 def make_features(
-    codes: Array,
-    kinds: list[Kind],
-    n_levels: list[int],
-    standardize: bool,
-    fit_rows: npt.NDArray[np.bool_],
+    codes: Array, kinds: list[Kind], n_levels: list[int], standardize: bool, fit_rows: Flags
 ) -> DistanceFeatures:
     """Lay out a party's columns for `squared_distances`.
 
@@ -117,11 +111,8 @@ def make_features(
 
 
 def squared_distances(
-    features: DistanceFeatures,
-    rows: npt.NDArray[np.int64],
-    donors: Donors,
-    out: Array | None = None,
-) -> tuple[Array, npt.NDArray[np.uint16]]:
+    features: DistanceFeatures, rows: Integers, donors: Donors, out: Array | None = None
+) -> tuple[Array, Unsigned16]:
     """Sum of squared differences over shared columns, and how many are shared.
 
     Shapes: rows (n_rows,): samples to be imputed; donors: samples to compare with; out (n_rows,
@@ -140,9 +131,7 @@ def squared_distances(
     return sums, (observed.astype(np.float32) @ donors.observed).astype(np.uint16)
 
 
-def party_terms(
-    sums: Array, shared: npt.NDArray[np.uint16], weighting: str
-) -> tuple[Array, npt.NDArray[np.uint16]]:
+def party_terms(sums: Array, shared: Unsigned16, weighting: str) -> tuple[Array, Unsigned16]:
     """Turn one party's distances into its terms of the two private sums.
 
     ``exact``: sums of squares and numbers of shared columns, whose ratio over all parties is the
@@ -164,7 +153,7 @@ class PartyTerms:
     def __init__(
         self,
         features: DistanceFeatures,
-        donors: npt.NDArray[np.int64],
+        donors: Integers,
         n_complete: int,
         weighting: str,
         party: str = "",
@@ -185,13 +174,13 @@ class PartyTerms:
         self.number = np.full(len(features.values), -1)  # of each sample among donors, or -1
         self.number[donors] = np.arange(len(donors))
 
-    def each(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[Array, npt.NDArray[np.uint16]]]:
+    def each(self, rows: Integers) -> Iterator[tuple[Array, Unsigned16]]:
         """Go through some rows, each with what `of` returns of it."""
         step = max(_FEWEST, _PASS // max(self._space.shape[1], 1))
         for start in range(0, len(rows), step):
             yield from zip(*self.of(rows[start : start + step]), strict=True)
 
-    def of(self, rows: npt.NDArray[np.int64]) -> tuple[Array, npt.NDArray[np.uint16]]:
+    def of(self, rows: Integers) -> tuple[Array, Unsigned16]:
         """Return distances, until the next call, and weights; no donor is compared with itself.
 
         Shapes: rows (n_rows,): none of the complete donors; returns (n_rows, n_donors); returns
@@ -228,7 +217,7 @@ _SHIFT_BITS = 2
 
 def magnitude(
     features: DistanceFeatures, weighting: str, names: list[str] | None = None, party: str = ""
-) -> npt.NDArray[np.uint8]:
+) -> Bytes:
     """Tell orders of magnitude of a party's distances and weights, as three 1s among zeros.
 
     Summed over parties they tell the largest of each, not whose it is.

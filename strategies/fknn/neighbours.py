@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import AnyArray, Array, Flags, Indices, Integers32
 from flwr_vertical.tables import Kind, is_numeric
 
 
@@ -17,7 +16,7 @@ class Block:
 
     rows: Indices
     shown: int  # How many donors are listed to the parties
-    ranked: dict[str, npt.NDArray[Any]] = field(default_factory=dict)  # as released
+    ranked: dict[str, AnyArray] = field(default_factory=dict)  # as released
 
     def arguments(self, n_ranked: int) -> dict[str, Any]:
         """Return what the parties are told: `shown` donors a row, and those as near."""
@@ -30,7 +29,7 @@ class Block:
         told["counts"] = np.bincount(row[listed], minlength=len(counts)).astype(counts.dtype)
         return {"done": self.rows, "width": n_ranked, "shown": self.shown, **told}
 
-    def of_rows(self, chosen: npt.NDArray[np.bool_], shown: int) -> "Block":
+    def of_rows(self, chosen: Flags, shown: int) -> "Block":
         """Return some of the rows, of which more donors are shown."""
         counts = self.ranked["counts"]
         kept = np.repeat(chosen, counts)
@@ -46,13 +45,13 @@ def joined(blocks: Sequence[Block]) -> Block:
 
 
 def listed_donors(
-    orders: npt.NDArray[np.int32],
+    orders: Integers32,
     donors: Indices,
-    neighbours: npt.NDArray[np.int32],
-    ranks: npt.NDArray[np.int32],
-    counts: npt.NDArray[np.int32],
+    neighbours: Integers32,
+    ranks: Integers32,
+    counts: Integers32,
     width: int,
-) -> tuple[npt.NDArray[np.int32], Indices]:
+) -> tuple[Integers32, Indices]:
     """Turn ranked places into lists of donors, those of equal rank in the order of their rows.
 
     Shapes: orders (n_rows, n_donors): which donor stands at which place of each row's own order;
@@ -74,12 +73,8 @@ def listed_donors(
 
 
 def impute_column(
-    column: Array,
-    kind: Kind,
-    neighbours: npt.NDArray[np.int32],
-    weights: Array | None,
-    n_neighbors: int,
-) -> tuple[Array, npt.NDArray[np.int64]]:
+    column: Array, kind: Kind, neighbours: Integers32, weights: Array | None, n_neighbors: int
+) -> tuple[Array, Indices]:
     """Impute one column of some rows from their ranked donors.
 
     Shapes: column (n_samples,): values or level numbers, NaN = missing; neighbours (n_rows,
@@ -112,8 +107,7 @@ def _weighted_mode(levels: Array, weights: Array) -> Array:
     np.add.at(votes, (np.arange(len(levels))[:, None], levels.astype(np.int64)), weights)
     # Weights that differ by rounding alone must not decide.
     top = votes.max(axis=1, keepdims=True)
-    winner: Array = np.argmax(votes >= top * (1 - 1e-9), axis=1).astype(np.float64)
-    return winner
+    return np.asarray(np.argmax(votes >= top * (1 - 1e-9), axis=1).astype(np.float64))
 
 
 def _weighted_median(levels: Array, weights: Array) -> Array:
@@ -123,5 +117,4 @@ def _weighted_median(levels: Array, weights: Array) -> Array:
     half = total[:, -1:] / 2 * (1 - 1e-9)
     # Padding has weight 0, so a position reached by weight alone is never padding.
     first = np.argmax((total >= half) & (total > 0), axis=1)
-    median: Array = np.take_along_axis(ranked, first[:, None], axis=1)[:, 0]
-    return median
+    return np.asarray(np.take_along_axis(ranked, first[:, None], axis=1)[:, 0])

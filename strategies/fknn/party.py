@@ -3,10 +3,9 @@
 from typing import Annotated, Any, TypeAlias, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Summands, Uses, step
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import AnyArray, Array, Bytes, Flags, Indices, Integers32
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node.kept import kept
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
@@ -17,14 +16,7 @@ from flwr_vertical.protocol.arguments import DISTINCT, OWN, AddsUpTo, Is, Shape,
 from flwr_vertical.tables import Kind, is_numeric
 from flwr_vertical.tables.codes import fill_values
 from strategies.common.imputing_party import ImputingParty
-from strategies.fknn.blinding import (
-    FEWEST,
-    Blinding,
-    Units,
-    halves,
-    kinds_of_donors,
-    secret_order,
-)
+from strategies.fknn.blinding import FEWEST, Blinding, Units, halves, kinds_of_donors, secret_order
 from strategies.fknn.distances import (
     DistanceFeatures,
     PartyTerms,
@@ -34,8 +26,8 @@ from strategies.fknn.distances import (
 )
 from strategies.fknn.neighbours import impute_column, listed_donors
 
-Numbers: TypeAlias = npt.NDArray[np.int32]
-Weights: TypeAlias = npt.NDArray[Any]
+Numbers: TypeAlias = Integers32
+Weights: TypeAlias = AnyArray
 
 _MOST_COLUMNS = 2**16 - 1
 _SETTINGS, _PUBLIC = "fknn.settings", "fknn.public"
@@ -225,9 +217,7 @@ class FKNNParty(ImputingParty):
             )
         return agreed
 
-    def _blinded(
-        self, rows: Indices, units: Units
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _blinded(self, rows: Indices, units: Units) -> tuple[Indices, Indices]:
         """Return this party's blinded distances and weights, by place in each row's own order."""
         aligned, (donors, n_complete) = self._order[rows], self._donors
         found = self._terms.each(aligned)
@@ -240,7 +230,7 @@ class FKNNParty(ImputingParty):
         self.cache["orders"] = rows, orders
         return terms, weights
 
-    def _admit_ranks(self, rows: Indices, counts: npt.NDArray[Any]) -> None:
+    def _admit_ranks(self, rows: Indices, counts: AnyArray) -> None:
         """Write down what the other parties are told of own rows; or refuse.
 
         A list of the nearest of n donors has at most log2(n) bits for each that it names. They are
@@ -277,7 +267,7 @@ class FKNNParty(ImputingParty):
             colluding=HELD_BY_ALL,
         )
 
-    def _orders(self, rows: Indices, units: Units) -> npt.NDArray[np.int32]:
+    def _orders(self, rows: Indices, units: Units) -> Integers32:
         """Return the donors' order of each row of a block, as made with its distances or anew."""
         known, orders = self.cache.get("orders", (None, None))
         if not np.array_equal(known, rows):
@@ -291,17 +281,13 @@ class FKNNParty(ImputingParty):
         seed, n_samples = self.group_key.seed, self.n_samples
         return Blinding(seed, n_samples, len(donors), n_complete, units, *turn)
 
-    def _magnitude(self) -> npt.NDArray[np.uint8]:
+    def _magnitude(self) -> Bytes:
         columns = list(self.table.columns)
         return magnitude(self._features, self.state["weighting"], columns, self.name)
 
     def _fill(
-        self,
-        rows: Indices,
-        neighbours: npt.NDArray[np.int32],
-        weights: npt.NDArray[np.float64] | None,
-        complete: npt.NDArray[np.bool_],
-    ) -> npt.NDArray[np.uint8]:
+        self, rows: Indices, neighbours: Integers32, weights: Array | None, complete: Flags
+    ) -> Bytes:
         """Impute the open cells of some rows; return 1 where a row needs a longer list."""
         still_open = np.array(self.state.get("open", np.ones(len(self._cells), dtype=bool)))
         imputed = self._imputed.copy()
@@ -338,11 +324,8 @@ class FKNNParty(ImputingParty):
         return np.flatnonzero(self.missing_cells(bool(self.state["complete_blocks"])))
 
     @property
-    def _imputed(self) -> npt.NDArray[np.float64]:
-        imputed: npt.NDArray[np.float64] = self.state.get(
-            "imputed", np.full(len(self._cells), np.nan)
-        )
-        return imputed
+    def _imputed(self) -> Array:
+        return np.asarray(self.state.get("imputed", np.full(len(self._cells), np.nan)))
 
     @kept("fallback")
     def _fallback(self) -> Array:

@@ -38,15 +38,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import GroupKey
 from flwr_vertical.protocol.declaration import BITS, FACTS, NOTHING, ONE, Protocol, Repeat, Round
-from flwr_vertical.results import Progress
 from flwr_vertical.server import Total
-from flwr_vertical.settings import setting
 from strategies.common.imputing_party import numbers_told
 from strategies.fknn.arbiter import FKNNArbiter
 from strategies.fknn.blinding import HALF, WEIGHT_BITS, Units, kinds_of_donors, lowest

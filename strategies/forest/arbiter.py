@@ -3,10 +3,9 @@
 from typing import Annotated, Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Arbiter, Uses, step
-from flwr_vertical.arrays import Flags
+from flwr_vertical.arrays import Flags, Integers
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.protocol.arguments import Within
 from strategies.forest.gain_messages import winners
@@ -96,7 +95,7 @@ def pack_places(wins: Flags) -> bytes:
     return np.concatenate([count, places]).astype("<i4").tobytes()
 
 
-def unpack_places(content: bytes, n_nodes: int) -> list[npt.NDArray[np.int64]]:
+def unpack_places(content: bytes, n_nodes: int) -> list[Integers]:
     """Return the winning places of each node."""
     words = np.frombuffer(content, dtype="<i4").astype(np.int64)
     return np.split(words[n_nodes:], np.cumsum(words[:n_nodes])[:-1])

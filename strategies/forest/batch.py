@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Flags, Integers
+from flwr_vertical.arrays import Bytes, Flags, Integers, Integers32, Unsigned16
 from strategies.trees.binning import Codes, SlotLayout
 from strategies.trees.node_sums import Indices
 
-Lines = npt.NDArray[np.int32]
+Lines = Integers32
 
 # Columns of the table of nodes.
 TREE, NUMBER, PARTY, LEFT, RIGHT, MISSING_LEFT, WEIGHT = range(7)
@@ -29,7 +29,7 @@ class Batch:
     # (n_trees, n_samples): the line of the table that each row is in: rows of the fit and others
     node: Lines
     # (n_trees, n_samples): how often each tree has each row; 0 of rows that it is not fitted to
-    weight: npt.NDArray[np.uint16]
+    weight: Unsigned16
     # (n_nodes, 7): tree, number in it, party whose split it is (-1: a leaf), lines of what comes
     # after, where missing cells go, rows of the fit by weight
     table: Lines
@@ -170,7 +170,7 @@ def weights_of(seed: int, draw: int, n_fit: int, bootstrap: bool) -> Integers:
     return np.bincount(rng.integers(n_fit, size=n_fit), minlength=n_fit)
 
 
-def columns_of(seed: int, batch: int, n_columns: int, share: float) -> npt.NDArray[np.uint8]:
+def columns_of(seed: int, batch: int, n_columns: int, share: float) -> Bytes:
     """Return which columns of all parties the trees of a batch may use, 0 or 1."""
     chosen = np.ones(n_columns, dtype=np.uint8)
     count = max(1, round(share * n_columns))

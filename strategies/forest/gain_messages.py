@@ -18,9 +18,8 @@ parties, so that nothing tells whose candidate stands where.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Flags, Ring
+from flwr_vertical.arrays import Array, Bytes, Flags, Ring
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products.arithmetic import helpers, own_place
 from flwr_vertical.products.streams import stream
@@ -165,7 +164,7 @@ class Used:
         layout: SlotLayout,
         widths: list[int],
         observed: Indices,
-        usable: npt.NDArray[np.uint8],
+        usable: Bytes,
         name: str,
     ) -> "Used":
         """Work them out.

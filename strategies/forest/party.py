@@ -4,10 +4,9 @@ import hashlib
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import StepGroup, Uses, step
-from flwr_vertical.arrays import Flags
+from flwr_vertical.arrays import Bytes, Flags
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import GroupKeySteps
@@ -28,7 +27,7 @@ from strategies.trees.secret_shares import with_siblings
 
 _BATCH, _KEPT = "votes.batch", "votes.kept"  # live objects
 
-FitBits: TypeAlias = Annotated[npt.NDArray[np.uint8], Shape("ceil(n_samples / 8)")]
+FitBits: TypeAlias = Annotated[Bytes, Shape("ceil(n_samples / 8)")]
 """Packed bits of shape (n_samples,): which rows have a label."""
 
 
@@ -81,7 +80,7 @@ class GrowthSteps(StepGroup):
         names: Names,
         widths: Annotated[Widths, AddsUpTo("observed")],
         observed: Annotated[Indices, Within(0, "observed - 1")],
-        usable: Annotated[npt.NDArray[np.uint8], Shape("observed"), Within(0, 1)],
+        usable: Annotated[Bytes, Shape("observed"), Within(0, 1)],
         target_bits: Annotated[int, Within(0, 62)],
         sides: Annotated[list[bytes] | None, Within("names", "names")] = None,
     ) -> dict[str, Any]:
@@ -245,7 +244,7 @@ class GrowthSteps(StepGroup):
         found: GrowingForest = self.party.live.get(_KEPT, GrowingForest)
         return found
 
-    def _unlabelled(self, fit: npt.NDArray[np.uint8]) -> Indices:
+    def _unlabelled(self, fit: Bytes) -> Indices:
         """Return the rows without a label, as many as votes were begun for."""
         free = np.flatnonzero(np.unpackbits(np.asarray(fit), count=self.party.n_samples) == 0)
         check_fits(self.name, "fit", free, Shape(self.forest.votes.shape[1]))

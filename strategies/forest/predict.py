@@ -17,8 +17,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias, Unpack
 
 import numpy as np
 
-from flwr_vertical import Federation, Party, Result, Uses, step
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Party, Progress, Result, Uses, step
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ConfigError, ProtocolError
 from flwr_vertical.predictions import Predictions
@@ -29,7 +28,6 @@ from flwr_vertical.protocol.arguments import DISTINCT, OWN, Within, check_fits
 from flwr_vertical.protocol.declaration import ARBITER as THE_ARBITER
 from flwr_vertical.protocol.declaration import BITS, FACTS, NOTHING, ONE, Protocol, Repeat, Round
 from flwr_vertical.protocol.messages import ARBITER
-from flwr_vertical.results import Progress
 from strategies.forest.batch import LEFT, MISSING_LEFT, NUMBER, PARTY, RIGHT, TREE, Comers, Lines
 from strategies.forest.model import VotesModel, VotesPart, coefficients_of
 from strategies.forest.vote_release import ReleaseSteps, check_bits_of, opened_votes
@@ -90,11 +88,7 @@ class VotesPredictParty(Party):
 
     @step(repeatable=False)  # nonces of what is sealed are drawn
     def descend(
-        self,
-        model: ForestName,
-        names: TakingPart,
-        level: Level,
-        sides: Sides = None,
+        self, model: ForestName, names: TakingPart, level: Level, sides: Sides = None
     ) -> dict[str, Any]:
         """Follow the splits of the level above, and tell the sides of own ones.
 

@@ -186,5 +186,4 @@ class DealtSteps(StepGroup):
                 f"party {self.name!r}: its shares of the labels ended with its process, within a "
                 "batch of trees; the run goes back to its last snapshot"
             )
-        found: Ring = self.cache[_SHARES][part]
-        return found
+        return np.asarray(self.cache[_SHARES][part])

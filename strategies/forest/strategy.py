@@ -5,8 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.protocol.declaration import ARBITER as THE_ARBITER
 from flwr_vertical.protocol.declaration import (
     BITS,
@@ -19,8 +18,6 @@ from flwr_vertical.protocol.declaration import (
     Round,
 )
 from flwr_vertical.protocol.messages import ARBITER
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.forest.arbiter import ForestArbiter
 from strategies.forest.model import VotesModel, importance
 from strategies.forest.party import ForestParty

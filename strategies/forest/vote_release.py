@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import StepGroup
+from flwr_vertical import Federation, StepGroup
+from flwr_vertical.arrays import Integers
 from flwr_vertical.crypto.sealed_box import seal
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol.messages import ARBITER
-from flwr_vertical.server import Federation
 from strategies.forest.arbiter import place
 from strategies.forest.model import VOTE_BITS
 from strategies.trees.arbiter import ParcelSteps
@@ -74,7 +74,7 @@ def check_bits_of(grid: int, n_classes: int) -> None:
 
 def opened_votes(
     federation: Federation, replies: dict[str, dict[str, Any]], keys: dict[str, Any], bits: int
-) -> npt.NDArray[np.int64]:
+) -> Integers:
     """Have the arbiter round votes, and return them, shape (n_classes, n_rows); one round."""
     first, second = keys["names"][:2]
     two = {name: value if name == "nonce" else value[:2] for name, value in keys.items()}

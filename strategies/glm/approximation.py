@@ -8,10 +8,9 @@ the fit that BIC chooses, until this stays where it is, it has the fit of the li
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Flags, Integers
 from strategies.glm.penalties import CONCAVE, SELECTING, grid, lla_weights
 from strategies.glm.quadratic import Quadratic, concave_fit, penalised_path
 
@@ -60,7 +59,7 @@ class Approximation:
         middle = None if self.middle is None else size**2 * self.middle
         return replace(self, information=size * self.information, middle=middle)
 
-    def on_all_columns(self, kept: npt.NDArray[np.int64], n_columns: int) -> "Approximation":
+    def on_all_columns(self, kept: Integers, n_columns: int) -> "Approximation":
         """Return the same likelihood with columns without effect beside those that are `kept`."""
         at = np.concatenate([[0], 1 + kept])
         information = np.zeros((1 + n_columns, 1 + n_columns))
@@ -120,7 +119,7 @@ class Approximation:
             middle=None if self.middle is None else self.middle * np.outer(size, size),
         )
 
-    def covariance(self, chosen: npt.NDArray[np.int64], dispersion: float) -> Array | None:
+    def covariance(self, chosen: Integers, dispersion: float) -> Array | None:
         """Return the covariance of the intercept and the chosen coefficients.
 
         It is ``a(tau) (X_S' W X_S)^-1`` with ``W = diag psi''(eta)`` (Theorem 8 of Tang, Feng, Li
@@ -154,7 +153,7 @@ class Selection:
     bic: Array  # (n_lambdas,): BIC up to a constant
     beta: Array  # (n_columns, n_lambdas): per unit of the columns
     intercepts: Array  # (n_lambdas,): BIC up to a constant
-    selected: npt.NDArray[np.int64]  # (n_lambdas,): how many coefficients are not zero
+    selected: Integers  # (n_lambdas,): how many coefficients are not zero
     # (n_lambdas,): twice the log likelihood that each fit lacks to the maximum, by the quadratic,
     # in units of the dispersion
     lost: Array

@@ -56,8 +56,5 @@ DISCLOSURE = (
         "rows='all', which have the same parties present; its own coefficients, with labels 0 "
         "and 1 or counts at each evaluation. Of the labels, random numbers only",
     ),
-    (
-        "nobody",
-        "a value of another party's columns, or a fitted value; of the parties, a label",
-    ),
+    ("nobody", "a value of another party's columns, or a fitted value; of the parties, a label"),
 )

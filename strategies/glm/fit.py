@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Result
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from strategies.glm.approximation import Approximation, Selection, choose_ridge, select
@@ -28,7 +27,7 @@ _CHOICES = 4
 
 
 def rows_in_common(
-    mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows, *, advice: str, few: str
+    mask: Flags, widths: Integers, minimum: MinimumRows, *, advice: str, few: str
 ) -> RowGroups:
     """Take rows that all parties have; `advice`: what uses others, `few`: what fits few rows."""
     try:

@@ -7,12 +7,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from flwr_vertical import Federation, Result
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
-from flwr_vertical.results import Progress
 from strategies.glm.approximation import Approximation
 from strategies.glm.fit import (
     Path,
@@ -47,6 +45,7 @@ from strategies.linear.formula import formulas_of
 from strategies.linear.masked_means.problem import Beside, null_deviance
 from strategies.linear.moments.collect import Grouping, OpenedMoments, open_moments
 from strategies.linear.moments.dp_moments import noisy_least_squares, state_privacy
+from strategies.linear.moments.dp_opening import FitBudget
 from strategies.linear.moments.groups import by_pattern
 from strategies.linear.moments.patterns import Pattern
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
@@ -83,6 +82,7 @@ class Fitting:
         self, settings: Any, federation: Federation, alignment: Alignment, result: Result
     ) -> None:
         self.settings, self.federation = settings, federation
+        self.budget = FitBudget.of(settings)
         self.alignment, self.result = alignment, result
         self.family, self.penalty = family_named(settings.family), str(settings.penalty)
         self.normal = settings.family == "gaussian"
@@ -148,7 +148,7 @@ class Fitting:
         memory.find_labels = lambda: hashlib.sha256(b"".join([find(), *extra])).digest()
 
     def _open(self) -> None:
-        settings, budget = self.settings, self.settings.budget
+        settings, budget = self.settings, self.budget
         advice, few = "rows='all' uses them, too", ""
         if self.federation.beside or not _takes_all_rows(settings):
             advice = "VerticalGBDT uses them, too, or FKNN imputes them first"
@@ -198,7 +198,7 @@ class Fitting:
         self.ridge = np.asarray(strength * penalised, dtype=np.float64)
 
     def _fit_complete_rows(self) -> None:
-        settings, opened, budget = self.settings, self.opened, self.settings.budget
+        settings, opened, budget = self.settings, self.opened, self.budget
         rows = usable_rows(
             opened,
             self.result,
@@ -310,7 +310,7 @@ class Fitting:
             model.table = table
         n_selected = int(np.count_nonzero(chosen.beta))
         model.statistics = {"n_samples": result.metrics["n_samples"]}
-        if self.whole and with_errors and self.settings.budget is None:
+        if self.whole and with_errors and self.budget is None:
             found = statistics_of(result, self.at, n_selected, self.maximum, null or 0.0)
             model.statistics = {name: float(value) for name, value in found.items()}
             told = ("aic", "bic", "lr_statistic", "lr_p_value", *EXTRA)
@@ -319,7 +319,7 @@ class Fitting:
     def _keep(self, chosen: Reported) -> None:
         """Have the parties keep their coefficients, and predict samples without a label."""
         problem, federation, at = self.opened.problem, self.federation, self.at
-        free = problem.free if self.settings.budget is None else problem.free[:0]
+        free = problem.free if self.budget is None else problem.free[:0]
         regressions = conditional_regressions(
             self.mean,
             self.covariance,

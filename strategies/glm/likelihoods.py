@@ -7,7 +7,6 @@ among them) have zeros throughout, and a note in the result.
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags, Indices
@@ -72,7 +71,7 @@ def shifted(rows: Pattern, by: Array) -> Pattern:
     return replace(rows, sums=sums, products=products)
 
 
-def on_all_columns(rows: Pattern, kept: npt.NDArray[np.int64], n_columns: int) -> Pattern:
+def on_all_columns(rows: Pattern, kept: Indices, n_columns: int) -> Pattern:
     """Return the moments with zeros for columns that are not `kept`, in order."""
     at = np.searchsorted(rows.observed, kept)
     sums, products = np.zeros(n_columns), np.zeros((n_columns, n_columns))
@@ -107,7 +106,7 @@ def from_all_rows(fit: Fit, n_rows: float, standardize: bool) -> Approximation:
     )
 
 
-def _units(variance: Array, flat: npt.NDArray[np.bool_], standardize: bool) -> Array:
+def _units(variance: Array, flat: Flags, standardize: bool) -> Array:
     return np.where(flat, 0.0, np.sqrt(variance) if standardize else 1.0)
 
 

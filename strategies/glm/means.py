@@ -8,10 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products import Moments, PrivateProducts
 from strategies.glm.approximation import Approximation
@@ -39,7 +38,7 @@ class MaximumLikelihood:
     converged: bool  # Whether the last step was far below a standard error
     ridge: Array  # (n_columns,): what the square of each coefficient is multiplied by
     # (n_columns,): columns that got a ridge since their coefficients would grow without end
-    bounded: npt.NDArray[np.bool_]
+    bounded: Flags
     notes: tuple[str, ...]  # On these
     sums: Mapping[str, float]  # Further sums over residuals that were opened
     labels: float  # Sum of the labels

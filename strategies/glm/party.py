@@ -9,11 +9,7 @@ from flwr_vertical.protocol.declaration import If
 from strategies.linear.data import FORMULA, Labelled, RowSettings
 from strategies.linear.masked_means.steps import MaskedMeanSteps
 from strategies.linear.moments.steps import MomentSteps
-from strategies.normal.labelled_party import (
-    CompletedFields,
-    CompletingParty,
-    LabelledProductSteps,
-)
+from strategies.normal.labelled_party import CompletedFields, CompletingParty, LabelledProductSteps
 from strategies.normal.labelled_server import COMPLETING
 
 COMPLETES = "rows == 'all' and family != 'gaussian'"

@@ -76,12 +76,7 @@ class Quadratic:
         )
 
 
-def penalised_path(
-    loss: Quadratic,
-    lambdas: Array,
-    penalty: str,
-    penalised: Flags,
-) -> Array:
+def penalised_path(loss: Quadratic, lambdas: Array, penalty: str, penalised: Flags) -> Array:
     """Minimise the loss under a penalty, for every value of lambda.
 
     Shapes: lambdas (n_lambdas,): at least 0, in any order; penalised (n_columns,): false for

@@ -35,12 +35,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.privacy import read_bounds
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.glm.disclosure import DISCLOSURE
 from strategies.glm.fitting import Fitting
 from strategies.glm.party import EVALUATES, OPENED_ROWS, GLMParty
@@ -49,7 +45,7 @@ from strategies.linear import settings as shared
 from strategies.linear.families import FAMILIES
 from strategies.linear.formula import read_formulas
 from strategies.linear.moment_party import MomentArbiter, moments_protocol
-from strategies.linear.moments.dp_opening import FitBudget, check_budget
+from strategies.linear.moments.dp_opening import check_budget
 
 OF_ITERATIONS = "the paper's iterations are strategy 'glm-admm'"
 OF_PATH = "state lambdas=[...]; 'bic' compares 50 values down to 1 % of the largest"
@@ -211,8 +207,7 @@ class VerticalGLM(Strategy):
 
     def check(self) -> None:
         """Raise if settings do not go together."""
-        idle = {"bounds": bool(self.bounds), "row_norm": self.row_norm != 1.0}
-        check_budget(self.epsilon, self.encoding, idle)
+        check_budget(self)
         if self.rows == "all" and not self.intercept:
             raise ConfigError(
                 "rows='all' models columns as jointly normal, with means; it needs intercept=True"
@@ -235,13 +230,6 @@ class VerticalGLM(Strategy):
                 "does not know of it; it needs family='gaussian', rows='complete' and another "
                 f"penalty, got {self.family!r}, {self.rows!r} and {self.penalty!r}"
             )
-
-    @property
-    def budget(self) -> FitBudget | None:
-        """What the fit may spend on noisy sums; None if these are opened as they are."""
-        if self.epsilon is None:
-            return None
-        return FitBudget(self.epsilon, self.delta, self.row_norm, read_bounds(self.bounds))
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress

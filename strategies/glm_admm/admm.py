@@ -100,12 +100,7 @@ def largest_correlation(z: Array, residual: Array) -> float:
 
 
 def nearest(
-    family: Family,
-    y: Array,
-    centre: Array,
-    strength: float,
-    eta: Array,
-    level: Array,
+    family: Family, y: Array, centre: Array, strength: float, eta: Array, level: Array
 ) -> tuple[Array, Array]:
     """Take the step (4.5): minimise ``sum of psi(eta) - y eta + phi / 2 (eta - level - centre)^2``.
 

@@ -3,10 +3,9 @@
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Party, Summands, Uses, step
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Bytes, Indices
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.node.kept import kept
 from flwr_vertical.policy.record import key_of
@@ -34,9 +33,7 @@ class GLMADMMParty(Party):
     data = Uses(RegressionData, penalized=True)
 
     @step
-    def begin(
-        self, residual: Array, used: Annotated[npt.NDArray[np.uint8], OWN, Within(0, 1)]
-    ) -> Summands:
+    def begin(self, residual: Array, used: Annotated[Bytes, OWN, Within(0, 1)]) -> Summands:
         """Learn which samples take part, and tell how strong a penalty must be.
 
         Message: residual (n_used,): label less its expectation without any column; used

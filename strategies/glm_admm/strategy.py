@@ -26,13 +26,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.protocol.declaration import BITS, EPSILON, FACTS, Protocol, Repeat, Round
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.glm.outcome import CONVERGED, GLMModel
 from strategies.glm.penalties import CONCAVE, SELECTING, grid, parse_lambdas, stated
 from strategies.glm_admm.admm import bic, composed, nearest, noise_scale
@@ -280,12 +277,7 @@ class GLMADMM(Strategy):
         )
 
     def _begin(
-        self,
-        federation: Federation,
-        problem: Problem,
-        used: Flags,
-        residual: Array,
-        result: Result,
+        self, federation: Federation, problem: Problem, used: Flags, residual: Array, result: Result
     ) -> float:
         """Say which samples take part; return the lambda from which on nothing is selected."""
         per_party = {

@@ -5,11 +5,7 @@ from typing import Annotated, Any, Unpack
 from flwr_vertical import Uses, step
 from flwr_vertical.protocol.arguments import OWN, Within
 from strategies.linear.prediction.steps import MOST_OUTPUTS, KeptCoefficients
-from strategies.normal.labelled_party import (
-    CompletedFields,
-    CompletingParty,
-    LabelledProductSteps,
-)
+from strategies.normal.labelled_party import CompletedFields, CompletingParty, LabelledProductSteps
 
 
 class DiscriminantFields(CompletedFields, total=False):

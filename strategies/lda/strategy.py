@@ -28,16 +28,13 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical import Federation, Model, Result, Strategy
-from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical import Alignment, Federation, Model, Progress, Result, Strategy
+from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.protocol.declaration import Protocol
-from flwr_vertical.results import Progress
 from flwr_vertical.tables.codes import level_text
 from strategies.lda.discriminant import Discriminant, fit_discriminant, log_odds, telling
 from strategies.lda.party import DiscriminantParty
@@ -222,7 +219,7 @@ class ClassSums(LabelledCompletion):
                 "classes apart. For labels that are numbers use `vfem` or `glm`"
             )
 
-    def rows(self, mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows) -> RowGroups:
+    def rows(self, mask: Flags, widths: Integers, minimum: MinimumRows) -> RowGroups:
         """Take the rows as `LabelledCompletion` does, enough for a vector of each class."""
         allowed, n_classes = minimum.vectors, len(self.classes)
         if allowed is not None and allowed < n_classes:
@@ -248,8 +245,7 @@ class ClassSums(LabelledCompletion):
                 "classes, align more samples, or have every party lower 'min-rows' in its node "
                 "config (simulate(min_rows=...))"
             )
-        flags: Array = found.astype(np.float64)
-        return flags
+        return np.asarray(found.astype(np.float64))
 
 
 def _regressions(fit: Discriminant, opened: OpenedMoments, classes: list[float]) -> Regressions:

@@ -5,13 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
-from flwr_vertical.privacy import read_bounds
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
 from strategies.linear.moment_party import MOMENTS, MomentArbiter, MomentParty
@@ -49,24 +45,18 @@ class Baseline(Strategy):
 
     def check(self) -> None:
         """Raise if settings do not go together."""
-        idle = {"bounds": bool(self.bounds), "row_norm": self.row_norm != 1.0}
-        check_budget(self.epsilon, self.encoding, idle)
-
-    @property
-    def _budget(self) -> FitBudget | None:
-        if self.epsilon is None:
-            return None
-        return FitBudget(self.epsilon, self.delta, self.row_norm, read_bounds(self.bounds))
+        check_budget(self)
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Open moments, solve, and hand each party its coefficients."""
         grouping, columns_of = self._grouping(federation, result)
+        budget = FitBudget.of(self)
         progress.total = 2
         opened = open_moments(
             federation, alignment, result, **shared.reading_of(self), intercept=self.intercept,
-            grouping=grouping, columns_of=columns_of, budget=self._budget,
+            grouping=grouping, columns_of=columns_of, budget=budget,
         )  # fmt: skip
         progress.step("moments")
         rows = self._rows(opened)
@@ -90,8 +80,8 @@ class Baseline(Strategy):
         _fill_in(result, opened, fit, self.standard_errors)
         problem = opened.problem
         free = problem.free
-        if self._budget is not None:
-            state_privacy(result, self._budget, opened, found)
+        if budget is not None:
+            state_privacy(result, budget, opened, found)
             free = free[:0]
         found_rows = free, problem.free_mask[: len(free)]
         regressions = self._regressions(opened, fit)

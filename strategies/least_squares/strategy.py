@@ -11,11 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy
+from flwr_vertical import Federation, Result, Strategy, setting
 from flwr_vertical.arrays import Flags, Indices
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.products.row_groups import RowGroups
-from flwr_vertical.settings import setting
 from strategies.least_squares.baseline import Baseline
 from strategies.linear.moment_party import (
     BY_PATTERN,

@@ -3,10 +3,9 @@
 from typing import Annotated, Any, NotRequired, TypeAlias, TypedDict, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Bytes, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.node.kept import kept
 from flwr_vertical.products.columns import ScaledRows, squares_of
@@ -31,7 +30,7 @@ class RowSettings(TypedDict):
     n_unheld: NotRequired[Annotated[int, Within(0, 2**40)]]
 
 
-Labelled: TypeAlias = Annotated[npt.NDArray[np.uint8], Shape("n_samples"), Within(0, 1)]
+Labelled: TypeAlias = Annotated[Bytes, Shape("n_samples"), Within(0, 1)]
 """1 where a sample has a label."""
 
 
@@ -53,7 +52,7 @@ class RegressionRows(StepGroup):
         missing_cells: str,
         standardize: bool,
         intercept: bool,
-        labelled: npt.NDArray[np.uint8] | None = None,
+        labelled: Bytes | None = None,
         n_unheld: int = 0,
     ) -> Summands:
         """Turn the own table into a matrix, check it, and say what the server must know of it."""
@@ -106,8 +105,7 @@ class RegressionRows(StepGroup):
         if "table-rows" not in self.cache:
             everyone = np.arange(self.party.table.n_samples)
             self.cache["table-rows"] = self._made(everyone, "drop-row").x
-        rows: Array = self.cache["table-rows"]
-        return rows
+        return np.asarray(self.cache["table-rows"])
 
     def _made(self, positions: Indices, missing_cells: str) -> Design:
         """Return the own table as a matrix: the columns, or what a formula makes of them."""
@@ -120,7 +118,7 @@ class RegressionRows(StepGroup):
         encoding = str(self.state["encoding"])
         return make_design(table, positions, self.name, encoding, missing_cells, smallest)
 
-    def _dependent_in_table(self) -> npt.NDArray[np.bool_]:
+    def _dependent_in_table(self) -> Flags:
         """Return which columns are constant, or follow from others, in the whole table."""
         rows = self.table_rows
         if self._penalized or not len(rows):
@@ -138,7 +136,7 @@ class RegressionRows(StepGroup):
         return bool(self.state["intercept"])
 
     @property
-    def _labelled(self) -> npt.NDArray[np.bool_]:
+    def _labelled(self) -> Flags:
         """Which aligned samples have a label, shape (n_samples,)."""
         if "labelled" in self.state:
             return np.asarray(self.state["labelled"], dtype=bool)
@@ -160,8 +158,7 @@ class RegressionRows(StepGroup):
     def own_rows(self) -> Indices:
         """Which of the party's own rows those are; shape (n_observed,)."""
         own = self.design.rows
-        found: Indices = self.party.rows_of(own[self._labelled[own]])[1]
-        return found
+        return np.asarray(self.party.rows_of(own[self._labelled[own]])[1])
 
     @property
     def raw(self) -> Array:
@@ -245,9 +242,7 @@ def spread_around(rows: Array, mean: Array) -> Array:
     )
 
 
-def constant_or_collinear(
-    x: Array | ScaledRows, intercept: bool = True, tolerance: float = 1e-9
-) -> npt.NDArray[np.bool_]:
+def constant_or_collinear(x: Array | ScaledRows, intercept: bool = True) -> Flags:
     """Tell which columns, (n_columns,), follow from 1 and the columns before them."""
     found = np.zeros(x.shape[1], dtype=bool)
     if _clearly_independent(x, intercept):
@@ -260,7 +255,7 @@ def constant_or_collinear(
         for _ in range(2):  # twice, for rounding
             rest = rest - basis @ (basis.T @ rest)
         left = float(rest @ rest)
-        if left <= tolerance * length or len(x) <= basis.shape[1]:
+        if left <= 1e-9 * length or len(x) <= basis.shape[1]:
             found[j] = True
         else:
             basis = np.column_stack([basis, rest / np.sqrt(left)])

@@ -4,7 +4,6 @@ Regression needs a number in every cell. Levels are encoded on request, rows wit
 be left out (they then count as missing blocks), and everything else is refused with what to do.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,12 +13,11 @@ import pandas as pd
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.log import logger
 from flwr_vertical.products.row_groups import levels_are_safe
 from flwr_vertical.scratch import ColumnStack, is_large, take
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import Levels, fit_levels
-
-logger = logging.getLogger("flwr_vertical")
 
 OTHER = "other"
 _ROWS = 65_536  # at a time
@@ -153,10 +151,7 @@ def complete_rows(
 
 
 def numeric_matrix(
-    table: Table,
-    party: str,
-    encoding: str,
-    min_rows: int | None = None,
+    table: Table, party: str, encoding: str, min_rows: int | None = None
 ) -> tuple[list[str], Array, dict[str, tuple[str, list[Any]]]]:
     """Turn a table into numbers, (n_rows, n_columns): NaN where a cell is missing."""
     names: list[str] = []

@@ -60,8 +60,7 @@ class Family(ABC):
         count; returns (n_columns,).
         """
         lost = self.saturated(y) - y * eta + self.cumulant(eta)
-        values: Array = 2.0 * np.sum(weights * lost, axis=0)
-        return values
+        return np.asarray(2.0 * np.sum(weights * lost, axis=0))
 
     def own_term(self, y: Array) -> Array:
         """Return what the log likelihood of each label has beside ``y eta - psi(eta)``."""
@@ -80,8 +79,7 @@ class Family(ABC):
 
     def loss(self, y: Array, eta: Array) -> Array:
         """Return the mean of ``psi(eta) - y eta`` (Eq. 4.2); shapes as in `deviance`."""
-        values: Array = np.mean(self.cumulant(eta) - y * eta, axis=0)
-        return values
+        return np.asarray(np.mean(self.cumulant(eta) - y * eta, axis=0))
 
     def level(self, y: Array, fit: Array, start: Array, weights: Array | float = 1.0) -> Array:
         """Return the intercepts that suit fits best, by safeguarded Newton steps.
@@ -162,8 +160,7 @@ class Binomial(Family):
 
     def mean(self, eta: Array) -> Array:
         """Return the probability of a 1."""
-        values: Array = expit(eta)
-        return values
+        return np.asarray(expit(eta))
 
     def variance(self, eta: Array) -> Array:
         """Return ``p (1 - p)``."""

@@ -21,12 +21,7 @@ from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products.row_groups import levels_are_safe
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import fit_levels, level_numbers, level_text
-from strategies.linear.design import (
-    Design,
-    complete_rows,
-    encode_levels,
-    holds_numbers,
-)
+from strategies.linear.design import Design, complete_rows, encode_levels, holds_numbers
 from strategies.linear.formula import CALLS, Factor, Term, parse_formula
 
 # Parties of a simulation are threads, and formulaic does not say that it is safe in several: of two
@@ -97,15 +92,7 @@ def make_formula_design(
 
 
 def made_columns(table: Table, party: str, formula: str, smallest: int | None) -> Made:
-    """Make the columns of a formula of a table, and what is needed to make them again.
-
-    Raises
-    ------
-    ConfigError
-        If the formula is none by the grammar, or makes more than `MOST_COLUMNS`.
-    DataError
-        If it names a column that the table has not, or makes a column of few rows.
-    """
+    """Make the columns of a formula of a table, and what is needed to make them again."""
     kept = Kept(formula)
     terms = parse_formula(formula, party)
     for factor in (factor for term in terms for factor in term):

@@ -1,6 +1,5 @@
 """The server half of what regressions share: labels, masks, and the parties' answers."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,16 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical import Federation, Result
-from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical import Alignment, Federation, Result
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError, PartyError
+from flwr_vertical.log import logger
 from flwr_vertical.node.row_index import aligned_name, free_names
 from flwr_vertical.server import Total
 from flwr_vertical.tables import checked_ids
-
-logger = logging.getLogger("flwr_vertical")
-
 
 LABEL_POLICIES = ("drop", "error")
 _SQUARED = 480  # binary digits
@@ -33,9 +29,9 @@ class Problem:
     y_center: float  # Label = y_center + y_scale * y
     y_scale: float  # Label = y_center + y_scale * y
     # (n_labelled, n_parties): true where a party lacks the sample, or dropped its row
-    mask: npt.NDArray[np.bool_]
+    mask: Flags
     # (n_unlabelled, n_parties): the same for samples without a label
-    free_mask: npt.NDArray[np.bool_]
+    free_mask: Flags
     labelled: Indices  # Aligned row numbers of both kinds of samples
     free: Indices  # Aligned row numbers of both kinds of samples
     # By party, the names of its columns
@@ -162,7 +158,7 @@ def _unheld_labels(alignment: Alignment, result: Result) -> Array:
     return np.asarray(values[np.isfinite(values)])
 
 
-def check_labels(y: Array, known: npt.NDArray[np.bool_], missing_labels: str) -> None:
+def check_labels(y: Array, known: Flags, missing_labels: str) -> None:
     """Raise `DataError` unless the labels can be used."""
     if np.isinf(y).any():
         raise DataError(f"{int(np.isinf(y).sum())} labels are infinite; they must be finite or NaN")

@@ -47,17 +47,9 @@ class Budget:
         return 1.0 + self.domain_sigma(n_tables) * float(ndtri(1.0 - self.delta / 2.0 / n_tables))
 
     def domain_sigma(self, n_tables: int) -> float:
-        """Return the noise of each table that domains are found from.
+        """Return the noise of each table that domains are found from, in counts.
 
-        Parameters
-        ----------
-        n_tables : int
-            Of all parties: one for a column of levels, `LEVELS` for one of numbers.
-
-        Returns
-        -------
-        float
-            Standard deviation, in counts.
+        `n_tables`: of all parties: one for a column of levels, `LEVELS` for one of numbers.
         """
         return self._sigma(_DOMAINS, n_tables)
 
@@ -66,15 +58,7 @@ class Budget:
         return self._sigma(_COLUMNS, n_columns)
 
     def pair_sigma(self, n_pairs: int, chosen: bool) -> float:
-        """Return the noise of the table of each pair of columns, in counts.
-
-        Parameters
-        ----------
-        n_pairs : int
-            Tables that are told together.
-        chosen : bool
-            Whether these are the chosen pairs, or all.
-        """
+        """Return the noise of the table of each of the chosen pairs of columns, or of all."""
         rest = 1.0 - _DOMAINS - _COLUMNS - _ALL_PAIRS
         return self._sigma(rest if chosen else _ALL_PAIRS, n_pairs)
 
@@ -84,19 +68,9 @@ class Budget:
 
 
 def n_bins(n_rows: int, sigma: float) -> int:
-    """Return the most bins of a column of numbers.
+    """Return the most bins of a column of numbers, given the noise of a table of two columns.
 
-    Parameters
-    ----------
-    n_rows : int
-        That a table counts.
-    sigma : float
-        Noise of the table of two parties' columns, in counts.
-
-    Returns
-    -------
-    int
-        So many that a cell of a table of two columns has about twice as many counts as noise.
+    They are so many that a cell of such a table has about twice as many counts as noise.
     """
     return min(max(int(_BINS * sqrt(n_rows / sigma)), _FEWEST), _MOST)
 

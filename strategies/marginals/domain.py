@@ -36,50 +36,21 @@ _NOTHING = -1e9  # a count that is projected on 0
 
 @dataclass(frozen=True)
 class ColumnLevels:
-    """A column as levels.
+    """A column as levels."""
 
-    Parameters
-    ----------
-    codes : numpy.ndarray of shape (n_rows,)
-        Level of each row.
-    size : int
-        Number of levels.
-    values : numpy.ndarray of shape (size,)
-        What a level of a column of levels stands for, as a number; NaN is a missing cell.
-    counts : numpy.ndarray of shape (size,)
-        Of each level, by the tables that levels were found from.
-    precision : numpy.ndarray of shape (size,)
-        One over the variance of their noise; 0 where they do not count.
-    margin : Margin, optional
-        Of a column of numbers.
-    shares : numpy.ndarray of shape (n_bins + 1,)
-        Shares of the margin that a bin begins and ends at.
-    """
-
-    codes: Integers
-    size: int
-    values: Array
-    counts: Array
-    precision: Array
-    margin: Margin | None = None
+    codes: Integers  # (n_rows,): level of each row
+    size: int  # Number of levels
+    values: Array  # (size,): number of a level of a column of levels; NaN is a missing cell
+    counts: Array  # (size,): of each level, by the tables that levels were found from
+    precision: Array  # (size,): 1 over the variance of their noise; 0 where they do not count
+    margin: Margin | None = None  # Of a column of numbers
+    # (n_bins + 1,): shares of the margin that a bin begins and ends at
     shares: Array = field(default_factory=lambda: np.zeros(1))
 
     def counted(self, sigma: float, stream: Keystream) -> tuple[Array, float]:
-        """Count levels once more, and return the best of both counts, and their noise.
+        """Count levels once more; return means of both counts, weighted by noise, and their noise.
 
-        Parameters
-        ----------
-        sigma : float
-            Noise of the new counts.
-        stream : Keystream
-            Of the noise.
-
-        Returns
-        -------
-        counts : numpy.ndarray of shape (size,)
-            Means of both, weighted by their noise.
-        sigma : float
-            Root of the mean variance of their noise.
+        Shapes: returns (size,); the noise is the root of its mean variance.
         """
         again = noisy(np.bincount(self.codes, minlength=self.size), sigma, stream)
         precision = self.precision + sigma**-2.0
@@ -112,20 +83,10 @@ def levels_of(
 ) -> ColumnLevels:
     """Find the levels of a column of levels.
 
-    Parameters
-    ----------
-    codes : numpy.ndarray of shape (n_rows,)
-        Numbers of levels; NaN = missing.
-    n_levels : int
-        How many there are.
-    other : int, optional
-        Number of the level that rare ones become; their nearest neighbour if left out.
-    least : float
-        Noisy count that a level has at least (`Budget.least_count`).
-    sigma : float
-        Noise of the counts.
-    stream : Keystream
-        Of the noise.
+    `other`: the level that rare ones become, by default their nearest neighbour; `least`: the noisy
+    count that a level has at least (`Budget.least_count`).
+
+    Shapes: codes (n_rows,): numbers of levels; NaN = missing.
     """
     missing = np.isnan(codes)
     whole = np.where(missing, n_levels, codes).astype(np.int64)
@@ -159,20 +120,9 @@ def levels_of(
 def bins_of(
     values: Array, domain: Domain, most: int, sigma: float, stream: Keystream
 ) -> ColumnLevels:
-    """Find bins of a column of numbers.
+    """Find about so many bins of a column of numbers, `most`.
 
-    Parameters
-    ----------
-    values : numpy.ndarray of shape (n_rows,)
-        NaN = missing.
-    domain : Domain
-        What is public of the column.
-    most : int
-        Bins to make at most, about.
-    sigma : float
-        Noise of each table of counts.
-    stream : Keystream
-        Of the noise.
+    Shapes: values (n_rows,): NaN = missing.
     """
     missing = np.isnan(values)
     # A row whose value is missing is in no table below: so this one costs nothing beside them.

@@ -24,18 +24,10 @@ _SETTLED = 1e-5  # of the loss
 
 @dataclass(frozen=True)
 class Counted:
-    """A table of counts with noise.
+    """A table of counts with noise."""
 
-    Parameters
-    ----------
-    shares : numpy.ndarray of shape (size, ...)
-        One axis for each column of the clique; adds up to about 1.
-    sigma : float
-        Standard deviation of each share.
-    """
-
-    shares: Array
-    sigma: float
+    shares: Array  # (size, ...): an axis for each column of the clique; they add up to about 1
+    sigma: float  # Standard deviation of each share
 
 
 def average(tables: Sequence[Counted]) -> Counted:
@@ -48,21 +40,8 @@ def average(tables: Sequence[Counted]) -> Counted:
 class JunctionTree:
     """Cliques that hold all given sets of columns, in an order in which parents come first.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        Levels of each column.
-    sets : sequence of tuple of int
-        Columns that must stand in one clique.
-
-    Attributes
-    ----------
-    cliques : list of tuple of int
-        Columns of each clique, ascending.
-    parents : list of int
-        Place of each clique's parent; -1 of the root.
-    separators : list of tuple of int
-        What a clique shares with its parent; empty where columns are independent.
+    `cliques` have their columns ascending; `parents` are places, -1 of the root; `separators` are
+    what a clique shares with its parent, nothing where columns are independent.
     """
 
     def __init__(self, sizes: Sequence[int], sets: Sequence[Clique]) -> None:
@@ -120,15 +99,7 @@ def _eliminate(sizes: Sequence[int], sets: Sequence[Clique]) -> list[frozenset[i
 
 
 class GraphicalModel:
-    """A distribution over columns of levels.
-
-    Parameters
-    ----------
-    sizes : sequence of int
-        Levels of each column.
-    sets : sequence of tuple of int
-        Columns that depend on each other directly.
-    """
+    """A distribution over columns of levels, of which some sets depend on each other directly."""
 
     def __init__(self, sizes: Sequence[int], sets: Sequence[Clique]) -> None:
         self.tree = JunctionTree(sizes, sets)
@@ -141,16 +112,9 @@ class GraphicalModel:
         start: Mapping[Clique, Array] | None = None,
         steps: int = _STEPS,
     ) -> "GraphicalModel":
-        """Fit tables by least squares, weighted by their noise; return the model.
+        """Fit tables by least squares, weighted by noise, in steps of mirror descent; return self.
 
-        Parameters
-        ----------
-        tables : Mapping[tuple of int, Counted]
-            By columns, which are in one clique.
-        start : Mapping[tuple of int, numpy.ndarray], optional
-            ``theta`` of a model of fewer tables.
-        steps : int
-            Of mirror descent, at most.
+        `start`: ``theta`` of a model of fewer tables. The columns of a table are in one clique.
         """
         homes = {columns: self.tree.home(columns) for columns in tables}
         weights = {columns: table.sigma**-2 for columns, table in tables.items()}
@@ -293,5 +257,4 @@ def _log_sum(table: Array, columns: Sequence[int], kept: Sequence[int]) -> Array
     if not axes:
         return table
     top = table.max(axis=axes, keepdims=True)
-    found: Array = np.log(np.exp(table - top).sum(axis=axes)) + top.squeeze(axes)
-    return found
+    return np.asarray(np.log(np.exp(table - top).sum(axis=axes)) + top.squeeze(axes))

@@ -1,7 +1,6 @@
 """The party half of MST and AIM: levels of own columns, tables of counts with noise, a table."""
 
 import hashlib
-import logging
 from collections.abc import Collection
 from dataclasses import replace
 from itertools import accumulate
@@ -13,6 +12,7 @@ from pandas.api.types import is_bool_dtype, is_integer_dtype, is_numeric_dtype
 from flwr_vertical import Summands, Uses, step
 from flwr_vertical.arrays import Array, Indices, Integers, Ring
 from flwr_vertical.errors import DataError, ProtocolError
+from flwr_vertical.log import logger
 from flwr_vertical.node.kept import kept
 from flwr_vertical.privacy import (
     KEY_BYTES,
@@ -42,8 +42,6 @@ from strategies.copula.release import MIN_LEVEL
 from strategies.marginals.budget import LEVELS, UNIT, Budget, n_bins, pair_places
 from strategies.marginals.domain import ColumnLevels, bins_of, levels_of, narrowest, noisy
 from strategies.marginals.tables import PairTables
-
-logger = logging.getLogger("flwr_vertical")
 
 _TOLD = "marginals.told "  # begins the key of what was asked for
 _SIGMAS = "marginals.sigmas"

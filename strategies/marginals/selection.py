@@ -21,13 +21,7 @@ import numpy as np
 import scipy
 
 from flwr_vertical.arrays import Array, Flags
-from strategies.marginals.graphical import (
-    Clique,
-    Counted,
-    GraphicalModel,
-    average,
-    model_cells,
-)
+from strategies.marginals.graphical import Clique, Counted, GraphicalModel, average, model_cells
 
 _CELLS = 100_000  # of all cliques, at most
 _LIKELY, _SURE = 1.0, 3.5  # how surprising a pair is: of the forest, beyond
@@ -43,24 +37,12 @@ _FITTED = 40  # steps while pairs are added
 
 @dataclass(frozen=True)
 class Opened:
-    """What was told of all columns, as counts.
+    """What was told of all columns, as counts."""
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        Levels of each column, of all parties.
-    owner : sequence of int
-        Number of each column's party.
-    held : numpy.ndarray of shape (n_samples, n_parties), bool
-        Who holds which rows.
-    columns : Mapping[int, tuple of (numpy.ndarray, float)]
-        Counts of a column's levels, and the standard deviation of their noise.
-    """
-
-    sizes: Sequence[int]
-    owner: Sequence[int]
-    held: Flags
-    columns: Mapping[int, tuple[Array, float]]
+    sizes: Sequence[int]  # Levels of each column, of all parties
+    owner: Sequence[int]  # Number of each column's party
+    held: Flags  # (n_samples, n_parties): who holds which rows
+    columns: Mapping[int, tuple[Array, float]]  # Counts of levels, and their noise
 
     def shares(self, pair: Clique, counts: Array, sigma: float) -> Counted:
         """Turn counts of one or two columns into shares of the rows that their parties hold."""
@@ -78,7 +60,8 @@ def one_way(opened: Opened, pairs: Mapping[Clique, Counted]) -> dict[int, Counte
         told = [_sums(table, pair.index(v)) for pair, table in pairs.items() if v in pair]
         if opened.held[:, owner].all() or not told:
             told.append(opened.shares((v,), *opened.columns[v]))
-        found[v] = _normal(average(told))
+        mean = average(told)
+        found[v] = Counted(_positive(mean.shares), mean.sigma)
     return found
 
 
@@ -118,18 +101,9 @@ def corrected(opened: Opened, pairs: Mapping[Clique, Counted]) -> dict[Clique, C
 def chosen_pairs(
     opened: Opened, pairs: Mapping[Clique, Counted], columns: Mapping[int, Counted], adaptive: bool
 ) -> list[Clique]:
-    """Choose pairs of columns: a spanning forest, and what its model gets wrong.
+    """Choose pairs of columns: a spanning forest, and, `adaptive`, what its model gets wrong.
 
-    Parameters
-    ----------
-    opened : Opened
-        Sizes and owners.
-    pairs : Mapping[tuple of int, Counted]
-        All pairs.
-    columns : Mapping[int, Counted]
-        See `one_way`.
-    adaptive : bool
-        Whether pairs are added to the forest, as AIM does.
+    `columns`: as from `one_way`; pairs are added to the forest as AIM does.
     """
     outer = {p: np.outer(columns[p[0]].shares, columns[p[1]].shares) for p in pairs}
     scores = {p: _surprise(table, outer[p]) for p, table in pairs.items()}
@@ -284,7 +258,3 @@ def _fitted_to(table: Counted, ends: Sequence[Array | None]) -> Counted:
 def _positive(shares: Array) -> Array:
     found = np.maximum(shares, 1e-6)
     return np.asarray(found / found.sum())
-
-
-def _normal(table: Counted) -> Counted:
-    return Counted(_positive(table.shares), table.sigma)

@@ -26,27 +26,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array, Ring
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import TableStatement, read_bounds
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.arithmetic import BLOCK_ROWS
 from flwr_vertical.protocol.declaration import EPSILON, FACTS, ONE, If, Protocol, Round
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.common.synthesis_columns import read_resolution, read_stated
 from strategies.marginals.budget import UNIT, Budget
 from strategies.marginals.graphical import Clique, Counted, GraphicalModel, average
 from strategies.marginals.party import MarginalsParty
-from strategies.marginals.selection import (
-    Opened,
-    all_pairs,
-    chosen_pairs,
-    corrected,
-    one_way,
-)
+from strategies.marginals.selection import Opened, all_pairs, chosen_pairs, corrected, one_way
 from strategies.marginals.tables import PairTables
 
 ALL = "rows, over all parties"
@@ -218,8 +209,10 @@ class _Marginals(Strategy):
             )
         budget = Budget(self.epsilon, self.delta)
         noise = budget.pair_sigma(max(len(chosen), 1), chosen=True)
-        names = list(tables.names)
-        result.privacy = TableStatement(self.epsilon, self.delta, n, names, noise, warnings)
+        result.privacy = TableStatement(
+            epsilon=self.epsilon, delta=self.delta, n_rows=n, parties=list(tables.names),
+            noise=noise, warnings=warnings,
+        )  # fmt: skip
         result.ledger.spend(ALL, self.epsilon, f"noisy counts (delta {self.delta:g})")
         result.notes += result.privacy.sentences
         result.metrics |= {

@@ -57,8 +57,7 @@ def precision_on(device: torch.device, asked: str) -> str:
 
 def to_numpy(values: Tensor) -> AnyArray:
     """Return numbers as an array, wherever they are; it may share their memory."""
-    array: AnyArray = values.detach().cpu().numpy()
-    return array
+    return np.asarray(values.detach().cpu().numpy())
 
 
 def to_tensor(values: AnyArray, like: Tensor) -> Tensor:

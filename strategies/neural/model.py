@@ -6,10 +6,9 @@ from typing import Any, Self
 import numpy as np
 from torch import nn
 
-from flwr_vertical import Model
+from flwr_vertical import Model, Table
 from flwr_vertical.arrays import AnyArray, Flags
 from flwr_vertical.errors import DataError
-from flwr_vertical.tables import Table
 from strategies.linear.design import numeric_matrix
 from strategies.linear.prediction.party_model import column_sources, fitted_features
 from strategies.neural.networks import NetworkSizes, Weights, precision_of, to_arrays
@@ -80,8 +79,7 @@ class NeuralPart(Model):
         """Return the columns of a table as the networks see them, NaN where a cell is missing."""
         of = self.sources, self.levels, self.known_levels, self.other
         own = fitted_features(table, *of, party)
-        scaled: AnyArray = (own - self.centre) / self.unit
-        return scaled
+        return np.asarray((own - self.centre) / self.unit)
 
     @classmethod
     def of(

@@ -7,10 +7,9 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch.nn import Module
 
-from flwr_vertical import Strategy
+from flwr_vertical import Strategy, setting
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.protocol.declaration import Protocol
-from flwr_vertical.settings import setting
 from strategies.neural.hardware import DEVICES
 from strategies.neural.images import NETWORKS, parse_shapes
 from strategies.neural.model import NeuralModel

@@ -13,11 +13,10 @@ from itertools import combinations, permutations
 from typing import Annotated, Any, TypeAlias, TypedDict, Unpack
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri
 
 from flwr_vertical import Federation, Party, StepGroup, Summands, step
-from flwr_vertical.arrays import Array, Flags, Indices, Ring
+from flwr_vertical.arrays import Array, Flags, Floats32, Indices, Ring
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL
 from flwr_vertical.products import GroupKeySteps, HeldColumns
@@ -40,7 +39,7 @@ _Coefficients = TypedDict(
     "_Coefficients",
     {
         "wanted:*": Annotated[Ring, Shape("n_samples")],
-        "for:*": Annotated[npt.NDArray[np.float32], OWN, Shape("n_patterns", None, None)],
+        "for:*": Annotated[Floats32, OWN, Shape("n_patterns", None, None)],
     },
     total=False,
 )

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import block_diag
 
-from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.arrays import Array, Flags, Floats32, Indices
 from flwr_vertical.products.pairs import PairMoments, unknown_products
 from strategies.linear.moments.covariances import FullCovariance
 
@@ -154,7 +153,7 @@ class Conditionals:
     residual: Array
     # (n_recipient, n_wanted): of noise that all recipients of a row share; times its transpose, the
     # residual. None if no draws are wanted
-    factor: npt.NDArray[np.float32] | None
+    factor: Floats32 | None
     columns: Indices  # (n_wanted,): which columns of all parties these are, in their order
     sure: Flags  # (n_recipient,): whether the residual follows from what is known
 

@@ -35,11 +35,7 @@ _SHARED, _PATTERN, _HOLDERS = (
     "node.completed.pattern",
     "node.completed.holders",
 )
-_MEANS, _UNSHOWN, _WHO = (
-    "node.completed.means",
-    "node.completed.unshown",
-    "node.completed.who",
-)
+_MEANS, _UNSHOWN, _WHO = ("node.completed.means", "node.completed.unshown", "node.completed.who")
 _SECRETS = (_SHARED, _PATTERN, _HOLDERS, _MEANS, _UNSHOWN, _WHO)
 
 
@@ -204,8 +200,7 @@ class LabelledRowSteps(CompletionSteps):
 
     @property
     def _fit(self) -> Flags:
-        fit: Flags = self._labelled & (np.asarray(self.state[_HOLDERS]) > 0)
-        return fit
+        return np.asarray(self._labelled & (np.asarray(self.state[_HOLDERS]) > 0))
 
 
 class CompletingParty(MomentParty):

@@ -18,10 +18,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
-from flwr_vertical.arrays import Flags
+from flwr_vertical.arrays import Flags, Integers
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.masked import OPENING
 from flwr_vertical.products.pairs import PAIRS_OPENING, PairProducts
@@ -48,8 +47,7 @@ COMPLETING = (
 def large_sets(mask: Flags, fewest: int) -> Flags:
     """Tell which rows somebody has, and enough are held by the same parties; shape (n_rows,)."""
     kinds, member, counts = distinct_rows(mask)
-    large: Flags = (~kinds.all(axis=1) & (counts >= fewest))[member]
-    return large
+    return np.asarray((~kinds.all(axis=1) & (counts >= fewest))[member])
 
 
 class HandingOn(GroupKey):
@@ -76,7 +74,7 @@ class LabelledCompletion:
     fewest: int  # Rows of the smallest set with which evaluations count as vectors
     _minimum: int  # Rows of a set that may be told of, at least
 
-    def rows(self, mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows) -> RowGroups:
+    def rows(self, mask: Flags, widths: Integers, minimum: MinimumRows) -> RowGroups:
         """Take as one group the rows of which enough are held by the same parties.
 
         Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,).

@@ -3,11 +3,10 @@
 from typing import Annotated, Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Uses, step
-from flwr_vertical.arrays import Array, Flags, Indices, Ring
+from flwr_vertical.arrays import Array, Flags, Floats32, Indices, Ring
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node.kept import kept
 from flwr_vertical.policy.defaults import min_rows
@@ -127,14 +126,12 @@ class JointNormalParty(ImputingParty):
         total: Annotated[Ring, Shape("n_samples", None), OWN],
         offset: Annotated[Array, Shape("n_patterns", None), OWN],
         unit: Annotated[Array, Shape("n_patterns", None), OWN],
-        residual: Annotated[npt.NDArray[np.float32], Shape("n_patterns", None, None), OWN],
+        residual: Annotated[Floats32, Shape("n_patterns", None, None), OWN],
         sure: Annotated[Flags, Shape("n_patterns", None), OWN],
         known: Annotated[Flags, Shape(None), OWN],
         model: Annotated[str, Within(0, 64)] = "",
         draws: Annotated[int, Is("draws")] = 0,
-        factor: Annotated[
-            npt.NDArray[np.float32] | None, Shape("n_patterns", None, None), OWN
-        ] = None,
+        factor: Annotated[Floats32 | None, Shape("n_patterns", None, None), OWN] = None,
     ) -> dict[str, Any]:
         """Complete the own table, write it with intervals and draws, and forget the seed.
 
@@ -252,14 +249,12 @@ class JointNormalParty(ImputingParty):
     @property
     def positions_held(self) -> Flags:
         """Which aligned rows this party has, array of shape (n_samples,)."""
-        held: Flags = self.to_aligned(np.ones(len(self.positions), dtype=bool), False)
-        return held
+        return np.asarray(self.to_aligned(np.ones(len(self.positions), dtype=bool), False))
 
     @property
     def _open_cells(self) -> Flags:
         """Rows that this party holds with a missing cell."""
-        open_cells: Flags = np.isnan(self.codes).any(axis=1) & self.positions_held
-        return open_cells
+        return np.asarray(np.isnan(self.codes).any(axis=1) & self.positions_held)
 
     @property
     def _wanted(self) -> Flags:

@@ -37,8 +37,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import GroupKey
@@ -53,8 +52,6 @@ from flwr_vertical.protocol.declaration import (
     Round,
     Sequence,
 )
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.common.imputing_party import numbers_told
 from strategies.linear.moment_party import PAIRS_OF_COLUMNS, SEED_OF_COLUMNS
 from strategies.normal.completion import OfferedRows, ask_for_means, notes_apart, slices_of

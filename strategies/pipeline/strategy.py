@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical import Federation, Result, Strategy, simulate
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Ledger, Progress, Result, Strategy, simulate
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.protocol.declaration import Protocol
-from flwr_vertical.results import Ledger, Progress
 from flwr_vertical.settings import setting
 from strategies.linear.problem import sample_index
 from strategies.pipeline.federation import StageFederation, in_stage, protocol_of
@@ -294,7 +292,7 @@ class Pipeline(Strategy):
             result.notes += [f"{stage.name}: {note}" for note in found.notes]
             result.privacy = found.privacy or result.privacy
 
-    def _hidden(self, labels: Any, seed: int) -> npt.NDArray[np.bool_] | None:
+    def _hidden(self, labels: Any, seed: int) -> Flags | None:
         """Choose the labels that only the stage which evaluates gets to see.
 
         Shapes: labels (n_samples,); returns (n_samples,).
@@ -331,9 +329,7 @@ def _settings(stage: Stage) -> dict[str, Any]:
 
 
 def _without(
-    labels: "pd.Series[Any] | None",
-    alignment: Alignment,
-    hidden: npt.NDArray[np.bool_] | None,
+    labels: "pd.Series[Any] | None", alignment: Alignment, hidden: Flags | None
 ) -> "pd.Series[Any] | None":
     """Return the server's labels without those that are hidden."""
     if labels is None or hidden is None or alignment.label_rows is None:
@@ -347,8 +343,8 @@ def _evaluate(
     found: Result,
     alignment: Alignment,
     labels: "pd.Series[Any] | None",
-    whole: npt.NDArray[np.float64],
-    hidden: npt.NDArray[np.bool_],
+    whole: Array,
+    hidden: Flags,
 ) -> None:
     """Compare what the fit predicts of samples whose label was hidden from it."""
     if fitted.predictions is None or not len(fitted.predictions):

@@ -15,14 +15,12 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical import Federation, Party, Result, Summands, step
-from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical import Alignment, Federation, Party, Progress, Result, Summands, step
+from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import DataError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.arguments import OWN, Within
 from flwr_vertical.protocol.declaration import BITS, FACTS, Maybe, Protocol, Round
-from flwr_vertical.results import Progress
 from strategies.linear.prediction.party_model import LinearPart
 from strategies.linear.prediction.regressions import CLASSES, HAZARD, MARGIN
 from strategies.linear.prediction.server import Predictor, narrow, note_bits
@@ -101,7 +99,7 @@ class PredictParty(Party):
         rows: Array = self.cache["predict.rows"]
         return rows, ~np.isnan(rows).any(axis=1) & (self.positions >= 0)
 
-    def _dropped(self, part: LinearPart) -> npt.NDArray[np.int64]:
+    def _dropped(self, part: LinearPart) -> Integers:
         rows, _ = self._rows(part)
         gaps = np.isnan(rows).any(axis=1)
         return np.flatnonzero(self.to_aligned(gaps, False))
@@ -187,7 +185,7 @@ class LinearPredictions(Predictions):
         if federation.labels is not None:
             self._compare(federation.labels, result, predictor.family)
 
-    def _compare(self, labels: npt.NDArray[np.float64], result: Result, family: str) -> None:
+    def _compare(self, labels: Array, result: Result, family: str) -> None:
         """Say how far predictions are from the labels that are known."""
         known = np.isfinite(labels)
         if not known.any() or result.predictions is None or family == HAZARD:

@@ -9,15 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from flwr_vertical import Federation, Model, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Model, Progress, Result, Strategy, setting
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.registry import predictions_of
-from flwr_vertical.results import Progress
 from flwr_vertical.results.model import UnknownModel
-from flwr_vertical.settings import setting
 from strategies.forest.arbiter import VoteArbiter
 from strategies.predict.linear import LinearPredictions
 from strategies.trees.contributions import FORMS

@@ -70,13 +70,7 @@ class CardColumns:
     has_block: bool  # Whether the party lacks labelled rows, in the fit or not
 
     @classmethod
-    def of(
-        cls,
-        opened: PartyBins,
-        events: Array,
-        share: float,
-        **block: Any,
-    ) -> "CardColumns":
+    def of(cls, opened: PartyBins, events: Array, share: float, **block: Any) -> "CardColumns":
         """Merge bins whose weights of evidence are not monotone, and small ones."""
         merged = []
         for j, own in enumerate(opened.slices):

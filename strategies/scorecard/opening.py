@@ -1,10 +1,9 @@
 """The server half up to the fit: label sums by bin, merged bins, which rows take part."""
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation, Result
-from flwr_vertical.arrays import Flags
+from flwr_vertical.arrays import Flags, Integers
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.labels import Commitment
@@ -42,7 +41,7 @@ class BinnedColumns:
         self._commitment, self._bins, self._special = commitment, bins, special
         self._share, self._double = share, points_to_double
 
-    def rows(self, mask: Flags, widths: npt.NDArray[np.int64], minimum: MinimumRows) -> RowGroups:
+    def rows(self, mask: Flags, widths: Integers, minimum: MinimumRows) -> RowGroups:
         """Take as one group all rows of sets of parties that are large enough.
 
         Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,).

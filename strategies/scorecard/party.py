@@ -13,11 +13,10 @@ import math
 from typing import Annotated, Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Party, Summands, Uses, step
-from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.arrays import Array, Bytes, Flags, Indices
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node.kept import kept
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps, PrivateProductSteps
@@ -44,7 +43,7 @@ _MOST = 30.0
 class CardFields(SendFields):
     """What `ScorecardParty.send_masked` takes beside limbs and the group seed."""
 
-    who: Annotated[npt.NDArray[np.uint8], Shape(None, "n_parties"), Within(0, 1)]
+    who: Annotated[Bytes, Shape(None, "n_parties"), Within(0, 1)]
     evidence: Annotated[Array, Shape(None), Within(-_MOST, _MOST), OWN]
     merged: Annotated[Indices, Shape("evidence"), Within(0, 255), OWN]
     block: Annotated[Array, Shape(None), Within(-_MOST, _MOST), OWN]

@@ -21,20 +21,16 @@ finish_moments     down: each party's coefficients; summed: a rounded term of ea
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
+from flwr_vertical.arrays import AnyArray, Array, Flags
 from flwr_vertical.products.labels import Commitment
 from flwr_vertical.products.masked import OPENING
 from flwr_vertical.protocol.declaration import Protocol
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.binning.steps import BINS_OPENING, MOST_BINS, TOLD_BINS
 from strategies.glm.fit import Path, fill_means, grid_of
 from strategies.glm.likelihoods import usable_rows
@@ -78,9 +74,7 @@ class ScorecardPredictor(Predictor):
         """Add the scale of points."""
         return cls(**vars(predictor), **vars(scale))
 
-    def table(
-        self, held: Flags, term: npt.NDArray[Any], shift: Array | float = 0.0
-    ) -> pd.DataFrame:
+    def table(self, held: Flags, term: AnyArray, shift: Array | float = 0.0) -> pd.DataFrame:
         """Turn sums of terms into probabilities of the event, and scores; see `Predictor`."""
         found = super().table(held, term, shift)
         scale = PointScale(self.base_score, self.base_odds, self.points_to_double)

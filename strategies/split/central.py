@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from flwr_vertical.arrays import Array, Flags
 from strategies.neural.networks import Prediction, descend, draw_seed
 from strategies.neural.party import PartyBlock
 from strategies.split.methods import DEFAULTS, METHODS, SplitNetworks, TrainingSettings, draw_tasks
@@ -131,19 +131,13 @@ class CentralSplit(nn.Module):
             return Prediction(given, None, None)
         return Prediction(given.argmax(-1), given.softmax(-1), None)
 
-    def _loss(
-        self,
-        rows: Tensor,
-        y: Tensor,
-        takes: npt.NDArray[np.bool_],
-        weights: npt.NDArray[np.float64],
-    ) -> Tensor:
+    def _loss(self, rows: Tensor, y: Tensor, takes: Flags, weights: Array) -> Tensor:
         """Return the mean over rows of their tasks' weighted losses."""
         losses = self.head.losses(*self._sums(self.blocks, rows, takes), y)
         return (torch.from_numpy(weights).to(self.dtype) * losses).sum() / len(rows)
 
     def _sums(
-        self, blocks: Mapping[str, PartyBlock], rows: Tensor, takes: npt.NDArray[np.bool_]
+        self, blocks: Mapping[str, PartyBlock], rows: Tensor, takes: Flags
     ) -> tuple[Tensor, Tensor]:
         """Return sums of embeddings, shape (n_tasks, n_rows, sent), and how many these are of."""
         flags = torch.from_numpy(takes).to(self.dtype)
@@ -155,7 +149,7 @@ class CentralSplit(nn.Module):
                 sums = sums.index_add(1, places, flags[:, places, k, None] * own)
         return sums, flags.sum(-1)
 
-    def _held(self, blocks: Mapping[str, PartyBlock], rows: Tensor) -> npt.NDArray[np.bool_]:
+    def _held(self, blocks: Mapping[str, PartyBlock], rows: Tensor) -> Flags:
         """Return who holds which of some samples, shape (n_rows, n_blocks)."""
         return np.stack([(block.row[rows] >= 0).numpy() for block in blocks.values()], axis=1)
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from flwr_vertical.arrays import Integers
 from flwr_vertical.errors import DataError
 from flwr_vertical.protocol.arguments import Shape, check_fits
 from strategies.neural.images import ImageShape
@@ -73,7 +73,7 @@ class ImageViews:
         return padded[each, channel, y[:, None, :, None], z[:, None, None, :]].reshape(x.shape)
 
 
-def _places(side: int, pad: int, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+def _places(side: int, pad: int, n: int, rng: np.random.Generator) -> Integers:
     """Draw which pixels along a padded side each image takes, shape (n, side)."""
     return rng.integers(0, 2 * pad + 1, size=n)[:, None] + np.arange(side)
 

@@ -8,12 +8,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from flwr_vertical import Federation, Result
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result
 from flwr_vertical.arrays import AnyArray, Flags, Indices
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Round
-from flwr_vertical.results import Progress
 from strategies.linear.prediction.regressions import class_table
 from strategies.linear.problem import sample_index
 from strategies.neural.hardware import device_of, to_numpy, to_tensor
@@ -106,8 +104,7 @@ class SplitPredictions(Predictions):
     protocol: ClassVar[Protocol] = Protocol(
         Round("open_networks", "whether rows that it alone holds take part", tells=(FACTS, BITS)),
         Repeat(
-            Round("embed", "summed, embeddings of a block of rows", tells=BITS),
-            at_most="n_samples",
+            Round("embed", "summed, embeddings of a block of rows", tells=BITS), at_most="n_samples"
         ),
     )
     exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)

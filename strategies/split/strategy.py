@@ -8,14 +8,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from flwr_vertical import Federation, Result
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, setting
 from flwr_vertical.arrays import AnyArray, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.protocol.declaration import BITS, FACTS, If, Protocol, Repeat, Round
-from flwr_vertical.results import Progress
 from flwr_vertical.results.evaluation import evaluate
-from flwr_vertical.settings import setting
 from flwr_vertical.tables.codes import level_text
 from strategies.linear.problem import sample_index
 from strategies.neural.hardware import device_of, to_tensor

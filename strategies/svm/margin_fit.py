@@ -18,13 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Federation
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.policy.defaults import max_vectors
 from flwr_vertical.products import Moments, PrivateProducts
-from flwr_vertical.products.row_groups import max_vectors
 from strategies.linear.masked_means.columns import EvaluatedColumns
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
 from strategies.linear.masked_means.fit import check_vectors
@@ -32,12 +31,7 @@ from strategies.linear.masked_means.fixed_point import ByClass
 from strategies.linear.masked_means.fourier import Expansion, expand
 from strategies.linear.masked_means.problem import refuse_singular
 from strategies.linear.masked_means.solver import OutOfReachError
-from strategies.svm.margin_solver import (
-    LabelledMoments,
-    Minimum,
-    hinge_slope,
-    minimise,
-)
+from strategies.svm.margin_solver import LabelledMoments, Minimum, hinge_slope, minimise
 
 _TOLERANCE = 1e-4
 """Largest error of a derivative, which is 2 at a margin of 0."""
@@ -64,7 +58,7 @@ class MarginFit:
 def fit_margins(
     federation: Federation,
     products: PrivateProducts,
-    second_class: npt.NDArray[np.bool_],
+    second_class: Flags,
     group: Indices,
     columns: Mapping[str, Sequence[str]],
     moments: Moments,
@@ -139,7 +133,7 @@ class _Evaluated(EvaluatedColumns):
     def __init__(
         self,
         means: MaskedMeans,
-        second_class: npt.NDArray[np.bool_],
+        second_class: Flags,
         opened: Moments,
         ridge: float,
         width: float,

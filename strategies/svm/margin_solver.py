@@ -26,6 +26,8 @@ _NODES = np.linspace(-5.0, 5.0, 401)  # the curvature has steep flanks
 _WEIGHTS = np.exp(-0.5 * _NODES**2)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
+_NEAR = 1e-3
+"""Length of a step, in standard errors, that is the last."""
 _OVERSHOT = 0.7
 """A step after which the gradient points back by more than this share went much too far."""
 _MOST_HALVINGS = 1
@@ -100,7 +102,6 @@ def minimise(
     source: Gradient,
     *,
     start: Array | None = None,
-    tol: float = 1e-3,
     max_evaluations: int = 40,
 ) -> Minimum:
     """Find the minimum of the sum of hinges plus ``sum(ridge * slopes**2)``.
@@ -136,7 +137,7 @@ def minimise(
         here, gradient = trial, told
         change = curvature.step(here, gradient)
         distance = curvature.spread(change)
-        if distance < tol or evaluations >= max_evaluations:
+        if distance < _NEAR or evaluations >= max_evaluations:
             last = here + change
             return Minimum(float(last[0]), last[1:], evaluations, distance)
         trial = here + change

@@ -19,15 +19,11 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical import Federation, Result, Strategy, Uses
-from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, Uses, setting
+from flwr_vertical.arrays import AnyArray, Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import PrivateProducts, PrivateProductSteps
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from flwr_vertical.tables.codes import level_text
 from strategies.glm.likelihoods import moments_of, usable_rows
 from strategies.glm.likelihoods import shifted as shifted_rows
@@ -342,7 +338,7 @@ def _with_means(opened: OpenedMoments, rows: Pattern, intercept: float, beta: Ar
     )
 
 
-def check_two_classes(labels: "npt.NDArray[Any]", name: str) -> None:
+def check_two_classes(labels: "AnyArray", name: str) -> None:
     """Raise unless labels, NaN where there is none, are 0 and 1, and both occur."""
     found = np.unique(labels[~np.isnan(labels)])
     if not len(found):

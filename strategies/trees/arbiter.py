@@ -8,10 +8,9 @@ same split as in another node.
 from typing import Annotated, Any, TypeAlias, TypedDict, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Arbiter, Party, StepGroup, Uses, step
-from flwr_vertical.arrays import Array, Flags, Ring
+from flwr_vertical.arrays import Array, Bytes, Flags, Ring
 from flwr_vertical.crypto import generate_keypair
 from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.crypto.sealed_box import open_sealed
@@ -24,7 +23,7 @@ from flwr_vertical.protocol.messages import ARBITER
 from strategies.trees.blinding import WIRE_BYTES, from_wire, opened
 from strategies.trees.gain import TIE, best_of, signed
 
-Wire: TypeAlias = npt.NDArray[np.uint8]
+Wire: TypeAlias = Bytes
 PADS = "pads of gains"
 
 # Under a prefix that the server may not write to.
@@ -156,7 +155,7 @@ class CompareSteps(ArbiterKeySteps):
         number: Annotated[int, Within(0, 2**60)],
         parcels: Annotated[list[bytes], Within("names", "names")],
         shares: Annotated[Wire, Shape(3, None, None, WIRE_BYTES)],
-        signs: npt.NDArray[np.uint8] | None = None,
+        signs: Bytes | None = None,
         **keys: Unpack[PartyKeys],
     ) -> dict[str, Any]:
         """Take the pads away, and say which places have the largest gain.
@@ -186,7 +185,7 @@ class CompareSteps(ArbiterKeySteps):
         number: Annotated[int, Within(0, 2**60)],
         parcels: Annotated[list[bytes], Within("names", "names")],
         shares: Annotated[Wire, Shape(3, 1, None, WIRE_BYTES)],
-        flips: npt.NDArray[np.uint8],
+        flips: Bytes,
         **keys: Unpack[PartyKeys],
     ) -> dict[str, Any]:
         """Take the pads away, and say in which order levels are by their mean gradient.

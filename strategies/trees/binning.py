@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import AnyArray, Array, Bytes, Flags, Integers, Ring
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import fit_levels, level_numbers
 
-Codes = npt.NDArray[np.uint8]
+Codes = Bytes
 _Ring = npt.NDArray[np.unsignedinteger]
 
 
@@ -104,7 +104,7 @@ class SlotLayout:
             left = (codes <= at - bins * (self.nominal[column] and self.are_sorted)) & ~missing
         return np.asarray(left | missing if missing_left else left)
 
-    def indicators(self, codes: Codes) -> npt.NDArray[np.uint64]:
+    def indicators(self, codes: Codes) -> Ring:
         """Return which rows are in each slot that is sent, 0 or 1; shape (n_rows, n_sent)."""
         out = np.empty((len(codes), self.n_sent), dtype=np.uint64)
         start = 0
@@ -205,14 +205,11 @@ class Bins:
         out[party.positions[held]] = self.codes(party.table, party.name)[held]
         return out
 
-    def _level_codes(
-        self, column: "pd.Series[Any]", j: int, n_bins: int, party: str
-    ) -> npt.NDArray[Any]:
+    def _level_codes(self, column: "pd.Series[Any]", j: int, n_bins: int, party: str) -> AnyArray:
         rest = self.other[j]
         codes = level_numbers(column, self.levels[j], party if rest < 0 else "")
         codes = np.where(codes < 0, n_bins if rest < 0 else rest, codes)
-        found: npt.NDArray[Any] = np.array([*self.ranks.get(j, range(n_bins)), n_bins])[codes]
-        return found
+        return np.asarray(np.array([*self.ranks.get(j, range(n_bins)), n_bins])[codes])
 
 
 def fit_bins(table: Table, most: int, least: int = 1) -> Bins:
@@ -280,7 +277,7 @@ def _limit_text(edge: float, error: float) -> str:
     return f"{float(f'{edge:.{digits}g}'):.{max(digits, 15)}g}"
 
 
-def _ends(counts: npt.NDArray[np.int64], most: int) -> list[int]:
+def _ends(counts: Integers, most: int) -> list[int]:
     """Return how many values there are up to the end of each bin, for the rows of each value."""
     frequent = _frequent(counts, most)
     rare_rows = np.concatenate([[0], np.cumsum(np.where(frequent, 0, counts))])
@@ -301,7 +298,7 @@ def _ends(counts: npt.NDArray[np.int64], most: int) -> list[int]:
     return ends[1:]
 
 
-def _frequent(counts: npt.NDArray[np.int64], most: int) -> Flags:
+def _frequent(counts: Integers, most: int) -> Flags:
     """Return which values more rows have than fill one of the bins that the others leave."""
     found, rest = np.zeros(len(counts), dtype=bool), int(counts.sum())
     for taken, i in enumerate(np.argsort(-counts, kind="stable")[:most]):
@@ -311,7 +308,7 @@ def _frequent(counts: npt.NDArray[np.int64], most: int) -> Flags:
     return found
 
 
-def _of_at_least(least: int, rows: npt.NDArray[np.int64], ends: list[int]) -> npt.NDArray[np.int64]:
+def _of_at_least(least: int, rows: Integers, ends: list[int]) -> Integers:
     """Return ends of bins, neighbours merged where rows are few; `rows` has those before each."""
     kept = [0]
     for end in ends:
@@ -320,7 +317,7 @@ def _of_at_least(least: int, rows: npt.NDArray[np.int64], ends: list[int]) -> np
     return np.array([*kept[1:-1], ends[-1]] if ends else [0], dtype=np.int64)
 
 
-def narrowest(numbers: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[Any]:
+def narrowest(numbers: Sequence[int] | AnyArray) -> AnyArray:
     """Return whole numbers of -1 and above in the narrowest signed type that holds them."""
     found = np.asarray(numbers)
     largest = int(found.max(initial=0))
@@ -330,7 +327,7 @@ def narrowest(numbers: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[Any]:
     return found.astype(np.int64)
 
 
-def packed(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def packed(numbers: AnyArray) -> Bytes:
     """Return whole numbers of -1 and above, (n_trees, n_rows), in as few bits as they need.
 
     Shapes: returns (n_trees, n_bits, ceil(n_rows / 8)).
@@ -344,7 +341,7 @@ def packed(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return np.stack(bits, axis=1)
 
 
-def unpacked(content: npt.NDArray[np.uint8], n_rows: int) -> npt.NDArray[Any]:
+def unpacked(content: Bytes, n_rows: int) -> AnyArray:
     """Return the numbers that `packed` wrote, in the narrowest signed type."""
     n_bits = min(content.shape[1], 31)
     dtype = np.int8 if n_bits < 8 else np.int16 if n_bits < 16 else np.int32

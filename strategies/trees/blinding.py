@@ -25,7 +25,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Ring
+from flwr_vertical.arrays import Array, Bytes, Integers, Ring
 from flwr_vertical.products.streams import stream
 
 _T = TypeVar("_T", bound=np.generic)
@@ -62,7 +62,7 @@ class Factors:
     numerator: Ring  # (n_nodes, n_candidates): ``a``, ``b_L`` and ``b_R``
     left: Ring  # (n_nodes, n_candidates): ``a``, ``b_L`` and ``b_R``
     right: Ring  # (n_nodes, n_candidates): ``a``, ``b_L`` and ``b_R``
-    order: npt.NDArray[np.int64]  # The candidate that stands at each place
+    order: Integers  # The candidate that stands at each place
 
     @classmethod
     def of(cls, seed: bytes, limits: Array, n_candidates: int) -> "Factors":
@@ -113,13 +113,13 @@ def coarse(values: Ring) -> Ring:
     return np.asarray(values >> np.uint64(_DROPPED))
 
 
-def to_wire(values: Ring) -> npt.NDArray[np.uint8]:
+def to_wire(values: Ring) -> Bytes:
     """Return numbers modulo 2^40 as bytes, (..., 5)."""
     whole = np.ascontiguousarray(values, dtype="<u8").view(np.uint8)
     return np.ascontiguousarray(whole.reshape(*values.shape, 8)[..., :WIRE_BYTES])
 
 
-def from_wire(content: npt.NDArray[np.uint8]) -> Ring:
+def from_wire(content: Bytes) -> Ring:
     """Return what `to_wire` wrote."""
     whole = np.zeros((*content.shape[:-1], 8), dtype=np.uint8)
     whole[..., :WIRE_BYTES] = content

@@ -3,10 +3,9 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Result
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Bytes, Flags, Integers32
 from strategies.trees.dependence import partial_dependence
 from strategies.trees.gain import Derivatives, level_of
 from strategies.trees.grower import Grower
@@ -103,7 +102,7 @@ class Boosting:
     def _loss(self, rows: Indices, raw: Array) -> float:
         return self.objective.loss(self.labels[rows], raw[:, rows], self._weights[rows])
 
-    def _columns(self, grower: Grower) -> npt.NDArray[np.uint8]:
+    def _columns(self, grower: Grower) -> Bytes:
         """Return which columns each tree may use, (n_trees, n_columns) or (1, n_columns)."""
         n_columns = grower.slots.n_columns
         count = max(1, round(self.settings.colsample * n_columns))
@@ -200,7 +199,7 @@ class Boosting:
         curves = partial_dependence(model, at.astype(np.int64), rows, layouts)
         return {name: {"dependence": own} for name, own in zip(slots.names, curves, strict=True)}
 
-    def leaves(self, model: TreesModel) -> npt.NDArray[np.int32]:
+    def leaves(self, model: TreesModel) -> Integers32:
         """Return samples' leaves, (n_trees, n_samples): lines; -1 in trees of other ensembles."""
         leaves = np.asarray(self.state["leaves"])[: len(model.roots)]
         return np.where(model.starts(self._held) >= 0, leaves, LEAF).astype(np.int32)

@@ -18,12 +18,11 @@ rows: ``m`` is rounded in its unit, and that error is multiplied by H'_L.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Flags, Integers
+from flwr_vertical.arrays import AnyArray, Array, Flags, Integers
 from strategies.trees.node_sums import Indices, Ring
 
 FLAT = 1e-9
@@ -85,7 +84,7 @@ class Derivatives:
     extra: int  # A power of two, or 0: ``2 l2`` is at most ``extra 2^bits``
 
     @classmethod
-    def of(cls, g: Array, h: Array, inside: npt.NDArray[np.bool_], l2: float) -> "Derivatives":
+    def of(cls, g: Array, h: Array, inside: Flags, l2: float) -> "Derivatives":
         """Encode derivatives of the rows that are fitted."""
         largest = max(float(h[inside].max(initial=0.0)), 1e-300)
         ratio = 2.0 * l2 / largest
@@ -118,7 +117,7 @@ class LevelGradients:
     limit_v: Array
     limit_h: Array
     # (n_nodes,): whether all rows of the node are alike, so that no split changes the loss
-    flat: npt.NDArray[np.bool_]
+    flat: Flags
 
 
 def level_of(
@@ -130,7 +129,7 @@ def level_of(
     over all trees; g (n_trees, n_rows): first derivatives; tree (n_nodes,): which tree each node
     belongs to.
     """
-    parts: list[tuple[npt.NDArray[Any], ...]] = []
+    parts: list[tuple[AnyArray, ...]] = []
     for t, own in enumerate(trees):
         rows = np.flatnonzero(node[t] >= 0)
         at, mine = node[t][rows].astype(np.intp), tree == t

@@ -5,9 +5,8 @@ last level's splits rows are on goes to the server only.
 """
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Bytes, Flags
 from strategies.trees.gain import Derivatives, level_of
 from strategies.trees.node_sums import Indices
 from strategies.trees.rounds import LevelNodes, LevelRounds
@@ -21,13 +20,7 @@ class Grower:
         self._rounds, self.growth, self.slots = rounds, growth, rounds.slots
 
     def grow(
-        self,
-        g: Array,
-        h: Array,
-        inside: Flags,
-        usable: npt.NDArray[np.uint8],
-        first: int,
-        routed: Flags,
+        self, g: Array, h: Array, inside: Flags, usable: Bytes, first: int, routed: Flags
     ) -> list[Tree]:
         """Grow one tree for each row of gradients.
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Flags
+from flwr_vertical.arrays import Bytes, Flags, Integers32
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.protocol.arguments import Shape, Within, check_fits
 from strategies.trees.binning import SlotLayout, narrowest, unpacked
@@ -20,7 +19,7 @@ from strategies.trees.node_sums import Indices, Matrix, Ring, dense_sums
 _NODES, _FIT = "node.trees.nodes", "node.trees.fit"
 
 
-def sides_of(node: Indices, parent: Indices) -> npt.NDArray[np.uint8]:
+def sides_of(node: Indices, parent: Indices) -> Bytes:
     """Return what parties are told, packed bits (n_trees, ceil(n_rows / 8)).
 
     Shapes: node (n_trees, n_rows): number of each row's node, -1 for none; parent (n_nodes,): -1 of
@@ -64,7 +63,7 @@ class KnownNodes:
     def __init__(self, party: Any) -> None:
         self._party = party
 
-    def take(self, parent: Indices, sides: npt.NDArray[np.uint8]) -> Indices:
+    def take(self, parent: Indices, sides: Bytes) -> Indices:
         """Go on to the level that a message tells of; return the node of each row."""
         flags = self._unpacked(sides)
         above = self._party.state.get(_NODES)
@@ -74,7 +73,7 @@ class KnownNodes:
         self._party.state[_NODES] = node
         return node
 
-    def splits(self, nodes: Indices, others: npt.NDArray[np.uint8]) -> tuple[Indices, Flags]:
+    def splits(self, nodes: Indices, others: Bytes) -> tuple[Indices, Flags]:
         """Return the number of the split that each row comes to, -1 for none; which are of the fit.
 
         Shapes: nodes (n_splits,): the node of each; others (1, n_bits, ceil(n_others / 8)), packed:
@@ -100,7 +99,7 @@ class KnownNodes:
         for key in (_NODES, _FIT):
             self._party.state.pop(key, None)
 
-    def _unpacked(self, bits: npt.NDArray[np.uint8]) -> Flags:
+    def _unpacked(self, bits: Bytes) -> Flags:
         found = np.unpackbits(np.asarray(bits), axis=1, count=self._party.n_samples)
         return np.asarray(found.astype(bool))
 
@@ -114,7 +113,7 @@ class Places:
     active: Indices  # (n_active,): nodes that may be split
     direct: Indices  # (n_direct,): nodes of which sums are made
     # (n_trees or 1, n_own_columns): of each party, which of its columns each tree may use
-    columns: list[npt.NDArray[np.bool_]]
+    columns: list[Flags]
 
     @classmethod
     def of(
@@ -122,7 +121,7 @@ class Places:
         node: Indices,
         direct: Indices,
         active: Indices,
-        usable: npt.NDArray[np.uint8],
+        usable: Bytes,
         layouts: list[SlotLayout],
     ) -> "Places":
         """Take the arguments of `ShareSteps.share`."""
@@ -130,7 +129,7 @@ class Places:
         columns = np.split(usable.astype(bool), ends, axis=1)
         return cls(node, len(direct), active, np.flatnonzero(direct >= 0), columns)
 
-    def usable(self, tree: int, party: int) -> npt.NDArray[np.bool_]:
+    def usable(self, tree: int, party: int) -> Flags:
         """Return which of a party's columns a tree may use."""
         own = self.columns[party]
         return np.asarray(own[tree % len(own)])
@@ -148,7 +147,7 @@ class Places:
         return dense_sums(rows, width, node, half, len(self.direct))
 
 
-def renumbered(node: Indices, kept: Indices, n_nodes: int) -> npt.NDArray[np.int32]:
+def renumbered(node: Indices, kept: Indices, n_nodes: int) -> Integers32:
     """Return the place of each row's node among `kept`, -1 for rows in none of these."""
     number = np.full(n_nodes + 1, -1, dtype=np.int32)  # the last entry is that of -1
     number[kept] = np.arange(len(kept))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from flwr_vertical import Model, Party
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Bytes, Flags, Integers32
 from flwr_vertical.errors import DataError
 from strategies.trees.binning import Bins, Codes
 from strategies.trees.objectives import Objective
@@ -64,7 +64,7 @@ class Ensembles:
         return out
 
 
-Numbers = npt.NDArray[np.int32]
+Numbers = Integers32
 
 LEAF = -1
 
@@ -147,7 +147,7 @@ class TreesModel(Model):
     party: Numbers  # (n_nodes,): whose split it is; -1 of a leaf
     left: Numbers  # (n_nodes,): lines of what comes after
     right: Numbers  # (n_nodes,): lines of what comes after
-    missing_left: npt.NDArray[np.uint8]  # (n_nodes,): where rows go that the owner lacks
+    missing_left: Bytes  # (n_nodes,): where rows go that the owner lacks
     value: Array  # (n_nodes,): of a leaf: what it adds to the raw prediction
     # gain, cover: (n_nodes,): by how much a split lowers the loss, to second order; sum of the
     # second derivatives
@@ -156,7 +156,7 @@ class TreesModel(Model):
     roots: Numbers  # (n_trees,): lines of the roots
     # (n_ensembles, n_parties): see `Ensembles`: tree t is of the ensemble ``t // width %
     # n_ensembles``
-    ensembles: npt.NDArray[np.uint8]
+    ensembles: Bytes
 
     @property
     def width(self) -> int:
@@ -182,7 +182,7 @@ class TreesModel(Model):
         ensemble = np.arange(len(deepest)) // self.width % len(self.ensembles)
         return int(np.bincount(ensemble, deepest).max(initial=0))
 
-    def starts(self, held: npt.NDArray[np.bool_]) -> Numbers:
+    def starts(self, held: Flags) -> Numbers:
         """Return where samples start in each tree: at its root, or nowhere.
 
         Shapes: held (n_samples, n_parties): which parties hold each sample; returns (n_trees,

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_vertical.arrays import Flags
+from flwr_vertical.arrays import Flags, Integers
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.node.config import NodeKey
 from flwr_vertical.settings import nearest
@@ -91,7 +91,7 @@ def right_way(numerator: npt.NDArray[np.number], directions: Directions) -> Flag
     return np.asarray((directions == 0) | (np.sign(numerator) * directions >= 0))
 
 
-def allowed_signs(factors: npt.NDArray[np.int64], directions: Directions) -> Flags:
+def allowed_signs(factors: Integers, directions: Directions) -> Flags:
     """Return which signs may win after candidates were multiplied by factors of random sign.
 
     Shapes: factors (n_nodes, n_candidates): ``a``, with its sign; directions (n_candidates,);

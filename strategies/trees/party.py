@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Party, Uses, step
+from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node.kept import kept
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
@@ -178,7 +178,7 @@ class TreeParty(BinnedParty):
         self,
         model: Annotated[str, Within(1, 200)],
         columns: bool = False,
-        dependence: Annotated[npt.NDArray[np.float64] | None, OWN, Shape(None, None)] = None,
+        dependence: Annotated[Array | None, OWN, Shape(None, None)] = None,
     ) -> dict[str, Any]:
         """Keep the own splits of the trees, on the own disk, and erase all keys.
 

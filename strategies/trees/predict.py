@@ -16,14 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from flwr_vertical import Federation, Party, Result, step
-from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Flags
+from flwr_vertical import Alignment, Federation, Party, Progress, Result, step
+from flwr_vertical.arrays import Flags, Integers32
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.arguments import OWN, Shape, Within
 from flwr_vertical.protocol.declaration import BITS, FACTS, SOME, Protocol, Repeat, Round
-from flwr_vertical.results import Progress
 from strategies.linear.problem import sample_index
 from strategies.trees.binning import narrowest
 from strategies.trees.contributions import (
@@ -64,7 +62,7 @@ class TreesPredictParty(Party):
     def sides(
         self,
         model: Annotated[str, Within(1, 200)],
-        names: Annotated[npt.NDArray[np.int32], OWN, Shape(None, 2), Within(0, 2**31)],
+        names: Annotated[Integers32, OWN, Shape(None, 2), Within(0, 2**31)],
         split: Annotated[
             npt.NDArray[np.signedinteger[Any]],
             OWN,
@@ -124,10 +122,7 @@ class TreesPredictions(Predictions):
             "for each sample and tree, which side of the splits on its way it is on; of a party's "
             "row no more than its columns' bins",
         ),
-        (
-            "server",
-            "of each party, how many rows have a level that the fit did not know",
-        ),
+        ("server", "of each party, how many rows have a level that the fit did not know"),
         (
             "server",
             "with contributions='shapley', also at which side it is of each split that it would "
@@ -191,7 +186,7 @@ class TreesPredictions(Predictions):
                 result.metrics |= figures(model.loss, labels, raw, found["prediction"].to_numpy())
 
 
-Lines = npt.NDArray[np.int32]
+Lines = Integers32
 
 
 def descend(

@@ -21,9 +21,8 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import AnyArray, Array, Bytes, Flags
 from flwr_vertical.errors import PartyError
 from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import SEED_BYTES, stream
@@ -74,7 +73,7 @@ class LevelRounds:
         nodes: LevelNodes,
         known: LevelGradients,
         fresh: list[Derivatives] | None,
-        usable: npt.NDArray[np.uint8],
+        usable: Bytes,
         min_child: int,
     ) -> list[int]:
         """Return the best candidate of each active node, -1 where none is legal; two rounds.
@@ -118,7 +117,7 @@ class LevelRounds:
         nodes: LevelNodes,
         known: LevelGradients,
         fresh: list[Derivatives] | None,
-        usable: npt.NDArray[np.uint8],
+        usable: Bytes,
         min_child: int,
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> "LevelSums":
@@ -345,7 +344,7 @@ class LevelSums:
 
 def _told(
     replies: dict[str, dict[str, Any]], name: str, what: str, shape: tuple[int, ...]
-) -> npt.NDArray[Any]:
+) -> AnyArray:
     """Return an array of a party's, which has that shape."""
     told = np.asarray(replies[name][what])
     if told.shape != shape:

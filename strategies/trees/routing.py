@@ -5,10 +5,9 @@ import math
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, step
-from flwr_vertical.arrays import Numbers
+from flwr_vertical.arrays import Bytes, Integers32, Numbers
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy_ledger.budgets import ROUNDING
@@ -18,7 +17,7 @@ from strategies.trees.level_nodes import KnownNodes
 from strategies.trees.monotone import check_told
 from strategies.trees.node_sums import Indices
 
-Splits = npt.NDArray[np.int32]
+Splits = Integers32
 
 # Under a prefix that the server may not write to.
 _SPLITS, _TOLD = "node.trees.splits", "node.trees.told"
@@ -40,11 +39,11 @@ class RoutingSteps(StepGroup):
     @step
     def route(
         self,
-        names: Annotated[npt.NDArray[np.int32], OWN, Shape(None, 2), Within(0, 2**31)],
-        slots: Annotated[npt.NDArray[np.int32], OWN, Shape("names"), Within(0, 2**31)],
-        missing_left: Annotated[npt.NDArray[np.uint8], OWN, Shape("names"), Within(0, 1)],
+        names: Annotated[Integers32, OWN, Shape(None, 2), Within(0, 2**31)],
+        slots: Annotated[Integers32, OWN, Shape("names"), Within(0, 2**31)],
+        missing_left: Annotated[Bytes, OWN, Shape("names"), Within(0, 1)],
         nodes: Annotated[Indices, OWN, DISTINCT, Shape("names"), Within(0, 2**31)],
-        others: Annotated[npt.NDArray[np.uint8], OWN, Shape(1, None, None)],
+        others: Annotated[Bytes, OWN, Shape(1, None, None)],
     ) -> dict[str, Any]:
         """Split nodes by own columns.
 

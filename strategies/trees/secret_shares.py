@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import StepGroup, step
+from flwr_vertical.arrays import Array, Bytes, Flags
 from flwr_vertical.crypto.sealed_box import seal
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
@@ -40,14 +41,7 @@ from strategies.trees.blinding import Factors, coarse, noise, to_wire
 from strategies.trees.candidates import Candidates, checked_layouts
 from strategies.trees.gain import N_NOISE
 from strategies.trees.level_nodes import KnownNodes, Places, renumbered
-from strategies.trees.node_sums import (
-    Indices,
-    Matrix,
-    Ring,
-    code_sums,
-    legal_of,
-    to_sent,
-)
+from strategies.trees.node_sums import Indices, Matrix, Ring, code_sums, legal_of, to_sent
 from strategies.trees.routing import count_order, count_winners
 
 Numbers: TypeAlias = npt.NDArray[np.signedinteger[Any]]
@@ -76,11 +70,11 @@ class ShareSteps(StepGroup):
         names: Names,
         columns: Annotated[Indices, Shape(None, 4), Within(0, 2**20)],
         tags: Annotated[list[bytes], Within("names", "names")],
-        sides: Annotated[npt.NDArray[np.uint8], Shape(None, "ceil(n_samples / 8)")],
+        sides: Annotated[Bytes, Shape(None, "ceil(n_samples / 8)")],
         direct: Annotated[Indices, Within(-1, "direct - 1")],
         parent: Annotated[Indices, Shape("direct"), Within(-1, 2**31)],
         active: Annotated[Indices, DISTINCT, Within(0, "direct - 1")],
-        usable: Annotated[npt.NDArray[np.uint8], Shape(None, "columns"), Within(0, 1)],
+        usable: Annotated[Bytes, Shape(None, "columns"), Within(0, 1)],
         min_child: Annotated[int, Is("min_child")],
         masked_gradients: Annotated[
             UnsignedRing | None, OWN, Shape(2, "sides", "n_samples")
@@ -88,7 +82,7 @@ class ShareSteps(StepGroup):
         rho: Annotated[bytes, OWN] = b"",
         slopes: Annotated[UnsignedRing | None, OWN, Shape("active")] = None,
         scale: Annotated[Numbers | None, Shape("active"), Within(0, 2**52)] = None,
-        limits: Annotated[npt.NDArray[np.float64] | None, Shape(2, "active")] = None,
+        limits: Annotated[Array | None, Shape(2, "active")] = None,
         order: bytes = b"",
         ranked: bool = False,
     ) -> dict[str, Any]:
@@ -245,14 +239,8 @@ class ShareSteps(StepGroup):
             )
 
     def _own_sums(
-        self,
-        places: "Places",
-        own: int,
-        half: Ring,
-        least: int,
-        direct: Indices,
-        parent: Indices,
-    ) -> tuple[Ring, npt.NDArray[np.bool_]]:
+        self, places: "Places", own: int, half: Ring, least: int, direct: Indices, parent: Indices
+    ) -> tuple[Ring, Flags]:
         """Return sums of the half of g and h by direct node, and which splits are legal."""
         layout, codes, n_direct = self.party.layout, self.party.codes, len(places.direct)
         n_codes = sum(bins + 1 for bins in layout.n_bins)
@@ -298,8 +286,7 @@ class ShareSteps(StepGroup):
         key = f"trees.stream {name}"
         if self.cache.get(key, (None,))[0] != tag:
             self.cache[key] = tag, keys.rows(0, n_rows)
-        held: Ring = self.cache[key][1]
-        return held
+        return np.asarray(self.cache[key][1])
 
     def _blinded(
         self,
@@ -308,7 +295,7 @@ class ShareSteps(StepGroup):
         share_h: Ring,
         at: Indices,
         factors: Factors,
-        limits: npt.NDArray[np.float64],
+        limits: Array,
         ranked: bool,
     ) -> Ring:
         """Return blinded shares of the candidates of those that it helps, at their places."""

@@ -25,8 +25,7 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.protocol.declaration import ARBITER as THE_ARBITER
 from flwr_vertical.protocol.declaration import (
@@ -42,8 +41,6 @@ from flwr_vertical.protocol.declaration import (
     Round,
 )
 from flwr_vertical.protocol.messages import ARBITER
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.linear.problem import sample_index
 from strategies.trees.arbiter import TreeArbiter
 from strategies.trees.boosting import Boosting

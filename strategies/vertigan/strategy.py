@@ -28,12 +28,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.errors import DataError
 from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Round
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.vertigan.party import NETWORKS, VertiGANParty
 
 MAKE_ROWS = 8192

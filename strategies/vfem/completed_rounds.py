@@ -17,9 +17,8 @@ parties share.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Flags, Integers, Ring
+from flwr_vertical.arrays import Array, Flags, Integers, Integers32, Ring
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products import GroupKey, PrivateProducts
 from flwr_vertical.products.arithmetic import encode, fraction_bits
@@ -111,7 +110,7 @@ class CompletedProducts(PrivateProducts):
         """What labels are divided by."""
         return float(self._encoded(self._y[:, None], fraction_bits(len(self._y)))[1][0])
 
-    def completed(self, point: Point) -> tuple[CompletedMoments, npt.NDArray[np.int32]]:
+    def completed(self, point: Point) -> tuple[CompletedMoments, Integers32]:
         """Open the products of rows completed by a point; one round.
 
         Returns the moments over the rows that take part, and by what they were completed, int32.
@@ -149,7 +148,7 @@ class CompletedProducts(PrivateProducts):
         return CompletedMoments(found["sums"], found["products"], withheld), flat
 
     def _completed(
-        self, point: Point, flat: npt.NDArray[np.int32], encoded: Ring, told: Ring
+        self, point: Point, flat: Integers32, encoded: Ring, told: Ring
     ) -> dict[str, Array]:
         rows, owner = self.patterns.rows, self.patterns.owner
         n_rows, d = len(encoded), len(self.shifts)

@@ -13,11 +13,10 @@ import hashlib
 from typing import Annotated, Any, TypedDict, Unpack
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri
 
 from flwr_vertical import Summands, step
-from flwr_vertical.arrays import Array, Flags, Indices, Integers, Ring
+from flwr_vertical.arrays import Array, Flags, Indices, Integers, Integers32, Ring
 from flwr_vertical.errors import PolicyError, ProtocolError
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy import KEY_BYTES, fresh_keystream
@@ -72,8 +71,7 @@ def normal_integers(sigma: Array, stream: Keystream) -> Ring:
     """Draw rounded normal numbers modulo 2^64 with standard deviations, of their shape."""
     words = stream.words(np.empty(sigma.shape, dtype=np.uint64))
     uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    found: Ring = np.rint(sigma * ndtri(uniform)).astype(np.int64).view(np.uint64)
-    return found
+    return np.asarray(np.rint(sigma * ndtri(uniform)).astype(np.int64).view(np.uint64))
 
 
 class CompletedRowSteps(PrivateProductSteps):
@@ -112,7 +110,7 @@ class CompletedRowSteps(PrivateProductSteps):
         spread: Annotated[Integers, Shape("n_columns"), Within(LEAST_SPREAD, MOST_SPREAD)],
         correlations: Annotated[Integers, Shape("n_columns", "n_columns")],
         sizes: Annotated[Integers, Shape("n_columns"), Within(LEAST_SPREAD, MOST_SPREAD)],
-        coefficients: npt.NDArray[np.int32],
+        coefficients: Integers32,
         attempt: Annotated[bytes, Within(ATTEMPT_BYTES, ATTEMPT_BYTES)],
         commitment: Annotated[bytes, Within(COMMITMENT_BYTES, COMMITMENT_BYTES)],
         **label: Unpack[LabelShare],
@@ -220,11 +218,7 @@ class CompletedRowSteps(PrivateProductSteps):
         return Summands({"corrections": blinded}, {"withheld": withheld}, modular=("corrections",))
 
     def _check_point(
-        self,
-        point: Point,
-        coefficients: npt.NDArray[np.int32],
-        patterns: RowPatterns,
-        shifts: Integers,
+        self, point: Point, coefficients: Integers32, patterns: RowPatterns, shifts: Integers
     ) -> None:
         """Refuse coefficients by which a completed row could hang on few numbers."""
         told = point.correlations

@@ -23,9 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Flags, Indices, Integers, Ring
+from flwr_vertical.arrays import Array, Flags, Indices, Integers, Integers32, Ring
 from flwr_vertical.products.arithmetic import fraction_bits
 from strategies.linear.moments.scoring import PatternCounts
 
@@ -181,7 +180,7 @@ class RowPatterns:
         observed = self.counts.observed.sum(axis=1)
         return int((observed * (len(self.owner) + 1 - observed)).sum())
 
-    def blocks(self, flat: npt.NDArray[np.int32]) -> Iterator[tuple[int, Indices, Indices, Ring]]:
+    def blocks(self, flat: Integers32) -> Iterator[tuple[int, Indices, Indices, Ring]]:
         """Go through patterns: number, columns that are observed, others, their coefficients.
 
         Shapes: flat (n_coefficients,): by pattern, missing column and observed column.
@@ -207,15 +206,13 @@ def exact_coefficients(point: Point, patterns: RowPatterns, shifts: Integers) ->
         yield (np.linalg.solve(inner, across) * scale[o, None]).T.reshape(-1)
 
 
-def coefficients(point: Point, patterns: RowPatterns, shifts: Integers) -> npt.NDArray[np.int32]:
+def coefficients(point: Point, patterns: RowPatterns, shifts: Integers) -> Integers32:
     """Return the coefficients of missing columns, for all patterns: `RowPatterns.blocks`."""
     parts = [np.rint(part) for part in exact_coefficients(point, patterns, shifts)]
     return np.concatenate([np.zeros(0), *parts]).astype(np.int32)
 
 
-def are_those_of(
-    flat: npt.NDArray[np.int32], point: Point, patterns: RowPatterns, shifts: Integers
-) -> bool:
+def are_those_of(flat: Integers32, point: Point, patterns: RowPatterns, shifts: Integers) -> bool:
     """Tell whether coefficients are those of a point; their own digest binds rounding."""
     if flat.shape != (patterns.n_coefficients(),):
         return False
@@ -227,7 +224,7 @@ def are_those_of(
     return True
 
 
-def lifts(flat: npt.NDArray[np.int32], patterns: RowPatterns, shifts: Integers) -> Array:
+def lifts(flat: Integers32, patterns: RowPatterns, shifts: Integers) -> Array:
     """Return the coefficients in units of the columns, as they were used.
 
     Shapes: returns (n_patterns, n_columns, n_columns): 0 for columns that are not observed.
@@ -247,9 +244,7 @@ def whole_centres(point: Point, n_rows: int, shifts: Integers) -> Ring:
     return np.asarray(scaled, dtype=np.int64).view(np.uint64)
 
 
-def complete(
-    values: Ring, flat: npt.NDArray[np.int32], patterns: RowPatterns, shifts: Integers
-) -> Ring:
+def complete(values: Ring, flat: Integers32, patterns: RowPatterns, shifts: Integers) -> Ring:
     """Complete rows.
 
     Shapes: values (n_sides, n_taken, n_columns): of several terms of the rows, in the order of

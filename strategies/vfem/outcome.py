@@ -13,11 +13,7 @@ from strategies.linear.moments.collect import FitColumns, in_no_group
 from strategies.linear.prediction.conditional_regressions import joint_regressions
 from strategies.linear.prediction.regressions import Regressions
 from strategies.linear.problem import note
-from strategies.vfem.maximum_likelihood import (
-    FEWEST_JOINT,
-    Maximum,
-    listed,
-)
+from strategies.vfem.maximum_likelihood import FEWEST_JOINT, Maximum, listed
 
 LEVEL = 0.95
 """Of confidence intervals."""

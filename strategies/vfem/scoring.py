@@ -173,8 +173,7 @@ def _usable(prepared: Prepared, opened: CompletedMoments, covariance: Array) -> 
     size = np.sqrt(np.diag(covariance)[columns])
     correlation = covariance[np.ix_(columns, columns)] / np.outer(size, size)
     copies = (np.triu(np.abs(correlation), 1) > COPY).any(axis=0)
-    found: Indices = columns[~copies]
-    return found
+    return np.asarray(columns[~copies])
 
 
 def _of_all(point: Point, columns: Indices, n_columns: int) -> Point:

@@ -33,15 +33,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy, Uses
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, Uses, setting
 from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import DataError
 from flwr_vertical.products.ciphertext import ENCRYPTED_OPENING
 from flwr_vertical.products.masked import OPENING
 from flwr_vertical.protocol.declaration import ROWS, Either, If, Protocol, Repeat, Round
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
 from strategies.linear import settings as shared
 from strategies.linear.moment_party import (
     BY_PATTERN,

@@ -19,7 +19,6 @@ a party needs ``r_i`` for the rows that it holds and these.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical.arrays import Array, Flags, Indices
 
@@ -76,15 +75,14 @@ class Missing:
     absent: Flags  # (n_groups, n_parties): the parties that lack the samples of a pattern
 
     @classmethod
-    def of(cls, mask: npt.NDArray[np.bool_]) -> "Missing":
+    def of(cls, mask: Flags) -> "Missing":
         """Find the patterns of a mask of shape (n_samples, n_parties), True = missing."""
         absent, group = np.unique(mask, axis=0, return_inverse=True)
         return cls(group.reshape(-1).astype(np.int64), absent)
 
     def total(self, values: Array | None = None) -> Array:
         """Sum values of shape (n_samples,) within each pattern, or count samples; (n_groups,)."""
-        sums: Array = np.bincount(self.group, values, minlength=len(self.absent)).astype(float)
-        return sums
+        return np.asarray(np.bincount(self.group, values, minlength=len(self.absent)).astype(float))
 
 
 @dataclass(frozen=True)

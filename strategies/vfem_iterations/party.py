@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Party, Summands, Uses, step
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Bytes, Indices
 from flwr_vertical.node.kept import kept
 from flwr_vertical.products import HeldColumns, PairKeySteps
 from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within, check_fits
@@ -63,7 +62,7 @@ class VFEMIterationsParty(Party):
         self,
         group: Annotated[Indices, OWN, Within(0, "weight - 1")],
         weight: Annotated[Array, Within(0.0, 1e300)],
-        absent: Annotated[npt.NDArray[np.uint8], Shape("weight", "n_parties"), Within(0, 1)],
+        absent: Annotated[Bytes, Shape("weight", "n_parties"), Within(0, 1)],
     ) -> dict[str, Any]:
         """Hand over the estimates, and what their standard errors need.
 

@@ -23,20 +23,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, Strategy
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array
-from flwr_vertical.protocol.declaration import (
-    BITS,
-    FACTS,
-    If,
-    Maybe,
-    Protocol,
-    Repeat,
-    Round,
-)
-from flwr_vertical.results import Progress
-from flwr_vertical.settings import setting
+from flwr_vertical.protocol.declaration import BITS, FACTS, If, Maybe, Protocol, Repeat, Round
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
 from strategies.linear.prediction.regressions import Regressions

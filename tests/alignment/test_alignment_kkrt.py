@@ -90,7 +90,7 @@ def test_it_equals_pandas_on_random_tables(dealt, sets, rows):
 def test_it_equals_plain_alignment_in_three_rounds():
     tables = frames([IDS[:40], IDS[20:]])
     ours, theirs = (
-        simulate(Positions(), tables, None, "plain", alignment=alignment, progress=False)
+        simulate(Positions(), tables, None, "plain", alignment=alignment)
         for alignment in ("kkrt", "plain")
     )
     for result in (ours, theirs):
@@ -206,7 +206,7 @@ def run_with_pins(tmp_path, *, pinned=("a", "b"), **relay):
     nodes = [{"party": n, "identity-key": people[n][0], **pins(told, n)} for n in "ab"]
     tables = {name: Table.of(table) for name, table in frames([["u", "v"], ["v", "w"]]).items()}
     with LocalGrid(party_app(PositionsParty, storage=MemoryStorage(tables)), nodes) as grid:
-        return Positions().start(grid=grid, alignment="kkrt", retries=0, progress=False)
+        return Positions().start(grid=grid, alignment="kkrt", retries=0)
 
 
 def test_pinned_parties_are_aligned(tmp_path):
@@ -239,9 +239,7 @@ def test_who_pins_others_uses_no_key_of_a_node_that_it_does_not_pin(tmp_path):
         LocalGrid(app, [*nodes, arbiter]) as grid,
         pytest.raises(PartyError, match=r"party 'b' pins others, but not party 'a'.*pin\.a"),
     ):
-        Positions().start(
-            grid=grid, alignment="kkrt", aggregation="ckks", retries=0, progress=False
-        )
+        Positions().start(grid=grid, alignment="kkrt", aggregation="ckks", retries=0)
 
 
 def test_other_messages_are_refused_at_every_place():

@@ -124,7 +124,7 @@ def test_index_and_mask_are_those_of_pandas(subsets, kind):
 def test_a_character_of_an_id_travels_as_one_byte():
     def bytes_up(width):
         tables = frames([[f"{i:0{width}d}x" for i in range(100)]] * 2)
-        result = simulate(AlignOnly(), tables, alignment="plain", progress=False)
+        result = simulate(AlignOnly(), tables, alignment="plain")
         return result.ledger.to_frame().query("step == 'share_ids'")["bytes_up"]
 
     assert (bytes_up(18) - bytes_up(8) == 10 * 100).all()
@@ -161,7 +161,7 @@ def test_ids_that_only_differ_in_trailing_nulls_are_not_confused():
 def test_narrow_integer_ids_keep_their_type_in_completed_rows():
     left = pd.DataFrame({"x": np.arange(9.0)}, index=np.arange(9, dtype=np.int32))
     right = pd.DataFrame({"y": np.arange(9.0) ** 2}, index=np.arange(1, 10, dtype=np.int64))
-    result = simulate(FKNN(n_neighbors=2), {"l": left, "r": right}, progress=False)
+    result = simulate(FKNN(n_neighbors=2), {"l": left, "r": right})
     assert result.tables["l"].index.dtype == np.int32
     assert result.tables["r"].index.dtype == np.int64
     assert sorted(result.tables["l"].index) == sorted(result.tables["r"].index) == list(range(10))
@@ -170,12 +170,12 @@ def test_narrow_integer_ids_keep_their_type_in_completed_rows():
 def run_labels(tables, labels, run_config=None, label_holder=None, alignment="plain", **kwargs):
     kwargs["alignment"] = alignment
     if run_config is None:
-        return simulate(LabelsOnly(), tables, labels, progress=False, **kwargs).model
+        return simulate(LabelsOnly(), tables, labels, **kwargs).model
     storage = MemoryStorage({name: Table.of(frame) for name, frame in tables.items()})
     app = party_app(Bystander, storage=storage)
     with LocalGrid(app, [{"party": name} for name in tables], run_config) as grid:
         result = LabelsOnly().start(
-            grid=grid, labels=labels, label_holder=label_holder, retries=0, progress=False, **kwargs
+            grid=grid, labels=labels, label_holder=label_holder, retries=0, **kwargs
         )
     return result.model
 
@@ -205,7 +205,7 @@ def test_labels_of_a_party_stay_there_if_a_strategy_uses_none():
     with pytest.raises(ConfigError, match=r"uses no labels: take out label-holder.*of 'a'"):
         simulate(fknn, LABEL_TABLES, label_holder="a", label_column="speed")
     some = pd.Series({"u": 1.0, "q": 0.0, "r": np.nan})
-    noted = simulate(fknn, LABEL_TABLES, some, progress=False)
+    noted = simulate(fknn, LABEL_TABLES, some)
     assert any("1 of 3 labels belong to no sample of the run" in note for note in noted.notes)
     assert "fknn made no use of the server's labels" in noted.notes
 

@@ -21,11 +21,7 @@ from flwr_vertical import (
     simulate,
     step,
 )
-from flwr_vertical.alignment import (
-    BlindRsaAligner,
-    PrivateIdAligner,
-    alignment_steps,
-)
+from flwr_vertical.alignment import BlindRsaAligner, PrivateIdAligner, alignment_steps
 from flwr_vertical.crypto import batched_oprf, blind_rsa, commutative, rsa_key
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.steps import NodeServices
@@ -347,7 +343,7 @@ def test_labels_of_a_party_come_without_the_order_of_its_rows(alignment):
         recorder = RecordingGrid(grid)
         result = Positions().start(
             grid=recorder, alignment=alignment, align_rows="intersection", label_holder="a",
-            retries=0, progress=False,
+            retries=0,
         )  # fmt: skip
     said = [decode(m.content, VALUES) for m in recorder.transcript if m.direction == "up"]
     (labels,) = [values for values in said if "labels" in values]
@@ -360,7 +356,7 @@ def test_rounds_are_as_many_as_parties():
     for count in (2, 4):
         tables = frames([["u", "v"]] * count)
         result, labelled = (
-            simulate(Positions(), tables, labels, "plain", alignment="private-id", progress=False)
+            simulate(Positions(), tables, labels, "plain", alignment="private-id")
             for labels in (None, pd.Series([1.0], index=["u"]))
         )
         summary = result.ledger.summary()
@@ -432,7 +428,7 @@ def test_fknn_imputes_the_same_after_private_alignment(sources_with):
         for k, name in enumerate(("guest", "host"), start=1)
     }
     results = {
-        alignment: simulate(FKNN(), parties, None, "masked", alignment=alignment, progress=False)
+        alignment: simulate(FKNN(), parties, None, "masked", alignment=alignment)
         for alignment in ("plain", "private-id")
     }
     for name, table in parties.items():
@@ -454,9 +450,7 @@ def aligned_with_pins(tmp_path, monkeypatch, *, swap, pin):
     with LocalGrid(app, nodes) as grid:
         if swap:
             relayed(monkeypatch, "public", lambda _: rsa_key.RsaKey.generate(2048).public)
-        return Positions().start(
-            grid=grid, alignment=BlindRsaAligner(bits=2048), retries=0, progress=False
-        )
+        return Positions().start(grid=grid, alignment=BlindRsaAligner(bits=2048), retries=0)
 
 
 def test_pinned_key_holder_is_honoured(tmp_path, monkeypatch):

@@ -49,7 +49,7 @@ def test_four_sources_at_once_give_the_numbers_of_csv(deployment, tables):
         path = deployment.flower.home / f"{name}.csv"
         frame.to_csv(path)
         from_csv[name] = read_source(path)
-    expected = simulate(FKNN(), from_csv, progress=False).tables
+    expected = simulate(FKNN(), from_csv).tables
     for name in tables:
         path = deployment.flower.results / "parties" / "first" / f"{name}.parquet"
         found = pd.read_parquet(path)

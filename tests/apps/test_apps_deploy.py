@@ -517,7 +517,7 @@ def test_secured_federation_runs_refuses_strangers_and_ends(federation, tmp_path
     tables = {
         p: read_table(home / "nodes" / p / f"{p}.csv", id_column="id", party=p) for p in PARTIES
     }
-    expected = simulate(FKNN(standardize=True), tables, progress=False)
+    expected = simulate(FKNN(standardize=True), tables)
     for name, table in expected.tables.items():
         written = pd.read_parquet(home / "nodes" / name / "results" / "first" / f"{name}.parquet")
         own = len(tables[name].frame)

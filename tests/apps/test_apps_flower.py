@@ -41,7 +41,7 @@ def test_simulation_runtime_equals_simulate(flower):
     assert str(report) in answer.stdout
 
     incomplete, _ = demo_tables()
-    expected = simulate(FKNN(standardize=True), incomplete, progress=False)
+    expected = simulate(FKNN(standardize=True), incomplete)
     folder = flower.results / "parties" / report.parent.name
     for name, table in expected.tables.items():
         assert not table.isna().to_numpy().any()
@@ -81,7 +81,7 @@ def test_simulation_runtime_over_channels_gives_the_same_numbers(flower):
     assert answer.returncode == 0, answer.stdout[-3000:] + answer.stderr[-2000:]
     assert "3 channels are open" in answer.stdout
     incomplete, _ = demo_tables(n_parties=3)
-    expected = simulate(FKNN(standardize=True), incomplete, progress=False)
+    expected = simulate(FKNN(standardize=True), incomplete)
     for name, table in expected.tables.items():
         written = pd.read_parquet(flower.results / "parties" / "channels" / f"{name}.parquet")
         pd.testing.assert_frame_equal(

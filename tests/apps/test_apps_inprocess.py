@@ -115,7 +115,7 @@ def test_a_node_may_limit_what_is_spent(home, bank, court):
 
 def test_own_files_give_what_simulate_gives(home, bank, court):
     run_app(own_files(home, bank=bank, court=court))
-    expected = simulate(FKNN(standardize=True), {"bank": bank, "court": court}, progress=False)
+    expected = simulate(FKNN(standardize=True), {"bank": bank, "court": court})
     for name, table in expected.tables.items():
         written = pd.read_parquet(home / f"{name}-out" / "test" / f"{name}.parquet")
         pd.testing.assert_frame_equal(written, table, check_index_type=False, check_names=False)

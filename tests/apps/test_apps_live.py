@@ -20,10 +20,9 @@ from apps.cli.main import main
 from apps.live import page
 from apps.live.server import address_file, serving
 from apps.live.status import GREETINGS, LiveStatus
-from flwr_vertical import RecordingGrid, Result
+from flwr_vertical import Ledger, Progress, RecordingGrid, Result
 from flwr_vertical.pages import human_bytes
 from flwr_vertical.protocol.messages import ENVELOPE
-from flwr_vertical.results import Ledger, Progress
 from flwr_vertical.server.discovery import Presence
 
 COUNTED = ["messages", "bytes_up", "bytes_down", "values_up"]

@@ -16,9 +16,8 @@ from apps.cli.main import main
 from apps.cli.policy import answer
 from apps.cli.run_config import app_defaults, checked_config
 from apps.new import write_app
-from flwr_vertical import __version__, load_strategy
+from flwr_vertical import __version__, load_strategy, make_strategy
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.registry import make_strategy
 from flwr_vertical.settings.toml import read_items
 from strategies import BUILTIN
 

@@ -21,13 +21,7 @@ from flwr_vertical import Federation, LocalGrid, RecordingGrid
 from flwr_vertical.errors import PartyError
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
 from flwr_vertical.protocol.codec import decode
-from flwr_vertical.protocol.messages import (
-    HELLO,
-    VALUES,
-    make_message,
-    make_request,
-    read_envelope,
-)
+from flwr_vertical.protocol.messages import HELLO, VALUES, make_message, make_request, read_envelope
 from tests.kit.identities import identities, pins
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +101,7 @@ class Site:
                 grid.transcript = transcript
             return strategy.start(
                 grid=grid, labels=labels, label_holder=label_holder, parties=list(self.tables),
-                retries=0, timeout=60.0, patience=0.05, progress=False,
+                retries=0, timeout=60.0, patience=0.05,
                 label_secret=self.folder / "server" / "label-secret",
                 **({"alignment": "private-id"} | settings),
             )  # fmt: skip

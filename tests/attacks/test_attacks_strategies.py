@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 
 from flwr_vertical import load_strategy
-from simulations.attacks.cases import (
-    ROWS,
-    cases,
-    make_case_tables,
-    make_strategy_of,
-    routed_cases,
-)
+from simulations.attacks.cases import ROWS, cases, make_case_tables, make_strategy_of, routed_cases
 from simulations.attacks.distances import list_tables, lists_of, r_squared_of_lists
 from simulations.attacks.recording import record
 from simulations.attacks.rough import columns_from
@@ -259,7 +253,7 @@ def test_lists_of_donors_tell_less_where_fewer_cells_are_missing():
     found, longest = {}, {}
     for n_asked in (40, 390):
         tables = list_tables(n_asked)
-        lists = lists_of(tables, "curious", 5)
+        lists = lists_of(tables)
         longest[n_asked] = max(map(len, lists))
         found[n_asked] = r_squared_of_lists(lists, tables["victim"].to_numpy())
     # 2 k + 2; and 4 k + 20, although only 10 of 400 donors have the cell.

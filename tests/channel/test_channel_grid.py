@@ -37,7 +37,7 @@ def test_a_run_gives_the_same_numbers(transport):
             grid = ChannelGrid(inner, transport=transport) if channels else nullcontext(inner)
             with grid as carrier:
                 options = {"alignment": "plain", "min_nodes": len(nodes), "labels": labels}
-                results.append(Rounds().start(grid=carrier, progress=False, **options))
+                results.append(Rounds().start(grid=carrier, **options))
                 assert not channels or len(carrier.channels) == 2 * (transport != "messages")
     left, right = results
     pd.testing.assert_frame_equal(left.coefficients, right.coefficients, check_exact=True)

@@ -78,19 +78,13 @@ class Run:
                 ledgers.mkdir()
             options["ledgers"] = ledgers
         return simulate(
-            self._strategy,
-            self._tables,
-            self._labels,
-            progress=False,
-            checkpoint=folder,
-            resume=resume,
-            **options,
+            self._strategy, self._tables, self._labels, checkpoint=folder, resume=resume, **options
         )
 
     def comparable(self, result):
         """Return a result with what can be compared in place of shares."""
         if self.name in OF_SHARES:
-            result.predictions = result.predict(self._tables, progress=False).predictions
+            result.predictions = result.predict(self._tables).predictions
             result._party_models = {}
         return result
 

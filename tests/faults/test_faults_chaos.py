@@ -53,7 +53,7 @@ class Chaos:
         for name, table in parties.items():
             table.to_parquet(home / f"{name}.parquet")
         self.expected = simulate(
-            Rounds(max_iter=ROUNDS), parties, self.labels, alignment="plain", progress=False
+            Rounds(max_iter=ROUNDS), parties, self.labels, alignment="plain"
         ).coefficients
         bind = f"127.0.0.1:{free_port()}"
         self.proxy = Proxy(bind)

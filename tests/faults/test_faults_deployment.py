@@ -39,7 +39,7 @@ def make_data():
 @pytest.fixture(scope="module")
 def unbroken():
     parties, labels = make_data()
-    return simulate(Rounds(max_iter=ROUNDS), parties, labels, alignment="plain", progress=False)
+    return simulate(Rounds(max_iter=ROUNDS), parties, labels, alignment="plain")
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_a_run_that_one_of_three_forbids_and_its_owner_then_allows(deployment, c
     assert not list((deployment.flower.results / "server").rglob("result.json"))
 
     allow(home, "glm", "vfem", "rounds")
-    expected = simulate(VFEM(), parties, labels, alignment="plain", min_rows=20, progress=False)
+    expected = simulate(VFEM(), parties, labels, alignment="plain", min_rows=20)
     for transport in ("channel", "messages"):
         run = submit(deployment, f"by-{transport}", "vfem", transport=transport)
         assert run.finish(500) == 0, run.text[-3000:]

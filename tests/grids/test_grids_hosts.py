@@ -59,7 +59,7 @@ assert len({{reply["node"] for reply in found}}) == 3
 print(sorted((reply["address"], reply["sees"]) for reply in found))
 whole = {{name: frame.fillna(0.0) for name, frame in tables.items()}}
 for strategy, *given in ((FKNN(), tables), (VerticalGLM(rows="all"), whole, labels)):
-    one, three = (simulate(strategy, *given, seed=1, progress=False, engine=engine)
+    one, three = (simulate(strategy, *given, seed=1, engine=engine)
                   for engine in ("local", "ray"))
     assert three.ledger.rounds == one.ledger.rounds
     if one.coefficients is not None:

@@ -236,7 +236,7 @@ def test_a_strategy_with_networks_gives_the_same(ray_in_process):
 def assert_the_same_predictions(strategy):
     given, labels = columns()
     local, ray = (
-        simulate(strategy, given, labels.iloc[5:], min_rows=1, seed=3, progress=False, **engine)
+        simulate(strategy, given, labels.iloc[5:], min_rows=1, seed=3, **engine)
         for engine in ({}, {"engine": "ray", "n_actors": 1})
     )
     pd.testing.assert_frame_equal(ray.predictions, local.predictions, check_exact=True)
@@ -310,7 +310,7 @@ def test_grids_and_replications_start_a_ray_of_their_own_beside_the_file_of_a_de
         rng = np.random.default_rng(0)
         tables = {n: pd.DataFrame({n: rng.normal(size=20)}) for n in "ab"}
         tables["a"].iloc[3] = np.nan
-        result = simulate(FKNN(n_neighbors=2), tables, engine="ray", n_actors=1, progress=False)
+        result = simulate(FKNN(n_neighbors=2), tables, engine="ray", n_actors=1)
         assert not result.tables["a"].isna().any().any()
         assert not ray.is_initialized()
         def double(job, shared):

@@ -222,7 +222,6 @@ def run(case, mode="masked", **options):
             tables_of(case),
             labels_of(case),
             aggregation=mode,
-            progress=False,
             min_rows=1,
             **({"seed": 1} | options),
         )

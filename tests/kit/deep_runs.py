@@ -53,7 +53,7 @@ def trained(method):
     else:
         data, settings = make_data(n=120, seed=2, held=0.8), LEARNING
     strategy, (tables, labels, classes) = method(**settings), data
-    result = simulate(strategy, tables, labels, progress=False)
+    result = simulate(strategy, tables, labels)
     return SimpleNamespace(
         result=result, tables=tables, labels=labels, classes=classes, strategy=strategy
     )

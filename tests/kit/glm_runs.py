@@ -42,7 +42,7 @@ def split(X, y, sizes=(3, 2, 3)):
 
 def run(X, y, mode="plain", sizes=(3, 2, 3), **settings):
     tables, labels = split(X, y, sizes)
-    return simulate(VerticalGLM(**settings), tables, labels, aggregation=mode, progress=False)
+    return simulate(VerticalGLM(**settings), tables, labels, aggregation=mode)
 
 
 def estimates(result):

@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 from flwr.app import Context
 
-from flwr_vertical import LocalGrid, RecordingGrid, party_app
+from flwr_vertical import Federation, LocalGrid, RecordingGrid, party_app
 from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import PartyError
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
-from flwr_vertical.server import Federation
 
 N = 150
 IDS = pd.Index([f"c{i:03}" for i in range(N)], name="customer")
@@ -100,9 +99,7 @@ class Nodes:
 
     def run(self, strategy, labels=None, forgetful=False, alignment="plain", **config):
         with self.grid(strategy, forgetful, **config) as grid:
-            return strategy.start(
-                grid=grid, labels=labels, progress=False, alignment=alignment, retries=0
-            )
+            return strategy.start(grid=grid, labels=labels, alignment=alignment, retries=0)
 
     def refused(self, key, strategy, *args, **options):
         """Run and be refused; returns the refusal."""

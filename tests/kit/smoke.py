@@ -20,7 +20,7 @@ from flwr_vertical.errors import ConfigError
 
 def test_a_simulation_in_this_process():
     demo = load_demo("wine", n_parties=3)
-    result = simulate(load_strategy("fknn")(), demo.parties, progress=False)
+    result = simulate(load_strategy("fknn")(), demo.parties)
     assert not result.tables["clinic"].isna().to_numpy().any()
     assert result.ledger.rounds > 3
 

@@ -48,7 +48,7 @@ def make_labels(tables, objective="binary", seed=1, n=N, unlabelled=0):
 
 def fit(tables, labels, policy=None, **settings):
     strategy = VerticalGBDT(**{**SMALL, **settings})
-    return simulate(strategy, tables, labels, policy=policy, progress=False)
+    return simulate(strategy, tables, labels, policy=policy)
 
 
 def pooled(tables, n_bins=SMALL["n_bins"], n=N):

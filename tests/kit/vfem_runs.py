@@ -40,7 +40,7 @@ def fit(pooled, mode="plain", shuffle=None, alignment="plain", **settings):
         pytest.importorskip("tenseal")
     tables, labels = party_tables(pooled, shuffle)
     strategy = VFEMIterations(**settings)
-    return simulate(strategy, tables, labels, mode, alignment=alignment, progress=False)
+    return simulate(strategy, tables, labels, mode, alignment=alignment)
 
 
 def coefficients(theta):
@@ -82,7 +82,6 @@ def recorded(tables, labels, mode="masked", configs=None, app=None, strategy=Non
             aggregation=mode,
             **({"alignment": "plain"} | start),
             retries=0,
-            progress=False,
         )
         states = {node_id: dict(State(context)) for node_id, context in grid.contexts.items()}
     who = {node_id: state["node.name"] for node_id, state in states.items()}

@@ -5,13 +5,12 @@ import collections
 import numpy as np
 import pytest
 
-from flwr_vertical import LocalGrid, MemoryStorage, Party, party_app, step
+from flwr_vertical import Federation, LocalGrid, MemoryStorage, Party, party_app, step
 from flwr_vertical.errors import CodecError, PartyError, ProtocolError, StateLostError
 from flwr_vertical.node.live_objects import LiveObjects
 from flwr_vertical.protocol.disk import read_frame, replace_file
 from flwr_vertical.protocol.objects import pack_object, unpack_object
 from flwr_vertical.protocol.trees import pack_tree, unpack_tree
-from flwr_vertical.server import Federation
 
 
 def through(tree, path):

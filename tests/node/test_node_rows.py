@@ -116,7 +116,7 @@ def test_batches_of_a_run_add_up_to_the_whole(alignment, rows):
     ids = [f"s{i}" for i in range(40)]
     frame = pd.DataFrame({"x": rng.integers(1, 1000, 40).astype(float)}, index=ids)
     given = {"a": frame.sample(30, random_state=1), "b": frame.sample(25, random_state=2)}
-    result = simulate(Batches(), given, alignment=alignment, align_rows=rows, progress=False)
+    result = simulate(Batches(), given, alignment=alignment, align_rows=rows)
     by_batch, whole = result.model
     np.testing.assert_array_equal(by_batch, whole)
     both = given["a"].add(given["b"], fill_value=0)["x"]
@@ -128,4 +128,4 @@ def test_batches_of_a_run_add_up_to_the_whole(alignment, rows):
 def test_a_batch_outside_the_table_names_party_and_step():
     frame = pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0]})
     with pytest.raises(PartyError, match=r"'a' failed in step 'batch'.*aligned rows go from 0"):
-        simulate(Batches(offset=9), {"a": frame, "b": frame}, progress=False)
+        simulate(Batches(offset=9), {"a": frame, "b": frame})

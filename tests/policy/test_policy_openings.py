@@ -10,7 +10,7 @@ from ledgered import IDS, N, Nodes, labels_of, tables
 
 from apps.cli.align import AlignOnly
 from apps.cli.policy_words import in_words
-from flwr_vertical import simulate
+from flwr_vertical import Table, simulate
 from flwr_vertical.alignment.blind_rsa import BlindRsaAligner
 from flwr_vertical.crypto import commutative
 from flwr_vertical.errors import PartyError
@@ -19,7 +19,6 @@ from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.privacy_ledger.database import reading
 from flwr_vertical.privacy_ledger.stored_arrays import Arrays
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
-from flwr_vertical.tables import Table
 from strategies.fknn import FKNN
 from strategies.predict import Predict
 from strategies.vfem import VFEM
@@ -259,10 +258,10 @@ def test_without_a_ledger_the_bound_holds_within_the_run():
     """And small tables are aligned with larger ones."""
     parties = tables()
     with pytest.raises(PartyError, match=r"'bank' refuses by policy\.foreign-ids"):
-        simulate(AlignOnly(), parties, guesses(6000), alignment="private-id", progress=False)
+        simulate(AlignOnly(), parties, guesses(6000), alignment="private-id")
     parties["bank"] = parties["bank"].iloc[:3]
     parties["court"] = parties["court"].iloc[:100]
-    found = simulate(AlignOnly(), parties, alignment="private-id", progress=False)
+    found = simulate(AlignOnly(), parties, alignment="private-id")
     assert found.metrics["samples"] == 100
 
 
@@ -272,6 +271,6 @@ def test_simulated_runs_are_runs_of_their_own_in_ledgers_that_stay(tmp_path):
     policy = {"modules": "apps.cli.align:AlignOnly"}
     for _ in range(4):
         simulate(AlignOnly(), parties, labels_of(tables()), alignment="private-id", policy=policy,
-                 ledgers=tmp_path, progress=False)  # fmt: skip
+                 ledgers=tmp_path)  # fmt: skip
     runs = LedgerSummary.of(tmp_path / "bank.privacy-ledger.sqlite").runs
     assert len(runs) == len({run["name"] for run in runs}) == 4

@@ -249,7 +249,7 @@ class Count(Strategy):
 
 def count(nodes, grid=lambda inner: inner, **start):
     with LocalGrid(party_app(Counter), nodes) as inner:
-        return Count().start(grid=grid(inner), progress=False, retries=0, **start)
+        return Count().start(grid=grid(inner), retries=0, **start)
 
 
 def test_a_party_of_one_s_own_needs_no_name_in_the_run_config(home):

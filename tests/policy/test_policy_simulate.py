@@ -32,7 +32,7 @@ class Own(FKNN):
 
 
 def run(strategy, tables=TABLES, labels=None, **options):
-    return simulate(strategy, tables, labels, progress=False, **options)
+    return simulate(strategy, tables, labels, **options)
 
 
 def both(**keys):

@@ -28,7 +28,7 @@ def fit(strategy, **stated):
         time = pd.Series(rng.exponential(np.exp(-reach)))
         labels = survival_labels(time, pd.Series(rng.random(N) < 0.8))
     policy = {"bank": {**SHARED, **stated}, "court": SHARED}
-    return simulate(strategy, {"bank": bank, "court": court}, labels, policy=policy, progress=False)
+    return simulate(strategy, {"bank": bank, "court": court}, labels, policy=policy)
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_vertical.errors import ConfigError, FixedPointOverflowError, ProtocolError
+from flwr_vertical.policy.defaults import max_vectors, min_rows
 from flwr_vertical.products import arithmetic as ring
-from flwr_vertical.products.arithmetic import (
-    Layout,
-    corrections,
-    helpers,
-    owner_share,
-)
-from flwr_vertical.products.row_groups import flag_is_safe, group_rows, max_vectors, min_rows
+from flwr_vertical.products.arithmetic import Layout, corrections, helpers, owner_share
+from flwr_vertical.products.row_groups import group_rows, levels_are_safe
 from flwr_vertical.products.streams import KeyStream, content_tag, stream, tag_of_blocks
 
 SEED = bytes(range(32))
@@ -242,14 +238,14 @@ def test_the_minimum_of_a_group_may_be_lowered():
 
 @pytest.mark.parametrize(("n_rows", "fewest"), [(100, 30), (200, 19), (1_000, 11), (10_000, 8)])
 def test_flags_need_as_many_rare_ones_as_the_notes_say(n_rows, fewest):
-    assert not flag_is_safe(n_rows, fewest - 1, 1)
-    assert flag_is_safe(n_rows, fewest, 1)
+    assert not levels_are_safe(np.array([n_rows - fewest + 1, fewest - 1]), 1)
+    assert levels_are_safe(np.array([n_rows - fewest, fewest]), 1)
     assert math.log2(math.comb(n_rows, fewest)) >= 84 > math.log2(math.comb(n_rows, fewest - 1))
 
 
 def test_limits():
-    assert flag_is_safe(50, 0, 3)
-    assert not flag_is_safe(60, 30, 1)  # a balanced flag over few rows is not safe
+    assert levels_are_safe(np.array([50, 0]), 3)
+    assert not levels_are_safe(np.array([30, 30]), 1)  # a balanced flag over few rows is not safe
     assert max_vectors(99) == 9
     assert min_rows(5, 1) == 100
     assert min_rows(50, 10) == 180

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical import simulate
+from flwr_vertical import Federation, simulate
 from flwr_vertical.errors import PartyError, VerticalError
 from flwr_vertical.products import EncryptedProducts
 from flwr_vertical.products import arithmetic as ring
@@ -12,7 +12,6 @@ from flwr_vertical.products.columns import EncodedColumns, HeldColumns
 from flwr_vertical.products.masked import PrivateProducts
 from flwr_vertical.products.rare_levels import repeated_codes
 from flwr_vertical.products.streams import KeyStream
-from flwr_vertical.server import Federation
 from strategies.least_squares import CompleteCase
 from tests.kit.ledgered import Nodes
 from tests.products.test_products_encrypted import LABELS, OpenMoments, patterns
@@ -110,9 +109,7 @@ def test_an_arbiter_s_key_multiplies_what_was_counted(monkeypatch, change, says)
 
     monkeypatch.setattr(EncryptedProducts, "_encrypted", more)
     with pytest.raises(PartyError, match=says):
-        simulate(
-            OpenMoments(patterns, LABELS), encrypted_tables(3), aggregation="ckks", progress=False
-        )
+        simulate(OpenMoments(patterns, LABELS), encrypted_tables(3), aggregation="ckks")
 
 
 N, AT_ONCE = 400, 40
@@ -176,5 +173,5 @@ def test_the_public_scale_is_of_the_whole_table(monkeypatch):
     for left_out in (0, 1):
         labels = pd.Series(rng.normal(size=N), ids, name="y")
         labels.iloc[left_out] = np.nan
-        simulate(CompleteCase(), own, labels, progress=False)
+        simulate(CompleteCase(), own, labels)
     assert scales[0] == scales[1]

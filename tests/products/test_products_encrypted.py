@@ -100,10 +100,10 @@ def test_moments_are_those_of_the_pooled_table(k, mode, rounds):
 def test_the_rules_on_rows_and_levels_hold(k, mode):
     few = lambda alignment: np.where(np.arange(alignment.n_samples) < 60, 0, 1)  # noqa: E731
     with pytest.raises(PartyError, match=r"tell of 60 of its rows alone"):
-        simulate(OpenMoments(few, LABELS), tables(k), aggregation=mode, progress=False)
+        simulate(OpenMoments(few, LABELS), tables(k), aggregation=mode)
     given = tables(k)
     given["bank"]["flag"] = (np.arange(N) < 5).astype(float)
-    result = simulate(OpenMoments(patterns, LABELS), given, aggregation=mode, progress=False)
+    result = simulate(OpenMoments(patterns, LABELS), given, aggregation=mode)
     found = result.model[0]
     assert found.withheld[0].tolist() == [False, True, False][: k + 1]
     assert not found.products[0, 1].any()

@@ -55,7 +55,7 @@ class Nodes(ledgered.Nodes):
         with self.grid(strategy, **(config or {})) as grid:
             secret = {"label_secret": self.folder / "server" / "label-secret"}
             return strategy.start(
-                grid=grid, labels=labels, parties=list(self.tables), progress=False, retries=0,
+                grid=grid, labels=labels, parties=list(self.tables), retries=0,
                 **secret | start,
             )  # fmt: skip
 

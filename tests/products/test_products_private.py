@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import (
+    Federation,
     LocalGrid,
     MemoryStorage,
     Party,
@@ -26,7 +27,6 @@ from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
 from flwr_vertical.products.row_groups import group_rows
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import ARGUMENTS, read_envelope
-from flwr_vertical.server import Federation
 from tests.kit import resuming
 
 N = 700
@@ -420,7 +420,7 @@ def test_the_minimum_of_rows_is_the_largest_of_the_parties():
     shared = given["bank"].index.intersection(given["court"].index)
     given = {name: frame.loc[shared] for name, frame in given.items()}
     for minimum, asked in ((None, 100), (7, 7), (200, 200)):
-        found = simulate(AskMinimum(), given, min_rows=minimum, progress=False).metrics
+        found = simulate(AskMinimum(), given, min_rows=minimum).metrics
         assert found["asked"] == asked
         assert np.isclose(found["sum"], given["bank"].iloc[:asked, 0].sum())
     with Opened(given, config={"court": {"min-rows": 20}}) as opened:
@@ -431,7 +431,7 @@ def test_the_minimum_of_rows_is_the_largest_of_the_parties():
 def test_a_minimum_that_is_none_is_refused(minimum):
     expected = rf"min_rows must be an integer of at least 1 or none, got {minimum}"
     with pytest.raises(ConfigError, match=expected):
-        simulate(AskMinimum(), tables(2), min_rows=minimum, progress=False)
+        simulate(AskMinimum(), tables(2), min_rows=minimum)
 
 
 def test_the_scale_of_a_column_tells_its_size_to_a_power_of_two():

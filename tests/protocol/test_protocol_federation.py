@@ -600,7 +600,7 @@ def tables(n):
 def test_one_error_tells_of_all_parties(caplog, n, others):
     caplog.set_level(logging.INFO)
     with pytest.raises(PartyError) as caught:
-        simulate(Failing(), tables(n), progress=False)
+        simulate(Failing(), tables(n))
     assert (caught.value.party, caught.value.step) == ("p1", "fail")
     lines = str(caught.value).splitlines()
     assert lines[0].endswith("DataError: party 'p1', column 'x' holds nothing of use")
@@ -612,5 +612,5 @@ def test_one_error_tells_of_all_parties(caplog, n, others):
 
 def test_the_traceback_of_a_mistake_in_a_step_is_logged_once(caplog):
     with pytest.raises(PartyError, match="IndexError"):
-        simulate(Failing(how="bug"), tables(3), progress=False)
+        simulate(Failing(how="bug"), tables(3))
     assert len([record for record in caplog.records if record.exc_info]) == 1

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.serverapp import Grid
 
 from flwr_vertical import (
     Federation,
@@ -27,12 +26,9 @@ from flwr_vertical.crypto import (
     generate_keypair,
     generate_keys,
 )
-from flwr_vertical.crypto.identity import (
-    load_identity,
-    public_identity,
-    sign_greeting,
-)
+from flwr_vertical.crypto.identity import load_identity, public_identity, sign_greeting
 from flwr_vertical.errors import PartyError
+from flwr_vertical.grids.proxy import WrappingGrid
 from flwr_vertical.node.state import State
 from flwr_vertical.protocol import decode, encode
 from flwr_vertical.protocol.binding import binding_of, context_of_run
@@ -105,28 +101,16 @@ def expected(names=NAMES):
     return np.sum([TERMS[name] for name in names], axis=0)
 
 
-class Relay(Grid):
+class Relay(WrappingGrid):
     """Carries the messages of a grid, and changes them on the way."""
 
     def __init__(self, grid):
+        super().__init__(grid)
         self.grid = grid
         self.names = {
             node_id: context.node_config.get("party", ARBITER)
             for node_id, context in grid.contexts.items()
         }
-
-    def set_run(self, run):
-        self.grid.set_run(run)
-
-    @property
-    def run(self):
-        return self.grid.run
-
-    def create_message(self, *args, **kwargs):
-        return self.grid.create_message(*args, **kwargs)
-
-    def get_node_ids(self):
-        return self.grid.get_node_ids()
 
     def push_messages(self, messages):
         return self.grid.push_messages(messages)

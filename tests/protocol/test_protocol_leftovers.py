@@ -161,7 +161,7 @@ def run_on_files(folder, at, change, process=NewProcesses, **start):
     with LocalGrid(app, nodes, {"run-name": "night"}) as local:
         grid = Changing(local, app, at, lambda: change(folder / "court.csv"))
         return strategy.start(
-            grid=grid, labels=labels, alignment="plain", progress=False, retries=0,
+            grid=grid, labels=labels, alignment="plain", retries=0,
             parties=list(tables), **start,
         )  # fmt: skip
 

@@ -139,7 +139,6 @@ def test_over_live_channels(tmp_path, expected):
             grid=grid,
             labels=place.labels,
             alignment="plain",
-            progress=False,
             min_nodes=2,
             checkpoint=place.server,
             checkpoint_every=EVERY,

@@ -30,23 +30,23 @@ def drawn(drawn, monkeypatch):
 
 def explore():
     demo = load_demo("breast-cancer", missing_cells=0.1, missing_blocks=0.2)
-    return simulate(Explore(), demo.parties, demo.labels, progress=False)
+    return simulate(Explore(), demo.parties, demo.labels)
 
 
 def scorecard():
     demo = load_demo("breast-cancer", missing_cells=0.05, missing_blocks=0.1)
-    return simulate(Scorecard(), demo.parties, demo.labels, progress=False)
+    return simulate(Scorecard(), demo.parties, demo.labels)
 
 
 def cox():
     demo = load_demo("diabetes", missing_cells=0, missing_blocks=0)
     ended = np.random.default_rng(0).random(len(demo.labels)) < 0.7
-    return simulate(Cox(), demo.parties, demo.labels.where(ended, -demo.labels), progress=False)
+    return simulate(Cox(), demo.parties, demo.labels.where(ended, -demo.labels))
 
 
 def intervals():
     demo = load_demo("wine", missing_cells=0.1)
-    return simulate(JointNormal(), demo.parties, truth=demo.complete, progress=False)
+    return simulate(JointNormal(), demo.parties, truth=demo.complete)
 
 
 MORE = {

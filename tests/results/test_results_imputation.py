@@ -6,10 +6,9 @@ import pytest
 from sklearn.impute import SimpleImputer
 from sklearn.metrics import r2_score, root_mean_squared_error
 
-from flwr_vertical import Table, load_demo, simulate
+from flwr_vertical import Result, Table, load_demo, simulate
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.incomplete import hide_cells, put_back
-from flwr_vertical.result import Result
 from flwr_vertical.results.imputation import (
     imputation_metrics,
     imputation_quality,
@@ -28,7 +27,7 @@ def demo():
 
 @pytest.fixture(scope="module")
 def held_out(demo):
-    return simulate(FKNN(), demo.parties, hold_out=0.1, beside_single_parties=True, progress=False)
+    return simulate(FKNN(), demo.parties, hold_out=0.1, beside_single_parties=True)
 
 
 @pytest.fixture
@@ -101,7 +100,7 @@ def test_constant_cells_have_no_skill():
 
 
 def test_skill_is_r2_against_the_observed_mean_as_scikit_learn_has_it(demo):
-    result = simulate(Mean(), demo.parties, truth=demo.complete, progress=False)
+    result = simulate(Mean(), demo.parties, truth=demo.complete)
     for (party, column), row in result.imputation.iterrows():
         given = demo.parties[party][[column]]
         rows = demo.complete[party].index
@@ -202,7 +201,7 @@ def test_large_whole_numbers_that_were_hidden_come_back_to_the_last_digit():
     gaps = pd.Series(large, ids).astype("Int64").where(rng.random(120) > 0.1)
     bank = pd.DataFrame({"all": large, "unsigned": unsigned, "gaps": gaps}, ids)
     court = pd.DataFrame({"x": rng.normal(size=121)}, [*ids, "new"])  # whose sample the bank gets
-    made = simulate(FKNN(), {"bank": bank, "court": court}, hold_out=0.2, progress=False)
+    made = simulate(FKNN(), {"bank": bank, "court": court}, hold_out=0.2)
     for name in bank:
         known = bank[name].dropna()
         assert made.tables["bank"].loc[known.index, name].tolist() == known.tolist()
@@ -211,14 +210,14 @@ def test_large_whole_numbers_that_were_hidden_come_back_to_the_last_digit():
 @pytest.mark.parametrize("share", [-0.1, 0.6, 1.0])
 def test_a_share_out_of_range_is_refused(demo, share):
     with pytest.raises(ConfigError, match=r"must be in \(0, 0.5\]"):
-        simulate(Mean(), demo.parties, hold_out=share, progress=False)
+        simulate(Mean(), demo.parties, hold_out=share)
 
 
 def test_a_strategy_that_imputes_nothing_says_so():
     demo = load_demo("wine", missing_cells=0, missing_blocks=0)
-    result = simulate(VCDS(), demo.parties, hold_out=0.05, progress=False)
+    result = simulate(VCDS(), demo.parties, hold_out=0.05)
     assert result.imputation is None
     assert any("fills no cell in" in note for note in result.notes)
-    whole = simulate(VCDS(), demo.parties, progress=False)  # nothing is hidden for nothing
+    whole = simulate(VCDS(), demo.parties)  # nothing is hidden for nothing
     for name, table in whole.tables.items():
         pd.testing.assert_frame_equal(result.tables[name], table)

@@ -47,7 +47,7 @@ TABLES = {
 
 
 def test_a_strategy_of_somebody_else_runs_with_its_settings(known_cells):
-    result = simulate(known_cells(2.5, columns="u,v"), TABLES, progress=False)
+    result = simulate(known_cells(2.5, columns="u,v"), TABLES)
     assert result.metrics["cells"] == pytest.approx(2.5 * 4)
     assert result.settings["columns"] == "u,v"
     assert result.settings["unit"] == "none"
@@ -219,7 +219,7 @@ def test_a_package_that_is_not_there_is_named_before_the_run(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     said = r"strategy 'needy': needs 'torch'.*pip install 'flwr-vertical\[torch\]'"
     with pytest.raises(ConfigError, match=said):
-        simulate(Needy(), TABLES, progress=False)
+        simulate(Needy(), TABLES)
 
 
 def test_a_class_without_halves_is_refused(monkeypatch):

@@ -168,7 +168,7 @@ def test_pooled_networks_are_the_federations(joint, task, monkeypatch):
     work = task.encoded(CODES, joint.a)
     kinds = {"a": dict.fromkeys(work.a, "continuous"), "b": dict.fromkeys(work.seen, "continuous")}
     strategy = FedPSGAR(imputer="gain", iterations=5, batch=64)
-    result = simulate(strategy, {"a": work.a, "b": work.seen}, seed=3, kinds=kinds, progress=False)
+    result = simulate(strategy, {"a": work.a, "b": work.seen}, seed=3, kinds=kinds)
     # In the order of the aligned samples, which x tells.
     place = {x: sample for sample, x in work.a["x"].items()}
     order = [place[x] for x in seen["a"][:, 0]]

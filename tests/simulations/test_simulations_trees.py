@@ -51,9 +51,7 @@ def test_bins_keep_order_and_gaps(joint):
 
 def test_donors_are_those_of_fknn(joint):
     task = draw(joint, BLOCKS, blocks=True)
-    result = simulate(
-        FKNN(n_neighbors=5, standardize=True), task.tables, task.hidden_labels, progress=False
-    )
+    result = simulate(FKNN(n_neighbors=5, standardize=True), task.tables, task.hidden_labels)
     found = result.tables["b"].loc[task.b.index]
     np.testing.assert_allclose(from_donors(task), found, atol=1e-6)
 

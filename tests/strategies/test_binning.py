@@ -4,11 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical import LocalGrid, MemoryStorage, Party, Table, Uses, party_app
+from flwr_vertical import Federation, LocalGrid, MemoryStorage, Party, Table, Uses, party_app
 from flwr_vertical.alignment import make_aligner
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.products import GroupKey, GroupKeySteps, PairKeySteps
-from flwr_vertical.server import Federation
 from strategies.binning.bins import MISSING, NO_BIN, fit_column_bins
 from strategies.binning.label_sums import LabelSums
 from strategies.binning.steps import BinSteps
@@ -34,10 +33,7 @@ def tables(seed=0, rare=0):
     job.iloc[:rare] = "king"
     first = pd.DataFrame({"age": age, "wealth": wealth})
     second = pd.DataFrame({"job": job, "flag": rng.integers(0, 2, N)}, index=ids)
-    return {
-        "bank": first.iloc[rng.random(N) < 0.8],
-        "court": second.iloc[rng.random(N) < 0.7],
-    }
+    return {"bank": first.iloc[rng.random(N) < 0.8], "court": second.iloc[rng.random(N) < 0.7]}
 
 
 def flags(rng, n):

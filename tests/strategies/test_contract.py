@@ -177,7 +177,7 @@ def test_random_numbers_of_a_third_kind_are_noticed(source, declared):
     def run_twice():
         table = pd.DataFrame({"x": np.arange(20.0)})
         with every_sum_twice() as repetition:
-            simulate(Drawing(), {"bank": table, "court": table}, progress=False)
+            simulate(Drawing(), {"bank": table, "court": table})
         return repetition.steps, repetition.declared
 
     if declared:
@@ -341,13 +341,13 @@ def test_new_rows_are_completed_from_an_earlier_result(case):
     ids = [f"firm {i:02}" for i in range(40)]
     early = {name: t[t.index.isin(ids[:22])] for name, t in given.items()}
     late = {name: t[t.index.isin(ids[22:])] for name, t in given.items()}
-    first = simulate(made(case), early, progress=False)
-    second = simulate(made(case), late, fitted=first, progress=False)
+    first = simulate(made(case), early)
+    second = simulate(made(case), late, fitted=first)
     for table in second.tables.values():
         assert sorted(table.index) == ids[22:]
         assert not table.isna().any().any()
     # Donors of which a party has no row are not new samples.
-    third = simulate(made(case), late, fitted=early, progress=False)
+    third = simulate(made(case), late, fitted=early)
     for table in third.tables.values():
         assert sorted(table.index) == ids[22:]
 

@@ -24,7 +24,7 @@ HUGE = 1e6
 
 
 def run(strategy, parties, labels=None, seed=0, **kwargs):
-    return simulate(strategy, parties, labels, seed=seed, progress=False, **kwargs)
+    return simulate(strategy, parties, labels, seed=seed, **kwargs)
 
 
 def pooled(result):

@@ -32,7 +32,7 @@ def attacked(strategy, runs=RUNS):
         members, others = population(N, rng), population(N, rng)
         parties = {"bank": members.iloc[:, :5], "court": members.iloc[:, 5:]}
         with seeded_noise(seed):
-            tables = simulate(strategy, parties, seed=seed, progress=False).tables
+            tables = simulate(strategy, parties, seed=seed).tables
         synthetic = pd.concat([tables["bank"], tables["court"]], axis=1)
         guessed = inferences(members, others, synthetic, ["x0", "x9"])
         gained = 50 * membership(members, others, synthetic).gain.value

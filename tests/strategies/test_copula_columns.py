@@ -56,8 +56,7 @@ def distance(values, margin):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in SIMILAR)) for name in NAMES],
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SIMILAR)) for name in NAMES]
 )
 def test_margins_fit_any_column_without_a_range(name):
     values, domain = draw(name), Domain(step=WHOLE.get(name, 0.0))
@@ -293,7 +292,7 @@ def real():
 
 def test_a_run_says_what_it_doubts_and_names_nothing(real):
     settings = {"resolution": {"paid": 0.01}, "bounds": {"paid": (0, 1e6)}}
-    result = simulate(VCDS(100.0, **settings), real, progress=False)
+    result = simulate(VCDS(100.0, **settings), real)
     made = result.tables["a"]
     assert ks_2samp(made["paid"], real["a"]["paid"]).statistic < 0.03
     assert set(made["town"]) == {"Delft", "Gent", "Ulm", "other"}
@@ -303,24 +302,24 @@ def test_a_run_says_what_it_doubts_and_names_nothing(real):
     assert "1 column of numbers with few values" in notes
     assert "observed range" not in notes
     assert "paid" not in notes
-    low = simulate(VCDS(0.3), real, progress=False)
+    low = simulate(VCDS(0.3), real)
     assert "epsilon 0.3 is too small for their rows. 0.45 would do" in " ".join(low.notes)
-    assert simulate(VCDS(1.0), real, progress=False).notes[-1] not in low.notes[-1:]
+    assert simulate(VCDS(1.0), real).notes[-1] not in low.notes[-1:]
 
 
 def test_nodes_must_agree_to_rows_that_follow_real_ones(real, monkeypatch):
     strategy = EVCDS(1.0, rearrange=True)
     with pytest.raises(PartyError, match="exchange 'rearranged-rows'"):
-        simulate(strategy, real, progress=False, policy={})
-    result = simulate(strategy, real, progress=False)
+        simulate(strategy, real, policy={})
+    result = simulate(strategy, real)
     assert result.needed_keys["a"]["policy.exchanges"] == "rearranged-rows"
-    again = simulate(strategy, real, progress=False, policy=result.needed_keys)
+    again = simulate(strategy, real, policy=result.needed_keys)
     assert "follows the perturbed ranks" in str(again.privacy)
-    assert "policy.exchanges" not in str(simulate(EVCDS(1.0), real, progress=False).needed_keys)
+    assert "policy.exchanges" not in str(simulate(EVCDS(1.0), real).needed_keys)
     # Refused by the release itself, too, where the run config did not say so at the greeting.
     monkeypatch.setattr(EVCDS, "exchanges_asked", ())
     with pytest.raises(PartyError, match=r"'perturb'.* exchange 'rearranged-rows'"):
-        simulate(strategy, real, progress=False, policy={})
+        simulate(strategy, real, policy={})
 
 
 # -- dates -----------------------------------------------------------------------------------
@@ -346,7 +345,7 @@ def bank():
 
 def run(strategy, tables):
     with seeded_noise(0):
-        return simulate(strategy, tables, seed=0, progress=False)
+        return simulate(strategy, tables, seed=0)
 
 
 def days(column):
@@ -386,7 +385,7 @@ def test_a_report_the_score_and_a_file_take_points_in_time(bank, tmp_path):
     bank.to_parquet(tmp_path / "bank.parquet")
     assert read_table(tmp_path / "bank.parquet").kinds["opened"] is Kind.DATE
     with pytest.raises(DataError, match="'opened' of party 'a' holds dates, which this method"):
-        simulate(FKNN(), parts, progress=False)
+        simulate(FKNN(), parts)
 
 
 @pytest.mark.parametrize(
@@ -447,7 +446,7 @@ def test_values_too_close_together_without_bounds_are_said(caplog):
     tables = {"a": pd.DataFrame(values, columns=["tiny", "ranged", "far", "farther"])}
     tables["b"] = tables["a"].rename(columns=str.upper)[["FAR"]]
     bounds = {"ranged": (-1e-11, 1e-11)}
-    made = simulate(VCDS(epsilon=100, bounds=bounds), tables, progress=False).tables["a"]
+    made = simulate(VCDS(epsilon=100, bounds=bounds), tables).tables["a"]
     [said] = [text for text in caplog.messages if "closer together" in text]
     assert said.startswith("party 'a': ['farther', 'tiny']: without bounds")
     # On a grid as was said, and where bounds are stated nearly as given.

@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical import simulate
+from flwr_vertical import Kind, simulate
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.privacy import Keystream, seeded_noise
-from flwr_vertical.tables import Kind
 from strategies.copula import EVCDS, IEVCDS, VCDS
 from strategies.copula.nominal import Feature, Nominal, assign_levels, fit_blocks, indicator_gap
 from strategies.copula.rank_to_normal import rank_coefficients
@@ -189,7 +188,7 @@ def variation(real, made, one, other):
 
 def run(strategy, tables, seed=0, **more):
     with seeded_noise(seed):
-        return simulate(strategy, tables, seed=seed, progress=False, **more)
+        return simulate(strategy, tables, seed=seed, **more)
 
 
 def pooled(tables):

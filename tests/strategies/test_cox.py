@@ -61,7 +61,7 @@ def cohort(n=300, seed=0, unit=None):
 
 
 def run(tables, labels, strategy=None, **options):
-    return simulate(strategy or Cox(), tables, labels, progress=False, **options)
+    return simulate(strategy or Cox(), tables, labels, **options)
 
 
 def pooled(tables, time, event):
@@ -362,7 +362,7 @@ def test_samples_that_a_party_lacks_are_left_out_and_others_predicted():
     both = found.loc[x.index]
     np.testing.assert_allclose(both["linear_predictor"], eta, atol=0.03)
     np.testing.assert_allclose(both["prediction"], np.exp(eta), rtol=0.03)
-    later = simulate(Predict(result), tables, fitted=result, progress=False).predictions
+    later = simulate(Predict(result), tables, fitted=result).predictions
     np.testing.assert_allclose(later.loc[x.index, "prediction"], both["prediction"], rtol=1e-9)
 
 
@@ -382,7 +382,7 @@ def test_relative_hazards_are_not_compared_with_times():
     with pytest.raises(ConfigError, match="concordance_index"):
         result.evaluate(labels)
     with pytest.raises(ConfigError, match="concordance_index"):
-        cross_validate(Cox(), tables, labels, folds=3, progress=False)
+        cross_validate(Cox(), tables, labels, folds=3)
 
 
 def test_results_come_back_and_reports_show_survival(fitted, tmp_path, drawn):

@@ -68,7 +68,6 @@ def fitted():
     transcript = []
     result = simulate(
         VFEM(encoding="one-hot"), {"bank": bank, "court": court}, y, transcript=transcript,
-        progress=False,
     )  # fmt: skip
     return bank, court, result, transcript
 
@@ -97,7 +96,7 @@ def test_rare_levels_are_fitted_and_predicted_as_one(fitted):
     exact = x[result.predictions.index] @ beta
     np.testing.assert_allclose(result.predictions["prediction"], exact, atol=0.02)
     new = {"bank": bank[:3].assign(town=["Sankt-Blasien-im-Tal", "Ulm", "Rom"]), "court": court[:3]}
-    later = result.predict(new, progress=False)
+    later = result.predict(new)
     assert later.metrics["n_samples"] == 3
     x_new = np.array([1.0, 0, 0, 1.0, bank["income"][0], court["debts"][0]])
     assert later.predictions["prediction"].iloc[0] == pytest.approx(x_new @ beta, abs=0.02)
@@ -131,7 +130,7 @@ def test_a_column_whose_levels_are_all_rare_is_named_and_counted(strategy, caplo
     bank = pd.DataFrame({"income": rng.normal(size=n)})
     y = pd.Series(court["debts"] + bank["income"] + rng.normal(size=n))
     labels = (y > 0).astype(float) if getattr(strategy, "family", "") == "binomial" else y
-    result = simulate(strategy, {"bank": bank, "court": court}, labels, progress=False)
+    result = simulate(strategy, {"bank": bank, "court": court}, labels)
     assert result.metrics["columns_withheld"] == 1.0
     assert not any("lawyer" in str(name) for name in result.coefficients.index)
     note = next(note for note in result.notes if "lawyer" in note)
@@ -148,7 +147,7 @@ def test_two_columns_never_share_a_name(levels):
     with pytest.raises(PartyError, match=rf"named \['answer={levels[1]}'\].* rename"):
         simulate(
             CompleteCase(encoding="one-hot"), {"bank": table, "court": other}, other["u"],
-            kinds={"bank": {"answer": "categorical"}}, progress=False,
+            kinds={"bank": {"answer": "categorical"}},
         )  # fmt: skip
 
 
@@ -171,14 +170,14 @@ def test_levels_of_new_rows_are_known_whatever_their_type_and_new_ones_logged(st
     dear = (rooms % 2 + 0.3 * rng.normal(size=500) > 0.5).astype(float)
     labels = pd.Series(dear).iloc[:440]
     parties = {"bank": table[:440], "court": other[:440]}
-    fitted = simulate(strategy, parties, labels, progress=False)
+    fitted = simulate(strategy, parties, labels)
     found = []
     for dtype in ("category", "int64", "float64", "str"):
         column = table["rooms"].astype("int64").astype(dtype)
         new = {"bank": table.assign(rooms=column)[440:], "court": other[440:]}
-        found.append(simulate(Predict(fitted), new, progress=False).predictions)
+        found.append(simulate(Predict(fitted), new).predictions)
         pd.testing.assert_frame_equal(found[-1], found[0])
     assert "did not know" not in caplog.text
     new["bank"] = new["bank"].assign(rooms="five")
-    assert not simulate(Predict(fitted), new, progress=False).predictions.equals(found[0])
+    assert not simulate(Predict(fitted), new).predictions.equals(found[0])
     assert "'rooms': 60 cells have a level that the fit did not know" in caplog.text

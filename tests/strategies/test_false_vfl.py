@@ -91,7 +91,7 @@ def test_gradients_and_parameters_are_those_of_one_central_graph(variant):
     tables, labels, _ = make_data(seed=3)
     settings = SMALL | {"pretrain_batch_size": 25, "precision": "float64", "epochs": 2}
     strategy = OpenFalseVFL(variant=variant, pretrain_epochs=2, **settings)
-    result = simulate(strategy, tables, labels, progress=False)
+    result = simulate(strategy, tables, labels)
     told = TOLD.pop()
     central = Central(strategy, tables, len(labels))
     central.train(2)
@@ -116,7 +116,7 @@ def test_one_party_and_batches_without_a_row_of_a_party(variant):
     strategy = OpenFalseVFL(variant=variant, pretrain_batch_size=10, **settings)
     alone = OpenFalseVFL(variant=variant, pretrain_batch_size=30, **settings)
     for chosen, parties in ((strategy, tables), (alone, {"bank": tables["bank"]})):
-        simulate(chosen, parties, labels, aggregation="plain", progress=False)
+        simulate(chosen, parties, labels, aggregation="plain")
         told = TOLD.pop()
         central = Central(chosen, parties, len(labels))
         central.train(1)
@@ -129,7 +129,7 @@ def test_rounds_and_bytes():
     """Three rounds a pretraining step, one for all the second stage's likelihoods of two epochs."""
     tables, labels, _ = make_data(n=160, seed=2)
     strategy = small(FalseVFL, pretrain_epochs=10, epochs=60, pretrain_batch_size=54)
-    ledger = simulate(strategy, tables, labels, progress=False).ledger.to_frame()
+    ledger = simulate(strategy, tables, labels).ledger.to_frame()
     rounds = ledger.groupby("step")["round"].nunique()
     steps = 10 * 3
     assert rounds["log_terms"] == rounds["go_backward"] == steps
@@ -157,7 +157,7 @@ def test_validation_ends_both_stages_and_keeps_the_best_head():
     strategy = FalseVFL(
         pretrain_epochs=200, epochs=200, validation_share=0.3, validate_every=2, patience=6, **fast
     )
-    result = simulate(strategy, tables, labels, aggregation="plain", progress=False)
+    result = simulate(strategy, tables, labels, aggregation="plain")
     first, second = (
         [line for line in result.history if line["stage"] == stage] for stage in (1, 2)
     )
@@ -182,10 +182,10 @@ def test_missing_cells_and_levels_are_taken_as_they_are():
     tables["bank"].iloc[::4, 0] = np.nan
     tables["court"]["kind"] = np.where(tables["court"]["court0"] > 3, "new", "old")
     strategy = FalseVFL(pretrain_epochs=2, epochs=2, encoding="one-hot", variant="II", **SMALL)
-    result = simulate(strategy, tables, labels, progress=False)
+    result = simulate(strategy, tables, labels)
     assert np.isfinite(result.predictions["probability_1"]).all()
     with pytest.raises(PartyError, match=r"column 'kind' holds levels .* encoding='one-hot'"):
-        simulate(FalseVFL(pretrain_epochs=1, epochs=1, **SMALL), tables, labels, progress=False)
+        simulate(FalseVFL(pretrain_epochs=1, epochs=1, **SMALL), tables, labels)
 
 
 # -- consent -----------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def test_the_server_s_seed_does_not_tell_how_a_node_s_networks_begin(tmp_path):
         (tmp_path / str(k)).mkdir()
         nodes = Nodes(tmp_path / str(k), tables, **keys)
         losses.append(nodes.run(short, labels).history[0]["loss"])
-    here = [simulate(short, tables, labels, progress=False).history[0]["loss"] for _ in range(2)]
+    here = [simulate(short, tables, labels).history[0]["loss"] for _ in range(2)]
     assert here[0] == here[1]
     assert len({*losses, *here}) == 3
 
@@ -228,7 +228,7 @@ ROUNDS = ("prepare", "encode", "log_terms", "go_backward", "score", "keep")
 def messages_of(variant, labels, tables):
     transcript = []
     strategy = small(FalseVFL, variant=variant, pretrain_epochs=2, epochs=6)
-    simulate(strategy, tables, labels, aggregation="plain", progress=False, transcript=transcript)
+    simulate(strategy, tables, labels, aggregation="plain", transcript=transcript)
     return [(node, step, values) for node, step, values in asked(transcript) if step in ROUNDS]
 
 
@@ -273,12 +273,12 @@ def test_the_first_stage_ends_with_the_networks_that_validated_best():
         "pretrain_learning_rate": 0.1, "validation_share": 0.3, "validate_every": 2, "patience": 6,
     }  # fmt: skip
     long = OpenFalseVFL(variant="II", pretrain_epochs=200, **how)
-    whole = simulate(long, tables, labels, aggregation="plain", progress=False)
+    whole = simulate(long, tables, labels, aggregation="plain")
     found = TOLD.pop()
     best = int(whole.metrics["pretrain_best_epoch"])
     assert 0 < best < whole.metrics["pretrain_epochs"]
     short = OpenFalseVFL(variant="II", pretrain_epochs=best, **how)
-    simulate(short, tables, labels, aggregation="plain", progress=False)
+    simulate(short, tables, labels, aggregation="plain")
     expected = TOLD.pop()
     for name in [*COLUMNS, "server"]:
         np.testing.assert_array_equal(found[name]["parameters"], expected[name]["parameters"])
@@ -316,7 +316,7 @@ def test_a_class_whose_samples_all_were_left_out_is_refused():
     with pytest.raises(
         DataError, match=r"none of the 2 samples with the label 7 takes part.*'lone-embeddings'"
     ):
-        simulate(strategy, tables, labels, policy=agreed, progress=False)
+        simulate(strategy, tables, labels, policy=agreed)
 
 
 def test_a_class_of_one_sample_trains_even_where_half_validate():
@@ -324,7 +324,7 @@ def test_a_class_of_one_sample_trains_even_where_half_validate():
     labels.iloc[3] = 5.0
     for seed in range(3):
         strategy = FalseVFL(pretrain_epochs=1, validation_share=0.5, **SHORT)
-        result = simulate(strategy, tables, labels, seed=seed, progress=False)
+        result = simulate(strategy, tables, labels, seed=seed)
         assert "probability_5" in result.predictions
         assert np.isfinite([line["loss"] for line in result.history]).all()
         assert not {"validation_bound", "pretrain_best_epoch"} & set(result.metrics)  # none was
@@ -332,9 +332,9 @@ def test_a_class_of_one_sample_trains_even_where_half_validate():
 
 def test_labels_that_the_fit_did_not_have_are_told_of():
     tables, labels, classes = make_data(n=40)
-    result = simulate(FalseVFL(pretrain_epochs=1, **SHORT), tables, labels, progress=False)
+    result = simulate(FalseVFL(pretrain_epochs=1, **SHORT), tables, labels)
     classes.iloc[:3] = 9.0
-    again = result.predict(tables, classes, progress=False)
+    again = result.predict(tables, classes)
     assert again.metrics["accuracy"] <= 37 / 40
     assert "3 samples have labels [9.0], of which the fit had none" in again.notes[-1]
 
@@ -343,6 +343,6 @@ def test_a_sample_that_no_party_holds_takes_no_part():
     tables, labels, _ = make_data(n=40)
     labels["nobody"] = 1.0
     labels["nothing"] = np.nan
-    result = simulate(FalseVFL(pretrain_epochs=1, **SHORT), tables, labels, progress=False)
+    result = simulate(FalseVFL(pretrain_epochs=1, **SHORT), tables, labels)
     assert not {"nobody", "nothing"} & set(result.predictions.index)
     assert len(result.predictions) == labels.iloc[:40].isna().sum()

@@ -11,9 +11,8 @@ from deep_runs import SMALL, make_data
 from scipy.stats import multivariate_normal
 from torch import nn
 
-from flwr_vertical import simulate
+from flwr_vertical import Table, simulate
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.tables import Table
 from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.networks import NetworkSettings, PartyNetworks, bounded
 from strategies.false_vfl.posterior import (
@@ -335,7 +334,7 @@ def test_who_lacks_bfloat16_is_named(monkeypatch):
     monkeypatch.setattr(hardware, "has_bfloat16", lambda device: False)
     tables, labels, _ = make_data(n=30, seed=2)
     short = {"pretrain_epochs": 1, "epochs": 1, **SMALL}
-    result = simulate(FalseVFL(precision="mixed", **short), tables, labels, progress=False)
+    result = simulate(FalseVFL(precision="mixed", **short), tables, labels)
     (note,) = result.notes
     assert "precision='mixed', but bank, court, shop, the server computed in float32" in note
 
@@ -462,14 +461,14 @@ def test_parties_with_images_and_one_with_a_table_train_together(images, tmp_pat
         pretrain_learning_rate=8e-3,
         learning_rate=2e-2,
     )
-    result = simulate(strategy, tables, labels, progress=False)
+    result = simulate(strategy, tables, labels)
     losses = [line["loss"] for line in result.history if line["stage"] == 1]
     assert losses[-1] < losses[0] - 5
     found = result.predictions["prediction"]
     truth = pd.Series(upright.astype(float), labels.index)[found.index]
     assert (found == truth).mean() > 0.75  # chance is one half, of about 45
     result.save(tmp_path / "fit")
-    again = type(result).load(tmp_path / "fit").predict({"left": tables["left"]}, progress=False)
+    again = type(result).load(tmp_path / "fit").predict({"left": tables["left"]})
     assert len(again.predictions) == len(tables["left"])
 
 

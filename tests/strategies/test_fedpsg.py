@@ -44,7 +44,7 @@ ROUNDS = [
 
 
 def run(strategy, given, **kwargs):
-    return simulate(strategy, given, progress=False, **kwargs)
+    return simulate(strategy, given, **kwargs)
 
 
 # -- groups of values, rules, pairs ------------------------------------------------------------
@@ -207,8 +207,7 @@ def related(n=700, parties=2):
         ids,
     )
     town = pd.DataFrame(
-        {"age": np.rint(40 + 5 * common + 5 * rng.normal(size=n)), "kids": rng.poisson(1, n)},
-        ids,
+        {"age": np.rint(40 + 5 * common + 5 * rng.normal(size=n)), "kids": rng.poisson(1, n)}, ids
     )
     found = {"bank": bank.iloc[60:], "shop": shop.iloc[: n - 150], "town": town.iloc[10 : n - 90]}
     return dict(list(found.items())[:parties])

@@ -164,7 +164,7 @@ def settings(**more):
 
 
 def run(given=None, mode="masked", labels=None, **more):
-    return simulate(FedPSGAR(**settings(**more)), given or tables(), labels, mode, progress=False)
+    return simulate(FedPSGAR(**settings(**more)), given or tables(), labels, mode)
 
 
 KINDS = [{}, {"imputer": "vgain", "generator": "joint", "hidden": 0.3}]

@@ -73,7 +73,7 @@ def mixed(n=N, cells=0.0):
 
 
 def run(strategy, tables, **more):
-    return simulate(strategy, tables, progress=False, **more)
+    return simulate(strategy, tables, **more)
 
 
 def steps_of(result):

@@ -91,7 +91,7 @@ def test_imputed_values_are_those_of_an_unblinded_run_to_the_bit(kind, weighting
     strategy = FKNN(n_neighbors=4, weighting=weighting, standardize=standardize)
     ciphertexts = (kind, weighting) in CIPHERTEXTS and importlib.util.find_spec("tenseal")
     for mode in ("plain", "masked", *(["ckks"] if ciphertexts else [])):
-        got = simulate(strategy, tables, aggregation=mode, progress=False).tables
+        got = simulate(strategy, tables, aggregation=mode).tables
         for name, table in got.items():
             pd.testing.assert_frame_equal(
                 table, expected[name].loc[table.index], check_exact=True, check_names=False
@@ -320,7 +320,7 @@ def watch(tables):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FKNNParty, "finish", spy)
         strategy = FKNN(n_neighbors=3, weighting="exact", standardize=False)
-        simulate(strategy, tables, progress=False, transcript=transcript)
+        simulate(strategy, tables, transcript=transcript)
     (seed,) = seeds
     seen, asked, terms = [], None, []
     for record in transcript:

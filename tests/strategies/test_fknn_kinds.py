@@ -48,7 +48,7 @@ def run(tables, mode="plain", kinds=None, **settings):
     if mode == "ckks":
         pytest.importorskip("tenseal")
     strategy = FKNN(**({"standardize": False} | settings))
-    return simulate(strategy, tables, aggregation=mode, kinds=kinds, progress=False)
+    return simulate(strategy, tables, aggregation=mode, kinds=kinds)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -382,7 +382,7 @@ def test_known_whole_numbers_beyond_53_bits_stay_exact_beside_gaps(dtype, strate
     account.iloc[:20] = None if dtype is object else pd.NA
     bank = pd.DataFrame({"account": account, "x": rng.normal(size=120)})
     court = pd.DataFrame({"z": rng.normal(size=130)}, [*ids, *map(str, range(10))])
-    result = simulate(strategy, {"bank": bank, "court": court}, progress=False, min_rows=20)
+    result = simulate(strategy, {"bank": bank, "court": court}, min_rows=20)
     for table in (result.tables["bank"], *(drawn["bank"] for drawn in result.draws)):
         found = table["account"]
         assert found.dtype.kind in "iu"  # of the rows that it lacked, too
@@ -395,5 +395,5 @@ def test_a_party_s_log_says_where_whole_numbers_were_read_as_others(caplog):
     bank = pd.DataFrame({"account": [np.nan, *(2.0**53 + 2.0 * np.arange(39))], "x": range(40)})
     court = pd.DataFrame({"z": np.random.default_rng(0).normal(size=40)})
     with caplog.at_level("WARNING", "flwr_vertical"):
-        simulate(FKNN(n_neighbors=3), {"bank": bank, "court": court}, progress=False)
+        simulate(FKNN(n_neighbors=3), {"bank": bank, "court": court})
     assert "column 'account': numbers beyond 2^53" in caplog.text

@@ -54,7 +54,7 @@ def run(tables, mode="plain", fitted=None, **settings):
     if mode == "ckks":
         pytest.importorskip("tenseal")
     strategy = FKNN(**{"standardize": False, **settings})  # as the oracles, in the units given
-    return simulate(strategy, tables, aggregation=mode, progress=False, fitted=fitted)
+    return simulate(strategy, tables, aggregation=mode, fitted=fitted)
 
 
 def assert_tables(result, tables, expected, tolerance):
@@ -132,7 +132,7 @@ def test_what_an_earlier_run_named_keeps_its_name():
     for name, given in tables.items():  # as completed by a run with other numbers of rows
         fresh = [f"aligned-{i}" if i % 2 else i_d for i, i_d in enumerate(given.index)]
         tables[name] = given.set_axis(fresh)
-    result = simulate(FKNN(), tables, progress=False, alignment="private-id")
+    result = simulate(FKNN(), tables, alignment="private-id")
     for name, given in tables.items():
         ids = result.tables[name].index
         assert ids.is_unique
@@ -377,7 +377,7 @@ def test_defaults_are_better_than_the_mean_on_every_demonstration(dataset):
     demo = load_demo(dataset, missing_cells=0.1)
     errors = {}
     for strategy in (FKNN(), Mean()):
-        tables = simulate(strategy, demo.parties, progress=False).tables
+        tables = simulate(strategy, demo.parties).tables
         errors[strategy.name] = [
             imputation_accuracy(given, tables[name].loc[given.index], demo.complete[name])[
                 "rmse_in_sd"

@@ -86,9 +86,9 @@ def test_trees_and_votes_are_the_central_ones(objective):
     assert not parts_of(result)["shop"].leaf.any()  # two parties hold the halves
     # New rows, of which the third party has none; votes on the grid that nodes agree to.
     some = {n: table for n, table in tables.items() if n != "shop"}
-    parts = result.predict(some, labels, progress=False)
+    parts = result.predict(some, labels)
     assert parts.notes == ["parties ['shop'] of the fit take no part; their blocks are missing"]
-    again = result.predict(tables, labels, progress=False)
+    again = result.predict(tables, labels)
     step = 2.0**-12 * (np.nanmax(targets) - np.nanmin(targets))
     np.testing.assert_allclose(again.predictions[name][found.index], found, atol=0.51 * step)
     measure = "accuracy" if objective == "classes" else "rmse"
@@ -166,7 +166,7 @@ def test_classes_and_parties_that_a_forest_cannot_have(run, data):
     with pytest.raises(ConfigError, match="14 of a row, and the nodes allow 12"):
         forest(data[0], labels)
     with pytest.raises(ConfigError, match="party 'court' takes no part"):
-        run[0].predict({"bank": data[0]["bank"]}, progress=False)
+        run[0].predict({"bank": data[0]["bank"]})
 
 
 def test_trees_without_a_split_are_noted(data, run):

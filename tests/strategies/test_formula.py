@@ -213,7 +213,7 @@ def test_the_fit_is_that_of_the_pooled_table(family):
         formula=FORMULA,
         standard_errors="model" if normal else "robust",
     )
-    result = simulate(glm, parties, y, progress=False)
+    result = simulate(glm, parties, y)
     model = sm.GLM(y, pooled(parties), family=getattr(sm.families, kind)())
     other = model.fit(tol=1e-14, cov_type="nonrobust" if normal else "HC0")
     assert list(result.coefficients.index.get_level_values("variable")) == NAMES
@@ -232,7 +232,7 @@ def test_new_rows_become_the_same_columns():
     parties, eta, rng = tables()
     y = (eta + 0.1 * rng.normal(size=N)).rename("y")
     fitted = {name: table.iloc[:800] for name, table in parties.items()}
-    result = simulate(VerticalGLM(penalty="none", formula=FORMULA), fitted, y[:800], progress=False)
+    result = simulate(VerticalGLM(penalty="none", formula=FORMULA), fitted, y[:800])
     new = {name: table.iloc[800:].copy() for name, table in parties.items()}
     new["bank"]["age"] = new["bank"]["age"].clip(*fitted["bank"]["age"].agg(["min", "max"]))
     inside = result.predict(new).predictions["prediction"]
@@ -361,12 +361,12 @@ def test_columns_made_of_few_others_need_more_rows(monkeypatch):
 def test_what_does_not_go_together_is_said():
     parties, eta, _ = tables()
     with pytest.raises(ConfigError, match="formula names the parties"):
-        simulate(VerticalGLM(formula={"shop": "a"}), parties, eta, progress=False)
+        simulate(VerticalGLM(formula={"shop": "a"}), parties, eta)
     with pytest.raises(ConfigError, match="no bounds"):
         VerticalGLM(formula=FORMULA, epsilon=1.0, bounds={"age": (0, 1)})
     wide = "bs(age, 29):poly(income, 8):bs(income, 29)"
     with pytest.raises(PartyError, match="at most 500"):
-        simulate(VerticalGLM(formula={"bank": wide}), parties, eta, progress=False)
+        simulate(VerticalGLM(formula={"bank": wide}), parties, eta)
 
 
 def test_columns_of_a_formula_go_without_a_penalty_by_name():
@@ -374,7 +374,7 @@ def test_columns_of_a_formula_go_without_a_penalty_by_name():
     free = ["bank:bs(age, 5)[2]", "bank:income:owner=yes"]
     glm = VerticalGLM(penalty="lasso", lambdas=50.0, formula=FORMULA, unpenalized=free)
     y = (eta + rng.normal(size=N)).rename("y")
-    result = simulate(glm, parties, y, progress=False)
+    result = simulate(glm, parties, y)
     kept = result.coefficients.index[result.coefficients["estimate"] != 0.0]
     assert [f"{party}:{name}" for party, name in kept[1:]] == free
 
@@ -389,8 +389,8 @@ def test_all_labelled_samples_with_a_formula():
         made = made_columns(Table.of(table), name, FORMULA[name], None)
         columns[name] = pd.DataFrame(made.x, table.index, made.columns)
     glm = {"penalty": "none", "rows": "all"}
-    found = simulate(VerticalGLM(**glm, formula=FORMULA), lacking, y, progress=False)
-    other = simulate(VerticalGLM(**glm), columns, y, progress=False)
+    found = simulate(VerticalGLM(**glm, formula=FORMULA), lacking, y)
+    other = simulate(VerticalGLM(**glm), columns, y)
     assert found.metrics["n_samples"] == other.metrics["n_samples"] == N
     distance = (found.coefficients["estimate"] - other.coefficients["estimate"]).abs()
     assert (distance < 1e-6 * other.coefficients["std_error"]).all()

@@ -101,7 +101,7 @@ def test_motor_is_least_squares(sources_with):
     guest, host_1, host_2 = (pd.read_csv(sources.path(file), index_col="idx") for file in files)
     labels = guest.pop("motor_speed")
     tables = {"guest": guest, "host_1": host_1, "host_2": host_2}
-    result = simulate(VerticalGLM(penalty=None), tables, labels, progress=False)
+    result = simulate(VerticalGLM(penalty=None), tables, labels)
     other = sm.OLS(labels, sm.add_constant(pd.concat(tables.values(), axis=1))).fit()
     assert np.abs(estimates(result) - other.params).max() < 1e-3 * other.bse.min()
     np.testing.assert_allclose(result.coefficients["std_error"], other.bse, rtol=1e-6)
@@ -126,7 +126,7 @@ def blocks():
 def whole_and_all(blocks):
     *_, tables, labels = blocks
     return {
-        rows: simulate(VerticalGLM(rows=rows, penalty=None), tables, labels, progress=False)
+        rows: simulate(VerticalGLM(rows=rows, penalty=None), tables, labels)
         for rows in ("complete", "all")
     }
 
@@ -195,7 +195,7 @@ def test_labels_of_the_rows_that_all_hold_have_to_differ(family, shared, words):
     labels[30:270] = shared
     tables = {"p0": x[["a"]][:270], "p1": x[["b"]][30:]}
     with pytest.raises(DataError, match=words):
-        simulate(VerticalGLM(family=family), tables, labels, min_rows=5, progress=False)
+        simulate(VerticalGLM(family=family), tables, labels, min_rows=5)
 
 
 def test_constant_columns_and_copies():
@@ -435,19 +435,17 @@ def test_advice_on_incomplete_rows_is_what_the_family_can_take():
     X, y, _ = pooled("binomial", n=300, seed=7, strength=0.7)
     tables, labels = split(X, y)
     tables["p1"] = tables["p1"][50:]
-    result = simulate(VerticalGLM("binomial", lambdas=0.1), tables, labels, progress=False)
+    result = simulate(VerticalGLM("binomial", lambdas=0.1), tables, labels)
     (note,) = (n for n in result.notes if "are left out of the fit" in n)
     assert note.endswith("rows='all' uses them, too")
-    result = simulate(
-        VerticalGLM("binomial", lambdas=0.1, intercept=False), tables, labels, progress=False
-    )
+    result = simulate(VerticalGLM("binomial", lambdas=0.1, intercept=False), tables, labels)
     assert any(n.endswith("VerticalGBDT uses them, too, or FKNN imputes them first")
                for n in result.notes)  # fmt: skip
     tables["p1"] = tables["p1"][180:]
     with pytest.raises(DataError, match=r"230 more samples lack some party: rows='all' uses them"):
-        simulate(VerticalGLM(), tables, labels, progress=False)
+        simulate(VerticalGLM(), tables, labels)
     with pytest.raises(DataError, match=r"rows='all' uses.*'glm-admm' fits few rows"):
-        simulate(VerticalGLM("binomial"), tables, labels, progress=False)
+        simulate(VerticalGLM("binomial"), tables, labels)
 
 
 def test_one_party_alone_and_ciphertexts_are_refused_with_what_to_use():
@@ -631,7 +629,7 @@ def offset(centers, n=600):
 @pytest.mark.parametrize("centers", [(2.9e5, 2.9e5, 1.0), (1e8, 5.0, 100.0), (2.9e5, -2.9e5, 0.0)])
 def test_without_an_intercept_columns_far_from_zero_are_those_of_exact_arithmetic(centers):
     tables, y, x = offset(centers)
-    fit = simulate(VerticalGLM(penalty="none", intercept=False), tables, y, progress=False)
+    fit = simulate(VerticalGLM(penalty="none", intercept=False), tables, y)
     exact = [[Fraction(v) for v in row] for row in x.tolist()]
     gram = [[sum(a[i] * a[j] for a in exact) for j in range(3)] for i in range(3)]
     right = [sum(a[i] * Fraction(v) for a, v in zip(exact, y, strict=True)) for i in range(3)]
@@ -652,5 +650,5 @@ def test_without_an_intercept_two_columns_that_are_too_far_from_zero_are_refused
         r"\['bank\.x0', 'court\.x1'\] lie more than 300,000 standard deviations from 0.*subtract"
     )
     with pytest.raises(DataError, match=wanted):
-        simulate(VerticalGLM(penalty=penalty, intercept=False), tables, y, progress=False)
-    simulate(VerticalGLM(penalty=penalty), tables, y, progress=False)
+        simulate(VerticalGLM(penalty=penalty, intercept=False), tables, y)
+    simulate(VerticalGLM(penalty=penalty), tables, y)

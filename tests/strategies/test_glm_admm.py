@@ -24,7 +24,7 @@ SM = {
 
 def run(X, y, mode="plain", sizes=(3, 2, 3), **settings):
     tables, labels = split(X, y, sizes)
-    return simulate(GLMADMM(**settings), tables, labels, aggregation=mode, progress=False)
+    return simulate(GLMADMM(**settings), tables, labels, aggregation=mode)
 
 
 def steps(result):
@@ -97,7 +97,7 @@ def test_a_path_is_chosen_from_as_by_glm_and_takes_one_round_a_step():
     up = frame[frame["step"] == "admm"].groupby("round")["values_up"].sum()
     assert up.iloc[-1] < up.iloc[0] / 2  # fits that have ended are not sent
     tables, labels = split(X, y)
-    other = simulate(VerticalGLM(), tables, labels, progress=False)
+    other = simulate(VerticalGLM(), tables, labels)
     assert ((estimates(result) != 0) == (estimates(other) != 0)).all()
     np.testing.assert_allclose(estimates(result), estimates(other), atol=0.02)
     predicted = result.predictions["prediction"]
@@ -121,7 +121,7 @@ def test_rows_columns_and_labels_that_cannot_be_used(caplog):
     tables, labels = split(X, y)
     tables["p1"] = tables["p1"][50:]
     strategy = GLMADMM(lambdas=0.1)
-    result = simulate(strategy, tables, labels, progress=False)
+    result = simulate(strategy, tables, labels)
     assert "50 of 300 labelled samples" in caplog.text
     assert np.isnan(result.coefficients.loc[("p1", "x4"), "estimate"])
     assert any("columns ['x4'] do not vary" in note for note in result.notes)
@@ -129,12 +129,12 @@ def test_rows_columns_and_labels_that_cannot_be_used(caplog):
     np.testing.assert_allclose(estimates(result), estimates(other), atol=1e-7)
     tables["p0"] = tables["p0"][:50]
     with pytest.raises(DataError, match="all parties hold 0 of 300 labelled samples"):
-        simulate(strategy, tables, labels, progress=False)
+        simulate(strategy, tables, labels)
     with pytest.raises(DataError, match="penalty='none' needs at least 10"):
         run(X[:9], y[:9], penalty=None)
     same = pd.Series(np.ones(300), index=labels.index)
     with pytest.raises(DataError, match="all 300 labels are the same"):
-        simulate(strategy, split(X, y)[0], same, progress=False)
+        simulate(strategy, split(X, y)[0], same)
 
 
 def test_the_first_residuals_show_the_labels_as_the_disclosure_says():

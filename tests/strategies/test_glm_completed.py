@@ -51,7 +51,7 @@ def glm(family="binomial", penalty="none", **settings):
 
 
 def run(tables, labels, *arguments, mode="masked", **settings):
-    return simulate(glm(*arguments, **settings), tables, labels, aggregation=mode, progress=False)
+    return simulate(glm(*arguments, **settings), tables, labels, aggregation=mode)
 
 
 def levels_of_two(tables):
@@ -101,9 +101,7 @@ def test_estimates_are_those_of_the_table_completed_at_one_place(
 def test_where_nothing_is_missing_numbers_are_those_of_complete_rows(family):
     tables, labels = truth(family, n=600)
     found = run(tables, labels, family).coefficients
-    expected = simulate(
-        VerticalGLM(family=family, penalty="none"), tables, labels, progress=False
-    ).coefficients
+    expected = simulate(VerticalGLM(family=family, penalty="none"), tables, labels).coefficients
     gap = found["estimate"] - expected["estimate"]
     assert (gap.abs() / expected["std_error"]).max() < 1e-4
     np.testing.assert_allclose(found["std_error"], expected["std_error"], rtol=1e-4)
@@ -114,7 +112,7 @@ def test_errors_are_smaller_than_those_of_complete_rows_and_samples_are_predicte
     given, some = without(tables, 0.6), labels.copy()
     some.iloc[::5] = np.nan
     found = run(given, some)
-    fewer = simulate(VerticalGLM(family="binomial", penalty="none"), given, some, progress=False)
+    fewer = simulate(VerticalGLM(family="binomial", penalty="none"), given, some)
     ratio = found.coefficients["std_error"] / fewer.coefficients["std_error"]
     assert (ratio < 0.95).all()
     assert len(found.predictions) == 600
@@ -390,7 +388,7 @@ def test_evaluations_are_those_that_all_parties_allow(family):
     tables, labels = truth(family, (2, 2), n=150)
     policy = {"min-rows": 10, "vectors": 10**6, "openings": 10**6}
     found = [
-        simulate(fit, tables, labels, progress=False, policy=policy)
+        simulate(fit, tables, labels, policy=policy)
         for tables, fit in [
             (without(tables), glm(family)),
             ({name: t[:60] for name, t in tables.items()}, VerticalGLM(family, penalty="none")),

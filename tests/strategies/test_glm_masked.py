@@ -293,7 +293,6 @@ def test_weighted_labels_in_a_column_are_refused_by_name():
             {"bank": bank, "court": court},
             labels,
             weights=1.0 + labels,
-            progress=False,
         )
 
 

@@ -50,7 +50,7 @@ def fit(x, y, given=None, sizes=SIZES, **settings):
     tables, labels = split(x, y, sizes)
     beside = {name: pd.Series(own, labels.index) for name, own in (given or {}).items()}
     strategy = VerticalGLM(**{"penalty": "none"} | settings)
-    return simulate(strategy, tables, labels, progress=False, **beside)
+    return simulate(strategy, tables, labels, **beside)
 
 
 def reference(family, x, y, given, intercept=True, **how):
@@ -211,7 +211,7 @@ def test_later_predictions_say_that_they_lack_the_offset(tmp_path):
         result = fit(x, y, given, family="poisson")
         assert result.settings["weights"]
         loaded = Result.load(result.save(tmp_path / str(len(given))))
-        later = loaded.predict(tables, progress=False)
+        later = loaded.predict(tables)
         assert any(said in note for note in later.notes) == ("offset" in given)
     exact = result.coefficients["estimate"].to_numpy() @ np.column_stack([np.ones(5), x[:5]]).T
     np.testing.assert_allclose(later.predictions["linear_predictor"], exact, atol=0.05)
@@ -299,8 +299,8 @@ def test_more_columns_than_rows_need_the_nodes_consent():
     y = x[:, [3, 50, 160, 250]] @ np.array([1.0, -1.0, 0.8, -0.8]) + rng.standard_normal(200)
     tables, labels = split(x, y, (150, 150))
     with pytest.raises(DataError, match=r"fewer than 903 .* lower 'min-rows' in its node config"):
-        simulate(VerticalGLM(penalty="lasso"), tables, labels, progress=False)
-    result = simulate(VerticalGLM(penalty="lasso"), tables, labels, progress=False, min_rows=100)
+        simulate(VerticalGLM(penalty="lasso"), tables, labels)
+    result = simulate(VerticalGLM(penalty="lasso"), tables, labels, min_rows=100)
     assert set(np.flatnonzero(estimates(result)[1:])) >= {3, 50, 160, 250}
     assert result.metrics["n_selected"] < 20
 
@@ -321,14 +321,14 @@ def test_what_cannot_be_used_is_refused():
     tables, labels = split(x, y, SIZES)
     one = {"weights": pd.Series(weights, labels.index)}
     with pytest.raises(ConfigError, match=r"strategy 'svm': it takes no weights"):
-        simulate(VerticalSVM(), tables, labels, progress=False, **one)
+        simulate(VerticalSVM(), tables, labels, **one)
     with pytest.raises(DataError, match=r"weights must be a pandas Series .* got DataFrame"):
-        simulate(VerticalGLM(), tables, labels, weights=one["weights"].to_frame(), progress=False)
+        simulate(VerticalGLM(), tables, labels, weights=one["weights"].to_frame())
     alone = {"p0": tables["p0"]}
     with pytest.raises(ConfigError, match="a fit with weights needs columns under a key stream"):
-        simulate(VerticalGLM(), alone, labels, progress=False, **one)
+        simulate(VerticalGLM(), alone, labels, **one)
     with pytest.raises(ConfigError, match="weights: go beside labels of the server"):
-        simulate(VerticalGLM(), tables, None, progress=False, **one)
+        simulate(VerticalGLM(), tables, None, **one)
 
 
 def test_a_sum_of_functions_by_row_comes_from_features_of_the_server():

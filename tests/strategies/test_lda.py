@@ -48,7 +48,7 @@ def pooled(tables, ids):
 
 
 def run(tables, labels, **options):
-    return simulate(LDA(), tables, labels, progress=False, min_rows=30, **options)
+    return simulate(LDA(), tables, labels, min_rows=30, **options)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_labelled_rows_are_completed_and_others_go_by_what_is_there(data, fitted
     """The fit is that of rows completed by `joint-normal`, the posterior that of the marginals."""
     tables, labels, truth = data
     result = fitted
-    completed = simulate(JointNormal(), tables, progress=False, min_rows=30).tables
+    completed = simulate(JointNormal(), tables, min_rows=30).tables
     known = labels.index[labels.notna()]
     expected = discriminant.fit(pooled(completed, known).to_numpy(), labels[known].to_numpy())
     spread = np.sqrt(np.diag(result.model.covariance))
@@ -156,7 +156,7 @@ def test_new_rows_later_with_any_party(data, fitted, tmp_path):
         if name != "hospital"
     }
     found = simulate(
-        Predict(result), new, truth.rename(index=lambda i: f"new {i}"), progress=False,
+        Predict(result), new, truth.rename(index=lambda i: f"new {i}"),
         fitted=fitted,
     )  # fmt: skip
     x = pooled(new, found.predictions.index)
@@ -221,7 +221,7 @@ def test_a_regression_keeps_one_score_a_row_whatever_the_server_sends(data, monk
 
     asked_for(monkeypatch, "finish_moments", deviating)
     with pytest.raises(PartyError, match="n_outputs"):
-        simulate(CompleteCase(), *data[:2], progress=False)
+        simulate(CompleteCase(), *data[:2])
 
 
 def test_nodes_bound_what_all_scores_tell_together():

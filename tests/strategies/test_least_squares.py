@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_vertical import simulate
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from strategies.glm_admm import GLMADMM
 from strategies.least_squares import CompleteCase, MeanImpute, Single
@@ -65,9 +64,7 @@ def ols(x, y, intercept=True):
 
 
 def run(strategy, tables, labels, mode="masked", min_rows=10, **kwargs):
-    return simulate(
-        strategy, tables, labels, aggregation=mode, progress=False, min_rows=min_rows, **kwargs
-    )
+    return simulate(strategy, tables, labels, aggregation=mode, min_rows=min_rows, **kwargs)
 
 
 def error(result, beta, covariance):
@@ -428,25 +425,25 @@ def test_too_few_rows_and_collinear_columns_are_looked_for_unless_the_fit_is_pen
     labels = pd.Series(x @ [1.0, 2.0, 0.5] + 0.1 * rng.normal(size=40))
     penalized = GLMADMM(penalty="lasso", lambdas=0.1)
     free = CompleteCase()
-    notes = simulate(free, tables, labels, min_rows=10, progress=False).notes
+    notes = simulate(free, tables, labels, min_rows=10).notes
     assert any("['both'] are constant or follow from others" in note for note in notes)
-    notes = simulate(penalized, tables, labels, progress=False).notes
+    notes = simulate(penalized, tables, labels).notes
     assert not any("follow from others" in note for note in notes)
     few = {name: table[:4] for name, table in tables.items()}
     with pytest.raises(PartyError, match=r"holds 4 rows of labelled samples.* at least 5"):
-        simulate(free, few, labels[:4], progress=False)
-    assert simulate(penalized, few, labels[:4], progress=False).coefficients is not None
+        simulate(free, few, labels[:4])
+    assert simulate(penalized, few, labels[:4]).coefficients is not None
 
 
 def test_columns_that_tell_the_labels_are_named():
     tables, labels = make_data(sizes=(2, 2), missing=0.2)
     first, second = tables.values()
     told = second.assign(net=(labels - 3.0 * first["x0"]).reindex(second.index)).dropna()
-    result = simulate(CompleteCase(), {"a": first, "b": told}, labels, progress=False)
+    result = simulate(CompleteCase(), {"a": first, "b": told}, labels)
     note = "columns ['a.x0', 'b.net'] tell the labels exactly: leave out what is made of them"
     assert note in result.notes
     with pytest.raises(DataError, match=r"'a\.x0', 'b\.net'.*the likelihood has no maximum"):
-        simulate(VFEM(), {"a": first, "b": told}, labels, progress=False)
+        simulate(VFEM(), {"a": first, "b": told}, labels)
     noisy = told.assign(net=told["net"] + np.random.default_rng(1).normal(size=len(told)))
-    result = simulate(CompleteCase(), {"a": first, "b": noisy}, labels, progress=False)
+    result = simulate(CompleteCase(), {"a": first, "b": noisy}, labels)
     assert not any("exactly" in note for note in result.notes)

@@ -211,8 +211,7 @@ def tables_of(seed=3, n=N, lacking=None):
     level = np.array(["low", "mid", "high"])[class_of]
     visits = rng.poisson(1 + class_of)
     frame = pd.DataFrame(
-        {"age": age, "level": level, "visits": visits},
-        index=[f"p{i}" for i in range(n)],
+        {"age": age, "level": level, "visits": visits}, index=[f"p{i}" for i in range(n)]
     )
     frame["flag"] = np.where(rng.random(n) < 0.2 * (1 + class_of), "yes", "no")
     parties = {"bank": frame[["age"]], "court": frame[["level", "visits"]], "town": frame[["flag"]]}
@@ -239,9 +238,7 @@ def told():
     transcript = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(strategy._Tables, "open", opening)
-        result = simulate(
-            AIM(epsilon=1e5, delta=1e-9), parties, progress=False, transcript=transcript
-        )
+        result = simulate(AIM(epsilon=1e5, delta=1e-9), parties, transcript=transcript)
     return result, frame, parties, seen, transcript
 
 
@@ -291,7 +288,7 @@ def test_rows_missing_at_random_are_made_up_for(told):
 
 def test_rows_missing_at_random_are_made_up_for_where_no_party_has_all():
     frame, parties = tables_of(lacking="all")
-    result = simulate(AIM(epsilon=1e5, delta=1e-9), parties, progress=False)
+    result = simulate(AIM(epsilon=1e5, delta=1e-9), parties)
     made = pd.concat([result.tables[name].reset_index(drop=True) for name in parties], axis=1)
     assert abs(made["age"].mean() - frame["age"].mean()) < 1.0  # 3 without weights
     assert abs(made["visits"].mean() - frame["visits"].mean()) < 0.06  # 0.2
@@ -316,7 +313,7 @@ def test_aim_chooses_what_depends_and_mst_a_forest():
 def test_one_party_alone_and_missing_cells():
     frame, _ = tables_of(n=1500)
     frame.loc[frame.index[:300], "visits"] = np.nan
-    result = simulate(MST(epsilon=50.0, rows=500), {"all": frame}, progress=False)
+    result = simulate(MST(epsilon=50.0, rows=500), {"all": frame})
     made = result.tables["all"]
     assert result.ledger.rounds == 7
     assert len(made) == 500
@@ -330,12 +327,12 @@ def test_whole_numbers_are_counted_in_bins_and_fractions_that_do_not_stand_out_a
     grade = rng.integers(0, 3, 200)
     table = pd.DataFrame({"grade": grade, "flag": grade > 0, "half": grade / 2})
     kinds = {"all": {"grade": "ordinal", "flag": "ordinal", "half": "ordinal"}}
-    made = simulate(MST(epsilon=0.05), {"all": table}, kinds=kinds, progress=False).tables["all"]
+    made = simulate(MST(epsilon=0.05), {"all": table}, kinds=kinds).tables["all"]
     assert made["half"].isna().all()
     assert not made["grade"].isna().all()
     # Names of true and false are public, whatever the noise.
     assert made["flag"].notna().any()
-    exact = simulate(MST(epsilon=500.0), {"all": table}, kinds=kinds, progress=False).tables["all"]
+    exact = simulate(MST(epsilon=500.0), {"all": table}, kinds=kinds).tables["all"]
     assert (exact["flag"] == (exact["grade"] > 0)).mean() > 0.95
 
 
@@ -347,7 +344,7 @@ def test_stated_levels_are_all_named_and_no_others():
     court = pd.DataFrame({"debt": np.ones(2000), "open": np.ones(2000, dtype=bool)})
     levels = {"town": ["Wells", "Ely", "York", "Ripon"], "grade": [0, 1, 2]}
     parties = {"bank": bank, "court": court}
-    result = simulate(MST(epsilon=30.0, levels=levels), parties, progress=False)
+    result = simulate(MST(epsilon=30.0, levels=levels), parties)
     made = result.tables["bank"]["town"].value_counts()
     assert set(made.index) == {*levels["town"], "Thule"}
     assert made["York"] == pytest.approx((town == "York").sum(), abs=8)
@@ -371,13 +368,13 @@ def test_stated_levels_are_all_named_and_no_others():
 def test_levels_that_fit_no_column_are_refused(levels, said):
     table = pd.DataFrame({"town": ["Ely", "York"] * 100, "half": [0.5, 1.5] * 100})
     with pytest.raises((ConfigError, PartyError), match=said):
-        simulate(MST(levels=levels), {"all": table}, progress=False)
+        simulate(MST(levels=levels), {"all": table})
 
 
 @pytest.mark.fresh_noise
 def test_two_runs_differ_and_say_what_they_promise():
     _, parties = tables_of(n=600)
-    first, second = (simulate(MST(), parties, progress=False) for _ in range(2))
+    first, second = (simulate(MST(), parties) for _ in range(2))
     assert not first.tables["bank"]["age"].equals(second.tables["bank"]["age"])
     assert "replacing the values of one row, at all parties" in str(first.privacy)
     assert first.privacy.to_frame().loc["court", "epsilon"] == 1.0
@@ -397,7 +394,7 @@ def test_a_server_that_deviates_is_refused(wanted, said, monkeypatch):
     _, parties = tables_of(n=600)
     asked_for(monkeypatch, "open_counts", lambda common, own: common.update(wanted))
     with pytest.raises(PartyError, match=said):
-        simulate(MST(), parties, progress=False)
+        simulate(MST(), parties)
 
 
 def test_a_server_that_names_few_tables_gets_the_noise_of_a_partys_own(monkeypatch):
@@ -406,7 +403,7 @@ def test_a_server_that_names_few_tables_gets_the_noise_of_a_partys_own(monkeypat
     monkeypatch.setattr(Budget, "domain_sigma", lambda self, n: counted.add(n) or real(self, n))
     lie = {"n_tables": 1}
     asked_for(monkeypatch, "send_levels", lambda common, own: common.update(lie))
-    simulate(MST(), parties, progress=False)
+    simulate(MST(), parties)
     numbers = {name: own.select_dtypes("number").shape[1] for name, own in parties.items()}
     assert counted == {own.shape[1] + 3 * numbers[name] for name, own in parties.items()}
 
@@ -414,7 +411,7 @@ def test_a_server_that_names_few_tables_gets_the_noise_of_a_partys_own(monkeypat
 def test_what_the_settings_cannot_do_is_said():
     _, parties = tables_of(n=600)
     with pytest.raises(ConfigError, match="aggregation='masked'"):
-        simulate(MST(), parties, progress=False, aggregation="ckks")
+        simulate(MST(), parties, aggregation="ckks")
     with pytest.raises(ConfigError, match="epsilon"):
         MST(epsilon=0.0)
 
@@ -422,7 +419,7 @@ def test_what_the_settings_cannot_do_is_said():
 def test_a_node_refuses_more_epsilon_than_it_agreed_to():
     _, parties = tables_of(n=600)
     with pytest.raises(PartyError, match=r"max-epsilon"):
-        simulate(MST(), parties, progress=False, policy={"max-epsilon": 0.5})
+        simulate(MST(), parties, policy={"max-epsilon": 0.5})
 
 
 def test_columns_narrower_than_any_bin_need_bounds(caplog):
@@ -435,9 +432,7 @@ def test_columns_narrower_than_any_bin_need_bounds(caplog):
     def widths(**settings):
         caplog.clear()
         with caplog.at_level("WARNING", "flwr_vertical"):
-            made = simulate(
-                MST(epsilon=8.0, **settings), {"bank": bank, "court": court}, progress=False
-            ).tables
+            made = simulate(MST(epsilon=8.0, **settings), {"bank": bank, "court": court}).tables
         middle = {}
         for name, real in {**bank, **court}.items():
             drawn = made["bank" if name in bank else "court"][name].dropna()

@@ -30,7 +30,7 @@ def data(n=300, seed=0, missing=0.2):
 
 def test_a_fit_that_diverged_has_a_model_and_no_part():
     strategy = VFEMIterations(learning_rate=5.0, encoding="one-hot")
-    result = simulate(strategy, *data(), progress=False, min_rows=20)
+    result = simulate(strategy, *data(), min_rows=20)
     assert result.model.outcome == "diverged"
     assert result._party_models == {}
 

@@ -231,7 +231,7 @@ def tables(n=1200, missing=(0.15, 0.3, 0.5), seed=0):
 
 def opened(strategy, parties, y):
     Opened.given.clear()
-    result = simulate(strategy, parties, y, progress=False)
+    result = simulate(strategy, parties, y)
     return result, *Opened.given
 
 
@@ -317,7 +317,7 @@ def test_one_note_says_why_a_column_is_not_in_the_fit(how):
     few = parties["court"].index[parties["court"].index.isin(y.index[y.notna()])][:8]
     parties["late"] = pd.DataFrame({"new": np.arange(8) % 7.0}, few)
     labels = y.gt(y.median()).astype(float) if how.name == "svm" else y
-    result = simulate(how, parties, labels, progress=False, min_rows=20)
+    result = simulate(how, parties, labels, min_rows=20)
     gone = result.coefficients["estimate"].isna()
     for column in gone[gone].index.map(".".join):
         party, name = column.split(".")

@@ -84,7 +84,7 @@ def test_mixed_precision_trains_nearly_alike_repeats_and_is_kept(method, monkeyp
     monkeypatch.setattr(hardware, "has_bfloat16", lambda device: True)
     tables, labels, _ = make_data(n=60, seed=3, held=0.8)
     runs = [
-        simulate(small(method, precision=kind), tables, labels, progress=False)
+        simulate(small(method, precision=kind), tables, labels)
         for kind in ("mixed", "mixed", "float32")
     ]
     losses = [[line["loss"] for line in run.history] for run in runs]
@@ -92,7 +92,7 @@ def test_mixed_precision_trains_nearly_alike_repeats_and_is_kept(method, monkeyp
     np.testing.assert_allclose(losses[0], losses[2], atol=0.05)
     assert '"mixed": true' in runs[0].predictor.networks
     there = Result.load(runs[0].save(tmp_path / "fit"))
-    found = [run.predict(tables, progress=False).predictions for run in (runs[0], there)]
+    found = [run.predict(tables).predictions for run in (runs[0], there)]
     pd.testing.assert_frame_equal(*found, check_exact=True)
 
 
@@ -112,7 +112,7 @@ def test_a_regression_predicts_numbers(method, settings, error):
     y = 100 + 20 * (wide - wide.mean()).fillna(0.0).mean(axis=1)
     labels = y.where(np.random.default_rng(0).random(len(y)) < 0.7)
     strategy = small(method, task="regression", **settings)
-    found = simulate(strategy, tables, labels, progress=False).predictions
+    found = simulate(strategy, tables, labels).predictions
     off = found["prediction"] - y[found.index]
     assert np.sqrt((off**2).mean()) < error * y[found.index].std()
     deviations = ["std_error"] if method is FalseVFL else []
@@ -152,7 +152,7 @@ def test_images_need_their_shape(method):
     tables, labels, _ = make_data(n=20, held=2.0)
     shapes = "bank=1x3,court=2x2,shop=3x3"
     with pytest.raises(PartyError, match=r"'shop'.*image_shape says 1x3x3 .*its table has 2"):
-        simulate(small(method, networks="cnn", image_shape=shapes), tables, labels, progress=False)
+        simulate(small(method, networks="cnn", image_shape=shapes), tables, labels)
 
 
 # -- predicting with a kept model --------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_a_kept_model_predicts_what_the_fit_did(method, tmp_path):
     run = trained(method)
     result, rows = run.result, run.result.predictions.index
     own = {name: table[table.index.isin(rows)] for name, table in run.tables.items()}
-    again = result.predict(own, progress=False)
+    again = result.predict(own)
     found = again.predictions.loc[rows]
     if method is FalseVFL:
         change = (found["probability_1"] - result.predictions["probability_1"]).abs()
@@ -175,7 +175,7 @@ def test_a_kept_model_predicts_what_the_fit_did(method, tmp_path):
     rounds = again.ledger.to_frame().groupby("step")["round"].nunique()
     steps = ["encode", "score"] if method is FalseVFL else ["embed"]
     assert (rounds[["open_networks", *steps]] == 1).all()
-    there = Result.load(result.save(tmp_path / "fit")).predict(own, progress=False)
+    there = Result.load(result.save(tmp_path / "fit")).predict(own)
     pd.testing.assert_frame_equal(there.predictions, again.predictions, check_exact=True)
 
 
@@ -186,11 +186,11 @@ def test_new_samples_are_predicted_by_whoever_is_there(method):
     tables, _, classes = make_data(n=n, seed=2, held=2.0, labelled=0.0)
     assert tables["bank"].loc[run.tables["bank"].index].equals(run.tables["bank"])
     tables, classes = {k: t.iloc[:90] for k, t in tables.items()}, classes.iloc[:90]
-    full = run.result.predict(tables, classes, progress=False)
+    full = run.result.predict(tables, classes)
     assert full.metrics["accuracy"] > 0.85  # complete samples; chance is one half
     assert list(full.predictions.columns) == list(run.result.predictions.columns)
     some = {k: tables[k] for k in ("bank", "court")}
-    less = run.result.predict(some, classes, progress=False)
+    less = run.result.predict(some, classes)
     assert less.notes == ["parties ['shop'] of the fit take no part; their blocks are missing"]
     assert 0.7 < less.metrics["accuracy"] <= full.metrics["accuracy"] + 0.05
 
@@ -199,11 +199,11 @@ def test_new_samples_are_predicted_by_whoever_is_there(method):
 def test_what_a_kept_model_does_not_know_is_refused(method):
     result, tables = trained(method).result, trained(method).tables
     with pytest.raises(PartyError, match=r"'bank' has no column 'bank1', which the model uses"):
-        result.predict(tables | {"bank": tables["bank"].drop(columns="bank1")}, progress=False)
+        result.predict(tables | {"bank": tables["bank"].drop(columns="bank1")})
     with pytest.raises(ConfigError, match=r"parties \['museum'\] took no part in the fit"):
-        result.predict(tables | {"museum": tables["shop"]}, progress=False)
+        result.predict(tables | {"museum": tables["shop"]})
     with pytest.raises(ConfigError, match="no model: name the run of the fit"):
-        simulate(Predict(), tables, progress=False)
+        simulate(Predict(), tables)
 
 
 def test_a_node_is_asked_what_the_model_that_it_kept_needs():
@@ -221,10 +221,10 @@ def test_new_rows_may_each_lie_at_one_party(method):
     common = [i for i in tables["bank"].index if all(i in t.index for t in tables.values())]
     alone = {name: common[5 * k : 5 * k + 5] for k, name in enumerate(tables)}
     new = {name: tables[name].loc[ids] for name, ids in alone.items()}
-    found = result.predict(new, progress=False)
+    found = result.predict(new)
     assert found.notes[0].startswith("parties ['bank', 'court', 'shop'] share no sample")
     beside = {name: tables[name].loc[[*ids, *common[15:20]]] for name, ids in alone.items()}
-    expected = result.predict(beside, progress=False)
+    expected = result.predict(beside)
     assert not any("share no sample" in note for note in expected.notes)
     rows = [i for ids in alone.values() for i in ids]
     assert len(found.predictions) == 15
@@ -262,7 +262,7 @@ def test_a_masked_run_sends_nothing_of_a_party_in_the_open(method):
     """Summands are uniform words of 32 bits; beside them are consent and what FALSE-VFL drew."""
     tables, labels, _ = make_data(seed=6, held=0.7)
     transcript, words = [], []
-    simulate(small(method), tables, labels, progress=False, transcript=transcript)
+    simulate(small(method), tables, labels, transcript=transcript)
     drawn = {"drawn", "precision"} if method is FalseVFL else set()
     for step, sums, values in answered(transcript):
         if step not in ("hello", "share_ids"):
@@ -283,7 +283,7 @@ def test_a_gpu_that_is_not_there_is_asked_for_in_vain(monkeypatch):
     assert hardware.device_of("auto") == hardware.device_of("cpu") == torch.device("cpu")
     tables, labels, _ = make_data(n=30)
     with pytest.raises((ConfigError, PartyError), match=r"device='cuda', but PyTorch finds no GPU"):
-        simulate(small(FalseVFL, device="cuda"), tables, labels, progress=False)
+        simulate(small(FalseVFL, device="cuda"), tables, labels)
 
 
 def test_on_a_gpu_algorithms_are_deterministic(monkeypatch):

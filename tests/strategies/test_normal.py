@@ -7,11 +7,9 @@ import pandas as pd
 import pytest
 from oracles import joint_normal
 
-from flwr_vertical import simulate
+from flwr_vertical import Federation, Kind, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.incomplete import imputation_accuracy
-from flwr_vertical.server import Federation
-from flwr_vertical.tables import Kind
 from strategies.baselines import Mean
 from strategies.normal import JointNormal, completion
 from strategies.normal.coding import Coding
@@ -54,7 +52,7 @@ def blocks_of(tables):
 @pytest.mark.parametrize(("k", "width"), [(3, 3), (4, 2), (5, 4)])
 def test_completed_rows_are_those_of_one_place_to_their_grid(mode, k, width):
     given = incomplete(truth(k, n=1500, width=width))
-    result = simulate(JointNormal(), given, aggregation=mode, progress=False)
+    result = simulate(JointNormal(), given, aggregation=mode)
     assert result.metrics["rows_left_out"] == 0
     parts, union = blocks_of(given)
     filled, covariance, weight = joint_normal.complete(parts)
@@ -75,10 +73,10 @@ def test_completed_rows_are_those_of_one_place_to_their_grid(mode, k, width):
 def test_own_cells_and_others_columns_are_used_together():
     whole = truth(3, n=1500)
     given = incomplete(whole, cells=0.15, blocks=0.1)
-    result = simulate(JointNormal(), given, progress=False)
+    result = simulate(JointNormal(), given)
     parts, union = blocks_of(given)
     filled, _, _ = joint_normal.complete(parts)
-    by_mean = simulate(Mean(), given, progress=False)
+    by_mean = simulate(Mean(), given)
     for j, (name, table) in enumerate(whole.items()):
         own = imputation_accuracy(given[name], result.tables[name], table)["rmse_in_sd"]
         mean = imputation_accuracy(given[name], by_mean.tables[name], table)["rmse_in_sd"]
@@ -109,7 +107,7 @@ def test_levels_are_completed_and_keep_their_types():
     )
     court = pd.DataFrame({"score": x, "other": rng.normal(size=N), "debts": x**2}, index=ids)
     given = {"bank": bank.iloc[: N - 200], "court": court}
-    result = simulate(JointNormal(), given, progress=False)
+    result = simulate(JointNormal(), given)
     table = result.tables["bank"]
     assert len(table) == N
     assert table.dtypes.equals(bank.dtypes)
@@ -131,7 +129,7 @@ def test_six_rounds_and_no_number_of_a_sample_for_the_server(monkeypatch):
         return answer
 
     monkeypatch.setattr(Federation, "call", watch)
-    result = simulate(JointNormal(), given, progress=False)
+    result = simulate(JointNormal(), given)
     # hello, alignment, then six
     assert result.ledger.rounds == 2 + 6
     flags = sent[0]["party 0"]["wanted"]
@@ -157,12 +155,12 @@ def test_a_party_that_helps_alone_is_asked_for_half_of_its_columns(monkeypatch):
     np.testing.assert_allclose(part.residual, left + explained + rounding, atol=1e-10)
 
     given = incomplete(truth(2))
-    simulate(JointNormal(), given, progress=False)
+    simulate(JointNormal(), given)
     from strategies.normal import equations
 
     monkeypatch.setattr(equations, "_of_low_rank", lambda matrix, *_: matrix)
     with pytest.raises(PartyError, match="would be told more than 1 number"):
-        simulate(JointNormal(), given, progress=False)
+        simulate(JointNormal(), given)
 
 
 @pytest.mark.parametrize("fitted", [False, True])
@@ -173,11 +171,11 @@ def test_columns_that_follow_from_others_are_no_more_numbers_to_tell(fitted, mon
     own = x.assign(dollar=1.1 * x["euro"], country=4.0)
     given = incomplete({"party 0": whole["party 0"], "party 1": own})
     new = {name: table.set_axis("n" + table.index) for name, table in given.items()}
-    fit = simulate(JointNormal(), given, progress=False)
+    fit = simulate(JointNormal(), given)
 
     def run():
         tables, earlier = (new, fit) if fitted else (given, None)
-        return simulate(JointNormal(), tables, fitted=earlier, progress=False)
+        return simulate(JointNormal(), tables, fitted=earlier)
 
     told, once = [], completion.ask_for_means
 
@@ -205,7 +203,7 @@ def test_what_a_party_that_helps_alone_tells_does_not_depend_on_the_units_of_who
     given = incomplete(truth(2, seed=2, width=5))
     unit = np.array([1.9, 0.6, 1.45, 3.3, 1.2])  # each between two powers of two
     other = given | {"party 0": given["party 0"] * unit}
-    found, moved = (simulate(JointNormal(), each, progress=False) for each in (given, other))
+    found, moved = (simulate(JointNormal(), each) for each in (given, other))
     pd.testing.assert_frame_equal(moved.tables["party 0"] / unit, found.tables["party 0"])
 
 
@@ -270,7 +268,7 @@ def empty_column(given):
 )
 def test_what_cannot_be_completed_is_told(change, error, says):
     with pytest.raises(error, match=says):
-        simulate(JointNormal(), change(incomplete(truth(2))), progress=False)
+        simulate(JointNormal(), change(incomplete(truth(2))))
 
 
 def test_parties_without_shared_rows_are_noted():
@@ -281,7 +279,7 @@ def test_parties_without_shared_rows_are_noted():
         "party 1": whole["party 1"].iloc[: N // 2],
         "party 2": whole["party 2"].iloc[N // 2 :],
     }
-    result = simulate(JointNormal(), given, progress=False)
+    result = simulate(JointNormal(), given)
     assert any("party 1 and party 2 share too few rows" in note for note in result.notes)
     assert set(result.tables["party 1"].index) == set(ids)
 
@@ -305,7 +303,7 @@ def test_a_column_with_one_value_far_out_reads_that_row(monkeypatch):
             "clinic": pd.DataFrame(truth[:1200], columns=list("abcd")),
             "spy": pd.DataFrame(crafted, columns=["x", "y"]),
         }
-        simulate(JointNormal(), tables, progress=False)
+        simulate(JointNormal(), tables)
         told = seen["spy"]["for:clinic"]
         read = told[np.abs(told).sum(axis=(1, 2)).argmax()][1]
         row = truth[5] / truth.std(axis=0)

@@ -9,10 +9,9 @@ import pytest
 from oracles import joint_normal
 from scipy import stats
 
-from flwr_vertical import Result, simulate
+from flwr_vertical import Kind, Result, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.reports import imputation
-from flwr_vertical.tables import Kind
 from simulations.attacks.experiments import attack_run
 from simulations.attacks.recording import record
 from strategies.fknn import FKNN
@@ -269,7 +268,7 @@ def test_what_cannot_be_pooled_is_said(fits, options, error, says):
 @pytest.fixture(scope="module")
 def fit():
     given, whole = normal_tables(1500, 0)
-    result = simulate(JointNormal(draws=3), given, truth=whole, progress=False)
+    result = simulate(JointNormal(draws=3), given, truth=whole)
     return SimpleNamespace(given=given, whole=whole, result=result)
 
 
@@ -311,14 +310,14 @@ def test_the_report_shows_how_sure_imputed_values_are(fit):
 
 
 def test_draws_cost_no_round_and_follow_the_seed(fit):
-    one, other = (simulate(JointNormal(draws=draws), fit.given, progress=False) for draws in (0, 3))
+    one, other = (simulate(JointNormal(draws=draws), fit.given) for draws in (0, 3))
     assert one.ledger.rounds == other.ledger.rounds == 2 + 6
     assert one.draws == []
     for name, table in one.tables.items():
         pd.testing.assert_frame_equal(table, fit.result.tables[name])
         for d in range(3):
             pd.testing.assert_frame_equal(other.draws[d][name], fit.result.draws[d][name])
-    third = simulate(JointNormal(draws=1), fit.given, seed=1, progress=False)
+    third = simulate(JointNormal(draws=1), fit.given, seed=1)
     assert not third.draws[0]["p0"].equals(fit.result.draws[0]["p0"])
 
 
@@ -326,7 +325,7 @@ def test_draws_of_parties_that_lack_the_same_row_go_together():
     _, whole = normal_tables(900, 2, cells=0.0)
     ids = whole["p0"].index
     given = whole | {name: whole[name].iloc[:600] for name in ("p0", "p1")}
-    result = simulate(JointNormal(draws=30), given, progress=False)
+    result = simulate(JointNormal(draws=30), given)
     late = ids[600:]
     mean, *draws = [
         np.concatenate([tables[name].loc[late].to_numpy() for name in ("p0", "p1")], axis=1)
@@ -346,7 +345,7 @@ def test_draws_of_parties_that_lack_the_same_row_go_together():
 
 def test_new_rows_are_completed_by_the_model_of_the_fit(fit):
     given, whole = normal_tables(300, 1, prefix="n", cells=0.0)
-    found = simulate(JointNormal(draws=1), given, fitted=fit.result, truth=whole, progress=False)
+    found = simulate(JointNormal(draws=1), given, fitted=fit.result, truth=whole)
     assert found.ledger.rounds == 2 + 5
     model = fit.result.model
     units = units_of(fit.result)
@@ -365,11 +364,11 @@ def test_new_rows_are_completed_by_the_model_of_the_fit(fit):
     assert found.draws[0]["p0"].shape == found.tables["p0"].shape
     # Whoever is there: without a party, even a row or two of another one.
     few = {"p2": given["p2"], "p0": given["p0"].iloc[:2]}
-    table = simulate(JointNormal(), few, fitted=fit.result, progress=False).tables["p0"]
+    table = simulate(JointNormal(), few, fitted=fit.result).tables["p0"]
     assert set(table.index) == set(given["p2"].index) | set(few["p0"].index)
     assert table.notna().all().all()
     with pytest.raises(ConfigError, match="not a run that completed new rows"):
-        simulate(JointNormal(), given, fitted=found, progress=False)
+        simulate(JointNormal(), given, fitted=found)
 
 
 def units_of(result):
@@ -397,16 +396,16 @@ def stranger(given):
 def test_new_rows_that_do_not_fit_the_model_are_refused(fit, change, error, says):
     given, _ = normal_tables(100, 1, prefix="n")
     with pytest.raises(error, match=says):
-        simulate(JointNormal(), change(given), fitted=fit.result, progress=False)
+        simulate(JointNormal(), change(given), fitted=fit.result)
 
 
 def test_a_fit_of_another_strategy_and_tables_alone_are_refused(fit):
     given, _ = normal_tables(100, 1, prefix="n")
-    fknn = simulate(FKNN(), fit.given, progress=False)
+    fknn = simulate(FKNN(), fit.given)
     with pytest.raises(ConfigError, match="fitted names a result of 'fknn'"):
-        simulate(JointNormal(), given, fitted=fknn, progress=False)
+        simulate(JointNormal(), given, fitted=fknn)
     with pytest.raises(PartyError, match="what an earlier run left, and the server fits anew"):
-        simulate(JointNormal(), given, fitted=fit.result.tables, progress=False)
+        simulate(JointNormal(), given, fitted=fit.result.tables)
     with pytest.raises(ConfigError, match="draws"):
         JointNormal(draws=-1)
 
@@ -435,11 +434,11 @@ def test_nodes_count_new_rows_as_those_of_a_fit_and_keep_intervals_beside_the_ta
     nodes.state(policy_openings=0)
     said = nodes.refused("openings", JointNormal().building_on(early), fitted="run 1")
     assert "terms of means of 2 column(s)" in said
-    other = simulate(JointNormal(), normal_tables(400, 9)[0], progress=False)
+    other = simulate(JointNormal(), normal_tables(400, 9)[0])
     with pytest.raises(PartyError, match="but the server completes with the model"):
         nodes.run(JointNormal().building_on(other), fitted="run 1")
     with pytest.raises(PartyError, match="kept no part of a joint normal model"):
-        simulate(JointNormal().building_on(other), new, progress=False)
+        simulate(JointNormal().building_on(other), new)
 
 
 def test_intervals_that_depend_on_what_is_not_known_are_withheld():
@@ -451,7 +450,7 @@ def test_intervals_that_depend_on_what_is_not_known_are_withheld():
         "p1": pd.concat([whole["p1"].iloc[:500], whole["p1"].iloc[1150:]]),
         "p2": whole["p2"].iloc[500:],
     }
-    result = simulate(JointNormal(), given, truth=whole, progress=False)
+    result = simulate(JointNormal(), given, truth=whole)
     assert any("intervals that depend on that are withheld" in note for note in result.notes)
     ends = result.intervals["p0"].loc[rows[1150:]]
     assert ends.isna().all().all()
@@ -465,13 +464,13 @@ def test_intervals_that_depend_on_what_is_not_known_are_withheld():
 def test_constant_columns_and_more_columns_than_rows():
     given, _ = normal_tables(400, 0)
     given["p0"] = given["p0"].assign(one=7.0)
-    result = simulate(JointNormal(draws=1), given, progress=False)
+    result = simulate(JointNormal(draws=1), given)
     assert (result.tables["p0"]["one"] == 7.0).all()
     assert (result.draws[0]["p0"]["one"] == 7.0).all()
     late = result.intervals["p0"].drop(given["p0"].index)
     assert (late["one std_error"] == 0).all()
     wide, _ = normal_tables(110, 4, k=12, width=10, cells=0.02, blocks=0.0)
-    result = simulate(JointNormal(), wide, min_rows=10, progress=False)
+    result = simulate(JointNormal(), wide, min_rows=10)
     assert any("120 columns are more than the 110 rows" in note for note in result.notes)
     assert all(table.notna().all().all() for table in result.tables.values())
 
@@ -485,7 +484,7 @@ def test_columns_that_nothing_may_be_told_of_are_completed_from_the_own_ones():
     whole = {**given, "p0": given["p0"].assign(level=level)}
     late = whole | {"p0": whole["p0"].iloc[:400]}
     late["p0"].iloc[100:150, 2] = None
-    result = simulate(JointNormal(draws=2), late, truth=whole, progress=False)
+    result = simulate(JointNormal(draws=2), late, truth=whole)
     common = pd.Series(level[400:]).value_counts(normalize=True).max()
     for tables in (result.tables, *result.draws):
         assert (tables["p0"]["level"] == "rare").sum() < 30
@@ -499,7 +498,7 @@ def test_wide_parties_of_which_one_lacks_a_few_rows_more_than_a_hundred():
     """The server leaves them out where the parties would refuse what they alone tell of."""
     whole = normal_tables(1200, 8, width=25, cells=0.0)[1]
     given = whole | {"p1": whole["p1"].iloc[120:]}
-    result = simulate(JointNormal(), given, truth=whole, progress=False)
+    result = simulate(JointNormal(), given, truth=whole)
     assert result.metrics["rows_left_out"] == 120
     assert result.party_metrics["p1"]["rmse_in_sd"] < 1.0
 
@@ -546,7 +545,7 @@ def test_a_server_that_deviates_is_refused(fit, monkeypatch, change, says):
 
     asked_for(monkeypatch, "finish", deviating)
     with pytest.raises(PartyError, match=says):
-        simulate(JointNormal(draws=1), fit.given, progress=False)
+        simulate(JointNormal(draws=1), fit.given)
 
 
 def test_attacks_on_completing_new_rows_find_nothing(fit):
@@ -567,11 +566,9 @@ def test_the_outcome_must_be_a_column_when_cells_are_drawn():
         return np.linalg.lstsq(x, y.loc[ids], rcond=None)[0][1]
 
     best = slope(whole)
-    with_outcome = simulate(JointNormal(draws=2), given, progress=False)
-    without = simulate(JointNormal(draws=2), given | {"p0": given["p0"][["x0"]]}, progress=False)
-    two_parties = simulate(
-        JointNormal(draws=1), {n: given[n] for n in ("p1", "p2")}, progress=False
-    )
+    with_outcome = simulate(JointNormal(draws=2), given)
+    without = simulate(JointNormal(draws=2), given | {"p0": given["p0"][["x0"]]})
+    two_parties = simulate(JointNormal(draws=1), {n: given[n] for n in ("p1", "p2")})
     right, low = (np.mean([slope(d) for d in r.draws]) for r in (with_outcome, without))
     assert any("held by one party alone" in note for note in two_parties.notes)
     assert abs(right / best - 1.0) < 0.08

@@ -51,24 +51,24 @@ def tables_and_labels():
 
 @pytest.fixture(scope="module")
 def whole(tables_and_labels):
-    return Pipeline(WHOLE).simulate(*tables_and_labels, progress=False)
+    return Pipeline(WHOLE).simulate(*tables_and_labels)
 
 
 def test_stages_give_what_they_give_by_hand(tables_and_labels):
     tables, labels = tables_and_labels
     labels = labels.copy()
     labels.iloc[::9] = np.nan
-    found = Pipeline([*STAGES, ("predict", None)]).simulate(tables, labels, progress=False)
+    found = Pipeline([*STAGES, ("predict", None)]).simulate(tables, labels)
 
-    imputed = simulate(JointNormal(), tables, labels, progress=False).tables
-    selected = simulate(LASSO, imputed, labels, progress=False)
+    imputed = simulate(JointNormal(), tables, labels).tables
+    selected = simulate(LASSO, imputed, labels)
     kept = {
         name: table[[c for c in table if selected.coefficients.loc[(name, c), "estimate"]]]
         for name, table in imputed.items()
     }
     assert {name: list(table) for name, table in kept.items()} == {"bank": ["a"], "court": ["d"]}
-    fitted = simulate(PLAIN, kept, labels, progress=False)
-    predicted = fitted.predict(kept, progress=False)
+    fitted = simulate(PLAIN, kept, labels)
+    predicted = fitted.predict(kept)
 
     for name, table in imputed.items():
         pd.testing.assert_frame_equal(found.tables[name], table, rtol=1e-9)
@@ -94,8 +94,8 @@ def test_evaluation_is_of_labels_that_no_stage_was_given(tables_and_labels, whol
     without = labels.mask(labels.index.isin(hidden))
     other = labels.copy()
     other[hidden] = 1e6  # would be seen in any fit that they took part in
-    again = Pipeline(WHOLE).simulate(tables, other, progress=False)
-    by_hand = Pipeline(STAGES).simulate(tables, without, progress=False)
+    again = Pipeline(WHOLE).simulate(tables, other)
+    by_hand = Pipeline(STAGES).simulate(tables, without)
     for name in ("select", "fit"):
         expected = whole.stages[name].coefficients
         for run in (again, by_hand):
@@ -127,7 +127,7 @@ def test_new_rows_are_predicted_with_the_last_fit(whole):
     with pytest.raises(ConfigError, match="builds on no earlier run"):
         Pipeline(STAGES).building_on(whole)
     estimate = whole.coefficients["estimate"]
-    found = whole.predict(new, progress=False).predictions["prediction"]
+    found = whole.predict(new).predictions["prediction"]
     expected = estimate["server"].sum() + estimate["bank"].sum() + estimate["court"].sum()
     assert found.item() == pytest.approx(expected, abs=0.02)
 
@@ -135,7 +135,7 @@ def test_new_rows_are_predicted_with_the_last_fit(whole):
 def test_another_fit_and_other_seeds_of_stages(tables_and_labels):
     tables, labels = tables_and_labels
     stages = [("impute", "joint-normal"), ("fit-a", PLAIN), ("fit-b", VFEM()), ("predict", None)]
-    found = Pipeline(stages).simulate(tables, labels, progress=False)
+    found = Pipeline(stages).simulate(tables, labels)
     assert list(found.stages) == ["impute", "fit-a", "fit-b", "predict"]
     pd.testing.assert_frame_equal(found.coefficients, found.stages["fit-b"].coefficients)
 
@@ -158,7 +158,7 @@ def test_explore_passes_nothing_on():
     options = {"policy": policy(), "alignment": "plain", "progress": False}
     found = Pipeline([("explore", Explore()), *rest]).simulate(demo.parties, demo.labels, **options)
     assert list(found.stages) == ["explore", "impute", "fit", "predict"]
-    alone = simulate(Explore(), demo.parties, demo.labels, alignment="plain", progress=False)
+    alone = simulate(Explore(), demo.parties, demo.labels, alignment="plain")
     for name, frame in alone.frames.items():
         pd.testing.assert_frame_equal(found.stages["explore"].frames[name], frame)
     without = Pipeline(rest).simulate(demo.parties, demo.labels, **options)
@@ -169,7 +169,7 @@ def test_explore_passes_nothing_on():
 
 def test_explore_is_on_the_page_under_its_stage(tmp_path):
     stages = [("fit", VFEM()), ("explore", None)]  # anywhere
-    found = Pipeline(stages).simulate(*data(gaps=0.0), progress=False)
+    found = Pipeline(stages).simulate(*data(gaps=0.0))
     assert found.coefficients is not None
     text = found.report(tmp_path).read_text()
     for title in ("Overlap", "Correlations", "Figures of the strategy"):
@@ -181,7 +181,7 @@ def test_points_of_two_scorecards_are_both_kept():
     tables, labels = data(2000, gaps=0.0)
     stages = [("fit-a", Scorecard(bins=6)), ("fit-b", Scorecard(bins=3))]
     labels = (labels > 1).astype(float)
-    found = Pipeline(stages).simulate(tables, labels, progress=False)
+    found = Pipeline(stages).simulate(tables, labels)
     of_one = {"points of bank", "bins of bank", "points of court", "bins of court"}
     assert of_one | {f"fit-a.{name}" for name in of_one} <= set(found.frames)
     first, last = found.frames["fit-a.bins of bank"], found.frames["bins of bank"]
@@ -205,10 +205,10 @@ def test_levels_stay_where_stages_take_the_same_labels(policy):
 def test_new_rows_are_predicted_with_the_fit_whatever_comes_after_it(after):
     tables, labels = data(gaps=0.2 if after[0] == "impute" else 0.0)
     fit = VerticalGLM(penalty="none", missing_cells="drop-row")
-    found = Pipeline([("fit", fit), after]).simulate(tables, labels, progress=False, min_rows=1)
+    found = Pipeline([("fit", fit), after]).simulate(tables, labels, min_rows=1)
     new = {name: frame.dropna().iloc[:200] for name, frame in tables.items()}
     new = {name: frame.set_axis([f"n{i}" for i in range(200)]) for name, frame in new.items()}
-    predicted = found.predict(new, progress=False).predictions["prediction"]
+    predicted = found.predict(new).predictions["prediction"]
     slopes = found.coefficients["estimate"]
     expected = slopes["server", "intercept"] + sum(
         frame @ slopes[name][frame.columns].to_numpy() for name, frame in new.items()
@@ -223,7 +223,7 @@ def test_a_scorecard_is_fitted_evaluated_and_predicted_with(tmp_path):
     tables, labels = data(2000, gaps=0.0)
     labels = (labels > 1).astype(float)
     stages = [("explore", None), ("fit", Scorecard()), ("evaluate", None), ("predict", None)]
-    found = Pipeline(stages).simulate(tables, labels, progress=False)
+    found = Pipeline(stages).simulate(tables, labels)
     assert list(found.stages["explore"].frames) == ["overlap", "variables", "correlations"]
     assert found.metrics["test_auc"] > 0.9
     assert found.predictions is None  # all samples have a label
@@ -246,8 +246,8 @@ def test_hazards_are_fitted_and_predicted():
     end = rng.exponential(2.0, size=len(labels))
     times = survival_labels(np.minimum(time, end), time <= end)
     stages = [("explore", None), ("fit", Cox()), ("predict", None)]
-    found = Pipeline(stages).simulate(tables, times, progress=False)
-    alone = simulate(Cox(), tables, times, progress=False)
+    found = Pipeline(stages).simulate(tables, times)
+    alone = simulate(Cox(), tables, times)
     estimates = (run.coefficients["estimate"] for run in (found, alone))
     pd.testing.assert_series_equal(*estimates, atol=1e-4)  # both iterate
     assert len(found.stages["predict"].predictions) == len(times)
@@ -274,9 +274,7 @@ def test_a_node_refuses_before_the_first_stage_what_it_does_not_allow(tables_and
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepServer, "answer", noted)
         with pytest.raises(PartyError, match=r"policy\.strategies: asked: strategy 'predict'"):
-            Pipeline(WHOLE).simulate(
-                tables, labels, policy=allowed, alignment="plain", progress=False
-            )
+            Pipeline(WHOLE).simulate(tables, labels, policy=allowed, alignment="plain")
     assert set(steps) == {"hello"}
     assert asked_by(Pipeline(WHOLE)).stages == ("joint-normal", "glm", "predict")
 
@@ -296,7 +294,6 @@ def test_predictions_of_all_stages_count_together(tables_and_labels, predictions
     def run():
         return Pipeline(WHOLE).simulate(
             *tables_and_labels, policy=policy(predictions=predictions), alignment="plain",
-            progress=False,
         )  # fmt: skip
 
     if predictions == 24:
@@ -315,7 +312,7 @@ def test_few_completed_rows_are_not_told_apart(with_policy):
     with pytest.raises(
         PartyError, match="tell of 20 of its rows alone, as their cells have chan"
     ) as found:
-        Pipeline(STAGES).simulate(tables, labels, progress=False, **options)
+        Pipeline(STAGES).simulate(tables, labels, **options)
     assert "Stages ['impute'] of this pipeline told of these rows before" in str(found.value)
 
 
@@ -375,9 +372,9 @@ def test_wrong_stages_are_refused_in_words(stages, message):
 def test_a_run_without_what_its_stages_need(tables_and_labels):
     tables, labels = tables_and_labels
     with pytest.raises(DataError, match="pipeline needs labels: give them"):
-        Pipeline(WHOLE).simulate(tables, progress=False)
+        Pipeline(WHOLE).simulate(tables)
     with pytest.raises(ConfigError, match="a pipeline needs stages"):
-        Pipeline().simulate(tables, labels, progress=False)
+        Pipeline().simulate(tables, labels)
 
 
 def test_a_strategy_without_protocol_is_no_stage():
@@ -398,7 +395,7 @@ def test_a_party_that_fails_is_named_with_the_stage(tables_and_labels):
     tables = {**tables, "court": tables["court"].assign(e="x")}
     stages = [("impute", "mean"), ("fit", PLAIN)]
     with pytest.raises(PartyError, match=r"'court' failed in step 'fit\.prepare_moments'"):
-        Pipeline(stages).simulate(tables, labels, progress=False)
+        Pipeline(stages).simulate(tables, labels)
 
 
 def test_files_of_pipelines(tmp_path):

@@ -9,15 +9,7 @@ from ledgered import Nodes
 from scipy import integrate, stats
 from scipy.special import expit
 
-from flwr_vertical import (
-    Party,
-    Result,
-    Strategy,
-    Uses,
-    load_strategy,
-    simulate,
-)
-from flwr_vertical.alignment import Alignment
+from flwr_vertical import Alignment, Party, Result, Strategy, Uses, load_strategy, simulate
 from flwr_vertical.errors import ConfigError, PartyError
 from strategies.fknn import FKNN
 from strategies.glm import VerticalGLM
@@ -112,7 +104,7 @@ def fitted():
     hidden = y.where(np.arange(len(y)) >= 100)
     fit, regressions = central(table[100:], held[100:], y[100:])
     transcript = []
-    result = simulate(known(regressions), tables, hidden, progress=False, transcript=transcript)
+    result = simulate(known(regressions), tables, hidden, transcript=transcript)
     return result, fit, (tables, y, table, held), transcript
 
 
@@ -158,7 +150,7 @@ def test_predictions_have_the_ids_that_parties_know(alignment):
     b = pd.DataFrame({"z": rng.normal(size=300)}, index=index[::-1])
     result = simulate(
         CompleteCase(), {"a": a, "b": b}, alignment=alignment, label_holder="a", label_column="y",
-        policy={"labels": "y"}, min_rows=10, progress=False,
+        policy={"labels": "y"}, min_rows=10,
     )  # fmt: skip
     found = result.predictions["prediction"]
     assert set(found.index) == set(index[200:])
@@ -168,7 +160,7 @@ def test_predictions_have_the_ids_that_parties_know(alignment):
 def test_later_predictions_are_those_of_the_fit(fitted, tmp_path):
     result, _, (tables, _y, table, _held), _ = fitted
     new = {name: t.loc[t.index.isin(table.index[:100])] for name, t in tables.items()}
-    again = simulate(Predict(result), new, progress=False)
+    again = simulate(Predict(result), new)
     both = result.predictions.join(again.predictions.add_suffix("_later"))
     assert len(both) == 100
     for column in ("prediction", "std_error", "lower", "upper"):
@@ -177,17 +169,14 @@ def test_later_predictions_are_those_of_the_fit(fitted, tmp_path):
     assert again.metrics["bits_per_row"] == result.metrics["bits_per_row"]
     assert again.metrics.keys() == {"bits_per_row", "n_samples"}
     folder = result.save(tmp_path / "model")
-    for way in (
-        Result.load(folder).predict(new, progress=False),
-        simulate(Predict(str(folder)), new, progress=False),
-    ):
+    for way in (Result.load(folder).predict(new), simulate(Predict(str(folder)), new)):
         pd.testing.assert_frame_equal(way.predictions, again.predictions)
 
 
 def test_new_samples_fall_into_the_intervals(fitted):
     result = fitted[0]
     tables, y, table, held = make(2000, 1)
-    found = result.predict(tables, y, progress=False)
+    found = result.predict(tables, y)
     assert 0.94 < found.metrics["coverage"] < 0.96
     assert found.metrics["rmse"] == pytest.approx(
         np.sqrt(np.mean((found.predictions["prediction"] - y.loc[found.predictions.index]) ** 2))
@@ -202,7 +191,7 @@ def test_a_party_that_has_left_is_a_missing_block(fitted):
     result, fit, _, _ = fitted
     tables, _, table, held = make(60, 2)
     without = {name: t for name, t in tables.items() if name != "court"}
-    found = result.predict(without, progress=False)
+    found = result.predict(without)
     held[:, 1] = False
     some = held.any(axis=1)
     mean, _ = expected(fit, table[some], held[some])
@@ -221,8 +210,8 @@ def test_missing_cells_count_as_missing_blocks(fitted):
     without = tables | {"bank": tables["bank"].drop(index=name)}
     gap = tables["bank"].copy()
     gap.loc[name, "v"] = np.nan
-    left = result.predict(tables | {"bank": gap}, progress=False).predictions
-    right = result.predict(without, progress=False).predictions
+    left = result.predict(tables | {"bank": gap}).predictions
+    right = result.predict(without).predictions
     pd.testing.assert_frame_equal(left.loc[right.index], right)
 
 
@@ -255,13 +244,13 @@ def test_a_server_that_edits_its_model_reads_no_column(fitted):
     """The audit's attack: coefficient 1 for one column, 0 for all others."""
     result = fitted[0]
     tables, _, _table, _held = make(80, 5, missing=0.0)
-    honest = result.predict(tables, progress=False).predictions["prediction"]
+    honest = result.predict(tables).predictions["prediction"]
     edited = Result("known", predictor=result.predictor)
     edited._party_models = result._party_models
     index = pd.MultiIndex.from_tuples([(p, c) for p, own in COLUMNS.items() for c in own])
     edited.coefficients = pd.DataFrame({"estimate": 0.0}, index=index)
     edited.coefficients.loc[("hospital", "h"), "estimate"] = 1.0
-    found = edited.predict(tables, progress=False).predictions["prediction"]
+    found = edited.predict(tables).predictions["prediction"]
     pd.testing.assert_series_equal(found, honest)  # the parties use what they kept
 
     # No step takes coefficients, and no other model has the name of this one.
@@ -272,13 +261,13 @@ def test_a_server_that_edits_its_model_reads_no_column(fitted):
             federation.sum(self.asked[0], self.asked[1])
 
     with pytest.raises(PartyError, match="coefficients"):
-        simulate(Asks(result), tables, progress=False)
+        simulate(Asks(result), tables)
 
     class Another(Asks):
         asked = ("predict_kept", {"model": "0" * 32})
 
     with pytest.raises(PartyError, match=r"left the model \w+, but the server predicts with"):
-        simulate(Another(result), tables, progress=False)
+        simulate(Another(result), tables)
 
 
 def test_a_run_predicts_a_row_once(fitted):
@@ -290,13 +279,13 @@ def test_a_run_predicts_a_row_once(fitted):
             super().run(federation, alignment, result, progress)
 
     with pytest.raises(PartyError, match="next may come nothing more"):
-        simulate(Twice(result), make(60, 6)[0], progress=False)
+        simulate(Twice(result), make(60, 6)[0])
 
 
 def test_a_run_keeps_one_model():
     tables, y, _table, _held = make(300, 7)
     with pytest.raises(PartyError, match="each run has one"):
-        simulate(known(additive(), times=2), tables, y, progress=False)
+        simulate(known(additive(), times=2), tables, y)
 
 
 def additive(**changes):
@@ -343,7 +332,7 @@ def test_coefficients_that_cannot_be_used_are_refused(spoil, message):
         regressions = additive()
 
     with pytest.raises(PartyError, match=message) as caught:
-        simulate(Spoils(), tables, y, progress=False)
+        simulate(Spoils(), tables, y)
     assert caught.value.party == "bank"
 
 
@@ -443,27 +432,27 @@ def test_nodes_bound_the_bits_and_predictions_allow_for_it(tmp_path):
 def test_what_cannot_be_predicted(fitted):
     result, _, (_tables, *_), _ = fitted
     new = make(50, 10)[0]
-    other = simulate(FKNN(n_neighbors=2), {"bank": new["bank"]}, progress=False)
+    other = simulate(FKNN(n_neighbors=2), {"bank": new["bank"]})
     with pytest.raises(ConfigError, match="no model"):
-        simulate(Predict(), new, progress=False)
+        simulate(Predict(), new)
     with pytest.raises(ConfigError, match="'fknn' holds no model"):
         other.predict(new)
     tables, labels, _, _ = make(100, 11)
-    admm = simulate(GLMADMM(lambdas=0.1), tables, labels, progress=False)
+    admm = simulate(GLMADMM(lambdas=0.1), tables, labels)
     with pytest.raises(ConfigError, match="only the fit itself predicts samples without a label"):
         admm.predict(new)
     with pytest.raises(ConfigError, match=r"\['registry'\] took no part in the fit"):
-        result.predict(new | {"registry": new["court"].rename(columns={"w": "r"})}, progress=False)
+        result.predict(new | {"registry": new["court"].rename(columns={"w": "r"})})
     lacking = new | {"bank": new["bank"].drop(columns="u")}
     with pytest.raises(PartyError, match="no column 'u'"):
-        result.predict(lacking, progress=False)
+        result.predict(lacking)
     words = new | {"bank": new["bank"].assign(u=[f"many {i}" for i in range(len(new["bank"]))])}
     with pytest.raises(PartyError, match="held numbers"):
-        result.predict(words, progress=False)
+        result.predict(words)
     with pytest.raises(ConfigError, match="must be a Result"):
         Predict(3)
     with pytest.raises(ConfigError, match="contributions='shapley' is for boosted trees"):
-        simulate(Predict(result, contributions="shapley"), new, progress=False)
+        simulate(Predict(result, contributions="shapley"), new)
 
 
 def test_the_strategies_of_before_say_what_to_use():
@@ -483,19 +472,19 @@ def test_levels_are_known_again_and_new_ones_are_missing_blocks():
     regressions = Regressions.additive(
         (2, 2), 0.0, np.array([3.0, 0.0, 0.0, 1.0]), np.array([1.0, 0.3]), np.array([2.0, 0.2]), 1.0
     )
-    result = simulate(known(regressions), tables, y, kinds=kinds, progress=False)
+    result = simulate(known(regressions), tables, y, kinds=kinds)
     new = {
         "bank": pd.DataFrame({"town": ["a", "b", "d", None]}, index=list("wxyz")),
         "court": pd.DataFrame({"size": [3.0, 1.0, 3.0, np.nan]}, index=list("wxyz")),
     }
-    predicted = result.predict(new, progress=False)
+    predicted = result.predict(new)
     found = predicted.predictions["prediction"]
     np.testing.assert_allclose(found.loc[list("wxyz")], [1.0, 3.0, 2.0, 1.3], atol=0.01)
     told = [note for note in predicted.notes if "a level that the fit did not know" in note]
     assert [note[:23] for note in told] == ["party 'bank': 2 rows ha", "party 'court': 1 rows h"]
     # One row at a time: a column has no value at all.
     last = {name: table.loc[["z"]] for name, table in new.items()}
-    alone = result.predict(last, progress=False).predictions["prediction"]
+    alone = result.predict(last).predictions["prediction"]
     np.testing.assert_array_equal(alone, found.loc[["z"]])
 
 
@@ -598,10 +587,10 @@ METHODS = {
 def test_every_linear_method_predicts_later_as_in_its_fit(strategy, tmp_path):
     tables, y, table, held = make(600, 15)
     hidden = y.where(np.arange(600) >= 60)
-    fit = simulate(strategy, tables, hidden, min_rows=20, progress=False)
+    fit = simulate(strategy, tables, hidden, min_rows=20)
     loaded = Result.load(fit.save(tmp_path / "fit"))
     new = {name: t.loc[t.index.isin(table.index[:60])] for name, t in tables.items()}
-    later = loaded.predict(new, y, progress=False)
+    later = loaded.predict(new, y)
     both = fit.predictions.join(later.predictions.add_suffix("_later"))
     assert len(both) == 60
     assert len(np.unique(held[:60], axis=0)) > 4
@@ -630,9 +619,9 @@ def test_other_families_predict_later_what_labels_are_expected(family, tmp_path)
     court = pd.DataFrame(x[:, 2:], ids, ["c"])
     hidden = y.where(np.arange(1500) >= 300)
     tables = {"bank": bank, "court": court[100:]}
-    fit = simulate(VerticalGLM(family, None), tables, hidden, progress=False)
+    fit = simulate(VerticalGLM(family, None), tables, hidden)
     later = Result.load(fit.save(tmp_path / "fit")).predict(
-        {"bank": bank[:300], "court": court[100:300]}, y, progress=False
+        {"bank": bank[:300], "court": court[100:300]}, y
     )
     both = fit.predictions.join(later.predictions.add_suffix("_later"))
     assert len(both) == 300
@@ -652,7 +641,7 @@ def test_other_families_predict_later_what_labels_are_expected(family, tmp_path)
     assert (lacking["std_error"].mean()) > 2 * found["std_error"].mean()
     assert later.metrics["rmse"] < y[:300].std()
     if family == "binomial":  # of other labels there is no probability
-        strange = fit.predict({"bank": bank[:300]}, y[:300] + (y[:300] > 0), progress=False)
+        strange = fit.predict({"bank": bank[:300]}, y[:300] + (y[:300] > 0))
         assert "log_loss" in later.metrics
         assert "log_loss" not in strange.metrics
 
@@ -666,7 +655,7 @@ def test_samples_have_one_name_each_where_labels_have_ids_of_an_earlier_run():
     known = labels.iloc[:300]
     result = simulate(
         VerticalGLM(penalty="none"), {"bank": bank, "court": court}, known,
-        alignment="private-id", progress=False,
+        alignment="private-id",
     )  # fmt: skip
     found = result.predictions["prediction"]
     assert sorted(found.index) == sorted(ids[300:])

@@ -55,7 +55,7 @@ def make(n=3000, k=3, width=2, seed=0, missing=0.0):
 
 def run(strategy, tables, labels, seed=1, **options):
     with seeded_noise(seed):
-        return simulate(strategy, tables, labels, progress=False, **options)
+        return simulate(strategy, tables, labels, **options)
 
 
 def estimates(result):
@@ -376,7 +376,7 @@ def test_flags_are_not_withheld_since_that_would_tell_of_them():
 def test_the_same_message_again_gets_the_same_bytes():
     tables, labels, bounds = make(400, 3, width=1)
     with every_sum_twice() as seen:
-        simulate(CompleteCase(epsilon=1.0, bounds=bounds), tables, labels, progress=False)
+        simulate(CompleteCase(epsilon=1.0, bounds=bounds), tables, labels)
     assert "open_products" in seen.steps
     assert seen.differences == []
 
@@ -385,7 +385,7 @@ def test_the_same_message_again_gets_the_same_bytes():
 def test_two_runs_have_different_noise():
     tables, labels, bounds = make(400, 2, width=1)
     strategy = CompleteCase(epsilon=1.0, bounds=bounds)
-    first, second = (simulate(strategy, tables, labels, progress=False) for _ in range(2))
+    first, second = (simulate(strategy, tables, labels) for _ in range(2))
     assert np.abs(estimates(first) - estimates(second)).min() > 1e-6
 
 
@@ -462,7 +462,7 @@ def test_a_server_cannot_leave_out_the_epsilon_that_nodes_agreed_to(monkeypatch)
     labels = pd.Series(rng.uniform(size=800), name="y")
     bounds = {"a": [0, 1], "b": [0, 1], "y": [0, 1]}
     glm = VerticalGLM(penalty="none", epsilon=1.0, bounds=bounds)
-    simulate(glm, tables, labels, progress=False)
+    simulate(glm, tables, labels)
     monkeypatch.setattr(FitBudget, "arguments", property(lambda self: {}))
     with pytest.raises(PartyError, match="'epsilon' is left out, and settings have another value"):
-        simulate(glm, tables, labels, progress=False)
+        simulate(glm, tables, labels)

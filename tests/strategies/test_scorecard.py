@@ -44,7 +44,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def fitted(data):
-    return simulate(PLAIN, *data[:2], progress=False)
+    return simulate(PLAIN, *data[:2])
 
 
 @pytest.fixture(scope="module")
@@ -156,13 +156,13 @@ def test_new_rows_are_scored_by_the_same_card(data, fitted, caplog):
     tables, labels, _ = data
     new = labels.index[:200]
     some = {name: frame.loc[frame.index.intersection(new)] for name, frame in tables.items()}
-    found = simulate(Predict(fitted), some, progress=False)
+    found = simulate(Predict(fitted), some)
     pd.testing.assert_frame_equal(
         found.predictions.sort_index(), fitted.predictions.sort_index(), check_names=False
     )
     assert "did not know" not in caplog.text
     unlike, gap = (some | {"bank": some["bank"].assign(work=level)} for level in ("new", None))
-    scores = [simulate(Predict(fitted), new, progress=False).predictions for new in (unlike, gap)]
+    scores = [simulate(Predict(fitted), new).predictions for new in (unlike, gap)]
     pd.testing.assert_frame_equal(*scores)
     assert "column 'work': 200 cells have a level that the fit did not know" in caplog.text
 
@@ -173,7 +173,7 @@ def test_all_labelled_samples_are_in_the_fit(data, fitted):
 
 
 def test_bic_leaves_out_what_tells_nothing(data):
-    found = simulate(Scorecard(penalty="scad"), *data[:2], progress=False)
+    found = simulate(Scorecard(penalty="scad"), *data[:2])
     estimates = found.coefficients["estimate"]
     assert estimates["phone", "age"] == 0.0
     assert (found.scorecard.loc[("phone", "age"), "points"] == 0.0).all()
@@ -183,7 +183,7 @@ def test_bic_leaves_out_what_tells_nothing(data):
 def test_special_values_are_bins_of_their_own(data):
     tables, labels, _ = data
     bank = tables["bank"].assign(income=tables["bank"]["income"].fillna(-99.0))
-    found = simulate(Scorecard(special=(-99.0,)), {**tables, "bank": bank}, labels, progress=False)
+    found = simulate(Scorecard(special=(-99.0,)), {**tables, "bank": bank}, labels)
     own = found.scorecard.loc[("bank", "income")]
     assert own.loc["-99", "n"] == (bank["income"][labels.notna()] == -99.0).sum()
 
@@ -193,7 +193,7 @@ def test_stability_tells_which_columns_moved(data):
     phone = tables["phone"].copy()
     labels = labels.where(np.arange(N) >= 600)
     phone.loc[phone.index[labels[phone.index].isna()], "age"] += 15.0
-    found = simulate(Scorecard(bins=5), {**tables, "phone": phone}, labels, progress=False)
+    found = simulate(Scorecard(bins=5), {**tables, "phone": phone}, labels)
     psi = found.stability["psi"]
     assert psi["phone", "age"] > 0.25
     assert psi["phone", "calls"] < 0.1
@@ -209,7 +209,7 @@ def test_a_saved_card_scores_new_rows(data, fitted, tmp_path):
     some = {name: frame.loc[frame.index.isin(labels.index[:200])] for name, frame in tables.items()}
     saved = Result.load(fitted.save(tmp_path / "card"))
     pd.testing.assert_frame_equal(saved.scorecard, fitted.scorecard)
-    found = simulate(Predict(saved), some, progress=False, fitted=fitted).predictions
+    found = simulate(Predict(saved), some, fitted=fitted).predictions
     pd.testing.assert_frame_equal(
         found.sort_index(), fitted.predictions.sort_index(), check_names=False
     )
@@ -227,7 +227,7 @@ def test_a_server_that_says_otherwise_who_has_rows_opens_nothing(data, fitted, m
 
     monkeypatch.setattr(BinnedColumns, "__call__", lying)
     try:
-        found = simulate(PLAIN, *data[:2], progress=False).coefficients["estimate"]
+        found = simulate(PLAIN, *data[:2]).coefficients["estimate"]
     except (DataError, PartyError, np.linalg.LinAlgError):
         return  # products of columns are uniform numbers
     assert np.abs(found - fitted.coefficients["estimate"]).max() > 1.0
@@ -237,26 +237,26 @@ def test_parties_refuse_small_sets_whatever_the_server_takes(data, monkeypatch):
     tables, labels, _ = data
     phone = make(missing=0.0)[0]["phone"].iloc[:-30]
     everyone = {"bank": tables["bank"], "phone": phone}
-    assert simulate(PLAIN, everyone, labels, progress=False).metrics["rows_left_out"] == 30
+    assert simulate(PLAIN, everyone, labels).metrics["rows_left_out"] == 30
     monkeypatch.setattr(opening, "large_sets", lambda mask, needed: large_sets(mask, 1))
     with pytest.raises(PartyError, match="30 of its rows alone"):
-        simulate(PLAIN, everyone, labels, progress=False)
+        simulate(PLAIN, everyone, labels)
 
 
 def test_labels_and_parties_are_checked(data):
     tables, labels, _ = data
     with pytest.raises(DataError, match="0 and 1"):
-        simulate(PLAIN, tables, labels + 1.0, progress=False)
+        simulate(PLAIN, tables, labels + 1.0)
     with pytest.raises(ConfigError, match="two parties"):
-        simulate(PLAIN, {"bank": tables["bank"]}, labels, progress=False)
+        simulate(PLAIN, {"bank": tables["bank"]}, labels)
     with pytest.raises(ConfigError, match="masked"):
-        simulate(PLAIN, tables, labels, aggregation="ckks", progress=False)
+        simulate(PLAIN, tables, labels, aggregation="ckks")
 
 
 def test_a_column_that_tells_the_labels_has_one_bin(data, fitted):
     tables, labels, truth = data
     told = tables | {"bank": tables["bank"].assign(repaid=1.0 - truth)}
-    notes = simulate(PLAIN, told, labels, progress=False).notes
+    notes = simulate(PLAIN, told, labels).notes
     assert any("['bank.repaid'] have one bin" in note for note in notes)
     assert not any("one bin" in note for note in fitted.notes)
 
@@ -265,7 +265,7 @@ def test_few_rows_are_refused(data):
     tables, labels, _ = data
     few = labels.where(np.arange(N) < 260)
     with pytest.raises((DataError, PartyError), match="min-rows"):
-        simulate(PLAIN, tables, few, progress=False)
+        simulate(PLAIN, tables, few)
 
 
 def test_merged_bins_have_names():

@@ -307,7 +307,7 @@ def test_subsets_have_the_mean_of_all_subsets():
 def test_it_takes_as_many_rounds_as_steps_and_samples_ask_for():
     tables, labels, _ = make_data(seed=3, held=0.8)
     strategy = small(FinalNet, iterations=3)
-    result = simulate(strategy, tables, labels, aggregation="plain", progress=False)
+    result = simulate(strategy, tables, labels, aggregation="plain")
     # Greeting, alignment, settings, steps, one round of predictions, the end.
     assert result.ledger.rounds == 2 + 1 + strategy.iterations + 1 + 1
 
@@ -341,11 +341,11 @@ def test_it_learns_products_of_columns_of_two_parties_and_predicts_later(tmp_pat
     hidden = truth.where(rng.random(len(truth)) < 0.7)
     settings = {"iterations": 150, "batch_size": 48, "width": 16, "learning_rate": 2e-2}
     tables = {name: tables[name] for name in ("bank", "shop")}
-    result = simulate(small(FinalNet, **settings), tables, hidden, progress=False)
+    result = simulate(small(FinalNet, **settings), tables, hidden)
     both = product.reindex(result.predictions.index).notna()
     found = result.predictions["prediction"][both]
     assert (found == truth[found.index]).mean() > 0.85
-    later = Result.load(result.save(tmp_path / "fit")).predict(tables, progress=False).predictions
+    later = Result.load(result.save(tmp_path / "fit")).predict(tables).predictions
     own = later.loc[result.predictions.index, "probability_1"]
     np.testing.assert_allclose(own, result.predictions["probability_1"], atol=1e-5)
 

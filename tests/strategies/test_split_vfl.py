@@ -65,7 +65,7 @@ def test_networks_and_losses_are_those_of_one_central_graph(method):
     """Pretraining, all steps and the predictions, in float64."""
     tables, labels, _ = make_data(seed=3, held=0.8)
     strategy = small(method, precision="float64")
-    result = simulate(strategy, tables, labels, progress=False)
+    result = simulate(strategy, tables, labels)
     model, rows, y, ids = central_of(strategy, tables, labels)
     before = {n: v.clone() for n, v in model.parties["bank"].state_dict().items()}
     model.fit(rows, y)
@@ -101,7 +101,7 @@ def test_images_are_trained_on_as_in_one_central_graph(method):
     tables, labels = pictures()
     pixels = {"networks": "cnn", "image_shape": "4x5", "image_channels": 4}
     strategy = method(precision="float64", **SMALL_SPLIT | pixels)
-    result = simulate(strategy, tables, labels, progress=False)
+    result = simulate(strategy, tables, labels)
     model, rows, y, _ = central_of(strategy, tables, labels)
     model.fit(rows, y)
     for name in tables:
@@ -128,7 +128,7 @@ def test_gradients_that_parties_get_are_those_of_one_central_graph(method):
     tables, labels, _ = make_data(seed=3, held=0.8)
     without = {} if method is FinalNet else {"pretrain": "none"}
     strategy, transcript = small(method, precision="float64", **without), []
-    simulate(strategy, tables, labels, aggregation="plain", progress=False, transcript=transcript)
+    simulate(strategy, tables, labels, aggregation="plain", transcript=transcript)
     told = embed_messages(transcript)
     model, rows, y, ids = central_of(strategy, tables, labels)
     batch = torch.from_numpy(np.array(told[0][0]["batch"]))
@@ -169,7 +169,7 @@ def test_validation_ends_training_and_both_sides_keep_the_best_networks():
     tables, labels, _ = make_data(n=80, seed=2, held=0.8)
     fast = LEARNING | {"pretrain": "none", "learning_rate": 0.1, "precision": "float64"}
     fast |= {"validation_share": 0.3, "validate_every": 2, "patience": 6}
-    result = simulate(PlugVFL(**fast | {"epochs": 200}), tables, labels, progress=False)
+    result = simulate(PlugVFL(**fast | {"epochs": 200}), tables, labels)
     found = {x["epoch"]: x["validation"] for x in result.history if "validation" in x}
     best = min(found, key=found.get)
     last = result.history[-1]["epoch"]
@@ -180,7 +180,7 @@ def test_validation_ends_training_and_both_sides_keep_the_best_networks():
     assert held_out.metrics()["log_loss"] == pytest.approx(found[best], rel=1e-9)
     known = labels[held_out.samples.index]
     np.testing.assert_array_equal(held_out.labels, known)
-    short = simulate(PlugVFL(**fast | {"epochs": best}), tables, labels, progress=False)
+    short = simulate(PlugVFL(**fast | {"epochs": best}), tables, labels)
     for name in COLUMNS:
         for key, value in weights_of(result, name).items():
             np.testing.assert_allclose(value, weights_of(short, name)[key], atol=1e-12)
@@ -196,15 +196,15 @@ def test_one_party_alone():
     own = {"bank": tables["bank"]}
     for method in (VanillaVFL, PlugVFL, LaserVFL):
         strategy = method(precision="float64", **SMALL_SPLIT)
-        result = simulate(strategy, own, labels, aggregation="plain", progress=False)
+        result = simulate(strategy, own, labels, aggregation="plain")
         model, rows, y, _ = central_of(strategy, own, labels)
         model.fit(rows, y)
         for key, value in weights_of(result, "bank").items():
             expected = model.parties["bank"].state_dict()[key]
             np.testing.assert_allclose(value, expected, atol=1e-7)
     with pytest.raises(DataError, match=r"there are 1 parties and 80 such samples.*pretrain='none"):
-        simulate(FedHSSL(**SMALL_SPLIT), own, labels, progress=False)
-    result = simulate(FedHSSL(pretrain="none", **SMALL_SPLIT), own, labels, progress=False)
+        simulate(FedHSSL(**SMALL_SPLIT), own, labels)
+    result = simulate(FedHSSL(pretrain="none", **SMALL_SPLIT), own, labels)
     assert len(result.predictions) == labels.isna().sum()
 
 
@@ -214,12 +214,12 @@ def test_too_few_samples_are_named():
     unlabelled = labels.copy()
     unlabelled[aligned] = np.nan
     with pytest.raises(DataError, match="0 samples that take part have a label and are held by al"):
-        simulate(VanillaVFL(**SMALL_SPLIT), tables, unlabelled, progress=False)
+        simulate(VanillaVFL(**SMALL_SPLIT), tables, unlabelled)
     with pytest.raises(DataError, match="no sample has a label"):
-        simulate(PlugVFL(**SMALL_SPLIT), tables, labels * np.nan, progress=False)
+        simulate(PlugVFL(**SMALL_SPLIT), tables, labels * np.nan)
     one = tables | {"shop": tables["shop"].iloc[[5]]}
     with pytest.raises(PartyError, match=r"'shop' has 1 rows to pretrain on.*pretrain='none'"):
-        simulate(PlugVFL(**SMALL_SPLIT), one, labels, progress=False)
+        simulate(PlugVFL(**SMALL_SPLIT), one, labels)
     with pytest.raises(ConfigError, match="layers must be 2 or more"):
         FedHSSL(layers=1)
 
@@ -238,9 +238,7 @@ def test_a_class_that_is_not_trained_on_is_named():
     aligned = set.intersection(*(set(table.index) for table in tables.values()))
     labels = labels.copy()
     labels[next(i for i in labels.dropna().index if i not in aligned)] = 7.0
-    result = simulate(
-        VanillaVFL(**SMALL_SPLIT | {"pretrain": "none"}), tables, labels, progress=False
-    )
+    result = simulate(VanillaVFL(**SMALL_SPLIT | {"pretrain": "none"}), tables, labels)
     assert "no sample that is trained on is of class 7" in result.notes[0]
     assert "probability_7" in result.predictions
 
@@ -251,7 +249,7 @@ def test_a_training_that_diverges_stops_and_says_so():
         "learning_rate": 1e12, "epochs": 20, "pretrain": "none", "activation": "relu",
     }  # fmt: skip
     with pytest.raises((PartyError, DataError), match=r"learning_rate|largest|limit"):
-        simulate(PlugVFL(**wild), tables, labels, progress=False)
+        simulate(PlugVFL(**wild), tables, labels)
 
 
 # -- what parties are told, and consent --------------------------------------------------------

@@ -12,11 +12,7 @@ from strategies.glm import VerticalGLM
 from strategies.linear.masked_means.fixed_point import ByClass, combine
 from strategies.linear.masked_means.fourier import expand, to_circle
 from strategies.svm import VerticalSVM
-from strategies.svm.margin_solver import (
-    hinge_curvature,
-    hinge_slope,
-    softplus,
-)
+from strategies.svm.margin_solver import hinge_curvature, hinge_slope, softplus
 
 N, NEW = 700, 120
 IDS = np.array([f"s{i:03}" for i in range(N)])
@@ -98,10 +94,7 @@ def assert_estimates(kind, result, tables, labels, l2, intercept=True, rtol=None
 def fits(data):
     """By method a fit with a ridge that moves the estimates."""
     tables, labels, _ = data
-    return {
-        kind: simulate(make(l2=20.0), tables, labels, progress=False)
-        for kind, (make, _) in MADE.items()
-    }
+    return {kind: simulate(make(l2=20.0), tables, labels) for kind, (make, _) in MADE.items()}
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -141,7 +134,7 @@ def test_models_predict_later_what_the_fit_did(fits, data, kind, tmp_path):
     tables, _, truth = data
     fit = Result.load(fits[kind].save(tmp_path / "fit"))
     new = {name: table[:NEW] for name, table in tables.items()}
-    later = fit.predict(new, truth[:NEW], progress=False)
+    later = fit.predict(new, truth[:NEW])
     pd.testing.assert_frame_equal(
         later.predictions.loc[IDS[:NEW]], fit.predictions.loc[IDS[:NEW]], check_names=False
     )
@@ -157,7 +150,7 @@ def test_columns_in_their_own_units_and_no_intercept(data, kind):
     own["court"]["rate"] *= 1e3
     own["bank"]["age"] /= 9
     make, _ = MADE[kind]
-    result = simulate(make(l2=5.0, intercept=False, standardize=False), own, labels, progress=False)
+    result = simulate(make(l2=5.0, intercept=False, standardize=False), own, labels)
     x = pd.concat(own, axis=1)[NEW:]
     model = scikit(kind, 5.0, intercept=False).fit(x, labels[NEW:])
     np.testing.assert_allclose(
@@ -172,7 +165,7 @@ def test_collinear_and_constant_columns_share_what_there_is(data):
     own["court"] = tables["court"]
     varied = {**own, "bank": own["bank"].drop(columns="one")}
     for kind, (make, _) in MADE.items():
-        result = simulate(make(l2=2.0), own, labels, progress=False)
+        result = simulate(make(l2=2.0), own, labels)
         assert np.isnan(result.coefficients.loc[("bank", "one"), "estimate"])
         result.coefficients = result.coefficients.drop(("bank", "one"))
         assert_estimates(kind, result, varied, labels, 2.0)
@@ -185,14 +178,14 @@ def test_collinear_columns_without_a_penalty_are_named(data):
     copied = tables | {"court": tables["court"].assign(**copies)}
     said = r"leave out 2 of bank:age, court:age, court:older; 1 of bank:owner, court:tenant$"
     with pytest.raises(DataError, match=said):
-        simulate(VerticalSVM(l2=0.0), copied, labels, progress=False)
+        simulate(VerticalSVM(l2=0.0), copied, labels)
     # Without an intercept flags that add up to 1 are told apart.
     flags = tables | {"court": tables["court"].assign(tenant=1.0 - tables["bank"]["owner"])}
     for loss in ("squared_hinge", "squared"):
         strategy = VerticalSVM(l2=0.0, intercept=False, loss=loss)
-        own = simulate(strategy, flags, labels, progress=False).coefficients["estimate"]
+        own = simulate(strategy, flags, labels).coefficients["estimate"]
         whole = VerticalSVM(l2=0.0, loss=loss)
-        beta = simulate(whole, tables, labels, progress=False).coefficients["estimate"]
+        beta = simulate(whole, tables, labels).coefficients["estimate"]
         level = beta["server", "intercept"]
         assert own["court", "tenant"] == pytest.approx(level, abs=1e-2)
         assert own["bank", "owner"] == pytest.approx(level + beta["bank", "owner"], abs=1e-2)
@@ -203,14 +196,12 @@ def test_missing_blocks_are_left_out_of_the_fit_or_take_the_mean(data):
     lacking = {"bank": tables["bank"][:-130], "court": tables["court"].drop(IDS[10:240])}
     common = {name: table.loc[IDS[240:-130]] for name, table in lacking.items()}
     for kind, (make, _) in MADE.items():
-        result = simulate(make(l2=2.0), lacking, labels, progress=False)
+        result = simulate(make(l2=2.0), lacking, labels)
         assert_estimates(kind, result, common, labels, 2.0)
         own = result.predictions
         assert len(own) == NEW  # those that a party lacks as well
         assert ((own["prediction"] > 0.5) == truth[own.index]).mean() > 0.6
-    result = simulate(
-        VerticalSVM(2.0, loss="squared", rows="mean"), lacking, labels, progress=False
-    )
+    result = simulate(VerticalSVM(2.0, loss="squared", rows="mean"), lacking, labels)
     with_label = {
         name: table.loc[table.index.intersection(IDS[NEW:])] for name, table in lacking.items()
     }
@@ -227,13 +218,13 @@ def test_missing_blocks_are_left_out_of_the_fit_or_take_the_mean(data):
 def test_separated_classes_have_estimates(data):
     tables, labels, _ = data
     apart = (tables["bank"]["age"] > 50).astype(float).where(labels.notna())
-    result = simulate(VerticalGLM("binomial", "ridge", l2=5.0), tables, apart, progress=False)
+    result = simulate(VerticalGLM("binomial", "ridge", l2=5.0), tables, apart)
     assert_estimates("ridge", result, tables, apart, 5.0)
 
 
 def test_a_corner_that_cannot_be_evaluated_is_widened(data):
     tables, labels, _ = data
-    result = simulate(VerticalSVM(20.0, corner=0.02), tables, labels, progress=False)
+    result = simulate(VerticalSVM(20.0, corner=0.02), tables, labels)
     assert result.metrics["corner"] > 0.02
     assert any("too far for a corner of 0.02" in text for text in result.notes)
     assert_estimates("hinge", result, tables, labels, 20.0)
@@ -254,7 +245,7 @@ def test_a_corner_that_cannot_be_evaluated_is_widened(data):
 def test_labels_that_are_no_two_classes_are_named(data, change, words):
     tables, labels, _ = data
     with pytest.raises(DataError, match=words):
-        simulate(VerticalSVM(), tables, change(labels), progress=False)
+        simulate(VerticalSVM(), tables, change(labels))
 
 
 def test_one_class_among_complete_rows_is_named(data):
@@ -262,13 +253,13 @@ def test_one_class_among_complete_rows_is_named(data):
     ones = labels.index[labels == 1]
     lacking = {"bank": tables["bank"], "court": tables["court"].drop(ones)}
     with pytest.raises(DataError, match="that all parties hold are 0"):
-        simulate(VerticalSVM(loss="squared"), lacking, labels, progress=False)
+        simulate(VerticalSVM(loss="squared"), lacking, labels)
 
 
 def test_what_masked_sums_need_is_named(data):
     tables, labels, _ = data
     with pytest.raises(ConfigError, match="parties \\['bank'\\]; use loss='squared'"):
-        simulate(VerticalSVM(), {"bank": tables["bank"]}, labels, progress=False)
+        simulate(VerticalSVM(), {"bank": tables["bank"]}, labels)
 
 
 # -- numerics ----------------------------------------------------------------------------------

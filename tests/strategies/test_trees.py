@@ -37,7 +37,7 @@ def hidden(data):
     """A run whose messages are kept."""
     transcript = []
     strategy = VerticalGBDT(**SMALL)
-    return simulate(strategy, *data, progress=False, transcript=transcript), transcript
+    return simulate(strategy, *data, transcript=transcript), transcript
 
 
 def with_arbiter(folder, tables):
@@ -75,7 +75,7 @@ def test_validation_ends_boosting_and_samples_are_drawn(data):
     kept = int(result.metrics["iterations"])
     assert kept == int(np.argmin(losses)) + 1 == len(result.predictor.roots)
     assert result.metrics["validation_loss"] == pytest.approx(min(losses), rel=1e-12)
-    again = result.predict(tables, labels, progress=False)
+    again = result.predict(tables, labels)
     free = shuffled.isna().to_numpy()
     np.testing.assert_array_equal(again.predictions[free].to_numpy(), result.predictions.to_numpy())
 
@@ -177,7 +177,7 @@ def test_predictions_are_refused_that_could_tell_more_than_a_node_allows(data, h
     assert model.longest_way == sum(depth(root) for root in model.roots)
     says = r"step 'open_trees': .*policy\.openings: asked: up to .* comes to 12 splits at most"
     with pytest.raises(PartyError, match=says):
-        result.predict(data[0], policy={"bank": {"openings": 2}}, progress=False)
+        result.predict(data[0], policy={"bank": {"openings": 2}})
 
 
 def test_open_histograms_need_every_nodes_consent(data, tmp_path):
@@ -307,7 +307,7 @@ def test_one_party_or_ckks(data):
         fit({"bank": data[0]["bank"]}, data[1])
     pytest.importorskip("tenseal")
     with pytest.raises(ConfigError, match="aggregation='masked'"):
-        simulate(VerticalGBDT(**SMALL), *data, aggregation="ckks", progress=False)
+        simulate(VerticalGBDT(**SMALL), *data, aggregation="ckks")
 
 
 def test_the_arbiter_compares_a_round_once():

@@ -41,10 +41,10 @@ def by_subset(data, fitted):
     for size in (1, 2, 3):
         for names in combinations(PARTIES, size):
             some = {name: tables[name].loc[rows] for name in names}
-            p = fitted.predict(some, progress=False).predictions.loc[rows, "probability_1"]
+            p = fitted.predict(some).predictions.loc[rows, "probability_1"]
             found[names] = np.log(p / (1 - p)).to_numpy()
     nothing = {"bank": blank(tables["bank"], rows)}
-    p = fitted.predict(nothing, progress=False).predictions.loc[rows, "probability_1"]
+    p = fitted.predict(nothing).predictions.loc[rows, "probability_1"]
     found[()] = np.log(p / (1 - p)).to_numpy()
     return rows, found
 
@@ -59,7 +59,7 @@ def blank(table, rows):
 @pytest.fixture(scope="module")
 def shapley(data, fitted):
     strategy = Predict(fitted, contributions="shapley")
-    return simulate(strategy, data[0], data[1], progress=False)
+    return simulate(strategy, data[0], data[1])
 
 
 def test_shapley_values_are_those_of_all_orders(by_subset, shapley):
@@ -78,7 +78,7 @@ def test_shapley_values_are_those_of_all_orders(by_subset, shapley):
 
 def test_they_add_up_and_absent_parties_have_none(data, shapley, fitted):
     tables, _ = data
-    path = fitted.predict(tables, progress=False)
+    path = fitted.predict(tables)
     for result in (shapley, path):
         p = result.predictions["probability_1"]
         total = result.contributions.sum(axis=1)
@@ -90,7 +90,7 @@ def test_they_add_up_and_absent_parties_have_none(data, shapley, fitted):
 
 
 def test_the_fit_s_own_paths(data, fitted):
-    again = fitted.predict(data[0], progress=False).contributions
+    again = fitted.predict(data[0]).contributions
     own = fitted.contributions
     assert list(own.index) == list(range(50))
     pd.testing.assert_frame_equal(own, again.loc[own.index], check_names=False)
@@ -105,7 +105,7 @@ def test_what_shapley_values_tell_is_counted(data, fitted, shapley, monkeypatch)
             bits[form] += int(np.sum(chosen) * each)
 
         monkeypatch.setattr(TreesPredictParty, "open_bits", count)
-        simulate(Predict(fitted, contributions=form), data[0], progress=False)
+        simulate(Predict(fitted, contributions=form), data[0])
     note = next(n for n in shapley.notes if n.startswith("contributions"))
     told, own_way = (int(word.replace(",", "")) for word in (note.split()[1], note.split()[7]))
     assert bits == {"path": own_way, "shapley": told}
@@ -124,7 +124,7 @@ def test_classes_have_a_line_each(data):
     p = np.exp(raw) / np.exp(raw).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(result.predictions.filter(like="prob"), p, atol=1e-12)
     strategy = Predict(result, contributions="shapley")
-    again = simulate(strategy, data[0], progress=False)
+    again = simulate(strategy, data[0])
     pd.testing.assert_frame_equal(
         again.predictions.loc[result.predictions.index], result.predictions, check_names=False
     )
@@ -157,7 +157,7 @@ def test_too_many_parties(fitted, monkeypatch):
     many = type(model)(**{**vars(model), "parties": [*model.parties, *"defg"]})
     monkeypatch.setattr(fitted, "predictor", many)
     with pytest.raises(ConfigError, match=r"6 parties at most, and the fit had 7; use 'path'"):
-        simulate(Predict(fitted, contributions="shapley"), make_tables(), progress=False)
+        simulate(Predict(fitted, contributions="shapley"), make_tables())
 
 
 def test_importance_by_column_adds_up(data, fitted):
@@ -247,8 +247,8 @@ def test_new_rows_take_the_trees_of_the_parties_that_are_there(runs):
     tables, labels = blocks()
     rows = labels.index[labels.isna()]
     new = {name: tables[name].reindex(rows) for name in ("bank", "shop")}
-    found = runs["patterns"].predict(new, progress=False)
-    expected = runs["without"].predict(new, progress=False)
+    found = runs["patterns"].predict(new)
+    expected = runs["without"].predict(new)
     np.testing.assert_allclose(probabilities(found), probabilities(expected), rtol=1e-12)
 
 

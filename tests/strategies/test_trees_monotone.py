@@ -35,16 +35,14 @@ def data():
 @pytest.fixture(scope="module")
 def hidden(data):
     transcript = []
-    result = simulate(
-        VerticalGBDT(**SMALL), *data, node_config=CONFIG, progress=False, transcript=transcript
-    )
+    result = simulate(VerticalGBDT(**SMALL), *data, node_config=CONFIG, transcript=transcript)
     return result, transcript
 
 
 @pytest.fixture(scope="module")
 def opened(data):
     strategy = VerticalGBDT(**SMALL, histograms="open")
-    return simulate(strategy, *data, node_config=CONFIG, progress=False)
+    return simulate(strategy, *data, node_config=CONFIG)
 
 
 def steepest_fall(result, tables, party, column, direction):
@@ -58,7 +56,7 @@ def steepest_fall(result, tables, party, column, direction):
             own = table.loc[rows].set_axis([f"{i} {value}" for i in rows])
             copies.append(own.assign(**{column: value}) if name == party else own)
         new[name] = pd.concat(copies)
-    found = result.predict(new, progress=False).predictions
+    found = result.predict(new).predictions
     p = found.loc[new["bank"].index, "probability_1"].to_numpy().reshape(len(values), -1)
     return float((direction * np.diff(p, axis=0)).min())
 
@@ -84,7 +82,7 @@ def test_trees_are_the_oracle_s(data, hidden, opened, histograms):
         gaps = [n.gap for n in expected.trees[t][0] if n.split is not None]
         assert min(gaps) > 1e-4  # else the split would be a matter of rounding
         assert splits_of(result, t) == expected.splits(t)
-    found = result.predict(data[0], progress=False).predictions["probability_1"]
+    found = result.predict(data[0]).predictions["probability_1"]
     np.testing.assert_allclose(found, 1 / (1 + np.exp(-expected.raw[0])), atol=1e-12)
     values = result.predictor.gain[result.predictor.party >= 0]
     assert (values > 0).all()
@@ -95,7 +93,7 @@ def test_as_good_as_scikit_learn(data):
     tables, labels = data
     result = simulate(
         VerticalGBDT(n_trees=30, max_depth=4, min_child=20, n_bins=12, histograms="open"),
-        tables, labels, node_config=CONFIG, progress=False,
+        tables, labels, node_config=CONFIG,
     )  # fmt: skip
     codes, bins, nominal = pooled(tables)
     x = np.where(codes == bins, np.nan, codes)[:, [j for j in range(8) if j not in nominal]]
@@ -163,8 +161,8 @@ class DeafGBDT(VerticalGBDT):
 def test_a_direction_that_is_not_followed_is_no_silent_one(data):
     strategy = DeafGBDT(n_trees=1, max_depth=2, histograms="open")
     with pytest.raises(PartyError, match=r"states trees\.monotone\.b0, which this way"):
-        simulate(strategy, *data, node_config={"bank": CONFIG["bank"]}, progress=False)
-    simulate(strategy, *data, progress=False)
+        simulate(strategy, *data, node_config={"bank": CONFIG["bank"]})
+    simulate(strategy, *data)
 
 
 def test_keys_that_cannot_be_followed(data):
@@ -190,4 +188,4 @@ def test_keys_that_cannot_be_followed(data):
         (forest, labels, CONFIG, ConfigError, r"does not follow; .*boost trees \('gbdt'\)"),
     ):  # fmt: skip
         with pytest.raises(error, match=message):
-            simulate(strategy, tables, y, node_config=config, progress=False)
+            simulate(strategy, tables, y, node_config=config)

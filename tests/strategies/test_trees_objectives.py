@@ -41,12 +41,12 @@ def test_quantiles_are_those_of_scikit_learn():
         fit(tables, labels, objective="quantile", quantile=0.9, **{**OPEN, "n_trees": n})
         for n in (2, OPEN["n_trees"])
     )
-    found = two.predict(tables, labels, progress=False).predictions["prediction"]
+    found = two.predict(tables, labels).predictions["prediction"]
     model = as_central(HistGradientBoostingRegressor, x, labels, loss="quantile", quantile=0.9)
     first = list(model.staged_predict(x))[1]
     # Gradients have two values, so gains often tie, and ties are broken otherwise; here none does.
     np.testing.assert_allclose(found, first, atol=1e-6)
-    found = many.predict(tables, labels, progress=False).predictions["prediction"]
+    found = many.predict(tables, labels).predictions["prediction"]
     own, other = (mean_pinball_loss(labels, p, alpha=0.9) for p in (found, model.predict(x)))
     assert own == pytest.approx(other, rel=0.02)
     assert many.metrics["train_loss"] == pytest.approx(own, rel=1e-12)
@@ -70,7 +70,7 @@ def test_amounts_are_those_of_lightgbm():
     result = fit(
         tables, labels, objective="tweedie", tweedie_power=1.3, max_depth=3, min_child=1, **OPEN
     )
-    found = result.predict(tables, labels, progress=False).predictions["prediction"]
+    found = result.predict(tables, labels).predictions["prediction"]
     codes, _, _ = pooled(tables)
     model = lightgbm.LGBMRegressor(
         objective="tweedie", tweedie_variance_power=1.3, n_estimators=OPEN["n_trees"], max_depth=3,
@@ -109,7 +109,7 @@ def test_class_weights_are_those_of_scikit_learn(stated):
     tables, x = numbers()
     labels = make_labels(tables_with_levels(), seed=2)
     result = fit(tables, labels, class_weights=stated, **OPEN)
-    found = result.predict(tables, labels, progress=False).predictions["probability_1"]
+    found = result.predict(tables, labels).predictions["probability_1"]
     weight = "balanced" if stated == "balanced" else {0: 1.0, 1: 3.5}
     model = as_central(HistGradientBoostingClassifier, x, labels, class_weight=weight)
     np.testing.assert_allclose(found, model.predict_proba(x)[:, 1], atol=1e-5)
@@ -154,12 +154,7 @@ def test_boosting_ends_where_validation_says_so():
     tables = make_tables()
     labels = make_labels(tables)
     stopped = fit(
-        tables,
-        labels,
-        n_trees=60,
-        learning_rate=0.5,
-        validation_share=0.2,
-        histograms="open",
+        tables, labels, n_trees=60, learning_rate=0.5, validation_share=0.2, histograms="open"
     )
     kept = int(stopped.metrics["iterations"])
     assert kept < 60
@@ -194,5 +189,5 @@ def test_labels_and_directions_that_cannot_be():
     with pytest.raises(ConfigError, match="nor quantiles, whose leaves are fitted anew"):
         simulate(
             VerticalGBDT(**SMALL, objective="quantile", histograms="open"), tables, labels,
-            progress=False, node_config={"bank": {"trees.monotone.b0": 1}},
+            node_config={"bank": {"trees.monotone.b0": 1}},
         )  # fmt: skip

@@ -79,7 +79,7 @@ def test_levels_may_be_sorted(histograms):
     splits = set().union(*(splits_of(result, t) for t in range(SMALL["n_trees"])))
     assert any(j == column and at >= bins[column] for _, j, at, _ in splits)
     assert result.metrics["train_loss"] < single.metrics["train_loss"]
-    again = result.predict(tables, labels, progress=False)
+    again = result.predict(tables, labels)
     assert again.metrics["loss"] == pytest.approx(result.metrics["train_loss"], rel=1e-12)
 
 
@@ -95,19 +95,19 @@ def test_predictions_of_new_rows_and_of_parties_that_left():
     result = fit(tables, labels)
     expected = central(tables, labels)
     p = 1 / (1 + np.exp(-expected.raw[0]))
-    again = result.predict(tables, labels, progress=False)
+    again = result.predict(tables, labels)
     np.testing.assert_allclose(again.predictions["probability_1"], p, rtol=1e-12)
     assert again.metrics["loss"] == pytest.approx(result.metrics["train_loss"], rel=1e-12)
     # A greeting, alignment, the name of the model, and a round for each level.
     assert again.ledger.rounds == 3 + SMALL["max_depth"]
 
-    alone = result.predict({"bank": tables["bank"]}, progress=False)
-    one = result.predict({**tables, "court": tables["court"].iloc[-40:]}, progress=False)
+    alone = result.predict({"bank": tables["bank"]})
+    one = result.predict({**tables, "court": tables["court"].iloc[-40:]})
     np.testing.assert_array_equal(alone.predictions[:-40], one.predictions[:-40])
     np.testing.assert_array_equal(again.predictions[-40:], one.predictions[-40:])
 
     found, lacks = (
-        result.predict({"bank": tables["bank"].replace({"b9": {"v": level}})}, progress=False)
+        result.predict({"bank": tables["bank"].replace({"b9": {"v": level}})})
         for level in ("elsewhere", None)
     )
     (said,) = set(found.notes) - set(lacks.notes)

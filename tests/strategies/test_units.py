@@ -59,9 +59,9 @@ def labels_of(kind, angle, rng):
 def test_units_of_columns_change_nothing_but_coefficients(strategy, kind):
     parties, angle, rng = tables_and_angle(0)
     labels = labels_of(kind, angle, rng)
-    plain = simulate(strategy, parties, labels, progress=False)
+    plain = simulate(strategy, parties, labels)
     in_units = {name: table * pd.Series(UNITS)[table.columns] for name, table in parties.items()}
-    other = simulate(strategy, in_units, labels, progress=False)
+    other = simulate(strategy, in_units, labels)
 
     columns = plain.coefficients.drop(index="server", errors="ignore")
     units = columns.index.get_level_values("variable").map(UNITS).to_numpy()
@@ -80,19 +80,19 @@ def test_units_of_columns_change_nothing_but_coefficients(strategy, kind):
 def test_columns_whose_squares_are_no_numbers(unit):
     parties, angle, rng = tables_and_angle(1)
     far = {**parties, "court": parties["court"] * [unit, 1.0]}
-    plain, other = (simulate(JointNormal(), t, progress=False) for t in (parties, far))
+    plain, other = (simulate(JointNormal(), t) for t in (parties, far))
     np.testing.assert_allclose(
         other.tables["court"]["income"] / unit, plain.tables["court"]["income"], rtol=1e-6
     )
     with pytest.raises(PartyError, match=r"columns \['income'\] are so large, or vary so little"):
-        simulate(VerticalGLM(), far, labels_of("numbers", angle, rng), progress=False)
+        simulate(VerticalGLM(), far, labels_of("numbers", angle, rng))
 
 
 def test_a_summary_shows_coefficients_of_any_size_apart():
     parties, angle, rng = tables_and_angle(2)
     labels = labels_of("numbers", angle, rng)
     in_units = {name: table * pd.Series(UNITS)[table.columns] for name, table in parties.items()}
-    result = simulate(VerticalGLM(penalty="none"), in_units, labels, progress=False)
+    result = simulate(VerticalGLM(penalty="none"), in_units, labels)
     lines = result.model.summary().splitlines()
     shown = {line.split(":")[1].split()[0]: line.split()[1:] for line in lines if "bank:" in line}
     for name, row in result.coefficients.loc["bank"].iterrows():
@@ -106,7 +106,7 @@ def test_a_column_that_seems_constant_without_an_intercept_is_named():
     court = parties["court"].assign(stamp=1.7e9 + 100.0 * rng.normal(size=len(parties["court"])))
     strategy = VerticalGLM("binomial", penalty="none", intercept=False)
     labels = labels_of("flags", angle, rng)
-    result = simulate(strategy, parties | {"court": court}, labels, progress=False)
+    result = simulate(strategy, parties | {"court": court}, labels)
     assert np.isnan(result.coefficients.loc[("court", "stamp"), "estimate"])
     assert any("court.stamp" in text and "far from 0" in text for text in result.notes)
 
@@ -117,7 +117,7 @@ def test_labels_whose_squares_are_no_numbers_are_named(strategy):
     labels = labels_of("numbers", angle, rng)
     for unit in (1e-200, 1e200):
         with pytest.raises(DataError, match=r"squares of such numbers .* labels in other units"):
-            simulate(strategy, parties, unit * labels, progress=False)
-    found = simulate(strategy, parties, 2.0**400 * labels, progress=False).coefficients["estimate"]
-    own = simulate(strategy, parties, labels, progress=False).coefficients["estimate"]
+            simulate(strategy, parties, unit * labels)
+    found = simulate(strategy, parties, 2.0**400 * labels).coefficients["estimate"]
+    own = simulate(strategy, parties, labels).coefficients["estimate"]
     np.testing.assert_allclose(found / 2.0**400, own, rtol=1e-6, atol=1e-9)

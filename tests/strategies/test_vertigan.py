@@ -90,7 +90,7 @@ def test_a_branch_learns_what_its_critic_sees():
 @pytest.fixture(scope="module")
 def trained():
     strategy = VertiGAN(iterations=4, batch=16, rows=50)
-    return simulate(strategy, tables(), progress=False)
+    return simulate(strategy, tables())
 
 
 def test_synthetic_tables_have_valid_values_of_nobody(trained):
@@ -110,7 +110,7 @@ def test_a_step_is_one_round_and_modes_agree(trained):
     steps = trained.ledger.to_frame().drop_duplicates("round")["step"].tolist()
     assert steps == ["hello", "share_ids", "start", *["train"] * 4, "make", "finish"]
     strategy = VertiGAN(iterations=4, batch=16, rows=50)
-    plain = simulate(strategy, tables(), progress=False, aggregation="plain")
+    plain = simulate(strategy, tables(), aggregation="plain")
     for name, table in plain.tables.items():
         numeric = table.select_dtypes("number").columns
         np.testing.assert_allclose(table[numeric], trained.tables[name][numeric], atol=1.0)
@@ -122,8 +122,8 @@ def test_nodes_must_agree_and_have_enough_samples(tmp_path):
     nodes.refused("exchanges", VertiGAN(iterations=1))
     few = {name: table.iloc[:60] for name, table in tables().items()}
     with pytest.raises(PartyError, match=r"40 of the samples that all parties have .* 100 or more"):
-        simulate(VertiGAN(iterations=1), few, progress=False)
+        simulate(VertiGAN(iterations=1), few)
     whole = tables()["court"]
     apart = {"a": whole.iloc[:150], "b": whole.iloc[100:250], "c": whole.iloc[200:]}
     with pytest.raises(DataError, match="no sample is held by all parties"):
-        simulate(VertiGAN(iterations=1), apart, progress=False)
+        simulate(VertiGAN(iterations=1), apart)

@@ -40,7 +40,7 @@ def make(n=2000, widths=(2, 1, 2), missing=0.35, correlation=0.4, unlabelled=50,
 
 
 def run(strategy, tables, labels, min_rows=20, **kwargs):
-    return simulate(strategy, tables, labels, progress=False, min_rows=min_rows, **kwargs)
+    return simulate(strategy, tables, labels, min_rows=min_rows, **kwargs)
 
 
 def pooled(tables, labels):
@@ -267,7 +267,7 @@ def test_columns_without_noise_between_them_are_named_as_the_cause():
 def run_prior(given, weight, covariance="block"):
     parties, labels = party_tables(given)
     strategy = VFEM(covariance, noise_prior=weight, check_correlation=False)
-    return simulate(strategy, parties, labels, min_rows=1, progress=False)
+    return simulate(strategy, parties, labels, min_rows=1)
 
 
 def penalised(given, weight):

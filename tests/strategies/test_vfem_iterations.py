@@ -3,13 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from oracles.vfem import (
-    expected_standard_errors,
-    flatten,
-    generate,
-    gradient_em,
-    initial,
-)
+from oracles.vfem import expected_standard_errors, flatten, generate, gradient_em, initial
 from vfem_runs import (
     coefficients,
     data,
@@ -85,9 +79,7 @@ def test_the_end_is_the_maximum_that_vfem_finds():
     pooled, _ = data(n=300, sizes=[2, 1, 3], rates=[0.3, 0.4, 0.2], seed=3, mean=0.5)
     tables, labels = party_tables(pooled)
     found = fit(pooled, "masked", **EXACT)
-    block = simulate(
-        VFEM("block", check_correlation=False), tables, labels, min_rows=1, progress=False
-    )
+    block = simulate(VFEM("block", check_correlation=False), tables, labels, min_rows=1)
     assert found.model.outcome == "converged"
     assert block.metrics["rows_merged"] == block.metrics["rows_left_out"] == 0
     gap = estimates(found) - estimates(block)
@@ -203,7 +195,7 @@ def test_no_step_of_the_iterations_answers_without_agreement(step):
 
 
 def test_too_large_a_learning_rate_diverges_and_says_so(small):
-    result = simulate(VFEMIterations(learning_rate=5.0), *small, progress=False)
+    result = simulate(VFEMIterations(learning_rate=5.0), *small)
     assert result.model.outcome == "diverged"
     assert result.coefficients is None
     assert any("learning_rate = 5 is too large; try 1.25" in note for note in result.notes)
@@ -218,7 +210,7 @@ def test_constant_and_repeated_columns_are_left_out(small, sketch_size):
     if sketch_size:  # it never ends by its tolerance
         how["max_iter"] = 200
     result, one = (
-        simulate(VFEMIterations(**how), given, labels, "plain", progress=False)
+        simulate(VFEMIterations(**how), given, labels, "plain")
         for given in ({**tables, "p0": own}, tables)
     )
     left_out = [("p0", name) for name in ("seven", "again", "there")]
@@ -240,7 +232,7 @@ def test_a_party_of_constants_alone_leaves_the_others_their_standard_errors(smal
     tables, labels = small
     flat = {**tables, "p1": tables["p1"] * 0.0 + 3.0}
     result, one = (
-        simulate(VFEMIterations(**EXACT), given, labels, "plain", progress=False)
+        simulate(VFEMIterations(**EXACT), given, labels, "plain")
         for given in (flat, {name: tables[name] for name in ("p0", "p2")})
     )
     assert result.coefficients.loc["p1"].isna().all(axis=None)
@@ -256,9 +248,7 @@ N_ROWS = 400
 def test_standard_errors_do_not_depend_on_where_columns_lie(small):
     parties, labels = small
     far = {name: table + 2.0**40 for name, table in parties.items()}
-    here, there = (
-        simulate(VFEMIterations(), tables, labels, progress=False) for tables in (parties, far)
-    )
+    here, there = (simulate(VFEMIterations(), tables, labels) for tables in (parties, far))
     errors, moved = (one.coefficients["std_error"].to_numpy()[1:] for one in (here, there))
     np.testing.assert_allclose(moved, errors, rtol=1e-3)
     assert there.model.level_variance == pytest.approx(here.model.level_variance, rel=1e-3)
@@ -269,7 +259,7 @@ def test_fewer_samples_than_columns_leave_no_noise_and_no_standard_errors(small)
     whole = pd.concat(parties.values(), axis=1, join="inner")
     few = whole.index[: whole.shape[1] + 1]
     some = {name: table.loc[few] for name, table in parties.items()}
-    result = simulate(VFEMIterations(), some, labels[few], progress=False)
+    result = simulate(VFEMIterations(), some, labels[few])
     assert "leaves (almost) no noise" in " ".join(result.notes)
     assert result.coefficients["std_error"].isna().all()
 

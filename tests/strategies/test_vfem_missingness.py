@@ -65,7 +65,7 @@ def test_a_run_says_whether_blocks_look_missing_at_random(how, noted):
     bank = pd.DataFrame(rows[:, :2], index=ids, columns=["a", "b"])
     court = pd.DataFrame(rows[:, 2:4], index=ids, columns=["c", "d"]).dropna()
     y = pd.Series(rows[:, 4], index=ids)
-    result = simulate(VFEM(), {"bank": bank, "court": court}, y, progress=False)
+    result = simulate(VFEM(), {"bank": bank, "court": court}, y)
     p = result.metrics["missingness_p_value"]
     assert (p < 0.01) is noted
     found = [text for text in result.notes if "Hausman" in text]
@@ -73,5 +73,5 @@ def test_a_run_says_whether_blocks_look_missing_at_random(how, noted):
     if noted:
         assert "`complete-case` is unbiased" in found[0]
     # With all rows complete there is nothing to compare.
-    whole = simulate(VFEM(), {"bank": bank, "court": bank.add_suffix("2") ** 2}, y, progress=False)
+    whole = simulate(VFEM(), {"bank": bank, "court": bank.add_suffix("2") ** 2}, y)
     assert "missingness_p_value" not in whole.metrics

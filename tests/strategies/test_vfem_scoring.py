@@ -66,7 +66,7 @@ class Seen:
             quiet = lambda sigma, stream: np.zeros(sigma.shape, dtype=np.uint64)  # noqa: E731
             monkeypatch.setattr(completed_steps, "normal_integers", quiet)
             monkeypatch.setattr(scoring, "noise_variance", lambda n_parties: 0.0)
-        self.result = simulate(VFEM(), *given[:2], progress=False)
+        self.result = simulate(VFEM(), *given[:2])
 
     def rows(self, pooled, labels):
         """The pooled rows in the server's order and units; the label last."""
@@ -127,7 +127,7 @@ def test_ten_parties_come_near_the_maximum_in_few_rounds():
     """20 columns, 35 % of the blocks missing: hardly two rows in a hundred have one pattern."""
     tables, labels, slopes, rows = make(2000, 10, 2, 0.35, unlabelled=40, seed=3)
     with seeded_noise(0):
-        result = simulate(VFEM(), tables, labels, progress=False)
+        result = simulate(VFEM(), tables, labels)
     assert result.metrics["rows_merged"] == result.metrics["rows_left_out"] == 0
     steps = int(result.metrics["iterations"])
     assert 2 <= steps <= 3
@@ -250,7 +250,7 @@ def other_holders(common, own):
 def test_a_node_refuses(monkeypatch, change, at, says):
     asked_for(monkeypatch, "open_completed", change, at)
     with pytest.raises(PartyError, match=says):
-        simulate(VFEM(), *make(900, 3, 1, seed=4)[:2], progress=False)
+        simulate(VFEM(), *make(900, 3, 1, seed=4)[:2])
 
 
 def test_a_fourth_step_is_refused(monkeypatch):
@@ -259,10 +259,10 @@ def test_a_fourth_step_is_refused(monkeypatch):
     monkeypatch.setattr(scoring, "STEPS", 9)
     monkeypatch.setattr(scoring, "_has_settled", lambda *_: False)
     with pytest.raises(PartyError, match="may come 4 times in this run, and has"):
-        simulate(VFEM(), *given, progress=False)
+        simulate(VFEM(), *given)
     monkeypatch.setattr(completed_steps, "STEPS", 1)
     with pytest.raises(PartyError, match="completed 1 times in this run, which is the most"):
-        simulate(VFEM(), *given, progress=False)
+        simulate(VFEM(), *given)
 
 
 def test_the_first_sums_are_of_pairs(monkeypatch):
@@ -274,7 +274,7 @@ def test_the_first_sums_are_of_pairs(monkeypatch):
 
     asked_for(monkeypatch, "open_completed", completes, at=1)
     with pytest.raises(PartyError, match="these come first"):
-        simulate(VFEM(), *given, progress=False)
+        simulate(VFEM(), *given)
 
 
 def test_parties_that_are_told_of_other_points_open_noise(monkeypatch):
@@ -288,7 +288,7 @@ def test_parties_that_are_told_of_other_points_open_noise(monkeypatch):
 
     monkeypatch.setattr(CompletedProducts, "completed", noted)
     with pytest.raises(KeyboardInterrupt):
-        simulate(VFEM(), *make(900, 3, 1, seed=4)[:2], progress=False)
+        simulate(VFEM(), *make(900, 3, 1, seed=4)[:2])
     assert np.median(np.abs(opened[0].products[:3, :3])) > 1e4  # uniform; true ones are below 900
 
 
@@ -313,7 +313,7 @@ def test_a_rare_flag_is_withheld_and_has_no_coefficient():
     rng = np.random.default_rng(0)
     tables["p1"]["flag"] = 0.0
     tables["p1"].loc[rng.choice(tables["p1"].index, 6, replace=False), "flag"] = 1.0
-    result = simulate(VFEM(), tables, labels, progress=False)
+    result = simulate(VFEM(), tables, labels)
     table = result.coefficients
     assert np.isnan(table.loc[("p1", "flag"), "estimate"])
     assert np.isfinite(table["estimate"].drop(("p1", "flag"))).all()

@@ -92,7 +92,7 @@ def test_labels_go_where_the_inner_partitioner_puts_them(frame):
 
 def test_partitions_can_be_imputed(frame):
     made = partitioned(frame.head(200), id_column="customer")
-    result = simulate(load_strategy("fknn")(), tables_of(made, ["x", "y", "z"]), progress=False)
+    result = simulate(load_strategy("fknn")(), tables_of(made, ["x", "y", "z"]))
     assert {len(table) for table in result.tables.values()} == {200}
 
 

@@ -165,10 +165,10 @@ def test_many_columns_alike_take_one_line():
 def test_simulate_warns_and_keeps_values_out_of_the_notes():
     frame = frame_of(since=[f"2024-01-{i % 28 + 1:02}" for i in range(N)], x=RNG.normal(size=N))
     with pytest.warns(DataWarning, match=r"party 'bank': column 'since'.*2024-01-01") as caught:
-        result = simulate(Mean(), {"bank": frame}, progress=False)
+        result = simulate(Mean(), {"bank": frame})
     assert caught[0].filename == __file__
     (note,) = result.notes
     assert note.startswith("party 'bank': column 'since': dates")
     assert "2024-01" not in note
     stated = {"bank": {"since": "categorical"}}
-    assert not simulate(Mean(), {"bank": frame}, kinds=stated, progress=False).notes
+    assert not simulate(Mean(), {"bank": frame}, kinds=stated).notes

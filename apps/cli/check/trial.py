@@ -71,18 +71,17 @@ class Trial:
         if self.rounds is None or self.traffic is None or self.seconds is None:
             return f"no refusal, and no estimate: {self.note}"
         about = "" if not self.scaled_from else "about "
+        rounds = f"{self.rounds:.2g}" if about and self.rounds < 100 else f"{self.rounds:,.0f}"
+        memory = f" with {human_bytes(self.memory)} of memory for all" if self.memory else ""
         cost = (
-            f"{about}{_round_text(self.rounds, bool(self.scaled_from))} rounds, "
+            f"{about}{rounds} rounds, "
             f"{human_bytes(self.traffic)} of traffic, {human_seconds(self.seconds)} of work here"
-            f"{self._memory_text()}; "
+            f"{memory}; "
             f"with the network {human_seconds(self.seconds + self.rounds * CHANNEL_SECONDS)} over "
             f"channels, {human_seconds(self.seconds + self.rounds * MESSAGE_SECONDS)} by Flower's "
             "messages"
         )
         return f"{cost} ({self.note})" if self.note else cost
-
-    def _memory_text(self) -> str:
-        return f" with {human_bytes(self.memory)} of memory for all" if self.memory else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""
@@ -161,11 +160,7 @@ def try_strategy(
     costs: dict[str, Any] = {c: scaled(ended[k - 1][c], ended[k][c], factor) for c in _COSTS}
     said = f"rough: scaled from {sizes[k - 1]:,} and {sizes[k]:,} of {len(ids):,} samples"
     return Trial(
-        name,
-        **costs,
-        scaled_from=sizes[k],
-        named=named,
-        note=f"{note}; {said}" if note else said,
+        name, **costs, scaled_from=sizes[k], named=named, note=f"{note}; {said}" if note else said
     )
 
 
@@ -194,10 +189,6 @@ def scaled(small: float, large: float, factor: float) -> float:
     if large <= 2 * small:
         return large + (large - small) * 2 * (factor - 1)
     return float(large * factor ** min(math.log2(large / small), 3.0))
-
-
-def _round_text(rounds: float, rough: bool) -> str:
-    return f"{rounds:.2g}" if rough and rounds < 100 else f"{rounds:,.0f}"
 
 
 def _all_ids(tables: Mapping[str, pd.DataFrame]) -> "pd.Index[Any]":

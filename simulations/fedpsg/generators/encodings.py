@@ -37,8 +37,7 @@ class Block:
     def one_hot(self, column: "pd.Series[Any]") -> Array:
         """Return a column of 0 and 1 for each level."""
         assert self.levels is not None
-        found: Array = (column.to_numpy(dtype=object)[:, None] == self.levels).astype(float)
-        return found
+        return np.asarray((column.to_numpy(dtype=object)[:, None] == self.levels).astype(float))
 
     def numbers(self, values: Array, low: float, high: float) -> Array:
         """Return numbers within the range that was seen, whole ones rounded."""

@@ -10,11 +10,11 @@ paper's classifier is left out. Squares are at most 8 x 8; the paper's have 16 x
 import math
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from flwr_vertical.arrays import Array
 from simulations.fedpsg.generators.base import LocalGenerator
 from simulations.fedpsg.generators.encodings import Block, block_of
 from strategies.neural.networks import descend
@@ -46,7 +46,7 @@ class TableGAN(LocalGenerator):
         out[:, : len(columns)] = np.column_stack(columns)
         return torch.as_tensor(out).float()
 
-    def decode(self, values: npt.NDArray[np.float64]) -> pd.DataFrame:
+    def decode(self, values: Array) -> pd.DataFrame:
         """Return squares as a table: the nearest code of levels, numbers in their range."""
         out: dict[str, object] = {}
         for j, block in enumerate(self.blocks):

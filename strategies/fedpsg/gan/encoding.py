@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Flags, Integers
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Encoding:
         return cls(low, high, tuple(n_levels))
 
     @property
-    def widths(self) -> npt.NDArray[np.int64]:
+    def widths(self) -> Integers:
         """Encoded columns of each attribute; shape (n_columns,)."""
         return np.maximum(np.array(self.n_levels, dtype=np.int64), 1)
 

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Floats32, Indices, Integers
@@ -61,10 +60,7 @@ class GanSteps(StepGroup):
         self.party.live.get(_CODES, dict[str, Any])["codes"] = codes
         self.cache.pop("fedpsg.gan data", None)
         self._nets()  # made here: a sum only reads them, so that it can be asked for again
-        return {
-            "widths": self._encoding.widths,
-            "missing": np.isnan(codes).astype(np.uint8),
-        }
+        return {"widths": self._encoding.widths, "missing": np.isnan(codes).astype(np.uint8)}
 
     @step
     def embed(self, batch: Annotated[Indices, Shape(None), Within(0, "n_samples - 1")]) -> Summands:
@@ -197,7 +193,7 @@ class GanSteps(StepGroup):
         hideable = torch.as_tensor(np.repeat(gone, self._encoding.widths)).float()
         return GanNets(shape, self.name, torch.as_tensor(self._encoding.is_level), hideable)
 
-    def _batch(self, batch: npt.NDArray[np.int64]) -> "tuple[Tensor, Tensor]":
+    def _batch(self, batch: Integers) -> "tuple[Tensor, Tensor]":
         import torch
 
         key = "fedpsg.gan data"
@@ -234,7 +230,7 @@ class GanSteps(StepGroup):
 
     def _forward(
         self,
-        batch: npt.NDArray[np.int64],
+        batch: Integers,
         seed: int,
         labels: Floats32 | None,
         others: Integers | None,
@@ -248,7 +244,7 @@ class GanSteps(StepGroup):
         return nets.forward(x, mask, seed, self._labels(labels, len(batch)), given), own
 
     def _pending(
-        self, batch: npt.NDArray[np.int64], seed: int, given: dict[str, Any], keep: bool
+        self, batch: Integers, seed: int, given: dict[str, Any], keep: bool
     ) -> tuple[Any, Any]:
         """Return the forward pass of a step, made again in another process, and what came back."""
         import torch

@@ -5,12 +5,10 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical import Federation
-from flwr_vertical.arrays import Floats32, Indices
+from flwr_vertical import Federation, Progress
+from flwr_vertical.arrays import Array, Bytes, Floats32, Indices
 from flwr_vertical.errors import DataError
-from flwr_vertical.results import Progress
 from strategies.fedpsg.blinding import pad_of
 from strategies.fedpsg.gan.steps import BACK
 from strategies.fedpsg.messages import MOST_CLASSES
@@ -35,7 +33,7 @@ class GanTraining:
     shape: "GanShape"
     widths: dict[str, Indices]  # (n_columns,): by party, encoded columns of each attribute
     # (n_samples, n_columns): by party, which cells are to be imputed
-    missing: dict[str, npt.NDArray[np.uint8]]
+    missing: dict[str, Bytes]
     labels: Floats32  # (n_samples, n_labels): for CGAIN; no column otherwise
     top: "TopNets" = field(init=False)
 
@@ -121,7 +119,7 @@ class GanTraining:
         return torch.cat(parts, dim=1)
 
 
-def one_hot(labels: npt.NDArray[np.float64]) -> Floats32:
+def one_hot(labels: Array) -> Floats32:
     """Return a column for each different label; zeros where there is none (NaN)."""
     classes = np.unique(labels[~np.isnan(labels)])
     return np.asarray((labels[:, None] == classes).astype(np.float32))

@@ -52,12 +52,7 @@ class RegressionColumns:
 
     @classmethod
     def fit(
-        cls,
-        codes: Array,
-        n_levels: Sequence[int],
-        drawn: bool,
-        n_trees: int = 0,
-        seed: int = 0,
+        cls, codes: Array, n_levels: Sequence[int], drawn: bool, n_trees: int = 0, seed: int = 0
     ) -> "RegressionColumns":
         """Take centres, spreads and trees of codes, NaN = missing; every column has a value."""
         numeric = np.array(n_levels) == 0

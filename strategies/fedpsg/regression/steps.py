@@ -6,14 +6,13 @@ from typing import Annotated, Any, Unpack
 
 import numpy as np
 
-from flwr_vertical import Federation, Result, StepGroup, Summands, step
+from flwr_vertical import Federation, Progress, Result, StepGroup, Summands, step
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node.kept import kept
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.protocol.arguments import DISTINCT, Shape, Within, check_fits
-from flwr_vertical.results import Progress
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.blinding import BlindingSteps, pad_of
 from strategies.fedpsg.comparison import Comparison
@@ -80,9 +79,7 @@ class RegressionSteps(StepGroup):
 
     @step
     def predict(
-        self,
-        targets: Annotated[list[str], Within(0, MOST_JOBS)],
-        **message: Unpack[TermFields],
+        self, targets: Annotated[list[str], Within(0, MOST_JOBS)], **message: Unpack[TermFields]
     ) -> Summands:
         """Send the own terms of all jobs under key streams that the server lacks.
 

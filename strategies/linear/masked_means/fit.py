@@ -23,9 +23,9 @@ import numpy as np
 from flwr_vertical import Federation
 from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.policy.defaults import max_vectors
 from flwr_vertical.products import Moments as Opened
 from flwr_vertical.products import PrivateProducts
-from flwr_vertical.products.row_groups import max_vectors
 from strategies.linear.families import Family, check_labels
 from strategies.linear.masked_means.evaluate import MaskedMeans
 from strategies.linear.masked_means.problem import REACH, Beside, MeanFit, MeanProblem

@@ -70,8 +70,7 @@ class Expansion:
     def __call__(self, t: Array) -> Array:
         """Evaluate the sum."""
         angle = np.multiply.outer(t, _frequencies(self.times, self.n_terms))
-        values: Array = self.constant + np.sin(angle) @ self.sine + np.cos(angle) @ self.cosine
-        return values
+        return np.asarray(self.constant + np.sin(angle) @ self.sine + np.cos(angle) @ self.cosine)
 
 
 def expand(

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical.arrays import Ring
 from flwr_vertical.products.arithmetic import Layout, helper_share, helpers, owner_share, product
@@ -68,12 +67,7 @@ class Streams:
 
 
 def handed_over(
-    party: str,
-    roles: Roles,
-    own: Ring,
-    values: Ring,
-    rho: Ring,
-    streams: Streams,
+    party: str, roles: Roles, own: Ring, values: Ring, rho: Ring, streams: Streams
 ) -> dict[str, Ring]:
     """Return what a party hands over under fresh streams: ``Z``, and ``Y:<name>``.
 
@@ -96,13 +90,7 @@ def _own_stream(streams: Streams, party: str) -> Ring:
 
 
 def party_term(
-    party: str,
-    roles: Roles,
-    layout: Layout,
-    own: Ring,
-    values: Ring,
-    rho: Ring,
-    streams: Streams,
+    party: str, roles: Roles, layout: Layout, own: Ring, values: Ring, rho: Ring, streams: Streams
 ) -> Ring:
     """Return a party's term of the private sum, of shape (total, total), uint64."""
     out = np.zeros((layout.total, layout.total), dtype=np.uint64)
@@ -151,7 +139,7 @@ def open_information(
     Shapes: masked (n, width): by party, ``U``; rho (n,): by helper; total (total, total): sum of
     the parties' terms; returns (total, total): symmetric.
     """
-    out: npt.NDArray[np.uint64] = total.copy()
+    out: Ring = total.copy()
     for name, helper in roles.helper.items():
         u, here = masked[name], layout.slice(name)
         crossed = product(told[helper][f"Y:{name}"], u)

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.sparse.csgraph import connected_components
 
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import AnyArray, Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments as Opened
 from strategies.linear.families import Family
@@ -63,7 +61,7 @@ class MeanFit:
     # for constant columns
     information: Array
     # (n_columns,): which columns are in the fit: not constant, and told of by their party
-    varies: npt.NDArray[np.bool_]
+    varies: Flags
     has_intercept: bool
     log_likelihood: float
     deviance: float
@@ -75,7 +73,7 @@ class MeanFit:
     # likelihood
     ridge: Array
     # (n_columns,): columns that got a ridge since their coefficients would grow without end
-    bounded: npt.NDArray[np.bool_]
+    bounded: Flags
     notes: tuple[str, ...] = ()  # What a user should know of these
     # As `information`, of squared residuals in place of variances, where it was asked for
     middle: Array | None = None
@@ -327,7 +325,7 @@ class MeanProblem(EvaluatedColumns):
         out[np.ix_(chosen, chosen)] = information * np.outer(unit, unit)
         return out if self._intercept else _about(out, -self._mean)
 
-    def _spread_out(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _spread_out(self, values: AnyArray) -> AnyArray:
         """Return values of varying columns as such of all; shape (n_columns,)."""
         out = np.zeros(len(self._mean), dtype=values.dtype)
         out[self._kept] = values

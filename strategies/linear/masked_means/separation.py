@@ -8,9 +8,8 @@ that tell all labels apart (perfect separation) mostly give the label away.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Indices
+from flwr_vertical.arrays import Array, Indices
 from strategies.linear.masked_means.problem import REACH, MeanProblem
 from strategies.linear.masked_means.solver import MeanMaximum
 
@@ -43,7 +42,7 @@ class SeparatingLevel:
     other: float  # Of the column, in standard deviations from its mean
     count: int  # How many rows have it
 
-    def rises(self, step: npt.NDArray[np.float64]) -> float:
+    def rises(self, step: Array) -> float:
         """Return by how much a step, of level and slopes, moves these rows towards their label."""
         moved = float(step[1 + self.slope]) * (self.value - self.other)
         return moved if self.kind else -moved
@@ -87,9 +86,9 @@ class Watch:
     def __init__(self, problem: MeanProblem, notes: list[str]) -> None:
         self._problem, self._notes = problem, notes
         self.levels = levels_of_one_kind(problem)
-        self._past: list[npt.NDArray[np.float64]] = []
+        self._past: list[Array] = []
 
-    def __call__(self, here: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def __call__(self, here: Array) -> Array:
         """Return the ridge from level and slopes on."""
         self._past.append(here)
         if len(self._past) >= _FROM:
@@ -133,7 +132,7 @@ def all_apart(problem: MeanProblem, found: MeanMaximum) -> bool:
     return problem.fit(found).deviance < _APART * problem.null_deviance
 
 
-def refusal(problem: MeanProblem, slopes: npt.NDArray[np.float64], cure: str) -> str:
+def refusal(problem: MeanProblem, slopes: Array, cure: str) -> str:
     """Say why there is no maximum within reach; `slopes`: the last that were tried."""
     shown = _largest(problem, slopes)
     if problem.family.name == "binomial":
@@ -149,7 +148,7 @@ def refusal(problem: MeanProblem, slopes: npt.NDArray[np.float64], cure: str) ->
     )
 
 
-def note_on_all(problem: MeanProblem, slopes: npt.NDArray[np.float64]) -> str:
+def note_on_all(problem: MeanProblem, slopes: Array) -> str:
     """Say that all columns got a ridge, since together they tell the labels apart."""
     return (
         "the columns tell the labels 0 and 1 apart (almost) without error (perfect separation), "
@@ -172,5 +171,5 @@ def note_on(problem: MeanProblem, slopes: Indices, levels: "list[SeparatingLevel
     )
 
 
-def _largest(problem: MeanProblem, slopes: npt.NDArray[np.float64]) -> str:
+def _largest(problem: MeanProblem, slopes: Array) -> str:
     return ", ".join(problem.named(np.argsort(-np.abs(slopes))[:_NAMED]))

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 from scipy import linalg
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Flags
 from strategies.linear.families import Family
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(64)
@@ -175,7 +174,7 @@ def expanded(
     return _quadratic(curvature, source, here, means, score, free, target, weight, 1)
 
 
-def _terms(moments: MeanMoments, ridge: Array | None) -> tuple[Array, npt.NDArray[np.bool_], Array]:
+def _terms(moments: MeanMoments, ridge: Array | None) -> tuple[Array, Flags, Array]:
     """Return the labels' side of the score, what is free, and the penalty's second derivative."""
     target = np.r_[moments.labels, moments.with_labels]
     free = np.ones(len(target), dtype=bool)
@@ -190,7 +189,7 @@ def _quadratic(
     here: Array,
     means: Array,
     score: Array,
-    free: npt.NDArray[np.bool_],
+    free: Flags,
     target: Array,
     weight: Array,
     evaluations: int,
@@ -223,9 +222,7 @@ class _Curvature:
         """Start anew from the exact information."""
         self._exact, self._pairs = information, []
 
-    def newton(
-        self, here: Array, means: Array, score: Array, free: npt.NDArray[np.bool_]
-    ) -> tuple[Array, float]:
+    def newton(self, here: Array, means: Array, score: Array, free: Flags) -> tuple[Array, float]:
         """Return a step to the maximum, and how far it is in standard errors."""
         information = self._exact
         if information is None:

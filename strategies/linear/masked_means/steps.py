@@ -19,10 +19,9 @@ columns are multiplied with (`PrivateProductSteps` has these rules).
 from typing import Annotated, Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
-from flwr_vertical.arrays import Array, Indices, Ring
+from flwr_vertical.arrays import Array, Flags, Indices, Ring
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node.kept import kept
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PrivateProductSteps
@@ -30,12 +29,7 @@ from flwr_vertical.products.arithmetic import own_place
 from flwr_vertical.products.pair_keys import Names, PairKeyFields, Widths
 from flwr_vertical.products.streams import KeyStream, content_tag, stream
 from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits
-from strategies.linear.masked_means.fixed_point import (
-    N_DIGITS,
-    N_LEADING,
-    combine,
-    to_digits,
-)
+from strategies.linear.masked_means.fixed_point import N_DIGITS, N_LEADING, combine, to_digits
 from strategies.linear.masked_means.fourier import CIRCLE, to_circle
 from strategies.linear.masked_means.information import Answer, Roles
 
@@ -236,7 +230,7 @@ class MaskedMeanSteps(StepGroup):
         return columns
 
     @property
-    def _chosen(self) -> npt.NDArray[np.bool_]:
+    def _chosen(self) -> Flags:
         if _ROWS not in self.state:
             raise ProtocolError(
                 f"party {self.name!r} was not told the samples of the fit: 'send_digits' comes "
@@ -245,7 +239,7 @@ class MaskedMeanSteps(StepGroup):
         return np.asarray(self.state[_ROWS], dtype=bool)
 
     @property
-    def _withheld(self) -> npt.NDArray[np.bool_]:
+    def _withheld(self) -> Flags:
         """Columns of which nothing may be told; they count as 0."""
         return np.asarray(self.state[_WITHHELD], dtype=bool)
 

@@ -16,18 +16,16 @@ aggregation ``"ckks"``, and of one party alone, the same sums come from cipherte
 (`products.ciphertext`).
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical import Federation, Result
-from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array
+from flwr_vertical import Alignment, Federation, Result
+from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import DataError
+from flwr_vertical.log import logger
 from flwr_vertical.products import (
     EncryptedProducts,
     GroupKey,
@@ -53,9 +51,7 @@ from strategies.linear.moments.identifiable import gives_label
 from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.problem import Problem, open_problem
 
-logger = logging.getLogger("flwr_vertical")
-
-Grouping = Callable[[npt.NDArray[np.bool_], npt.NDArray[np.int64], MinimumRows], RowGroups]
+Grouping = Callable[[Flags, Integers, MinimumRows], RowGroups]
 Completing = Callable[[Federation, PairKeys, Problem, RowGroups, Result], GroupKey]
 """Has rows completed, and returns the key that the completed columns take."""
 

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Flags, Indices
 
 _CYCLES = 1000
 _EXACT = 1e-12  # of correlations
@@ -55,7 +54,7 @@ class FullCovariance(CovarianceModel):
     at zero.
     """
 
-    def __init__(self, free: npt.NDArray[np.bool_]) -> None:
+    def __init__(self, free: Flags) -> None:
         free = free | np.eye(len(free), dtype=bool)
         self.n_columns = len(free)
         self._rows, self._columns = np.nonzero(np.tril(free))
@@ -97,7 +96,7 @@ class FullCovariance(CovarianceModel):
         return np.zeros((len(parameters), len(parameters)))
 
 
-def _cliques(free: npt.NDArray[np.bool_]) -> list[Indices]:
+def _cliques(free: Flags) -> list[Indices]:
     """Return sets of columns, all free among each other, that have every free pair in one."""
     left = free.copy()
     found = []
@@ -148,7 +147,7 @@ class RegressionCovariance(CovarianceModel):
     covariance is held at zero.
     """
 
-    def __init__(self, free: npt.NDArray[np.bool_]) -> None:
+    def __init__(self, free: Flags) -> None:
         self.n_columns = len(free) + 1
         self._rows, self._columns = np.nonzero(np.tril(free | np.eye(len(free), dtype=bool)))
 

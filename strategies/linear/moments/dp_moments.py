@@ -152,15 +152,10 @@ def state_privacy(
         float(np.sqrt(part.variance[1:-1, 1:-1].max(initial=0.0))) for part in opened.noise or []
     ]
     result.privacy = MomentStatement(
-        budget.epsilon,
-        budget.delta,
-        budget.row_norm,
-        int(n),
-        [name for name, own in opened.parties.items() if own.stop > own.start],
-        max(deviations, default=0.0),
-        found.ridge,
-        warnings,
-    )
+        epsilon=budget.epsilon, delta=budget.delta, row_norm=budget.row_norm, n_rows=int(n),
+        parties=[name for name, own in opened.parties.items() if own.stop > own.start],
+        noise=max(deviations, default=0.0), ridge=found.ridge, warnings=warnings,
+    )  # fmt: skip
     result.ledger.spend(ALL, budget.epsilon, f"noisy moments (delta {budget.delta:g})")
     result.notes += result.privacy.sentences
     if opened.problem.has_free:

@@ -17,7 +17,13 @@ import numpy as np
 from flwr_vertical import Federation
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.privacy import KEY_BYTES, fresh_keystream, gaussian_integers, parse_bounds
+from flwr_vertical.privacy import (
+    KEY_BYTES,
+    fresh_keystream,
+    gaussian_integers,
+    parse_bounds,
+    read_bounds,
+)
 from flwr_vertical.products import Moments
 from flwr_vertical.products.noise import PRODUCTS, VECTORS, PrivateRows
 from flwr_vertical.products.row_groups import RowGroups
@@ -33,6 +39,14 @@ class FitBudget:
     delta: float
     row_norm: float  # Largest root mean square of a party's values of a row, in half ranges
     bounds: str  # Public ranges, JSON
+
+    @classmethod
+    def of(cls, settings: Any) -> "FitBudget | None":
+        """Return what a strategy's settings say; None if sums are opened as they are."""
+        if settings.epsilon is None:
+            return None
+        bounds = read_bounds(settings.bounds)
+        return cls(settings.epsilon, settings.delta, settings.row_norm, bounds)
 
     @property
     def rule(self) -> PrivateRows:
@@ -62,15 +76,16 @@ class FitBudget:
         )
 
 
-def check_budget(epsilon: float | None, encoding: str, idle: dict[str, bool]) -> None:
-    """Refuse settings that do not go together."""
+def check_budget(settings: Any) -> None:
+    """Refuse settings of a strategy that do not go together."""
+    idle = {"bounds": bool(settings.bounds), "row_norm": settings.row_norm != 1.0}
     given = [name for name, stated in idle.items() if stated]
-    if epsilon is None and given:
+    if settings.epsilon is None and given:
         raise ConfigError(f"{', '.join(given)}: only with epsilon; state both, or neither")
-    if epsilon is not None and encoding != "none":
+    if settings.epsilon is not None and settings.encoding != "none":
         raise ConfigError(
-            f"encoding={encoding!r} makes columns of the levels that are in a table, and with "
-            "epsilon nothing may depend on these; encode levels beforehand, by a list that is "
+            f"encoding={settings.encoding!r} makes columns of the levels that are in a table, and "
+            "with epsilon nothing may depend on these; encode levels beforehand, by a list that is "
             "public"
         )
 

@@ -13,7 +13,8 @@ import pandas as pd
 
 from flwr_vertical.arrays import Flags, Indices
 from flwr_vertical.errors import DataError
-from flwr_vertical.products.row_groups import RowGroups, group_rows, max_vectors, min_rows
+from flwr_vertical.policy.defaults import max_vectors, min_rows
+from flwr_vertical.products.row_groups import RowGroups, group_rows
 
 N_VECTORS = 1  # the labels
 
@@ -23,7 +24,7 @@ class MinimumRows:
     """The fewest rows of a group, given how many columns it has."""
 
     stated: int | None = None  # The largest minimum that a node config states, None if none does
-    by_rule: bool = True  # Whether a party holds to `row_groups.min_rows`
+    by_rule: bool = True  # Whether a party holds to `policy.defaults.min_rows`
     vectors: int | None = None  # The fewest that a node config states, None if none does
     by_size: bool = True  # Whether a party allows vectors by the rows, as one that states none does
 

@@ -15,7 +15,7 @@ def unobserved(patterns: Patterns) -> Flags:
     return np.asarray(np.diag(patterns.joint_rows()) == 0.0)
 
 
-def redundant(patterns: Patterns, tolerance: float = _TOLERANCE) -> Flags:
+def redundant(patterns: Patterns) -> Flags:
     """Tell which columns are constant or follow from others, over all rows that have them.
 
     Shapes: returns (n_columns - 1,): without the label.
@@ -25,25 +25,23 @@ def redundant(patterns: Patterns, tolerance: float = _TOLERANCE) -> Flags:
     for pattern in patterns.patterns:
         while True:
             columns = np.array([j for j in pattern.observed if j < d and not found[j]], dtype=int)
-            flagged = np.flatnonzero(_dependent(pattern, columns, tolerance))
-            if not any(
-                _everywhere(patterns, pattern, columns, int(i), tolerance, found) for i in flagged
-            ):
+            flagged = np.flatnonzero(_dependent(pattern, columns))
+            if not any(_everywhere(patterns, pattern, columns, int(i), found) for i in flagged):
                 break
     return found
 
 
 def _everywhere(
-    patterns: Patterns, pattern: Pattern, columns: Indices, i: int, tolerance: float, found: Flags
+    patterns: Patterns, pattern: Pattern, columns: Indices, i: int, found: Flags
 ) -> bool:
     """Check a column that follows from others in one pattern in all rows that have them."""
     before = columns[:i]
-    before = before[~_dependent(pattern, before, tolerance)]
+    before = before[~_dependent(pattern, before)]
     gram = _centred(pattern, np.append(before, columns[i]))
     beta = np.linalg.lstsq(gram[:-1, :-1], gram[:-1, -1], rcond=1e-12)[0]
     chosen = np.append(before[np.abs(beta) > _COUNTS], columns[i])
     total = _pool([p for p in patterns.patterns if np.isin(chosen, p.observed).all()], chosen)
-    if _dependent(total, chosen, tolerance)[-1]:
+    if _dependent(total, chosen)[-1]:
         found[columns[i]] = True
         return True
     return False
@@ -56,8 +54,6 @@ def _pool(patterns: list[Pattern], columns: Indices) -> Pattern:
         sums += p.sums[at]
         products += p.products[np.ix_(at, at)]
         n += p.n_rows
-    order = np.argsort(columns)
-    assert (order == np.arange(len(columns))).all()
     return Pattern(columns, n, sums, products)
 
 
@@ -69,10 +65,10 @@ def _centred(pattern: Pattern, columns: Indices) -> Array:
     )
 
 
-def _dependent(pattern: Pattern, columns: Indices, tolerance: float) -> Flags:
+def _dependent(pattern: Pattern, columns: Indices) -> Flags:
     at = np.searchsorted(pattern.observed, columns)
     length = np.diag(pattern.products)[at]
-    return dependent_columns(_centred(pattern, columns), length, tolerance)
+    return dependent_columns(_centred(pattern, columns), length)
 
 
 def gives_label(patterns: Patterns) -> Indices:

@@ -9,6 +9,8 @@ from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
 from strategies.linear.moments.patterns import Pattern
 
+_DEPENDENT = 1e-9  # of a column's squares: less about others is rounding
+
 
 @dataclass(frozen=True)
 class LinearFit:
@@ -57,7 +59,7 @@ class LinearFit:
         return sampling if self.added is None else sampling + self.added
 
 
-def least_squares(rows: Pattern, intercept: bool, tolerance: float = 1e-9) -> LinearFit:
+def least_squares(rows: Pattern, intercept: bool) -> LinearFit:
     """Solve the normal equations."""
     n, d = rows.n_rows, len(rows.sums)
     mean = rows.sums / n if intercept else np.zeros(d)
@@ -67,7 +69,7 @@ def least_squares(rows: Pattern, intercept: bool, tolerance: float = 1e-9) -> Li
         raise DataError(f"all labels of the {int(n):,} rows of the fit are the same")
     gram, side = products[:-1, :-1], products[:-1, -1]
     length = np.diag(rows.products)[:-1]
-    dependent = dependent_columns(gram, length, tolerance)
+    dependent = dependent_columns(gram, length)
     used = np.flatnonzero(~dependent)
     beta, inverse = np.zeros(d - 1), np.zeros((d - 1, d - 1))
     if len(used):
@@ -90,7 +92,7 @@ def least_squares(rows: Pattern, intercept: bool, tolerance: float = 1e-9) -> Li
     )
 
 
-def dependent_columns(gram: Array, length: Array, tolerance: float = 1e-9) -> Flags:
+def dependent_columns(gram: Array, length: Array) -> Flags:
     """Tell which columns are constant or follow from those before them.
 
     Shapes: gram (n_columns, n_columns): their products, centred if there is an intercept; length
@@ -104,7 +106,7 @@ def dependent_columns(gram: Array, length: Array, tolerance: float = 1e-9) -> Fl
         for k in np.flatnonzero(~dependent[:j]):
             root[j, k] = (gram[j, k] - root[j, :k] @ root[k, :k]) / root[k, k]
         left = gram[j, j] - root[j, :j] @ root[j, :j]
-        if left <= tolerance * max(length[j], gram[j, j]) or left <= 0.0:
+        if left <= _DEPENDENT * max(length[j], gram[j, j]) or left <= 0.0:
             dependent[j], root[j] = True, 0.0
         else:
             root[j, j] = np.sqrt(left)

@@ -178,11 +178,7 @@ def slope_directions(mean: Array, covariance: Array) -> tuple[Array, Array]:
 
 
 def covariance_of_slopes(
-    counts: PatternCounts,
-    used: Array,
-    mean: Array,
-    covariance: Array,
-    noise: Array,
+    counts: PatternCounts, used: Array, mean: Array, covariance: Array, noise: Array
 ) -> tuple[Array, Array]:
     """Return the covariance of (intercept, beta) after a step: of sampling, and of noise.
 

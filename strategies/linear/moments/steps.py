@@ -4,18 +4,17 @@ import hashlib
 from typing import Annotated, Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_vertical import Summands, step
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Bytes, Flags
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node.kept import kept
+from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products import HeldColumns, PairKeySteps
 from flwr_vertical.products.columns import ScaledRows, squares_of
 from flwr_vertical.products.noise import PrivateRows
 from flwr_vertical.products.noisy_sums import check_epsilon
 from flwr_vertical.products.rare_levels import level_codes
-from flwr_vertical.products.row_groups import min_rows
 from flwr_vertical.protocol.arguments import Is, Within
 from strategies.linear.data import (
     PUBLIC_RANGE,
@@ -32,7 +31,7 @@ _STEPS = 4  # a centre is a multiple of the unit over this
 _SQUARED = 480  # Binary digits: the squares of so large numbers are far from the ends of floats
 
 
-def rough_units(raw: Array, few: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
+def rough_units(raw: Array, few: Flags) -> tuple[Array, Array]:
     """Choose centre and unit of each column.
 
     Shapes: raw (n_rows, n_columns): in the table's units; at least one row; few (n_columns,):
@@ -116,7 +115,7 @@ class MomentSteps(RegressionRows):
             told["vectors"] = self.party.policy.vectors
         return Summands({}, told)
 
-    def _nothing_offered(self, labelled: npt.NDArray[np.uint8] | None) -> dict[str, Any]:
+    def _nothing_offered(self, labelled: Bytes | None) -> dict[str, Any]:
         held = self.party.positions[self.party.positions >= 0]
         if labelled is None:
             labelled = np.ones(self.party.n_samples, dtype=np.uint8)

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from flwr_vertical import Model
+from flwr_vertical import Model, Table
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
-from flwr_vertical.tables import Table
 from flwr_vertical.tables.codes import fit_levels, level_numbers, level_text
 from strategies.linear.formula_design import new_columns
 
@@ -89,7 +87,7 @@ def fitted_features(
 ) -> Array:
     """Return the columns of a fit from a new table, NaN where a cell is missing or unknown."""
     found = np.empty((len(table.frame), len(sources)))
-    numbers: dict[str, npt.NDArray[np.int64]] = {}
+    numbers: dict[str, Indices] = {}
     for j, (source, level) in enumerate(zip(sources, levels, strict=True)):
         if source not in table.frame.columns:
             raise DataError(

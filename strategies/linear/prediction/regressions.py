@@ -223,7 +223,7 @@ class Regressions:
             offsets=self.offsets + (coefficients * center) @ by_party,
         )
 
-    def compact(self, tolerance: float = 1e-9) -> "Regressions":
+    def compact(self) -> "Regressions":
         """Return a single regression if the pattern does not matter, and so need not be told."""
         k = len(self.widths)
         if len(self.present) == 1 or not self.present[0].all():
@@ -231,7 +231,7 @@ class Regressions:
         for party in range(k):
             own = self.own(party)[self.present[:, party]]
             largest = np.abs(own).max(initial=0.0)
-            if np.abs(own - own[0]).max(initial=0.0) > tolerance * largest:
+            if np.abs(own - own[0]).max(initial=0.0) > 1e-9 * largest:
                 return self
         lacking_one = [self._number(np.arange(k) != party) for party in range(k)]
         if any(number is None for number in lacking_one):

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.special import softmax
 
-from flwr_vertical import Federation, Model, Result
-from flwr_vertical.alignment import Alignment
-from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical import Alignment, Federation, Model, Result
+from flwr_vertical.arrays import AnyArray, Array, Flags, Indices
 from flwr_vertical.server import Total
 from strategies.linear.prediction.regressions import (
     GRID,
@@ -36,7 +34,7 @@ def completed_labels(
     labels: "pd.Series[Any] | None",
     known: Array,
     predicted: pd.DataFrame | None,
-    free: npt.NDArray[np.int64],
+    free: Indices,
 ) -> "pd.Series[Any] | None":
     """Complete the server's labels with predictions.
 
@@ -116,9 +114,7 @@ class Predictor(Model):
         """Choose the regression of each row; see `find_patterns`."""
         return find_patterns(self.present, self.unseen, held)
 
-    def table(
-        self, held: Flags, term: npt.NDArray[Any], shift: Array | float = 0.0
-    ) -> pd.DataFrame:
+    def table(self, held: Flags, term: AnyArray, shift: Array | float = 0.0) -> pd.DataFrame:
         """Turn sums of terms into predictions.
 
         Shapes: held (n_rows, n_parties): which of `parties` have each row; term (n_rows,), with
@@ -235,7 +231,7 @@ def note_bits(result: Result, predictor: Predictor, told: dict[str, dict[str, An
             )
 
 
-def narrow(numbers: Indices) -> npt.NDArray[Any]:
+def narrow(numbers: Indices) -> AnyArray:
     """Return numbers of regressions in the smallest type that holds them."""
     return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical import Party, StepGroup, Summands, step
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import AnyArray, Array, Bytes, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits, takes_as
 from strategies.linear.data import RegressionRows
@@ -44,7 +44,7 @@ class KeptCoefficients(StepGroup):
         model: str,
         parties: list[str],
         own: Annotated[int, OWN, Within(0, "parties - 1")],
-        present: Annotated[npt.NDArray[np.uint8], Shape(None, "parties"), Within(0, 1)],
+        present: Annotated[Bytes, Shape(None, "parties"), Within(0, 1)],
         coefficients: Annotated[Array, OWN, Shape("present * n_outputs", None)],
         offsets: Annotated[Array, OWN, Shape("present * n_outputs")],
         grid: Annotated[float, Within(1e-300, 1e300)],
@@ -87,7 +87,7 @@ class KeptCoefficients(StepGroup):
         model: str,
         parties: list[str],
         own: int,
-        present: npt.NDArray[np.uint8],
+        present: Bytes,
         coefficients: Array,
         offsets: Array,
         grid: float,
@@ -231,9 +231,7 @@ def bounds(
     return coarser, (first * unit).astype(np.int64), (last * unit).astype(np.int64), bits
 
 
-def check_pattern(
-    pattern: npt.NDArray[Any] | None, n_rows: int, n_patterns: int, party: str
-) -> Indices:
+def check_pattern(pattern: AnyArray | None, n_rows: int, n_patterns: int, party: str) -> Indices:
     """Return the regression of each row as sent by the server."""
     if pattern is None:
         if n_patterns > 1:
