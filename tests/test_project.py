@@ -1,5 +1,6 @@
 """The README and the CI script tell the truth."""
 
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -10,6 +11,7 @@ import tomllib
 import numpy as np
 import pandas as pd
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from apps import generate
 from apps.client_app import app as client_app
@@ -138,6 +140,20 @@ def test_a_stale_file_is_named_and_nothing_is_written(tmp_path, capsys, monkeypa
 
 def test_entry_points_name_the_built_in_strategies(project):
     assert project["project"]["entry-points"]["flwr_vertical.strategies"] == BUILTIN
+
+
+def test_pinned_versions_take_the_oldest_python_that_is_promised(project):
+    oldest = project["project"]["requires-python"].removeprefix(">=") + ".0"
+    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    found = {d.name.lower().replace("_", "-"): d for d in importlib.metadata.distributions()}
+    here = [found[name] for raw in pinned if (name := raw.lower().replace("_", "-")) in found]
+    assert len(here) > len(pinned) / 2
+    ask_for_more = [
+        f"{d.name} {needed}"
+        for d in here
+        if (needed := d.metadata.get("Requires-Python")) and oldest not in SpecifierSet(needed)
+    ]
+    assert not ask_for_more
 
 
 def test_versions_agree(project):
