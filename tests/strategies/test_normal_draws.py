@@ -388,7 +388,7 @@ def stranger(given):
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        (other_columns, DataError, "the earlier rows have \\['x2', 'x3'\\]"),
+        (other_columns, DataError, "lacks \\['x2'\\] of the earlier rows"),
         (stranger, ConfigError, "parties \\['stranger'\\] took no part in the fit"),
         (lambda given: {"p0": given["p0"]}, ConfigError, "it needs two parties or more"),
     ],
