@@ -76,7 +76,7 @@ _CELLS = (
     "from strategies.fknn import FKNN\n"
     "import time\n"
     "demo = load_demo('wine')\n"
-    "result = simulate(FKNN(), demo.parties)",
+    "result = simulate(FKNN(), demo.parties, progress=False)",
     "result",
     "with Progress('long', total=2) as p:\n"
     "    p.round(3, 'moments', ['bank', 'court'])\n"
