@@ -42,7 +42,6 @@ from strategies.copula.rank_to_normal import N_SHARES, tied_scores
 _STEP = 0.1
 _GRID = _STEP * np.arange(-55, 56)
 _CELLS = 20  # in a standard deviation, by which rows are counted
-_MOST_CELLS = 50  # in a step of the grid: maps are known no finer
 _ALIKE = 0.02  # standard deviations that differ by so little are one
 _NOTHING = 1e-9
 _LEAST_VARIANCE = 0.25  # of scores, where rows that both columns have are alike
@@ -180,7 +179,8 @@ def _sums_below(mean: Array, spread: Array, weights: Array) -> Array:
     """Return the sums over rows of weights times probabilities to lie below points of the grid.
 
     Rows of one spread are counted in cells that are small beside it. The points are cells apart,
-    so few distances, and few probabilities, are among all points and cells.
+    so few distances, and few probabilities, are among all points and cells. No spread is below
+    the root of what `_EXPLAINED` leaves, 0.14.
 
     Shapes: mean and spread (n,), weights (n, k); returns (n_points, k). Errors are below 1e-4 of
     the sum of absolute weights.
@@ -189,7 +189,7 @@ def _sums_below(mean: Array, spread: Array, weights: Array) -> Array:
     _, group = np.unique(np.rint(np.log(spread) / _ALIKE), return_inverse=True)
     for rows in np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1]):
         deviation = float(spread[rows].mean())
-        cells = min(math.ceil(_CELLS * _STEP / deviation), _MOST_CELLS)  # in a step of the grid
+        cells = math.ceil(_CELLS * _STEP / deviation)  # in a step of the grid
         width = _STEP / cells
         at = np.clip(mean[rows], _GRID[0] - 9 * deviation, _GRID[-1] + 9 * deviation) / width
         first = math.floor(at.min())
