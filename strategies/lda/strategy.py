@@ -68,8 +68,8 @@ class DiscriminantModel(Model):
 
     classes: list[float]  # Labels of the classes
     prior: Array  # (n_classes,): share of each class
-    # By class, the means of the columns, shrunk towards the mean of all rows; index (party,
-    # variable)
+    # By class, the means of the columns over completed rows, shrunk towards the mean of all rows:
+    # nearer to it than the classes are where rows are missing; index (party, variable)
     means: pd.DataFrame
     # Log odds of each class against the first, per unit of the columns, where all parties have the
     # row; index (party, variable), and ``server``, ``intercept``
