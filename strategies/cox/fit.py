@@ -32,7 +32,6 @@ from strategies.cox.risk_sets import RiskSets
 from strategies.linear.masked_means.columns import EvaluatedColumns
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans, Placed
 from strategies.linear.masked_means.fourier import Expansion, expand
-from strategies.linear.masked_means.problem import refuse_singular
 from strategies.linear.masked_means.solver import corrected, rises
 
 REACH = 10.0
@@ -119,7 +118,6 @@ class PartialLikelihood(EvaluatedColumns):
         n = len(risk.event)
         super().__init__(means, opened, n, True, 0.0, None)
         self._risk, self._names, self._completed = risk, names, completed
-        refuse_singular(self._second, [names[j] for j in self._kept])
         centred = opened.with_vectors[0] - np.outer(self._mean, vectors.sum(axis=0))
         self._with = centred[self._kept] / self._scale[:, None]
         self._n_rows = n

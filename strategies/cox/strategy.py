@@ -45,7 +45,7 @@ from strategies.linear.moments.groups import MinimumRows, complete_rows
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
 from strategies.linear.prediction.regressions import HAZARD
 from strategies.linear.prediction.server import keep_and_predict
-from strategies.linear.problem import Problem, note
+from strategies.linear.problem import Problem, note, note_on_followers
 from strategies.normal.labelled_server import LabelledCompletion
 
 _EVALUATIONS = 6
@@ -279,6 +279,8 @@ class _Survival:
         names = opened.names(range(opened.n_columns))
         offered, completed = opened.offered.moments, self._completed(opened)
         found = PartialLikelihood(means, self.risk, offered, self._with, names, completed)
+        if found.follows.any():
+            note(result, note_on_followers(opened.names(np.flatnonzero(found.follows))))
         if found.telling:
             note(result, told_times(found.telling))
         means.send(opened.groups.group)

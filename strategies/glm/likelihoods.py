@@ -20,7 +20,7 @@ from strategies.linear.moments.fit import Fit
 from strategies.linear.moments.identifiable import redundant
 from strategies.linear.moments.linear import dependent_columns
 from strategies.linear.moments.patterns import Pattern
-from strategies.linear.problem import Problem, note
+from strategies.linear.problem import Problem, note, note_on_followers
 from strategies.normal.equations import JointModel
 from strategies.vfem.maximum_likelihood import maximise
 from strategies.vfem.outcome import note_fit
@@ -152,11 +152,7 @@ def usable_rows(
         if not intercept:
             follows = _within_about_zero(opened, np.union1d(follows, flat))
         if len(follows):
-            note(
-                result,
-                f"columns {opened.names(follows)} follow from others; they are left out and have "
-                "no coefficient",
-            )
+            note(result, note_on_followers(opened.names(follows)))
             used[follows] = False
     rows = on_all_columns(rows, np.flatnonzero(used), n_columns + 1)
     if not intercept:  # such a column stands for one; sums of 0 would say that it is not used

@@ -18,7 +18,7 @@ from strategies.linear.families import family_named
 from strategies.linear.masked_means.fit import fit_mean_model
 from strategies.linear.masked_means.problem import Beside, MeanFit
 from strategies.linear.moments.collect import OpenedMoments
-from strategies.linear.problem import Problem
+from strategies.linear.problem import Problem, note_on_followers
 
 MOST_EVALUATIONS = 30
 """Keeps a fit within 80 rounds, those of moments and path included."""
@@ -118,7 +118,9 @@ def maximum_likelihood(
         more=more,
     )
     notes = fit.notes
-    if len(lost := np.flatnonzero(~fit.varies & (variance > _VARIES))):
+    if fit.follows.any():
+        notes += (note_on_followers(opened.names(np.flatnonzero(fit.follows))),)
+    if len(lost := np.flatnonzero(~fit.varies & ~fit.follows & (variance > _VARIES))):
         notes += (
             f"columns {opened.names(lost)} lie so far from 0 that without an intercept they seem "
             "constant; they are left out and have no coefficient: subtract a number "

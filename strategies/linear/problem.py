@@ -207,3 +207,8 @@ def note(result: Result, text: str) -> None:
     """Log a warning and keep it in the result."""
     logger.warning("%s", text)
     result.notes.append(text)
+
+
+def note_on_followers(columns: list[str]) -> str:
+    """Say which columns a fit leaves out since they follow from others."""
+    return f"columns {columns} follow from others; they are left out and have no coefficient"

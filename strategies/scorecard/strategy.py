@@ -231,7 +231,7 @@ class Scorecard(Strategy):
         )  # fmt: skip
         progress.step("bins")
         rows = usable_rows(
-            opened, result, intercept=True, penalised=self.penalty != "none",
+            opened, result, intercept=True, penalised=True,
             more="too few are held by the same parties",
         )  # fmt: skip
         penalised = np.ones(opened.n_columns, dtype=bool)

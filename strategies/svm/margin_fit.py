@@ -29,7 +29,6 @@ from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
 from strategies.linear.masked_means.fit import check_vectors
 from strategies.linear.masked_means.fixed_point import ByClass
 from strategies.linear.masked_means.fourier import Expansion, expand
-from strategies.linear.masked_means.problem import refuse_singular
 from strategies.linear.masked_means.solver import OutOfReachError
 from strategies.svm.margin_solver import LabelledMoments, Minimum, hinge_slope, minimise
 
@@ -50,6 +49,7 @@ class MarginFit:
 
     intercept: float  # Decision value where all offered columns are 0; 0 if there is none
     beta: Array  # (n_columns,): of the offered columns of all parties; 0 of one that does not vary
+    follows: Flags  # (n_columns,): columns that are left out since they follow from others
     evaluations: int  # How often sums of derivatives were opened, two rounds each
     distance: float  # Length of the last step; see `Minimum`
     width: float  # Of the corner that could be evaluated
@@ -81,9 +81,7 @@ def fit_margins(
     means = MaskedMeans(federation, products.group_key)
     first = max(width, _FIRST_WIDTH)
     names = [f"{party}:{n}" for party in federation.parties for n in columns[party]]
-    evaluated = _Evaluated(
-        means, second_class[group >= 0], moments, ridge, first, intercept, units, names
-    )
+    evaluated = _Evaluated(means, second_class[group >= 0], moments, ridge, first, intercept, units)
     n_rows = int((group >= 0).sum())
     check_vectors(2, allowed(n_rows), n_rows)
     means.send(group)
@@ -139,14 +137,9 @@ class _Evaluated(EvaluatedColumns):
         width: float,
         intercept: bool,
         units: Array | None,
-        names: list[str],
     ) -> None:
         n = len(second_class)
         super().__init__(means, opened, n, intercept, ridge, units)
-        if not ridge:
-            about_zero = None if intercept else self._second
-            shown = [names[j] for j in self._kept]
-            refuse_singular(self._in_units(self._covariance), shown, about_zero)
         self._second_class, self.width = second_class, width
         kept, labels = self._kept, np.where(second_class, 1.0, -1.0)
         # Parties centre their columns over the samples of the fit.
@@ -198,7 +191,7 @@ class _Evaluated(EvaluatedColumns):
         """Return the fit in the units of the offered columns."""
         beta = self._raw(found.slopes)
         level = found.level - float(self._mean @ beta) if self._intercept else 0.0
-        return MarginFit(level, beta, self.evaluations, found.distance, self.width)
+        return MarginFit(level, beta, self.follows, self.evaluations, found.distance, self.width)
 
     def refusal(self, names: list[str]) -> DataError:
         """Say that decision values reach too far."""

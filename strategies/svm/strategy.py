@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, Uses, setting
-from flwr_vertical.arrays import AnyArray, Array
+from flwr_vertical.arrays import AnyArray, Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import PrivateProducts, PrivateProductSteps
 from flwr_vertical.tables.codes import level_text
@@ -46,7 +46,7 @@ from strategies.linear.moments.patterns import Pattern
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
 from strategies.linear.prediction.regressions import MARGIN, Regressions
 from strategies.linear.prediction.server import keep_and_predict
-from strategies.linear.problem import note
+from strategies.linear.problem import note, note_on_followers
 from strategies.svm.margin_fit import fit_margins
 from strategies.svm.margin_solver import LabelledMoments, least_squares
 
@@ -59,7 +59,7 @@ _CONVERGED = 1e-2
 """Of decision values: what the last step may change them by, after which it ends."""
 
 
-_Fit = tuple[float, Array, dict[str, float]]
+_Fit = tuple[float, Array, Flags, dict[str, float]]
 """Intercept and coefficients in the units of the columns; what the result says of how they came."""
 
 
@@ -216,7 +216,7 @@ class VerticalSVM(Strategy):
             rows = opened.patterns.total()
         result.metrics["n_samples"] = rows.n_rows
         fit = self._by_hinges(federation, opened, y) if by_hinge else self._by_squares(opened, rows)
-        intercept, beta, metrics = fit
+        intercept, beta, follows, metrics = fit
         progress.step("fit")
         result.metrics |= metrics
         if metrics.get("corner", self.corner) > self.corner:
@@ -225,6 +225,8 @@ class VerticalSVM(Strategy):
                 f"decision values reach too far for a corner of {self.corner:g}; that of this fit "
                 f"is {metrics['corner']:g}. A larger l2 keeps them nearer",
             )
+        if follows.any():
+            note(result, note_on_followers(opened.names(np.flatnonzero(follows))))
         if metrics.get("converged") == 0.0:
             note(
                 result,
@@ -233,7 +235,7 @@ class VerticalSVM(Strategy):
             )
         # Columns that are withheld or constant in the rows of the fit have no coefficient.
         absent = (beta == 0.0) & (np.diag(rows.products)[:-1] <= FLAT * rows.n_rows)
-        estimates = np.where(absent, np.nan, beta)
+        estimates = np.where(absent | follows, np.nan, beta)
         flat = np.flatnonzero(absent & ~unobserved(opened.patterns)[:-1])
         if len(flat) and not whole:  # else `usable_rows` has said so
             text = f"columns {opened.names(flat)} do not vary over the samples of the fit"
@@ -278,7 +280,7 @@ class VerticalSVM(Strategy):
         level, slopes = least_squares(moments, self.l2 * unit**2)
         beta = slopes / opened.unit
         intercept = level - float((opened.center / opened.unit + mean) @ slopes)
-        return intercept * self.intercept, beta, {}
+        return intercept * self.intercept, beta, np.zeros(len(beta), dtype=bool), {}
 
     def _by_hinges(self, federation: Federation, opened: OpenedMoments, y: Array) -> _Fit:
         """Minimise the sum of smooth squared hinges with the parties."""
@@ -310,7 +312,7 @@ class VerticalSVM(Strategy):
             "converged": float(fit.distance < _CONVERGED),
             "corner": fit.width,
         }
-        return intercept, beta, metrics
+        return intercept, beta, fit.follows, metrics
 
 
 def _check_federation(federation: Federation) -> None:

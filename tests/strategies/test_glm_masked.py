@@ -211,14 +211,35 @@ def test_the_sums_are_those_of_the_pooled_table_at_any_coefficients():
     assert psi == pytest.approx(np.logaddexp(0.0, eta).sum(), abs=0.01)
 
 
-def test_columns_that_follow_from_each_other_are_named():
+@pytest.mark.parametrize("intercept", [True, False])
+def test_columns_that_follow_from_others_are_left_out(intercept):
     x, y = pooled("binomial", 800, 4, seed=6)
-    x[:, 3] = x[:, 0] - 2.0 * x[:, 2]
-    with (
-        opened(x, 2) as run,
-        pytest.raises(DataError, match=r"leave out 1 of p0:x0, p1:x2, p1:x3$"),
-    ):
-        run.fit("binomial", y)
+    x[:, 1] = y + x[:, 1] > 1
+    x = np.column_stack([x[:, :3], x[:, 0] - 2.0 * x[:, 2], 1.0 - x[:, 1]])
+    with opened(x, 2) as run:
+        found = run.fit("binomial", y, intercept=intercept)
+    # Without an intercept flags may add up to 1.
+    assert found.follows.tolist() == [False, False, False, True, intercept]
+    used = x[:, ~found.follows]
+    exact = sm.Logit(y, sm.add_constant(used) if intercept else used).fit(disp=0)
+    beta = np.append(found.intercept, found.beta[~found.follows])[not intercept :]
+    assert np.abs((beta - exact.params) / exact.bse).max() < 0.02
+    assert (found.beta[found.follows] == 0.0).all()
+
+
+def test_columns_that_all_but_follow_from_others_are_left_out():
+    """Coefficients a thousand times as large were taken for perfect separation."""
+    x, y = pooled("binomial", 3000, 4, seed=6)
+    noise = x[:, 0].std() * np.random.default_rng(0).normal(size=3000)
+    x[:, 3] = x[:, 0] + 1e-3 * noise
+    with opened(x, 2) as run:
+        assert run.fit("binomial", y).follows.tolist() == [False, False, False, True]
+    x[:, 3] = x[:, 0] + 1e-2 * noise
+    truth = statsmodels_fit("binomial", x, y)
+    with opened(x, 2) as run:
+        found = run.fit("binomial", y)
+    assert np.abs((np.r_[found.intercept, found.beta] - truth.params) / truth.bse).max() < 2e-3
+    np.testing.assert_allclose(np.sqrt(np.diag(found.vcov)), truth.bse, rtol=2e-3)
 
 
 @pytest.mark.parametrize("k", [2, pytest.param(3, marks=pytest.mark.slow)])

@@ -2,14 +2,25 @@
 
 import numpy as np
 
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments
 from strategies.linear.masked_means.evaluate import MaskedMeans, Placed
+from strategies.linear.moments.linear import dependent_columns
+
+_OWN = 1e-5
+"""Of a column's variance, what is to be left given those before it: coefficients a hundred times as
+large reach so far that sums of means are no longer told, and seem to separate labels."""
 
 
 class EvaluatedColumns:
-    """Columns of a fit in units of their standard deviations, without those that do not vary."""
+    """Columns of a fit in units of their standard deviations, without those that do not vary.
+
+    Without a ridge nothing chooses among columns that follow from each other: the last of them are
+    left out, too.
+    """
+
+    follows: Flags  # (n_columns,): which ones are left out since they follow from those before them
 
     def __init__(
         self,
@@ -27,6 +38,13 @@ class EvaluatedColumns:
         # What moments leave of a constant column is rounding.
         self._varies = spread > 1e-6 * np.sqrt(np.maximum(np.diag(second), 1e-300))
         self._varies &= ~opened.withheld[0]
+        self.follows = np.zeros(len(spread), dtype=bool)
+        if not np.any(ridge):
+            own = np.flatnonzero(self._varies)
+            self.follows[own] = _following(self._covariance, own)
+            if not intercept:  # columns may add up to 1 then
+                self.follows[own] &= _following(second, own)
+            self._varies &= ~self.follows
         self._kept = kept = np.flatnonzero(self._varies)
         if not len(kept):
             raise DataError("no column of any party varies over the samples of the fit")
@@ -53,3 +71,9 @@ class EvaluatedColumns:
         if not self._intercept:  # the parties centre their columns
             level = float(self._mean @ beta)
         return level, self._means.place(beta)
+
+
+def _following(products: Array, columns: Indices) -> Flags:
+    size = np.sqrt(np.diag(products)[columns])
+    scaled = products[np.ix_(columns, columns)] / np.outer(size, size)
+    return dependent_columns(scaled, np.ones(len(columns)), _OWN)

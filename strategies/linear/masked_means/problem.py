@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy.sparse.csgraph import connected_components
 
 from flwr_vertical.arrays import AnyArray, Array, Flags, Indices
 from flwr_vertical.errors import DataError
@@ -28,7 +27,6 @@ TOLERANCE = 1e-6
 """Largest error of a function, relative to the variance of the labels."""
 _LEAST_RADIUS = 0.5
 _CONVERGED = 0.1
-_SINGULAR = 1e-9
 _ROUNDING = 1e-3  # of a sum that may be at its bound
 _FAR = 4.0
 """Means that sum up to more than so many times the labels are too far from the maximum."""
@@ -60,8 +58,10 @@ class MeanFit:
     # (1 + n_columns, 1 + n_columns): of (level, beta): of 1 and the columns less their means; 0
     # for constant columns
     information: Array
-    # (n_columns,): which columns are in the fit: not constant, and told of by their party
+    # (n_columns,): which columns are in the fit: not constant, told of by their party, and not
+    # following from others
     varies: Flags
+    follows: Flags  # (n_columns,): which are left out since they follow from others
     has_intercept: bool
     log_likelihood: float
     deviance: float
@@ -137,10 +137,6 @@ class MeanProblem(EvaluatedColumns):
             float(weights.sum()), total, self._second, with_labels, intercept,
             float(np.average(self.beside.offset, weights=weights)),
         )  # fmt: skip
-        if not self.ridge.any():
-            shown = [names[j] for j in self._kept]
-            about_zero = None if intercept else self._second
-            refuse_singular(self._in_units(self._covariance), shown, about_zero)
 
     def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
         """Have the parties evaluate the mean; None where the predictors are out of reach."""
@@ -309,6 +305,7 @@ class MeanProblem(EvaluatedColumns):
             mean=self._mean,
             information=self.in_own_units(found.information),
             varies=self._varies,
+            follows=self.follows,
             has_intercept=self._intercept,
             log_likelihood=value,
             deviance=2.0 * (saturated - value),
@@ -338,30 +335,6 @@ def null_deviance(family: Family, y: Array, beside: Beside, intercept: bool) -> 
     if intercept:
         eta = eta + family.null_level(y, weights, eta)
     return float(family.deviance(y[:, None], eta[:, None], weights[:, None])[0])
-
-
-def refuse_singular(correlation: Array, names: list[str], about_zero: Array | None = None) -> None:
-    """Refuse columns, given their correlations, that follow from each other.
-
-    `about_zero`: products of the columns, without an intercept: columns may add up to 1 then.
-    """
-    values, vectors = np.linalg.eigh(correlation)
-    if values[0] < _SINGULAR and about_zero is not None:
-        size = np.sqrt(np.diag(about_zero))
-        values, vectors = np.linalg.eigh(about_zero / np.outer(size, size))
-    if values[0] < _SINGULAR:
-        nothing = vectors[:, values < _SINGULAR]
-        together = np.abs(nothing @ nothing.T)
-        groups, of = connected_components(together > 1e-3, directed=False)
-        sets = []
-        for group in range(groups):
-            own = np.flatnonzero(of == group)
-            if many := round(float(np.trace(together[np.ix_(own, own)]))):
-                sets.append(f"{many} of {', '.join(names[j] for j in own)}")
-        raise DataError(
-            "columns follow from each other over the samples of the fit; leave out "
-            + "; ".join(sets)
-        )
 
 
 def _even_cumulant(t: Array) -> Array:

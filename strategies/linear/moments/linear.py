@@ -92,11 +92,11 @@ def least_squares(rows: Pattern, intercept: bool) -> LinearFit:
     )
 
 
-def dependent_columns(gram: Array, length: Array) -> Flags:
+def dependent_columns(gram: Array, length: Array, least: float = _DEPENDENT) -> Flags:
     """Tell which columns are constant or follow from those before them.
 
     Shapes: gram (n_columns, n_columns): their products, centred if there is an intercept; length
-    (n_columns,): their sums of squares before centring.
+    (n_columns,): their sums of squares before centring, of which `least` is to be left.
     """
     n = len(gram)
     dependent = np.zeros(n, dtype=bool)
@@ -106,7 +106,7 @@ def dependent_columns(gram: Array, length: Array) -> Flags:
         for k in np.flatnonzero(~dependent[:j]):
             root[j, k] = (gram[j, k] - root[j, :k] @ root[k, :k]) / root[k, k]
         left = gram[j, j] - root[j, :j] @ root[j, :j]
-        if left <= _DEPENDENT * max(length[j], gram[j, j]) or left <= 0.0:
+        if left <= least * max(length[j], gram[j, j]) or left <= 0.0:
             dependent[j], root[j] = True, 0.0
         else:
             root[j, j] = np.sqrt(left)
