@@ -50,6 +50,7 @@ class CoxModel(Model):
     columns: dict[str, list[str]] = field(default_factory=dict)
     proportional: pd.DataFrame | None = None
 
+    @np.errstate(over="ignore", divide="ignore")
     def summary(self, level: float = 0.95) -> pd.DataFrame:
         """Return the table of coefficients with the columns of lifelines' `CoxPHFitter`."""
         frame = self.coefficients

@@ -352,7 +352,8 @@ def _model(
         {name: estimate[own] for name, own in parties.items()},
         {name: error[own] for name, own in parties.items()},
     )
-    frame["hazard_ratio"] = np.exp(frame["estimate"])
+    with np.errstate(over="ignore"):  # per unit of a column of tiny numbers
+        frame["hazard_ratio"] = np.exp(frame["estimate"])
     result.coefficients = frame
     test = None
     if fit.residuals is not None:

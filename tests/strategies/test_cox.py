@@ -114,6 +114,16 @@ def test_the_summary_is_that_of_lifelines(fitted):
         np.testing.assert_allclose(summary[name], values, rtol=rtol, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_ratios_per_unit_of_tiny_numbers_are_infinite():
+    tables, time, event = cohort(1000, 9)
+    tables["clinic"]["age"] *= 1e-9
+    result = run(tables, survival_labels(time, event))
+    age = result.coefficients.loc[("clinic", "age")]
+    assert age["hazard_ratio"] == np.inf
+    assert result.model.summary().loc[("clinic", "age"), "z"] == age["z"]
+
+
 def test_the_baseline_is_breslow_s(fitted, data):
     x, time, event = pooled(*data)
     found = fitted.model.baseline
