@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pandas as pd
 import pytest
+import scipy
 import statsmodels.api as sm
 from glm_runs import estimates, split
 from sklearn.linear_model import Lasso, LogisticRegression, Ridge
@@ -291,6 +292,20 @@ def test_predictions_have_the_offset_of_their_samples(family):
     eta = estimates(result)[0] + x[-20:] @ estimates(result)[1:] + offset[-20:]
     expected = np.exp(eta) if family == "poisson" else eta
     np.testing.assert_allclose(result.predictions["prediction"], expected, atol=0.02)
+
+
+def test_prediction_intervals_are_of_the_weights_of_their_samples():
+    x, y, weights, _ = claims("gaussian")
+    y, given = y.copy(), 50.0 * weights
+    y[-20:] = np.nan
+    given[-10:] = np.nan  # then of the mean weight
+    result = fit(x, y, {"weights": given})
+    told = result.predictions
+    half = (told["upper"] - told["lower"]) / 2.0 / scipy.stats.norm.ppf(0.975)
+    own = np.where(np.isnan(given[-20:]), given[:-20].mean(), given[-20:])
+    np.testing.assert_allclose(
+        half**2 - told["std_error"] ** 2, result.metrics["dispersion"] / own, rtol=1e-6
+    )
 
 
 def test_more_columns_than_rows_need_the_nodes_consent():
