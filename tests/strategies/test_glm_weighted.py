@@ -228,6 +228,18 @@ def test_robust_errors_of_visits_to_a_doctor():
     compare(result, reference("poisson", x, y, {}, cov_type="HC0"))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_residuals_of_large_counts_keep_their_digits(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((1000, 4))
+    y = rng.poisson(100.0 * np.exp(x @ np.array([0.6, -0.4, 0.4, 0.0]))).astype(float)
+    result = fit(x, y, sizes=(2, 2), family="poisson", dispersion="pearson")
+    expected = reference("poisson", x, y, {})
+    assert result.metrics["pearson_chi2"] == pytest.approx(expected.pearson_chi2, rel=1e-3)
+    z = dispersion_tests(expected).statistic[1]
+    assert result.metrics["overdispersion_z"] == pytest.approx(z, abs=0.02)
+
+
 def test_the_summary_has_what_statsmodels_has():
     x, y, _, offset = claims("poisson")
     result = fit(x, y, {"offset": offset}, family="poisson", dispersion="pearson")
