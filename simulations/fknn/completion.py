@@ -4,7 +4,8 @@ Columns of each table are split among parties in their order; cells and blocks a
 completely at random. Errors are root mean squares of numbers in standard deviations, on average
 over parties and seeds. Pooled is scikit-learn's `IterativeImputer` on one table. On normal data
 follow the shares of 95 % intervals that hold the truth: of cells, and of slopes of a party's column
-on all others, by draws and Rubin's rules: ``python -m simulations.fknn.completion [--quick]``
+on all others, by draws and Rubin's rules, and how large these are:
+``python -m simulations.fknn.completion [--quick]``
 """
 
 import numpy as np
@@ -27,6 +28,7 @@ LOADS = {"diabetes": (load_diabetes, 2), "breast cancer": (load_breast_cancer, 3
          "wine": (load_wine, 2), "digits": (load_digits, 4),
          "german": ("german/german_credit.csv", 3), "bank": ("bank/bank_full.csv", 3)}  # fmt: skip
 MISSING = ((0.2, 0.0), (0.1, 0.05), (0.0, 0.3))  # shares of cells and of blocks
+SLOPES = np.array([0.3, 0.5, -0.4, 0.25, -0.3])
 Tables = dict[str, pd.DataFrame]
 
 
@@ -69,22 +71,29 @@ def score(strategy: Strategy, given: Tables, whole: Tables) -> list[float]:
     return [float(np.mean(values or [np.nan])) for values in of]
 
 
-def replicate(cells: float, blocks: float, seed: int, draws: int = 10) -> tuple[float, float]:
-    """Return how often intervals hold on normal data: of cells, and of pooled slopes."""
-    rng, load = np.random.default_rng(seed), np.random.default_rng(7).normal(size=(2, 6))
-    x = pd.DataFrame(rng.normal(size=(1000, 2)) @ load + rng.normal(size=(1000, 6)))
-    given, whole = make_tables(x.add_prefix("c"), 3, cells, blocks, seed)
+def replicate(cells: float, blocks: float, seed: int, draws: int = 10) -> tuple[float, ...]:
+    """Return how often intervals hold on normal data, of cells and of pooled slopes.
+
+    And how large pooled slopes are, as a share of the true ones.
+    """
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(1000, 6)) + rng.normal(size=(1000, 1))
+    x[:, 0] = x[:, 1:] @ SLOPES + rng.normal(size=1000)
+    given, whole = make_tables(pd.DataFrame(x).add_prefix("c"), 3, cells, blocks, seed)
     result = simulate(JointNormal(draws), given, truth=whole, progress=False)
-    fits, covariance = [], load.T @ load + np.eye(6)
+    fits = []
     for tables in result.draws:
-        z = np.asarray(pd.concat([tables[n].reindex(x.index) for n in whole], axis=1).dropna())
+        frames = [tables[name].reindex(range(1000)) for name in whole]
+        z = np.asarray(pd.concat(frames, axis=1).dropna())
         slopes, left, *_ = np.linalg.lstsq(z[:, 1:], z[:, 0])
         errors = np.sqrt(left / (len(z) - 6) * np.diag(np.linalg.inv(z[:, 1:].T @ z[:, 1:])))
         table = pd.DataFrame({"estimate": slopes, "std_error": errors})
         fits.append(Result("", coefficients=table))
-    found, true = pool(fits, 994), np.linalg.solve(covariance[1:, 1:], covariance[1:, 0])
+    found = pool(fits, 994)
     covered = np.mean([values["coverage"] for values in result.party_metrics.values()])
-    return float(covered), float(((found.ci_low < true) & (true < found.ci_high)).mean())
+    of_slopes = ((found.ci_low < SLOPES) & (found.ci_high > SLOPES)).mean()
+    size = found.estimate @ SLOPES / (SLOPES @ SLOPES)
+    return float(covered), float(of_slopes), float(size)
 
 
 def main(quick: bool) -> None:

@@ -331,6 +331,10 @@ class Fitting:
             self.settings.family,
         )
         federation.labels = self.labels
+        weights: Array | float = 1.0
+        if "weights" in federation.beside and self.normal:
+            known = federation.beside["weights"][free]
+            weights = np.where(known > 0.0, known / at.mean_weight, 1.0)
         shift: Array | float = 0.0
         if "offset" in federation.beside and len(free):
             known = federation.beside["offset"][free]
@@ -340,4 +344,5 @@ class Fitting:
         keep_and_predict(
             federation, self.alignment, self.result, regressions, free,
             problem.free_mask[: len(free)], step="finish_moments", shift=shift,
+            weights=weights,
         )  # fmt: skip

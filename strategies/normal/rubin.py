@@ -26,9 +26,10 @@ def pool(fits: Sequence[Result], df: float | None = None, level: float = 0.95) -
     """Pool the coefficients of fits on several draws.
 
     Draws of `JointNormal` know no labels of the server: parties must not learn them. Pooled slopes
-    of a regression of such labels are too small (attenuated); `VFEM` is the right tool there. They
-    are right where the outcome is a column of a party, and was one when cells were drawn; but where
-    one other party alone holds a row, it tells too little for its relation with what is drawn.
+    of a regression of such labels are too small (attenuated); `VFEM` is the right tool there. The
+    outcome must be a column of a party when cells are drawn. Even so slopes are too small, by a
+    tenth or so, where cells or rows are missing at several parties: draws know of others' columns
+    what these show, which is filled in, and of a row that one other party holds, less.
 
     Parameters
     ----------

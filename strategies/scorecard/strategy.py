@@ -74,9 +74,11 @@ class ScorecardPredictor(Predictor):
         """Add the scale of points."""
         return cls(**vars(predictor), **vars(scale))
 
-    def table(self, held: Flags, term: AnyArray, shift: Array | float = 0.0) -> pd.DataFrame:
+    def table(
+        self, held: Flags, term: AnyArray, shift: Array | float = 0.0, weights: Array | float = 1.0
+    ) -> pd.DataFrame:
         """Turn sums of terms into probabilities of the event, and scores; see `Predictor`."""
-        found = super().table(held, term, shift)
+        found = super().table(held, term, shift, weights)
         scale = PointScale(self.base_score, self.base_odds, self.points_to_double)
         score = scale.score(found["linear_predictor"].to_numpy(dtype=np.float64))
         return pd.DataFrame({"prediction": found["prediction"], "score": score})

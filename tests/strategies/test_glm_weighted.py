@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pandas as pd
 import pytest
+import scipy
 import statsmodels.api as sm
 from glm_runs import estimates, split
 from sklearn.linear_model import Lasso, LogisticRegression, Ridge
@@ -227,6 +228,18 @@ def test_robust_errors_of_visits_to_a_doctor():
     compare(result, reference("poisson", x, y, {}, cov_type="HC0"))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_residuals_of_large_counts_keep_their_digits(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((1000, 4))
+    y = rng.poisson(100.0 * np.exp(x @ np.array([0.6, -0.4, 0.4, 0.0]))).astype(float)
+    result = fit(x, y, sizes=(2, 2), family="poisson", dispersion="pearson")
+    expected = reference("poisson", x, y, {})
+    assert result.metrics["pearson_chi2"] == pytest.approx(expected.pearson_chi2, rel=1e-3)
+    z = dispersion_tests(expected).statistic[1]
+    assert result.metrics["overdispersion_z"] == pytest.approx(z, abs=0.02)
+
+
 def test_the_summary_has_what_statsmodels_has():
     x, y, _, offset = claims("poisson")
     result = fit(x, y, {"offset": offset}, family="poisson", dispersion="pearson")
@@ -291,6 +304,20 @@ def test_predictions_have_the_offset_of_their_samples(family):
     eta = estimates(result)[0] + x[-20:] @ estimates(result)[1:] + offset[-20:]
     expected = np.exp(eta) if family == "poisson" else eta
     np.testing.assert_allclose(result.predictions["prediction"], expected, atol=0.02)
+
+
+def test_prediction_intervals_are_of_the_weights_of_their_samples():
+    x, y, weights, _ = claims("gaussian")
+    y, given = y.copy(), 50.0 * weights
+    y[-20:] = np.nan
+    given[-10:] = np.nan  # then of the mean weight
+    result = fit(x, y, {"weights": given})
+    told = result.predictions
+    half = (told["upper"] - told["lower"]) / 2.0 / scipy.stats.norm.ppf(0.975)
+    own = np.where(np.isnan(given[-20:]), given[:-20].mean(), given[-20:])
+    np.testing.assert_allclose(
+        half**2 - told["std_error"] ** 2, result.metrics["dispersion"] / own, rtol=1e-6
+    )
 
 
 def test_more_columns_than_rows_need_the_nodes_consent():

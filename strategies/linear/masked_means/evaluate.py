@@ -222,10 +222,9 @@ class MaskedMeans:
         finer = size_of(found)
         return ask(finer) if finer < safe / _FINER else found
 
-    def open_total(self, placed: Placed, shift: float, functions: ByRow, largest: float) -> float:
-        """Open the sum of a function by row, none of whose values exceeds `largest`; one round."""
-        sizes = [largest * len(placed.alpha)]
-        found = self._ask(placed, shift, functions, sizes, information=False)
+    def open_total(self, placed: Placed, shift: float, functions: ByRow, size: float) -> float:
+        """Open the sum of a function by row, which does not exceed `size`; one round."""
+        found = self._ask(placed, shift, functions, [size], information=False)
         return float(found["total"][0])
 
     def _ask(

@@ -24,6 +24,7 @@ from strategies.linear.masked_means.fourier import Expansion, expand
 _TOLERANCES = (1e-9, 1e-7, 1e-6, 1e-5)
 _FEW_TERMS = 48
 _ENOUGH = 2.0  # times the squared residuals of no columns, which those of a fit hardly exceed
+_AMPLE = 1024.0  # times them: sums are not so large that they are taken for others, modulo 2^64
 _Function = Callable[[Array], Array]
 
 
@@ -60,8 +61,7 @@ class ResidualSums:
             squares * np.stack([y**2, -2.0 * y, np.ones_like(y)]),
         )
         largest = self._largest(lambda t: squares * (y - mean(t)) ** 2)
-        none = self.offset + self.family.null_level(y, self.weights, self.offset)
-        total = _ENOUGH * float(squares @ (y - mean(none)) ** 2)
+        total = _ENOUGH * float(squares @ (y - mean(self._none)) ** 2)
         while True:
             bound = Bound(total, largest)
             found = self.means.open_by_row(self.placed, self.placed.centre, functions, bound)
@@ -75,27 +75,43 @@ class ResidualSums:
         rises: _Function = np.exp
         falls: _Function = lambda t: np.asarray(np.exp(-t))  # noqa: E731
         if self.family.name == "binomial":
-            return self._total([falls, rises], np.stack([w * y, w * (1.0 - y)]))
+            return self._residuals([falls, rises], np.stack([w * y, w * (1.0 - y)]))
         factors = w * np.stack([y**2, -2.0 * y, np.ones_like(y)])
-        return self._total([falls, np.ones_like, rises], factors)
+        return self._residuals([falls, np.ones_like, rises], factors)
 
     def squares(self) -> float:
         """Open the sum of squared residuals; one round."""
         y, mean = self.y, self.family.mean
         factors = np.stack([y**2, -2.0 * y, np.ones_like(y)])
-        return self._total([np.ones_like, mean, lambda t: np.asarray(mean(t) ** 2)], factors)
+        return self._residuals([np.ones_like, mean, lambda t: np.asarray(mean(t) ** 2)], factors)
 
     def squared_means(self) -> float:
         """Open the sum of squared means; one round."""
         mean = self.family.mean
-        return self._total([lambda t: np.asarray(mean(t) ** 2)], np.ones((1, len(self.y))))
+        functions: list[_Function] = [lambda t: np.asarray(mean(t) ** 2)]
+        largest = self._largest(functions[0])
+        found = self._by_row(functions, np.ones((1, len(self.y))))
+        return self._open(found, len(self.y) * largest)
 
-    def _total(self, functions: Sequence[_Function], factors: Array) -> float:
+    def _residuals(self, functions: Sequence[_Function], factors: Array) -> float:
+        """Open a sum that hardly exceeds that of no columns; if it does, one more round."""
+
         def value(t: Array) -> Array:
             return np.asarray(sum(f * g(t) for f, g in zip(factors, functions, strict=True)))
 
         found = self._by_row(functions, factors)
-        return self.means.open_total(self.placed, self.placed.centre, found, self._largest(value))
+        safe = len(self.y) * self._largest(value)
+        size = min(safe, _AMPLE * float(value(self._none).sum()))
+        total = self._open(found, size)
+        return total if 0.0 <= total <= size else self._open(found, safe)
+
+    def _open(self, functions: ByRow, size: float) -> float:
+        return self.means.open_total(self.placed, self.placed.centre, functions, size)
+
+    @property
+    def _none(self) -> Array:
+        """Linear predictors of no columns, (n,)."""
+        return self.offset + self.family.null_level(self.y, self.weights, self.offset)
 
     def _largest(self, value: _Function) -> float:
         """Return what no value exceeds; they are convex in the linear predictor or the mean."""
@@ -105,16 +121,20 @@ class ResidualSums:
     def _by_row(self, functions: Sequence[_Function], factors: Array) -> ByRow:
         middle = self.level + self.placed.centre
         radius = max((self.placed.high - self.placed.low) / 2.0, 0.5)
+        # Of 1, mu and mu^2 the first would have errors of the size of the last, times y^2.
+        sizes = np.array([float(f(np.array([middle]))[0]) for f in functions])
 
-        def about(function: _Function) -> _Function:
-            return lambda t: function(middle + t)
+        def about(function: _Function, size: float) -> _Function:
+            return lambda t: function(middle + t) / size
+
+        scaled = [about(f, size) for f, size in zip(functions, sizes.tolist(), strict=True)]
 
         def unit(t: Array) -> Array:
             # Errors are relative to the largest function, or to what rows have on average.
-            here = np.stack([np.abs(function(middle + t)) for function in functions])
+            here = np.stack([np.abs(function(t)) for function in scaled])
             return np.asarray(np.maximum(here.max(axis=0), 1e-3 * here.max()))
 
-        return ByRow(_expand([about(f) for f in functions], radius, unit), factors)
+        return ByRow(_expand(scaled, radius, unit), factors * sizes[:, None])
 
 
 def _expand(functions: list[_Function], radius: float, unit: _Function) -> list[Expansion]:

@@ -37,14 +37,14 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
 
 
 def prediction_table(
-    family: str, eta: Array, unseen: Array, estimated: Array, noise: float
+    family: str, eta: Array, unseen: Array, estimated: Array, noise: Array | float
 ) -> pd.DataFrame:
     """Make the table of predictions.
 
     Shapes: eta (n_rows,): linear predictor, absent parties at their mean; unseen (n_rows,): its
     variance through the absent parties' columns; estimated (n_rows,): its variance through the
     estimates and the rounding of terms, NaN where it is not known: there is no standard error then,
-    and of numbers an interval by their noise alone.
+    and of numbers an interval by their noise alone; noise (n_rows,): variance of a number.
     """
     if family == MARGIN:
         return pd.DataFrame({"prediction": (eta > 0.0).astype(float), "decision": eta})

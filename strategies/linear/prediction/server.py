@@ -114,12 +114,14 @@ class Predictor(Model):
         """Choose the regression of each row; see `find_patterns`."""
         return find_patterns(self.present, self.unseen, held)
 
-    def table(self, held: Flags, term: AnyArray, shift: Array | float = 0.0) -> pd.DataFrame:
+    def table(
+        self, held: Flags, term: AnyArray, shift: Array | float = 0.0, weights: Array | float = 1.0
+    ) -> pd.DataFrame:
         """Turn sums of terms into predictions.
 
         Shapes: held (n_rows, n_parties): which of `parties` have each row; term (n_rows,), with
         classes (n_rows, *scores): sum of the parties' terms in units of the grid; shift (n_rows,):
-        what the server adds.
+        what the server adds; weights (n_rows,): by what the noise is divided.
         """
         chosen = self.patterns_of(held)
         if self.classes:
@@ -137,7 +139,7 @@ class Predictor(Model):
             self.level[chosen] + self.grid * np.asarray(term, dtype=np.float64) + shift,
             self.unseen[chosen] + absent @ self.absent_variance,
             np.maximum(self.leverage[chosen] - absent @ self.absent_leverage, 0.0) + rounding,
-            self.noise,
+            self.noise / weights,
         )
 
 
@@ -152,6 +154,7 @@ def keep_and_predict(
     standardized: bool = False,
     step: str = "keep_model",
     shift: Array | float = 0.0,
+    weights: Array | float = 1.0,
 ) -> Total:
     """Give each party its coefficients to keep, and predict the samples without a label; one round.
 
@@ -211,7 +214,7 @@ def keep_and_predict(
     result.predictor = predictor
     if len(free):
         note_bits(result, predictor, told)
-        result.predictions = predictor.table(~free_mask, total["term"], shift).set_axis(
+        result.predictions = predictor.table(~free_mask, total["term"], shift, weights).set_axis(
             sample_index(alignment, result.labels, free)
         )
         result.labels = completed_labels(
