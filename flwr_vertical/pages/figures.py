@@ -11,7 +11,7 @@ import textwrap
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -92,6 +92,12 @@ def label(ax: Axes, title: str = "", x: str = "", y: str = "") -> None:
     ax.set_title(title, loc="left", fontsize=9.5, color=INK, fontweight="bold", pad=6)
     ax.set_xlabel(x, fontsize=8.5, color=SOFT)
     ax.set_ylabel(y, fontsize=8.5, color=SOFT)
+
+
+def grid_lines(ax: Axes, axis: Literal["x", "y"] = "y", **options: Any) -> None:
+    """Draw thin lines at the ticks of an axis, behind all else."""
+    ax.grid(visible=True, axis=axis, color=LINE, linewidth=0.6, **options)
+    ax.set_axisbelow(True)
 
 
 def legend(ax: Axes, **options: Any) -> None:
@@ -233,7 +239,7 @@ def history_figure(history: Sequence[Mapping[str, object]], most: int = 9) -> st
             tame = largest == 0 or 1e-3 <= largest < 1e6
             ax.ticklabel_format(axis="y", useOffset=False, style="plain" if tame else "sci")
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
+        grid_lines(ax)
         label(ax, plain(name), clock or "entry")
     return to_svg(figure)
 
@@ -292,8 +298,7 @@ def _forest(
             ax.hlines(position[own], low, high, color=colour(number), linewidth=1.8, alpha=0.75)
         ax.plot(estimate[own], position[own], "o", color=colour(number), ms=4.5, label=plain(party))
     ax.set_ylim(-0.8, len(frame) - 0.2)
-    ax.grid(visible=True, axis="x", color=LINE, linewidth=0.6)
-    ax.set_axisbelow(True)
+    grid_lines(ax, "x")
 
 
 def _fix_text(figure: Figure) -> None:

@@ -73,7 +73,6 @@ def contributions_figure(contributions: pd.DataFrame, most: int = 12) -> str:
         ax.plot([middle], [at], "o", color="white", markersize=4)
     ax.set_yticks(range(len(order)), [fg.plain(name) for name in order])
     ax.set_ylim(len(order) - 0.5, -0.5)
-    ax.grid(visible=True, axis="x", color=fg.LINE, linewidth=0.6)
-    ax.set_axisbelow(True)
+    fg.grid_lines(ax, "x")
     fg.label(ax, "", "contribution to the raw prediction")
     return fg.to_svg(figure)
