@@ -188,7 +188,7 @@ def test_no_import_of_own_modules_hides_in_a_string():
     }  # fmt: skip
     third_party = {  # looked for where they are used
         "flwr_vertical/optional.py", "flwr_vertical/protocol/trees.py",
-        "flwr_vertical/crypto/_numbers.py", "flwr_vertical/crypto/ckks_products.py",
+        "flwr_vertical/crypto/ckks_products.py",
         "flwr_vertical/results/displays.py", "apps/screenshots.py",
         "simulations/synthesis/dpmm_tables.py",
     }  # fmt: skip
