@@ -28,6 +28,9 @@ from flwr_vertical.arrays import Array, Integers
 # Okabe and Ito's colours: they stay apart for colour-blind readers. Strongest first.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6b7c")
 INK, SOFT, LINE = "#1d2733", "#5b6b7c", "#d5dde5"
+GUIDE: dict[str, Any] = {"color": SOFT, "linewidth": 1, "linestyle": (0, (4, 3))}
+"""How a line is drawn that values are compared with."""
+MOST_POINTS = 1500  # of a cloud
 _FONT = "DejaVu Sans"  # comes with matplotlib
 _OTHER_FONTS = "Verdana, 'Noto Sans', 'Noto Sans CJK SC', sans-serif"
 _RASTER_DPI = 150  # of clouds of points inside a drawing
@@ -108,6 +111,25 @@ def legend(ax: Axes, **options: Any) -> None:
         ax.figure.legend(**{"handles": handles, **options})
     else:
         ax.legend(**options)
+
+
+def diagonal(ax: Axes, x: Array, y: Array) -> None:
+    """Draw pairs of numbers that should be equal beside the line on which they would be."""
+    low, high = min(x.min(), y.min()), max(x.max(), y.max())
+    margin = 0.05 * (high - low) or 1.0
+    ends = (low - margin, high + margin)
+    ax.plot(ends, ends, **GUIDE)
+    points(ax, x, y)
+    ax.set(xlim=ends, ylim=ends, box_aspect=1)
+
+
+def points(ax: Axes, x: Array, y: Array) -> None:
+    """Draw points, some of too many, as an image within the figure."""
+    take = np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int)
+    strength = 0.65 if len(take) < 200 else 0.35
+    ax.scatter(
+        x[take], y[take], s=11, color=colour(0), alpha=strength, linewidths=0, rasterized=True
+    )
 
 
 def colour_scale(ax: Axes, image: AxesImage) -> None:

@@ -64,7 +64,7 @@ def correlations_figure(found: Correlations) -> str:
     """Draw each pair's rank correlation before and after, as SVG."""
     figure, (left, right) = fg.new_figure(4.2, 1, 2)
     upper = np.triu_indices(len(found.names), k=1)
-    left.plot([-1, 1], [-1, 1], color=fg.SOFT, linewidth=1, linestyle=(0, (4, 3)))
+    left.plot([-1, 1], [-1, 1], **fg.GUIDE)
     points = found.real[upper], found.made[upper]
     left.scatter(*points, s=10, color=fg.colour(0), alpha=0.6, rasterized=True)
     left.set(xlim=(-1, 1), ylim=(-1, 1), box_aspect=1)
