@@ -10,8 +10,8 @@ from pathlib import Path
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.protocol.disk import FILE_MODE, lock_file, writing
-from flwr_vertical.results.atomic import TEMPORARY_PREFIX
 from flwr_vertical.results.storage import result_digest
+from flwr_vertical.whole_files import TEMPORARY_PREFIX
 
 
 class RunFolder:

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.results import write_text_atomically
+from flwr_vertical.whole_files import write_text_atomically
 
 Record = dict[str, Any]
 

@@ -172,15 +172,13 @@ def _cell(value: object) -> str:
 
 
 def beside_paper(ours: pd.DataFrame, paper: pd.DataFrame, digits: int = 3) -> pd.DataFrame:
-    """Return ours and the paper's numbers in one cell: ``0.345 (0.385)``, a dash where unknown."""
-    text = pd.DataFrame("", index=ours.index, columns=ours.columns, dtype=object)
-    for column in ours.columns:
-        for row in ours.index:
-            value = f"{ours.loc[row, column]:.{digits}f}"
-            if column in paper and row in paper.index and pd.notna(paper.loc[row, column]):
-                value += f" ({paper.loc[row, column]:.{digits}f})"
-            text.loc[row, column] = value
-    return text
+    """Return ours and the paper's numbers in one cell: ``0.345 (0.385)``, a dash for none of ours.
+
+    Rows and columns are ours.
+    """
+    printed = paper.reindex(index=ours.index, columns=ours.columns)
+    text = ours.map(lambda value: f"{value:.{digits}f}" if pd.notna(value) else "–")
+    return text + printed.map(lambda value: f" ({value:.{digits}f})" if pd.notna(value) else "")
 
 
 def seeds_text(counts: "pd.Series[int]") -> str:

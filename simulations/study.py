@@ -18,7 +18,7 @@ from rich.text import Text
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.pages import format_value, human_seconds
 from flwr_vertical.pages.figures import to_png
-from flwr_vertical.results import write_bytes_atomically, write_text_atomically
+from flwr_vertical.whole_files import write_bytes_atomically, write_text_atomically
 from simulations.data import ROOT
 from simulations.kept import as_kept, read_kept, write_kept
 from simulations.page import FAIL, PASS, Part, Tables, reached, render
@@ -43,6 +43,7 @@ class Study(ABC):
     question: ClassVar[str]  # What is asked, the page's first paragraph
     writes: ClassVar[str] = ""  # Its page of the documentation, where it has one
     goals: ClassVar[Mapping[str, str]] = {}  # What was expected, by the table that says what came
+    headings: ClassVar[Mapping[str, str]] = {}  # Of a page with a section for each of its tables
     keeps: ClassVar[bool] = False  # Whether the repository has its finished replications
     preset_class: ClassVar[type[StudyPreset]]
     replicate: ClassVar[Any]  # Of one job and what `prepare` returned: figures by name
@@ -83,9 +84,9 @@ class Study(ABC):
         """Return what a reader must know: choices, and where they differ from the paper's."""
         return []
 
-    @abstractmethod
     def parts(self, tables: Tables) -> Sequence[Part]:
         """Return the sections of the page."""
+        return [Part(heading, tables={name: ""}) for name, heading in self.headings.items()]
 
     def compute(self, store: Store) -> None:
         """Run the chosen replications that are not finished."""

@@ -17,6 +17,7 @@ from apps import generate
 from apps.client_app import app as client_app
 from apps.server_app import app as server_app
 from flwr_vertical import __version__, load_strategy, make_strategy, registry, simulate
+from flwr_vertical.settings.toml import flat
 from strategies import BUILTIN, register_all
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -51,14 +52,6 @@ def test_example_of_the_authors_page_runs():
     assert result.settings["columns"] == "u,w"
 
 
-def flat(table, prefix=""):
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 @pytest.fixture(scope="module")
 def project():
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -66,7 +59,7 @@ def project():
 
 def test_run_config_holds_every_setting_with_the_constructors_type(project):
     register_all()
-    config = dict(flat(project["tool"]["flwr"]["app"]["config"]))
+    config = flat(project["tool"]["flwr"]["app"]["config"])
     for name in BUILTIN:
         strategy = make_strategy(name, config)
         given = {key.removeprefix(f"{name}.") for key in config if key.startswith(f"{name}.")}
@@ -78,23 +71,23 @@ def test_run_config_holds_every_setting_with_the_constructors_type(project):
 def test_columns_are_standardised_unless_stated_otherwise(project):
     """One default everywhere: of the class, of the run config, of the presets."""
     register_all()
-    config = dict(flat(project["tool"]["flwr"]["app"]["config"]))
+    config = flat(project["tool"]["flwr"]["app"]["config"])
     stated = [key for key in config if key.endswith(".standardize")]
     assert {key.split(".")[0] for key in stated} >= {"fknn", "glm", "svm"}
     assert all(config[key] is True for key in stated)
     assert all(load_strategy(key.split(".")[0])().standardize is True for key in stated)
     for preset in sorted((ROOT / "apps").glob("*.toml")):
-        given = dict(flat(tomllib.loads(preset.read_text())))
+        given = flat(tomllib.loads(preset.read_text()))
         assert all(given[key] is True for key in given if key.endswith("standardize"))
 
 
 def test_presets_only_use_known_keys(project):
     register_all()
-    known = set(dict(flat(project["tool"]["flwr"]["app"]["config"])))
+    known = set(flat(project["tool"]["flwr"]["app"]["config"]))
     presets = sorted((ROOT / "apps").glob("*.toml"))
     assert presets
     for preset in presets:
-        config = dict(flat(tomllib.loads(preset.read_text())))
+        config = flat(tomllib.loads(preset.read_text()))
         assert set(config) <= known
         make_strategy(config["strategy"], config)
 

@@ -16,12 +16,12 @@ from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.node.storage import output_home
 from flwr_vertical.pages.page import Item, Section, bullet_list, human_bytes, render_page
 from flwr_vertical.registry import make_strategy
-from flwr_vertical.results.atomic import write_text_atomically
 from flwr_vertical.server import RunSettings
 from flwr_vertical.settings.toml import read_items
 from flwr_vertical.simulation_files import load_tables, own_keys
 from flwr_vertical.tables import Table, label_numbers, read_labels
 from flwr_vertical.validation import CrossValidation, cross_validate
+from flwr_vertical.whole_files import write_text_atomically
 
 from ..settings import AppSettings, DemoSettings, app_config
 from .output import add_json, print_json

@@ -16,8 +16,8 @@ from flwr_vertical.crypto.identity import (
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.incomplete.demo import demo_labels, demo_tables
 from flwr_vertical.node.storage import check_name
-from flwr_vertical.results import write_text_atomically
 from flwr_vertical.settings.toml import toml_text, toml_value
+from flwr_vertical.whole_files import write_text_atomically
 
 from .certificates import make_node_key, make_server_certificate, write_private
 

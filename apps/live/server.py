@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_vertical.log import logger
-from flwr_vertical.results.atomic import TEMPORARY_PREFIX, write_text_atomically
+from flwr_vertical.whole_files import TEMPORARY_PREFIX, write_text_atomically
 
 from .page import POLICY, page_of
 from .status import LiveStatus

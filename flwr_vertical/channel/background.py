@@ -7,7 +7,6 @@ next ordinary message reads and removes, in whichever process of this machine th
 
 import contextlib
 import os
-import secrets
 import stat
 import tempfile
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+
+from flwr_vertical.whole_files import write_bytes_atomically
 
 _KEPT_FOR = 24 * 3600.0  # what nobody has read by then belongs to a run that is over
 
@@ -37,20 +38,8 @@ def commit(context: Context) -> None:
     """Keep the state of a node for its next ordinary message."""
     folder = _folder()
     _purge(folder)
-    path = _path(folder, context)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     data = recorddict_to_proto(context.state).SerializeToString()
-    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    write_bytes_atomically(_path(folder, context), data, 0o600)
 
 
 def restore(context: Context) -> bool:

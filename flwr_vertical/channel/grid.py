@@ -46,10 +46,6 @@ class ChannelGrid(WrappingGrid):
     enough : int, optional
         How many nodes the run needs. Once so many have dialled on entering, the others are waited
         for as long again (at least 5 s): one that Flower lists may be dead.
-    max_bytes : int
-        Largest message.
-    heartbeat, silence : float
-        Seconds between a node's signs of life, and without any after which it is lost.
     reconnect : float
         Seconds in which a node whose stream was cut may come back by another one: nothing is lost
         then. After that the node is lost.
@@ -70,9 +66,6 @@ class ChannelGrid(WrappingGrid):
         address: str = "",
         timeout: float = 60.0,
         enough: int | None = None,
-        max_bytes: int = 4 << 30,
-        heartbeat: float = 5.0,
-        silence: float = 25.0,
         reconnect: float = 10.0,
         keep_state: bool = True,
         names: Names | None = None,
@@ -84,7 +77,6 @@ class ChannelGrid(WrappingGrid):
         super().__init__(grid)
         self._transport = transport
         self._bind, self._advertised = bind, address
-        self._max_bytes, self._heartbeat, self._silence = max_bytes, heartbeat, silence
         self._reconnect = reconnect
         self._timeout, self._enough = timeout, enough
         self._keep_state = keep_state
@@ -100,9 +92,6 @@ class ChannelGrid(WrappingGrid):
             self._endpoint = Endpoint(
                 self._bind,
                 self._advertised,
-                max_bytes=self._max_bytes,
-                heartbeat=self._heartbeat,
-                silence=self._silence,
                 reconnect=self._reconnect,
                 dial_timeout=min(20.0, self._timeout),
             )

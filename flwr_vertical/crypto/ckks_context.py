@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from flwr_vertical.errors import ConfigError, ProtocolError
+from flwr_vertical.errors import ProtocolError
+from flwr_vertical.optional import require
 
 POLY_MODULUS_DEGREE = 4096
 COEFF_MOD_BIT_SIZES = (60, 49)
@@ -59,14 +60,7 @@ def generate_keys() -> CkksKeys:
 
 def tenseal() -> Any:
     """Import TenSEAL, which only encrypted sums need."""
-    try:
-        import tenseal
-    except ImportError as error:
-        raise ConfigError(
-            "encrypted sums need TenSEAL: pip install 'flwr-vertical[ckks]', at every party, the "
-            "server and the arbiter"
-        ) from error
-    return tenseal
+    return require("tenseal", "an encrypted sum (at every party, the server and the arbiter)")
 
 
 # Loading takes 17 ms, as long as encrypting 30 000 values, and a run has one public context.

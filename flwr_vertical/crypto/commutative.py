@@ -16,11 +16,12 @@ curve's twist.
 import secrets
 from collections.abc import Callable, Sequence
 
+import gmpy2
 import numpy as np
 
 from flwr_vertical.arrays import Bytes
 from flwr_vertical.crypto import _x25519_pool as pool
-from flwr_vertical.crypto._numbers import id_hasher, integer, square_test
+from flwr_vertical.crypto._numbers import id_hasher, square_test
 from flwr_vertical.crypto._x25519_worker import POINT_BYTES, LowOrderError
 from flwr_vertical.errors import ConfigError, ProtocolError
 
@@ -152,10 +153,10 @@ def check_points(points: Points, sender: str) -> None:
 
 def _curve_test() -> Callable[[int], bool]:
     """Return what says whether a u-coordinate below p is one of the curve, not of its twist."""
-    is_square, a = square_test(PRIME), integer(_A)
+    is_square, a = square_test(PRIME), gmpy2.mpz(_A)
 
     def is_on_curve(number: int) -> bool:
-        u = integer(number)
+        u = gmpy2.mpz(number)
         return is_square(u * (u * (u + a) + 1))
 
     return is_on_curve

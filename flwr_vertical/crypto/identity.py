@@ -10,9 +10,7 @@ carry it, and its representation does not show it.
 
 import base64
 import binascii
-import contextlib
 import os
-import secrets
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.log import logger
+from flwr_vertical.whole_files import atomic_path
 
 IDENTITY_BYTES = 32
 
@@ -43,18 +42,9 @@ def write_identity(path: str | os.PathLike[str], private: Ed25519PrivateKey) -> 
     """Write a private identity key as PEM that its owner alone can read, whole or not at all."""
     target = Path(path)
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(pem)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(temporary, target)  # unlike a rename, it fails if the name is taken
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+        with atomic_path(target, 0o600, fresh=True) as temporary:
+            temporary.write_bytes(pem)
     except FileExistsError as error:
         raise ConfigError(
             f"{target} exists and is not overwritten: the other parties may have pinned its "

@@ -25,7 +25,6 @@ from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.database import SUFFIX as LEDGER_SUFFIX
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from flwr_vertical.protocol.disk import FILE_MODE, private_folder, writing
-from flwr_vertical.results.atomic import write_bytes_atomically
 from flwr_vertical.sources import (
     Destination,
     FileDestination,
@@ -44,6 +43,7 @@ from flwr_vertical.tables import (
     read_table,
     write_table,
 )
+from flwr_vertical.whole_files import write_bytes_atomically
 
 FOLDER_NAME = ".sources"
 

@@ -1,7 +1,9 @@
-"""Properties of a party or a group of steps that are worked out once in a process."""
+"""What a party or a group of steps works out, or reads of an earlier fit, once in a process."""
 
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
+
+from flwr_vertical.errors import DataError
 
 _T = TypeVar("_T")
 
@@ -43,3 +45,23 @@ def kept(name: str) -> Callable[[Callable[[Any], _T]], KeptProperty[_T]]:
     ...         return self.table.frame.rank()
     """
     return lambda make: KeptProperty(name, make)
+
+
+def part_of_fit(party: Any, kind: type[_T], model: str) -> _T:
+    """Return what a party saved in the run named ``fitted``, if it is of the server's model."""
+    if (key := f"part of {model}") not in party.cache:
+        part = party.load_model(kind)
+        if part is None:
+            raise DataError(
+                f"party {party.name!r} does not know which of its models to use; name the run of "
+                "the fit as 'fitted' in the run config (in a simulation, go on from a result that "
+                "has the parties' parts)"
+            )
+        if part.model != model:
+            raise DataError(
+                f"party {party.name!r}: the run named as 'fitted' left the model {part.model}, but "
+                f"the server asks for the model {model}; name the run of that fit"
+            )
+        party.cache[key] = part
+    found: _T = party.cache[key]
+    return found

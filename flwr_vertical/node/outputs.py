@@ -9,7 +9,7 @@ import pandas as pd
 
 from flwr_vertical.protocol.disk import FILE_MODE
 from flwr_vertical.results.archive import pack, unpack
-from flwr_vertical.results.atomic import TEMPORARY_PREFIX, write_bytes_atomically
+from flwr_vertical.whole_files import TEMPORARY_PREFIX, write_bytes_atomically
 
 _TABLE, _MODEL = ".table.npz", ".model.npz"
 

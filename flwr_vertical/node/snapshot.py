@@ -23,9 +23,10 @@ from flwr.app import ConfigRecord, Context, RecordDict
 from flwr_vertical.errors import ProtocolError, VerticalError
 from flwr_vertical.node.checkpoint import Checkpoint, files_in, restore
 from flwr_vertical.node.live_objects import LiveObjects
-from flwr_vertical.protocol.disk import WHOLE, flush_folder, read_frame, replace_file, writing
+from flwr_vertical.protocol.disk import WHOLE, read_frame, replace_file, writing
 from flwr_vertical.protocol.messages import make_reply
 from flwr_vertical.protocol.trees import pack_tree, unpack_tree
+from flwr_vertical.whole_files import flush_folder
 
 _SNAPSHOT = re.compile(r"snapshot-(\d+)")
 _LIVE = re.compile(r"live-([0-9a-f]+)")

@@ -11,7 +11,7 @@ import textwrap
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -28,6 +28,9 @@ from flwr_vertical.arrays import Array, Integers
 # Okabe and Ito's colours: they stay apart for colour-blind readers. Strongest first.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b6b7c")
 INK, SOFT, LINE = "#1d2733", "#5b6b7c", "#d5dde5"
+GUIDE: dict[str, Any] = {"color": SOFT, "linewidth": 1, "linestyle": (0, (4, 3))}
+"""How a line is drawn that values are compared with."""
+MOST_POINTS = 1500  # of a cloud
 _FONT = "DejaVu Sans"  # comes with matplotlib
 _OTHER_FONTS = "Verdana, 'Noto Sans', 'Noto Sans CJK SC', sans-serif"
 _RASTER_DPI = 150  # of clouds of points inside a drawing
@@ -94,6 +97,12 @@ def label(ax: Axes, title: str = "", x: str = "", y: str = "") -> None:
     ax.set_ylabel(y, fontsize=8.5, color=SOFT)
 
 
+def grid_lines(ax: Axes, axis: Literal["x", "y"] = "y", **options: Any) -> None:
+    """Draw thin lines at the ticks of an axis, behind all else."""
+    ax.grid(visible=True, axis=axis, color=LINE, linewidth=0.6, **options)
+    ax.set_axisbelow(True)
+
+
 def legend(ax: Axes, **options: Any) -> None:
     """Add a plain legend to the axes; to their figure where it stands outside of the axes."""
     options = {"frameon": False, "fontsize": 8, "labelcolor": SOFT, **options}
@@ -102,6 +111,25 @@ def legend(ax: Axes, **options: Any) -> None:
         ax.figure.legend(**{"handles": handles, **options})
     else:
         ax.legend(**options)
+
+
+def diagonal(ax: Axes, x: Array, y: Array) -> None:
+    """Draw pairs of numbers that should be equal beside the line on which they would be."""
+    low, high = min(x.min(), y.min()), max(x.max(), y.max())
+    margin = 0.05 * (high - low) or 1.0
+    ends = (low - margin, high + margin)
+    ax.plot(ends, ends, **GUIDE)
+    points(ax, x, y)
+    ax.set(xlim=ends, ylim=ends, box_aspect=1)
+
+
+def points(ax: Axes, x: Array, y: Array) -> None:
+    """Draw points, some of too many, as an image within the figure."""
+    take = np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int)
+    strength = 0.65 if len(take) < 200 else 0.35
+    ax.scatter(
+        x[take], y[take], s=11, color=colour(0), alpha=strength, linewidths=0, rasterized=True
+    )
 
 
 def colour_scale(ax: Axes, image: AxesImage) -> None:
@@ -233,7 +261,7 @@ def history_figure(history: Sequence[Mapping[str, object]], most: int = 9) -> st
             tame = largest == 0 or 1e-3 <= largest < 1e6
             ax.ticklabel_format(axis="y", useOffset=False, style="plain" if tame else "sci")
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
+        grid_lines(ax)
         label(ax, plain(name), clock or "entry")
     return to_svg(figure)
 
@@ -292,8 +320,7 @@ def _forest(
             ax.hlines(position[own], low, high, color=colour(number), linewidth=1.8, alpha=0.75)
         ax.plot(estimate[own], position[own], "o", color=colour(number), ms=4.5, label=plain(party))
     ax.set_ylim(-0.8, len(frame) - 0.2)
-    ax.grid(visible=True, axis="x", color=LINE, linewidth=0.6)
-    ax.set_axisbelow(True)
+    grid_lines(ax, "x")
 
 
 def _fix_text(figure: Figure) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from flwr_vertical.errors import LedgerDamagedError, LedgerError
 from flwr_vertical.privacy_ledger.row_identities import SECRET_LENGTH
 from flwr_vertical.privacy_ledger.seals import SCHEMA, add_functions, find_damage, seal
-from flwr_vertical.protocol.disk import FILE_MODE, flush_folder
+from flwr_vertical.protocol.disk import FILE_MODE
+from flwr_vertical.whole_files import atomic_path
 
 SUFFIX = ".privacy-ledger.sqlite"
 
@@ -34,30 +35,26 @@ _OF_THE_DISK = (
 
 def create(path: Path, party: str, who: str) -> None:
     """Make an empty ledger; one that is there, whole or not, stays as it is."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
-        try:
-            with _connected(temporary) as connection:
-                connection.execute("BEGIN")
-                for statement in SCHEMA.values():
-                    connection.execute(statement)
-                values = {
-                    "party": party,
-                    # 12 random bytes as text: SipHash in pandas takes 16 characters.
-                    "secret": secrets.token_urlsafe(12)[:SECRET_LENGTH],
-                }
-                connection.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
-                seal(connection)
-                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-                connection.execute(f"PRAGMA user_version = {_FORMAT}")
-                connection.execute("COMMIT")
-            with suppress(FileExistsError):  # another process was first
-                os.link(temporary, path)
-            flush_folder(path.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with (
+            suppress(FileExistsError),  # another process was first
+            atomic_path(path, FILE_MODE, fresh=True) as temporary,
+            _connected(temporary) as connection,
+        ):
+            connection.execute("BEGIN")
+            for statement in SCHEMA.values():
+                connection.execute(statement)
+            values = {
+                "party": party,
+                # 12 random bytes as text: SipHash in pandas takes 16 characters.
+                "secret": secrets.token_urlsafe(12)[:SECRET_LENGTH],
+            }
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
+            seal(connection)
+            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {_FORMAT}")
+            connection.execute("COMMIT")
     except (OSError, sqlite3.Error) as error:
         raise _unwritable(path, who, error) from error
 

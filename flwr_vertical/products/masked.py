@@ -18,6 +18,7 @@ those that it committed to; all parties were asked the same.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Unpack
 
@@ -123,7 +124,7 @@ class PrivateProductSteps(SentRows):
         has its own number; and what `LabelSketch.answer` tells.
         """
         given: dict[str, Any] = dict(keys)
-        commitment, labels = given.pop("commitment", b""), _taken(given, "labels_")
+        commitment, labels = given.pop("commitment", b""), taken_with("labels_", given)
         fix_room(self.party, int(given.pop("room", 0)))
         if commitment:
             self._told.commit(commitment)
@@ -330,7 +331,7 @@ class PrivateProductSteps(SentRows):
         return found
 
 
-def _taken(arguments: dict[str, Any], prefix: str) -> dict[str, Any]:
+def taken_with(prefix: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Take the arguments with a prefix out of others, and return them without it."""
     names = [name for name in arguments if name.startswith(prefix)]
     return {name.removeprefix(prefix): arguments.pop(name) for name in names}
@@ -434,9 +435,7 @@ class PrivateProducts:
         """Ask for the columns; word for word as before, if it was done before."""
         arguments, own = self._asked
         replies = ask_for_rows(self.federation, arguments, own)
-        self._tags = {name: reply["tag"] for name, reply in replies.items()}
-        self._n_columns = {name: int(reply["n_columns"]) for name, reply in replies.items()}
-        self._minima = {n: int(r["min_rows"]) for n, r in replies.items() if "min_rows" in r}
+        self._note(replies)
         if not all("masked" in reply for reply in replies.values()):
             return replies  # from the journal of a run that is resumed: asked for when needed
         sizes = {name: len(reply["masked"]) for name, reply in replies.items()}
@@ -452,6 +451,12 @@ class PrivateProducts:
                 )
             self._masked[name] = reply["masked"]
         return replies
+
+    def _note(self, replies: Mapping[str, Mapping[str, Any]]) -> None:
+        """Note what parties told of the columns that they sent."""
+        self._tags = {name: reply["tag"] for name, reply in replies.items()}
+        self._n_columns = {name: int(reply["n_columns"]) for name, reply in replies.items()}
+        self._minima = {n: int(r["min_rows"]) for n, r in replies.items() if "min_rows" in r}
 
     def min_rows(self, n_columns: int, n_vectors: int) -> int:
         """Return the fewest rows of a group that every party tells of.

@@ -21,6 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from flwr_vertical.errors import CodecError, ProtocolError, StorageError
 from flwr_vertical.protocol.messages import ENVELOPE
+from flwr_vertical.whole_files import flush_folder
 
 fcntl: ModuleType | None
 msvcrt: Any
@@ -160,18 +161,6 @@ def replace_file(path: Path, pieces: Iterable[bytes | memoryview], what: str) ->
                 temporary.unlink()
             raise
         flush_folder(path.parent)
-
-
-def flush_folder(path: Path) -> None:
-    """Return when the names in a folder outlive a power cut, where the system can do that."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:  # Windows opens no folders
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -52,9 +52,9 @@ def path_figure(
         ax.set_xscale("log")
         ax.invert_xaxis()
         ax.tick_params(which="minor", length=0)
-        ax.grid(visible=True, axis="y", color=fg.LINE, linewidth=0.6)
+        fg.grid_lines(ax)
         if chosen is not None and np.isfinite(chosen) and chosen > 0:
-            ax.axvline(chosen, color=fg.SOFT, linewidth=1, linestyle=(0, (4, 3)))
+            ax.axvline(chosen, **fg.GUIDE)
     fg.label(axes[0], "Coefficients", "lambda", what)
     # Beside the axes: lines fill them.
     fg.legend(axes[0], loc="outside right upper")

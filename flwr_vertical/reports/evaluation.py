@@ -25,9 +25,7 @@ _BINS = 10  # of the reliability curve, each with as many samples
 _MOST_CLASSES = 6  # whose curves have a colour and a name
 _MOST_CELLS = 12  # classes of a confusion matrix that still has numbers
 _MOST_OTHERS = 5
-_MOST_POINTS = 1500
 _MOST_PLACES = 600  # of a curve
-_DASHES = (0, (4, 3))
 _HEIGHT = 3.1
 
 
@@ -78,27 +76,15 @@ def numbers_figure(evaluation: Evaluation) -> str:
     """Draw predicted against observed labels, and residuals, as SVG."""
     y, found = evaluation.labels, evaluation.predicted()
     figure, (against, residuals, spread) = fg.new_figure(_HEIGHT + 0.2, 1, 3)
-    take = np.linspace(0, len(y) - 1, min(len(y), _MOST_POINTS)).astype(int)
-    style: dict[str, Any] = {
-        "s": 11,
-        "color": fg.colour(0),
-        "alpha": 0.65 if len(take) < 200 else 0.35,
-        "rasterized": True,
-    }
-    low, high = min(y.min(), found.min()), max(y.max(), found.max())
-    margin = 0.05 * (high - low) or 1.0
-    ends = (low - margin, high + margin)
-    against.plot(ends, ends, color=fg.SOFT, linewidth=1, linestyle=_DASHES)
-    against.scatter(found[take], y[take], linewidths=0, **style)
-    against.set(xlim=ends, ylim=ends, box_aspect=1)
+    fg.diagonal(against, found, y)
     fg.label(against, "Predicted and observed", "predicted", "observed")
     left = y - found
-    residuals.axhline(0, color=fg.SOFT, linewidth=1, linestyle=_DASHES)
-    residuals.scatter(found[take], left[take], linewidths=0, **style)
+    residuals.axhline(0, **fg.GUIDE)
+    fg.points(residuals, found, left)
     residuals.set(box_aspect=1)
     fg.label(residuals, "Residuals", "predicted", "observed - predicted")
     spread.hist(left, bins=min(40, max(8, len(left) // 8)), color=fg.colour(0), alpha=0.75)
-    spread.axvline(0, color=fg.SOFT, linewidth=1, linestyle=_DASHES)
+    spread.axvline(0, **fg.GUIDE)
     spread.set(box_aspect=1)
     fg.label(spread, "Distribution of residuals", "observed - predicted", "samples")
     for ax in (against, residuals, spread):
@@ -143,7 +129,7 @@ class _Curves:
             self.series.sort(key=lambda item: -int(item[1].sum()))
 
     def roc(self, ax: Axes) -> None:
-        ax.plot([0, 1], [0, 1], color=fg.SOFT, linewidth=1, linestyle=_DASHES)
+        ax.plot([0, 1], [0, 1], **fg.GUIDE)
         for i, (name, positive, score) in enumerate(self.series):
             wrong, right, _ = sk.roc_curve(positive, score)
             value = sk.roc_auc_score(positive, score)
@@ -154,7 +140,7 @@ class _Curves:
     def precision(self, ax: Axes) -> None:
         if self.binary:
             share = float(self.series[0][1].mean())
-            ax.axhline(share, color=fg.SOFT, linewidth=1, linestyle=_DASHES)
+            ax.axhline(share, **fg.GUIDE)
         for i, (name, positive, score) in enumerate(self.series):
             precision, recall, _ = sk.precision_recall_curve(positive, score)
             value = sk.average_precision_score(positive, score)
@@ -165,7 +151,7 @@ class _Curves:
         self._finish(ax, "best")
 
     def calibration(self, ax: Axes) -> None:
-        ax.plot([0, 1], [0, 1], color=fg.SOFT, linewidth=1, linestyle=_DASHES)
+        ax.plot([0, 1], [0, 1], **fg.GUIDE)
         shown = self.series
         if not self.binary:
             pooled = np.concatenate([item[1] for item in shown])
@@ -181,7 +167,7 @@ class _Curves:
         self._finish(ax, "upper left", inside=True)
 
     def gain(self, ax: Axes) -> None:
-        ax.plot([0, 1], [0, 1], color=fg.SOFT, linewidth=1, linestyle=_DASHES)
+        ax.plot([0, 1], [0, 1], **fg.GUIDE)
         for i, (name, positive, score) in enumerate(self.series):
             self._line(ax, i, *gain_curve(positive, score), name)
         fg.label(ax, "Gain", "share of samples, most probable first", "share of positives found")
@@ -190,7 +176,7 @@ class _Curves:
             axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
     def lift(self, ax: Axes) -> None:
-        ax.axhline(1.0, color=fg.SOFT, linewidth=1, linestyle=_DASHES)
+        ax.axhline(1.0, **fg.GUIDE)
         for i, (name, positive, score) in enumerate(self.series):
             chosen, found = gain_curve(positive, score)
             enough = _enough(chosen * len(positive), positive)

@@ -64,7 +64,7 @@ def contributions_figure(contributions: pd.DataFrame, most: int = 12) -> str:
     frame = contributions.drop(columns="base")
     order = frame.abs().mean().sort_values(ascending=False, kind="stable").index[:most]
     figure, (ax,) = fg.new_figure(1.0 + 0.42 * len(order))
-    ax.axvline(0, color=fg.SOFT, linewidth=1, linestyle=(0, (4, 3)))
+    ax.axvline(0, **fg.GUIDE)
     for at, name in enumerate(order):
         low, first, middle, third, high = np.quantile(frame[name], [0.05, 0.25, 0.5, 0.75, 0.95])
         ink = fg.colour(list(frame).index(name))
@@ -73,7 +73,6 @@ def contributions_figure(contributions: pd.DataFrame, most: int = 12) -> str:
         ax.plot([middle], [at], "o", color="white", markersize=4)
     ax.set_yticks(range(len(order)), [fg.plain(name) for name in order])
     ax.set_ylim(len(order) - 0.5, -0.5)
-    ax.grid(visible=True, axis="x", color=fg.LINE, linewidth=0.6)
-    ax.set_axisbelow(True)
+    fg.grid_lines(ax, "x")
     fg.label(ax, "", "contribution to the raw prediction")
     return fg.to_svg(figure)

@@ -22,31 +22,19 @@ from flwr_vertical.tables.codes import as_labels
 _FOLDED_FROM = 12  # rows of a table
 _MOST_PANELS = 12
 
-_MOST_POINTS = 1500
-
 
 def scatter_figure(columns: Sequence[Imputed]) -> str:
     """Draw true against imputed values of numeric columns, one panel each, as SVG."""
     figure, axes = fg.small_multiples(len(columns), height=2.75)
     for ax, item in zip(axes, columns, strict=True):
         true, filled = item.pairs()
-        low, high = min(true.min(), filled.min()), max(true.max(), filled.max())
-        margin = 0.05 * (high - low) or 1.0
-        ends = (low - margin, high + margin)
-        ax.plot(ends, ends, color=fg.SOFT, linewidth=1, linestyle=(0, (4, 3)))
-        take = np.linspace(0, len(true) - 1, min(len(true), _MOST_POINTS)).astype(int)
-        strength = 0.65 if len(take) < 200 else 0.35
-        ax.scatter(
-            true[take], filled[take], s=11, color=fg.colour(0), alpha=strength, linewidths=0,
-            rasterized=True,
-        )  # fmt: skip
-        ax.set(xlim=ends, ylim=ends, box_aspect=1)
+        fg.diagonal(ax, true, filled)
         mean = rmse(true, np.float64(item.observed.mean()))
         of_mean = f" (mean: {mean:.3g})" if np.isfinite(mean) else ""
         note = f"true\nRMSE {rmse(true, filled):.3g}{of_mean}\nn = {len(true):,}"
         if item.intervals is not None and item.truth is not None:
             of = item.intervals.assign(true=item.truth.astype(float)).dropna()
-            ax.vlines(*of[["true", "lower", "upper"]].iloc[:_MOST_POINTS].to_numpy().T,
+            ax.vlines(*of[["true", "lower", "upper"]].iloc[: fg.MOST_POINTS].to_numpy().T,
                       color=fg.colour(0), alpha=0.12, linewidth=0.8, rasterized=True)  # fmt: skip
             inside = of["true"].between(of["lower"], of["upper"]).mean()
             note += f"\n{inside:.1%} in 95 % intervals" if len(of) else ""

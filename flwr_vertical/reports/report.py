@@ -30,11 +30,10 @@ from flwr_vertical.reports import imputation as im
 from flwr_vertical.reports import missingness as mi
 from flwr_vertical.reports import synthetic as sy
 from flwr_vertical.reports.glossary import meaning_of, most_telling_first
-from flwr_vertical.results.atomic import write_bytes_atomically
 from flwr_vertical.results.data import ResultData, needed_lines
 from flwr_vertical.results.storage import is_own_report
+from flwr_vertical.whole_files import write_bytes_atomically
 
-_MOST_PANELS = 12
 _MOST_PREDICTIONS = 20
 _MOST_OF_FRAME = 40  # rows of a table of the strategy's
 _FEW_PANELS = 4  # of a figure in a notebook

@@ -64,7 +64,7 @@ def correlations_figure(found: Correlations) -> str:
     """Draw each pair's rank correlation before and after, as SVG."""
     figure, (left, right) = fg.new_figure(4.2, 1, 2)
     upper = np.triu_indices(len(found.names), k=1)
-    left.plot([-1, 1], [-1, 1], color=fg.SOFT, linewidth=1, linestyle=(0, (4, 3)))
+    left.plot([-1, 1], [-1, 1], **fg.GUIDE)
     points = found.real[upper], found.made[upper]
     left.scatter(*points, s=10, color=fg.colour(0), alpha=0.6, rasterized=True)
     left.set(xlim=(-1, 1), ylim=(-1, 1), box_aspect=1)
@@ -101,8 +101,7 @@ def grade_figure(grade: Grade) -> str:
     ax.axvline(MARGIN, color=fg.colour(1), linewidth=1.2, linestyle=(0, (4, 3)))
     ax.set_yticks(place, [fg.plain(name, 44) for name, _ in shown])
     ax.set_ylim(-0.8, len(shown) - 0.2)
-    ax.grid(visible=True, axis="x", color=fg.LINE, linewidth=0.6)
-    ax.set_axisbelow(True)
+    fg.grid_lines(ax, "x")
     left_out = len(worst) - len(worst[:_MOST_INFERENCES])
     title = "Success above chance" + (f" ({left_out} more columns below)" if left_out else "")
     fg.label(ax, title, f"gain and 95 % interval; dashed: {MARGIN:g}")

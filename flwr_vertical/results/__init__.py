@@ -6,21 +6,11 @@
 - `Model`: a fitted model in a form that can be saved
 - `Ledger`: rounds, messages, bytes, seconds, privacy spent
 - `progress`, `Progress`: a bar in a terminal, log lines elsewhere
-- `atomic_path`, `write_text_atomically`, `write_bytes_atomically`: files whole or not there
 """
 
-from flwr_vertical.results.atomic import atomic_path, write_bytes_atomically, write_text_atomically
 from flwr_vertical.results.data import ResultData
 from flwr_vertical.results.ledger import Ledger
 from flwr_vertical.results.model import Model
 from flwr_vertical.results.progress import Progress
 
-__all__ = [
-    "Ledger",
-    "Model",
-    "Progress",
-    "ResultData",
-    "atomic_path",
-    "write_bytes_atomically",
-    "write_text_atomically",
-]
+__all__ = ["Ledger", "Model", "Progress", "ResultData"]

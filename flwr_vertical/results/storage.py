@@ -20,12 +20,6 @@ from flwr_vertical.grading.record import Grade
 from flwr_vertical.log import logger
 from flwr_vertical.pages.page import GENERATOR
 from flwr_vertical.privacy.statement import statement_from
-from flwr_vertical.results.atomic import (
-    TEMPORARY_PREFIX,
-    atomic_path,
-    write_bytes_atomically,
-    write_text_atomically,
-)
 from flwr_vertical.results.data import ResultData
 from flwr_vertical.results.ledger import Ledger
 from flwr_vertical.results.model import (
@@ -36,6 +30,12 @@ from flwr_vertical.results.model import (
     unpack_model,
 )
 from flwr_vertical.tables.csv_reader import EXACT_FLOATS
+from flwr_vertical.whole_files import (
+    TEMPORARY_PREFIX,
+    atomic_path,
+    write_bytes_atomically,
+    write_text_atomically,
+)
 
 if TYPE_CHECKING:  # scikit-learn waits until it is needed
     from flwr_vertical.results.evaluation import Evaluation

@@ -25,7 +25,7 @@ from flwr_vertical.protocol.messages import (
     make_request,
     read_envelope,
 )
-from flwr_vertical.results.atomic import write_text_atomically
+from flwr_vertical.whole_files import write_text_atomically
 
 _TOLD_EVERY = 10.0
 _ASKING = 10.0  # seconds for nodes that are there to tell their names; Flower needs some six

@@ -36,8 +36,8 @@ from flwr_vertical.protocol.disk import (
     write_frame,
     writing,
 )
-from flwr_vertical.results.atomic import TEMPORARY_PREFIX
 from flwr_vertical.server.snapshots import ServerSnapshots
+from flwr_vertical.whole_files import TEMPORARY_PREFIX
 
 # A name that a result may be saved beside.
 FILE_NAME = f"{TEMPORARY_PREFIX}journal"

@@ -5,7 +5,6 @@ They are the same whenever the labels are, and without the secret they tell noth
 """
 
 import hashlib
-import os
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.protocol.disk import FILE_MODE, flush_folder
+from flwr_vertical.protocol.disk import FILE_MODE
+from flwr_vertical.whole_files import atomic_path
 
 _BYTES = 32
 
@@ -62,17 +62,10 @@ def _load(path: Path) -> bytes:
     """Read the secret; make it if there is none."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
-        if not path.exists():
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(secrets.token_bytes(_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            with suppress(FileExistsError):  # another run was first
-                os.link(temporary, path)
-            temporary.unlink()
-            flush_folder(path.parent)
+        with suppress(FileExistsError):  # another run was first
+            if not path.exists():
+                with atomic_path(path, FILE_MODE, fresh=True) as temporary:
+                    temporary.write_bytes(secrets.token_bytes(_BYTES))
         found = path.read_bytes()
     except OSError as error:
         raise ConfigError(

@@ -6,7 +6,7 @@ by themselves: they become days since 1970-01-01 on request, and else text with 
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import pandas as pd
 import pyarrow as pa
@@ -138,11 +138,6 @@ def id_columns(names: list[str], id_column: str | None, where: str) -> list[str]
     raise DataError(
         f"{where} has no column {id_column!r} for the sample IDs; there are {', '.join(names)}"
     )
-
-
-def batches_of(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Return the batches of a table that lies in memory."""
-    yield from table.to_batches()
 
 
 def _own_type(field: pa.Field) -> str:

@@ -55,14 +55,12 @@ def write(
     with _connected(address, read_only=False) as connection, _explained(address, what):
         connection.register("written_rows", data)
         connection.begin()
-        if _has(connection, table):
-            if not replace:
-                taken()
-            connection.execute(f"CREATE TABLE {new} AS SELECT * FROM written_rows")
-            connection.execute(f"DROP TABLE {quoted_table(table)}")
-            connection.execute(f"ALTER TABLE {new} RENAME TO {quoted(name)}")
-        else:
-            connection.execute(f"CREATE TABLE {quoted_table(table)} AS SELECT * FROM written_rows")
+        if not replace and _has(connection, table):
+            taken()
+        connection.execute(f"CREATE TABLE {new} AS SELECT * FROM written_rows")
+        if replace:
+            connection.execute(f"DROP TABLE IF EXISTS {quoted_table(table)}")
+        connection.execute(f"ALTER TABLE {new} RENAME TO {quoted(name)}")
         connection.commit()
 
 

@@ -86,15 +86,13 @@ def write(
         connection.cursor() as cursor,
         _explained(address, what),
     ):
-        if _oid(cursor, table) is not None:
-            if not replace:
-                taken()
-            # The rows are complete before the old table goes, which then is locked for a moment.
-            cursor.adbc_ingest(new, data, mode="create", **options)
-            cursor.execute(f"DROP TABLE {quoted_table(table)}")
-            cursor.execute(f"ALTER TABLE {fresh} RENAME TO {quoted(name)}")
-        else:
-            cursor.adbc_ingest(name, data, mode="create", **options)
+        if not replace and _oid(cursor, table) is not None:
+            taken()
+        # The rows are complete before the old table goes, which then is locked for a moment.
+        cursor.adbc_ingest(new, data, mode="create", **options)
+        if replace:
+            cursor.execute(f"DROP TABLE IF EXISTS {quoted_table(table)}")
+        cursor.execute(f"ALTER TABLE {fresh} RENAME TO {quoted(name)}")
         connection.commit()
 
 

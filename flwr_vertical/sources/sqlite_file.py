@@ -68,15 +68,14 @@ def write(
     marks = ", ".join("?" for _ in data.schema)
     with _connected(address, "rwc") as connection, _explained(address, what):
         connection.execute("BEGIN IMMEDIATE")
-        there = _has(connection, table)
-        if there and not replace:
+        if not replace and _has(connection, table):
             taken()
         connection.execute(f"CREATE TABLE {quoted(new)} ({columns})")
         for batch in data.to_batches(max_chunksize=_ROWS):
             rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
             connection.executemany(f"INSERT INTO {quoted(new)} VALUES ({marks})", rows)
-        if there:
-            connection.execute(f"DROP TABLE {quoted_table(table)}")
+        if replace:
+            connection.execute(f"DROP TABLE IF EXISTS {quoted_table(table)}")
         connection.execute(f"ALTER TABLE {quoted(new)} RENAME TO {quoted(name)}")
         connection.execute("COMMIT")
 

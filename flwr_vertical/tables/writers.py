@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import uuid
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -10,6 +9,7 @@ import pandas as pd
 
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.table import Table, checked_ids
+from flwr_vertical.whole_files import atomic_path
 
 FORMATS = {".csv": "csv", ".csv.gz": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet"}
 SEPARATORS = {"csv": ",", "tsv": "\t"}
@@ -55,19 +55,13 @@ def write_table(
         raise DataError(
             f"the table for {path} has a column named {index_name!r} like its index; rename one"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
-    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-    try:
+    with atomic_path(path, mode) as partial:
         if form == "parquet":
             data.to_parquet(partial)
         else:
             zipped = path.name.lower().endswith(".gz")
             with partial.open("wb") as raw, _packed(raw, zipped) as stream:
                 data.to_csv(stream, sep=SEPARATORS[form], encoding="utf-8", lineterminator="\n")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
     return path
 
 

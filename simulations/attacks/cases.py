@@ -9,7 +9,6 @@ import pandas as pd
 
 from flwr_vertical import Result, Strategy, load_strategy, simulate
 from flwr_vertical.policy.requirements import exchanges_of
-from flwr_vertical.privacy import seeded_noise
 from flwr_vertical.settings import settings_of
 from strategies import BUILTIN
 
@@ -204,8 +203,3 @@ def make_case_tables(
                 **{f"{name}.number": column.mask(rng.random(len(table)) < 0.1)}
             )
     return tables, labels
-
-
-def seeded(seed: int) -> Any:
-    """Return a context in which privacy noise repeats."""
-    return seeded_noise(seed)

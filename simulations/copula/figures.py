@@ -4,10 +4,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from flwr_vertical.pages.figures import INK, LINE, colour, label, legend, new_figure
+from flwr_vertical.pages.figures import INK, colour, grid_lines, label, legend, new_figure
 from simulations.copula.mechanisms import MECHANISMS
 from simulations.copula.methods import FEDERATED, FRESH, UNPROTECTED
 from simulations.copula.tables import TITLES, by_mechanism, order
+from simulations.figures import line
 from simulations.page import matching, select
 
 _LINES = ("VFL-ADMM-DP", "VCDS", "EVCDS", "EVCDS" + FRESH)
@@ -24,16 +25,13 @@ def complete_figure(ours: pd.DataFrame, paper: pd.DataFrame) -> Figure:
             for number, name in enumerate([FEDERATED, *_LINES]):
                 epsilon = 0.0 if name in UNPROTECTED else smallest
                 own = select(ours[measure], model=model, epsilon=epsilon, method=name)
-                ax.plot(
-                    own.index.get_level_values("rows"), own, "o-", color=colour(number), label=name,
-                    markersize=4, linewidth=1.5,
-                )  # fmt: skip
+                line(ax, own.index.get_level_values("rows"), own, number, name)
                 where = {"metric": measure, "model": model, "epsilon": smallest, "method": name}
                 printed = matching(paper, **where).set_index("rows")["value"]
                 ax.plot(printed.index, printed, "--", color=colour(number), linewidth=1)
             last = i == len(models) - 1
             label(ax, f"{title}, {model}", "rows" if last else "")
-            ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
+            grid_lines(ax)
     legend(axes[0], loc="best")
     return figure
 
@@ -57,7 +55,7 @@ def missing_figure(ours: pd.DataFrame, paper: pd.DataFrame) -> Figure:
             ax.plot(places, bars, "_", color=INK, markersize=8)
         ax.set_xticks(np.arange(len(mechanisms)), mechanisms)
         label(ax, f"G-means, {model}, {rows:,} rows (bars: the paper's)")
-        ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
+        grid_lines(ax)
     legend(axes[0], loc="best", ncols=3)
     return figure
 
@@ -71,5 +69,5 @@ def sme_figure(table: pd.DataFrame) -> Figure:
         ax.plot(places, table[f"{title}, paper"], "_", color=INK, markersize=12)
         ax.set_xticks(places, [str(name) for name in table.index], rotation=40, ha="right")
         label(ax, f"{title} (bars: the paper's, of other data)")
-        ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
+        grid_lines(ax)
     return figure

@@ -9,7 +9,7 @@ from simulations.copula.criteria import least_rmse
 from simulations.copula.design import effects
 from simulations.copula.mechanisms import MECHANISMS
 from simulations.copula.methods import FEDERATED, FRESH, SYNTHESES, UNPROTECTED
-from simulations.page import matching, seeds_text, select
+from simulations.page import beside_paper, matching, seeds_text, select
 
 TITLES = {"rmse": "RMSE", "g_means": "G-means", "fdr": "FDR"}
 COMPLETE = ["model", "rows", "epsilon", "method"]
@@ -48,18 +48,10 @@ def beside(
     if ours.empty:
         return pd.DataFrame(index=ours.reset_index("method").index)
     table = ours[measure].unstack("method")
-    table = table[order([str(name) for name in table])]
-    text = table.map(lambda value: f"{value:.3f}" if pd.notna(value) else "–")
     printed = paper[paper["metric"] == measure].set_index(list(keys))["value"].unstack("method")
-    for name in printed:
-        shown = printed[name].reindex(text.index)
-        if name not in text:
-            text[name] = "–"
-        text[name] = text[name] + shown.map(
-            lambda value: f" ({value:.3f})" if pd.notna(value) else ""
-        )
+    names = order([str(name) for name in table.columns.union(printed.columns)])
     seeds = ours["runs"].groupby(level=[key for key in keys if key != "method"]).agg(seeds_text)
-    text = text[order([str(name) for name in text])].assign(seeds=seeds)
+    text = beside_paper(table.reindex(columns=names), printed).assign(seeds=seeds)
     return text.rename_axis(columns=None)
 
 

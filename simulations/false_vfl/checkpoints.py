@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from flwr_vertical.log import logger
-from flwr_vertical.results import atomic_path
+from flwr_vertical.whole_files import atomic_path
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flwr_vertical.pages.figures import LINE, colour, label, legend, small_multiples
+from flwr_vertical.pages.figures import colour, grid_lines, label, legend, small_multiples
 from simulations.false_vfl.methods import METHODS
+from simulations.figures import line
 
 _NUMBERS = {name: number for number, name in enumerate(METHODS)}
 
@@ -27,14 +28,14 @@ def tests_figure(found: pd.DataFrame, dataset: str) -> Figure:
     for ax, train, here in panels:
         tests = list(dict.fromkeys(here.index.get_level_values("test")))
         for method in dict.fromkeys(here.index.get_level_values("method")):
-            line = here.xs(method, level="method").reindex(tests)
+            own = here.xs(method, level="method").reindex(tests)
             places, paint = np.arange(len(tests)), colour(_NUMBERS[method])
-            mean, sd = line["accuracy"], line["sd"].fillna(0.0)
-            ax.plot(places, mean, "o-", color=paint, label=method, markersize=3, linewidth=1.4)
+            mean, sd = own["accuracy"], own["sd"].fillna(0.0)
+            line(ax, places, mean, _NUMBERS[method], method)
             ax.fill_between(places, mean - sd, mean + sd, color=paint, alpha=0.15, linewidth=0)
-            ax.plot(places, line["paper"], ":", color=paint, linewidth=1)
+            ax.plot(places, own["paper"], ":", color=paint, linewidth=1)
         ax.set_xticks(range(len(tests)), tests, rotation=35, ha="right")
-        ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
+        grid_lines(ax)
         label(ax, f"{dataset}, trained under {train}", "", "accuracy, %")
     legend(panels[0][0], loc="best", ncols=2)
     return figure
@@ -45,13 +46,10 @@ def parties_figure(shares: pd.DataFrame, dataset: str) -> Figure:
     figure, panels = _panels(shares, dataset, height=2.8)
     for ax, train, here in panels:
         for method in (name for name in METHODS if name in here.index):
-            line = here.loc[method].dropna()
-            ax.plot(
-                line.index, line, "o-", color=colour(_NUMBERS[method]), label=method,
-                markersize=3, linewidth=1.4,
-            )  # fmt: skip
+            own = here.loc[method].dropna()
+            line(ax, own.index, own, _NUMBERS[method], method)
         ax.set_xticks([int(number) for number in shares.columns])
-        ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
+        grid_lines(ax)
         label(ax, f"{dataset}, trained under {train}", "parties that hold a sample", "accuracy, %")
     legend(panels[0][0], loc="best", ncols=2)
     return figure

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from simulations.false_vfl.methods import BASELINES, METHODS, PROPOSED
-from simulations.page import indexed
+from simulations.page import beside_paper, indexed
 
 PAPER = ("tables", "table2", "table11", "table18")
 NAMES = {
@@ -166,15 +166,12 @@ def ratios(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     if not {"MCAR 2", "MCAR 5"} <= set(found.index.get_level_values("train")):
         return pd.DataFrame()
     accuracy = found["accuracy"].unstack("train", sort=False)
-    ratio = (100.0 * accuracy["MCAR 5"] / accuracy["MCAR 2"]).dropna().rename("ratio")
-    text = ratio.map(lambda value: f"{value:.1f}").to_frame()
-    printed = paper.rename(columns={"test_mechanism": "test"})
+    ratio = (100.0 * accuracy["MCAR 5"] / accuracy["MCAR 2"]).dropna().unstack("test", sort=False)
     keys = [str(name) for name in ratio.index.names]
-    beside = printed.set_index(keys)["ratio_percent"].reindex(ratio.index)
-    text["ratio"] += beside.map(lambda v: f" ({v:.1f})" if pd.notna(v) else "")
+    printed = paper.set_index([*keys, "test_mechanism"])["ratio_percent"].unstack()
     methods = [name for name in METHODS if name in ratio.index.get_level_values("method")]
-    wide = text["ratio"].unstack("test", sort=False)
-    return wide.reindex(methods, level="method").rename_axis(columns=None)
+    text = beside_paper(ratio.reindex(methods, level="method"), printed, digits=1)
+    return text.rename_axis(columns=None)
 
 
 def minutes(frame: pd.DataFrame) -> pd.DataFrame:

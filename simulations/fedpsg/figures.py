@@ -3,10 +3,11 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from flwr_vertical.pages.figures import INK, LINE, colour, label, legend, new_figure
+from flwr_vertical.pages.figures import INK, grid_lines, label, legend, new_figure
 from simulations.fedpsg.classifiers import CLASSIFIERS
 from simulations.fedpsg.floors import BEST, DRAW, MEAN
 from simulations.fedpsg.tables import KEYS, means, whole
+from simulations.figures import line
 
 _STYLES = {DRAW: ":", MEAN: "--", BEST: "-"}
 
@@ -22,16 +23,13 @@ def errors_figure(frame: pd.DataFrame) -> Figure:
         others = [name for name in names if name not in _STYLES and "valid" not in str(name)]
         for number, name in enumerate(others):
             values = chosen[[key[2] == name for key in chosen.index]]
-            ax.plot(
-                [key[1] for key in values.index], values, "o-", color=colour(number), label=name,
-                markersize=4, linewidth=1.0,
-            )  # fmt: skip
+            line(ax, [key[1] for key in values.index], values, number, name)
         for name, style in _STYLES.items():
             values = chosen[[key[2] == name for key in chosen.index]]
             ax.plot([key[1] for key in values.index], values, style, color=INK, linewidth=1.2,
                     label=name)  # fmt: skip
         label(ax, f"RMSE, {dataset}", "share of samples that B lacks")
-        ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
+        grid_lines(ax)
         legend(ax, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
@@ -43,13 +41,10 @@ def aligned_figure(frame: pd.DataFrame) -> Figure:
         found = means(frame, "aligned", ["aligned", "method"], f"{name} auc")["mean"]
         for number, method in enumerate(dict.fromkeys(key[1] for key in found.index)):
             values = found[[key[1] == method for key in found.index]].sort_index()
-            ax.plot(
-                [key[0] for key in values.index], values, "o-", color=colour(number), label=method,
-                markersize=4, linewidth=1.2,
-            )  # fmt: skip
+            line(ax, [key[0] for key in values.index], values, number, method)
         ax.set_xscale("log")
         label(ax, f"AUC, {name}", "aligned samples")
-        ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
+        grid_lines(ax)
     if axes[0].get_legend_handles_labels()[0]:
         legend(axes[0], loc="lower right")
     return figure

@@ -2,12 +2,22 @@
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flwr_vertical.incomplete import mcar_cells
-from flwr_vertical.pages.figures import INK, LINE, SOFT, colour, label, legend, new_figure
+from flwr_vertical.pages.figures import (
+    INK,
+    LINE,
+    SOFT,
+    colour,
+    grid_lines,
+    label,
+    legend,
+    new_figure,
+    small_multiples,
+)
 from simulations.data import VerticalData
+from simulations.figures import boxes, line
 from simulations.fknn.experiments import impute_guest
 from simulations.fknn.preset import Preset
 from simulations.fknn.regression import COMPLETE, MEASURES, compared
@@ -43,18 +53,15 @@ def runs_figure(frame: pd.DataFrame, paper: pd.DataFrame) -> Figure:
     """Figures 5 to 7: RMSE of each of the runs of Table 3, the paper's mean dotted."""
     chosen = frame[frame["part"] == "table3"]
     rates = sorted(chosen["rate"].unique())
-    figure, axes = new_figure(2.9, 1, max(len(rates), 2))
-    for ax, rate in zip(axes, rates, strict=False):
+    figure, axes = small_multiples(len(rates), columns=len(rates), height=2.9)
+    for ax, rate in zip(axes, rates, strict=True):
         for j, name in enumerate(TABLE3):
             runs = chosen[(chosen["rate"] == rate) & (chosen["metric"] == name)]
-            ax.plot(runs["seed"] + 1, runs["value"], "o-", color=colour(j), label=name,
-                    markersize=3.5, linewidth=1.3)  # fmt: skip
+            line(ax, runs["seed"] + 1, runs["value"], j, name)
             ax.axhline(paper.loc[rate, name], color=colour(j), linestyle=":", linewidth=1.1)
         ax.set_ylim(0, 3)
         ax.set_xticks(sorted(chosen["seed"].unique() + 1))
         label(ax, f"{rate:.0%} missing (dotted: the paper's mean)", "run", "RMSE")
-    for ax in axes[len(rates) :]:
-        ax.set_visible(False)
     legend(axes[0], ncols=4, loc="upper left", columnspacing=1.0, handlelength=1.4)
     return figure
 
@@ -64,19 +71,15 @@ def table4_figure(readings: dict[str, pd.DataFrame], paper: pd.DataFrame) -> Fig
     figure, axes = new_figure(4.3, 1, len(readings))
     for ax, (title, ours) in zip(axes, readings.items(), strict=True):
         for j, name in enumerate(TABLE4):
-            ax.plot(ours.index * 100, ours[name], "o-", color=colour(j), label=name,
-                    markersize=4, linewidth=1.6)  # fmt: skip
+            line(ax, ours.index * 100, ours[name], j, name)
             ax.plot(paper.index * 100, paper[name], "x:", color=colour(j),
                     markersize=4, linewidth=1.2)  # fmt: skip
         ax.set_ylim(0, 1.2)
-        ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
+        grid_lines(ax)
         label(ax, title, "missing cells of the guest, %", "RMSE of removed cells")
     axes[0].plot([], [], "x:", color=SOFT, label="the paper's")
     # Inside a panel so wide a legend would take the room of the others.
-    figure.legend(
-        *axes[0].get_legend_handles_labels(),
-        loc="outside upper right", ncols=6, frameon=False, fontsize=8, labelcolor=SOFT,
-    )  # fmt: skip
+    legend(axes[0], loc="outside upper right", ncols=6)
     return figure
 
 
@@ -109,20 +112,8 @@ def box_figure(frame: pd.DataFrame, scope: str) -> Figure:
             ax.set_visible(False)
         for ax, rate in zip(axes[i * columns :], rates, strict=False):
             at = chosen[chosen["rate"] == rate]
-            _boxes(ax, [at[at["metric"] == f"{name}/{measure}"]["value"] for name in TABLE3])
+            runs = [at[at["metric"] == f"{name}/{measure}"]["value"] for name in TABLE3]
+            boxes(ax, runs, TABLE3, "mean")  # as in the paper
+            grid_lines(ax)
             label(ax, f"{rate:.0%} missing" if i == 0 else "", "", MEASURE_LABELS[measure])
     return figure
-
-
-def _boxes(ax: Axes, samples: list["pd.Series[float]"]) -> None:
-    """Boxes of the middle half, a line at the mean as in the paper, and every run as a dot."""
-    places = np.arange(len(samples))
-    for j, values in enumerate(samples):
-        low, high = np.percentile(values, [25, 75])
-        ax.bar(j, high - low, 0.5, bottom=low, color=colour(j), alpha=0.25)
-        ax.hlines(float(values.mean()), j - 0.25, j + 0.25, color=colour(j), linewidth=2)
-        spread = np.linspace(-0.14, 0.14, len(values)) if len(values) > 1 else np.zeros(1)
-        ax.scatter(j + spread, values, s=9, color=colour(j), linewidth=0)
-    ax.set_xticks(places, TABLE3)
-    ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
-    ax.set_axisbelow(True)

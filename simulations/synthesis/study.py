@@ -1,7 +1,7 @@
 """The study of synthetic tables on real columns: margins, quality, attacks."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -10,7 +10,7 @@ from flwr_vertical import simulate
 from flwr_vertical.grading import quality_score
 from flwr_vertical.privacy import seeded_noise
 from simulations.data import Sources, fingerprint
-from simulations.page import Part, Tables, indexed, verdict
+from simulations.page import indexed, verdict
 from simulations.preset import StudyPreset
 from simulations.replications import Job, Metrics, grid
 from simulations.study import Study
@@ -57,6 +57,13 @@ class SynthesisStudy(Study):
         "people": "`mst` and `aim` at three parties: AUC of what learns from synthetic rows at "
         "least that of central tables less 0.01, mean KS at most 0.03, TV at most 1.1 times that "
         "of central tables. With a third of one party's rows missing, AUC within 0.02 of complete.",
+    }
+    headings: ClassVar[Mapping[str, str]] = {
+        "quality": "Quality, with nothing stated about the columns",
+        "distances": "Largest distance of a column of numbers",
+        "columns": "Distance of every column of numbers, trees",
+        "people": "With a guarantee for people: `mst` and `aim`",
+        "attacks": "Attacks: success with members above that with others",
     }
     keeps = True
     preset_class = Preset
@@ -169,17 +176,6 @@ class SynthesisStudy(Study):
             "Noise comes from seeds here, so that the command repeats the numbers. Processor "
             f"seconds of the kept records: {self.preset['kept']['machine']}.",
         ]
-
-    def parts(self, found: Tables) -> Sequence[Part]:
-        """Return the sections of the page."""
-        titles = {
-            "quality": "Quality, with nothing stated about the columns",
-            "distances": "Largest distance of a column of numbers",
-            "columns": "Distance of every column of numbers, trees",
-            "people": "With a guarantee for people: `mst` and `aim`",
-            "attacks": "Attacks: success with members above that with others",
-        }
-        return [Part(title, tables={name: ""}) for name, title in titles.items()]
 
 
 def measure(job: Job, data: dict[str, pd.DataFrame]) -> Metrics:

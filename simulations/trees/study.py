@@ -1,13 +1,12 @@
 """The study of vertical boosting: beside a central booster, and with blocks missing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
 import pandas as pd
 
 from simulations.data import Sources
 from simulations.fedpsg.data import Joint, JointStudy
-from simulations.page import Part, Tables
 from simulations.preset import Options
 from simulations.study import Study
 from simulations.trees import tables
@@ -35,6 +34,15 @@ class TreesStudy(JointStudy):
         "defaults": "At default settings AUC is within 0.002 of tuned LightGBM's, which has "
         "the pooled table.",
         "margins": "With blocks missing, trees by pattern have a larger AUC than every other way.",
+    }
+    headings: ClassVar[Mapping[str, str]] = {
+        "pooled": "Against scikit-learn on the pooled table, in the same bins",
+        "defaults": "At default settings, beside LightGBM and scikit-learn on the pooled table",
+        "margins": "Bank, missing blocks: AUC of trees by pattern less that of others",
+        "blocks": "Bank, missing blocks: AUC of all samples without a label",
+        "both": "The same, samples that both parties hold",
+        "a_only": "The same, samples that party a alone holds",
+        "seconds": "Processor seconds of a federated fit, in one process",
     }
     keeps = True
     preset_class = Preset
@@ -99,19 +107,6 @@ class TreesStudy(JointStudy):
             "What has no row, or 'not run', was not run: the command without --report runs it, "
             "and goes on from what is there.",
         ]
-
-    def parts(self, found: Tables) -> Sequence[Part]:
-        """Return the sections of the page."""
-        titles = {
-            "pooled": "Against scikit-learn on the pooled table, in the same bins",
-            "defaults": "At default settings, beside LightGBM and scikit-learn on the pooled table",
-            "margins": "Bank, missing blocks: AUC of trees by pattern less that of others",
-            "blocks": "Bank, missing blocks: AUC of all samples without a label",
-            "both": "The same, samples that both parties hold",
-            "a_only": "The same, samples that party a alone holds",
-            "seconds": "Processor seconds of a federated fit, in one process",
-        }
-        return [Part(title, tables={name: ""}) for name, title in titles.items()]
 
 
 def open_study(options: Options) -> Study:

@@ -6,7 +6,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, PercentFormatter
 
-from flwr_vertical.pages.figures import INK, LINE, SOFT, colour, label, legend, new_figure
+from flwr_vertical.pages.figures import (
+    INK,
+    LINE,
+    SOFT,
+    colour,
+    grid_lines,
+    label,
+    legend,
+    new_figure,
+)
+from simulations.figures import line
 from simulations.vfem.preset import FINITE_METHODS
 from simulations.vfem.tables import MISSING_AT
 
@@ -27,8 +37,7 @@ def rates_figure(tables: dict[str, pd.DataFrame]) -> Figure:
             values = table.xs(mechanism).xs(rows).xs(MISSING_AT[False])
             for number, name in enumerate(FINITE_METHODS):
                 if name in values:
-                    ax.plot(values.index * 100, values[name], "o-", color=colour(number),
-                            label=name, markersize=3.5, linewidth=1.5)  # fmt: skip
+                    line(ax, values.index * 100, values[name], number, name)
             log_axis(ax)
             label(
                 ax,
@@ -77,18 +86,16 @@ def parting_figure(table: pd.DataFrame) -> Figure:
                     # Estimates do not depend on the kind of standard error.
                     if number == 0:
                         for k, (name, style) in enumerate((("bias", "o-"), ("SD", "o--"))):
-                            ax.plot(values.index, values[name], style, color=colour(5 + k),
-                                    label=name, markersize=4, linewidth=1.5)  # fmt: skip
+                            line(ax, values.index, values[name], 5 + k, name, style)
                     continue
-                ax.plot(values.index, values[column], "o-", color=colour(number), label=kind,
-                        markersize=4, linewidth=1.5)  # fmt: skip
+                line(ax, values.index, values[column], number, kind)
             if column != "bias":
                 ideal = 0.95 if column == "coverage" else 1.0
                 ax.axhline(ideal, color=INK, linewidth=1, linestyle="--", zorder=0)
             last = i == len(sizes) - 1
             name = "bias and spread" if column == "bias" else column
             label(ax, f"{name}, n = {rows}", "correlation between parties" if last else "")
-            ax.grid(visible=True, axis="y", color=LINE, linewidth=0.6)
+            grid_lines(ax)
     legend(axes[0], loc="best")
     legend(axes[2], loc="best")
     return figure
@@ -101,4 +108,4 @@ def log_axis(ax: Axes) -> None:
         formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 4, 6)))
     ax.tick_params(which="minor", length=0, labelsize=7, labelcolor=SOFT)
-    ax.grid(visible=True, axis="y", which="both", color=LINE, linewidth=0.6)
+    grid_lines(ax, which="both")

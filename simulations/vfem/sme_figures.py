@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from flwr_vertical.pages.figures import INK, colour, label, new_figure
+from flwr_vertical.pages.figures import INK, colour, label, legend, small_multiples
+from simulations.figures import boxes
 from simulations.vfem.figures import log_axis
 from simulations.vfem.sme_tables import METHODS
 
@@ -16,13 +17,14 @@ def forest_figure(
 ) -> Figure:
     """Estimates with 95 % intervals minus the truth, in standard units, by method."""
     methods = [name for name in METHODS if ("estimate", name) in found]
-    figure, axes = new_figure(0.17 * len(truth) + 1.1, 1, max(len(methods), 2))
+    height = 0.17 * len(truth) + 1.1
+    figure, axes = small_multiples(len(methods), columns=len(methods), height=height)
     places = -np.arange(len(truth), dtype=float)
     parties = list(dict.fromkeys(truth.index.get_level_values(0)))
     # On CC's scale the other methods' panels could not be read.
     shown = found["estimate"].sub(truth, axis=0).abs() + WIDE * found["std_error"]
     reach = 1.05 * float(shown.mul(scale, axis=0).drop(columns="CC", errors="ignore").max().max())
-    for j, (ax, name) in enumerate(zip(axes, methods, strict=False)):
+    for j, (ax, name) in enumerate(zip(axes, methods, strict=True)):
         estimate = found["estimate", name].reindex(truth.index)
         error = found["std_error", name].reindex(truth.index)
         for number, party in enumerate(parties):
@@ -41,26 +43,15 @@ def forest_figure(
         else:
             ax.set_yticks([])
         label(ax, name, "estimate − truth, standard units")
-    figure.legend(
-        *axes[0].get_legend_handles_labels(),
-        loc="outside upper right", ncols=3, frameon=False, fontsize=8,
-    )  # fmt: skip
+    legend(axes[0], loc="outside upper right", ncols=3)
     return figure
 
 
 def boxes_figure(panels: dict[str, pd.DataFrame]) -> Figure:
     """Figure 4: a box for each method, every split as a dot."""
-    figure, axes = new_figure(3.4, 1, max(len(panels), 2))
-    for ax, (title, table) in zip(axes, panels.items(), strict=False):
-        for j, name in enumerate(table):
-            values = table[name].dropna()
-            low, middle, high = np.percentile(values, [25, 50, 75])
-            ax.bar(j, high - low, 0.5, bottom=low, color=colour(j), alpha=0.25)
-            ax.hlines(middle, j - 0.25, j + 0.25, color=colour(j), linewidth=2)
-            spread = np.linspace(-0.16, 0.16, len(values)) if len(values) > 1 else np.zeros(1)
-            ax.scatter(j + spread, values, s=7, color=colour(j), linewidth=0)
-        ax.set_xticks(np.arange(table.shape[1]), list(table.columns))
+    figure, axes = small_multiples(len(panels), height=3.4)
+    for ax, (title, table) in zip(axes, panels.items(), strict=True):
+        boxes(ax, [table[name].dropna() for name in table], list(table), "median")
         log_axis(ax)
-        ax.set_axisbelow(True)
         label(ax, title)
     return figure

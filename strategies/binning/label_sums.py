@@ -157,9 +157,7 @@ class LabelSums(PrivateProducts):
             unkept=["masked", "sketch"],  # beside the group seed it would be the table
         )
         self._sent = replies
-        self._tags = {name: reply["tag"] for name, reply in replies.items()}
-        self._n_columns = {name: int(reply["n_columns"]) for name, reply in replies.items()}
-        self._minima = {n: int(r["min_rows"]) for n, r in replies.items() if "min_rows" in r}
+        self._note(replies)
         for name, reply in replies.items():
             n_bins, fields = list(reply["n_bins"]), 64 // self._code.field_bits
             shape = len(self._labels), sum(words_of(n_bins, fields))

@@ -36,7 +36,7 @@ from flwr_vertical.node.kept import kept
 from flwr_vertical.products import GroupKeySteps, HeldColumns
 from flwr_vertical.products.arithmetic import BLOCK_ROWS, Layout, own_place
 from flwr_vertical.products.labels import ATTEMPT_BYTES, LabelSketch, VectorShares
-from flwr_vertical.products.masked import SendFields
+from flwr_vertical.products.masked import SendFields, taken_with
 from flwr_vertical.products.pair_keys import Names, Widths
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream, tag_of_blocks
 from flwr_vertical.products.told_rows import COMMITMENT_BYTES
@@ -107,11 +107,7 @@ class BinSteps(StepGroup):
         `LabelSketch.answer` tells.
         """
         given: dict[str, Any] = dict(keys)
-        labels = {
-            key.removeprefix("labels_"): given.pop(key)
-            for key in list(given)
-            if key.startswith("labels_")
-        }
+        labels = taken_with("labels_", given)
         if commitment := given.pop("commitment", b""):
             self._told.commit(commitment)
         group_key = self.other(GroupKeySteps)

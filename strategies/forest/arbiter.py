@@ -1,5 +1,6 @@
 """The arbiter of a forest: it tells the parties alone who wins, and rounds votes for the server."""
 
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Unpack
 
 import numpy as np
@@ -32,14 +33,19 @@ class RoundingSteps(ArbiterKeySteps):
         see `parcel_keys`; returns ``votes``, uint64: under a pad that the server gets
         of a party.
         """
-        self.once(number, _LAST, "open", "opened")
         total = np.zeros(0, dtype=np.uint64)
-        seeds = self.seeds(**keys)
-        for (name, seed), sealed in zip(seeds.items(), parcels, strict=True):
-            content = open_sealed(seed, sealed, place(name, number), name)
+        for content in self._opened(number, parcels, self.seeds(**keys)):
             values = np.frombuffer(content, dtype="<u8").astype(np.uint64)
             total = total + values if len(total) else values
         return {"votes": total >> np.uint64(shift)}
+
+    def _opened(
+        self, number: int, parcels: list[bytes], seeds: Mapping[str, bytes]
+    ) -> Iterator[bytes]:
+        """Open the parcels of a round, each round's once."""
+        self.once(number, _LAST, "open", "opened")
+        for (name, seed), sealed in zip(seeds.items(), parcels, strict=True):
+            yield open_sealed(seed, sealed, place(name, number), name)
 
 
 class JudgeSteps(RoundingSteps):
@@ -59,11 +65,9 @@ class JudgeSteps(RoundingSteps):
         nodes, and candidates of each; parcels: of each party, see `unpack`; **keys: the parties',
         see `parcel_keys`; returns by party, sealed for it: see `pack_places`.
         """
-        self.once(number, _LAST, "open", "opened")
         marks, total = np.zeros(shape, dtype=bool), np.zeros(0, dtype=np.uint64)
         seeds = self.seeds(**keys)
-        for (name, seed), sealed in zip(seeds.items(), parcels, strict=True):
-            content = open_sealed(seed, sealed, place(name, number), name)
+        for content in self._opened(number, parcels, seeds):
             own, values = unpack(content, shape, 4 * marks.size + len(marks))
             marks ^= own
             total = values + total if len(total) else values

@@ -20,6 +20,7 @@ import numpy as np
 from flwr_vertical import Alignment, Federation, Party, Progress, Result, Uses, step
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ConfigError, ProtocolError
+from flwr_vertical.node.kept import part_of_fit
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.products import GroupKey, GroupKeySteps, PairKeys, PairKeySteps
 from flwr_vertical.products.pair_keys import PairKeyFields
@@ -59,7 +60,7 @@ class VotesPredictParty(Party):
         Message: returns ``grid``: how many bits of a row a prediction may tell; keys as in
         `TreeParty.prepare`.
         """
-        VotesPart.of_fit(self, model).codes(self)
+        part_of_fit(self, VotesPart, model).codes(self)
         return {
             "grid": self.policy.grid,
             **self.pair_keys.pair_key(nonce),
@@ -82,7 +83,7 @@ class VotesPredictParty(Party):
         """
         self.group_key.take(owner, sealed, keys)
         self.parcels.take_arbiter(keys["nonce"], *arbiter)
-        part = VotesPart.of_fit(self, model)
+        part = part_of_fit(self, VotesPart, model)
         roots = np.flatnonzero(part.table[:, NUMBER] == 0).astype(np.int32)
         self.live.put(_AT, {"at": np.tile(roots[:, None], (1, self.n_samples))})
 
@@ -97,7 +98,7 @@ class VotesPredictParty(Party):
         returns ``open``: whether rows have come to splits; ``sides``, sealed for the other
         parties: a bit for each row and tree.
         """
-        part = VotesPart.of_fit(self, model)
+        part = part_of_fit(self, VotesPart, model)
         at = self._followed(part, names, level, sides)
         if not (part.table[at, PARTY] >= 0).any():
             return {"open": False}
@@ -126,7 +127,7 @@ class VotesPredictParty(Party):
 
         Message: model, names, level, sides: as in `descend`; bits: of each class.
         """
-        part = VotesPart.of_fit(self, model)
+        part = part_of_fit(self, VotesPart, model)
         at = self._followed(part, names, level, sides)
         n_trees = len(at) // part.n_classes
         votes = np.zeros((part.n_classes, self.n_samples), dtype=np.uint64)

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from flwr_vertical import Party, StepGroup
 from flwr_vertical.arrays import AnyArray, Indices, Numbers
-from flwr_vertical.errors import ConfigError
-from flwr_vertical.node.kept import kept
+from flwr_vertical.node.kept import kept, part_of_fit
 from flwr_vertical.policy.record import allows
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 from strategies.neural.hardware import device_of, to_numpy
@@ -77,21 +76,7 @@ class KeptPart(StepGroup):
         wanted = self.state.get("model")
         if wanted is None:
             return None
-        if "kept-part" not in self.cache:
-            found = self.party.load_model(self.kind)
-            if found is None:
-                raise ConfigError(
-                    f"party {self.name!r} is to predict with a model, but no earlier run is named; "
-                    "name the run of the fit as 'fitted'"
-                )
-            if found.model != wanted:
-                raise ConfigError(
-                    f"party {self.name!r} keeps its part of model {found.model[:8]}, but the "
-                    f"server asks for model {str(wanted)[:8]}; name the run of that fit"
-                )
-            self.cache["kept-part"] = found
-        kept: NeuralPart = self.cache["kept-part"]
-        return kept
+        return part_of_fit(self.party, self.kind, str(wanted))
 
 
 class OwnColumns(StepGroup):

@@ -82,13 +82,8 @@ class JointNormalPart(Model):
         """The normal model of the own columns."""
         return OwnModel(self.mean, self.covariance, self.shown, self.spread)
 
-    def check(self, model: str, columns: Sequence[str], width: int, party: str) -> None:
-        """Refuse another model than the one named, and a table with other columns."""
-        if model != self.model:
-            raise DataError(
-                f"party {party!r}: the run named as 'fitted' left the model {self.model}, but the "
-                f"server completes with the model {model}; name the run of that fit"
-            )
+    def check(self, columns: Sequence[str], width: int, party: str) -> None:
+        """Refuse a table with other columns."""
         if list(columns) != self.columns or width != len(self.mean):
             raise DataError(
                 f"party {party!r}: the fit had columns {self.columns}, the new rows have "

@@ -8,7 +8,7 @@ import pandas as pd
 from flwr_vertical import Uses, step
 from flwr_vertical.arrays import Array, Flags, Floats32, Indices, Ring
 from flwr_vertical.errors import DataError, ProtocolError
-from flwr_vertical.node.kept import kept
+from flwr_vertical.node.kept import kept, part_of_fit
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps
 from flwr_vertical.products.masked import PrivateProductSteps
@@ -94,14 +94,9 @@ class JointNormalParty(ImputingParty):
         Message: model: digest of it; owner, sealed, **keys: see `GroupKeySteps.take`; returns
         ``tag`` and ``n_columns``, and else what `send_masked` tells of rows.
         """
-        part = self._part
-        if part is None:
-            raise DataError(
-                f"party {self.name!r} kept no part of a joint normal model; name the run of the "
-                "fit as 'fitted' (in a simulation, give the fit's result)"
-            )
+        part = part_of_fit(self, JointNormalPart, model)
         width = len(self._coding.names(self.table.columns))
-        part.check(model, self.table.columns, width, self.name)
+        part.check(self.table.columns, width, self.name)
         self.group_key.take(owner, sealed, dict(keys))
         tag = content_tag(self.group_key.seed, self._wanted.astype(np.uint64))
         return {"tag": tag, "n_columns": width} | self._wishes(tag)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from flwr_vertical import Alignment, Federation, Party, Progress, Result, Summands, step
 from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import DataError
+from flwr_vertical.node.kept import part_of_fit
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.arguments import OWN, Within
 from flwr_vertical.protocol.declaration import BITS, FACTS, Maybe, Protocol, Round
@@ -43,7 +44,7 @@ class PredictParty(Party):
         Message: model: digest of the model; returns ``dropped``, the aligned numbers of rows with
         a missing cell or a level that the fit did not know.
         """
-        return {"dropped": self._dropped(self._part(model))}
+        return {"dropped": self._dropped(part_of_fit(self, self.kept, model))}
 
     @step
     def predict_kept(
@@ -63,7 +64,7 @@ class PredictParty(Party):
                 f"party {self.name!r} has predicted in this run already; each run predicts a row "
                 "once"
             )
-        part, outside = self._part(model), 0
+        part, outside = part_of_fit(self, self.kept, model), 0
         tail = (part.n_outputs,) if part.n_outputs > 1 else ()
         term = np.zeros((self.n_samples, *tail), dtype=np.int64)
         if part.columns:
@@ -76,21 +77,6 @@ class PredictParty(Party):
             term[self.positions[order]] = told
         self.state[_DONE] = 1
         return Summands({"term": term}, {"dropped": self._dropped(part), "outside": outside})
-
-    def _part(self, model: str) -> LinearPart:
-        part = self.load_model(self.kept)
-        if part is None:
-            raise DataError(
-                f"party {self.name!r} does not know which of its models to use; name the run of "
-                "the fit as 'fitted' in the run config (in a simulation, predict from a result "
-                "that has the parties' parts)"
-            )
-        if part.model != model:
-            raise DataError(
-                f"party {self.name!r}: the run named as 'fitted' left the model {part.model}, but "
-                f"the server predicts with the model {model}; name the run of that fit"
-            )
-        return part
 
     def _rows(self, part: LinearPart) -> tuple[Array, Flags]:
         """Return the columns of the fit, and which own rows take part."""

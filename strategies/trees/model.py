@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +10,6 @@ import pandas as pd
 
 from flwr_vertical import Model, Party
 from flwr_vertical.arrays import Array, Bytes, Flags, Integers32
-from flwr_vertical.errors import DataError
 from strategies.trees.binning import Bins, Codes
 from strategies.trees.objectives import Objective
 from strategies.trees.routing import Splits
@@ -93,20 +92,6 @@ class BinnedPart(Model):
         """How columns become codes."""
         ranks = {int(column): own for column, own in self.ranks.items()}
         return Bins(self.columns, self.nominal, self.edges, self.levels, self.other, ranks)
-
-    @classmethod
-    def of_fit(cls, party: Party, model: str) -> Self:
-        """Return what a party wrote down in the run named ``fitted``, if it is of that model."""
-        if "trees.part" not in party.cache:
-            part = party.load_model(cls)
-            if part is None or part.model != model:
-                raise DataError(
-                    f"party {party.name!r} kept no trees of the model that is asked for; name the "
-                    "run of that fit as 'fitted'"
-                )
-            party.cache["trees.part"] = part
-        found: Self = party.cache["trees.part"]
-        return found
 
     def codes(self, party: Party) -> Codes:
         """Return the codes of a party's rows, in aligned order."""

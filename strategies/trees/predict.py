@@ -19,6 +19,7 @@ import pandas as pd
 from flwr_vertical import Alignment, Federation, Party, Progress, Result, step
 from flwr_vertical.arrays import Flags, Integers32
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.node.kept import part_of_fit
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.arguments import OWN, Shape, Within
 from flwr_vertical.protocol.declaration import BITS, FACTS, SOME, Protocol, Repeat, Round
@@ -51,7 +52,7 @@ class TreesPredictParty(Party):
         Message: model: name of the model; n_sides: to how many splits a row comes at most, in all
         trees; returns ``unknown``: how many rows have a level that the fit did not know.
         """
-        part = TreePart.of_fit(self, model)
+        part = part_of_fit(self, TreePart, model)
         bins, gaps = part.bins, part.codes(self)
         check_openings(self, bins.layout, n_sides)
         stated = self.to_aligned(self.table.frame[bins.columns].notna().to_numpy(), False)
@@ -76,7 +77,7 @@ class TreesPredictParty(Party):
         split (n_trees, n_samples): number of the split that each row comes to, -1 for none;
         returns ``left``, packed bits of the rows that come to a split, tree by tree.
         """
-        part, split = TreePart.of_fit(self, model), np.asarray(split)
+        part, split = part_of_fit(self, TreePart, model), np.asarray(split)
         codes = part.codes(self)
         layout = part.bins.layout
         kept = {(int(tree), int(node)): rest for tree, node, *rest in part.splits}

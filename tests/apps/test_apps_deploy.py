@@ -12,7 +12,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,6 +22,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from deployments import wait_until
 from runtimes import BIN, free_port, watching
 from third_party import install_known_cells, python_path
 
@@ -348,13 +348,6 @@ SLEEPER = "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '
 time.sleep(600)'], start_new_session=True); print('child', p.pid, flush=True); time.sleep(600)"
 
 
-def wait_until(condition, patience=30.0):
-    deadline = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
-
-
 def test_processes_are_ended_with_what_they_started(tmp_path):
     (tmp_path / "logs").mkdir()
     started = processes.start(
@@ -362,7 +355,7 @@ def test_processes_are_ended_with_what_they_started(tmp_path):
     )
     log = pathlib.Path(started.log)
     assert mode(log) == 0o600
-    wait_until(lambda: "child" in log.read_text())
+    wait_until(lambda: "child" in log.read_text(), 30, "a child")
     child = int(log.read_text().split()[1])
     assert started.alive
     assert processes.stop(tmp_path, [started], patience=10) == ["sleeper"]
@@ -444,7 +437,7 @@ def refused(home, private, ca, elsewhere):
     variables = processes.environment(elsewhere / "flower", elsewhere)
     started = processes.start(elsewhere, "stranger", command, variables)
     try:
-        wait_until(lambda: not started.alive, patience=240)
+        wait_until(lambda: not started.alive, 240, "the end")
     finally:
         processes.stop(elsewhere, [started])  # Flower may leave its SuperExec behind
     return pathlib.Path(started.log).read_text()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from deployments import wait_until
 from flwr.app import ConfigRecord, Message, RecordDict
 from proxies import Proxy
 
@@ -62,12 +63,6 @@ class Counting:
             self.ending = f"error: {error}"
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 10
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-
 def ask(endpoint, x, timeout=20):
     message = make_message(RecordDict({"values": ConfigRecord({"x": x})}), 1)
     return endpoint.mailbox.wait([endpoint.send(message)], timeout)[0]
@@ -116,8 +111,8 @@ def test_an_answer_that_does_not_arrive_comes_again_and_is_not_made_again(patien
     assert ask(patient, 0).has_content()
     proxy.mute.set()  # what the party says is swallowed
     threading.Thread(
-        target=lambda: (wait_until(lambda: party.handled == [0, 1]), proxy.mute.clear(),
-                        proxy.cut()),
+        target=lambda: (wait_until(lambda: party.handled == [0, 1], 10, "an answer"),
+                        proxy.mute.clear(), proxy.cut()),
     ).start()  # fmt: skip
     assert ask(patient, 1).content["values"]["x"] == 1
     assert party.handled == [0, 1]
@@ -142,7 +137,9 @@ def test_a_token_to_come_back_opens_one_stream_and_ends_with_a_new_invitation(pa
     first = Connection(offer, 1, offer.token, 5.0, lambda _: None)
     assert first.back not in ("", offer.token)
     second = Connection(offer, 1, first.back, 5.0, lambda _: None)
-    wait_until(lambda: len(patient.admission._entries[1].back) == 1)  # it has heard the welcome
+    wait_until(
+        lambda: len(patient.admission._entries[1].back) == 1, 10, "a way back"
+    )  # it has heard the welcome
     for token in (offer.token, first.back):
         with pytest.raises(Exception, match=r"was used already|not the one"):
             Connection(offer, 1, token, 5.0, lambda _: None)
@@ -163,7 +160,7 @@ def test_a_token_to_come_back_stays_good_until_the_next_one_has_arrived(patient)
         assert patient.admission.judge(given)[1].name == "OK"
         lost = patient.admission.expect_back(1)
     second = Connection(offer, 1, first.back, 5.0, lambda _: None)
-    wait_until(lambda: patient.admission._entries[1].back == (second.back,))
+    wait_until(lambda: patient.admission._entries[1].back == (second.back,), 10, "the way back")
     assert patient.admission.judge(given)[1].name != "OK"
     assert patient.admission.judge([*given, (TOKEN_KEY, lost)])[1].name != "OK"
     first.close()

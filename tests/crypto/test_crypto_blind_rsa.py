@@ -165,16 +165,6 @@ def test_a_modulus_with_a_small_factor_betrays_no_id(key):
         blind(fdh(IDS, public.n, b"run"), public)
 
 
-def test_without_gmpy2_all_is_the_same(key, public, exchange, monkeypatch):
-    pytest.importorskip("gmpy2")
-    hashes, factors, signed = exchange
-    signatures = unblind(signed, factors, hashes, public, "bank")
-    monkeypatch.setattr(_numbers, "_gmpy2", None)
-    assert RsaKey.from_bytes(key.to_bytes()).public == key.public
-    assert load_public(key.public, "bank") == public
-    np.testing.assert_array_equal(sign_own(hashes, key), signatures)
-    blinded, factors = blind(hashes[:5], public)
-    again = unblind(sign(blinded, key, "court"), factors, hashes[:5], public, "bank")
-    np.testing.assert_array_equal(again, signatures[:5])
+def test_what_shares_a_factor_has_no_inverse(key):
     with pytest.raises(ValueError, match="invertible"):
         _numbers.inverse(key.p, key.n)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_vertical.crypto import _numbers, _x25519_pool, _x25519_worker, commutative
+from flwr_vertical.crypto import _x25519_pool, _x25519_worker, commutative
 from flwr_vertical.crypto.commutative import (
     MANY_POINTS,
     blind,
@@ -129,22 +129,11 @@ def test_no_ids():
     check_points(points, "bank")
 
 
-def test_without_gmpy2_all_is_the_same(monkeypatch):
-    pytest.importorskip("gmpy2")
-    expected = hash_ids(IDS, b"run", SECRET)
-    monkeypatch.setattr(_numbers, "_gmpy2", None)
-    np.testing.assert_array_equal(hash_ids(IDS, b"run", SECRET), expected)
-    check_points(expected, "bank")
-
-
 TWIST = next(u for u in range(2, 100) if not on_curve(u))
 
 
 @pytest.mark.parametrize("bad", [TWIST, *LOW_ORDER, P, P + 9, 2**255 + 9, 2**256 - 1])
-@pytest.mark.parametrize("with_gmpy2", [True, False])
-def test_points_of_no_honest_party_are_refused(bad, with_gmpy2, monkeypatch):
-    if not with_gmpy2:
-        monkeypatch.setattr(_numbers, "_gmpy2", None)
+def test_points_of_no_honest_party_are_refused(bad):
     assert on_curve(9)
     check_points(rows(9, 9), "bank")
     with pytest.raises(ProtocolError, match="1 of 3 points of party 'bank'"):

@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from deployments import Deployment, wait_until
+from deployments import Deployment, make_data, wait_until
 from proxies import Proxy
 from runtimes import free_port
 
@@ -31,24 +31,12 @@ ROUNDS = 150  # long enough that something can be broken
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(300 + 60 * TRIALS)]
 
 
-def make_data():
-    rng = np.random.default_rng(11)
-    index = pd.Index([f"s{i:03}" for i in range(160)], name="id")
-    parties = {
-        name: pd.DataFrame(rng.normal(size=(160, 2)), index=index, columns=["a", "b"])
-        for name in NAMES
-    }
-    labels = sum(table["a"] for table in parties.values()) + rng.normal(size=160)
-    kept = {name: table[rng.random(160) > 0.3] for name, table in parties.items()}
-    return kept, labels.rename("y")
-
-
 class Chaos:
     """A deployment, the run on it, and ways to break them."""
 
     def __init__(self, home, seed):
         self.home, self.rng = home, random.Random(seed)
-        parties, self.labels = make_data()
+        parties, self.labels = make_data(NAMES, 160)
         self.labels.to_csv(home / "labels.csv")
         for name, table in parties.items():
             table.to_parquet(home / f"{name}.parquet")

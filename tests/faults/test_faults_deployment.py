@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from deployments import Deployment, wait_until
+from deployments import Deployment, make_data, wait_until
 from proxies import Proxy
 from runtimes import free_port
 
@@ -25,28 +25,17 @@ NAMES = ("bank", "court", "hospital")
 ROUNDS = 400
 
 
-def make_data():
-    rng = np.random.default_rng(11)
-    index = pd.Index([f"s{i:03}" for i in range(240)], name="id")
-    parties = {
-        name: pd.DataFrame(rng.normal(size=(240, 2)), index=index, columns=["a", "b"])
-        for name in NAMES
-    }
-    labels = sum(table["a"] for table in parties.values()) + rng.normal(size=240)
-    return {name: table[rng.random(240) > 0.3] for name, table in parties.items()}, labels
-
-
 @pytest.fixture(scope="module")
 def unbroken():
-    parties, labels = make_data()
+    parties, labels = make_data(NAMES, 240)
     return simulate(Rounds(max_iter=ROUNDS), parties, labels, alignment="plain")
 
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory):
     home = tmp_path_factory.mktemp("faults")
-    parties, labels = make_data()
-    labels.rename("y").to_csv(home / "labels.csv")
+    parties, labels = make_data(NAMES, 240)
+    labels.to_csv(home / "labels.csv")
     for name, table in parties.items():
         table.to_parquet(home / f"{name}.parquet")
     allow(home, "glm", "rounds", "vfem")
@@ -117,7 +106,7 @@ def check(deployment, run_name, unbroken):
 
 def test_a_run_that_one_of_three_forbids_and_its_owner_then_allows(deployment, capsys):
     """The first run of these nodes; the one that is allowed gives a simulation's numbers."""
-    home, (parties, labels) = deployment.flower.home, make_data()
+    home, (parties, labels) = deployment.flower.home, make_data(NAMES, 240)
 
     def ledger(name):
         """Show a node's ledger, as its owner asks for it."""

@@ -10,6 +10,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 from runtimes import ROOT, Flower, processes_of, stop_all
 from third_party import install_rounds
 
@@ -21,6 +23,19 @@ def free_ports(count):
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
+
+
+def make_data(names, n):
+    """Tables of two columns, each party lacking some rows, and labels."""
+    rng = np.random.default_rng(11)
+    index = pd.Index([f"s{i:03}" for i in range(n)], name="id")
+    parties = {
+        name: pd.DataFrame(rng.normal(size=(n, 2)), index=index, columns=["a", "b"])
+        for name in names
+    }
+    labels = sum(table["a"] for table in parties.values()) + rng.normal(size=n)
+    kept = {name: table[rng.random(n) > 0.3] for name, table in parties.items()}
+    return kept, labels.rename("y")
 
 
 def wait_until(condition, seconds, what):

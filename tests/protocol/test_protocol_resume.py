@@ -36,8 +36,8 @@ from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
 from flwr_vertical.node.state import State
 from flwr_vertical.protocol.disk import read_frame
 from flwr_vertical.protocol.messages import read_envelope
-from flwr_vertical.results.atomic import TEMPORARY_PREFIX
 from flwr_vertical.server.journal import Journal
+from flwr_vertical.whole_files import TEMPORARY_PREFIX
 from strategies.fknn import FKNN
 from tests.kit.rounds import Rounds
 

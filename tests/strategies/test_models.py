@@ -54,7 +54,7 @@ def test_on_disk_the_later_run_uses_what_the_parties_fitted(nodes):
     with pytest.raises(PartyError, match="name the run of the fit as 'fitted'"):
         nodes.run(Predict(result), run_name="later")
     other = nodes.run(VFEM(encoding="one-hot"), data()[1] + 1, run_name="other fit")
-    with pytest.raises(PartyError, match="but the server predicts with the model"):
+    with pytest.raises(PartyError, match="but the server asks for the model"):
         nodes.run(Predict(other), run_name="later", fitted="the fit")
     (nodes.folder / "bank.csv").write_text("id,u,v\nnew,1.5,\n")  # v has no value
     assert "new" in nodes.run(Predict(result), run_name="last", fitted="the fit").predictions.index

@@ -435,9 +435,9 @@ def test_nodes_count_new_rows_as_those_of_a_fit_and_keep_intervals_beside_the_ta
     said = nodes.refused("openings", JointNormal().building_on(early), fitted="run 1")
     assert "terms of means of 2 column(s)" in said
     other = simulate(JointNormal(), normal_tables(400, 9)[0])
-    with pytest.raises(PartyError, match="but the server completes with the model"):
+    with pytest.raises(PartyError, match="but the server asks for the model"):
         nodes.run(JointNormal().building_on(other), fitted="run 1")
-    with pytest.raises(PartyError, match="kept no part of a joint normal model"):
+    with pytest.raises(PartyError, match="name the run of the fit as 'fitted'"):
         simulate(JointNormal().building_on(other), new)
 
 

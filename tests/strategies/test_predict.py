@@ -266,7 +266,7 @@ def test_a_server_that_edits_its_model_reads_no_column(fitted):
     class Another(Asks):
         asked = ("predict_kept", {"model": "0" * 32})
 
-    with pytest.raises(PartyError, match=r"left the model \w+, but the server predicts with"):
+    with pytest.raises(PartyError, match=r"left the model \w+, but the server asks for the"):
         simulate(Another(result), tables)
 
 

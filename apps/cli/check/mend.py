@@ -6,12 +6,12 @@ from typing import Any
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.storage import check_name
-from flwr_vertical.results.atomic import write_text_atomically
 from flwr_vertical.settings.toml import toml_text
 from flwr_vertical.tables import Finding
 from flwr_vertical.tables.cleaning import DROP, IDS, MISSING_IN
 from flwr_vertical.tables.id_checks import steps_for
 from flwr_vertical.tables.table import checked_ids
+from flwr_vertical.whole_files import write_text_atomically
 
 from .tables import CheckedTable, Checks
 

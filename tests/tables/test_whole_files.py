@@ -4,7 +4,7 @@ import stat
 import pandas as pd
 import pytest
 
-from flwr_vertical.results import atomic_path, write_bytes_atomically, write_text_atomically
+from flwr_vertical.whole_files import atomic_path, write_bytes_atomically, write_text_atomically
 
 
 def test_text_and_bytes_are_written_and_folders_made(tmp_path):

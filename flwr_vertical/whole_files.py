@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Also tells `storage` which names in a folder are leftovers of a killed run.
+# Also tells `results` which names in a folder are leftovers of a killed run.
 TEMPORARY_PREFIX = ".flwr-vertical-"
 
 
@@ -23,25 +23,32 @@ def temporary_name(path: Path) -> Path:
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[Path]:
+def atomic_path(
+    path: str | os.PathLike[str], mode: int = 0o666, *, fresh: bool = False
+) -> Iterator[Path]:
     """Yield a temporary path whose file replaces `path` when the block ends without an error.
 
     It is an empty file in the same folder, to be written by any writer. Missing parent folders are
     made. `mode` has the file's permissions, less the umask; 0o600 for what is its owner's alone.
+    With `fresh` nothing is replaced, and no folder made: FileExistsError where `path` is there.
     """
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if not fresh:
+        target.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(target)
     # Not tempfile.mkstemp: its files stay readable by the owner only, ours follow the umask.
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
     try:
         yield temporary
         _flush_to_disk(temporary)
-        os.replace(temporary, target)
-    except BaseException:  # Ctrl-C, too, must leave no temporary file; it is raised again
-        with suppress(OSError):
+        if fresh:
+            os.link(temporary, target)  # unlike a rename, it fails if the name is taken
+            flush_folder(target.parent)  # what cannot be made again must outlive a power cut
+        else:
+            os.replace(temporary, target)
+    finally:  # Ctrl-C, too, must leave no temporary file
+        with suppress(OSError):  # it would hide what went wrong
             temporary.unlink()
-        raise
 
 
 def write_bytes_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> Path:
@@ -59,6 +66,18 @@ def write_text_atomically(path: str | os.PathLike[str], data: str, mode: int = 0
 def _flush_to_disk(path: Path) -> None:
     # Without it a power cut after the rename can leave an empty file under the final name.
     descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def flush_folder(path: Path) -> None:
+    """Return when the names in a folder outlive a power cut, where the system can do that."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:  # Windows opens no folders
+        return
     try:
         os.fsync(descriptor)
     finally:
