@@ -52,6 +52,7 @@ class Chaos:
                 "policy.alignments='plain'"
                 for n in NAMES
             },
+            supernode=("flower-supernode",),  # its ClientApps are processes, to be killed
         )
         self.settings = {
             "strategy": "rounds",

@@ -52,6 +52,7 @@ def deployment(tmp_path_factory):
             name: f"data='{home / name}.parquet' output='{home / name}-out' {policy}"
             for name, policy in policies.items()
         },
+        supernode=("flower-supernode",),  # its ClientApps are processes, to be killed
     )
     yield made
     made.stop()

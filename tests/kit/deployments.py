@@ -90,9 +90,13 @@ class Run:
 
 
 class Deployment:
-    """SuperLink and SuperNodes, insecure, on loopback, where the strategy `rounds` is installed."""
+    """SuperLink and SuperNodes, insecure, on loopback, where the strategy `rounds` is installed.
 
-    def __init__(self, home, parties, supernode=("flower-supernode",)):
+    Nodes are started as the documentation does; by Flower's own command each message of a run that
+    has no channels starts a process that imports all that there is.
+    """
+
+    def __init__(self, home, parties, supernode=("flwr-vertical", "supernode")):
         self.flower, self.parties, self.supernode = Flower(home), parties, supernode
         self.flower.env["PYTHONPATH"] = str(install_rounds(home / "elsewhere"))
         self.port, *ports = free_ports(1 + len(parties))
