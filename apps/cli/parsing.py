@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from flwr_vertical.settings import nearest
 from flwr_vertical.version import __version__
@@ -17,6 +17,15 @@ _UNKNOWN = "unrecognized arguments: "
 
 class SuggestingParser(argparse.ArgumentParser):
     """Ends with one line and the exit code 2 where an argument is wrong."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, but say of a word too many what this command takes."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown and not unknown[0].startswith("-"):
+            taken = " ".join(str(a.metavar or a.dest) for a in self._get_positional_actions())
+            takes = f"'{self.prog}' takes {taken or 'options alone'}"
+            self.error(f"'{unknown[0]}' is an argument too many: {takes}")
+        return known, unknown
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong, the nearest valid word, and where to look; exit with 2."""

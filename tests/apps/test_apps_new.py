@@ -138,6 +138,10 @@ def test_what_cannot_be_written_is_said_and_nothing_is(tmp_path, name, strategy,
         (["align", "a", "b", "--rows", "unoin"], "(did you mean 'union'?)"),
         (["completion", "bsh"], "(did you mean 'bash'?)"),
         (["align", "a", "b", "--grid", "1"], "(of another command)"),
+        (
+            ["check", "a.csv", "b.csv"],
+            "'b.csv' is an argument too many: 'flwr-vertical check' takes TABLE_OR_FOLDER;",
+        ),
     ],
 )
 def test_a_misspelt_word_is_one_line_that_names_it(capsys, arguments, why):
