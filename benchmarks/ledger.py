@@ -25,7 +25,7 @@ from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL, PrivacyLedger
 from flwr_vertical.privacy_ledger.row_identities import OwnRows
 
 GROUPS, COLUMNS, LEFT_OUT, REPEATS = 8, 20, 2_000, 100
-SETTINGS = {"family": "binomial", "penalty": "scad", "encoding": "one-hot", "seed": 3}
+SETTINGS = {"family": "binomial", "penalty": "scad", "seed": 3}
 
 
 def say(what: str, call: Callable[[], T]) -> Timed[T]:

@@ -57,7 +57,7 @@ def test_tables_are_those_of_the_node_configs(nodes):
 
 
 def test_labels_at_their_holder_equal_those_of_the_server(nodes, tmp_path):
-    strategy = VFEM(missing_cells="drop-row")
+    strategy = VFEM()
     labels = {"label_holder": "bank", "label_column": "late", "positive_label": "yes"}
     # A mapping of files or keys is the same as a folder.
     by_name = {"bank": nodes / "bank" / "node.toml", "court": {"data": "court.csv"}}

@@ -115,8 +115,6 @@ class Cox(Strategy):
         "taken as jointly normal and blocks as missing independently of the times.",
         choices=("complete", "all"),
     )
-    encoding: str = shared.encoding()
-    missing_cells: str = shared.missing_cells()
     missing_labels: str = shared.missing_labels()
 
     name: ClassVar[str] = "cox"
@@ -173,7 +171,7 @@ class Cox(Strategy):
         completing = _Completion() if self.rows == "all" else None
         survival = _Survival(federation, self.stratum_span, completing)
         opened = open_moments(
-            federation, alignment, result, **shared.reading_of(self), intercept=True,
+            federation, alignment, result, missing_labels=self.missing_labels, intercept=True,
             grouping=survival.rows, vectors=survival.vectors, completing=completing,
         )  # fmt: skip
         progress.step("moments")

@@ -24,7 +24,6 @@ from strategies.neural.networks import descend, draw_weights
 from strategies.neural.party import (
     Batch,
     Device,
-    Encoding,
     HeldRows,
     KeptPart,
     ModelName,
@@ -63,7 +62,6 @@ class Networks(NetworkSteps):
         variant: Annotated[str, Is("variant")],
         seed: Seed,
         precision: Precision,
-        encoding: Encoding,
         learning_rate: Annotated[float, Is("pretrain_learning_rate")],
         weight_decay: Annotated[float, Is("weight_decay")],
         n_draws: Annotated[int, Is("importance_samples")],
@@ -72,14 +70,14 @@ class Networks(NetworkSteps):
         """Agree to take part, and note the settings of the run.
 
         Message: networks: `NetworkSettings` as text; variant: see `PartyNetworks`; seed: what the
-        numbers follow from that are checked; precision: what networks compute in; encoding: see
-        `numeric_matrix`; learning_rate, weight_decay: adam's; n_draws: draws of h in a pretraining
-        step; device: where to compute; returns ``lone``: whether samples that this party alone
+        numbers follow from that are checked; precision: what networks compute in;
+        learning_rate, weight_decay: adam's; n_draws: draws of h in a pretraining step; device:
+        where to compute; returns ``lone``: whether samples that this party alone
         holds may take part. ``drawn``: the first of the numbers that seed and precision give,
         which must be the server's. ``precision``: what this node computes in, see `precision_on`.
         """
         agreed = self._consent()
-        self._note(networks, precision, encoding, device)
+        self._note(networks, precision, device)
         self.state["variant"], self.state["draws"] = variant, n_draws
         self.state["learning-rate"], self.state["weight-decay"] = learning_rate, weight_decay
         self.get(changes=True)  # says now whether the table can be used

@@ -115,7 +115,7 @@ class FalseVFL(FalseVFLSettings):
         """Hand out settings; return which samples take part."""
         arguments = {
             "networks": self.network_settings.to_text(), "variant": self.variant, "seed": seed,
-            "precision": self.precision, "encoding": self.encoding, "device": self.device,
+            "precision": self.precision, "device": self.device,
             "learning_rate": self.pretrain_learning_rate, "weight_decay": self.weight_decay,
             "n_draws": self.importance_samples,
         }  # fmt: skip

@@ -39,7 +39,6 @@ from strategies.glm.penalties import GCV, SELECTING, stated
 from strategies.glm.summary import EXTRA, inflation, statistics_of
 from strategies.glm.unseen import Unseen
 from strategies.glm.weighted import NormalResiduals
-from strategies.linear import settings as shared
 from strategies.linear.families import family_named
 from strategies.linear.formula import formulas_of
 from strategies.linear.masked_means.problem import Beside, null_deviance
@@ -163,7 +162,7 @@ class Fitting:
             grouping = partial(rows_in_common, advice=advice, few=few)
         self.advice = advice
         self.opened = open_moments(
-            self.federation, self.alignment, self.result, **shared.reading_of(settings),
+            self.federation, self.alignment, self.result, missing_labels=settings.missing_labels,
             intercept=settings.intercept, grouping=grouping, budget=budget,
             formula=settings.formula,
             completing=self.completing,

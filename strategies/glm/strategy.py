@@ -170,8 +170,6 @@ class VerticalGLM(Strategy):
         "column.",
         parse=read_formulas,
     )
-    encoding: str = shared.encoding()
-    missing_cells: str = shared.missing_cells()
     missing_labels: str = shared.missing_labels()
     epsilon: float | None = setting(
         None,

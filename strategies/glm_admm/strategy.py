@@ -98,8 +98,6 @@ class GLMADMM(Strategy):
     tol: float = setting(
         1e-3, "Absolute and relative, of primal and dual residuals.", above=0, below=1
     )
-    encoding: str = shared.encoding()
-    missing_cells: str = shared.missing_cells()
     missing_labels: str = shared.missing_labels()
     epsilon: float | None = setting(
         None,
@@ -153,7 +151,7 @@ class GLMADMM(Strategy):
     ) -> None:
         """Iterate all values of lambda with the parties, and let BIC choose."""
         problem = open_problem(
-            federation, alignment, result, **shared.reading_of(self),
+            federation, alignment, result, missing_labels=self.missing_labels,
             standardize=self.standardize, intercept=True,
         )  # fmt: skip
         used: Flags = np.asarray(~problem.mask.any(axis=1))

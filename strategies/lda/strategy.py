@@ -111,8 +111,6 @@ class LDA(Strategy):
     True
     """
 
-    encoding: str = shared.encoding()
-    missing_cells: str = shared.missing_cells()
     missing_labels: str = shared.missing_labels()
 
     name: ClassVar[str] = "lda"
@@ -177,7 +175,7 @@ class LDA(Strategy):
         progress.total = 2
         labelled = ClassSums(federation)
         opened = open_moments(
-            federation, alignment, result, **shared.reading_of(self), intercept=True,
+            federation, alignment, result, missing_labels=self.missing_labels, intercept=True,
             grouping=labelled.rows, completing=labelled, vectors=labelled.flags,
         )  # fmt: skip
         progress.step("moments")

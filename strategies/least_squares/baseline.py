@@ -27,8 +27,6 @@ _LEAST_NOISE = 1e-12  # of the labels' variance: terms are rounded to a share of
 class Baseline(Strategy):
     """Least squares from moments: which rows are used tells the methods apart."""
 
-    encoding: str = shared.encoding()
-    missing_cells: str = shared.missing_cells()
     missing_labels: str = shared.missing_labels()
     intercept: bool = setting(True, "Whether the model has one.")
     standard_errors: bool = setting(True, "Whether there are any.")
@@ -55,7 +53,8 @@ class Baseline(Strategy):
         budget = FitBudget.of(self)
         progress.total = 2
         opened = open_moments(
-            federation, alignment, result, **shared.reading_of(self), intercept=self.intercept,
+            federation, alignment, result,
+            missing_labels=self.missing_labels, intercept=self.intercept,
             grouping=grouping, columns_of=columns_of, budget=budget,
         )  # fmt: skip
         progress.step("moments")

@@ -9,7 +9,7 @@ from flwr_vertical.arrays import Array, Bytes, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.node.kept import kept
 from flwr_vertical.products.columns import ScaledRows, squares_of
-from flwr_vertical.protocol.arguments import Is, Shape, Within
+from flwr_vertical.protocol.arguments import Shape, Within
 from flwr_vertical.scratch import take
 from strategies.linear.design import Design, make_design
 from strategies.linear.formula import formulas_of
@@ -23,8 +23,6 @@ FORMULA = "node.regression.formula"
 class RowSettings(TypedDict):
     """What `RegressionRows.prepare_rows` is told beside the labels."""
 
-    encoding: Annotated[str, Is("encoding")]
-    missing_cells: Annotated[str, Is("missing_cells")]
     standardize: bool
     intercept: bool
     n_unheld: NotRequired[Annotated[int, Within(0, 2**40)]]
@@ -47,16 +45,9 @@ class RegressionRows(StepGroup):
         self._penalized = penalized
 
     def prepare_rows(
-        self,
-        encoding: str,
-        missing_cells: str,
-        standardize: bool,
-        intercept: bool,
-        labelled: Bytes | None = None,
-        n_unheld: int = 0,
+        self, standardize: bool, intercept: bool, labelled: Bytes | None = None, n_unheld: int = 0
     ) -> Summands:
         """Turn the own table into a matrix, check it, and say what the server must know of it."""
-        self.state["encoding"], self.state["missing_cells"] = encoding, missing_cells
         self.state["standardize"], self.state["intercept"] = standardize, intercept
         self.state["n_unheld"] = n_unheld
         if labelled is not None:
@@ -90,7 +81,7 @@ class RegressionRows(StepGroup):
     @kept("design")
     def design(self) -> Design:
         """The own table as a matrix, aligned; made once per process."""
-        return self._made(self.party.positions, str(self.state["missing_cells"]))
+        return self._made(self.party.positions)
 
     @property
     def table_rows(self) -> Array:
@@ -104,19 +95,16 @@ class RegressionRows(StepGroup):
             return self.design.x
         if "table-rows" not in self.cache:
             everyone = np.arange(self.party.table.n_samples)
-            self.cache["table-rows"] = self._made(everyone, "drop-row").x
+            self.cache["table-rows"] = self._made(everyone).x
         return np.asarray(self.cache["table-rows"])
 
-    def _made(self, positions: Indices, missing_cells: str) -> Design:
+    def _made(self, positions: Indices) -> Design:
         """Return the own table as a matrix: the columns, or what a formula makes of them."""
         table, smallest = self.party.table, self.party.policy.min_rows
         formula = formulas_of(str(self.state.get(FORMULA, ""))).get(self.name)
         if formula is not None:
-            return make_formula_design(
-                table, positions, self.name, formula, missing_cells, smallest
-            )
-        encoding = str(self.state["encoding"])
-        return make_design(table, positions, self.name, encoding, missing_cells, smallest)
+            return make_formula_design(table, positions, self.name, formula, smallest)
+        return make_design(table, positions, self.name, smallest)
 
     def _dependent_in_table(self) -> Flags:
         """Return which columns are constant, or follow from others, in the whole table."""
@@ -224,13 +212,13 @@ class RegressionData(RegressionRows):
     ) -> Summands:
         """Turn the own table into a matrix, check it, and say what the server must know of it.
 
-        Message: encoding, missing_cells: see `make_design`; standardize: divide each column by its
-        standard deviation (and centre it if there is an intercept); intercept: whether the model
-        has one; labelled (n_samples,): 1 where a sample has a label; None if all have; n_unheld:
-        how many further labels there are, of samples that no party holds; returns nothing to be
-        summed; publicly the names of the ``columns``, ``n_observed`` rows of labelled samples, the
-        aligned numbers of ``dropped`` rows and the names of ``collinear`` columns, of the whole
-        table, and of columns ``left_out`` (`Design`).
+        Message: standardize: divide each column by its standard deviation (and centre it if there
+        is an intercept); intercept: whether the model has one; labelled (n_samples,): 1 where a
+        sample has a label; None if all have; n_unheld: how many further labels there are, of
+        samples that no party holds; returns nothing to be summed; publicly the names of the
+        ``columns``, ``n_observed`` rows of labelled samples, the aligned numbers of ``dropped``
+        rows and the names of ``collinear`` columns, of the whole table, and of columns ``left_out``
+        (`Design`).
         """
         return self.prepare_rows(labelled=labelled, **settings)
 

@@ -4,14 +4,14 @@ Regression needs a number in every cell. Levels are encoded on request, rows wit
 be left out (they then count as missing blocks), and everything else is refused with what to do.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.log import logger
 from flwr_vertical.products.row_groups import levels_are_safe
@@ -70,10 +70,6 @@ def _other_name(name: str, kept: list[Any]) -> str:
     return f"{name}={label}"
 
 
-ENCODINGS = ("none", "one-hot")
-MISSING_CELLS = ("error", "drop-row")
-
-
 @dataclass(frozen=True)
 class Design:
     """A party's table as a matrix."""
@@ -93,36 +89,20 @@ class Design:
 
 
 def make_design(
-    table: Table,
-    positions: Indices,
-    party: str,
-    encoding: str,
-    missing_cells: str,
-    min_rows: int | None = None,
+    table: Table, positions: Indices, party: str, min_rows: int | None = None
 ) -> Design:
     """Turn a party's table into a matrix, in aligned order; -1 in `positions`: left out."""
-    columns, x, origins = numeric_matrix(table, party, encoding, min_rows)
+    columns, x, origins = numeric_matrix(table, party, min_rows)
     used = {column for column, _ in origins.values()}
     left_out = [name for name in table.kinds if name not in used]
-
-    def gaps() -> dict[str, Flags]:
-        return {name: np.isnan(x[:, j]) for j, name in enumerate(columns)}
-
-    complete, rows, dropped = complete_rows(x, gaps, positions, party, missing_cells)
+    complete, rows, dropped = complete_rows(x, positions, party)
     return Design(columns, complete, rows, dropped, origins, left_out)
 
 
-def complete_rows(
-    x: Array,
-    gaps: Callable[[], Mapping[str, Flags]],
-    positions: Indices,
-    party: str,
-    missing_cells: str,
-) -> tuple[Array, Indices, Indices]:
+def complete_rows(x: Array, positions: Indices, party: str) -> tuple[Array, Indices, Indices]:
     """Return the complete rows in aligned order, their aligned numbers, and those of the others.
 
-    Shapes: x (n_own_rows, n_columns); gaps returns, by column: (n_own_rows,), true where a cell is
-    missing.
+    Shapes: x (n_own_rows, n_columns): NaN where a cell is missing.
     """
     order = np.argsort(positions, kind="stable")
     order = order[positions[order] >= 0]
@@ -132,14 +112,6 @@ def complete_rows(
     incomplete = np.zeros(len(x), dtype=bool)
     for start in range(0, len(x), _ROWS):
         incomplete[start : start + _ROWS] = np.isnan(x[start : start + _ROWS]).any(axis=1)
-    if incomplete.any() and missing_cells == "error":
-        cells = {name: int(found[order].sum()) for name, found in gaps().items()}
-        by_column = {name: n for name, n in cells.items() if n}
-        raise DataError(
-            f"party {party!r}: {int(incomplete.sum())} of {len(x)} rows have missing cells "
-            f"(cells by column: {by_column}); impute them first (strategy 'fknn'), or set "
-            "missing_cells='drop-row' to treat such rows as missing altogether"
-        )
     kept = ~incomplete
     if not kept.any():
         raise DataError(
@@ -151,9 +123,12 @@ def complete_rows(
 
 
 def numeric_matrix(
-    table: Table, party: str, encoding: str, min_rows: int | None = None
+    table: Table, party: str, min_rows: int | None = None
 ) -> tuple[list[str], Array, dict[str, tuple[str, list[Any]]]]:
-    """Turn a table into numbers, (n_rows, n_columns): NaN where a cell is missing."""
+    """Turn a table into numbers, (n_rows, n_columns): NaN where a cell is missing.
+
+    Each level but the first gets a column of its own; see `encode_levels`.
+    """
     names: list[str] = []
     parts = ColumnStack(table.n_samples, len(table.kinds))
     origins: dict[str, tuple[str, list[Any]]] = {}
@@ -167,7 +142,7 @@ def numeric_matrix(
             parts.add(
                 column.to_numpy() if plain else column.to_numpy(dtype=np.float64, na_value=np.nan)
             )
-        elif encoding == "one-hot":
+        else:
             # Levels come from this table alone.
             levels: Levels = fit_levels([Table(table.frame[[name]], {name: kind})])
             missing = column.isna().to_numpy()
@@ -176,13 +151,6 @@ def numeric_matrix(
                 names.append(made)
                 origins[made] = name, of
                 parts.add(np.where(missing, np.nan, column.isin(of).to_numpy(dtype=np.float64)))
-        else:
-            raise DataError(
-                f"party {party!r}, column {name!r} holds levels ({kind.value}), not numbers; set "
-                "encoding='one-hot' to give each level but the first a column of its own, state "
-                f"the column's kind (kind.{name}='continuous') if its values are numbers, or leave "
-                "it out"
-            )
     if not names:
         raise DataError(
             f"party {party!r} has no column left after encoding: every column has a single level, "

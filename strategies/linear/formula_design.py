@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.arrays import Array, Indices
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.optional import require
 from flwr_vertical.policy.defaults import min_rows
@@ -72,21 +72,11 @@ class Made:
 
 
 def make_formula_design(
-    table: Table,
-    positions: Indices,
-    party: str,
-    formula: str,
-    missing_cells: str,
-    smallest: int | None = None,
+    table: Table, positions: Indices, party: str, formula: str, smallest: int | None = None
 ) -> Design:
     """Turn a party's table into the columns of a formula, in aligned order; see `make_design`."""
     made = made_columns(table, party, formula, smallest)
-    used = {factor.column for term in parse_formula(formula, party) for factor in term}
-
-    def gaps() -> dict[str, Flags]:
-        return {name: table.frame[name].isna().to_numpy() for name in table.frame if name in used}
-
-    x, rows, dropped = complete_rows(made.x, gaps, positions, party, missing_cells)
+    x, rows, dropped = complete_rows(made.x, positions, party)
     text = made.kept.to_text()
     return Design(made.columns, x, rows, dropped, {}, made.left_out, text, made.at_least)
 

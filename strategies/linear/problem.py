@@ -57,8 +57,6 @@ def open_problem(
     alignment: Alignment,
     result: Result,
     *,
-    encoding: str,
-    missing_cells: str,
     missing_labels: str,
     standardize: bool,
     intercept: bool,
@@ -85,9 +83,7 @@ def open_problem(
         chosen = np.clip(chosen, low, high)
         center = (low + high) / 2.0 if intercept else 0.0
         scale = max(high - center, center - low)
-    arguments = {
-        "encoding": encoding,
-        "missing_cells": missing_cells,
+    arguments: dict[str, Any] = {
         "standardize": standardize,
         "intercept": intercept,
         **(extra or {}),
@@ -115,7 +111,11 @@ def open_problem(
         problem.columns[name] = list(told["columns"])
         problem.collinear[name] = list(told["collinear"])
         if len(told["dropped"]):
-            note(result, f"party {name!r}: {len(told['dropped'])} rows with missing cells left out")
+            note(
+                result,
+                f"party {name!r}: {len(told['dropped'])} rows with missing cells left out, as if "
+                "the party lacked them; 'fknn' or 'joint-normal' before fills such cells in",
+            )
         if told["collinear"]:
             note(
                 result,
@@ -127,7 +127,8 @@ def open_problem(
                 result,
                 f"party {name!r}: columns {told['left_out']} are left out and have no coefficient: "
                 "no two of their levels (rare ones count as one) are held by enough rows to be "
-                "told of. Merge levels, or lower 'min-rows' in the party's node config",
+                "told of. Merge levels, lower 'min-rows' in the party's node config, or state the "
+                "kind 'continuous' of columns whose values are numbers",
             )
     withheld = sum(len(total.public[name]["left_out"]) for name in federation.parties)
     result.metrics["columns_withheld"] = float(withheld)

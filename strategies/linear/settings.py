@@ -6,28 +6,7 @@ from typing import Any
 
 from flwr_vertical.privacy import read_bounds
 from flwr_vertical.settings import setting
-from strategies.linear.design import ENCODINGS, MISSING_CELLS
 from strategies.linear.problem import LABEL_POLICIES
-
-
-def encoding() -> Any:
-    """Return the field of what becomes of columns of levels."""
-    return setting(
-        "none",
-        "What becomes of columns of levels: an error, or a column for each level but the first. "
-        "Levels that too few rows have count as one, ``other``, and are not named.",
-        choices=ENCODINGS,
-    )
-
-
-def missing_cells() -> Any:
-    """Return the field of what becomes of rows with single missing cells."""
-    return setting(
-        "error",
-        "What becomes of rows with single missing cells: an error (impute them by ``fknn`` "
-        "first), or they count as missing.",
-        choices=MISSING_CELLS,
-    )
 
 
 def missing_labels() -> Any:
@@ -37,12 +16,6 @@ def missing_labels() -> Any:
         "Samples without a label are not used but predicted, or refused.",
         choices=LABEL_POLICIES,
     )
-
-
-def reading_of(strategy: Any) -> dict[str, Any]:
-    """Return the three settings above, as `open_moments` and `open_problem` take them."""
-    names = ("encoding", "missing_cells", "missing_labels")
-    return {name: getattr(strategy, name) for name in names}
 
 
 def epsilon() -> Any:

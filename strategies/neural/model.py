@@ -27,19 +27,14 @@ class ColumnScales:
 
 
 def fit_scales(
-    table: Table,
-    taken: Flags,
-    party: str,
-    encoding: str,
-    min_rows: int | None = None,
-    channels: int | None = None,
+    table: Table, taken: Flags, party: str, min_rows: int | None = None, channels: int | None = None
 ) -> tuple[ColumnScales, AnyArray]:
     """Measure the columns of a table; pixels of an image's channel have one unit.
 
     Shapes: taken (n_rows,): which rows take part; returns (n_rows, n_columns): the columns in
     these units, NaN where a cell is missing.
     """
-    names, x, origins = numeric_matrix(table, party, encoding, min_rows)
+    names, x, origins = numeric_matrix(table, party, min_rows)
     for j in np.flatnonzero(np.isnan(x[taken]).all(axis=0)):
         raise DataError(
             f"party {party!r}, column {names[j]!r}: no row that takes part has a value; leave the "

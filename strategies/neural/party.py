@@ -30,7 +30,6 @@ OwnRows: TypeAlias = Annotated[Numbers, OWN, Shape(None, None)]
 
 Sizes: TypeAlias = Annotated[str, Is("network_sizes")]
 Precision: TypeAlias = Annotated[str, Is("precision")]
-Encoding: TypeAlias = Annotated[str, Is("encoding")]
 Device: TypeAlias = Annotated[str, Is("device")]
 """What repeats a setting, of which nodes and server have the same."""
 
@@ -123,10 +122,9 @@ class OwnColumns(StepGroup):
     @kept("own-scales")
     def _fitted(self) -> tuple[ColumnScales, AnyArray]:
         taken = self.party.positions >= 0
-        encoding = str(self.state["encoding"])
         least = self.party.policy.min_rows
         channels = self.state.get("image-channels")  # None of a table
-        return fit_scales(self.party.table, taken, self.name, encoding, least, channels)
+        return fit_scales(self.party.table, taken, self.name, least, channels)
 
     @kept("own-columns")
     def _matrix(self) -> tuple[Tensor, Tensor]:
@@ -154,10 +152,10 @@ class NetworkSteps(StepGroup):
         self.party.open_exchange(EMBEDDINGS, self.opened)
         return {"lone": allows(self.party.policy.exchanges, LONE_EMBEDDINGS)}
 
-    def _note(self, networks: str, precision: str, encoding: str, device: str) -> None:
+    def _note(self, networks: str, precision: str, device: str) -> None:
         """Note settings of the run."""
         self.state["networks"], self.state["precision"] = networks, precision
-        self.state["encoding"], self.state["device"] = encoding, device
+        self.state["device"] = device
         if (image := self.sizes_type.from_text(networks).image_of(self.name)) is not None:
             self.state["image-channels"] = image.channels
 

@@ -62,9 +62,6 @@ class NeuralStrategy(Strategy):
         30, "Epochs without a better validation after which training ends.", at_least=1
     )
     width: int = setting(128, "Units of each hidden layer.", at_least=1)
-    encoding: str = setting(
-        "none", "What becomes of columns of levels.", choices=("none", "one-hot")
-    )
     precision: str = setting(
         "float32",
         "What networks compute in. mixed is float32 with matrix products of large networks in "

@@ -23,7 +23,7 @@ from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps, Pri
 from flwr_vertical.products.masked import SendFields
 from flwr_vertical.products.pair_keys import Nonce
 from flwr_vertical.products.row_groups import distinct_rows
-from flwr_vertical.protocol.arguments import OWN, Is, OneOf, Shape, Within, check_fits, takes_as
+from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within, check_fits, takes_as
 from strategies.binning.steps import BinSteps
 from strategies.linear.data import Labelled, RegressionRows
 from strategies.linear.design import Design
@@ -68,22 +68,14 @@ class EvidenceRows(RegressionRows):
 
     @step(repeatable=False)  # a key pair is drawn
     def prepare_moments(
-        self,
-        nonce: Nonce,
-        encoding: Annotated[str, OneOf(("none",))],
-        missing_cells: Annotated[str, OneOf(("error",))],
-        standardize: bool,
-        intercept: bool,
-        labelled: Labelled | None = None,
+        self, nonce: Nonce, standardize: bool, intercept: bool, labelled: Labelled | None = None
     ) -> Summands:
         """Say which columns there will be, and make the key pair of this run.
 
         Message: see `MomentSteps.prepare_moments`; returns as there. Nothing of the columns shows
         in their centres and units, which are 0 and 1.
         """
-        told = dict(
-            self.prepare_rows(encoding, missing_cells, standardize, intercept, labelled).public
-        )
+        told = dict(self.prepare_rows(standardize, intercept, labelled).public)
         n, policy = len(self.design.columns), self.party.policy
         told |= {"center": np.zeros(n), "unit": np.ones(n)}
         told |= self.other(PairKeySteps).pair_key(nonce)

@@ -227,7 +227,7 @@ class Scorecard(Strategy):
             commitment, self.bins, self.special, self.least_share, self.points_to_double
         )
         opened = open_moments(
-            federation, alignment, result, encoding="none", missing_cells="error",
+            federation, alignment, result,
             missing_labels=self.missing_labels, intercept=True, grouping=binned.rows,
             completing=binned, commitment=commitment,
         )  # fmt: skip

@@ -16,7 +16,6 @@ from strategies.neural.party import (
     LONE_EMBEDDINGS,
     Batch,
     Device,
-    Encoding,
     KeptPart,
     ModelName,
     NetworkSteps,
@@ -58,7 +57,6 @@ class Extractors(NetworkSteps):
         n_parties: Annotated[int, Is("n_parties")],
         shared_seed: Seed,
         precision: Precision,
-        encoding: Encoding,
         device: Device,
         subsets: Annotated[bool, Is("subsets")],
     ) -> dict[str, Any]:
@@ -66,14 +64,14 @@ class Extractors(NetworkSteps):
 
         Message: networks, training: `SplitNetworks` and `TrainingSettings` as text; n_parties: of
         the run; shared_seed: initial weights follow from it of what parties average (FedHSSL);
-        precision: what networks compute in; encoding: see `numeric_matrix`; device: where to
-        compute; subsets: whether the server will ask for sums over some of the parties that hold a
-        sample; returns ``lone``: whether samples that this party alone holds may take part.
+        precision: what networks compute in; device: where to compute; subsets: whether the server
+        will ask for sums over some of the parties that hold a sample; returns ``lone``: whether
+        samples that this party alone holds may take part.
         """
         agreed = self._consent()
         if subsets:
             self.party.check_exchange(LONE_EMBEDDINGS)
-        self._note(networks, precision, encoding, device)
+        self._note(networks, precision, device)
         self.state["training"] = training
         self.state["parties"], self.state["shared-seed"] = n_parties, shared_seed
         extractor = self.get(changes=True)  # says now whether the table can be used

@@ -134,7 +134,7 @@ class SplitNetwork(NeuralStrategy):
         arguments = {
             "networks": self.network_settings.to_text(), "training": self.training.to_text(),
             "n_parties": len(rounds.parties), "shared_seed": seed, "precision": self.precision,
-            "encoding": self.encoding, "device": self.device,
+            "device": self.device,
             "subsets": self.method.tasks != "observed",
         }  # fmt: skip
         replies = rounds.federation.call("prepare", arguments)

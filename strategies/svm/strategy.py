@@ -117,8 +117,6 @@ class VerticalSVM(Strategy):
         "Whether the penalty treats columns in units of their standard deviation. Results are in "
         "the units given.",
     )
-    encoding: str = shared.encoding()
-    missing_cells: str = shared.missing_cells()
     missing_labels: str = shared.missing_labels()
     loss: str = setting("squared_hinge", "Of a sample's margin.", choices=LOSSES)
     corner: float = setting(
@@ -198,7 +196,8 @@ class VerticalSVM(Strategy):
         progress.total = 3
         whole = self.rows == "complete"
         opened = open_moments(
-            federation, alignment, result, **shared.reading_of(self), intercept=self.intercept,
+            federation, alignment, result,
+            missing_labels=self.missing_labels, intercept=self.intercept,
             grouping=complete_rows if whole else by_pattern,
         )  # fmt: skip
         progress.step("moments")

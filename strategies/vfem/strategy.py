@@ -161,8 +161,6 @@ class VFEM(Strategy):
         "labels' variance.",
         at_least=0,
     )
-    encoding: str = shared.encoding()
-    missing_cells: str = shared.missing_cells()
     missing_labels: str = shared.missing_labels()
     check_correlation: bool = setting(
         True,
@@ -235,7 +233,8 @@ class VFEM(Strategy):
         """Open moments, fit at the server, hand coefficients back; five rounds, or eight."""
         progress.total = 3
         prepared = prepare(
-            federation, alignment, result, **shared.reading_of(self), intercept=self.intercept,
+            federation, alignment, result,
+            missing_labels=self.missing_labels, intercept=self.intercept,
             with_unheld=True,
         )  # fmt: skip
         taken = self._completed_rows(prepared)

@@ -94,8 +94,6 @@ class VFEMIterations(Strategy):
         "under the model.",
         at_least=0,
     )
-    encoding: str = shared.encoding()
-    missing_cells: str = shared.missing_cells()
     missing_labels: str = shared.missing_labels()
     standardize: bool = setting(
         True,
@@ -159,7 +157,7 @@ class VFEMIterations(Strategy):
     ) -> None:
         """Iterate to the estimates, work out their standard errors, and predict."""
         problem = open_problem(
-            federation, alignment, result, **shared.reading_of(self),
+            federation, alignment, result, missing_labels=self.missing_labels,
             standardize=self.standardize, intercept=True, with_unheld=True,
         )  # fmt: skip
         outcome, estep = self._iterate(federation, problem, result, progress)

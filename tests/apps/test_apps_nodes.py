@@ -19,7 +19,7 @@ from flwr_vertical.settings.toml import flat, read_items
 ROOT = pathlib.Path(__file__).parents[2]
 N = 360
 GBDT = 'strategy="gbdt" run-name="trees" gbdt.n-trees=3'
-VFEM = 'strategy="vfem" run-name="regression" vfem.missing-cells="drop-row"'
+VFEM = 'strategy="vfem" run-name="regression"'
 LABELS = 'label-holder="bank" label-column="repaid" positive-label="yes"'
 
 

@@ -117,7 +117,7 @@ def test_five_stages_align_once_and_take_no_longer_than_apart(deployment, expect
     apart = 0.0
     shared = {"labels": str(home / "labels.csv"), "parties": ",".join(NAMES),
               "alignment": "plain", "transport": "channel", "checkpoint": True}  # fmt: skip
-    glm = {"strategy": "glm", "glm.missing-cells": "drop-row"}
+    glm = {"strategy": "glm"}
     for name, settings in {
         "impute": {"strategy": "joint-normal"},
         "select": glm | {"glm.penalty": "lasso"},

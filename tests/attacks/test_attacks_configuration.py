@@ -113,7 +113,7 @@ def test_another_mode_is_refused_after_the_greeting(site, labels):
         told, _ = ask(
             federation.grid, "prepare_moments", 9, "plain", more=more,
             updates=federation._updates.pop("bank"),
-            encoding="none", missing_cells="error", nonce=b"n" * 32, labelled=np.ones(N, np.uint8),
+            nonce=b"n" * 32, labelled=np.ones(N, np.uint8),
             standardize=True, intercept=True,
         )  # fmt: skip
         assert told["status"] == "error"
@@ -238,13 +238,11 @@ def test_what_is_told_before_sums_does_not_depend_on_the_rows_that_are_chosen(tm
         mark=marked.astype(float), level=np.where(marked, "x", "y")
     )
     nodes = Site(tmp_path, tables)
-    asked = {"missing_cells": "error", "encoding": "one-hot", "standardize": True,
-             "intercept": True}  # fmt: skip
+    asked = {"standardize": True, "intercept": True}
     few = np.isin(np.arange(N), range(10)).astype(np.uint8)
     told = []
     for run_id, labelled in enumerate([few, 1 - few], start=1):
-        encoded = '{"encoding": "one-hot", "missing_cells": "error"}'
-        with nodes.attacked(run_id=run_id, settings=encoded) as federation:
+        with nodes.attacked(run_id=run_id) as federation:
             federation.open()
             align(federation)
             chosen = asked | {"labelled": labelled}

@@ -20,15 +20,15 @@ from strategies import BUILTIN
 from tests.kit.repeating import SecondAnswerError, every_sum_twice
 
 SMALL = {
-    "encoding": "one-hot", "precision": "float64", "h_dim": 4, "z_dim": 2, "width": 8,
+    "precision": "float64", "h_dim": 4, "z_dim": 2, "width": 8,
     "pretrain_epochs": 2, "epochs": 2, "pretrain_batch_size": 20, "importance_samples": 3,
     "prediction_samples": 5,
 }  # fmt: skip
 SPLIT = {
-    "encoding": "one-hot", "precision": "float64", "latent_dim": 4, "width": 6,
+    "precision": "float64", "latent_dim": 4, "width": 6,
     "pretrain_epochs": 1, "epochs": 2, "batch_size": 16,
 }  # fmt: skip
-FINAL_NET = {"encoding": "one-hot", "precision": "float64", "latent_dim": 3, "width": 6}
+FINAL_NET = {"precision": "float64", "latent_dim": 3, "width": 6}
 FEW_TREES = {"n_trees": 2, "max_depth": 2, "n_bins": 4, "min_child": 4}
 REGRESSION = {"task": "regression"}
 
@@ -57,16 +57,16 @@ SETTINGS = {
     "mst": {"epsilon": 5.0, "rows": 80},
     "aim": {"epsilon": 5.0, "rows": 90},
     "ievcds": {"min_joint": 10, "iterations": 2, "rearrange": True, "rows": 100},
-    "vfem": {"encoding": "one-hot"},
-    "complete-case": {"encoding": "one-hot"},
-    "mean-impute": {"encoding": "one-hot"},
-    "single": {"party_name": "court", "encoding": "one-hot"},
-    "glm": {"penalty": "lasso", "lambdas": 0.1, "encoding": "one-hot"},
-    "glm binomial": {"family": "binomial", "lambdas": 0.01, "encoding": "one-hot"},
-    "vfem-iterations": {"learning_rate": 0.1, "encoding": "one-hot", "max_iter": 20},
-    "vfem-iterations sketch": {"encoding": "one-hot", "max_iter": 4, "sketch_size": 40},
-    "glm-admm": {"penalty": "lasso", "lambdas": 0.1, "encoding": "one-hot", "tol": 1e-6},
-    "glm-admm noisy": {"epsilon": 1.0, "lambdas": 0.05, "encoding": "one-hot", "max_iter": 4},
+    "vfem": {},
+    "complete-case": {},
+    "mean-impute": {},
+    "single": {"party_name": "court"},
+    "glm": {"penalty": "lasso", "lambdas": 0.1},
+    "glm binomial": {"family": "binomial", "lambdas": 0.01},
+    "vfem-iterations": {"learning_rate": 0.1, "max_iter": 20},
+    "vfem-iterations sketch": {"max_iter": 4, "sketch_size": 40},
+    "glm-admm": {"penalty": "lasso", "lambdas": 0.1, "tol": 1e-6},
+    "glm-admm noisy": {"epsilon": 1.0, "lambdas": 0.05, "max_iter": 4},
     "false-vfl": {**REGRESSION, **SMALL},
     "false-vfl II": {"variant": "II", **SMALL},
     "vanilla-vfl": {**REGRESSION, **SPLIT},
@@ -78,35 +78,35 @@ SETTINGS = {
     "gbdt open": {**FEW_TREES, "objective": "regression", "histograms": "open"},
     "forest": {**FEW_TREES, "objective": "regression"},
     "glm ridge": {
-        "family": "binomial", "penalty": "ridge", "l2": 2.0, "encoding": "one-hot"
+        "family": "binomial", "penalty": "ridge", "l2": 2.0
     },
-    "lda": {"encoding": "one-hot"},
+    "lda": {},
     "explore": {},
     "scorecard": {"bins": 4},
-    "cox": {"encoding": "one-hot"},
-    "cox all": {"rows": "all", "encoding": "one-hot"},
+    "cox": {},
+    "cox all": {"rows": "all"},
     "glm robust": {
         "family": "binomial", "penalty": "none", "standard_errors": "robust",
-        "dispersion": "pearson", "encoding": "one-hot",
+        "dispersion": "pearson",
     },
     "glm formula": {
-        "penalty": "none", "encoding": "one-hot",
+        "penalty": "none",
         "formula": {"bank": "income*rating + poly(loans, 2)"},
     },
-    "glm all": {"family": "binomial", "rows": "all", "penalty": "none", "encoding": "one-hot"},
-    "svm": {"l2": 2.0, "encoding": "one-hot"},
+    "glm all": {"family": "binomial", "rows": "all", "penalty": "none"},
+    "svm": {"l2": 2.0},
     "pipeline": {
         "stages": [
             {"name": "impute", "strategy": "joint-normal"},
             {
                 "name": "select", "strategy": "glm", "penalty": "lasso", "lambdas": 0.1,
-                "encoding": "one-hot",
+
             },
-            {"name": "fit", "strategy": "vfem", "encoding": "one-hot"},
+            {"name": "fit", "strategy": "vfem"},
             {"name": "predict"},
         ]
     },
-    "svm mean": {"l2": 2.0, "loss": "squared", "rows": "mean", "encoding": "one-hot"},
+    "svm mean": {"l2": 2.0, "loss": "squared", "rows": "mean"},
 }  # fmt: skip
 FITTED = {
     f"predict {case}": case for case in ("vfem", "false-vfl", "vanilla-vfl", "gbdt", "forest")

@@ -67,7 +67,7 @@ def fitted():
     y.iloc[:50] = np.nan
     transcript = []
     result = simulate(
-        VFEM(encoding="one-hot"), {"bank": bank, "court": court}, y, transcript=transcript,
+        VFEM(), {"bank": bank, "court": court}, y, transcript=transcript,
     )  # fmt: skip
     return bank, court, result, transcript
 
@@ -105,15 +105,15 @@ def test_rare_levels_are_fitted_and_predicted_as_one(fitted):
 
 
 STRATEGIES = [
-    VFEM(encoding="one-hot"),
-    VFEMIterations(encoding="one-hot", tol=1e-2),
-    CompleteCase(encoding="one-hot"),
-    MeanImpute(encoding="one-hot"),
-    Single(encoding="one-hot", party_name="court"),
-    VerticalGLM(encoding="one-hot"),
-    VerticalGLM(encoding="one-hot", rows="all"),
-    GLMADMM(encoding="one-hot", lambdas=0.1),
-    pytest.param(VerticalGLM("binomial", "ridge", encoding="one-hot"), marks=pytest.mark.slow),
+    VFEM(),
+    VFEMIterations(tol=1e-2),
+    CompleteCase(),
+    MeanImpute(),
+    Single(party_name="court"),
+    VerticalGLM(),
+    VerticalGLM(rows="all"),
+    GLMADMM(lambdas=0.1),
+    pytest.param(VerticalGLM("binomial", "ridge"), marks=pytest.mark.slow),
 ]
 
 
@@ -146,20 +146,14 @@ def test_two_columns_never_share_a_name(levels):
     other = pd.DataFrame({"u": rng.normal(size=300)})
     with pytest.raises(PartyError, match=rf"named \['answer={levels[1]}'\].* rename"):
         simulate(
-            CompleteCase(encoding="one-hot"), {"bank": table, "court": other}, other["u"],
+            CompleteCase(), {"bank": table, "court": other}, other["u"],
             kinds={"bank": {"answer": "categorical"}},
         )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "strategy",
-    [
-        VerticalForest(n_trees=5),
-        VerticalGBDT(n_trees=5),
-        Scorecard(),
-        LDA(encoding="one-hot"),
-        VanillaVFL(encoding="one-hot", epochs=1),
-    ],
+    [VerticalForest(n_trees=5), VerticalGBDT(n_trees=5), Scorecard(), LDA(), VanillaVFL(epochs=1)],
     ids=lambda strategy: strategy.name,
 )
 def test_levels_of_new_rows_are_known_whatever_their_type_and_new_ones_logged(strategy, caplog):

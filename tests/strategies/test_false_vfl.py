@@ -181,11 +181,9 @@ def test_missing_cells_and_levels_are_taken_as_they_are():
     tables, labels, _ = make_data(seed=5)
     tables["bank"].iloc[::4, 0] = np.nan
     tables["court"]["kind"] = np.where(tables["court"]["court0"] > 3, "new", "old")
-    strategy = FalseVFL(pretrain_epochs=2, epochs=2, encoding="one-hot", variant="II", **SMALL)
+    strategy = FalseVFL(pretrain_epochs=2, epochs=2, variant="II", **SMALL)
     result = simulate(strategy, tables, labels)
     assert np.isfinite(result.predictions["probability_1"]).all()
-    with pytest.raises(PartyError, match=r"column 'kind' holds levels .* encoding='one-hot'"):
-        simulate(FalseVFL(pretrain_epochs=1, epochs=1, **SMALL), tables, labels)
 
 
 # -- consent -----------------------------------------------------------------------------------

@@ -288,11 +288,7 @@ def test_cells_that_are_missing_are_missing_in_the_row():
     parties, eta, _ = tables()
     parties["bank"] = bank
     run = {"parties": parties, "labels": eta, "progress": False}
-    with pytest.raises(PartyError, match=r"cells by column: \{'age': 1, 'owner': 1\}"):
-        simulate(VerticalGLM(formula={"bank": "owner + age"}), **run)
-    dropped = simulate(
-        VerticalGLM(formula=FORMULA, missing_cells="drop-row", penalty="none"), **run
-    )
+    dropped = simulate(VerticalGLM(formula=FORMULA, penalty="none"), **run)
     assert dropped.metrics["n_samples"] == N - 2
 
 

@@ -247,8 +247,7 @@ def test_a_column_of_rare_levels_alone_is_named_when_it_is_left_out(method):
     X, y, _ = pooled("gaussian", n=562, seed=7)
     tables, labels = split(X, y)
     tables["p1"]["street"] = [f"street {i % 281}" for i in range(len(X))]
-    strategy = make_strategy(method, {f"{method}.encoding": "one-hot"})
-    result = simulate(strategy, tables, labels=labels, alignment="plain")
+    result = simulate(make_strategy(method, {}), tables, labels=labels, alignment="plain")
     said = r"party 'p1': columns \['street'\] are left out and have no coefficient"
     assert any(re.match(said, note) for note in result.notes)
     assert not any("street" in str(name) for name in result.coefficients.index)
@@ -467,7 +466,6 @@ def test_one_party_alone_and_ciphertexts_are_refused_with_what_to_use():
         ({"lambdas": "aic"}, "numbers of at least 0, or 'bic', got 'aic'"),
         ({"l2": -1.0}, "l2 must be a number of at least 0"),
         ({"intercept": "false"}, "intercept must be true or false"),
-        ({"encoding": "hash"}, "unknown encoding"),
         ({"l2": "aic"}, "l2 must be a number of at least 0, or 'gcv', got 'aic'"),
         ({"l2": "gcv", "rows": "all"}, "l2='gcv' needs rows='complete'"),
         ({"rows": "all", "intercept": False}, "needs intercept=True"),

@@ -77,7 +77,7 @@ def test_estimates_are_those_of_the_table_completed_at_one_place(
     """A ridge so small that it does nothing: what a selection gives is corrected."""
     tables, labels = truth(family, widths)
     given = without(levels_of_two(tables) if levels else tables, 0.5, of=lacking)
-    found = run(given, labels, family, "ridge", l2=1e-6, encoding="one-hot", mode=mode)
+    found = run(given, labels, family, "ridge", l2=1e-6, mode=mode)
     blocks = []
     for table in given.values():
         block = table.apply(lambda c: c if c.dtype.kind == "f" else (c == "low").astype(float))
@@ -248,8 +248,8 @@ def rare_level():
 def test_a_level_that_is_rare_where_a_party_lacks_rows_keeps_its_coefficient():
     """It completes no row of that party, and these are sums over all own rows, as complete ones."""
     tables, given, labels = rare_level()
-    result = run(given, labels, encoding="one-hot")
-    whole = run(tables, labels, encoding="one-hot")
+    result = run(given, labels)
+    whole = run(tables, labels)
     assert result.metrics["columns_withheld"] == 0
     assert any("of p0 with those of p1: a value is too rare" in note for note in result.notes)
     assert not whole.notes
@@ -353,7 +353,7 @@ def test_a_level_that_is_rare_for_it_completes_no_row_of_a_party(monkeypatch):
 
     asked_for(monkeypatch, "complete", by_all_columns)
     with pytest.raises(PartyError, match="of 'p1' would be completed by a column of which"):
-        run(*rare_level()[1:], encoding="one-hot")
+        run(*rare_level()[1:])
 
 
 def test_rows_that_others_lack_are_counted_over_runs(tmp_path):

@@ -29,7 +29,7 @@ def data(n=300, seed=0, missing=0.2):
 
 
 def test_a_fit_that_diverged_has_a_model_and_no_part():
-    strategy = VFEMIterations(learning_rate=5.0, encoding="one-hot")
+    strategy = VFEMIterations(learning_rate=5.0)
     result = simulate(strategy, *data(), min_rows=20)
     assert result.model.outcome == "diverged"
     assert result._party_models == {}
@@ -41,7 +41,7 @@ def nodes(tmp_path):
 
 
 def test_on_disk_the_later_run_uses_what_the_parties_fitted(nodes):
-    result = nodes.run(VFEM(encoding="one-hot"), data()[1], run_name="the fit")
+    result = nodes.run(VFEM(), data()[1], run_name="the fit")
     paths = [
         nodes.folder / "out" / name / "the fit" / f"{name}.model.npz" for name in ("bank", "court")
     ]
@@ -53,7 +53,7 @@ def test_on_disk_the_later_run_uses_what_the_parties_fitted(nodes):
     assert len(found.predictions) == found.metrics["n_samples"]
     with pytest.raises(PartyError, match="name the run of the fit as 'fitted'"):
         nodes.run(Predict(result), run_name="later")
-    other = nodes.run(VFEM(encoding="one-hot"), data()[1] + 1, run_name="other fit")
+    other = nodes.run(VFEM(), data()[1] + 1, run_name="other fit")
     with pytest.raises(PartyError, match="but the server asks for the model"):
         nodes.run(Predict(other), run_name="later", fitted="the fit")
     (nodes.folder / "bank.csv").write_text("id,u,v\nnew,1.5,\n")  # v has no value
@@ -61,7 +61,7 @@ def test_on_disk_the_later_run_uses_what_the_parties_fitted(nodes):
 
 
 def test_a_part_that_is_absent_foreign_or_damaged_is_an_error_that_says_so(nodes):
-    result = nodes.run(VFEM(encoding="one-hot"), data()[1], run_name="fit")
+    result = nodes.run(VFEM(), data()[1], run_name="fit")
     predict = Predict(result)
     with pytest.raises(PartyError, match=r"'bank' has nothing from a run named 'fot'"):
         nodes.run(predict, run_name="later", fitted="fot")

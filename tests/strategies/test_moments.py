@@ -207,7 +207,7 @@ class Opened(Strategy):
         how = {"pattern": by_pattern, "complete": complete_rows}[self.grouping]
         self.given.append(
             open_moments(
-                federation, alignment, result, encoding="none", missing_cells="error",
+                federation, alignment, result,
                 missing_labels="drop", intercept=True, grouping=how, columns_of=self.columns_of,
             )
         )  # fmt: skip

@@ -193,7 +193,7 @@ def test_levels_stay_where_stages_take_the_same_labels(policy):
     """They would be withheld if the labels of the second stage counted as others."""
     tables, labels = data(gaps=0.0)
     tables["bank"]["town"] = np.random.default_rng(1).choice(["Ulm", "Gent", "Bern"], size=900)
-    town = [VerticalGLM(penalty=p, encoding="one-hot") for p in ("lasso", "none")]
+    town = [VerticalGLM(penalty=p) for p in ("lasso", "none")]
     labels = labels + (tables["bank"]["town"] == "Ulm")
     stages = [("select", town[0]), ("fit", town[1])]
     found = Pipeline(stages).simulate(tables, labels, policy=policy, progress=False)
@@ -204,7 +204,7 @@ def test_levels_stay_where_stages_take_the_same_labels(policy):
 @pytest.mark.parametrize("after", [("impute", JointNormal()), ("select", LASSO)])
 def test_new_rows_are_predicted_with_the_fit_whatever_comes_after_it(after):
     tables, labels = data(gaps=0.2 if after[0] == "impute" else 0.0)
-    fit = VerticalGLM(penalty="none", missing_cells="drop-row")
+    fit = VerticalGLM(penalty="none")
     found = Pipeline([("fit", fit), after]).simulate(tables, labels, min_rows=1)
     new = {name: frame.dropna().iloc[:200] for name, frame in tables.items()}
     new = {name: frame.set_axis([f"n{i}" for i in range(200)]) for name, frame in new.items()}
@@ -392,7 +392,7 @@ def test_a_strategy_without_protocol_is_no_stage():
 
 def test_a_party_that_fails_is_named_with_the_stage(tables_and_labels):
     tables, labels = tables_and_labels
-    tables = {**tables, "court": tables["court"].assign(e="x")}
+    tables = {**tables, "court": tables["court"][["e"]].assign(e="x")}  # no column is left
     stages = [("impute", "mean"), ("fit", PLAIN)]
     with pytest.raises(PartyError, match=r"'court' failed in step 'fit\.prepare_moments'"):
         Pipeline(stages).simulate(tables, labels)

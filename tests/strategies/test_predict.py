@@ -72,7 +72,7 @@ class Known(Strategy):
     def run(self, federation, alignment, result, progress):
         problem = open_problem(
             federation, alignment, result,
-            encoding="one-hot", missing_cells="drop-row", missing_labels="drop",
+            missing_labels="drop",
             standardize=True, intercept=True,
         )  # fmt: skip
         for _ in range(self.times):

@@ -429,7 +429,6 @@ def test_samples_without_a_label_are_not_predicted():
 
 MISTAKES = [
     (lambda b: CompleteCase(bounds=b), "bounds: only with epsilon"),
-    (lambda b: CompleteCase(epsilon=1.0, encoding="one-hot", bounds=b), "encode levels before"),
     (lambda b: CompleteCase(epsilon=1.0, bounds={"x0": (-4, 5)}), "bounds of the label"),
     (lambda b: CompleteCase(epsilon=1.0, bounds={**b, "x0": (3, 3)}), "a low and a higher high"),
     (lambda b: CompleteCase(epsilon=1e-7, bounds=b), "nothing would be left of them"),
@@ -445,6 +444,10 @@ def test_settings_that_do_not_go_together_and_columns_without_bounds():
     for strategy, match in MISTAKES:
         with pytest.raises(ConfigError, match=match):
             run(strategy(bounds), tables, labels)
+    levels = tables["court"].assign(town=np.where(tables["court"]["x1"] > 0, "Bonn", "Kiel"))
+    with pytest.raises(PartyError, match=r"party 'court'.*\['town'\] hold levels") as raised:
+        run(CompleteCase(epsilon=1.0, bounds=bounds), tables | {"court": levels}, labels)
+    assert "Kiel" not in str(raised.value)
     del bounds["x1"]
     with pytest.raises(PartyError, match=r"party 'court'.*\['x1'\] have none"):
         run(CompleteCase(epsilon=1.0, bounds=bounds), tables, labels)

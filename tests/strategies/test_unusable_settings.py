@@ -40,8 +40,6 @@ REFUSED = [
     ("fknn", {"block_pairs": "many"}, "block_pairs must be .*many"),
     ("fknn", {"standardize": "false"}, "standardize must be true or false, got 'false'"),
     ("fknn", {"complete_blocks": 1}, "complete_blocks must be true or false, got 1"),
-    (LEAST_SQUARES, {"encoding": "two-hot"}, "encoding"),
-    (LEAST_SQUARES, {"missing_cells": "ignore"}, "missing_cells"),
     (LEAST_SQUARES, {"missing_labels": "zero"}, "missing_labels"),
     (LEAST_SQUARES, {"intercept": 1}, "intercept"),
     (LEAST_SQUARES, {"standard_errors": None}, "standard_errors"),

@@ -117,7 +117,7 @@ def test_a_run_on_tables_on_disk_has_the_same_bits(tmp_path, frame, request):
 
     def coefficients():
         tables = {name: read_source(path) for name, path in paths.items()}
-        strategy = VerticalGLM(family="gaussian", missing_cells="drop-row")
+        strategy = VerticalGLM(family="gaussian")
         return simulate(strategy, tables, labels=labels).coefficients
 
     expected = coefficients()

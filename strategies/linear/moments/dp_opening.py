@@ -82,12 +82,6 @@ def check_budget(settings: Any) -> None:
     given = [name for name, stated in idle.items() if stated]
     if settings.epsilon is None and given:
         raise ConfigError(f"{', '.join(given)}: only with epsilon; state both, or neither")
-    if settings.epsilon is not None and settings.encoding != "none":
-        raise ConfigError(
-            f"encoding={settings.encoding!r} makes columns of the levels that are in a table, and "
-            "with epsilon nothing may depend on these; encode levels beforehand, by a list that is "
-            "public"
-        )
 
 
 def column_ranges(bounds: str, columns: Sequence[str], party: str) -> tuple[Array, Array]:

@@ -102,6 +102,7 @@ class MomentSteps(RegressionRows):
         else:
             told = self._nothing_offered(labelled)
         if epsilon and offered:
+            self._check_no_levels()
             columns = self.design.columns
             self.state[PUBLIC_RANGE] = np.stack(column_ranges(bounds, columns, self.name))
             told["collinear"] = []
@@ -114,6 +115,16 @@ class MomentSteps(RegressionRows):
         if self.party.policy.vectors is not None:
             told["vectors"] = self.party.policy.vectors
         return Summands({}, told)
+
+    def _check_no_levels(self) -> None:
+        """Refuse columns of levels: which there are follows from the table."""
+        of_levels = [column for column, levels in self.design.origins.values() if levels]
+        if found := sorted({*of_levels, *self.design.left_out}):
+            raise DataError(
+                f"party {self.name!r}: columns {found} hold levels; with epsilon nothing may "
+                "depend on which of these are in a table: encode them beforehand, by a list that "
+                "is public, or leave the columns out"
+            )
 
     def _nothing_offered(self, labelled: Bytes | None) -> dict[str, Any]:
         held = self.party.positions[self.party.positions >= 0]
