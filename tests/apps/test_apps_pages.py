@@ -94,7 +94,7 @@ def test_a_run_that_breaks_off_leaves_the_page_of_what_it_got_to(home, nodes, pa
     for name in ("bank", "court"):  # that name is used once more
         for kind in ("parquet", "model.npz"):
             (home / f"{name}-out" / "test" / f"{name}.{kind}").unlink()
-    pipeline(home, nodes, [STAGES[0], {**STAGES[3]}])
+    pipeline(home, nodes, [STAGES[0], STAGES[3]])
     found = headings(home)
     assert "explore: Correlations" in found
     assert not [heading for heading in found if heading.startswith("impute")]

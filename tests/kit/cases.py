@@ -98,10 +98,7 @@ SETTINGS = {
     "pipeline": {
         "stages": [
             {"name": "impute", "strategy": "joint-normal"},
-            {
-                "name": "select", "strategy": "glm", "penalty": "lasso", "lambdas": 0.1,
-
-            },
+            {"name": "select", "strategy": "glm", "penalty": "lasso", "lambdas": 0.1},
             {"name": "fit", "strategy": "vfem"},
             {"name": "predict"},
         ]
