@@ -209,6 +209,7 @@ def _count_classes(name: str, labels: Array) -> int:
         raise DataError(
             f"labels of classes must be 0 to {len(classes) - 1}, each of them used, got {shown}"
             f"{', ...' if len(classes) > 5 else ''}; code them by "
-            "pandas.factorize(labels, sort=True)[0], and NaN where unknown"
+            "pandas.factorize(labels, sort=True)[0], and NaN where unknown; for labels that are "
+            "numbers set objective='regression'"
         )
     return len(classes)

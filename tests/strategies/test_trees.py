@@ -289,7 +289,7 @@ BANK = {"bank": {"min-rows": 250}}
     ("change", "settings", "error", "says"),
     [
         (lambda y: y * 0, {}, DataError, "one class only"),
-        (lambda y: y + 1, {}, DataError, "labels of classes must be 0 to 1"),
+        (lambda y: y + 1, {}, DataError, "labels of classes must be 0 to 1.* objective='"),
         (lambda y: y, {"objective": "poisson", "min_child": 500}, DataError, "min_child"),
         (lambda y: -y, {"objective": "poisson"}, DataError, "use 'regression'"),
         (lambda y: y * 0 + 7, {"objective": "regression"}, DataError, "nothing to fit"),
