@@ -31,6 +31,14 @@ def remember(context: Context, cache: dict[str, Any], first: int) -> None:
     cache[_BEFORE] = first, dict(context.state)
 
 
+def forget(cache: dict[str, Any]) -> None:
+    """Go back no more: another step follows, or the run has ended here.
+
+    Else a server could repeat what its protocol has once, and go on after it was refused.
+    """
+    cache.pop(_BEFORE, None)
+
+
 def take_back(context: Context, cache: dict[str, Any], first: int, sequence: int) -> None:
     """Go back to the state before a message, where it was answered, to take its step again."""
     known = int(State(context).get(SEQUENCE, -1))
@@ -41,7 +49,7 @@ def take_back(context: Context, cache: dict[str, Any], first: int, sequence: int
         if number != first:
             raise ProtocolError(
                 f"message {first} was answered, and the state before it is gone with the process "
-                "that remembered it; start the run again"
+                "that remembered it, or another message followed; start the run again"
             )
         context.state.clear()
         context.state.update(before)

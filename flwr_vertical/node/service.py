@@ -27,7 +27,7 @@ from flwr_vertical.node.node_data import RUN, NodeData
 from flwr_vertical.node.party import Arbiter, Party
 from flwr_vertical.node.policy_check import Admitted, Guard, NodeTypes, check_n_parties
 from flwr_vertical.node.recovering import Recovery, check_follows, keep_reply, repeated_reply
-from flwr_vertical.node.rollback import SEQUENCE, remember, take_back
+from flwr_vertical.node.rollback import SEQUENCE, forget, remember, take_back
 from flwr_vertical.node.state import State
 from flwr_vertical.node.steps import Summands, function_of
 from flwr_vertical.node.storage import Storage
@@ -143,6 +143,8 @@ class StepServer:
             self._admit(course, step, request, context, admitted, cache)
         if step != HELLO and step in self._introduction.unrepeatable(context, admitted.types):
             remember(context, cache, first)
+        else:
+            forget(cache)
         self._take_updates(step, request, envelope, context, admitted, state)
         held = live_objects.live_of(cache)
         version = str(state.get(live_objects.VERSION, ""))
@@ -210,6 +212,7 @@ class StepServer:
         self, step: str, why: str, error: Exception, context: Context, cache: dict[str, Any]
     ) -> None:
         """Answer no further step of this run, and write into the ledger why."""
+        forget(cache)
         state = State(context)
         state[REFUSED] = 1
         state.save()

@@ -7,6 +7,7 @@ do in a design matrix (`linear.design`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from flwr_vertical.arrays import AnyArray, Array, Indices
 from flwr_vertical.products.row_groups import levels_are_safe
 from flwr_vertical.tables import Kind, Table, is_numeric
 from strategies.linear.design import OTHER, encode_levels
-from strategies.trees.binning import Bins, Codes, fit_bins, limit_texts
+from strategies.trees.binning import Bins, Codes, between, cut, fit_bins, grouped, limit_texts
 
 MISSING = "missing"
 NO_BIN = 255
@@ -28,6 +29,10 @@ label, for these the server chooses."""
 _ROWS_PER_BIN = 8
 """Rows of the table for each bin of all columns, at least: sums over a party's rows are told of
 only where there are three for each (`policy.defaults`), and some rows have no label."""
+
+_MOST_CELLS = 200
+"""Of a column. Bins are made of whole cells, which follow from the table alone: so sums by bin of
+two runs, with other numbers of bins or other special values, differ by whole cells."""
 
 
 @dataclass(frozen=True)
@@ -76,33 +81,135 @@ def fit_column_bins(
 
     `special` are numbers that stand for something else, such as -999 for "no account". So many rows
     of a bin suffice as `minimum` says, of the node's policy; else so many that a sum over them does
-    not single them out.
+    not single them out. A special value that shares its cell with others, since too few rows have
+    it, stays the number that it is.
     """
     rows, special = table.n_samples, tuple(dict.fromkeys(float(value) for value in special))
     most = min(most, max(rows // (_ROWS_PER_BIN * len(table.columns)), 2))
     least = next(c for c in range(1, rows + 2) if 2 * c > rows or not _rare(c, rows, minimum))
-    known = _without(table, special)
-    fitted = fit_bins(known, most, least)
-    codes = _codes(fitted, table, special, party)
-    places, labels, told, n_proper, nominal = [], [], [], [], []
+    cells = fit_bins(table, _MOST_CELLS, least)
+    cells = replace(cells, edges=[_cell_edges(table, name, least) for name in table.kinds])
+    codes = cells.codes(table, party)
+    made = []
     for j, (name, kind) in enumerate(table.kinds.items()):
-        values = known.frame[name].dropna().to_numpy(np.float64) if is_numeric(kind) else None
-        own, leaves = _named(fitted, j, special, values)
-        counts = np.bincount(codes[:, j], minlength=len(own))
+        counts = np.bincount(codes[:, j], minlength=cells.layout.n_bins[j] + 1)
         some = {code: _with_label(count) for code, count in enumerate(counts.tolist())}
         rare = encode_levels(name, some, minimum, party).other
-        kept = [code for code in np.flatnonzero(counts).tolist() if code not in rare]
-        place = np.full(len(own), NO_BIN, dtype=np.int64)
-        place[kept] = np.arange(len(kept))
-        place[rare] = len(kept)
-        places.append(place)
-        rest = [OTHER] if rare else []
-        labels.append([own[code] for code in kept] + rest)
-        told.append([leaves[code] for code in kept] + rest)
-        n_ranges = fitted.layout.n_bins[j] - (fitted.other[j] >= 0)
-        n_proper.append(sum(code < n_ranges for code in kept))
-        nominal.append(kind is Kind.CATEGORICAL)
-    return ColumnBins(fitted, special, places, labels, told, n_proper, nominal)
+        if is_numeric(kind):
+            values = table.frame[name].to_numpy(np.float64, na_value=np.nan)
+            made.append(_of_numbers(values, codes[:, j], counts, rare, special, most))
+        else:
+            levels, other = cells.levels[j], cells.other[j]
+            made.append(_of_levels(levels, other, counts, rare, len(special), most))
+    nominal = [kind is Kind.CATEGORICAL for kind in table.kinds.values()]
+    fitted = replace(cells, edges=[of.edges for of in made], other=[of.other for of in made])
+    return ColumnBins(
+        fitted,
+        special,
+        [of.place for of in made],
+        [of.labels for of in made],
+        [of.told for of in made],
+        [of.n_proper for of in made],
+        nominal,
+    )
+
+
+def _cell_edges(table: Table, name: str, least: int) -> Array:
+    if not is_numeric(table.kinds[name]):
+        return np.zeros(0)
+    values = table.frame[name].dropna().to_numpy(np.float64)
+    return cut(values, max(min(len(values) // least, _MOST_CELLS), 1), least)
+
+
+@dataclass(frozen=True)
+class _OneColumn:
+    """Bins of a column; see `ColumnBins`."""
+
+    edges: Array
+    other: int
+    place: Indices
+    labels: list[str]
+    told: list[str]
+    n_proper: int
+
+
+def _of_numbers(
+    values: Array,
+    codes: Codes,
+    counts: Indices,
+    rare: list[int],
+    special: Sequence[float],
+    most: int,
+) -> _OneColumn:
+    """Make bins of whole cells.
+
+    Shapes: values, codes (n_rows,): numbers, and of which cell they are; counts (n_cells + 1,):
+    rows of each, the last of missing ones; rare: cells that share a bin.
+    """
+    missing, held = len(counts) - 1, [int((values == value).sum()) for value in special]
+    cell = [
+        int(codes[values == v][0]) if n else missing for v, n in zip(special, held, strict=True)
+    ]
+    # Special values that are cells by themselves.
+    alone = [i for i, n in enumerate(held) if n == counts[cell[i]] and cell[i] not in rare and n]
+    apart = {*rare, *(cell[i] for i in alone)}
+    ranges = [code for code in range(missing) if counts[code] and code not in apart]
+    bin_of = np.full(missing, NO_BIN, dtype=np.int64)
+    bin_of[ranges] = grouped(counts[ranges], most)
+    n_ranges = int(bin_of[ranges].max(initial=-1)) + 1
+    known = np.isfinite(values) & ~np.isin(values, [special[i] for i in alone])
+    distinct, first = np.unique(values[known], return_index=True)
+    of_value = bin_of[codes[known][first]]
+    cuts = np.flatnonzero(np.diff(of_value)) + 1
+    edges = between(distinct[cuts - 1], distinct[cuts])
+    of_code = of_value[np.append(0, cuts)] if len(distinct) else np.full(1, NO_BIN)
+    n_codes = len(of_code)
+    tail = {n_codes: MISSING} if counts[missing] and missing not in rare else {}
+    tail |= {n_codes + 1 + i: f"{special[i]:.15g}" for i in alone}
+    place = np.full(n_codes + 1 + len(special), NO_BIN, dtype=np.int64)
+    last = n_ranges + len(tail)  # where rare cells are
+    place[:n_codes] = np.where(of_code == NO_BIN, last, of_code)
+    place[n_codes] = last if missing in rare else NO_BIN
+    for i, value in enumerate(special):
+        place[n_codes + 1 + i] = place[np.searchsorted(edges, value)] if held[i] else NO_BIN
+    place[list(tail)] = np.arange(n_ranges, last)
+    limits = limit_texts(edges, values[known])
+    lows, highs = ["-inf", *limits], [*limits, "inf"]
+    labels = []
+    for number in range(n_ranges):
+        own = np.flatnonzero(of_code == number)
+        closed = "]" if own[-1] < len(limits) else ")"
+        labels.append(f"({lows[own[0]]}, {highs[own[-1]]}{closed}")
+    told = [f"{number + 1} of {n_ranges}" for number in range(n_ranges)]
+    names = [*tail.values(), *([OTHER] if rare else [])]
+    return _OneColumn(edges, -1, place, labels + names, told + names, n_ranges)
+
+
+def _of_levels(
+    levels: list[Any], other: int, counts: Indices, rare: list[int], n_special: int, most: int
+) -> _OneColumn:
+    """Make bins of levels; shapes as of `_of_numbers`."""
+    missing = len(counts) - 1
+    kept = [code for code in range(len(levels)) if counts[code] and code not in rare]
+    if len(kept) + (bool(rare) or other >= 0) > most:
+        kept = sorted(sorted(kept, key=lambda code: -counts[code])[: most - 1])
+        other = len(levels)  # of levels that the fit does not know, too
+    n_codes = len(levels) + (other >= 0)
+    names = [str(levels[code]) for code in kept]
+    place = np.full(n_codes + 1 + n_special, NO_BIN, dtype=np.int64)
+    if counts[missing] and missing not in rare:
+        place[n_codes] = len(names)
+        names.append(MISSING)
+    shared = [
+        code for code in range(n_codes) if code not in kept and (code in rare or counts[code])
+    ]
+    shared += [other] if other >= 0 else []
+    place[kept], place[shared] = np.arange(len(kept)), len(names)
+    if missing in rare:
+        place[n_codes] = len(names)
+    if shared or missing in rare:
+        names.append(OTHER)
+    return _OneColumn(np.zeros(0), other, place, names, names, len(kept))
 
 
 def _with_label(count: int) -> int:
@@ -135,22 +242,6 @@ def _codes(fitted: Bins, table: Table, special: Sequence[float], party: str) -> 
                 here = (table.frame[name] == value).fillna(False).to_numpy(dtype=bool)
                 codes[here, j] = fitted.layout.n_bins[j] + 1 + i
     return codes
-
-
-def _named(
-    fitted: Bins, j: int, special: Sequence[float], values: Array | None
-) -> tuple[list[str], list[str]]:
-    """Name the codes of a column, for its owner and for the server; `values` are its numbers."""
-    rest = [MISSING, *(f"{value:.15g}" for value in special)]
-    if values is None:
-        levels = [str(level) for level in fitted.levels[j]]
-        levels += [OTHER] * (fitted.other[j] >= 0)
-        return levels + rest, levels + rest
-    limits = limit_texts(fitted.edges[j], values)
-    lows, highs, ends = ["-inf", *limits], [*limits, "inf"], "]" * len(limits) + ")"
-    ranges = [f"({low}, {high}{end}" for low, high, end in zip(lows, highs, ends, strict=True)]
-    numbered = [f"{i + 1} of {len(ranges)}" for i in range(len(ranges))]
-    return ranges + rest, numbered + rest
 
 
 def by_bin(columns: Sequence[str], labels: Sequence[Sequence[str]]) -> "pd.MultiIndex":

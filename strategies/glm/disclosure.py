@@ -6,7 +6,8 @@ from strategies.linear.moment_party import PRIVATE, RECOGNISED, SEED_OF_COLUMNS,
 DISCLOSURE = (
     (
         "server",
-        "names of the parties' columns, or of those that a formula makes, without knots; which "
+        "names of the parties' columns, or of those that a formula makes; knots of splines, means "
+        "over rows, follow from sums of products; which "
         "rows a party leaves out for missing cells; with a formula, the fewest rows of a set that "
         "a party tells of",
     ),

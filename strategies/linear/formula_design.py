@@ -8,6 +8,7 @@ anew: its names are ``v0``, ``v1``, so that no text of the server reaches what e
 import json
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,8 @@ _evaluating = threading.Lock()
 MOST_COLUMNS = 500
 """Of a party's formula."""
 
+_SPLINES = ("bs", "cr", "cc")
+
 
 @dataclass
 class Kept:
@@ -41,6 +44,8 @@ class Kept:
     levels: dict[str, list[list[str]]] = field(default_factory=dict)
     names: dict[str, list[str]] = field(default_factory=dict)  # Of these, the names to be told
     state: dict[str, Any] = field(default_factory=dict)  # formulaic's, by transform
+    # By column of B-splines, its smallest and largest number: new ones beyond count as these
+    within: dict[str, list[float]] = field(default_factory=dict)
     chosen: list[int] = field(default_factory=list)  # Which of all made columns are kept
 
     def to_text(self) -> str:
@@ -171,6 +176,8 @@ def new_columns(text: str, table: Table, party: str) -> Array:
 
 def _variable(factor: Factor) -> str:
     """Name what is computed before formulaic: levels, logarithms and roots are, in words."""
+    if factor.call in ("bs", "cc"):  # with ends of their own
+        return f"{factor.call}({factor.column})"
     return factor.label if factor.call in ("C", "log", "sqrt") else factor.column
 
 
@@ -231,8 +238,12 @@ def _values(table: Table, factor: Factor, kept: Kept, party: str, fitting: bool)
             f"party {party!r}, column {factor.column!r} held numbers when the model was fitted, "
             f"but has type {column.dtype} now"
         ) from None
+    if factor.call == "bs":
+        if fitting and not np.isnan(values).all():
+            kept.within[factor.column] = [np.nanmin(values).item(), np.nanmax(values).item()]
+        values = np.clip(values, *kept.within.get(factor.column, (None, None)))
     if factor.call not in ("log", "sqrt"):
-        return values
+        return np.asarray(values)
     outside = np.asarray(values <= 0.0 if factor.call == "log" else values < 0.0)
     if fitting and outside.any():  # of the whole table, whichever rows take part
         raise DataError(
@@ -273,29 +284,30 @@ def _evaluated(
     text = "1 + " + " + ".join(":".join(of_factor[f] for f in term) for term in terms)
     # Of a table without rows there is nothing to compute, but there are columns: of one row of 0.
     given = frame if len(frame) else frame.reindex([0]).fillna(0)
+    splines = {code: f for code, f in codes.items() if f.call in _SPLINES and fitting}
+    own = {code: values[place[_variable(f)]] for code, f in splines.items()}
+    knots = {code: _knots(f, own[code], between or 1, party) for code, f in splines.items()}
+    transforms = formulaic.transforms.TRANSFORMS
     try:
         with _evaluating:
-            spec = formulaic.ModelSpec(
-                formulaic.Formula(text), transform_state=kept.state, na_action="ignore"
-            )
+            for code, f in splines.items():
+                kept.state[code] = _spline_state(transforms[f.call], f, own[code], knots[code])
+            formula = formulaic.Formula(text)
+            spec = formulaic.ModelSpec(formula, transform_state=kept.state, na_action="ignore")
             made = spec.get_model_matrix(given, context={})
-    except (
-        formulaic.errors.FormulaicError,
-        ValueError,
-        ArithmeticError,
-    ):  # its words may hold cells
+    # Its words may hold cells.
+    except (formulaic.errors.FormulaicError, ValueError, ArithmeticError):
         raise DataError(
             f"party {party!r}: its formula cannot be computed; are there columns of few different "
             "values in bs, cr, cc or poly? Take fewer degrees of freedom"
         ) from None
     if between is not None:
         kept.state = made.model_spec.transform_state
-        for code, state in kept.state.items():
-            # Splines have sums of their own between two knots.
-            knots = np.unique(state.get("knots", []))
-            rows = frame[f"v{place[_variable(codes[code])]}"]
-            if len(knots) and np.histogram(rows, knots)[0].min() < between:
-                raise _too_few(party, codes[code].label, "between two knots", between)
+        for code, factor in splines.items():
+            # Splines have sums of their own between two knots: of half a set of rows or more, as
+            # knots are means over sets of rows.
+            if np.histogram(own[code][known], knots[code])[0].min() < between // 2:
+                raise _too_few(party, factor.label, "between two knots", between)
     x = np.full((len(known), made.shape[1] - 1), np.nan)
     if len(frame):
         x[known] = made.to_numpy(dtype=np.float64)[:, 1:]
@@ -303,6 +315,51 @@ def _evaluated(
         raise DataError(f"party {party!r}: its formula makes numbers that are not finite")
     term_of = [t for t, of in enumerate(made.model_spec.structure[1:]) for _ in of.columns]
     return [_name(column, codes, kept) for column in list(made.columns)[1:]], x, term_of
+
+
+def _knots(factor: Factor, values: Array, at_least: int, party: str) -> list[float]:
+    """Return the knots of a spline, from end to end; shapes as of `_means_of_rows`."""
+    known = values[~np.isnan(values)]
+    means = _means_of_rows(known, at_least, factor.call == "cc")
+    df, *degree = factor.numbers
+    n_inner = df - degree[0] if degree else df - (factor.call == "cr")
+    parts = np.linspace(0.0, 1.0, n_inner + 2)
+    found: list[float] = np.quantile(means, parts, method="nearest").tolist()
+    if len(set(found)) < len(parts) <= len(np.unique(known)):
+        raise _too_few(party, factor.label, "between two knots", at_least)
+    return found
+
+
+def _spline_state(
+    transform: Callable[..., Any], factor: Factor, values: Array, knots: list[float]
+) -> dict[str, Any]:
+    """Return formulaic's state of a spline."""
+    state: dict[str, Any] = {}
+    low, *inner, high = knots
+    how = {"degree": factor.numbers[1]} if factor.call == "bs" else {"constraints": "center"}
+    ends = {"lower_bound": low, "upper_bound": high, "extrapolation": "extend"}
+    transform(values[~np.isnan(values)], knots=inner, **ends, **how, _state=state)
+    return state
+
+
+def _means_of_rows(values: Array, at_least: int, is_period: bool) -> Array:
+    """Return numbers, in their order, as means over so many rows; knots are made of these.
+
+    Knots follow from sums: cells of the table would be told with them. Those of a column are of
+    one set, whatever its formulas, so that sums of two formulas differ by no few rows. A period
+    reaches from the smallest to the largest number, to a quarter of a rough unit.
+
+    Shapes: values (n_rows,): of cells that are not missing; returns (n_rows,).
+    """
+    means, order = values.copy(), np.argsort(values, kind="stable")
+    for rows in np.array_split(order, max(len(order) // at_least, 1)):
+        means[rows] = values[rows].mean()
+    spread = float(values.std())
+    if is_period and spread > 0.0:
+        step = 2.0 ** np.ceil(np.log2(spread)) / 4.0
+        means[order[0]] = np.floor(values[order[0]] / step) * step
+        means[order[-1]] = np.ceil(values[order[-1]] / step) * step
+    return means
 
 
 def _code(factor: Factor, number: int) -> str:
@@ -313,8 +370,8 @@ def _code(factor: Factor, number: int) -> str:
         f"{name}={value}"
         for (name, *_), value in zip(CALLS[factor.call], factor.numbers, strict=True)
     ]
-    if factor.call == "bs":  # new rows may lie beyond those of the fit
-        more.append("extrapolation='clip'")
+    if factor.call == "bs":  # knots do not reach as far as the column
+        more.append("extrapolation='extend'")
     elif factor.call in ("cr", "cc"):  # else they add up to the intercept
         more.append("constraints='center'")
     return f"{factor.call}({', '.join([f'v{number}', *more])})"

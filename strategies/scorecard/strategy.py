@@ -153,7 +153,9 @@ class Scorecard(Strategy):
         at_most=MOST_BINS,
     )
     special: tuple[float, ...] = setting(
-        (), "Numbers that are no amounts, such as -999 for no account: bins of their own."
+        (),
+        "Numbers that are no amounts, such as -999 for no account: bins of their own, where "
+        "enough rows have them.",
     )
     least_share: float = setting(
         0.05, "Of a party's labelled rows, the smallest share of a merged bin.", at_least=0, below=1

@@ -247,7 +247,11 @@ def cut(values: Array, most: int, least: int = 1) -> Array:
     """
     distinct, counts = np.unique(values, return_counts=True)
     ends = _of_at_least(least, np.concatenate([[0], np.cumsum(counts)]), _ends(counts, most))
-    below, above = distinct[ends[:-1] - 1], distinct[ends[:-1]]
+    return between(distinct[ends[:-1] - 1], distinct[ends[:-1]])
+
+
+def between(below: Array, above: Array) -> Array:
+    """Return where neighbouring values are told apart: a value at a limit is below."""
     middle = (below + above) / 2.0
     return np.asarray(np.where(middle < above, middle, below))  # neighbours have none between them
 
@@ -296,6 +300,18 @@ def _ends(counts: Integers, most: int) -> list[int]:
         ends.append(stop + 1 if joins else min(full, stop))
         left -= not joins
     return ends[1:]
+
+
+def grouped(counts: Integers, most: int) -> Integers:
+    """Return the number of each cell's bin, where cells of so many rows share `most` bins."""
+    starts = _frequent(counts, most)
+    rest, left = np.flatnonzero(~starts), most - int(starts.sum())
+    rows = counts[rest]
+    place = ((np.cumsum(rows) - rows / 2.0) * left) // max(int(rows.sum()), 1)
+    if left:
+        starts[rest[np.unique(place, return_index=True)[1]]] = True
+    starts[:1] = True
+    return np.cumsum(starts) - 1
 
 
 def _frequent(counts: Integers, most: int) -> Flags:

@@ -24,7 +24,15 @@ from flwr_vertical.node.service import NodeTypes, StepServer
 from flwr_vertical.node.state import State
 from flwr_vertical.node.steps import StepGroup, Uses, unrepeatable_steps
 from flwr_vertical.protocol.codec import decode
-from flwr_vertical.protocol.messages import HELLO, SUMS, VALUES, make_request, read_envelope
+from flwr_vertical.protocol.messages import (
+    HELLO,
+    SUMS,
+    VALUES,
+    make_message,
+    make_request,
+    read_envelope,
+    renumber,
+)
 
 NAMES = ["bank", "court", "hospital"]
 
@@ -126,6 +134,20 @@ def test_a_lost_answer_retakes_the_round_at_all_parties(setup):
     federation.update("court", {"steps": 10})
     grid.losses = [(grid.rounds + 1, 2)]
     assert federation.sum("walk").public["court"] == {"steps": 11}
+
+
+def test_a_round_is_not_taken_again_after_another_one(setup):
+    """Else a server could repeat what a protocol has once, and go on after it was refused."""
+    grid, federation, _ = setup
+    federation.sum("walk")
+    federation.sum("where")
+    (walk,) = (r.content for r in grid.transcript
+               if r.direction == "down" and r.node_id == 1
+               and read_envelope(r.content)["step"] == "walk")  # fmt: skip
+    again = make_message(renumber(walk, 9, 1), 1)
+    (reply,) = grid.local.send_and_receive([again])
+    assert "another message followed" in str(read_envelope(reply.content)["message"])
+    assert np.asarray(State(grid.local.contexts[1])["steps"]) == 1
 
 
 def test_no_number_masks_two_arrays(setup):

@@ -151,6 +151,27 @@ def test_what_a_node_states_decides_on_rare_bins():
     assert counts.min() > 100  # other has the rarest level beside the king
 
 
+def test_what_two_codings_differ_in_is_no_smaller_than_a_bin():
+    """A server that asks twice, for other bins or special values, subtracts to sums of these."""
+    rng = np.random.default_rng(3)
+    spend = np.where(rng.random(N) < 0.3, 0.0, np.round(rng.lognormal(3.0, 1.0, N)) - 3.0)
+    spend[rng.integers(0, N, 4)] = np.nan  # too few to be told of
+    job = rng.choice([*"abcdefgh"], N, p=np.array([9, 7, 6, 5, 0.1, 0.1, 0.1, 0.1]) / 27.4)
+    frame = pd.DataFrame({"age": rng.normal(40, 9, N), "spend": spend, "job": job})
+    frame.loc[rng.random(N) < 0.15, "age"] = -999.0
+    table = Table.of(frame)
+    rare = sorted(float(v) for v, n in frame["spend"].value_counts().items() if n < 4)
+    codings = [
+        fit_column_bins(table, most, special).numbers(table, "bank")
+        for most in (2, 3, 4, 5, 7, 10, 11, 19, 20)
+        for special in ((), (-999.0,), (0.0, -999.0), tuple(rare[:7]), tuple(rare[:8]))
+    ]
+    assert len({own.tobytes() for own in codings}) > 10
+    for column in range(3):
+        cells = np.unique([own[:, column] for own in codings], axis=1, return_counts=True)[1]
+        assert cells.min() >= 40
+
+
 def test_bins_have_names_for_their_owner_and_numbers_for_others():
     table = Table.of(tables()["bank"])
     bins = fit_column_bins(table, 4, [-999.0])

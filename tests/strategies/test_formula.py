@@ -136,7 +136,7 @@ def test_only_what_the_grammar_writes_reaches_formulaic(monkeypatch):
     made = made_columns(Table.of(frame), "bank", f"bs(`{name}`, 4)*np", None)
     assert made.columns[0] == f"bs({name}, 4)[1]"
     assert len(made.columns) == 9
-    bs = "bs(v0, df=4, degree=3, extrapolation='clip')"
+    bs = "bs(v0, df=4, degree=3, extrapolation='extend')"
     assert seen == [f"1 + {bs} + v1 + {bs}:v1"]
 
 
@@ -179,9 +179,29 @@ def tables(seed=0):
 FORMULA = {"bank": "income*owner + bs(age, 5)", "court": "poly(cases, 2) + log(size)"}
 
 
+def ends_of_period(own):
+    step = 2.0 ** np.ceil(np.log2(own.std(ddof=0))) / 4.0
+    return np.floor(own.min() / step) * step, np.ceil(own.max() / step) * step
+
+
+def by_formulaic(text, frame, **n_inner):
+    """Columns by formulaic's own reading; ``knots of NAME`` are means over hundred rows."""
+    for name, number in n_inner.items():
+        own = np.sort(frame[name].dropna())
+        means = [np.full(len(part), part.mean()) for part in np.array_split(own, len(own) // 100)]
+        low, *inner, high = np.quantile(
+            np.concatenate(means), np.linspace(0, 1, number + 2), method="nearest"
+        )
+        if f"cc({name}" in text:
+            low, high = ends_of_period(frame[name])
+        knots = f"knots={[*map(float, inner)]}, lower_bound={low}, upper_bound={high}"
+        text = text.replace(f"knots of {name}", f"{knots}, extrapolation='extend'")
+    return model_matrix(text, frame)
+
+
 def pooled(parties):
     """The same columns by formulaic's own reading."""
-    one = model_matrix("income*owner + bs(age, df=5)", parties["bank"])
+    one = by_formulaic("income*owner + bs(age, knots of age)", parties["bank"], age=2)
     other = model_matrix("0 + poly(cases, 2) + log(size)", parties["court"])
     X = pd.concat([one, other], axis=1)
     assert list(X.columns[:3]) == ["Intercept", "income", "owner[T.yes]"]
@@ -238,7 +258,7 @@ def test_new_rows_become_the_same_columns():
     inside = result.predict(new).predictions["prediction"]
     X = pooled(fitted)
     specs = (
-        model_matrix("income*owner + bs(age, df=5)", fitted["bank"]),
+        by_formulaic("income*owner + bs(age, knots of age)", fitted["bank"], age=2),
         model_matrix("0 + poly(cases, 2) + log(size)", fitted["court"]),
     )
     expected = (
@@ -269,9 +289,9 @@ def test_interactions_alone_have_a_column_for_each_level():
     made = made_columns(Table.of(bank), "bank", "income:owner + cr(age, 4) + cc(income, 3)", None)
     assert made.columns[:3] == ["cr(age, 4)[1]", "cr(age, 4)[2]", "cr(age, 4)[3]"]
     assert made.columns[-2:] == ["income:owner=no", "income:owner=yes"]
-    text = "0 + income:owner + cr(age, df=4, constraints='center')"
-    text += " + cc(income, df=3, constraints='center')"
-    expected = model_matrix(text, bank)
+    text = "0 + income:owner + cr(age, knots of age, constraints='center')"
+    text += " + cc(hour, knots of hour, constraints='center')"
+    expected = by_formulaic(text, bank.assign(hour=bank["income"]), age=3, hour=3)
     order = [*range(4, 7)]
     assert made.x.shape == (N, len(expected.columns)), order
     by_sum = np.sort(made.x.sum(axis=0))
@@ -283,7 +303,7 @@ def test_cells_that_are_missing_are_missing_in_the_row():
     bank.iloc[3, 2], bank.iloc[5, 1], bank.iloc[7, 3] = None, np.nan, None
     made = made_columns(Table.of(bank), "bank", "income*owner + bs(age, 5)", None)
     assert np.flatnonzero(np.isnan(made.x).any(axis=1)).tolist() == [3, 5]  # "unused" is not used
-    whole = model_matrix("income*owner + bs(age, df=5)", bank.drop(index=bank.index[[3, 5]]))
+    whole = by_formulaic("income*owner + bs(age, knots of age)", bank, age=2)
     np.testing.assert_allclose(np.delete(made.x, [3, 5], axis=0), whole.to_numpy()[:, 1:])
     parties, eta, _ = tables()
     parties["bank"] = bank
@@ -331,6 +351,25 @@ def test_few_rows_between_knots_are_not_told_of():
     constant = Table.of(pd.DataFrame({"x": np.zeros(N)}))
     with pytest.raises(DataError, match="few different values"):
         made_columns(constant, "bank", "cr(x, 4)", 1)
+
+
+def test_what_relations_among_columns_tell_are_means_over_rows():
+    """A column is a sum of its B-splines, times their knots: products of columns tell these."""
+    bank = tables()[0]["bank"]
+    ages = np.sort(bank["age"])
+    means = [part.mean() for part in np.array_split(ages, 9)]
+    for spline in ("bs(age, 4, 1)", "bs(age, 7, 1)", "bs(age, 5)", "cr(age, 3)", "cr(age, 6)"):
+        made = made_columns(Table.of(bank), "bank", f"age + {spline}", None)
+        (state,) = made.kept.state.values()
+        distance = np.abs(np.subtract.outer(state["knots"], means)).min(axis=1)
+        assert distance.max() < 1e-9, spline
+        if spline.endswith("1)"):
+            x = np.column_stack([np.ones(N), made.x[:, 1:]])
+            told = np.linalg.lstsq(x, made.x[:, 0])[0]
+            told[1:] += told[0]
+            np.testing.assert_allclose(told, np.unique(state["knots"]))
+    (state,) = made_columns(Table.of(bank), "bank", "cc(age, 3)", None).kept.state.values()
+    assert not np.isin(state["knots"], ages).any()
 
 
 def test_columns_made_of_few_others_need_more_rows(monkeypatch):
