@@ -481,13 +481,6 @@ def test_survival_takes_columns_by_name(fitted, data):
             fitted.model.survival(wrong)
 
 
-def test_one_party_and_ciphertexts_are_refused(data):
-    tables, time, event = data
-    labels = survival_labels(time, event)
-    with pytest.raises(ConfigError, match="of one party, fit by lifelines"):
-        run({"clinic": tables["clinic"]}, labels)
-
-
 def test_a_level_without_events_is_named():
     tables, time, event = cohort(1000, 8)
     event = event.where(tables["clinic"]["sex"] == 0, 0.0)

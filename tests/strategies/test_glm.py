@@ -448,36 +448,6 @@ def test_advice_on_incomplete_rows_is_what_the_family_can_take():
         simulate(VerticalGLM("binomial"), tables, labels)
 
 
-def test_one_party_alone_and_ciphertexts_are_refused_with_what_to_use():
-    X, y, _ = pooled("binomial", n=200)
-    with pytest.raises(ConfigError, match=r"family 'binomial' needs.*fit there by statsmodels or"):
-        run(X, y, sizes=(8,), family="binomial")
-    with pytest.raises(ConfigError, match=r"not ciphertexts.*or strategy 'glm-admm'"):
-        run(X, y, "ckks", family="binomial")
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"family": "gamma"}, "unknown family 'gamma'"),
-        ({"penalty": "elastic"}, "unknown penalty 'elastic'"),
-        ({"lambdas": []}, "lambdas is empty"),
-        ({"lambdas": ""}, "lambdas is empty"),
-        ({"lambdas": [0.1, -1]}, "numbers of at least 0, or 'bic', got -1"),
-        ({"lambdas": "aic"}, "numbers of at least 0, or 'bic', got 'aic'"),
-        ({"l2": -1.0}, "l2 must be a number of at least 0"),
-        ({"intercept": "false"}, "intercept must be true or false"),
-        ({"encoding": "hash"}, "unknown encoding"),
-        ({"l2": "aic"}, "l2 must be a number of at least 0, or 'gcv', got 'aic'"),
-        ({"l2": "gcv", "rows": "all"}, "l2='gcv' needs rows='complete'"),
-        ({"rows": "all", "intercept": False}, "needs intercept=True"),
-    ],
-)
-def test_settings_that_cannot_be(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        VerticalGLM(**settings)
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

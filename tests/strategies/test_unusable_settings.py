@@ -8,7 +8,7 @@ from flwr_vertical.errors import ConfigError
 COPULAS = "vcds evcds ievcds"
 LEAST_SQUARES = "complete-case mean-impute single"
 NUMBER = "n_neighbors must be an integer of at least 1, got "
-# Strategies, settings, and what is said; glm's are with its tests.
+# Strategies, settings, and what is said.
 REFUSED = [
     (COPULAS, {"epsilon": 0.0}, "epsilon must be a number above 0"),
     (COPULAS, {"epsilon": -1}, "epsilon must be a number above 0"),
@@ -62,6 +62,22 @@ REFUSED = [
     ("svm", {"rows": "mean"}, "goes with loss='squared' only"),
     ("vanilla-vfl", {"networks": "resnet18"}, "are for images and need their shape"),
     ("fedhssl", {"layers": 1}, "layers must be 2 or more"),
+    ("final-net", {"width": 7}, "width must be even"),
+    ("final-net", {"precision": "mixed"}, "float32"),
+    ("fedpsg-ar", {"generator": "joint"}, "is for the imputers gain, cgain, vgain"),
+    ("mst aim", {"epsilon": 0.0}, "epsilon must be a number above 0"),
+    ("glm", {"family": "gamma"}, "unknown family 'gamma'"),
+    ("glm", {"penalty": "elastic"}, "unknown penalty 'elastic'"),
+    ("glm", {"lambdas": []}, "lambdas is empty"),
+    ("glm", {"lambdas": ""}, "lambdas is empty"),
+    ("glm", {"lambdas": [0.1, -1]}, "numbers of at least 0, or 'bic', got -1"),
+    ("glm", {"lambdas": "aic"}, "numbers of at least 0, or 'bic', got 'aic'"),
+    ("glm", {"l2": -1.0}, "l2 must be a number of at least 0"),
+    ("glm", {"l2": "aic"}, "l2 must be a number of at least 0, or 'gcv', got 'aic'"),
+    ("glm", {"l2": "gcv", "rows": "all"}, "l2='gcv' needs rows='complete'"),
+    ("glm", {"intercept": "false"}, "intercept must be true or false"),
+    ("glm", {"encoding": "hash"}, "unknown encoding"),
+    ("glm", {"rows": "all", "intercept": False}, "needs intercept=True"),
 ]
 
 
