@@ -448,19 +448,6 @@ def test_advice_on_incomplete_rows_is_what_the_family_can_take():
         simulate(VerticalGLM("binomial"), tables, labels)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"exchange": "sums"}, "the paper's iterations are strategy 'glm-admm'"),
-        ({"dp": "moments"}, "set epsilon and bounds"),
-        ({"n_lambdas": 3}, "state lambdas="),
-    ],
-)
-def test_settings_that_went_name_what_to_use(settings, said):
-    with pytest.raises(TypeError, match=said):
-        VerticalGLM(**settings)
-
-
 def test_lr_is_named_what_it_is_now():
     with pytest.raises(ConfigError, match="'glm' with family='binomial' and penalty='ridge'"):
         make_strategy("lr", {})

@@ -79,10 +79,22 @@ REFUSED = [
     ("glm", {"encoding": "hash"}, "unknown encoding"),
     ("glm", {"rows": "all", "intercept": False}, "needs intercept=True"),
 ]
+# Settings of before, and what to use.
+REMOVED = [
+    ("glm", {"exchange": "sums"}, "the paper's iterations are strategy 'glm-admm'"),
+    ("glm", {"dp": "moments"}, "set epsilon and bounds"),
+    ("glm", {"n_lambdas": 3}, "state lambdas="),
+    ("gbdt", {"products": "encrypted"}, "it was removed: histograms='open'"),
+    ("forest", {"routing": "server"}, "it was removed: nothing in its place.*'gbdt'"),
+    ("vfem", {"exchange": "sums"}, "exchange.*removed.*'vfem-iterations'"),
+    ("vfem", {"step": "gradient"}, "step.*removed.*'vfem-iterations'"),
+    ("vfem", {"standard_errors": "sketch"}, "standard_errors.*removed.*'vfem-iterations'"),
+]
 
 
 def test_settings_that_cannot_be_used_are_named():
-    for names, settings, says in REFUSED:
-        for name in names.split():
-            with pytest.raises(ConfigError, match=says):
-                load_strategy(name)(**settings)
+    for error, table in ((ConfigError, REFUSED), (TypeError, REMOVED)):
+        for names, settings, says in table:
+            for name in names.split():
+                with pytest.raises(error, match=says):
+                    load_strategy(name)(**settings)
