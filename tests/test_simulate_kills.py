@@ -27,7 +27,7 @@ def test_parties_draw_the_same_where_masked_columns_are_asked_for_again():
     [
         ("glm binomial", 19), ("glm all", 9), ("fknn", 5), ("gbdt snapshots", 9),
         ("forest snapshots", 12), ("vanilla-vfl snapshots", 9), ("fedpsg-ar joint snapshots", 9),
-        ("false-vfl snapshots", 19), ("fedhssl snapshots", 9),
+        ("false-vfl snapshots", 19), ("fedhssl snapshots", 9), ("pipeline", 8),
     ],
 )  # fmt: skip
 def test_a_run_killed_on_the_way_ends_with_the_same_numbers(name, every):

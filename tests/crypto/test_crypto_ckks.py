@@ -15,6 +15,7 @@ from flwr_vertical.crypto import (
     iter_add_ciphertexts,
     value_limit,
 )
+from flwr_vertical.crypto.ckks_products import generate_product_keys
 from flwr_vertical.errors import ConfigError, DataError, FixedPointOverflowError, ProtocolError
 
 ts = pytest.importorskip("tenseal")
@@ -207,5 +208,6 @@ def test_contexts_with_other_parameters_are_refused():
 
 def test_missing_tenseal(monkeypatch):
     monkeypatch.setitem(sys.modules, "tenseal", None)
-    with pytest.raises(ConfigError, match=r"pip install 'flwr-vertical\[ckks\]'"):
-        generate_keys()
+    for generate in (generate_keys, generate_product_keys):
+        with pytest.raises(ConfigError, match=r"pip install 'flwr-vertical\[ckks\]'"):
+            generate()

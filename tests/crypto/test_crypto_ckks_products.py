@@ -1,5 +1,4 @@
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from flwr_vertical.crypto.ckks_products import (
     open_products,
     unblind,
 )
-from flwr_vertical.errors import ConfigError, DataError, FixedPointOverflowError, ProtocolError
+from flwr_vertical.errors import DataError, FixedPointOverflowError, ProtocolError
 
 ts = pytest.importorskip("tenseal")
 
@@ -372,9 +371,3 @@ def test_products_that_do_not_fit(keys):
     ):
         with pytest.raises(ProtocolError, match=match):
             open_products(keys.secret, ciphertexts, shape)
-
-
-def test_missing_tenseal(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tenseal", None)
-    with pytest.raises(ConfigError, match=r"pip install 'flwr-vertical\[ckks\]'"):
-        generate_product_keys()

@@ -9,6 +9,8 @@ import math
 import numpy as np
 from scipy.stats import norm
 
+from strategies.copula.ranks import flip_tiles
+
 
 def comparisons(values, ties):
     """V of section 2.2: v[i][k] = 1 if sample i is above k (i < k); equal values by their ties."""
@@ -162,3 +164,15 @@ def normal_scores(values):
 def rank_correlation(a, b):
     ranks = [np.argsort(np.argsort(v)) for v in (a, b)]
     return 2 * math.sin(math.pi / 6 * np.corrcoef(*ranks)[0, 1])
+
+
+def dense_flips(n, flip, stream):
+    """The noise that is handed in: the whole matrix f_ij of the bits that `flip_sums` counts."""
+    found = np.zeros((n + 256, n + 5000), dtype=np.int8)
+    for first, left, bits in flip_tiles(n, flip, stream):
+        ones = np.unpackbits(bits.copy().view(np.uint8), axis=1, bitorder="little")
+        found[first : first + 256, left : left + ones.shape[1]] += ones
+    assert not np.triu(found).any()
+    assert not found[n:].any()
+    assert not found[:, n:].any()
+    return found[:n, :n]

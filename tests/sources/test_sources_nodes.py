@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from app_runs import ROOT
 from databases import PASSWORD, USER, fill_all, four_tables
+from flwr.common.config import parse_config_args
 
 from apps.client_app import pick
 from flwr_vertical import party_app
@@ -73,8 +74,9 @@ def in_files(home, tables):
 
 
 def in_sources(home, tables, server):
+    """Node configs, read from text as a SuperNode reads its own."""
     fill_all(home, tables, server)
-    return [
+    nodes = [
         {"party": "bank", "data": server.url, "table": "bank", **AGREED},
         {
             "party": "court",
@@ -85,6 +87,8 @@ def in_sources(home, tables, server):
         {"party": "shop", "data": str(home / "shop.sqlite"), "table": "shop", **AGREED},
         {"party": "tax", "data": str(home / "tax"), **AGREED},
     ]
+    texts = (" ".join(f"{key}={value!r}" for key, value in node.items()) for node in nodes)
+    return [parse_config_args([text]) for text in texts]
 
 
 def results(home, run, names):
@@ -187,14 +191,17 @@ def test_the_password_may_be_in_a_file_of_its_owner(home, tables, postgres):
         run_app(nodes, run_name="second")
 
 
-def test_results_are_written_back_where_the_owner_asks(home, tables, postgres):
+def test_results_are_written_back_where_the_owner_asks(home, tables, postgres, capfd):
     nodes = in_sources(home, tables, postgres)
     postgres.execute("DROP TABLE IF EXISTS bank_one")
     outputs = (postgres.url, str(home / "new.duckdb"), str(home / "shop.sqlite"))
     for node, output in zip(nodes[:3], outputs, strict=True):
         node |= {"output": output, "output-folder": str(home / "own")}
     nodes[3] |= {"output": str(home / "{run}-{party}.parquet"), "output-folder": str(home / "own")}
-    run_app(nodes, run_name="one")
+    run_app(nodes, run_name="one", transport="channel")
+    said = "".join(capfd.readouterr())
+    assert "4 channels are open" in said
+    assert PASSWORD not in said
     written = {
         name: read_source(output, table=f"{name}_one").frame
         for name, output in zip(tables, outputs, strict=False)

@@ -28,7 +28,7 @@ from flwr_vertical import (
     step,
 )
 from flwr_vertical.alignment.registry import aligner_class
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.node.service import HELLO
 from flwr_vertical.node.steps import steps_of
 from flwr_vertical.policy.requirements import exchanges_of
@@ -269,21 +269,54 @@ def test_synthetic_tables_have_the_columns_and_nobody_s_rows(case, mode):
         assert len(got) == (made(case).rows or 40)
 
 
-@pytest.mark.parametrize("case", PREDICTORS)
-@pytest.mark.parametrize("mode", ["masked", pytest.param("ckks", marks=pytest.mark.slow)])
-def test_modes_agree_on_coefficients_and_predictions(case, mode):
+@pytest.mark.parametrize(
+    ("mode", "case"),
+    [("masked", case) for case in PREDICTORS]
+    + [
+        pytest.param("ckks", case, marks=pytest.mark.slow)
+        for case in PREDICTORS
+        if case not in NO_CIPHERTEXTS
+    ],
+)
+def test_modes_agree_on_coefficients_and_predictions(mode, case):
     if mode == "ckks":
         pytest.importorskip("tenseal")
-        if case in NO_CIPHERTEXTS:
-            with pytest.raises(ConfigError, match="aggregation='masked'"):
-                cases.run(case, mode)
-            return
     plain, other = result_of(case, "plain"), result_of(case, mode)
     assert_near(plain, other, {"rtol": 1e-4, "atol": 1e-4}, {"rtol": 1e-4, "atol": 1e-4})
     for name, frame in plain.frames.items():
         sums = (f.select_dtypes("number").sum().astype(float) for f in (frame, other.frames[name]))
         np.testing.assert_allclose(*sums, rtol=1e-4, atol=1e-4)
     assert plain.frames or plain.predictions is not None or plain.coefficients is not None
+
+
+# Cases, and what one party alone is told, and two that ask for ciphertexts.
+REFUSED = [
+    (
+        "glm binomial, glm ridge, glm robust, glm all, scorecard",
+        "binomial.* needs .*, and there is one.*fit there by statsmodels or",
+        "not ciphertexts.*aggregation='masked', or strategy 'glm-admm'",
+    ),
+    ("gbdt, forest", "'bank' is alone", "trees add .*aggregation='masked'"),
+    ("lda, explore", "two parties or more, got 1", "aggregation='masked', got 'ckks'"),
+    ("cox, cox all", "of one party, fit by lifelines", "aggregation='masked' in place of 'ckks'"),
+    ("svm", r"parties \['bank'\]; use loss='squared'", "aggregation='masked'; got .*='ckks'"),
+    ("joint-normal, pipeline", "it needs two parties or more", "aggregation='masked'"),
+    ("mst, aim", "", "under 'ckks' do not carry; use aggregation='masked'"),
+]
+
+
+def test_whom_one_party_and_ciphertexts_cannot_serve_says_so():
+    found = set()
+    for names, alone, ciphertexts in REFUSED:
+        for case in names.split(", "):
+            found.add(case)
+            own, labels = cases.tables_of(case), cases.labels_of(case)
+            one = {"bank": own["bank"]}
+            for given, mode, says in ((one, "masked", alone), (own, "ckks", ciphertexts)):
+                if says:
+                    with pytest.raises((ConfigError, DataError), match=says):
+                        simulate(made(case), given, labels, aggregation=mode)
+    assert found >= NO_CIPHERTEXTS
 
 
 # -- what is the core's ----------------------------------------------------------------------

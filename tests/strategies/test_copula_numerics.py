@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from oracles import copula as oracle
+from oracles.copula import dense_flips
 from scipy.stats import norm, spearmanr, truncnorm
 
 from flwr_vertical.errors import ConfigError
@@ -26,7 +27,7 @@ from strategies.copula.rank_to_normal import (
     score_coefficients,
     tied_scores,
 )
-from strategies.copula.ranks import Flip, flip_sums, flip_tiles, perturbed_ranks
+from strategies.copula.ranks import Flip, flip_sums, perturbed_ranks
 from strategies.copula.release import likely_value, with_filled
 from strategies.copula.scores import (
     draw_scores,
@@ -38,18 +39,6 @@ from strategies.copula.scores import (
 
 KEY = b"sixteen bytes ok"
 INF = float("inf")
-
-
-def dense_flips(n, flip, stream):
-    """The whole matrix f_ij of the bits that `flip_sums` counts."""
-    found = np.zeros((n + 256, n + 5000), dtype=np.int8)
-    for first, left, bits in flip_tiles(n, flip, stream):
-        ones = np.unpackbits(bits.copy().view(np.uint8), axis=1, bitorder="little")
-        found[first : first + 256, left : left + ones.shape[1]] += ones
-    assert not np.triu(found).any()
-    assert not found[n:].any()
-    assert not found[:, n:].any()
-    return found[:n, :n]
 
 
 # -- ranks -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from scipy.stats.contingency import association
 from statsmodels.stats.outliers_influence import variance_inflation_factor
 
 from flwr_vertical import Result, simulate
-from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.errors import DataError, PartyError
 from strategies.explore import Explore
 from tests.kit.deviations import asked_for
 
@@ -197,8 +197,6 @@ def test_report_and_saved_result(tmp_path, drawn):
 @pytest.mark.parametrize(
     ("change", "options", "error", "words"),
     [
-        (lambda t: {"bank": t["bank"]}, {}, ConfigError, "two parties or more, got 1"),
-        (lambda t: t, {"aggregation": "ckks"}, ConfigError, "aggregation='masked', got 'ckks'"),
         (
             lambda t: {**t, "court": t["court"].assign(day=pd.Timestamp("2020-01-01"))},
             {},

@@ -258,5 +258,3 @@ def test_networks_need_consent_classes_and_whole_numbers(tmp_path):
         place.run(checkpoint=False)
     with pytest.raises(ConfigError, match="use aggregation='masked'"):
         run(mode="ckks", generator="joint")
-    with pytest.raises(ConfigError, match="is for the imputers gain, cgain, vgain"):
-        FedPSGAR(generator="joint")

@@ -25,7 +25,6 @@ from strategies.forest.share_arithmetic import (
     node_sums,
     owner_matrix,
 )
-from strategies.trees import VerticalGBDT
 from strategies.trees.arbiter import pack, unpack
 from strategies.trees.node_sums import dense_sums
 
@@ -188,13 +187,6 @@ def test_a_node_bounds_its_splits_and_what_votes_tell(data):
     policy = {"bank": {**AGREED, "predictions": 5}, "court": AGREED}
     with pytest.raises((PolicyError, PartyError), match="predictions"):
         forest(tables, labels, policy, n_trees=1, max_depth=1)
-
-
-def test_settings_of_before_say_what_to_use():
-    with pytest.raises(TypeError, match=r"it was removed: histograms='open'"):
-        VerticalGBDT(products="encrypted")
-    with pytest.raises(TypeError, match=r"it was removed: nothing in its place.*'gbdt'"):
-        VerticalForest(routing="server")
 
 
 KEY = bytes(range(32))

@@ -447,48 +447,6 @@ def test_advice_on_incomplete_rows_is_what_the_family_can_take():
         simulate(VerticalGLM("binomial"), tables, labels)
 
 
-def test_one_party_alone_and_ciphertexts_are_refused_with_what_to_use():
-    X, y, _ = pooled("binomial", n=200)
-    with pytest.raises(ConfigError, match=r"family 'binomial' needs.*fit there by statsmodels or"):
-        run(X, y, sizes=(8,), family="binomial")
-    with pytest.raises(ConfigError, match=r"not ciphertexts.*or strategy 'glm-admm'"):
-        run(X, y, "ckks", family="binomial")
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"family": "gamma"}, "unknown family 'gamma'"),
-        ({"penalty": "elastic"}, "unknown penalty 'elastic'"),
-        ({"lambdas": []}, "lambdas is empty"),
-        ({"lambdas": ""}, "lambdas is empty"),
-        ({"lambdas": [0.1, -1]}, "numbers of at least 0, or 'bic', got -1"),
-        ({"lambdas": "aic"}, "numbers of at least 0, or 'bic', got 'aic'"),
-        ({"l2": -1.0}, "l2 must be a number of at least 0"),
-        ({"intercept": "false"}, "intercept must be true or false"),
-        ({"l2": "aic"}, "l2 must be a number of at least 0, or 'gcv', got 'aic'"),
-        ({"l2": "gcv", "rows": "all"}, "l2='gcv' needs rows='complete'"),
-        ({"rows": "all", "intercept": False}, "needs intercept=True"),
-    ],
-)
-def test_settings_that_cannot_be(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        VerticalGLM(**settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"exchange": "sums"}, "the paper's iterations are strategy 'glm-admm'"),
-        ({"dp": "moments"}, "set epsilon and bounds"),
-        ({"n_lambdas": 3}, "state lambdas="),
-    ],
-)
-def test_settings_that_went_name_what_to_use(settings, said):
-    with pytest.raises(TypeError, match=said):
-        VerticalGLM(**settings)
-
-
 def test_lr_is_named_what_it_is_now():
     with pytest.raises(ConfigError, match="'glm' with family='binomial' and penalty='ridge'"):
         make_strategy("lr", {})

@@ -8,7 +8,7 @@ from oracles import joint_normal
 from scipy.special import expit
 
 from flwr_vertical import simulate
-from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.errors import DataError, PartyError
 from simulations.attacks.recording import record
 from simulations.attacks.suite import LABELS, RULED, attack_run
 from strategies.glm import VerticalGLM
@@ -212,12 +212,6 @@ def test_a_correction_without_a_solution_leaves_coefficients_and_errors_out():
 
 def test_what_does_not_go_together_is_said():
     tables, labels = truth(n=400)
-    with pytest.raises(ConfigError, match="two parties or more share, and there is one"):
-        run({"p0": tables["p0"]}, labels)
-    with pytest.raises(ConfigError, match="not ciphertexts"):
-        run(tables, labels, mode="ckks")
-    with pytest.raises(ConfigError, match="needs intercept=True"):
-        glm(intercept=False)
     apart = {"p0": tables["p0"].iloc[:215], "p1": tables["p1"].iloc[185:]}
     with pytest.raises(DataError, match="no two parties share enough rows"):
         run(apart, labels)

@@ -203,14 +203,6 @@ def test_bad_labels(data, change, says):
         run(data[0], change(data[1]))
 
 
-def test_federations_that_cannot_do_it(data):
-    tables, labels, _ = data
-    with pytest.raises(ConfigError, match="two parties or more, got 1"):
-        run({"bank": tables["bank"]}, labels)
-    with pytest.raises(ConfigError, match="aggregation='masked', got 'ckks'"):
-        run(tables, labels, aggregation="ckks")
-
-
 def test_a_regression_keeps_one_score_a_row_whatever_the_server_sends(data, monkeypatch):
     """Several scores of a row would tell more in one run than the grid of a prediction."""
 

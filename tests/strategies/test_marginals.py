@@ -408,14 +408,6 @@ def test_a_server_that_names_few_tables_gets_the_noise_of_a_partys_own(monkeypat
     assert counted == {own.shape[1] + 3 * numbers[name] for name, own in parties.items()}
 
 
-def test_what_the_settings_cannot_do_is_said():
-    _, parties = tables_of(n=600)
-    with pytest.raises(ConfigError, match="aggregation='masked'"):
-        simulate(MST(), parties, aggregation="ckks")
-    with pytest.raises(ConfigError, match="epsilon"):
-        MST(epsilon=0.0)
-
-
 def test_a_node_refuses_more_epsilon_than_it_agreed_to():
     _, parties = tables_of(n=600)
     with pytest.raises(PartyError, match=r"max-epsilon"):

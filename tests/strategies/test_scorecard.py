@@ -7,7 +7,7 @@ import statsmodels.api as sm
 from ledgered import Nodes
 
 from flwr_vertical import Result, Table, simulate
-from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.errors import DataError, PartyError
 from strategies.binning.bins import fit_column_bins
 from strategies.binning.woe import merge_bins
 from strategies.explore import Explore
@@ -243,14 +243,10 @@ def test_parties_refuse_small_sets_whatever_the_server_takes(data, monkeypatch):
         simulate(PLAIN, everyone, labels)
 
 
-def test_labels_and_parties_are_checked(data):
+def test_labels_are_checked(data):
     tables, labels, _ = data
     with pytest.raises(DataError, match="0 and 1"):
         simulate(PLAIN, tables, labels + 1.0)
-    with pytest.raises(ConfigError, match="two parties"):
-        simulate(PLAIN, {"bank": tables["bank"]}, labels)
-    with pytest.raises(ConfigError, match="masked"):
-        simulate(PLAIN, tables, labels, aggregation="ckks")
 
 
 def test_a_column_that_tells_the_labels_has_one_bin(data, fitted):

@@ -10,7 +10,7 @@ from deep_runs import make_data, small
 from oracles import split as oracle
 
 from flwr_vertical import Result, simulate
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import DataError
 from strategies.neural.images import ImageEncoder, ImageShape
 from strategies.neural.party import PartyBlock
 from strategies.split import FinalNet
@@ -348,12 +348,3 @@ def test_it_learns_products_of_columns_of_two_parties_and_predicts_later(tmp_pat
     later = Result.load(result.save(tmp_path / "fit")).predict(tables).predictions
     own = later.loc[result.predictions.index, "probability_1"]
     np.testing.assert_allclose(own, result.predictions["probability_1"], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [({"width": 7}, "width must be even"), ({"precision": "mixed"}, "float32")],
-)
-def test_settings_that_do_not_go_together_are_named(settings, words):
-    with pytest.raises(ConfigError, match=words):
-        FinalNet(**settings)

@@ -7,7 +7,7 @@ import torch
 from deep_runs import COLUMNS, LEARNING, SMALL_SPLIT, SPLIT, asked, make_data, place, small
 
 from flwr_vertical import simulate
-from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.node.steps import bytes_in_memory
 from strategies.neural.party import PartyBlock
 from strategies.split import FedHSSL, FinalNet, LaserVFL, PlugVFL, VanillaVFL
@@ -220,8 +220,6 @@ def test_too_few_samples_are_named():
     one = tables | {"shop": tables["shop"].iloc[[5]]}
     with pytest.raises(PartyError, match=r"'shop' has 1 rows to pretrain on.*pretrain='none'"):
         simulate(PlugVFL(**SMALL_SPLIT), one, labels)
-    with pytest.raises(ConfigError, match="layers must be 2 or more"):
-        FedHSSL(layers=1)
 
 
 @pytest.mark.parametrize("method", [FinalNet, PlugVFL])

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.svm import LinearSVC
 
 from flwr_vertical import Result, simulate
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import DataError
 from strategies.glm import VerticalGLM
 from strategies.linear.masked_means.fixed_point import ByClass, combine
 from strategies.linear.masked_means.fourier import expand, to_circle
@@ -258,12 +258,6 @@ def test_one_class_among_complete_rows_is_named(data):
     lacking = {"bank": tables["bank"], "court": tables["court"].drop(ones)}
     with pytest.raises(DataError, match="that all parties hold are 0"):
         simulate(VerticalSVM(loss="squared"), lacking, labels)
-
-
-def test_what_masked_sums_need_is_named(data):
-    tables, labels, _ = data
-    with pytest.raises(ConfigError, match="parties \\['bank'\\]; use loss='squared'"):
-        simulate(VerticalSVM(), {"bank": tables["bank"]}, labels)
 
 
 # -- numerics ----------------------------------------------------------------------------------

@@ -302,14 +302,6 @@ def test_labels_and_policies_that_cannot_be_used(data, change, settings, error, 
         fit(data[0], change(data[1]), **settings)
 
 
-def test_one_party_or_ckks(data):
-    with pytest.raises(DataError, match="'bank' is alone"):
-        fit({"bank": data[0]["bank"]}, data[1])
-    pytest.importorskip("tenseal")
-    with pytest.raises(ConfigError, match="aggregation='masked'"):
-        simulate(VerticalGBDT(**SMALL), *data, aggregation="ckks")
-
-
 def test_the_arbiter_compares_a_round_once():
     node = SimpleNamespace(name="arbiter", cache={}, state={"node.trees.compared": 7})
     with pytest.raises(ProtocolError, match="compared once"):

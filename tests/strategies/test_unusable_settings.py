@@ -8,7 +8,7 @@ from flwr_vertical.errors import ConfigError
 COPULAS = "vcds evcds ievcds"
 LEAST_SQUARES = "complete-case mean-impute single"
 NUMBER = "n_neighbors must be an integer of at least 1, got "
-# Strategies, settings, and what is said; glm's are with its tests.
+# Strategies, settings, and what is said.
 REFUSED = [
     (COPULAS, {"epsilon": 0.0}, "epsilon must be a number above 0"),
     (COPULAS, {"epsilon": -1}, "epsilon must be a number above 0"),
@@ -60,11 +60,38 @@ REFUSED = [
     ("svm", {"rows": "mean"}, "goes with loss='squared' only"),
     ("vanilla-vfl", {"networks": "resnet18"}, "are for images and need their shape"),
     ("fedhssl", {"layers": 1}, "layers must be 2 or more"),
+    ("final-net", {"width": 7}, "width must be even"),
+    ("final-net", {"precision": "mixed"}, "float32"),
+    ("fedpsg-ar", {"generator": "joint"}, "is for the imputers gain, cgain, vgain"),
+    ("mst aim", {"epsilon": 0.0}, "epsilon must be a number above 0"),
+    ("glm", {"family": "gamma"}, "unknown family 'gamma'"),
+    ("glm", {"penalty": "elastic"}, "unknown penalty 'elastic'"),
+    ("glm", {"lambdas": []}, "lambdas is empty"),
+    ("glm", {"lambdas": ""}, "lambdas is empty"),
+    ("glm", {"lambdas": [0.1, -1]}, "numbers of at least 0, or 'bic', got -1"),
+    ("glm", {"lambdas": "aic"}, "numbers of at least 0, or 'bic', got 'aic'"),
+    ("glm", {"l2": -1.0}, "l2 must be a number of at least 0"),
+    ("glm", {"l2": "aic"}, "l2 must be a number of at least 0, or 'gcv', got 'aic'"),
+    ("glm", {"l2": "gcv", "rows": "all"}, "l2='gcv' needs rows='complete'"),
+    ("glm", {"intercept": "false"}, "intercept must be true or false"),
+    ("glm", {"rows": "all", "intercept": False}, "needs intercept=True"),
+]
+# Settings of before, and what to use.
+REMOVED = [
+    ("glm", {"exchange": "sums"}, "the paper's iterations are strategy 'glm-admm'"),
+    ("glm", {"dp": "moments"}, "set epsilon and bounds"),
+    ("glm", {"n_lambdas": 3}, "state lambdas="),
+    ("gbdt", {"products": "encrypted"}, "it was removed: histograms='open'"),
+    ("forest", {"routing": "server"}, "it was removed: nothing in its place.*'gbdt'"),
+    ("vfem", {"exchange": "sums"}, "exchange.*removed.*'vfem-iterations'"),
+    ("vfem", {"step": "gradient"}, "step.*removed.*'vfem-iterations'"),
+    ("vfem", {"standard_errors": "sketch"}, "standard_errors.*removed.*'vfem-iterations'"),
 ]
 
 
 def test_settings_that_cannot_be_used_are_named():
-    for names, settings, says in REFUSED:
-        for name in names.split():
-            with pytest.raises(ConfigError, match=says):
-                load_strategy(name)(**settings)
+    for error, table in ((ConfigError, REFUSED), (TypeError, REMOVED)):
+        for names, settings, says in table:
+            for name in names.split():
+                with pytest.raises(error, match=says):
+                    load_strategy(name)(**settings)

@@ -201,13 +201,6 @@ def test_columns_that_follow_from_others_are_left_out(data, full):
     )
 
 
-def test_settings_of_the_iterations_name_the_strategy_that_has_them():
-    for removed in ({"exchange": "sums"}, {"step": "gradient"}, {"standard_errors": "sketch"}):
-        (name,) = removed
-        with pytest.raises(TypeError, match=rf"{name}.*removed.*'vfem-iterations'"):
-            VFEM(**removed)
-
-
 # -- many columns ----------------------------------------------------------------------------
 
 
