@@ -138,7 +138,7 @@ def all_apart(problem: MeanProblem, found: MeanMaximum) -> bool:
 def refusal(problem: MeanProblem, slopes: Array, cure: str) -> str:
     """Say why there is no maximum within reach; `slopes`: the last that were tried."""
     size, shown = np.abs(slopes), _largest(problem, slopes)
-    spread = float(np.sqrt(max(slopes @ problem.moments.covariance @ slopes, 0.0)))
+    spread = float(np.sqrt(max(float(slopes @ problem.moments.covariance @ slopes), 0.0)))
     if spread < min(_CANCEL * float(np.linalg.norm(size)), _USUAL):
         cancelling = ", ".join(problem.named(np.flatnonzero(size > size.max() / 3.0)))
         return (
