@@ -138,7 +138,7 @@ def test_numbers_are_cut_where_they_are_and_come_back():
 
 @pytest.mark.parametrize("low", [1e-9, -1.1e-9, 0.5])
 def test_values_of_few_cells_stay_in_their_cells(low):
-    """Tails that a gap bends past their whole cell turned it round: half lay far from all values."""
+    """Tails that a gap bends past their whole cell turned it round, and values lay far off."""
     x = low * np.linspace(1.0, 1.01, 2000)
     x[: 600 * (low > 0.1)] = 1000.0
     for k in range(20):
