@@ -175,19 +175,22 @@ def margin_of_cells(low: Array, high: Array, mass: Array, domain: Domain, error:
 
 
 def _shorter_tails(low: Array, high: Array, shares: Array, single: Flags) -> tuple[Array, Array]:
-    """Return ends of cells, the outermost moved inwards to where their neighbours' slope leads."""
+    """Return ends of cells, the outermost moved inwards to where their neighbours' slope leads.
+
+    Where cells between were empty it may lead past the whole cell, and then says nothing.
+    """
     n_inner = min(_INNER, len(low) - 1)
     if n_inner < 1:
         return low, high
     low, high = low.copy(), high.copy()
     inner, outer = slice(1, n_inner + 1), 1 - shares[::-1, ::-1]
     if not single[: n_inner + 1].any():
-        low[0] = max(low[0], -_reach(-low[inner], -high[inner], shares[0, 1], shares[n_inner, 1]))
+        first = -_reach(-low[inner], -high[inner], shares[0, 1], shares[n_inner, 1])
+        low[0] = max(low[0], first) if first < high[0] else low[0]
     if not single[-n_inner - 1 :].any():
         right = slice(-n_inner - 1, -1)
-        high[-1] = min(
-            high[-1], _reach(high[right][::-1], low[right][::-1], outer[0, 1], outer[n_inner, 1])
-        )
+        last = _reach(high[right][::-1], low[right][::-1], outer[0, 1], outer[n_inner, 1])
+        high[-1] = min(high[-1], last) if last > low[-1] else high[-1]
     return low, high
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.products import Moments
 from strategies.cox.risk_sets import RiskSets
@@ -114,9 +114,10 @@ class PartialLikelihood(EvaluatedColumns):
         vectors: Array,
         names: list[str],
         completed: Completed | None,
+        follows: Flags | None,
     ) -> None:
         n = len(risk.event)
-        super().__init__(means, opened, n, True, 0.0, None)
+        super().__init__(means, opened, n, True, 0.0, None, follows)
         self._risk, self._names, self._completed = risk, names, completed
         centred = opened.with_vectors[0] - np.outer(self._mean, vectors.sum(axis=0))
         self._with = centred[self._kept] / self._scale[:, None]

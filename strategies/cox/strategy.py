@@ -35,7 +35,7 @@ from strategies.cox.party import OPENED_ROWS, CoxParty
 from strategies.cox.risk_sets import RiskSets, risk_sets
 from strategies.glm.likelihoods import moments_of, usable_rows
 from strategies.glm.party import TOLD_COMPLETING
-from strategies.glm.unseen import maps_of
+from strategies.glm.unseen import copied, maps_of
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
 from strategies.linear.masked_means.evaluate import MaskedMeans
@@ -276,7 +276,10 @@ class _Survival:
         means = MaskedMeans(self._federation, opened.products.group_key)
         names = opened.names(range(opened.n_columns))
         offered, completed = opened.offered.moments, self._completed(opened)
-        found = PartialLikelihood(means, self.risk, offered, self._with, names, completed)
+        follows = None
+        if self._completing is not None:
+            follows = copied(opened, self._completing.model)
+        found = PartialLikelihood(means, self.risk, offered, self._with, names, completed, follows)
         if found.follows.any():
             note(result, note_on_followers(opened.names(np.flatnonzero(found.follows))))
         if found.telling:
@@ -310,7 +313,7 @@ class _Survival:
             return None
         model, inside = self._completing.model, opened.groups.group >= 0
         held, pattern = np.unique(~opened.problem.mask[inside], axis=0, return_inverse=True)
-        maps = maps_of(model, list(opened.parties.values()), held)
+        maps, _ = maps_of(model, list(opened.parties.values()), held)
         seen = maps @ model.covariance @ maps.transpose(0, 2, 1)
         return Completed(model.covariance - seen, pattern.reshape(-1))
 

@@ -37,7 +37,7 @@ from strategies.glm.means import (
 from strategies.glm.outcome import GLMModel, Reported, fill_selected
 from strategies.glm.penalties import GCV, SELECTING, stated
 from strategies.glm.summary import EXTRA, inflation, statistics_of
-from strategies.glm.unseen import Unseen
+from strategies.glm.unseen import Unseen, copied
 from strategies.glm.weighted import NormalResiduals
 from strategies.linear.families import family_named
 from strategies.linear.formula import formulas_of
@@ -255,6 +255,9 @@ class Fitting:
             fewest=None if self.completing is None else self.completing.fewest,
             beside=self.beside, vector_unit=self._vector_unit,
             more=more if more or self.beside is not None else None,
+            follows=None
+            if self.completing is None
+            else copied(opened, self.completing.model),
         )  # fmt: skip
         self.at = self.maximum.at
 

@@ -247,6 +247,6 @@ def unseen_of(opened: OpenedMoments, model: JointModel, family: Family) -> Unsee
         family,
         center + unit * model.mean,
         model.covariance * np.outer(unit, unit),
-        maps_of(model, list(opened.parties.values()), held) * unit[:, None] / unit,
+        maps_of(model, list(opened.parties.values()), held)[0] * unit[:, None] / unit,
         n.astype(np.float64),
     )

@@ -58,12 +58,13 @@ def maximum_likelihood(
     beside: Beside | None = None,
     vector_unit: float = 1.0,
     more: Collection[str] | None = None,
+    follows: Flags | None = None,
 ) -> MaximumLikelihood:
     """Find the maximum of the likelihood; two rounds for each evaluation of the means, and more.
 
     Less `ridge`, one or of shape (n_columns,), times squared coefficients; with `choose` expanded
-    about what that returns, until it stays. `beside`, `more`: see `fit_mean_model`; `vector_unit`:
-    what labels times weights were divided by.
+    about what that returns, until it stays. `beside`, `more`, `follows`: see `fit_mean_model`;
+    `vector_unit`: what labels times weights were divided by.
     """
     problem, offered = opened.problem, opened.offered
     assert isinstance(opened.products, PrivateProducts)  # see `check_federation`
@@ -116,6 +117,7 @@ def maximum_likelihood(
         allowed=opened.allowed,
         beside=beside,
         more=more,
+        follows=follows,
     )
     notes = fit.notes
     if fit.follows.any():

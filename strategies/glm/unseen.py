@@ -17,6 +17,7 @@ derivative of the solution.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,16 @@ import scipy
 
 from flwr_vertical.arrays import Array, Flags
 from strategies.linear.families import Family
+from strategies.linear.moments.collect import OpenedMoments
+from strategies.linear.moments.linear import dependent_columns
 from strategies.normal.equations import Conditioner, JointModel
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 _STEP = 1e-3  # of derivatives, in standard errors
+_COPIED = 2e-3
+"""Of a column's variance over rows that two parties hold: less is the error of taking away as many
+completed rows."""
 
 
 @dataclass(frozen=True)
@@ -82,21 +88,65 @@ class Unseen:
         return told, float(level), np.asarray(turn @ at.middle(plugged, found) @ turn.T)
 
 
-def maps_of(model: JointModel, slices: Sequence[slice], held: Flags) -> Array:
+def maps_of(model: JointModel, slices: Sequence[slice], held: Flags) -> tuple[Array, Array]:
     """Return F of each set of rows: what columns are given those of the parties that hold it.
 
-    Shapes: held (n_patterns, n_parties); returns (n_patterns, n_columns, n_columns).
+    Shapes: held (n_patterns, n_parties); returns (n_patterns, n_columns, n_columns), and the
+    variance of rounding, (n_patterns, n_columns).
     """
     conditioner = Conditioner(model, slices)
     maps = np.zeros((len(held), *model.covariance.shape))
-    for own, found in zip(held, maps, strict=True):
+    rounding = np.zeros((len(held), len(model.mean)))
+    for own, found, rounded in zip(held, maps, rounding, strict=True):
         helpers, lacking = np.flatnonzero(own).tolist(), np.flatnonzero(~own).tolist()
         for h in helpers:
             found[slices[h], slices[h]] = np.eye(slices[h].stop - slices[h].start)
         for k, part in conditioner.given(helpers, lacking).items() if lacking else ():
             for h, coefficients in part.coefficients.items():
                 found[slices[k], slices[h]] = coefficients.T
-    return maps
+            rounded[slices[k]] = len(helpers) * part.unit**2 / 12.0
+    return maps, rounding
+
+
+def copied(opened: OpenedMoments, model: JointModel) -> Flags:
+    """Tell which columns follow from an earlier party's, over the rows that both hold.
+
+    Completed rows hide that. With the shares w_o of rows and the covariance V_o of ``x^``, rounding
+    included, the covariance over these rows is that of all rows, less the sum of ``w_o V_o`` over
+    the others, divided by the share of these.
+
+    Shapes: returns (n_columns,).
+    """
+    inside = opened.groups.group >= 0
+    held, counts = np.unique(~opened.problem.mask[inside], axis=0, return_counts=True)
+    moments = opened.offered.moments
+    sums, products = moments.sums[0] / counts.sum(), moments.products[0] / counts.sum()
+    slices, share = list(opened.parties.values()), counts / counts.sum()
+    maps, rounding = maps_of(model, slices, held)
+    seen = maps @ model.covariance @ maps.swapaxes(1, 2)
+    weighted = share[:, None, None] * (seen + rounding[:, None] * np.eye(len(model.mean)))
+    found = np.zeros(len(model.mean), dtype=bool)
+    for first, second in combinations(range(len(slices)), 2):
+        both = held[:, first] & held[:, second]
+        if not both.any() or both.all():
+            continue
+        whole = products - np.outer(sums, sums) - weighted[~both].sum(axis=0)
+        varies = np.flatnonzero(np.diag(whole) > 0.0)
+        size = np.sqrt(np.diag(whole)[varies])
+        correlation = whole[np.ix_(varies, varies)] / np.outer(size, size)
+        lacking = float(share[~both].sum())
+        least = _COPIED * min(lacking / (1.0 - lacking), 1.0)
+        of_first, of_second = (
+            np.flatnonzero((own.start <= varies) & (varies < own.stop))
+            for own in (slices[first], slices[second])
+        )
+        together = np.append(of_first, of_second)
+        follows, alone = (
+            dependent_columns(correlation[np.ix_(at, at)], np.ones(len(at)), least)
+            for at in (together, of_second)
+        )
+        found[varies[of_second]] |= follows[len(of_first) :] & ~alone
+    return found
 
 
 class _Chosen:

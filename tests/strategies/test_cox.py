@@ -265,6 +265,19 @@ def normal_cohort(seed, n=4000, missing=0.4, strength=1.0):
     return {"clinic": table[["a", "b"]][here[0]], "laboratory": table[["c", "d"]][here[1]]}, labels
 
 
+def test_a_column_that_both_hold_counts_once_where_rows_are_completed():
+    """Copies that differed by the error of completion had no maximum, or errors without end."""
+    tables, labels = normal_cohort(4, 2000, 0.2)
+    ids, rng = labels.index, np.random.default_rng(0)
+    age = pd.Series(rng.normal(50, 10, len(ids)), ids)
+    both = {name: table.assign(age=age[table.index]) for name, table in tables.items()}
+    once = run({**both, "laboratory": tables["laboratory"]}, labels, Cox(rows="all"))
+    twice = run(both, labels, Cox(rows="all"))
+    assert any("['laboratory.age'] follow from others" in note for note in twice.notes)
+    kept = twice.coefficients.drop(("laboratory", "age"))
+    assert (kept["std_error"] < 1.02 * once.coefficients["std_error"]).all()
+
+
 def test_completed_rows_are_fitted_with_what_is_not_known_of_them():
     """Against the same equations row by row, means by the sample covariance of all pairs.
 

@@ -84,6 +84,23 @@ def test_overlapping_parties_do_not_overshoot():
     np.testing.assert_allclose(estimates(parts), estimates(whole), atol=1e-3)
 
 
+@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+def test_columns_that_correlate_across_parties_end_near_the_limit(family):
+    """Steps are short there: at a tolerance of 0.001 it ended after 15 rounds, far from it."""
+    rng = np.random.default_rng(3)
+    X = np.sqrt(0.95) * rng.standard_normal((400, 1)) + np.sqrt(0.05) * rng.standard_normal(
+        (400, 6)
+    )
+    eta = X @ [1.0, 0.5, 0.0, -1.0, 0.0, 0.7] + 0.5
+    y = eta + rng.standard_normal(400)
+    if family == "binomial":
+        y = (rng.random(400) < 1 / (1 + np.exp(-eta))).astype(float)
+    other = sm.GLM(y, sm.add_constant(X), SM[family]()).fit(tol=1e-12)
+    result = run(X, y, sizes=(3, 3), family=family, penalty=None)
+    assert result.model.outcome == "converged"
+    assert (np.abs(estimates(result) - other.params) < 0.35 * other.bse).all()
+
+
 def test_a_path_is_chosen_from_as_by_glm_and_takes_one_round_a_step():
     X, y, _ = pooled("gaussian", n=400)
     full, y[-20:] = y.copy(), np.nan

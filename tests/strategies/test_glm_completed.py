@@ -252,6 +252,25 @@ def test_a_level_that_is_rare_where_a_party_lacks_rows_keeps_its_coefficient():
     assert (off < 1.5 * expected["std_error"]).all()
 
 
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_a_column_that_two_parties_hold_counts_once(family):
+    """Completed copies differ by the error of completion: errors of both were a hundred times."""
+    tables, labels = truth(family, (3, 3))
+    first, own = tables["p0"]["x0"], tables["p1"]
+    once = run(without(tables), labels, family).coefficients["std_error"]
+    again = {**tables, "p1": own.assign(again=5 - 3 * first)}
+    twice = run(without(again), labels, family)
+    assert np.isnan(twice.coefficients.loc[("p1", "again"), "estimate"])
+    assert any("['p1.again'] follow from others" in note for note in twice.notes)
+    kept = twice.coefficients["std_error"].drop(("p1", "again"))
+    assert (kept < 1.02 * once).all()
+    # The copy completes rows that lack the first party, and a column that only resembles it stays.
+    assert kept["p0", "x0"] < 0.97 * once["p0", "x0"]
+    noise = 0.1 * first.std() * np.random.default_rng(5).normal(size=len(first))
+    other = run(without({**tables, "p1": own.assign(again=first + noise)}), labels, family)
+    assert np.isfinite(other.coefficients.loc[("p1", "again"), "estimate"])
+
+
 def test_columns_without_labelled_samples_or_variance_have_no_coefficient():
     tables, labels = truth(n=1000)
     some = labels.copy()

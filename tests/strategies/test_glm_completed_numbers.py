@@ -81,7 +81,7 @@ def fits(family, strength, missing, shape, n_runs, seed=0):
             family_named(family),
             model.mean,
             model.covariance,
-            maps_of(model, SLICES, kinds),
+            maps_of(model, SLICES, kinds)[0],
             counts,
         )
         plain = found.params[0], found.params[1:], found.cov_params()

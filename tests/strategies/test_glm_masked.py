@@ -242,6 +242,21 @@ def test_columns_that_all_but_follow_from_others_are_left_out():
     np.testing.assert_allclose(np.sqrt(np.diag(found.vcov)), truth.bse, rtol=2e-3)
 
 
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_a_large_effect_of_a_small_difference_is_no_separation(family):
+    x, _ = pooled(family, 3000, 4, seed=6)
+    rng = np.random.default_rng(0)
+    difference = rng.normal(size=3000)
+    x[:, 3] = x[:, 0] + 0.02 * x[:, 0].std() * difference
+    mean = family_named(family).mean(1.5 * difference)
+    y = (rng.random(3000) < mean).astype(float) if family == "binomial" else np.rint(mean)
+    with opened(x, 2) as run, pytest.raises(DataError) as caught:
+        run.fit(family, y)
+    text = str(caught.value)
+    assert text.startswith("coefficients of p0:x0, p1:x3 cancel each other")
+    assert text.endswith("or set a penalty")
+
+
 @pytest.mark.parametrize("k", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_separated_labels_are_refused_by_name(k):
     data = load_breast_cancer()  # FATE's breast: 30 columns tell the classes apart

@@ -136,6 +136,18 @@ def test_numbers_are_cut_where_they_are_and_come_back():
     assert np.abs([(drawn <= e).mean() - (x <= e).mean() for e in ends]).max() < 0.02
 
 
+@pytest.mark.parametrize("low", [1e-9, -1.1e-9, 0.5])
+def test_values_of_few_cells_stay_in_their_cells(low):
+    """Tails that a gap bends past their whole cell turned it round, and values lay far off."""
+    x = low * np.linspace(1.0, 1.01, 2000)
+    x[: 600 * (low > 0.1)] = 1000.0
+    for k in range(20):
+        found = bins_of(x, Domain(), 32, 0.2, Keystream(bytes([k]) * 16))
+        assert (np.diff(found.margin.values) >= 0.0).all()
+        drawn = found.draw(found.codes, np.random.default_rng(k))
+        assert np.abs(drawn[600:] - x[600:]).max() < 0.01
+
+
 def test_missing_cells_are_a_level_unless_noise_explains_them():
     x = np.r_[np.arange(3000.0), np.full(500, np.nan)]
     found = bins_of(x, Domain(step=1.0), 8, 5.0, Keystream(bytes(16)))

@@ -17,7 +17,7 @@ class EvaluatedColumns:
     """Columns of a fit in units of their standard deviations, without those that do not vary.
 
     Without a ridge nothing chooses among columns that follow from each other: the last of them are
-    left out, too.
+    left out, too, and those that are known to follow by more than these moments, `follows`.
     """
 
     follows: Flags  # (n_columns,): which ones are left out since they follow from those before them
@@ -30,6 +30,7 @@ class EvaluatedColumns:
         intercept: bool,
         ridge: Array | float,
         units: Array | None,
+        follows: Flags | None = None,
     ) -> None:
         self._means, self._intercept, self.evaluations = means, intercept, 0
         self._mean, second = opened.sums[0] / n_rows, opened.products[0] / n_rows
@@ -40,7 +41,9 @@ class EvaluatedColumns:
         self._varies &= ~opened.withheld[0]
         self.follows = np.zeros(len(spread), dtype=bool)
         if not np.any(ridge):
-            own = np.flatnonzero(self._varies)
+            if follows is not None:
+                self.follows = self._varies & follows
+            own = np.flatnonzero(self._varies & ~self.follows)
             self.follows[own] = _following(self._covariance, own)
             if not intercept:  # columns may add up to 1 then
                 self.follows[own] &= _following(second, own)

@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from flwr_vertical import Federation
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.policy.defaults import max_vectors
 from flwr_vertical.products import Moments as Opened
@@ -73,6 +73,7 @@ def fit_mean_model(
     allowed: Callable[[int], int] = max_vectors,
     beside: Beside | None = None,
     more: Collection[str] | None = None,
+    follows: Flags | None = None,
 ) -> MeanFit:
     """Fit a binomial or Poisson model to columns of several parties.
 
@@ -80,7 +81,7 @@ def fit_mean_model(
     `allowed`: with how many vectors every party multiplies a set of so many rows.
     `beside`: weights and offset of the samples of the fit; `moments` are of labels times weights.
     `more`: sums over squared residuals to open at the end, ``middle`` or of `MORE`, beside the
-    information anew: a round for each, and two.
+    information anew: a round for each, and two. `follows`: see `EvaluatedColumns`.
 
     Shapes: y (n_samples,): labels; those of samples that are not in the fit do not matter; group
     (n_samples,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,): in
@@ -101,7 +102,9 @@ def fit_mean_model(
     # With as many columns as rows there is no maximum before a penalty has selected.
     wide = follow is not None and len(names) >= len(own)
     start = np.maximum(ridge, RIDGE) if wide else ridge
-    problem = MeanProblem(means, family, own, moments, names, intercept, start, units, beside)
+    problem = MeanProblem(
+        means, family, own, moments, names, intercept, start, units, beside, follows
+    )
     if wide:
         problem.bound(np.arange(len(problem.ridge)), RIDGE)
     # The labels are a vector; and the information is opened once more where residuals are.

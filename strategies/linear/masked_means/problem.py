@@ -122,11 +122,12 @@ class MeanProblem(EvaluatedColumns):
         ridge: Array | float = 0.0,
         units: Array | None = None,
         beside: Beside | None = None,
+        follows: Flags | None = None,
     ) -> None:
         n = len(y)
         self.beside = beside or Beside.nothing(n)
         weights, total = self.beside.weights, float(self.beside.weights @ y)
-        super().__init__(means, opened, n, intercept, ridge, units)
+        super().__init__(means, opened, n, intercept, ridge, units, follows)
         self.vectors, self._total = 0, 0.0
         self._last = 0.0, Placed(np.zeros(0, dtype=np.uint64), [], 0.0, 0.0)
         self.family, self._y, self._names = family, y, names

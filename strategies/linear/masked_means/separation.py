@@ -30,6 +30,9 @@ _GROWS, _FROM = 0.3, 4
 """A predictor without a maximum grows by about 1 with each step of Newton's method; that others
 still move by so much after so many evaluations is rare."""
 _NAMED = 3
+_CANCEL, _USUAL = 0.2, 5.0
+"""Predictors whose spread is below this share of the slopes' length, and below this, are no labels
+told apart: large slopes cancel each other."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,16 @@ def all_apart(problem: MeanProblem, found: MeanMaximum) -> bool:
 
 def refusal(problem: MeanProblem, slopes: Array, cure: str) -> str:
     """Say why there is no maximum within reach; `slopes`: the last that were tried."""
-    shown = _largest(problem, slopes)
+    size, shown = np.abs(slopes), _largest(problem, slopes)
+    spread = float(np.sqrt(max(float(slopes @ problem.moments.covariance @ slopes), 0.0)))
+    if spread < min(_CANCEL * float(np.linalg.norm(size)), _USUAL):
+        cancelling = ", ".join(problem.named(np.flatnonzero(size > size.max() / 3.0)))
+        return (
+            f"coefficients of {cancelling} cancel each other: these columns nearly follow from "
+            "each other, and what they differ by has a large effect, so that their parts of linear "
+            "predictors reach farther than can be evaluated. Leave one of them out, give their "
+            f"difference in its place where one party has both, or {cure}"
+        )
     if problem.family.name == "binomial":
         return (
             "perfect separation: the columns tell the labels 0 and 1 apart (almost) without error, "

@@ -43,13 +43,15 @@ def prediction_table(
 
     Shapes: eta (n_rows,): linear predictor, absent parties at their mean; unseen (n_rows,): its
     variance through the absent parties' columns; estimated (n_rows,): its variance through the
-    estimates and the rounding of terms, NaN where it is not known: there is no standard error then,
-    and of numbers an interval by their noise alone; noise (n_rows,): variance of a number.
+    estimates and the rounding of terms, NaN where it is not known; if it is of no row, there is no
+    standard error, and of numbers an interval by their noise alone; noise (n_rows,): variance of a
+    number.
     """
     if family == MARGIN:
         return pd.DataFrame({"prediction": (eta > 0.0).astype(float), "decision": eta})
     z = float(ndtri(0.5 + LEVEL / 2))
     spread = unseen + estimated
+    unknown = bool(len(eta) and np.isnan(estimated).all())
     if family == "gaussian":
         half = z * np.sqrt(unseen + np.nan_to_num(estimated) + noise)
         columns = {
@@ -58,7 +60,7 @@ def prediction_table(
             "lower": eta - half,
             "upper": eta + half,
         }
-        return pd.DataFrame(columns)
+        return pd.DataFrame(columns).drop(columns=["std_error"] if unknown else [])
     mean = MEANS[family]
     prediction, square = _expectation(mean, eta, unseen)
     # The estimates' errors move the mean; to first order by its slope.
@@ -73,7 +75,8 @@ def prediction_table(
         "linear_predictor": eta,
     }
     own = {"hazard_ratio": prediction} if family == HAZARD else {}
-    return pd.DataFrame(columns | own)
+    without = ["std_error", "lower", "upper"] if unknown else []
+    return pd.DataFrame(columns | own).drop(columns=without)
 
 
 def class_table(probabilities: AnyArray, classes: Sequence[float]) -> pd.DataFrame:
