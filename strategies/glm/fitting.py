@@ -27,6 +27,7 @@ from strategies.glm.likelihoods import (
     of_complete_rows,
     unseen_of,
     usable_rows,
+    with_followers,
 )
 from strategies.glm.means import (
     MaximumLikelihood,
@@ -216,7 +217,9 @@ class Fitting:
             residuals = NormalResiduals(self.federation, opened, self.beside)
             rows = residuals.weighted(rows, self._vector_unit)
         self.rows = rows
-        self.mean, self.covariance = moments_of(rows, opened)
+        as_opened = budget is None and (self.beside is None or not self.beside.weighted)
+        told = with_followers(rows, opened) if as_opened else rows
+        self.mean, self.covariance = moments_of(told, opened)
         if self.completing is not None:  # means in place of columns vary less than these
             self.unseen = unseen_of(opened, self.completing.model, self.family)
             self.mean, self.covariance = self.unseen.mean, self.unseen.covariance

@@ -228,6 +228,17 @@ def moments_of(rows: Pattern, opened: OpenedMoments) -> tuple[Array, Array]:
     )
 
 
+def with_followers(rows: Pattern, opened: OpenedMoments) -> Pattern:
+    """Return the moments of `usable_rows` with those of columns that follow from others.
+
+    Where the party of these others lacks a row, such a column tells them.
+    """
+    held = opened.held[0]
+    variance = np.diag(held.products) / held.n_rows - (held.sums / held.n_rows) ** 2
+    used = np.diag(rows.products)[held.observed] > 0.0
+    return on_all_columns(held, held.observed[used | (variance >= _FLAT)], len(rows.sums))
+
+
 def _note_left_out(problem: Problem, rows: Pattern, result: Result, since: str, more: str) -> None:
     lacking = len(problem.y) - int(rows.n_rows)
     if lacking:

@@ -25,7 +25,7 @@ from flwr_vertical.arrays import AnyArray, Array, Flags
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import PrivateProducts, PrivateProductSteps
 from flwr_vertical.tables.codes import level_text
-from strategies.glm.likelihoods import moments_of, usable_rows
+from strategies.glm.likelihoods import moments_of, usable_rows, with_followers
 from strategies.glm.likelihoods import shifted as shifted_rows
 from strategies.glm.means import given_labels, shifted, with_labels
 from strategies.linear import settings as shared
@@ -245,7 +245,7 @@ class VerticalSVM(Strategy):
             intercept=intercept if self.intercept else None,
         )
         if whole:
-            mean, covariance = moments_of(rows, opened)
+            mean, covariance = moments_of(with_followers(rows, opened), opened)
             widths = [own.stop - own.start for own in opened.parties.values()]
             regressions = conditional_regressions(
                 mean, covariance, intercept, beta, None, 1.0, widths, MARGIN

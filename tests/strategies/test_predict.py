@@ -30,6 +30,7 @@ from strategies.linear.prediction.server import keep_and_predict
 from strategies.linear.prediction.steps import PredictionSteps, bounds
 from strategies.linear.problem import open_problem, sample_index
 from strategies.predict import Predict
+from strategies.svm import VerticalSVM
 from strategies.vfem import VFEM, CompleteCase, MeanImpute, Single
 from strategies.vfem_iterations import VFEMIterations
 
@@ -522,6 +523,23 @@ def test_with_missing_blocks_the_leverage_is_that_of_the_estimates():
     one = regressions.level[0] + row @ regressions.coefficients[0] - regressions.offsets[0].sum()
     other = units.level[0] + at @ units.coefficients[0] - units.offsets[0].sum()
     assert other == pytest.approx(2.0 + 3.0 * one)
+
+
+@pytest.mark.parametrize(
+    "strategy", [VerticalGLM(penalty="none"), VerticalSVM(0.0, loss="squared")]
+)
+def test_a_column_that_is_left_out_tells_of_the_other_where_that_is_missing(strategy):
+    """Samples that lacked the first party were predicted as if the second had no copy."""
+    rng = np.random.default_rng(0)
+    age, other, noise = rng.normal(size=(3, 900))
+    bank, court = pd.DataFrame({"age": age}), pd.DataFrame({"again": 5 - 3 * age, "other": other})
+    labels = pd.Series((age + other + 0.5 * noise > 0).astype(float)).where(np.arange(900) >= 50)
+    result = simulate(strategy, {"bank": bank[50:], "court": court}, labels)
+    table = result.coefficients["estimate"]
+    assert np.isnan(table["court", "again"])
+    found = result.predictions.iloc[:, -1 if "decision" in result.predictions else 0]
+    slopes = table["bank", "age"] * age[:50] + table["court", "other"] * other[:50]
+    np.testing.assert_allclose(found, table["server", "intercept"] + slopes, atol=0.05)
 
 
 def test_uncorrelated_blocks_need_one_regression():
