@@ -8,10 +8,11 @@ import sys
 import pandas as pd
 import pytest
 
-from flwr_vertical import LocalGrid, Result, simulate
+from flwr_vertical import Result, simulate
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.node.outputs import OutputFolder
 from strategies.vfem import VFEM
+from tests.faults.kills import Killer
 from tests.kit.resuming import METHODS, ServerKilled
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -24,34 +25,18 @@ def run(method, folder=None, resume=False, **settings):
     return simulate(options.pop("strategy", None) or strategy(), tables, labels, **options)
 
 
-class Killer:
-    """Ends the simulation before or after a round, as if its process were killed."""
+@pytest.fixture
+def killed(monkeypatch):
+    """Runs a method, and ends it before or after an entry of its journal, as if by a signal."""
+    killer = Killer(monkeypatch)
 
-    def __init__(self, monkeypatch):
-        self.rounds, self.at, self.when = 0, 0, ""
-        original = LocalGrid.send_and_receive
-
-        def send_and_receive(grid, messages, *, timeout=None):
-            self.rounds += 1
-            replies = None
-            if self.when == "after" or self.rounds != self.at:
-                replies = original(grid, messages, timeout=timeout)
-            if self.rounds == self.at:
-                raise ServerKilled
-            return replies
-
-        monkeypatch.setattr(LocalGrid, "send_and_receive", send_and_receive)
-
-    def kill(self, at, when, method, folder, **settings):
-        self.rounds, self.at, self.when = 0, at, when
+    def run_and_kill(when, at, method, folder, **settings):
+        killer.aim(when, at)
         with pytest.raises(ServerKilled):
             run(method, folder, **settings)
-        self.rounds, self.at = 0, 0
+        killer.aim()
 
-
-@pytest.fixture
-def killer(monkeypatch):
-    return Killer(monkeypatch)
+    return run_and_kill
 
 
 def files(folder):
@@ -102,31 +87,30 @@ def test_a_killed_process_can_be_resumed_by_another(unbroken, tmp_path):
     assert_same(run("rounds", tmp_path, resume=True), unbroken["rounds"])
 
 
-def test_what_a_run_that_was_given_up_left_is_not_the_next_one_s(killer, unbroken, tmp_path):
+def test_what_a_run_that_was_given_up_left_is_not_the_next_one_s(killed, unbroken, tmp_path):
     stale = OutputFolder(tmp_path / "parties")
     stale.save_table("bank", pd.DataFrame({"old": [1.0]}))
     stale.save_model("bank", b"old")
-    killer.kill(4, "after", "rounds", tmp_path)
+    killed("before", 5, "rounds", tmp_path)
     assert_same(run("rounds", tmp_path, resume=True), unbroken["rounds"])
 
 
-def test_a_damaged_output_is_refused(killer, tmp_path):
-    run("fknn")
-    killer.kill(killer.rounds, "after", "fknn", tmp_path)
+def test_a_damaged_output_is_refused(killed, tmp_path):
+    killed("before", 18, "fknn", tmp_path)  # at the farewell
     path = tmp_path / "parties" / "bank.table.npz"
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ValueError, match=r"bank\.table\.npz is damaged"):
         run("fknn", tmp_path, resume=True)
 
 
-def test_a_fitted_model_belongs_to_what_must_not_change(killer, tmp_path):
+def test_a_fitted_model_belongs_to_what_must_not_change(killed, tmp_path):
     from strategies.predict import Predict
 
     tables, labels = METHODS["rounds"][1]()
     fit = simulate(VFEM(), tables, labels, min_rows=10)
     other = simulate(VFEM("block"), tables, labels, min_rows=10)
     settings = {"strategy": Predict(fit)}
-    killer.kill(3, "before", "rounds", tmp_path, fitted=fit, **settings)
+    killed("after", 3, "rounds", tmp_path, fitted=fit, **settings)
     with pytest.raises((ConfigError, PartyError), match="its data have changed"):
         run("rounds", tmp_path, resume=True, fitted=other, **settings)
     found = run("rounds", tmp_path, resume=True, fitted=fit, **settings)
@@ -134,19 +118,8 @@ def test_a_fitted_model_belongs_to_what_must_not_change(killer, tmp_path):
     assert len(found.predictions) == 40
 
 
-def test_actors_keep_checkpoints_too(ray_in_process, unbroken, monkeypatch, tmp_path):
-    from flwr_vertical.grids import NodesGrid
-
-    original, count = NodesGrid.send_and_receive, [0]
-
-    def send(grid, messages, *, timeout=None):
-        count[0] += 1
-        if count[0] == 5:
-            raise ServerKilled
-        return original(grid, messages, timeout=timeout)
-
-    monkeypatch.setattr(NodesGrid, "send_and_receive", send)
-    with pytest.raises(ServerKilled):
-        run("rounds", tmp_path, engine="ray", n_actors=2)
-    assert_same(run("rounds", tmp_path, resume=True, engine="ray", n_actors=2), unbroken["rounds"])
+def test_actors_keep_checkpoints_too(ray_in_process, killed, unbroken, tmp_path):
+    actors = {"engine": "ray", "n_actors": 2}
+    killed("after", 5, "rounds", tmp_path, **actors)
+    assert_same(run("rounds", tmp_path, resume=True, **actors), unbroken["rounds"])
     assert files(tmp_path) == []

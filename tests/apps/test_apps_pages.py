@@ -115,7 +115,7 @@ def test_a_page_that_fails_ends_no_run_and_says_what_failed(home, nodes, pages, 
     }[what]
     monkeypatch.setattr(where, name, broken)
     nodes[0]["hold-out"] = 0.1
-    logged = run_with_log(lambda: pipeline(home, nodes))
+    logged = run_with_log(lambda: pipeline(home, nodes, STAGES[:2]))
     assert "RuntimeError: the pen broke" in logged
     assert "Traceback" in logged
     assert (home / "results" / "server" / "test" / "report.html").exists()
