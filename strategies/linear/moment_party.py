@@ -103,7 +103,11 @@ _MOST_EVALUATIONS = 48
 EVALUATED = (
     Round("send_digits", "its columns in digits, under a key stream", tells=ROWS, again=True),
     Repeat(
-        Round("place_fits", "summed, an angle for each row under key streams; how far fits reach"),
+        Round(
+            "place_fits",
+            "summed, an angle for each row under key streams; how far fits reach",
+            tells=ROWS,
+        ),
         Repeat(
             Round("open_means", "sums of columns times a function of the fits", tells=ROWS),
             at_most=6,

@@ -387,6 +387,18 @@ def test_evaluations_are_vectors_and_more_than_a_tenth_of_the_rows_are_refused()
         evaluated(run, x, times=14)
 
 
+def test_fits_of_which_nothing_is_opened_are_vectors_too():
+    """How far they reach tells of the row that reaches farthest: a server could bisect for it."""
+    x, _ = pooled("binomial", 130, 2)
+    with opened(x, 2) as run:
+        means = MaskedMeans(run.federation, run.group_key)
+        means.send(run.everything)
+        for size in range(1, 15):
+            means.place(np.full(2, 0.01 * size))
+        with pytest.raises(PartyError, match="14 different vectors"):
+            means.place(np.ones(2))
+
+
 def test_columns_that_changed_since_they_were_sent_are_refused():
     class Restless(MeanParty):
         moved = 0.0

@@ -16,6 +16,7 @@ are used once, sums are over rows that are enough, and each evaluation counts as
 columns are multiplied with (`PrivateProductSteps` has these rules).
 """
 
+import hashlib
 from typing import Annotated, Any, Unpack
 
 import numpy as np
@@ -43,7 +44,7 @@ _MOST_PERIODS = 1 << 20
 
 _MOST_WEIGHTINGS = 1 << 12
 
-_ROWS, _WITHHELD = "means.rows", "means.withheld"
+_ROWS, _WITHHELD, _PLACED = "means.rows", "means.withheld", "means.placed"
 
 
 class MaskedMeanSteps(StepGroup):
@@ -99,9 +100,16 @@ class MaskedMeanSteps(StepGroup):
 
         Message: beta (n_columns,): own coefficients, in the columns' units; returns summed:
         ``angles`` of shape (n,), uint64; ``low`` and ``high``, the smallest and the largest fit in
-        steps of `REACH_STEP`, outwards.
+        steps of `REACH_STEP`, outwards. Fits that nothing was opened of count as a vector when
+        others are placed: how far they reach tells of the row that reaches farthest.
         """
         check_fits(self.name, "beta", beta, Shape(self._centred.shape[1]))
+        if self.state.get(_PLACED):
+            asked = str(self.party.services.sequence).encode() + self.party.services.asked()
+            attempt = hashlib.sha256(b"placed " + asked).digest()
+            group = np.where(self._chosen, 0, -1)
+            self.other(PrivateProductSteps).allow(group, 1, 1, attempt)
+        self.state[_PLACED] = 1
         fits = self._centred @ np.asarray(beta)
         low = np.floor(fits.min(initial=0.0) / REACH_STEP)
         high = np.ceil(fits.max(initial=0.0) / REACH_STEP)
@@ -168,6 +176,7 @@ class MaskedMeanSteps(StepGroup):
             )
         group = np.where(self._chosen, 0, -1)
         withheld = self.other(PrivateProductSteps).allow(group, 1, n_values, attempt)[0]
+        self.state[_PLACED] = 0
         if (withheld & ~self._withheld).any():
             raise DataError(
                 f"party {self.name!r}: a value of one of its columns is too rare in the samples of "
