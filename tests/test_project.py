@@ -99,7 +99,7 @@ def test_what_follows_from_the_fields_is_up_to_date(monkeypatch, capsys):
 
 
 def test_ci_checks_that_it_is():
-    assert "python -m apps.generate --check" in (ROOT / ".ci" / "run").read_text().splitlines()
+    assert "  python -m apps.generate --check" in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
 def test_the_readme_names_every_strategy():
