@@ -304,9 +304,8 @@ def _evaluated(
     if between is not None:
         kept.state = made.model_spec.transform_state
         for code, factor in splines.items():
-            # Splines have sums of their own between two knots: of half a set of rows or more, as
-            # knots are means over sets of rows.
-            if np.histogram(own[code][known], knots[code])[0].min() < between // 2:
+            # Splines have sums of their own between two knots.
+            if np.histogram(own[code][known], knots[code])[0].min() < between:
                 raise _too_few(party, factor.label, "between two knots", between)
     x = np.full((len(known), made.shape[1] - 1), np.nan)
     if len(frame):
