@@ -22,6 +22,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one BLAS thr
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Ray's workers run with niceness 15 by default: beside other tests they start 20 times slower.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 _NOT_SHOWN = (
     "%s: not shown on the page",
     "%s cannot be brought up to date",

@@ -111,7 +111,7 @@ def _routed(settings: dict[str, Any]) -> Metrics:
         found["blind"], found["known"] = labels_guessed(trees)
         found["model"] = trees.run.result.metrics["train_auc"]
     if trees.compared:
-        found["sign"], found["correlation"], found["chance"] = seen_by_arbiter(trees)
+        found["sign"], found["correlation"], found["chance"], _ = seen_by_arbiter(trees)
     elif trees.levels:
         found["bins"] = bins_recovered(trees)
     return found

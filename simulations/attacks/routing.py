@@ -188,8 +188,15 @@ def guess_labels(last: list[Indices], labels: Array) -> tuple[float, float]:
 # -- the arbiter ------------------------------------------------------------------------------
 
 
-def seen_by_arbiter(trees: TreesRun) -> tuple[float, float, float]:
-    """Return how what the arbiter sees goes with the sums behind it."""
+def seen_by_arbiter(trees: TreesRun) -> tuple[float, float, float, float]:
+    """Return how what the arbiter sees goes with the sums behind it.
+
+    Returns
+    -------
+    tuple[float, float, float, float]
+        The share of equal signs; the mean correlation with the sums, without its sign; mean and
+        standard deviation of that mean over random signs, which is what chance gives.
+    """
     rng = np.random.default_rng(0)
     right, correlations, by_chance = [], [], []
     factors = _factors(views_of(trees.run)[SERVER])
@@ -199,10 +206,15 @@ def seen_by_arbiter(trees: TreesRun) -> tuple[float, float, float]:
             seen, true = numerator[q][marks], (numerator[q] / scale[q])[marks]
             right += (np.sign(seen) == np.sign(true)).tolist()
             if len(seen) >= 10 and np.ptp(true) > 0:
-                drawn = np.abs(seen) * rng.choice([-1.0, 1.0], len(seen))
-                correlations.append(abs(np.corrcoef(seen, true)[0, 1]))
-                by_chance.append(abs(np.corrcoef(drawn, true)[0, 1]))
-    return float(np.mean(right)), float(np.mean(correlations)), float(np.mean(by_chance))
+                drawn = np.abs(seen) * rng.choice([-1.0, 1.0], (200, len(seen)))
+                found = np.abs(np.corrcoef(np.vstack([true, seen, drawn]))[0, 1:])
+                correlations.append(found[0])
+                by_chance.append(found[1:])
+    chance = np.mean(by_chance, axis=0)
+    return (
+        float(np.mean(right)), float(np.mean(correlations)), float(chance.mean()),
+        float(chance.std()),
+    )  # fmt: skip
 
 
 # -- what travelled ---------------------------------------------------------------------------

@@ -230,9 +230,10 @@ def test_a_party_guesses_labels_from_nodes(grown):
 
 
 def test_the_arbiter_sees_no_sum(grown):
-    sign, correlation, chance = seen_by_arbiter(grown("gbdt"))
+    sign, correlation, chance, deviation = seen_by_arbiter(grown("gbdt"))
     assert abs(sign - 0.5) < 0.04
-    assert correlation < chance + 0.04
+    assert correlation < chance + 4 * deviation  # 0.74 if it saw the signs; chance is 0.17
+    assert deviation < 0.02
 
 
 def test_open_histograms_give_the_columns(grown):
