@@ -27,6 +27,7 @@ import numpy as np
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.policy.defaults import vectors_of_products
 from flwr_vertical.products import Moments
 from strategies.cox.risk_sets import RiskSets
 from strategies.linear.masked_means.columns import EvaluatedColumns
@@ -122,6 +123,7 @@ class PartialLikelihood(EvaluatedColumns):
         centred = opened.with_vectors[0] - np.outer(self._mean, vectors.sum(axis=0))
         self._with = centred[self._kept] / self._scale[:, None]
         self._n_rows = n
+        self._vectors, self._of_products = 0, vectors_of_products(len(names))
         self.telling = self._columns_telling(vectors)
         self._last: tuple[Placed, Expansion, Bound] | None = None
 
@@ -150,6 +152,7 @@ class PartialLikelihood(EvaluatedColumns):
     def evaluate(self, slopes: Array) -> _At | None:
         """Have the parties evaluate the sums; None where linear predictors are out of reach."""
         self.evaluations += 1
+        self._vectors -= self.n_knots
         _, placed = self._place(0.0, slopes)
         radius = max((placed.high - placed.low) / 2.0, _LEAST_RADIUS)
         if radius > REACH:
@@ -181,6 +184,7 @@ class PartialLikelihood(EvaluatedColumns):
     def inform(self, here: _At) -> Array:
         """Have the parties open the information where the sums were evaluated last."""
         assert self._last is not None
+        self._vectors -= self._of_products
         placed, expansion, bound = self._last
         levels = self._risk.levels(here.sums)
         weights = levels @ self._risk.exposure * np.exp(self._more(here.slopes))
@@ -213,9 +217,15 @@ class PartialLikelihood(EvaluatedColumns):
         found = self._completed.between(self._raw(slopes))[at]
         return np.asarray(self._risk.n_events * found / np.outer(self._scale, self._scale))
 
-    def maximise(self, most: int) -> CoxFit:
-        """Find the maximum; `most`: evaluations."""
-        most = min(most, _MOST_EVALUATIONS)
+    @property
+    def _may_go_on(self) -> bool:
+        """Whether parties allow an evaluation, and the information after it."""
+        left = self._vectors - self._of_products
+        return self.evaluations < _MOST_EVALUATIONS and left >= self.n_knots
+
+    def maximise(self, vectors: int) -> CoxFit:
+        """Find the maximum; `vectors`: with so many the parties multiply columns."""
+        self._vectors = vectors
         curvature, pairs = self._risk.n_events * self._second, list[tuple[Array, Array]]()
         nothing = np.zeros(len(self._kept))
         # Without columns all lambda are 1, and nothing need be opened.
@@ -223,7 +233,7 @@ class PartialLikelihood(EvaluatedColumns):
         here = _At(nothing, nothing, nothing, null, self._risk.null)
         trial, halvings = _newton(curvature, null)[0], 0
         while True:
-            if self.evaluations >= most:
+            if not self._may_go_on:
                 raise self._refusal(trial)
             try:
                 found = self.evaluate(trial)
@@ -237,19 +247,19 @@ class PartialLikelihood(EvaluatedColumns):
             step, change = found.slopes - here.slopes, here.score - found.score
             if rises(step, change):
                 pairs.append((step, change))
-            if found.score @ step < -_OVERSHOT * (here.score @ step) and self.evaluations < most:
+            if found.score @ step < -_OVERSHOT * (here.score @ step) and self._may_go_on:
                 # The maximum lies between.
                 trial = here.slopes + _newton(corrected(curvature, pairs), here.score)[0]
                 continue
             here = found
             step, distance = _newton(corrected(curvature, pairs), here.score)
-            if distance < _NEAR or self.evaluations >= most:
+            if distance < _NEAR or not self._may_go_on:
                 information = self.inform(here)
                 curvature, pairs = information - self._moved(here.slopes), []
                 step, distance = _newton(curvature, here.score)
-                if np.abs(step).max() > _GROWS and self.evaluations >= most:
+                if np.abs(step).max() > _GROWS and not self._may_go_on:
                     raise self._refusal(step)
-                if distance < 2.0 * _NEAR or self.evaluations >= most:
+                if distance < 2.0 * _NEAR or not self._may_go_on:
                     return self._fit(here, step, curvature, information, distance)
             trial = here.slopes + step
 

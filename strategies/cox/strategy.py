@@ -26,6 +26,7 @@ import scipy
 from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.policy.defaults import vectors_of_products
 from flwr_vertical.products import PrivateProducts
 from flwr_vertical.products.row_groups import RowGroups
 from strategies.cox.fit import Completed, CoxFit, PartialLikelihood, told_times
@@ -52,8 +53,10 @@ _EVALUATIONS = 6
 """For so many the vectors that parties multiply with are to suffice."""
 _ATTENUATED = 0.1
 """Unseen variance times the share of events from which a note says what that does."""
-_VECTORS = 4
-"""Of the server besides: events, expected events, their ranks; and the information."""
+_VECTORS = 3
+"""Of the server besides: events, expected events, their ranks."""
+_RESERVED = _VECTORS + 1
+"""And the first fits that are placed."""
 _MOST_NUMBERS, _LEAST_KNOTS = 1 << 18, 4
 """An evaluation sends some 250 bytes for each sample and knot to each party."""
 
@@ -242,12 +245,12 @@ class _Survival:
         """Take the labelled samples that all parties hold, or that others complete."""
         self._fewest = minimum.of(0)
         if self._completing is None:
-            found = complete_rows(mask, widths, minimum)
+            found = complete_rows(mask, widths, minimum, _VECTORS)
             counted = self.n_samples = int((found.group >= 0).sum())
         else:
             found = self._completing.rows(mask, widths, minimum)
             self.n_samples, counted = int((found.group >= 0).sum()), self._completing.fewest
-        self._vectors = minimum.vectors_for(counted) - _VECTORS
+        self._allowed = minimum.vectors_for(counted)
         return found
 
     def vectors(self, problem: Problem, groups: RowGroups) -> Array:
@@ -255,14 +258,17 @@ class _Survival:
         inside = groups.group >= 0
         time, event, stratum = read_labels(self._known[inside], self._span)
         most = max(_MOST_NUMBERS // self.n_samples, _LEAST_KNOTS)
-        most = max(min(most, self._vectors // _EVALUATIONS), 1)
+        of_products = vectors_of_products(sum(map(len, problem.columns.values())))
+        for_means = self._allowed - _RESERVED - of_products
+        most = max(min(most, for_means // _EVALUATIONS), 1)
         self.risk: RiskSets = risk_sets(time, event, stratum, most, self._fewest)
         n_knots = len(self.risk.exposure)
-        if self._vectors // n_knots < 3:
+        if for_means // n_knots < 3:
             raise DataError(
                 f"too few samples: the fit multiplies columns with {n_knots} vectors in each of "
-                f"some {_EVALUATIONS} evaluations, and parties allow {self._vectors + _VECTORS} "
-                f"for {self.n_samples:,} samples, a tenth of the smallest set where no node config "
+                f"some {_EVALUATIONS} evaluations, and {of_products} at least for the information; "
+                f"parties allow {self._allowed} for "
+                f"{self.n_samples:,} samples, a tenth of the smallest set where no node config "
                 "states 'vectors'; align more, merge strata, or have every party raise 'vectors'"
             )
         self._with = self.risk.vectors(self._fewest)
@@ -286,7 +292,7 @@ class _Survival:
             note(result, told_times(found.telling))
         means.send(opened.groups.group)
         try:
-            return found.maximise(self._vectors // found.n_knots)
+            return found.maximise(self._allowed - _RESERVED)
         finally:
             means.close()
 

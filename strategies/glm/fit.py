@@ -27,11 +27,11 @@ _CHOICES = 4
 
 
 def rows_in_common(
-    mask: Flags, widths: Integers, minimum: MinimumRows, *, advice: str, few: str
+    mask: Flags, widths: Integers, minimum: MinimumRows, *, n_vectors: int, advice: str, few: str
 ) -> RowGroups:
     """Take rows that all parties have; `advice`: what uses others, `few`: what fits few rows."""
     try:
-        return complete_rows(mask, widths, minimum)
+        return complete_rows(mask, widths, minimum, n_vectors)
     except DataError as error:
         some = mask.any(axis=1) & ~mask.all(axis=1)
         text = str(error)

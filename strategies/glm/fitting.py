@@ -160,7 +160,8 @@ class Fitting:
             self.since = "too few are held by the same parties"
             grouping, advice = self.completing.rows, "rows='complete' leaves out more"
         elif self.whole:
-            grouping = partial(rows_in_common, advice=advice, few=few)
+            n_vectors = 2 if "weights" in self.federation.beside else 1
+            grouping = partial(rows_in_common, n_vectors=n_vectors, advice=advice, few=few)
         self.advice = advice
         self.opened = open_moments(
             self.federation, self.alignment, self.result, missing_labels=settings.missing_labels,
@@ -171,7 +172,11 @@ class Fitting:
         )  # fmt: skip
 
     def _weighted_labels(self, problem: Problem, groups: RowGroups) -> Array:
-        """Return what columns are multiplied with: labels times weights, of mean square 1."""
+        """Return what columns are multiplied with: labels times weights, of mean square 1.
+
+        Weights that differ are a vector, too: their products with columns follow from later sums,
+        so parties are to count that the server knows them.
+        """
         inside = np.flatnonzero(groups.group >= 0)
         at, beside = problem.labelled[inside], self.federation.beside
         weights = beside["weights"][at] if "weights" in beside else np.ones(len(at))
@@ -183,9 +188,11 @@ class Fitting:
         y = problem.y if self.normal else given_labels(self.federation, problem)
         own = weights * y[inside]
         self._vector_unit = float(np.sqrt(np.mean(own**2)))
-        vector = np.zeros((len(problem.y), 1))
-        vector[inside, 0] = own / self._vector_unit
-        return vector
+        vectors = np.zeros((len(problem.y), 1 + self.beside.weighted))
+        vectors[inside, 0] = own / self._vector_unit
+        if self.beside.weighted:
+            vectors[inside, 1] = weights / np.sqrt(np.mean(weights**2))
+        return vectors
 
     def _prepare(self) -> None:
         settings, opened = self.settings, self.opened
@@ -214,7 +221,7 @@ class Fitting:
             state_privacy(self.result, budget, opened, noisy)
         residuals = None
         if self.normal and (self.robust or (self.beside is not None and self.beside.weighted)):
-            residuals = NormalResiduals(self.federation, opened, self.beside)
+            residuals = NormalResiduals(self.federation, opened, self.beside, self.robust)
             rows = residuals.weighted(rows, self._vector_unit)
         self.rows = rows
         as_opened = budget is None and (self.beside is None or not self.beside.weighted)

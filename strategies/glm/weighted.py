@@ -12,10 +12,12 @@ import numpy as np
 
 from flwr_vertical import Federation
 from flwr_vertical.arrays import Array
+from flwr_vertical.policy.defaults import vectors_of_products
 from flwr_vertical.products import PrivateProducts
 from strategies.glm.approximation import Approximation
 from strategies.linear.families import family_named
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
+from strategies.linear.masked_means.fit import check_vectors
 from strategies.linear.masked_means.fixed_point import ByRow
 from strategies.linear.masked_means.fourier import Expansion
 from strategies.linear.masked_means.problem import Beside
@@ -31,15 +33,18 @@ class NormalResiduals:
     """Masked means over the rows of a fit by moments; one round."""
 
     def __init__(
-        self, federation: Federation, opened: OpenedMoments, beside: Beside | None
+        self, federation: Federation, opened: OpenedMoments, beside: Beside | None, robust: bool
     ) -> None:
         assert isinstance(opened.products, PrivateProducts)  # see `check_federation`
         self._opened = opened
-        self._means = MaskedMeans(federation, opened.products.group_key)
-        self._means.send(opened.groups.group)
         inside = opened.groups.group >= 0
         self._y, n = opened.problem.y[inside], int(inside.sum())
         self._beside = beside or Beside.nothing(n)
+        weighted = self._beside.weighted
+        of_products = (weighted + 2 * robust) * vectors_of_products(opened.n_columns)
+        check_vectors(2 + weighted + of_products, opened.allowed(n), n)
+        self._means = MaskedMeans(federation, opened.products.group_key)
+        self._means.send(opened.groups.group)
         moments = opened.offered.moments
         self._n, self._mean = float(n), moments.sums[0] / n  # of the offered columns
         self._about_mean = np.zeros((1 + len(self._mean), 1 + len(self._mean)))

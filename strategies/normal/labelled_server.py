@@ -26,6 +26,7 @@ from flwr_vertical.products.masked import OPENING
 from flwr_vertical.products.pairs import PAIRS_OPENING, PairProducts
 from flwr_vertical.products.row_groups import RowGroups, distinct_rows
 from flwr_vertical.protocol.declaration import BITS, NOTHING, ROWS, Round
+from strategies.linear.masked_means.fit import vectors_of_fit
 from strategies.linear.moments.groups import MinimumRows, too_few
 from strategies.linear.problem import Problem, note
 from strategies.normal.completion import ask_for_means, notes_apart, slices_of
@@ -61,16 +62,12 @@ class HandingOn(GroupKey):
         return {name: own | further.get(name, {}) for name, own in super().arguments().items()}
 
 
-_VECTORS = 16
-"""Vectors that a fit may take of the smallest set: labels, information, and 13 evaluations."""
-
-
 class LabelledCompletion:
     """Has every party complete the labelled rows that it lacks."""
 
     model: JointModel  # Of the columns that parties offer
     n_labels = 1  # Vectors that the server commits to
-    n_vectors = _VECTORS  # In all
+    n_vectors: int | None = None  # In all; None: as many as evaluations and information take
     fewest: int  # Rows of the smallest set with which evaluations count as vectors
     _minimum: int  # Rows of a set that may be told of, at least
 
@@ -80,7 +77,8 @@ class LabelledCompletion:
         Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,).
         """
         self._minimum, some = minimum.of(int(widths.sum()), self.n_labels), ~mask.all(axis=1)
-        needed = max(self._minimum, minimum.rows_for(self.n_vectors))
+        n_vectors = self.n_vectors or vectors_of_fit(int(widths.sum()))
+        needed = max(self._minimum, minimum.rows_for(n_vectors))
         taken = large_sets(mask, needed)
         if not taken.any():
             counts = distinct_rows(mask[some])[2]

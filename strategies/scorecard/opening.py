@@ -9,14 +9,12 @@ from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.labels import Commitment
 from flwr_vertical.products.row_groups import RowGroups, distinct_rows
 from strategies.binning.label_sums import LabelSums
+from strategies.linear.masked_means.fit import vectors_of_fit
 from strategies.linear.moments.collect import limbs_for
 from strategies.linear.moments.groups import MinimumRows, too_few
 from strategies.linear.problem import Problem
 from strategies.normal.labelled_server import HandingOn, large_sets
 from strategies.scorecard.card import CardColumns
-
-_VECTORS = 16
-"""Vectors that a fit may take of the smallest set: labels, information, and 13 evaluations."""
 
 
 class BinnedColumns:
@@ -46,7 +44,9 @@ class BinnedColumns:
 
         Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,).
         """
-        needed = max(minimum.of(int(widths.sum())), minimum.rows_for(_VECTORS))
+        needed = max(
+            minimum.of(int(widths.sum())), minimum.rows_for(vectors_of_fit(int(widths.sum())))
+        )
         taken = large_sets(mask, needed)
         if not taken.any():
             largest = int(np.unique(mask, axis=0, return_counts=True)[1].max(initial=0))

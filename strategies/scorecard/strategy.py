@@ -127,8 +127,8 @@ class Scorecard(Strategy):
     score. How good a card is on samples that it was not fitted to `cross_validate` says; a Gini
     coefficient is ``2 AUC - 1``.
 
-    BIC selects columns. The fit takes sets of rows held by the same parties of 160 rows or what the
-    nodes demand; smaller ones are left out.
+    BIC selects columns. The fit takes sets of rows held by the same parties, of 160 rows and five
+    for each column, or what the nodes demand; smaller ones are left out.
 
     Examples
     --------

@@ -83,9 +83,10 @@ def fit_margins(
     names = [f"{party}:{n}" for party in federation.parties for n in columns[party]]
     evaluated = _Evaluated(means, second_class[group >= 0], moments, ridge, first, intercept, units)
     n_rows = int((group >= 0).sum())
-    check_vectors(2, allowed(n_rows), n_rows)
+    reserved = 2  # The labels, and the first decision values placed
+    check_vectors(reserved + 1, allowed(n_rows), n_rows)
     means.send(group)
-    most = min(max_evaluations, allowed(n_rows) - 1)
+    most = min(max_evaluations, allowed(n_rows) - reserved)
     try:
         found = _within_reach(evaluated, most)
         if found is None:

@@ -40,9 +40,10 @@ def split(X, y, sizes=(3, 2, 3)):
     return tables, pd.Series(y, index=ids, name="y")
 
 
-def run(X, y, mode="plain", sizes=(3, 2, 3), **settings):
+def run(X, y, mode="plain", sizes=(3, 2, 3), policy=None, **settings):
     tables, labels = split(X, y, sizes)
-    return simulate(VerticalGLM(**settings), tables, labels, aggregation=mode)
+    strategy = VerticalGLM(**settings)
+    return simulate(strategy, tables, labels, aggregation=mode, policy=policy)
 
 
 def estimates(result):

@@ -353,7 +353,7 @@ def rows_of_no_fit(common, own):
     ],
 )
 def test_a_server_that_deviates_is_refused(monkeypatch, step, change, says):
-    tables, labels = truth(n=900)
+    tables, labels = truth(n=1300)
     given = {**without(tables, 0.5), "p2": tables["p2"].iloc[30:]}
     asked_for(monkeypatch, step, change)
     with pytest.raises(PartyError, match=says):

@@ -13,8 +13,10 @@ from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.protocol import decode
 from strategies.glm import VerticalGLM
+from strategies.glm.weighted import _ONE
 from strategies.linear.families import family_named
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans
+from strategies.linear.masked_means.fixed_point import ByRow
 from strategies.linear.masked_means.fourier import CIRCLE, expand, to_circle
 from tests.kit.masked_runs import MeanParty, opened, pooled, split, statsmodels_fit
 
@@ -393,10 +395,57 @@ def test_fits_of_which_nothing_is_opened_are_vectors_too():
     with opened(x, 2) as run:
         means = MaskedMeans(run.federation, run.group_key)
         means.send(run.everything)
-        for size in range(1, 15):
+        for size in range(1, 14):
             means.place(np.full(2, 0.01 * size))
         with pytest.raises(PartyError, match="14 different vectors"):
             means.place(np.ones(2))
+
+
+def test_products_under_two_weightings_open_rows():
+    """Eigenvectors of one relative to the other are rows, their eigenvalues say whose."""
+    rng, n, p, n_seen = np.random.default_rng(1), 400, 24, 20
+    x = rng.normal(size=(n, p))
+    seen = rng.choice(n, n_seen, replace=False)
+    weights = np.zeros((2, n))
+    weights[0, seen], weights[1, seen] = 1.0, np.linspace(0.5, 1.0, n_seen)
+    bound = Bound(float(n_seen), 1.0)
+    with opened(x, 2) as run:
+        means = MaskedMeans(run.federation, run.group_key)
+        means.send(run.everything)
+        placed = means.place(np.zeros(p))
+        first, second = (
+            means.open_by_row(placed, 0.0, ByRow([_ONE], of_rows[None]), bound, np.eye(p + 1) * n)
+            for of_rows in weights
+        )
+        values, vectors = np.linalg.eigh(first)
+        root = vectors[:, -n_seen:] * np.sqrt(values[-n_seen:])
+        whiten = vectors[:, -n_seen:] / np.sqrt(values[-n_seen:])
+        rows = (root @ np.linalg.eigh(whiten.T @ second @ whiten)[1]).T
+        found = rows[:, 1:] / rows[:, :1] + x.mean(axis=0)
+        np.testing.assert_allclose(found, x[seen], atol=0.01)
+        # 13 vectors each, and one for the fits: with a third these are the 40 that parties allow.
+        means.open_by_row(placed, 0.0, ByRow([_ONE], weights[:1]), bound, first)
+        with pytest.raises(PartyError, match="53 different vectors of the server"):
+            means.open_by_row(placed, 0.0, ByRow([_ONE], weights[:1]), bound, first)
+
+
+def test_a_server_that_deviates_reads_flags_as_bits():
+    """What no rule holds back: factors of rows, where linear predictors are known to be 0."""
+    rng, n, at_once = np.random.default_rng(0), 400, 20
+    x = np.column_stack([rng.random(n) < 0.3, rng.normal(size=n), rng.random(n) < 0.1])
+    read, bits = np.zeros(x.shape), 2.0 ** -np.arange(at_once)
+    with opened(x, 3) as run:
+        means = MaskedMeans(run.federation, run.group_key)
+        means.send(run.everything)
+        placed = means.place(np.zeros(3))
+        for first in range(0, n, at_once):
+            here = slice(first, first + at_once)
+            weights = np.zeros((1, n))
+            weights[0, here] = bits
+            _, sums = means.open_weighted(placed, placed.centre, _ONE, weights, Bound(2.0, 1.0))
+            whole = np.rint((sums[0] + x.mean(axis=0) * bits.sum()) / bits[-1]).astype(np.int64)
+            read[here] = (whole >> np.arange(at_once)[::-1, None]) & 1
+    np.testing.assert_array_equal(read[:, [0, 2]], x[:, [0, 2]])
 
 
 def test_columns_that_changed_since_they_were_sent_are_refused():

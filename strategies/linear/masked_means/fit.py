@@ -12,7 +12,9 @@ open_means         for each evaluation: the sum of the means and of each column 
 =================  ===============================================================================
 
 An evaluation takes two rounds, the information one. Under a penalty that shrinks coefficients, the
-likelihood is evaluated again where these end, with the information there (`follow`).
+likelihood is evaluated again where these end, with the information there (`follow`). Where parties
+allow few vectors, the cumulant alone is opened there, and the information where the coefficients
+stay.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,7 +25,7 @@ import numpy as np
 from flwr_vertical import Federation
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.policy.defaults import max_vectors
+from flwr_vertical.policy.defaults import max_vectors, vectors_of_products
 from flwr_vertical.products import Moments as Opened
 from flwr_vertical.products import PrivateProducts
 from strategies.linear.families import Family, check_labels
@@ -44,8 +46,15 @@ from strategies.linear.masked_means.solver import MeanMaximum, OutOfReachError, 
 _STAYS = 0.01
 """Standard errors to the next coefficients at which these are the last: they are a step of Newton's
 method, which leaves about the square."""
-_OF_INFORMATION = 2
-"""Vectors that the information takes: variance and cumulant."""
+_MOST_OF_MAXIMUM = 8
+"""Evaluations that the maximum of most likelihoods takes."""
+_TIMES = 3
+"""For so many informations the vectors are to suffice where one is opened before the last."""
+_NOTE_ON_PREDICTED = (
+    "parties allow too few vectors (policy key 'vectors', one for ten rows where an owner states "
+    "none) for products of columns weighted by the labels' variance, so selection and standard "
+    "errors go by what normal columns would have"
+)
 MORE = {
     "pearson": ResidualSums.pearson,
     "squares": ResidualSums.squares,
@@ -107,15 +116,23 @@ def fit_mean_model(
     )
     if wide:
         problem.bound(np.arange(len(problem.ridge)), RIDGE)
-    # The labels are a vector; and the information is opened once more where residuals are.
-    reserved = 1 + (0 if more is None else len(more) + _OF_INFORMATION)
+    # Labels, weights and the first fits placed are vectors; and the information is opened once more
+    # where residuals are.
+    of_products = problem.of_products
+    reserved = 2 + problem.beside.weighted
+    if more is not None:
+        reserved += (
+            of_products + sum(2 * of_products if name == "middle" else 1 for name in more) + 1
+        )
     counted = len(own) if fewest is None else fewest
-    check_vectors(reserved + 1 + _OF_INFORMATION, allowed(counted), counted)
+    least = 2 if follow is not None else of_products + 2
+    check_vectors(reserved + least, allowed(counted), counted)
     means.send(group)
     try:
         search = _Search(problem, max_evaluations, allowed(counted) - reserved, cure)
         if wide:
             search.notes.append(NOTE_ON_WIDE)
+        search.predicts = follow is not None and not search.affords(_TIMES)
         found = search.maximum(penalised=follow is not None)
         fit = search.fit(found) if follow is None else search.followed(found, follow)
         if more is not None:
@@ -123,6 +140,11 @@ def fit_mean_model(
         return fit
     finally:
         means.close()
+
+
+def vectors_of_fit(n_columns: int) -> int:
+    """Return how many vectors suffice for most fits: labels, information, and 13 evaluations."""
+    return 15 + vectors_of_products(n_columns)
 
 
 def check_vectors(needed: int, allowed: int, n_rows: int) -> None:
@@ -160,13 +182,26 @@ class _Search:
     def __init__(self, problem: MeanProblem, evaluations: int, vectors: int, cure: str) -> None:
         self._problem, self._cure = problem, cure
         self._evaluations, self._vectors = evaluations, vectors
+        self.predicts = False  # Whether the information is asked for at the end alone
         self.notes: list[str] = []
+
+    def affords(self, times: int, after: int = 0) -> bool:
+        """Tell whether an evaluation and so many informations may follow, or all evaluations.
+
+        `after`: so many other vectors.
+        """
+        problem = self._problem
+        evaluations = 1 if problem.evaluations else _MOST_OF_MAXIMUM
+        needed = evaluations + times * (problem.of_products + 1)
+        return self._vectors - problem.vectors - after >= needed
 
     @property
     def _left(self) -> int:
-        """How many evaluations may follow, the information at the last not forgotten."""
+        """How many evaluations may follow, what is opened at the last not forgotten."""
         problem = self._problem
-        vectors = self._vectors - problem.vectors - _OF_INFORMATION
+        vectors = self._vectors - problem.vectors - 1
+        if not self.predicts:
+            vectors -= problem.of_products
         return min(self._evaluations - problem.evaluations, vectors)
 
     def maximum(self, penalised: bool) -> MeanMaximum:
@@ -183,6 +218,7 @@ class _Search:
                     ridge=problem.ridge,
                     start=start,
                     watch=watch,
+                    exact=not self.predicts,
                 )
                 slopes, lost = found.slopes, without_maximum(problem, found)
                 if not len(lost):
@@ -216,11 +252,20 @@ class _Search:
             step = to - found.around
             curved = found.information + np.diag(np.append(0.0, 2.0 * problem.ridge))
             fit = replace(fit, distance=float(np.sqrt(max(float(step @ curved @ step), 0.0))))
-            if fit.distance < _STAYS or self._left < 1:
+            stays = fit.distance < _STAYS
+            if stays and found.exact:
                 return fit
-            following = expanded(problem.family, problem.moments, problem, to, problem.ridge)
+            # Not yet, if it may be asked for later, after an evaluation and the cumulant.
+            exact = self.affords(1) and (stays or self.affords(2) or not self.affords(1, after=2))
+            self.predicts = not exact
+            following = None
+            if self._left >= 1 and (exact or not stays):
+                following = expanded(
+                    problem.family, problem.moments, problem, to, problem.ridge, exact
+                )
             if following is None:
-                return fit
+                notes = () if found.exact else (_NOTE_ON_PREDICTED,)
+                return replace(fit, notes=fit.notes + notes)
             found = following
 
     def fit(self, found: MeanMaximum) -> MeanFit:

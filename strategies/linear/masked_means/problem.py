@@ -7,6 +7,7 @@ import numpy as np
 
 from flwr_vertical.arrays import AnyArray, Array, Flags, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.policy.defaults import vectors_of_products
 from flwr_vertical.products import Moments as Opened
 from strategies.linear.families import Family
 from strategies.linear.masked_means.columns import EvaluatedColumns
@@ -129,6 +130,7 @@ class MeanProblem(EvaluatedColumns):
         weights, total = self.beside.weights, float(self.beside.weights @ y)
         super().__init__(means, opened, n, intercept, ridge, units, follows)
         self.vectors, self._total = 0, 0.0
+        self.of_products = vectors_of_products(len(names))
         self._last = 0.0, Placed(np.zeros(0, dtype=np.uint64), [], 0.0, 0.0)
         self.family, self._y, self._names = family, y, names
         with_labels = opened.with_vectors[0, :, 0] - self._mean * total * intercept
@@ -143,12 +145,12 @@ class MeanProblem(EvaluatedColumns):
         """Have the parties evaluate the mean; None where the predictors are out of reach."""
         self.evaluations += 1
         self._last = _, placed = self._place(level, slopes)
+        self.vectors += 1  # Where nothing is opened, too
         try:
             (mean,), centre = self._expand([self.family.mean])
         except DataError:
             return None
         bound = self._bounds[0]
-        self.vectors += 1
         if self.beside.weighted:
             top, rows = self._rows
             totals, sums = self._means.open_weighted(placed, centre, mean, rows, bound.over(top))
@@ -170,7 +172,7 @@ class MeanProblem(EvaluatedColumns):
         if family.name == "binomial":
             functions.append(family.cumulant if self.beside.weighted else _even_cumulant)
         (expansions, centre), bounds = self._expand(functions), self._bounds[1:][: len(functions)]
-        self.vectors += len(functions)
+        self.vectors += len(functions) - 1 + self.of_products
         if self.beside.weighted:
             top, rows = self._rows
             smaller = [bound.over(top) for bound in bounds]
@@ -189,6 +191,22 @@ class MeanProblem(EvaluatedColumns):
         return information[np.ix_(chosen, chosen)] / np.outer(unit, unit), (
             self._total if cumulant is None else cumulant
         )
+
+    def cumulant(self) -> float:
+        """Have the parties evaluate the cumulant where the mean was evaluated last."""
+        if self.family.name != "binomial":
+            return self._total
+        level, placed = self._last
+        self.vectors += 1
+        if not self.beside.weighted:
+            (expansion,), centre = self._expand([_even_cumulant])
+            total, _ = self._means.open_mean(placed, centre, expansion, self._bounds[2])
+            return total + (len(self._y) * level + float(self.beside.offset.sum())) / 2.0
+        (expansion,), centre = self._expand([self.family.cumulant])
+        top, rows = self._rows
+        bound = self._bounds[2].over(top)
+        totals, _ = self._means.open_weighted(placed, centre, expansion, rows, bound)
+        return top * float(totals[0])
 
     def residuals(self, level: float, slopes: Array) -> ResidualSums:
         """Place linear predictors where sums of squared residuals are asked for."""

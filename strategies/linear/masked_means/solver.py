@@ -5,7 +5,7 @@ score, ``X' mu``, at coefficients of its choice; each answer costs rounds. So th
 predicted rather than asked for: were the columns normal, Stein's lemma would give ``X' W X`` from
 the covariance alone. Quasi-Newton updates (BFGS) correct the prediction by what the scores show.
 Near the maximum the exact information is asked for once, and a step of Newton's method by it ends
-the fit.
+the fit; or, under a penalty where parties allow few vectors, at the last expansion alone.
 
 The log likelihood is concave (canonical link). A step that goes too far shows by its score, which
 then points back.
@@ -57,6 +57,9 @@ class Source(Protocol):
         (1 + n_columns, 1 + n_columns).
         """
 
+    def cumulant(self) -> float:
+        """Return, where it was evaluated last, the sum of the cumulant alone."""
+
 
 @dataclass(frozen=True)
 class MeanMaximum:
@@ -70,6 +73,7 @@ class MeanMaximum:
     evaluations: int  # How often sums of the mean were asked for
     distance: float  # Length of the last step of Newton's method, in standard errors
     around: Array  # (1 + n_columns,): level and slopes before that step
+    exact: bool = True  # Whether the information was asked for, else it is the prediction
 
 
 class OutOfReachError(Exception):
@@ -111,8 +115,11 @@ def maximise(
     ridge: Array | None = None,
     start: MeanMaximum | None = None,
     watch: Callable[[Array], Array] | None = None,
+    exact: bool = True,
 ) -> MeanMaximum:
     """Find the maximum of the likelihood, or of the likelihood less a ridge penalty.
+
+    `exact`: whether to ask for the information at the end.
 
     Shapes: ridge (n_columns,): what the square of each slope is multiplied by in the penalty.
     """
@@ -157,11 +164,17 @@ def maximise(
         if distance < tol or (distance < _NEAR and stalled > 1) or evaluations >= max_evaluations:
             break
         trial = here + change
-    return _quadratic(curvature, source, here, means, score, free, target, weight, evaluations)
+    end = _End(here, means, score, free, target, weight)
+    return _quadratic(curvature, source, end, evaluations, exact)
 
 
 def expanded(
-    family: Family, moments: MeanMoments, source: Source, here: Array, ridge: Array | None = None
+    family: Family,
+    moments: MeanMoments,
+    source: Source,
+    here: Array,
+    ridge: Array | None = None,
+    exact: bool = True,
 ) -> MeanMaximum | None:
     """Return the maximum of the quadratic about chosen coefficients, at one more evaluation."""
     target, free, weight = _terms(moments, ridge)
@@ -171,7 +184,8 @@ def expanded(
     means = np.r_[found]
     score = np.where(free, target - means, 0.0) - weight * here
     curvature = _Curvature(family, moments, weight)
-    return _quadratic(curvature, source, here, means, score, free, target, weight, 1)
+    end = _End(here, means, score, free, target, weight)
+    return _quadratic(curvature, source, end, 1, exact)
 
 
 def _terms(moments: MeanMoments, ridge: Array | None) -> tuple[Array, Flags, Array]:
@@ -183,26 +197,36 @@ def _terms(moments: MeanMoments, ridge: Array | None) -> tuple[Array, Flags, Arr
     return target, free, weight
 
 
+@dataclass(frozen=True)
+class _End:
+    """Where the mean was evaluated last; all of shape (1 + n_columns,)."""
+
+    here: Array  # Level and slopes
+    means: Array  # Sums of the mean, and of each column times it
+    score: Array
+    free: Flags
+    target: Array  # The labels' side of the score
+    weight: Array  # The penalty's second derivative
+
+
 def _quadratic(
-    curvature: "_Curvature",
-    source: Source,
-    here: Array,
-    means: Array,
-    score: Array,
-    free: Flags,
-    target: Array,
-    weight: Array,
-    evaluations: int,
+    curvature: "_Curvature", source: Source, end: _End, evaluations: int, exact: bool
 ) -> MeanMaximum:
-    """Ask for the information where the mean was evaluated last, and take Newton's step."""
-    information, cumulant = source.inform()
-    curvature.replace(information)
-    change, distance = curvature.newton(here, means, score, free)
-    value = float(here @ target) - cumulant + float(score @ change) / 2.0
-    last, here = here, here + change
+    """Take Newton's step, by the information asked for or by its prediction."""
+    if exact:
+        information, cumulant = source.inform()
+        curvature.replace(information)
+    else:
+        information = curvature.information(end.here, end.means) - curvature.ridge
+        cumulant = source.cumulant()
+    change, distance = curvature.newton(end.here, end.means, end.score, end.free)
+    value = float(end.here @ end.target) - cumulant + float(end.score @ change) / 2.0
+    here = end.here + change
     # The score's step counts the penalty, which is no part of the likelihood.
-    value += float(weight @ (here**2 - last**2)) / 2.0
-    return MeanMaximum(float(here[0]), here[1:], information, value, evaluations, distance, last)
+    value += float(end.weight @ (here**2 - end.here**2)) / 2.0
+    return MeanMaximum(
+        float(here[0]), here[1:], information, value, evaluations, distance, end.here, exact
+    )
 
 
 class _Curvature:
@@ -222,14 +246,17 @@ class _Curvature:
         """Start anew from the exact information."""
         self._exact, self._pairs = information, []
 
-    def newton(self, here: Array, means: Array, score: Array, free: Flags) -> tuple[Array, float]:
-        """Return a step to the maximum, and how far it is in standard errors."""
+    def information(self, here: Array, means: Array) -> Array:
+        """Return what is known of it, and the penalty's second derivative."""
         information = self._exact
         if information is None:
             information = predicted_information(self._family, self._moments, here, means)
         pairs = ((step, change + self.ridge @ step) for step, change in self._pairs)
-        information = corrected(information + self.ridge, pairs)
-        inner = information[np.ix_(free, free)]
+        return corrected(information + self.ridge, pairs)
+
+    def newton(self, here: Array, means: Array, score: Array, free: Flags) -> tuple[Array, float]:
+        """Return a step to the maximum, and how far it is in standard errors."""
+        inner = self.information(here, means)[np.ix_(free, free)]
         scale = np.asarray(1.0 / np.sqrt(np.diag(inner)))
         out = np.zeros(len(here))
         try:

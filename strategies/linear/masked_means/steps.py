@@ -13,7 +13,8 @@ open_means         down: 2 H n masked features to the first party, the seed of t
 
 What the server cannot come to, whatever it asks for: a key stream depends on what it hides, pads
 are used once, sums are over rows that are enough, and each evaluation counts as a vector that the
-columns are multiplied with (`PrivateProductSteps` has these rules).
+columns are multiplied with, the information as half as many as there are columns
+(`PrivateProductSteps` has these rules).
 """
 
 import hashlib
@@ -25,6 +26,7 @@ from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Flags, Indices, Ring
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node.kept import kept
+from flwr_vertical.policy.defaults import vectors_of_products
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PrivateProductSteps
 from flwr_vertical.products.arithmetic import own_place
 from flwr_vertical.products.pair_keys import Names, PairKeyFields, Widths
@@ -100,11 +102,12 @@ class MaskedMeanSteps(StepGroup):
 
         Message: beta (n_columns,): own coefficients, in the columns' units; returns summed:
         ``angles`` of shape (n,), uint64; ``low`` and ``high``, the smallest and the largest fit in
-        steps of `REACH_STEP`, outwards. Fits that nothing was opened of count as a vector when
-        others are placed: how far they reach tells of the row that reaches farthest.
+        steps of `REACH_STEP`, outwards. How far fits reach tells of the row that reaches
+        farthest: so those of which nothing is opened count as a vector. Whether something will be
+        is not known, so the first of a run count, and others when those before were not opened.
         """
         check_fits(self.name, "beta", beta, Shape(self._centred.shape[1]))
-        if self.state.get(_PLACED):
+        if self.state.get(_PLACED, 1):
             asked = str(self.party.services.sequence).encode() + self.party.services.asked()
             attempt = hashlib.sha256(b"placed " + asked).digest()
             group = np.where(self._chosen, 0, -1)
@@ -175,7 +178,8 @@ class MaskedMeanSteps(StepGroup):
                 "hides one content only"
             )
         group = np.where(self._chosen, 0, -1)
-        withheld = self.other(PrivateProductSteps).allow(group, 1, n_values, attempt)[0]
+        n_vectors = n_values + information * (vectors_of_products(sum(widths)) - 1)
+        withheld = self.other(PrivateProductSteps).allow(group, 1, n_vectors, attempt)[0]
         self.state[_PLACED] = 0
         if (withheld & ~self._withheld).any():
             raise DataError(

@@ -59,10 +59,12 @@ def by_pattern(mask: Flags, widths: Indices, minimum: MinimumRows) -> RowGroups:
     return groups
 
 
-def complete_rows(mask: Flags, widths: Indices, minimum: MinimumRows) -> RowGroups:
+def complete_rows(
+    mask: Flags, widths: Indices, minimum: MinimumRows, n_vectors: int = N_VECTORS
+) -> RowGroups:
     """Take the rows that all parties have, and leave out all others."""
     complete = ~mask.any(axis=1)
-    n_complete, needed = int(complete.sum()), minimum.of(int(widths.sum()))
+    n_complete, needed = int(complete.sum()), minimum.of(int(widths.sum()), n_vectors)
     if n_complete < needed:
         raise too_few(n_complete, needed, int(widths.sum()), "that all parties hold")
     return RowGroups(
