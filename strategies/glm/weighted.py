@@ -41,8 +41,10 @@ class NormalResiduals:
         self._y, n = opened.problem.y[inside], int(inside.sum())
         self._beside = beside or Beside.nothing(n)
         weighted = self._beside.weighted
-        of_products = (weighted + 2 * robust) * vectors_of_products(opened.n_columns)
-        check_vectors(2 + weighted + of_products, opened.allowed(n), n)
+        of_products, allowed = vectors_of_products(opened.n_columns), opened.allowed(n)
+        needed = 2 + weighted + (weighted + robust) * of_products
+        check_vectors(needed, allowed, n)
+        self._again = allowed >= needed + of_products
         self._means = MaskedMeans(federation, opened.products.group_key)
         self._means.send(opened.groups.group)
         moments = opened.offered.moments
@@ -93,7 +95,7 @@ class NormalResiduals:
         middle = ResidualSums(
             self._means, family_named("gaussian"), self._y, weights, np.zeros_like(weights),
             placed, at_mean,
-        ).middle()  # fmt: skip
+        ).middle(self._again)  # fmt: skip
         turn = np.diag(np.append(1.0, offered.unit))
         turn[0, 1:] = mean - at.center
         middle = problem.y_scale**2 * turn.T @ middle @ turn

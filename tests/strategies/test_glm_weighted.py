@@ -8,6 +8,7 @@ import pytest
 import scipy
 import statsmodels.api as sm
 from glm_runs import estimates, split
+from scipy.special import expit
 from sklearn.linear_model import Lasso, LogisticRegression, Ridge
 from statsmodels.discrete._diagnostics_count import test_poisson_dispersion as dispersion_tests
 from statsmodels.stats.outliers_influence import variance_inflation_factor
@@ -98,6 +99,20 @@ def test_weights_offset_and_errors_are_those_of_statsmodels(family, beside, erro
     assert result.metrics["log_likelihood"] == pytest.approx(model.llf, rel=OF_SUMS)
     assert result.metrics["deviance"] == pytest.approx(model.deviance, rel=OF_SUMS)
     assert result.metrics["dispersion"] == pytest.approx(expected.scale, rel=OF_SUMS)
+
+
+@pytest.mark.parametrize(("family", "n", "p"), [("gaussian", 200, 20), ("binomial", 400, 20)])
+def test_robust_errors_of_few_rows_take_what_vectors_there_are(family, n, p):
+    """Products for the errors are opened once, and the information is that of a step before."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(n, p))
+    eta = x[:, :4].sum(axis=1) / 2.0
+    y = eta + rng.normal(size=n) * (1.0 + x[:, 0] ** 2)
+    y = y if family == "gaussian" else (rng.random(n) < expit(eta)).astype(float)
+    result = fit(x, y, sizes=(10, 10), family=family, standard_errors="robust")
+    expected = reference(family, x, y, {}, cov_type="HC0")
+    np.testing.assert_allclose(estimates(result), expected.params, atol=1e-5)
+    np.testing.assert_allclose(result.coefficients["std_error"], expected.bse, rtol=1e-3)
 
 
 @pytest.mark.parametrize("family", SOME)

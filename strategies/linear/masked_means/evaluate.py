@@ -197,11 +197,12 @@ class MaskedMeans:
         functions: ByRow,
         bound: Bound,
         like: Array | None = None,
+        again: bool = True,
     ) -> Array:
         """Open products of 1 and centred columns, weighted by a function by row, none below 0.
 
         One round where it is known how large the sums are (`like`), as that decides how precise
-        they can be; else mostly two.
+        they can be; else mostly two, if they may be asked for `again`.
 
         Shapes: like, returns (1 + n_columns, 1 + n_columns).
         """
@@ -220,7 +221,7 @@ class MaskedMeans:
             return ask(min(safe, _ROOM * size_of(like)))
         found = ask(safe)
         finer = size_of(found)
-        return ask(finer) if finer < safe / _FINER else found
+        return ask(finer) if again and finer < safe / _FINER else found
 
     def open_total(self, placed: Placed, shift: float, functions: ByRow, size: float) -> float:
         """Open the sum of a function by row, which does not exceed `size`; one round."""

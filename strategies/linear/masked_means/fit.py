@@ -116,14 +116,11 @@ def fit_mean_model(
     )
     if wide:
         problem.bound(np.arange(len(problem.ridge)), RIDGE)
-    # Labels, weights and the first fits placed are vectors; and the information is opened once more
-    # where residuals are.
+    # Labels, weights and the first fits placed are vectors.
     of_products = problem.of_products
     reserved = 2 + problem.beside.weighted
     if more is not None:
-        reserved += (
-            of_products + sum(2 * of_products if name == "middle" else 1 for name in more) + 1
-        )
+        reserved += sum(of_products if name == "middle" else 1 for name in more) + 1
     counted = len(own) if fewest is None else fewest
     least = 2 if follow is not None else of_products + 2
     check_vectors(reserved + least, allowed(counted), counted)
@@ -136,7 +133,8 @@ def fit_mean_model(
         found = search.maximum(penalised=follow is not None)
         fit = search.fit(found) if follow is None else search.followed(found, follow)
         if more is not None:
-            fit = _with_residuals(problem, fit, follow, more)
+            spare = allowed(counted) - reserved - problem.vectors
+            fit = _with_residuals(problem, fit, follow, more, spare)
         return fit
     finally:
         means.close()
@@ -163,12 +161,19 @@ def _with_residuals(
     fit: MeanFit,
     follow: Callable[[MeanFit], tuple[float, Array]] | None,
     more: Collection[str],
+    spare: int,
 ) -> MeanFit:
-    """Open the information once more, and sums over squared residuals, at the last coefficients."""
+    """Open sums over squared residuals at the last coefficients, and the information there.
+
+    `spare`: with so many vectors more the parties multiply columns: for the information, which else
+    stays that of a step before, and for more digits.
+    """
     last = problem.own(*((fit.level, fit.beta) if follow is None else follow(fit)))
     residuals = problem.residuals(float(last[0]), last[1:])
-    information = residuals.information(fit.information)
-    middle = residuals.middle() if "middle" in more else None
+    information, of_products = fit.information, problem.of_products
+    if spare >= of_products:
+        information, spare = residuals.information(information), spare - of_products
+    middle = residuals.middle(again=spare >= of_products) if "middle" in more else None
     if middle is not None:
         unused = np.append(False, ~fit.varies)
         middle = np.where(np.logical_or.outer(unused, unused), 0.0, middle)

@@ -50,8 +50,10 @@ class ResidualSums:
         bound = Bound(len(self.y) * largest, largest)
         return self.means.open_by_row(self.placed, self.placed.centre, functions, bound, like)
 
-    def middle(self) -> Array:
+    def middle(self, again: bool) -> Array:
         """Open the middle of the sandwich, of 1 and the centred columns; mostly two rounds.
+
+        `again`: whether it may be asked for once more, for more digits.
 
         Shapes: returns (1 + n_columns, 1 + n_columns).
         """
@@ -64,7 +66,9 @@ class ResidualSums:
         total = _ENOUGH * float(squares @ (y - mean(self._none)) ** 2)
         while True:
             bound = Bound(total, largest)
-            found = self.means.open_by_row(self.placed, self.placed.centre, functions, bound)
+            found = self.means.open_by_row(
+                self.placed, self.placed.centre, functions, bound, again=again
+            )
             if float(found[0, 0]) <= total:
                 return found
             total = _ENOUGH * float(found[0, 0])
