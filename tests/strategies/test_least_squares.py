@@ -381,6 +381,10 @@ def test_too_few_complete_rows():
     with pytest.raises(DataError, match=r"12 samples.*12 columns.*at least 14"):
         run(CompleteCase(), tables, labels, min_rows=5)
     assert run(MeanImpute(), tables, labels, min_rows=5).metrics["n_samples"] == 60
+    tables, labels = make_data((2, 2), n=300, unlabelled=0, missing=0.0)
+    tables["party 1"].iloc[:250, 0] = np.nan
+    with pytest.raises(DataError, match=r"lacking \(party 'party 1' 250\): 'fknn' or"):
+        run(CompleteCase(), tables, labels, min_rows=None)
 
 
 def test_missing_cells_levels_and_labels():
