@@ -211,8 +211,14 @@ def label_index(labels: "pd.Series[Any]", who: str = "labels") -> "pd.Index[Any]
 def check_series(labels: "pd.Series[Any]", who: str) -> None:
     """Refuse what is no series, and what turns into floats without a word: times, complex ones."""
     if not isinstance(labels, pd.Series):
+        columns, advice = getattr(labels, "columns", None), ""
+        if columns is not None:
+            advice = f" with the columns {list(map(str, columns))[:5]}: take one of them"
+            if who == "labels":
+                advice += "; of times and events, what `strategies.cox.survival_labels` makes"
         raise DataError(
-            f"{who} must be a pandas Series indexed by sample ID, got {type(labels).__name__}"
+            f"{who} must be a pandas Series indexed by sample ID, got "
+            f"{type(labels).__name__}{advice}"
         )
     if labels.dtype.kind in "mMc":
         raise DataError(

@@ -364,8 +364,10 @@ def test_what_cannot_be_used_is_refused():
     one = {"weights": pd.Series(weights, labels.index)}
     with pytest.raises(ConfigError, match=r"strategy 'svm': it takes no weights"):
         simulate(VerticalSVM(), tables, labels, **one)
-    with pytest.raises(DataError, match=r"weights must be a pandas Series .* got DataFrame"):
+    with pytest.raises(DataError, match=r"weights must be a .* got DataFrame .* \['0'\]: take"):
         simulate(VerticalGLM(), tables, labels, weights=one["weights"].to_frame())
+    with pytest.raises(DataError, match=r"take one of them; of times and events, what `strategie"):
+        simulate(VerticalGLM(), tables, labels.to_frame())
     alone = {"p0": tables["p0"]}
     with pytest.raises(ConfigError, match="a fit with weights needs columns under a key stream"):
         simulate(VerticalGLM(), alone, labels, **one)
