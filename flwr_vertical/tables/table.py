@@ -208,7 +208,7 @@ def label_index(labels: "pd.Series[Any]", who: str = "labels") -> "pd.Index[Any]
     return checked_ids(labels.index, f"the table of {who}")
 
 
-def check_series(labels: "pd.Series[Any]", who: str) -> None:
+def check_series(labels: Any, who: str) -> None:
     """Refuse what is no series, and what turns into floats without a word: times, complex ones."""
     if not isinstance(labels, pd.Series):
         columns, advice = getattr(labels, "columns", None), ""
