@@ -160,7 +160,7 @@ class Fitting:
             self.since = "too few are held by the same parties"
             grouping, advice = self.completing.rows, "rows='complete' leaves out more"
         elif self.whole:
-            n_vectors = 2 if "weights" in self.federation.beside else 1
+            n_vectors = 1 + len(self.federation.beside)
             grouping = partial(rows_in_common, n_vectors=n_vectors, advice=advice, few=few)
         self.advice = advice
         self.opened = open_moments(
@@ -174,8 +174,9 @@ class Fitting:
     def _weighted_labels(self, problem: Problem, groups: RowGroups) -> Array:
         """Return what columns are multiplied with: labels times weights, of mean square 1.
 
-        Weights that differ are a vector, too: their products with columns follow from later sums,
-        so parties are to count that the server knows them.
+        Weights that differ are a vector, too, and an offset: products of columns with these, and
+        with means at the offset alone, follow from later sums. So parties are to count that the
+        server knows them.
         """
         inside = np.flatnonzero(groups.group >= 0)
         at, beside = problem.labelled[inside], self.federation.beside
@@ -188,10 +189,10 @@ class Fitting:
         y = problem.y if self.normal else given_labels(self.federation, problem)
         own = weights * y[inside]
         self._vector_unit = float(np.sqrt(np.mean(own**2)))
-        vectors = np.zeros((len(problem.y), 1 + self.beside.weighted))
-        vectors[inside, 0] = own / self._vector_unit
-        if self.beside.weighted:
-            vectors[inside, 1] = weights / np.sqrt(np.mean(weights**2))
+        known = [own / self._vector_unit]
+        known += [v / np.sqrt(np.mean(v**2)) for v in self.beside.known]
+        vectors = np.zeros((len(problem.y), len(known)))
+        vectors[inside] = np.column_stack(known)
         return vectors
 
     def _prepare(self) -> None:

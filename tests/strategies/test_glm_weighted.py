@@ -115,6 +115,20 @@ def test_robust_errors_of_few_rows_take_what_vectors_there_are(family, n, p):
     np.testing.assert_allclose(result.coefficients["std_error"], expected.bse, rtol=1e-3)
 
 
+@pytest.mark.parametrize("beside", ["weights", "offset"])
+def test_weights_and_an_offset_are_vectors_that_the_server_knows(beside):
+    """15 flags of 400 rows lie in 2^89 ways: enough for one vector of 64 bits, not for two."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.arange(400) < 15, rng.normal(size=(400, 3))]).astype(float)
+    y = (rng.random(400) < 0.5).astype(float)
+    given = {beside: rng.uniform(0.5, 2.0, 400)}
+    settings = {"sizes": (2, 2), "family": "binomial", "penalty": "ridge"}
+    alone, found = fit(x, y, **settings), fit(x, y, given, **settings)
+    assert np.isnan(estimates(alone)).tolist() == [False] * 5
+    assert np.isnan(estimates(found)).tolist() == [False, True, False, False, False]
+    assert any("p0.x0" in note and "too rare" in note for note in found.notes)
+
+
 @pytest.mark.parametrize("family", SOME)
 def test_without_an_intercept(family):
     x, y, weights, offset = claims(family)

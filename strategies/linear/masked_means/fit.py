@@ -116,9 +116,9 @@ def fit_mean_model(
     )
     if wide:
         problem.bound(np.arange(len(problem.ridge)), RIDGE)
-    # Labels, weights and the first fits placed are vectors.
+    # Labels, weights, an offset and the first fits placed are vectors.
     of_products = problem.of_products
-    reserved = 2 + problem.beside.weighted
+    reserved = 2 + len(problem.beside.known)
     if more is not None:
         reserved += sum(of_products if name == "middle" else 1 for name in more) + 1
     counted = len(own) if fewest is None else fewest

@@ -41,6 +41,12 @@ class Beside:
     offset: Array  # What is added to each linear predictor
     weighted: bool = True  # Whether the weights differ
 
+    @property
+    def known(self) -> list[Array]:
+        """Those of both that are vectors of the server beside the labels."""
+        weights = [self.weights] if self.weighted else []
+        return weights + ([self.offset] if self.offset.any() else [])
+
     @classmethod
     def nothing(cls, n: int) -> "Beside":
         """Return weights of 1, and no offset."""
