@@ -131,7 +131,9 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[FitColumns, Maximu
     )
     prepared.result.metrics["columns_withheld"] += float(len(unseen))
     _note(prepared, patterns.rows, settled, positive, steps)
-    return opened_columns, Maximum(fit, model, held, kept, unseen, [], by_pattern=False)
+    parts = np.zeros((d - 1, 1 + len(kept)))
+    parts[kept, 1 + np.arange(len(kept))] = 1.0
+    return opened_columns, Maximum(fit, model, held, kept, unseen, [], parts, by_pattern=False)
 
 
 def _of_pairs(

@@ -13,6 +13,7 @@ from vfem_runs import party_tables
 
 from flwr_vertical import load_demo, simulate
 from flwr_vertical.errors import DataError
+from strategies.glm import VerticalGLM
 from strategies.linear.moments.covariances import FullCovariance
 from strategies.linear.moments.fit import fit_normal
 from strategies.linear.moments.patterns import Patterns, _inverse
@@ -184,21 +185,49 @@ def test_the_demonstration_uses_rows_that_a_party_lacks():
     assert (errors < 0.97).all()
 
 
-def test_columns_that_follow_from_others_are_left_out(data, full):
+@pytest.mark.parametrize("strategy", [VFEM(), VerticalGLM(rows="all", penalty="none")])
+def test_columns_that_follow_from_others_tell_these_where_their_party_lacks_rows(data, strategy):
+    """Also of samples to predict; a block may be missing by a value that another party has."""
     tables, labels, frame = data
     more = {name: table.copy() for name, table in tables.items()}
     more["p2"]["copy"] = 3.0 * frame["x0"].reindex(more["p2"].index) - 1.0
+    more["p2"]["sum"] = frame["x1"] - 2.0 * frame["x2"]
     more["p1"]["one"] = 7.0
-    result = run(VFEM(), more, labels)
-    gone = result.coefficients.loc[[("p1", "one"), ("p2", "copy")]]
+    result = run(strategy, more, labels)
+    gone = result.coefficients.loc[[("p1", "one"), ("p2", "copy"), ("p2", "sum")]]
     assert gone["estimate"].isna().all()
     assert gone["std_error"].isna().all()
     assert any("'p2.copy'" in note and "other parties" in note for note in result.notes)
-    assert any("['one']" in note for note in result.notes)
-    shared = full.coefficients.index
-    np.testing.assert_allclose(
-        result.coefficients.loc[shared, "estimate"], full.coefficients["estimate"], rtol=1e-6
-    )
+    assert any("one'" in note for note in result.notes)
+    told = pooled(tables, labels)
+    if strategy.name == "glm":  # takes no label of a sample that no party has
+        known = labels.index[labels.notna()]
+        told[~np.any([known.isin(t.index) for t in tables.values()], axis=0)] = np.nan
+    of_copy = np.isnan(told[:, 0]) & ~np.isnan(told[:, 3])
+    told[of_copy, 0] = frame.loc[labels.notna(), "x0"][of_copy]
+    center, unit = np.nanmean(told, axis=0), np.nanstd(told, axis=0)
+    fit = fit_normal(Patterns.of((told - center) / unit), FullCovariance(np.ones((6, 6), bool)))
+    kept = result.coefficients.drop(gone.index).iloc[1:]
+    np.testing.assert_allclose(kept["estimate"], unit[-1] * fit.beta / unit[:-1], rtol=1e-6)
+    errors = unit[-1] * fit.std_error[1:] / unit[:-1]
+    if strategy.name == "glm":  # divides by the rows less the coefficients
+        n = result.metrics["n_samples"]
+        errors *= np.sqrt(n / (n - 6))
+    np.testing.assert_allclose(kept["std_error"], errors, rtol=1e-6)
+    # Of samples that p2 alone has, the label's expectation given all that its columns tell.
+    level, covariance = fit.mean * unit + center, fit.covariance * np.outer(unit, unit)
+    alone = result.predictions.index.intersection(tables["p2"].index)
+    alone = alone.difference(tables["p0"].index).difference(tables["p1"].index)
+    seen = np.eye(6)[[0, 3, 4]]
+    seen = np.vstack([seen, [0.0, 1.0, -2.0, 0.0, 0.0, 0.0]])
+    slopes = np.linalg.solve(seen @ covariance @ seen.T, seen @ covariance[:, -1])
+    own = frame.loc[alone].assign(y=0.0).to_numpy() @ seen.T
+    expected = level[-1] + (own - seen @ level) @ slopes
+    assert len(alone) > 2
+    found, tolerance = result.predictions.loc[alone], 0.05 * np.sqrt(fit.noise) * unit[-1]
+    np.testing.assert_allclose(found["prediction"], expected, atol=tolerance)
+    left = covariance[-1, -1] - slopes @ seen @ covariance[:, -1] - fit.noise * unit[-1] ** 2
+    np.testing.assert_allclose(found["std_error"], np.sqrt(left), rtol=0.05)
 
 
 # -- many columns ----------------------------------------------------------------------------
