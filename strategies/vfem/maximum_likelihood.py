@@ -84,7 +84,9 @@ def maximise(
         raise DataError("no column of any party varies over rows that may be told of")
     if len(found := gives_label(opened.patterns)):
         raise DataError(f"{told_by(opened.names(found))}; the likelihood has no maximum")
-    parts = made_of(opened.patterns, kept)
+    # With `block` columns follow from those of their own party alone, and tell nothing more.
+    made = np.flatnonzero(follows & ~unseen) if covariance == "full" else kept[:0]
+    parts = made_of(opened.patterns, kept, made)
     # Rows that lack a column and have its copy do not lack it: they may be missing by its values.
     patterns = restrict(with_copies(opened.patterns, kept, parts), np.append(kept, d))
     owner = np.repeat(np.arange(len(opened.parties)), [s.stop - s.start for s in _slices(opened)])

@@ -16,6 +16,7 @@ from strategies.linear.moments.collect import FitColumns, Prepared
 from strategies.linear.moments.covariances import FullCovariance
 from strategies.linear.moments.fit import Fit, _finish
 from strategies.linear.moments.groups import rows_by_pattern
+from strategies.linear.moments.identifiable import made_of
 from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.moments.scoring import PatternCounts, covariance_of_slopes, scoring_step
 from strategies.vfem.completed_rounds import CompletedMoments, CompletedProducts
@@ -131,8 +132,7 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[FitColumns, Maximu
     )
     prepared.result.metrics["columns_withheld"] += float(len(unseen))
     _note(prepared, patterns.rows, settled, positive, steps)
-    parts = np.zeros((d - 1, 1 + len(kept)))
-    parts[kept, 1 + np.arange(len(kept))] = 1.0
+    parts = made_of(told, kept, kept[:0])
     return opened_columns, Maximum(fit, model, held, kept, unseen, [], parts, by_pattern=False)
 
 

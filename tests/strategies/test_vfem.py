@@ -230,6 +230,17 @@ def test_columns_that_follow_from_others_tell_these_where_their_party_lacks_rows
     np.testing.assert_allclose(found["std_error"], np.sqrt(left), rtol=0.05)
 
 
+def test_with_block_no_column_of_a_party_stands_for_one_of_another(data):
+    """The model takes a column and its copy at another party as two that have nothing in common."""
+    tables, labels, frame = data
+    strategy = VFEM(covariance="block", check_correlation=False)
+    again = {**tables, "p2": tables["p2"].assign(copy=frame["x0"])}
+    once = run(strategy, again, labels)
+    found = run(strategy, {**again, "p2": again["p2"].assign(twice=2.0 * frame["x0"])}, labels)
+    assert np.isnan(found.coefficients.loc[("p2", "twice"), "estimate"])
+    pd.testing.assert_frame_equal(found.predictions, once.predictions, rtol=1e-6)
+
+
 # -- many columns ----------------------------------------------------------------------------
 
 

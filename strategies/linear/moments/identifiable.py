@@ -71,16 +71,17 @@ def _dependent(pattern: Pattern, columns: Indices) -> Flags:
     return dependent_columns(_centred(pattern, columns), length)
 
 
-def made_of(patterns: Patterns, kept: Indices) -> Array:
-    """Return each column as a level and a sum of those in `kept`, times weights.
+def made_of(patterns: Patterns, kept: Indices, follows: Indices) -> Array:
+    """Return columns as a level and a sum of those in `kept`, times weights.
 
-    Shapes: kept (n_kept,): columns none of which follows from others; returns (n_columns - 1, 1 +
-    n_kept): without the label; 0 of a column that the rows do not tell so.
+    Shapes: kept (n_kept,): columns none of which follows from others; follows (n_follows,): those
+    that do; returns (n_columns - 1, 1 + n_kept): without the label; 0 of all other columns, and
+    where no pattern tells.
     """
     found = np.zeros((patterns.n_columns - 1, 1 + len(kept)))
     found[kept, 1 + np.arange(len(kept))] = 1.0
     by_rows = sorted(patterns.patterns, key=lambda p: -p.n_rows)
-    for j in np.setdiff1d(np.arange(len(found)), kept):
+    for j in follows:
         for p in by_rows:
             own = np.flatnonzero(np.isin(kept, p.observed))
             columns = np.append(kept[own], j)
