@@ -23,7 +23,7 @@ from strategies.linear.moments.identifiable import (
     redundant,
     restrict,
     unobserved,
-    with_copies,
+    without_redundant,
 )
 from strategies.linear.moments.patterns import Patterns
 from strategies.linear.problem import note
@@ -73,8 +73,13 @@ def maximise(
     """Fit the joint normal model to opened moments."""
     d = opened.n_columns
     unseen = unobserved(opened.patterns)[:d]
-    follows = redundant(opened.patterns) if covariance == "full" else _redundant_at_home(opened)
-    kept = np.flatnonzero(~(unseen | follows))
+    if covariance == "full":
+        # Rows that lack a column and have its copy do not lack it: they may be missing by it.
+        patterns, kept, parts = without_redundant(opened.patterns)
+    else:
+        # Columns follow from those of their own party alone, and tell nothing more.
+        patterns, kept = opened.patterns, np.flatnonzero(~(unseen | _redundant_at_home(opened)))
+        parts = made_of(patterns, kept, kept[:0])
     if len(kept) > MOST_COLUMNS and not intercept:
         raise DataError(
             f"{len(kept)} columns of all parties, and without an intercept the joint model fits at "
@@ -84,11 +89,7 @@ def maximise(
         raise DataError("no column of any party varies over rows that may be told of")
     if len(found := gives_label(opened.patterns)):
         raise DataError(f"{told_by(opened.names(found))}; the likelihood has no maximum")
-    # With `block` columns follow from those of their own party alone, and tell nothing more.
-    made = np.flatnonzero(follows & ~unseen) if covariance == "full" else kept[:0]
-    parts = made_of(opened.patterns, kept, made)
-    # Rows that lack a column and have its copy do not lack it: they may be missing by its values.
-    patterns = restrict(with_copies(opened.patterns, kept, parts), np.append(kept, d))
+    patterns = restrict(patterns, np.append(kept, d))
     owner = np.repeat(np.arange(len(opened.parties)), [s.stop - s.start for s in _slices(opened)])
     owner = owner[kept]
     unidentified: list[tuple[str, str]] = []

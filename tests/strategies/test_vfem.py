@@ -230,6 +230,27 @@ def test_columns_that_follow_from_others_tell_these_where_their_party_lacks_rows
     np.testing.assert_allclose(found["std_error"], np.sqrt(left), rtol=0.05)
 
 
+@pytest.mark.parametrize("order", ["123", "132", "213", "231", "312", "321"])
+def test_a_copy_of_a_copy_is_one_where_no_row_has_the_first(order):
+    """Whichever comes first: no row has p1 and p3, whose columns only p2's show to be the same."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2400, 4))
+    y = pd.Series(x @ [2.0, 1.0, 0.5, 0.7] + 0.5 * rng.normal(size=2400))
+    who = rng.integers(4, size=2400)
+    tables = [
+        pd.DataFrame({"a": x[:, 0], "b": x[:, 1]})[who == 0],
+        pd.DataFrame({"twice": 2.0 * x[:, 0], "c": x[:, 2]})[who < 3],
+        pd.DataFrame({"less": 1.0 - x[:, 0], "d": x[:, 3]})[(who == 1) | (who == 3)],
+    ]
+    named = {f"p{k}": table for k, table in zip(order, tables, strict=True)}
+    found = run(VFEM(), named, y.mask(y.index % 3 == 0))
+    assert found.coefficients["estimate"].isna().sum() == 2
+    alone = found.predictions.index[who[found.predictions.index] == 3]
+    error = found.predictions.loc[alone, "prediction"] - y[alone]
+    # What b and c explain is unseen, not what a does.
+    assert np.sqrt((error**2).mean()) == pytest.approx(np.sqrt(1.0 + 0.25 + 0.25), abs=0.15)
+
+
 def test_with_block_no_column_of_a_party_stands_for_one_of_another(data):
     """The model takes a column and its copy at another party as two that have nothing in common."""
     tables, labels, frame = data

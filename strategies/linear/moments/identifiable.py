@@ -96,7 +96,26 @@ def made_of(patterns: Patterns, kept: Indices, follows: Indices) -> Array:
     return found
 
 
-def with_copies(patterns: Patterns, kept: Indices, parts: Array) -> Patterns:
+def without_redundant(patterns: Patterns) -> tuple[Patterns, Indices, Array]:
+    """Choose columns of which none follows from others, and put copies where rows lack them.
+
+    A copy in place of a column may show that a third one follows from that, where no row has both.
+
+    Shapes: returns (n_kept,): the columns; returns (n_columns - 1, 1 + n_kept): see `made_of`.
+    """
+    seen = ~unobserved(patterns)[:-1]
+    follows, told_of = redundant(patterns), np.zeros(len(seen), dtype=bool)
+    while True:
+        kept = np.flatnonzero(seen & ~follows)
+        parts = made_of(patterns, kept, np.flatnonzero(seen & follows))
+        patterns = _with_copies(patterns, kept, parts)
+        more, found = follows | redundant(patterns), (parts != 0.0).sum(axis=1) > 0
+        if (more == follows).all() and (found == told_of).all():
+            return patterns, kept, parts
+        follows, told_of = more, found
+
+
+def _with_copies(patterns: Patterns, kept: Indices, parts: Array) -> Patterns:
     """Put the only column that another one is made of in its place, where rows lack that one.
 
     Shapes: parts (n_columns - 1, 1 + n_kept): see `made_of`.
