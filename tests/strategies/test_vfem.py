@@ -251,6 +251,23 @@ def test_a_copy_of_a_copy_is_one_where_no_row_has_the_first(order):
     assert np.sqrt((error**2).mean()) == pytest.approx(np.sqrt(1.0 + 0.25 + 0.25), abs=0.15)
 
 
+def test_copies_in_other_units_are_found_in_large_tables():
+    """With one limb copies are equal to some 1e-9: a0 had 1.0 with a standard error of 82."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(120_000, 20))
+    slopes = np.full(20, 0.5)
+    y = pd.Series(x @ slopes + rng.normal(size=len(x)))
+    first = pd.DataFrame(x[:, :10]).add_prefix("a")[rng.random(len(x)) < 0.7]
+    second = pd.DataFrame(x[:, 10:]).add_prefix("b").assign(copy=42.0 * x[:, 0] - 1234.0)
+    second = second[rng.random(len(x)) < 0.7]
+    found = run(VFEM(), {"p1": first, "p2": second}, y.mask(rng.random(len(x)) < 0.02))
+    assert np.isnan(found.coefficients.loc[("p2", "copy"), "estimate"])
+    np.testing.assert_allclose(found.coefficients["estimate"].iloc[1:11], 0.5, atol=0.02)
+    own = found.predictions.index.intersection(second.index).difference(first.index)
+    error = found.predictions.loc[own, "prediction"] - y[own]
+    assert np.sqrt((error**2).mean()) == pytest.approx(np.sqrt(1.0 + 9 * 0.25), rel=0.1)
+
+
 def test_with_block_no_column_of_a_party_stands_for_one_of_another(data):
     """The model takes a column and its copy at another party as two that have nothing in common."""
     tables, labels, frame = data
