@@ -207,8 +207,8 @@ def of_all_rows(
     at = from_all_rows(fit, n_rows, standardize)
     if not standardize:
         at = at.with_scale(1.0 / opened.unit[kept])
-    mean, covariance = np.zeros(d), np.zeros((d, d))
-    mean[kept], covariance[np.ix_(kept, kept)] = fit.mean[:-1], fit.covariance[:-1, :-1]
+    level, parts = maximum.parts[:, 0], maximum.parts[:, 1:]
+    mean, covariance = level + parts @ fit.mean[:-1], parts @ fit.covariance[:-1, :-1] @ parts.T
     problem, center, unit = opened.problem, opened.center, opened.unit
     return (
         at.on_all_columns(kept, d).in_units(center, unit, problem.y_center, problem.y_scale),

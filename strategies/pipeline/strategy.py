@@ -365,6 +365,7 @@ def _take_over(found: Result, result: Result) -> None:
     for name in ("coefficients", "predictions", "model", "predictor", "importance", "frames"):
         setattr(result, name, getattr(found, name))
     result.metrics = dict(found.metrics)
+    result.evaluation = None  # of a fit before it
 
 
 def _take_predictions(found: Result, result: Result, alignment: Alignment, labels: Any) -> None:

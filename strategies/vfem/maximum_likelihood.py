@@ -7,7 +7,7 @@ import numpy as np
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
-from strategies.linear.moments.collect import FitColumns, OpenedMoments, told_by
+from strategies.linear.moments.collect import OpenedMoments, told_by
 from strategies.linear.moments.covariances import (
     BlockCovariance,
     CovarianceModel,
@@ -17,7 +17,14 @@ from strategies.linear.moments.covariances import (
     Through,
 )
 from strategies.linear.moments.fit import Fit, fit_normal
-from strategies.linear.moments.identifiable import gives_label, redundant, restrict, unobserved
+from strategies.linear.moments.identifiable import (
+    gives_label,
+    made_of,
+    redundant,
+    restrict,
+    unobserved,
+    without_redundant,
+)
 from strategies.linear.moments.patterns import Patterns
 from strategies.linear.problem import note
 
@@ -43,6 +50,9 @@ class Maximum:
     # (str, str): pairs of parties some of whose columns have a covariance that is not identified,
     # for lack of rows
     unidentified: list[tuple[str, str]]
+    # (n_columns, 1 + n_kept): a level, and weights of the columns in `kept` of which each column is
+    # made; 0 of those that are not
+    parts: Array
     by_pattern: bool = True  # Whether `patterns` have sums; else they have rows alone
 
     def not_identified(self, change: Array) -> Flags:
@@ -56,13 +66,6 @@ class Maximum:
         error = np.sqrt(np.maximum(np.diag(change @ self.fit.vcov @ change.T), 0.0))
         return np.asarray(moved > MOST_MOVED * error)
 
-    def widths(self, opened: FitColumns) -> list[int]:
-        """Return how many columns each party has in the fit."""
-        return [
-            int(((self.kept >= own.start) & (self.kept < own.stop)).sum())
-            for own in opened.parties.values()
-        ]
-
 
 def maximise(
     opened: OpenedMoments, covariance: str, intercept: bool = True, noise_prior: float = 0.0
@@ -70,8 +73,13 @@ def maximise(
     """Fit the joint normal model to opened moments."""
     d = opened.n_columns
     unseen = unobserved(opened.patterns)[:d]
-    follows = redundant(opened.patterns) if covariance == "full" else _redundant_at_home(opened)
-    kept = np.flatnonzero(~(unseen | follows))
+    if covariance == "full":
+        # Rows that lack a column and have its copy do not lack it: they may be missing by it.
+        patterns, kept, parts = without_redundant(opened.patterns)
+    else:
+        # Columns follow from those of their own party alone, and tell nothing more.
+        patterns, kept = opened.patterns, np.flatnonzero(~(unseen | _redundant_at_home(opened)))
+        parts = made_of(patterns, kept, kept[:0])
     if len(kept) > MOST_COLUMNS and not intercept:
         raise DataError(
             f"{len(kept)} columns of all parties, and without an intercept the joint model fits at "
@@ -81,7 +89,7 @@ def maximise(
         raise DataError("no column of any party varies over rows that may be told of")
     if len(found := gives_label(opened.patterns)):
         raise DataError(f"{told_by(opened.names(found))}; the likelihood has no maximum")
-    patterns = restrict(opened.patterns, np.append(kept, d))
+    patterns = restrict(patterns, np.append(kept, d))
     owner = np.repeat(np.arange(len(opened.parties)), [s.stop - s.start for s in _slices(opened)])
     owner = owner[kept]
     unidentified: list[tuple[str, str]] = []
@@ -114,7 +122,7 @@ def maximise(
         prior = NoisePrior(noise_prior * len(kept), 0.5 * float(np.var(y)))
     newton = len(kept) <= MOST_COLUMNS
     fit = fit_normal(patterns, model, through=through, prior=prior, newton=newton)
-    return Maximum(fit, model, patterns, kept, np.flatnonzero(unseen), unidentified)
+    return Maximum(fit, model, patterns, kept, np.flatnonzero(unseen), unidentified, parts)
 
 
 def listed(pairs: list[tuple[str, str]]) -> str:

@@ -1,6 +1,6 @@
 """What comes out of a fit of VFEM: coefficients, metrics, notes, and what predicts."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -156,22 +156,12 @@ def regressions_of(opened: FitColumns, found: Maximum) -> Regressions:
     """Return the label's regression for each set of parties, in the units of the tables."""
     problem = opened.problem
     occurring = ~distinct_rows(np.vstack([problem.mask, problem.free_mask]))[0]
+    widths = [own.stop - own.start for own in opened.parties.values()]
     standard = joint_regressions(
-        found.patterns, found.model, found.fit, found.widths(opened), occurring
-    ).in_units(problem.y_center, problem.y_scale)
-    return _in_columns(standard, opened, found.kept)
-
-
-def _in_columns(standard: Regressions, opened: FitColumns, kept: Any) -> Regressions:
-    """Bring regressions on standardised columns into the units of the tables.
-
-    Shapes: kept (n_kept,): numbers of these columns; all others have coefficients of zero.
-    """
-    coefficients = np.zeros((len(standard.present), opened.n_columns))
-    coefficients[:, kept] = standard.coefficients
-    widths = tuple(own.stop - own.start for own in opened.parties.values())
-    every = replace(standard, coefficients=coefficients, widths=widths)
-    return every.of_columns(opened.center, opened.unit)
+        found.patterns, found.model, found.fit, widths, occurring, found.parts
+    )
+    in_label_units = standard.in_units(problem.y_center, problem.y_scale)
+    return in_label_units.of_columns(opened.center, opened.unit)
 
 
 def note_fit(result: Result, opened: FitColumns, found: Maximum, intercept: bool = True) -> Flags:

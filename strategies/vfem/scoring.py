@@ -16,6 +16,7 @@ from strategies.linear.moments.collect import FitColumns, Prepared
 from strategies.linear.moments.covariances import FullCovariance
 from strategies.linear.moments.fit import Fit, _finish
 from strategies.linear.moments.groups import rows_by_pattern
+from strategies.linear.moments.identifiable import made_of
 from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.moments.scoring import PatternCounts, covariance_of_slopes, scoring_step
 from strategies.vfem.completed_rounds import CompletedMoments, CompletedProducts
@@ -131,7 +132,8 @@ def fit_by_scoring(prepared: Prepared, taken: Flags) -> tuple[FitColumns, Maximu
     )
     prepared.result.metrics["columns_withheld"] += float(len(unseen))
     _note(prepared, patterns.rows, settled, positive, steps)
-    return opened_columns, Maximum(fit, model, held, kept, unseen, [], by_pattern=False)
+    parts = made_of(told, kept, kept[:0])
+    return opened_columns, Maximum(fit, model, held, kept, unseen, [], parts, by_pattern=False)
 
 
 def _of_pairs(

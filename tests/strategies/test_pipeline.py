@@ -144,6 +144,16 @@ def test_another_fit_and_other_seeds_of_stages(tables_and_labels):
     pd.testing.assert_frame_equal(found.coefficients, found.stages["fit-b"].coefficients)
 
 
+def test_an_evaluation_is_of_the_fit_before_it_and_not_of_a_later_one(tables_and_labels):
+    tables, labels = tables_and_labels
+    stages = [("fit-a", PLAIN), ("evaluate", None), ("fit-b", PLAIN)]
+    found = Pipeline(stages).simulate(tables, labels, min_rows=1)
+    assert found.metrics["n_samples"] > found.stages["fit-a"].metrics["n_samples"]
+    assert found.stages["evaluate"].evaluation is not None
+    assert found.evaluation is None
+    assert "test_r2" not in found.metrics
+
+
 def test_written_stages_are_read_again():
     one = Pipeline(WHOLE)
     other = Pipeline(one.settings()["stages"])

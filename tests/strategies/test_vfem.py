@@ -13,6 +13,7 @@ from vfem_runs import party_tables
 
 from flwr_vertical import load_demo, simulate
 from flwr_vertical.errors import DataError
+from strategies.glm import VerticalGLM
 from strategies.linear.moments.covariances import FullCovariance
 from strategies.linear.moments.fit import fit_normal
 from strategies.linear.moments.patterns import Patterns, _inverse
@@ -184,21 +185,98 @@ def test_the_demonstration_uses_rows_that_a_party_lacks():
     assert (errors < 0.97).all()
 
 
-def test_columns_that_follow_from_others_are_left_out(data, full):
+@pytest.mark.parametrize("strategy", [VFEM(), VerticalGLM(rows="all", penalty="none")])
+def test_columns_that_follow_from_others_tell_these_where_their_party_lacks_rows(data, strategy):
+    """Also of samples to predict; a block may be missing by a value that another party has."""
     tables, labels, frame = data
     more = {name: table.copy() for name, table in tables.items()}
     more["p2"]["copy"] = 3.0 * frame["x0"].reindex(more["p2"].index) - 1.0
+    more["p2"]["sum"] = frame["x1"] - 2.0 * frame["x2"]
     more["p1"]["one"] = 7.0
-    result = run(VFEM(), more, labels)
-    gone = result.coefficients.loc[[("p1", "one"), ("p2", "copy")]]
+    result = run(strategy, more, labels)
+    gone = result.coefficients.loc[[("p1", "one"), ("p2", "copy"), ("p2", "sum")]]
     assert gone["estimate"].isna().all()
     assert gone["std_error"].isna().all()
     assert any("'p2.copy'" in note and "other parties" in note for note in result.notes)
-    assert any("['one']" in note for note in result.notes)
-    shared = full.coefficients.index
-    np.testing.assert_allclose(
-        result.coefficients.loc[shared, "estimate"], full.coefficients["estimate"], rtol=1e-6
-    )
+    assert any("one'" in note for note in result.notes)
+    told = pooled(tables, labels)
+    if strategy.name == "glm":  # takes no label of a sample that no party has
+        known = labels.index[labels.notna()]
+        told[~np.any([known.isin(t.index) for t in tables.values()], axis=0)] = np.nan
+    of_copy = np.isnan(told[:, 0]) & ~np.isnan(told[:, 3])
+    told[of_copy, 0] = frame.loc[labels.notna(), "x0"][of_copy]
+    center, unit = np.nanmean(told, axis=0), np.nanstd(told, axis=0)
+    fit = fit_normal(Patterns.of((told - center) / unit), FullCovariance(np.ones((6, 6), bool)))
+    kept = result.coefficients.drop(gone.index).iloc[1:]
+    np.testing.assert_allclose(kept["estimate"], unit[-1] * fit.beta / unit[:-1], rtol=1e-6)
+    errors = unit[-1] * fit.std_error[1:] / unit[:-1]
+    if strategy.name == "glm":  # divides by the rows less the coefficients
+        n = result.metrics["n_samples"]
+        errors *= np.sqrt(n / (n - 6))
+    np.testing.assert_allclose(kept["std_error"], errors, rtol=1e-6)
+    # Of samples that p2 alone has, the label's expectation given all that its columns tell.
+    level, covariance = fit.mean * unit + center, fit.covariance * np.outer(unit, unit)
+    alone = result.predictions.index.intersection(tables["p2"].index)
+    alone = alone.difference(tables["p0"].index).difference(tables["p1"].index)
+    seen = np.eye(6)[[0, 3, 4]]
+    seen = np.vstack([seen, [0.0, 1.0, -2.0, 0.0, 0.0, 0.0]])
+    slopes = np.linalg.solve(seen @ covariance @ seen.T, seen @ covariance[:, -1])
+    own = frame.loc[alone].assign(y=0.0).to_numpy() @ seen.T
+    expected = level[-1] + (own - seen @ level) @ slopes
+    assert len(alone) > 2
+    found, tolerance = result.predictions.loc[alone], 0.05 * np.sqrt(fit.noise) * unit[-1]
+    np.testing.assert_allclose(found["prediction"], expected, atol=tolerance)
+    left = covariance[-1, -1] - slopes @ seen @ covariance[:, -1] - fit.noise * unit[-1] ** 2
+    np.testing.assert_allclose(found["std_error"], np.sqrt(left), rtol=0.05)
+
+
+@pytest.mark.parametrize("order", ["123", "132", "213", "231", "312", "321"])
+def test_a_copy_of_a_copy_is_one_where_no_row_has_the_first(order):
+    """Whichever comes first: no row has p1 and p3, whose columns only p2's show to be the same."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2400, 4))
+    y = pd.Series(x @ [2.0, 1.0, 0.5, 0.7] + 0.5 * rng.normal(size=2400))
+    who = rng.integers(4, size=2400)
+    tables = [
+        pd.DataFrame({"a": x[:, 0], "b": x[:, 1]})[who == 0],
+        pd.DataFrame({"twice": 2.0 * x[:, 0], "c": x[:, 2]})[who < 3],
+        pd.DataFrame({"less": 1.0 - x[:, 0], "d": x[:, 3]})[(who == 1) | (who == 3)],
+    ]
+    named = {f"p{k}": table for k, table in zip(order, tables, strict=True)}
+    found = run(VFEM(), named, y.mask(y.index % 3 == 0))
+    assert found.coefficients["estimate"].isna().sum() == 2
+    alone = found.predictions.index[who[found.predictions.index] == 3]
+    error = found.predictions.loc[alone, "prediction"] - y[alone]
+    # What b and c explain is unseen, not what a does.
+    assert np.sqrt((error**2).mean()) == pytest.approx(np.sqrt(1.0 + 0.25 + 0.25), abs=0.15)
+
+
+def test_copies_in_other_units_are_found_in_large_tables():
+    """With one limb copies are equal to some 1e-9: a0 had 1.0 with a standard error of 82."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(120_000, 20))
+    slopes = np.full(20, 0.5)
+    y = pd.Series(x @ slopes + rng.normal(size=len(x)))
+    first = pd.DataFrame(x[:, :10]).add_prefix("a")[rng.random(len(x)) < 0.7]
+    second = pd.DataFrame(x[:, 10:]).add_prefix("b").assign(copy=42.0 * x[:, 0] - 1234.0)
+    second = second[rng.random(len(x)) < 0.7]
+    found = run(VFEM(), {"p1": first, "p2": second}, y.mask(rng.random(len(x)) < 0.02))
+    assert np.isnan(found.coefficients.loc[("p2", "copy"), "estimate"])
+    np.testing.assert_allclose(found.coefficients["estimate"].iloc[1:11], 0.5, atol=0.02)
+    own = found.predictions.index.intersection(second.index).difference(first.index)
+    error = found.predictions.loc[own, "prediction"] - y[own]
+    assert np.sqrt((error**2).mean()) == pytest.approx(np.sqrt(1.0 + 9 * 0.25), rel=0.1)
+
+
+def test_with_block_no_column_of_a_party_stands_for_one_of_another(data):
+    """The model takes a column and its copy at another party as two that have nothing in common."""
+    tables, labels, frame = data
+    strategy = VFEM(covariance="block", check_correlation=False)
+    again = {**tables, "p2": tables["p2"].assign(copy=frame["x0"])}
+    once = run(strategy, again, labels)
+    found = run(strategy, {**again, "p2": again["p2"].assign(twice=2.0 * frame["x0"])}, labels)
+    assert np.isnan(found.coefficients.loc[("p2", "twice"), "estimate"])
+    pd.testing.assert_frame_equal(found.predictions, once.predictions, rtol=1e-6)
 
 
 # -- many columns ----------------------------------------------------------------------------

@@ -71,6 +71,75 @@ def _dependent(pattern: Pattern, columns: Indices) -> Flags:
     return dependent_columns(_centred(pattern, columns), length)
 
 
+def made_of(patterns: Patterns, kept: Indices, follows: Indices) -> Array:
+    """Return columns as a level and a sum of those in `kept`, times weights.
+
+    Shapes: kept (n_kept,): columns none of which follows from others; follows (n_follows,): those
+    that do; returns (n_columns - 1, 1 + n_kept): without the label; 0 of all other columns, and
+    where no pattern tells.
+    """
+    found = np.zeros((patterns.n_columns - 1, 1 + len(kept)))
+    found[kept, 1 + np.arange(len(kept))] = 1.0
+    by_rows = sorted(patterns.patterns, key=lambda p: -p.n_rows)
+    for j in follows:
+        for p in by_rows:
+            own = np.flatnonzero(np.isin(kept, p.observed))
+            columns = np.append(kept[own], j)
+            if j not in p.observed or not _dependent(p, columns)[-1]:
+                continue
+            gram = _centred(p, columns)
+            beta = np.linalg.lstsq(gram[:-1, :-1], gram[:-1, -1], rcond=1e-12)[0]
+            beta[np.abs(beta) <= _COUNTS] = 0.0
+            mean = p.sums[np.searchsorted(p.observed, columns)] / p.n_rows
+            found[j, 0], found[j, 1 + own] = mean[-1] - mean[:-1] @ beta, beta
+            break
+    return found
+
+
+def without_redundant(patterns: Patterns) -> tuple[Patterns, Indices, Array]:
+    """Choose columns of which none follows from others, and put copies where rows lack them.
+
+    A copy in place of a column may show that a third one follows from that, where no row has both.
+
+    Shapes: returns (n_kept,): the columns; returns (n_columns - 1, 1 + n_kept): see `made_of`.
+    """
+    seen = ~unobserved(patterns)[:-1]
+    follows, told_of = redundant(patterns), np.zeros(len(seen), dtype=bool)
+    while True:
+        kept = np.flatnonzero(seen & ~follows)
+        parts = made_of(patterns, kept, np.flatnonzero(seen & follows))
+        patterns = _with_copies(patterns, kept, parts)
+        more, found = follows | redundant(patterns), (parts != 0.0).sum(axis=1) > 0
+        if (more == follows).all() and (found == told_of).all():
+            return patterns, kept, parts
+        follows, told_of = more, found
+
+
+def _with_copies(patterns: Patterns, kept: Indices, parts: Array) -> Patterns:
+    """Put the only column that another one is made of in its place, where rows lack that one.
+
+    Shapes: parts (n_columns - 1, 1 + n_kept): see `made_of`.
+    """
+    copies = {
+        int(j): int(np.flatnonzero(parts[j, 1:])[0])
+        for j in np.flatnonzero((parts[:, 1:] != 0).sum(axis=1) == 1)
+        if j not in kept
+    }
+    found = []
+    for p in patterns.patterns:
+        numbers, level = p.observed.copy(), np.zeros(patterns.n_columns)
+        scale = np.ones(len(numbers))
+        for at, j in enumerate(p.observed.tolist()):
+            if j in copies and kept[copies[j]] not in numbers:
+                numbers[at], level[j] = kept[copies[j]], parts[j, 0]
+                scale[at] = 1.0 / parts[j, 1 + copies[j]]
+        sums, products = p.about(level)
+        order = np.argsort(numbers)
+        sums, products = sums * scale, products * np.outer(scale, scale)
+        found.append(Pattern(numbers[order], p.n_rows, sums[order], products[np.ix_(order, order)]))
+    return Patterns(patterns.n_columns, found)
+
+
 def gives_label(patterns: Patterns) -> Indices:
     """Return the columns of which the label is a linear function without noise in some pattern.
 

@@ -9,7 +9,9 @@ from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import DataError
 from strategies.linear.moments.patterns import Pattern
 
-_DEPENDENT = 1e-9  # of a column's squares: less about others is rounding
+_DEPENDENT = 1e-8
+"""Of a column's squares: less about others is rounding. With one limb, products of two parties are
+of columns rounded to some 20 bits, and those of one party are not: copies differ by some 1e-9."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ import numpy as np
 from flwr_vertical.arrays import Array, Flags, Indices
 from strategies.linear.moments.covariances import CovarianceModel
 from strategies.linear.moments.fit import Fit, InverseInformation, information_on
+from strategies.linear.moments.linear import dependent_columns
 from strategies.linear.moments.patterns import Patterns
 from strategies.linear.prediction.regressions import Regressions, pattern_list
 
@@ -35,8 +36,13 @@ def joint_regressions(
     fit: Fit,
     widths: Sequence[int],
     occurring: Flags | None = None,
+    parts: Array | None = None,
 ) -> Regressions:
-    """Return the label's regression on the columns of each set of parties; see `pattern_list`."""
+    """Return the label's regression on the columns of each set of parties; see `pattern_list`.
+
+    Shapes: parts (n_columns, 1 + n_fitted): of the parties' columns as those of the fit make them,
+    see `moments.identifiable.made_of`; by default they are those of the fit.
+    """
     present = pattern_list(len(widths), occurring)
     by_information = None if fit.without_information else _Leverage(patterns, model, fit)
     owner = np.repeat(np.arange(len(widths)), widths)
@@ -44,19 +50,23 @@ def joint_regressions(
     level, unseen, leverage = np.empty(n), np.empty(n), np.empty(n)
     coefficients, offsets = np.zeros((n, p)), np.zeros((n, len(widths)))
     mean, covariance = fit.mean, fit.covariance
+    made = np.asarray(np.eye(p, 1 + p, 1) if parts is None else parts, dtype=np.float64)
+    of_columns = made[:, 0] + made[:, 1:] @ mean[:-1]
     for i, parties in enumerate(present):
-        o = np.flatnonzero(parties[owner])
-        inner = covariance[np.ix_(o, o)]
-        beta = np.linalg.solve(inner, covariance[o, -1])
+        o = _telling(np.flatnonzero(parties[owner]), made[:, 1:], covariance[:-1, :-1])
+        own = made[o, 1:]
+        along = own @ covariance[:-1]
+        inner = along[:, :-1] @ own.T
+        beta = np.asarray(np.linalg.solve(inner, along[:, -1]), dtype=np.float64)
         coefficients[i, o] = beta
-        offsets[i] = np.bincount(owner, weights=coefficients[i] * mean[:-1], minlength=len(widths))
+        offsets[i] = np.bincount(owner, weights=coefficients[i] * of_columns, minlength=len(widths))
         level[i] = mean[-1]
-        unseen[i] = covariance[-1, -1] - beta @ covariance[o, -1] - fit.noise
+        unseen[i] = covariance[-1, -1] - beta @ along[:, -1] - fit.noise
         if by_information is not None:
-            leverage[i] = by_information(o, beta, inner)
+            leverage[i] = by_information(own, beta, inner)
         else:
             around = np.append(1.0, mean[:-1])
-            told = covariance[:-1, o] @ np.linalg.solve(inner, covariance[o, :-1])
+            told = along[:, :-1].T @ np.linalg.solve(inner, along[:, :-1])
             leverage[i] = around @ fit.vcov @ around + np.sum(fit.vcov[1:, 1:] * told)
     found = Regressions(
         present,
@@ -71,6 +81,21 @@ def joint_regressions(
     return found.compact()
 
 
+def _telling(columns: Indices, parts: Array, covariance: Array) -> Indices:
+    """Return columns of the fit, and those others that tell more than these do.
+
+    Shapes: columns (n,): numbers of those at hand, ascending; parts (n_columns, n_fitted);
+    covariance (n_fitted, n_fitted); returns (at most n,).
+    """
+    # A column comes after those that it is made of.
+    fitted = np.isin(columns, (parts != 0.0).argmax(axis=0))
+    if fitted.all():
+        return columns
+    own = parts[columns]
+    spread = own @ covariance @ own.T
+    return columns[fitted | ~dependent_columns(spread, np.diag(spread))]
+
+
 class _Leverage:
     """Variance of a prediction through the estimates, by the observed information."""
 
@@ -80,18 +105,21 @@ class _Leverage:
         self._solve = InverseInformation(told)
         self._directions = model.directions(parameters)
 
-    def __call__(self, o: Indices, beta: Array, inner: Array) -> float:
-        """Return the leverage of rows with the columns o; see the module."""
+    def __call__(self, own: Array, beta: Array, inner: Array) -> float:
+        """Return the leverage of rows with some columns; see the module.
+
+        Shapes: own (n_own, n_fitted): as what sums of those of the fit they are; beta (n_own,);
+        inner (n_own, n_own): their covariance.
+        """
         p = len(self._directions) - 1
         # Derivatives with respect to (mean, parameters of the covariance).
         by_level = np.zeros(p + 1 + self._directions.shape[2])
-        by_level[p], by_level[o] = 1.0, -beta
-        by_slope = np.zeros((len(o), len(by_level)))
-        by_slope[:, p + 1 :] = self._directions[o, -1] - np.einsum(
-            "ijk,j->ik", self._directions[np.ix_(o, o)], beta
-        )
+        by_level[p], by_level[:p] = 1.0, -beta @ own
+        by_slope = np.zeros((len(own), len(by_level)))
+        moved = np.einsum("ijk,j->ik", self._directions[:p, :p], beta @ own)
+        by_slope[:, p + 1 :] = own @ (self._directions[:p, -1] - moved)
         found = float(by_level @ self._solve(by_level))
-        if len(o):
+        if len(own):
             spread = by_slope @ self._solve(by_slope.T)
             found += float(np.trace(np.linalg.solve(inner, spread)))
         return found
