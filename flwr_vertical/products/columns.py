@@ -78,6 +78,9 @@ class HeldColumns:
     variable : numpy.ndarray of shape (n_columns,), optional
         Number of the variable of which a column holds a level, -1 of other columns. The levels of
         one add up to all its rows: those that are withheld follow together.
+    sources : tuple of frozenset, optional
+        Of which cells of the table each column is made: columns of the same few cells together may
+        tell a value of these apart that is rare.
     at_least : int
         The fewest rows of a set that may be told of, where the rule of the columns is too few.
     """
@@ -90,6 +93,7 @@ class HeldColumns:
     noise: PrivateRows | None = None
     squares: Array | None = None
     variable: Indices | None = None
+    sources: tuple[frozenset[str], ...] = ()
     at_least: int = 0
 
     def weighted(self, weight: Array) -> "HeldColumns":

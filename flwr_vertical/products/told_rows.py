@@ -21,6 +21,7 @@ from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy_ledger.rules import Judged, LabelSet
 from flwr_vertical.products.columns import HeldColumns
+from flwr_vertical.products.lone_rows import FEWEST, withhold_lone_rows
 from flwr_vertical.products.rare_levels import LevelAtoms, counted_vectors, repeated_codes
 
 _KEPT = "node.products."
@@ -217,7 +218,12 @@ class ToldRows:
             refined = judged.refined
             n_vectors = counted_vectors(judged.n_known, judged.n_sets) + math.ceil(bits / 64.0)
             atoms = LevelAtoms(atom[at], refined.parent, refined.group, n_vectors)
-            withheld = atoms.withheld(codes, n_groups, n_columns, party.policy.min_rows)
+            fewest = party.policy.min_rows
+            withheld = atoms.withheld(codes, n_groups, n_columns, fewest)
+            self._withhold_cells(held, codes, withheld, atoms)
+            if not private:
+                needed = FEWEST if fewest is None else min(fewest, FEWEST)
+                withhold_lone_rows(held.values, withheld, atoms, needed)
             for v in () if held.variable is None else np.unique(held.variable[held.variable >= 0]):
                 for told in withheld:
                     self._withhold_together(held, np.flatnonzero(held.variable == v), told, atoms)
@@ -264,6 +270,18 @@ class ToldRows:
             if not atoms.withheld({0: codes}, n_groups, 1, self._party.policy.min_rows).any():
                 return
             withheld[level] = True
+
+    def _withhold_cells(
+        self, held: HeldColumns, codes: Mapping[int, Indices], withheld: Flags, atoms: LevelAtoms
+    ) -> None:
+        """Withhold columns that tell rare values of the cells apart that they are made of."""
+        for cells in dict.fromkeys(held.sources):
+            made = [j for j, of in enumerate(held.sources) if of <= cells]
+            unsafe = set(range(len(withheld)))
+            while unsafe and len(made) > 1 and codes.keys() >= set(made):
+                columns = held.values[:][:, made]
+                unsafe &= atoms.groups_of_cells(columns, self._party.policy.min_rows)
+                withheld[sorted(unsafe), made.pop()] = True
 
     def _codes(self, held: HeldColumns) -> dict[int, Indices]:
         """Return the levels of columns of few values."""
