@@ -1,50 +1,65 @@
-"""Columns that come down to few rows: alone, or once the columns before them are subtracted.
+"""Columns that come down to few rows: alone, less the columns before them, or several together.
 
 From sums of products of columns the server has those of each column less what 1 and the columns
 before it tell of it. Where a value far out is nearly all of a column, or two columns differ in a
 row, the product of that with another party's column is a cell of it. So in every atom what is left
-of a column lies, in effect, in as many rows as a rare level has at least.
+of a column lies, in effect, in as many rows as a rare level has at least. Of columns that are
+functions of the same cells, the server knows how to combine them so that an outermost cell counts
+most: such a row has at most half of the sum of squares, which is its leverage.
 
 Statistical offices withhold totals that one contributor dominates: Cox, "Linear sensitivity
 measures in statistical disclosure control", Journal of Statistical Planning and Inference 5 (1981).
 The number of rows is that of Hill, "Diversity and evenness", Ecology 54 (1973), of order 2.
 """
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.products.columns import ScaledRows
 from flwr_vertical.products.rare_levels import LevelAtoms
 
 FEWEST = 3
 """In so many rows what is left of a column lies at least; fewer where an owner tells of fewer."""
 
+_LEVERAGE = 0.5  # Of a row in columns of the same cells, at most
 _SHARE = 10  # Of a set of so many rows one is enough: its owner tells of so few
-
 _ZERO = 1e-10  # What is left of a column, to its length, that products do not tell from 0
 _ROWS = 65_536  # at a time
 
+Sources = Sequence[frozenset[str]]
+
 
 def withhold_lone_rows(
-    values: Array | ScaledRows, withheld: Flags, atoms: LevelAtoms, needed: int
+    values: Array | ScaledRows, sources: Sources, withheld: Flags, atoms: LevelAtoms, needed: int
 ) -> None:
     """Withhold columns in groups of rows where what is left of them lies in too few.
 
-    Shapes: values (n_rows, n_columns); withheld (n_groups, n_columns): changed.
+    Shapes: values (n_rows, n_columns); sources: of `HeldColumns`; withheld (n_groups, n_columns):
+    changed.
     """
     if needed < 2:  # any column lies in one row
         return
     known: dict[tuple[tuple[int, ...], bytes], Flags] = {}
+    together = [[j for j, of in enumerate(sources) if of <= cells] for cells in set(sources)]
+    together = [columns for columns in together if len(columns) > 1]
 
     def is_safe(found: list[int], j: int) -> bool:
-        groups = {int(g) for g in atoms.group[found] if g >= 0}
-        told = ~withheld[sorted(groups)].any(axis=0) if groups else ~withheld.all(axis=0)
+        groups = sorted({int(g) for g in atoms.group[found] if g >= 0})
+        told = ~withheld[groups].any(axis=0) if groups else ~withheld.all(axis=0)
         key = tuple(found), told.tobytes()
         if key not in known:
-            rows = np.isin(atoms.of_row, found)
-            enough = min(needed, rows.sum() / _SHARE) - 1e-3
-            known[key] = rows_behind(values, rows, told) > enough
+            rows = np.flatnonzero(np.isin(atoms.of_row, found))
+            enough = min(needed, len(rows) / _SHARE) - 1e-3
+            columns = np.flatnonzero(told)
+            safe = np.ones(len(told), dtype=bool)
+            safe[columns] = rows_behind(values, rows, columns) > enough
+            for of_cells in together if enough > 1.0 / _LEVERAGE else ():
+                columns = np.intersect1d(of_cells, columns)
+                safe[columns] &= leverage(values, rows, columns) < _LEVERAGE
+            known[key] = safe
         return bool(known[key][j])
 
     while True:
@@ -56,34 +71,49 @@ def withhold_lone_rows(
             return
 
 
-def rows_behind(values: Array | ScaledRows, rows: Flags, told: Flags) -> Array:
-    """Return in how many rows what is left of each column lies, of those that are told of.
+def rows_behind(values: Array | ScaledRows, rows: Indices, columns: Indices) -> Array:
+    """Return in how many rows lies what 1 and the columns before do not tell of each column.
 
-    It is what 1 and the columns before do not tell of it. Infinity where nothing is left.
+    Infinity where nothing is left.
 
-    Shapes: rows (n_rows,): those that count; told (n_columns,); returns (n_columns,).
+    Shapes: rows (n_rows,), columns (n_columns,): which of `values`; returns (n_columns,).
     """
-    out = np.full(len(told), np.inf)
-    columns = np.flatnonzero(told)
-    at = [part[rows[part]] for part in np.split(np.arange(len(rows)), _cuts(len(rows)))]
+    fourth = np.zeros(len(columns))
+    for left in _orthogonal(values, rows, columns):
+        fourth += (np.square(left) ** 2).sum(axis=0)
+    return 1.0 / np.maximum(fourth, np.finfo(float).tiny)
 
-    def block(part: Array) -> Array:
+
+def leverage(values: Array | ScaledRows, rows: Indices, columns: Indices) -> Array:
+    """Return the largest leverage of a row in each column and those before it.
+
+    Shapes: as of `rows_behind`.
+    """
+    most = np.zeros(len(columns))
+    for left in _orthogonal(values, rows, columns):
+        most = np.maximum(most, np.cumsum(left**2, axis=1).max(axis=0, initial=0.0))
+    return most
+
+
+def _orthogonal(values: Array | ScaledRows, rows: Indices, columns: Indices) -> Iterator[Array]:
+    """Give what is left of columns, of length 1, or 0 where nothing is left; some rows each.
+
+    Of fewer rows than columns nothing is left of the last ones.
+    """
+    parts = np.split(rows, range(_ROWS, len(rows), _ROWS))
+    if len(rows) <= len(columns) + 1:
+        return
+
+    def block(part: Indices) -> Array:
         return np.column_stack([np.ones(len(part)), values[part][:, columns]])
 
     r = np.zeros((0, len(columns) + 1))
-    for part in at:
+    for part in parts:
         r = np.linalg.qr(np.vstack([r, block(part)]), mode="r")
-    if len(r) <= len(columns):
-        return out  # fewer rows than columns: nothing is left of the last ones
-    length = np.sqrt((r**2).sum(axis=0))
-    left = np.abs(np.diag(r)) > _ZERO * length
+    left = np.abs(np.diag(r)) > _ZERO * np.sqrt((r**2).sum(axis=0))
     r = np.linalg.qr(r[:, left], mode="r")
-    fourth = np.zeros(left.sum())
-    for part in at:
-        fourth += (solve_triangular(r, block(part)[:, left].T, trans="T") ** 4).sum(axis=1)
-    out[columns[left[1:]]] = 1.0 / fourth[1:]
-    return out
-
-
-def _cuts(n_rows: int) -> list[int]:
-    return list(range(_ROWS, n_rows, _ROWS))
+    turned = solve_triangular(r, np.eye(len(r)))
+    for part in parts:
+        out = np.zeros((len(part), len(columns) + 1))
+        out[:, left] = block(part)[:, left] @ turned
+        yield out[:, 1:]

@@ -223,7 +223,7 @@ class ToldRows:
             self._withhold_cells(held, codes, withheld, atoms)
             if not private:
                 needed = FEWEST if fewest is None else min(fewest, FEWEST)
-                withhold_lone_rows(held.values, withheld, atoms, needed)
+                withhold_lone_rows(held.values, held.sources, withheld, atoms, needed)
             for v in () if held.variable is None else np.unique(held.variable[held.variable >= 0]):
                 for told in withheld:
                     self._withhold_together(held, np.flatnonzero(held.variable == v), told, atoms)
