@@ -48,13 +48,14 @@ def withhold_lone_rows(
 
     def is_safe(found: list[int], j: int) -> bool:
         groups = sorted({int(g) for g in atoms.group[found] if g >= 0})
-        told = ~withheld[groups].any(axis=0) if groups else ~withheld.all(axis=0)
+        hidden = withheld[groups].any(axis=0) if groups else withheld.all(axis=0)
+        told: Flags = np.logical_not(hidden)
         key = tuple(found), told.tobytes()
         if key not in known:
             rows = np.flatnonzero(np.isin(atoms.of_row, found))
             enough = min(needed, len(rows) / _SHARE) - 1e-3
             columns = np.flatnonzero(told)
-            safe = np.ones(len(told), dtype=bool)
+            safe: Flags = np.ones(len(told), dtype=bool)
             safe[columns] = rows_behind(values, rows, columns) > enough
             for of_cells in together if enough > 1.0 / _LEVERAGE else ():
                 columns = np.intersect1d(of_cells, columns)
@@ -107,11 +108,11 @@ def _orthogonal(values: Array | ScaledRows, rows: Indices, columns: Indices) -> 
     def block(part: Indices) -> Array:
         return np.column_stack([np.ones(len(part)), values[part][:, columns]])
 
-    r = np.zeros((0, len(columns) + 1))
+    r: Array = np.zeros((0, len(columns) + 1))
     for part in parts:
-        r = np.linalg.qr(np.vstack([r, block(part)]), mode="r")
+        r = np.asarray(np.linalg.qr(np.vstack([r, block(part)]), mode="r"))
     left = np.abs(np.diag(r)) > _ZERO * np.sqrt((r**2).sum(axis=0))
-    r = np.linalg.qr(r[:, left], mode="r")
+    r = np.asarray(np.linalg.qr(r[:, left], mode="r"))
     turned = solve_triangular(r, np.eye(len(r)))
     for part in parts:
         out = np.zeros((len(part), len(columns) + 1))
