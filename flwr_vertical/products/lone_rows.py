@@ -12,13 +12,13 @@ measures in statistical disclosure control", Journal of Statistical Planning and
 The number of rows is that of Hill, "Diversity and evenness", Ecology 54 (1973), of order 2.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
 from flwr_vertical.arrays import Array, Flags, Indices
-from flwr_vertical.products.columns import ScaledRows
+from flwr_vertical.products.columns import HeldColumns, ScaledRows
 from flwr_vertical.products.rare_levels import LevelAtoms
 
 FEWEST = 3
@@ -29,22 +29,16 @@ _SHARE = 10  # Of a set of so many rows one is enough: its owner tells of so few
 _ZERO = 1e-10  # What is left of a column, to its length, that products do not tell from 0
 _ROWS = 65_536  # at a time
 
-Sources = Sequence[frozenset[str]]
 
-
-def withhold_lone_rows(
-    values: Array | ScaledRows, sources: Sources, withheld: Flags, atoms: LevelAtoms, needed: int
-) -> None:
+def withhold_lone_rows(held: HeldColumns, withheld: Flags, atoms: LevelAtoms, needed: int) -> None:
     """Withhold columns in groups of rows where what is left of them lies in too few.
 
-    Shapes: values (n_rows, n_columns); sources: of `HeldColumns`; withheld (n_groups, n_columns):
-    changed.
+    Shapes: withheld (n_groups, n_columns): changed.
     """
     if needed < 2:  # any column lies in one row
         return
     known: dict[tuple[tuple[int, ...], bytes], Flags] = {}
-    together = [[j for j, of in enumerate(sources) if of <= cells] for cells in set(sources)]
-    together = [columns for columns in together if len(columns) > 1]
+    together = [part for part in held.of_cells() if len(part[0]) + part[1].shape[1] > 1]
 
     def is_safe(found: list[int], j: int) -> bool:
         groups = sorted({int(g) for g in atoms.group[found] if g >= 0})
@@ -56,10 +50,12 @@ def withhold_lone_rows(
             enough = min(needed, len(rows) / _SHARE) - 1e-3
             columns = np.flatnonzero(told)
             safe: Flags = np.ones(len(told), dtype=bool)
-            safe[columns] = rows_behind(values, rows, columns) > enough
-            for of_cells in together if enough > 1.0 / _LEVERAGE else ():
-                columns = np.intersect1d(of_cells, columns)
-                safe[columns] &= leverage(values, rows, columns) < _LEVERAGE
+            safe[columns] = rows_behind(held.values, rows, columns) > enough
+            for made, before in together if enough > 1.0 / _LEVERAGE else ():
+                columns = np.intersect1d(made, np.flatnonzero(told))
+                every = np.column_stack([before, held.values[:, columns]])
+                found_by = leverage(every, rows, np.arange(every.shape[1]))
+                safe[columns] &= found_by[before.shape[1] :] < _LEVERAGE
             known[key] = safe
         return bool(known[key][j])
 

@@ -223,7 +223,7 @@ class ToldRows:
             self._withhold_cells(held, codes, withheld, atoms)
             if not private:
                 needed = FEWEST if fewest is None else min(fewest, FEWEST)
-                withhold_lone_rows(held.values, held.sources, withheld, atoms, needed)
+                withhold_lone_rows(held, withheld, atoms, needed)
             for v in () if held.variable is None else np.unique(held.variable[held.variable >= 0]):
                 for told in withheld:
                     self._withhold_together(held, np.flatnonzero(held.variable == v), told, atoms)
@@ -275,13 +275,14 @@ class ToldRows:
         self, held: HeldColumns, codes: Mapping[int, Indices], withheld: Flags, atoms: LevelAtoms
     ) -> None:
         """Withhold columns that tell rare values of the cells apart that they are made of."""
-        for cells in dict.fromkeys(held.sources):
-            made = [j for j, of in enumerate(held.sources) if of <= cells]
-            unsafe = set(range(len(withheld)))
-            while unsafe and len(made) > 1 and codes.keys() >= set(made):
-                columns = held.values[:][:, made]
-                unsafe &= atoms.groups_of_cells(columns, self._party.policy.min_rows)
-                withheld[sorted(unsafe), made.pop()] = True
+        for made, before in held.of_cells():
+            unsafe, fewest = set(range(len(withheld))), self._party.policy.min_rows
+            while unsafe and made and codes.keys() >= set(made):
+                columns = np.column_stack([before, held.values[:, made]])
+                if columns.shape[1] > 1:
+                    unsafe &= atoms.groups_of_cells(columns, fewest)
+                    withheld[sorted(unsafe), made[-1]] = True
+                made = made[:-1]
 
     def _codes(self, held: HeldColumns) -> dict[int, Indices]:
         """Return the levels of columns of few values."""
