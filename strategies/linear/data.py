@@ -110,7 +110,9 @@ class RegressionRows(StepGroup):
         formula = formulas_of(str(self.state.get(FORMULA, ""))).get(self.name)
         if formula is not None:
             design = make_formula_design(table, positions, self.name, formula, smallest)
-            earlier = [f for f in self.party.privacy_ledger.formulas() if f != formula]
+            # Those that came later were judged beside this one.
+            earlier = self.party.privacy_ledger.formulas()
+            earlier = earlier[: [*earlier, formula].index(formula)]
             if not earlier:
                 return design
             try:
