@@ -113,6 +113,7 @@ class RegressionRows(StepGroup):
             # Those that came later were judged beside this one.
             earlier = self.party.privacy_ledger.formulas()
             earlier = earlier[: [*earlier, formula].index(formula)]
+            earlier = [text for text in earlier if self._makes_columns(text)]
             if not earlier:
                 return design
             try:
@@ -124,6 +125,14 @@ class RegressionRows(StepGroup):
                 ) from None
             return _beside(design, every, positions)
         return make_design(table, positions, self.name, smallest)
+
+    def _makes_columns(self, formula: str) -> bool:
+        """Tell whether the table, which may have changed, still has the columns of a formula."""
+        try:
+            made_columns(self.party.table, self.name, formula, self.party.policy.min_rows)
+        except DataError:
+            return False
+        return True
 
     def _dependent_in_table(self) -> Flags:
         """Return which columns are constant, or follow from others, in the whole table."""
