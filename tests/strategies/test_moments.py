@@ -395,3 +395,26 @@ def test_columns_together_tell_of_no_row(case, monkeypatch):
     assert share(x[:, told]) < 0.5
     assert (moments.products[0, : x.shape[1]][~told] == 0.0).all()
     assert moments.products[0, -1, -1] > 0.0  # the other party's are told of
+
+
+def test_flags_of_two_parties_that_differ_in_a_row_read_it():
+    """What docs/privacy.md says: neither party sees it, and the server only has to subtract."""
+    rng = np.random.default_rng(0)
+    flag = rng.integers(0, 2, 1000).astype(float)
+    ids = [f"s{i:03}" for i in range(1000)]
+    debt = pd.DataFrame({"debt": np.exp(rng.normal(size=1000))}, ids)
+    other = np.where(np.arange(1000) == 3, 1.0 - flag, flag)
+    parties = {
+        "bank": pd.DataFrame({"flag": flag}, ids),
+        "court": pd.DataFrame({"flag": other}, ids),
+        "shop": debt,
+    }
+    _, moments, _ = opened(Opened(), parties, pd.Series(rng.normal(size=1000), ids))
+    (pattern,) = moments.held
+    center, unit = moments.center, moments.unit
+    one = pattern.n_rows * center + unit * pattern.sums[:3]
+    across = center * (one * 0.0 + pattern.sums[2] * unit[2] + 1000 * center[2])
+    across += unit * (center[2] * pattern.sums[:3] + unit[2] * pattern.products[2, :3])
+    assert across[1] - across[0] == pytest.approx(
+        debt["debt"].iloc[3] * (other - flag)[3], abs=1e-6
+    )
