@@ -12,6 +12,7 @@ measures in statistical disclosure control", Journal of Statistical Planning and
 The number of rows is that of Hill, "Diversity and evenness", Ecology 54 (1973), of order 2.
 """
 
+import hashlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,28 +26,39 @@ FEWEST = 3
 """In so many rows what is left of a column lies at least; fewer where an owner tells of fewer."""
 
 _LEVERAGE = 0.5  # Of a row in columns of the same cells, at most
+KnownSets = dict[tuple[bytes, bytes], Flags]
+"""By a set of rows, and the columns that are told of: which of these may be."""
+
 _SHARE = 10  # Of a set of so many rows one is enough: its owner tells of so few
 _ZERO = 1e-10  # What is left of a column, to its length, that products do not tell from 0
 _ROWS = 65_536  # at a time
 
 
-def withhold_lone_rows(held: HeldColumns, withheld: Flags, atoms: LevelAtoms, needed: int) -> None:
+def withhold_lone_rows(
+    held: HeldColumns, withheld: Flags, atoms: LevelAtoms, needed: int, known: KnownSets
+) -> None:
     """Withhold columns in groups of rows where what is left of them lies in too few.
+
+    `known`: what was found of sets of rows before, since means are asked for many times.
 
     Shapes: withheld (n_groups, n_columns): changed.
     """
     if needed < 2:  # any column lies in one row
         return
-    known: dict[tuple[tuple[int, ...], bytes], Flags] = {}
+    rows_of: dict[tuple[int, ...], tuple[bytes, Indices]] = {}
     together = [part for part in held.of_cells() if len(part[0]) + part[1].shape[1] > 1]
 
     def is_safe(found: list[int], j: int) -> bool:
         groups = sorted({int(g) for g in atoms.group[found] if g >= 0})
         hidden = withheld[groups].any(axis=0) if groups else withheld.all(axis=0)
         told: Flags = np.logical_not(hidden)
-        key = tuple(found), told.tobytes()
+        if tuple(found) not in rows_of:
+            chosen = np.isin(atoms.of_row, found)
+            digest = hashlib.sha256(np.packbits(chosen).tobytes()).digest()
+            rows_of[tuple(found)] = digest, np.flatnonzero(chosen)
+        digest, rows = rows_of[tuple(found)]
+        key = digest, told.tobytes()
         if key not in known:
-            rows = np.flatnonzero(np.isin(atoms.of_row, found))
             enough = min(needed, len(rows) / _SHARE) - 1e-3
             columns = np.flatnonzero(told)
             safe: Flags = np.ones(len(told), dtype=bool)

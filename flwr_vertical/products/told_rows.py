@@ -21,7 +21,7 @@ from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy_ledger.rules import Judged, LabelSet
 from flwr_vertical.products.columns import HeldColumns
-from flwr_vertical.products.lone_rows import FEWEST, withhold_lone_rows
+from flwr_vertical.products.lone_rows import FEWEST, KnownSets, withhold_lone_rows
 from flwr_vertical.products.rare_levels import LevelAtoms, counted_vectors, repeated_codes
 
 _KEPT = "node.products."
@@ -223,7 +223,7 @@ class ToldRows:
             self._withhold_cells(held, codes, withheld, atoms)
             if not private:
                 needed = FEWEST if fewest is None else min(fewest, FEWEST)
-                withhold_lone_rows(held, withheld, atoms, needed)
+                withhold_lone_rows(held, withheld, atoms, needed, self._known_sets(held))
             for v in () if held.variable is None else np.unique(held.variable[held.variable >= 0]):
                 for told in withheld:
                     self._withhold_together(held, np.flatnonzero(held.variable == v), told, atoms)
@@ -283,6 +283,14 @@ class ToldRows:
                     unsafe &= atoms.groups_of_cells(columns, fewest)
                     withheld[sorted(unsafe), made[-1]] = True
                 made = made[:-1]
+
+    def _known_sets(self, held: HeldColumns) -> KnownSets:
+        """Return what was found of sets of rows of these columns."""
+        cache, key = self._party.cache, f"{_KEPT}sets {self._purpose}"
+        if key not in cache or cache[key][0] is not held.values:
+            cache[key] = held.values, {}
+        known: KnownSets = cache[key][1]
+        return known
 
     def _codes(self, held: HeldColumns) -> dict[int, Indices]:
         """Return the levels of columns of few values."""
