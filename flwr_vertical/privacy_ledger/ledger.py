@@ -5,6 +5,7 @@ it down. When it returns the entry is on disk, so a step calls it before it answ
 again, with the same content, costs nothing: a node that died between entry and answer repeats it.
 """
 
+import json
 import os
 import sqlite3
 import time
@@ -320,6 +321,15 @@ class PrivacyLedger:
             note_known(connection, digest)
             entry = Entry("epsilon", receiver, what, epsilon=epsilon, delta=delta)
             book.add(number, self._clock(), entry)
+
+    def formulas(self, run: str, more: str = "") -> list[str]:
+        """Return formulas whose columns were told of; write one more down, if it is given."""
+        with self._entry(run) as (_, _, arrays):
+            found: list[str] = json.loads(arrays.get("formulas").tobytes() or b"[]")
+            if more and more not in found:
+                found.append(more)
+                arrays.put("formulas", np.frombuffer(json.dumps(found).encode(), np.uint8))
+            return found
 
     def note_stream(self, run: str, name: str, content: bytes) -> None:
         """Use a key stream, or a pad, for a content; refuse it for another one."""

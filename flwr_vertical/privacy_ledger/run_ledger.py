@@ -94,6 +94,10 @@ class RunLedger:
         self.kinds.add("epsilon")
         self.ledger.spend_epsilon(self.token, epsilon, **options)
 
+    def formulas(self, more: str = "") -> list[str]:
+        """Return formulas whose columns were told of; write one more down, if it is given."""
+        return self.ledger.formulas(self.token, more)
+
     def note_stream(self, name: str, content: bytes) -> None:
         """Use a key stream, or a pad, for a content; refuse it for another one."""
         self.ledger.note_stream(self.token, name, content)

@@ -78,6 +78,11 @@ class HeldColumns:
     variable : numpy.ndarray of shape (n_columns,), optional
         Number of the variable of which a column holds a level, -1 of other columns. The levels of
         one add up to all its rows: those that are withheld follow together.
+    sources : tuple of frozenset, optional
+        Of which cells of the table each column is made, and then each of `earlier`: columns of the
+        same cells together may tell a row apart.
+    earlier : numpy.ndarray of shape (n_held, n_earlier), optional
+        Other columns of these cells that earlier runs told of.
     at_least : int
         The fewest rows of a set that may be told of, where the rule of the columns is too few.
     """
@@ -90,11 +95,21 @@ class HeldColumns:
     noise: PrivateRows | None = None
     squares: Array | None = None
     variable: Indices | None = None
+    sources: tuple[frozenset[str], ...] = ()
+    earlier: Array | None = None
     at_least: int = 0
 
     def weighted(self, weight: Array) -> "HeldColumns":
         """Return the columns, each row times its weight; shape (n_held,)."""
         return replace(self, values=self.values[:] * weight[:, None], squares=None)
+
+    def of_cells(self) -> Iterator[tuple[list[int], Array]]:
+        """Give columns of the same cells together, and the earlier columns of these."""
+        n = self.values.shape[1]
+        earlier = np.zeros((len(self.rows), 0)) if self.earlier is None else self.earlier
+        for cells in dict.fromkeys(self.sources[:n]):
+            made = [j for j, of in enumerate(self.sources) if of <= cells]
+            yield [j for j in made if j < n], earlier[:, [j - n for j in made if j >= n]]
 
     @property
     def filled(self) -> Array:

@@ -11,9 +11,8 @@ values count as levels here, too.
 Where they cannot, the party withholds the column in that group of rows: it counts as missing there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -28,6 +27,8 @@ MOST_WHOLE = 4096
 
 LATER_SETS = 10
 """How often each vector counts once rows were multiplied with more than one set of vectors."""
+
+_ZERO = 1e-9
 
 _HEAD = 4096
 """Rows that are looked at first: most columns show more values there."""
@@ -91,31 +92,62 @@ class LevelAtoms:
         """
         out = np.zeros((n_groups, n_columns), dtype=bool)
         for j, levels in codes.items():
-            out[sorted(self._unsafe_groups(levels, minimum)), j] = True
+            counts = self._counts(levels)
+            out[sorted(self.unsafe_groups(self._levels_hide(counts, minimum))), j] = True
         return out
 
-    def _unsafe_groups(self, codes: Indices, minimum: int | None) -> set[int]:
-        """Return the groups in which a column has to be withheld."""
-        n_levels = int(codes.max()) + 1
-        n_atoms = len(self.parent)
+    def groups_of_cells(self, columns: Array, minimum: int | None) -> set[int]:
+        """Return the groups in which combinations of columns tell rare values of them apart.
+
+        Shapes: columns (n_rows, k): of few values together.
+        """
+        found, cell = np.unique(columns, axis=0, return_inverse=True)
+        counts, size = self._counts(cell.reshape(-1)), np.abs(found).max(axis=0)
+        table = np.column_stack([np.ones(len(found)), found / np.where(size > 0, size, 1.0)])
+
+        def is_safe(atoms: list[int]) -> bool:
+            of_cell = counts[atoms].sum(axis=0)
+            there = np.flatnonzero(of_cell)
+            if not len(there):
+                return True
+            u, s, _ = np.linalg.svd(table[there], full_matrices=False)
+            # A cell whose flag is a combination of the columns.
+            apart = (u[:, s > _ZERO * s[0]] ** 2).sum(axis=1) > 1.0 - _ZERO
+            flags = [np.array([n, of_cell.sum() - n]) for n in of_cell[there[apart]]]
+            n_vectors = int(self.n_vectors[atoms].max())
+            return all(levels_are_safe(of, n_vectors, minimum) for of in flags)
+
+        return self.unsafe_groups(is_safe)
+
+    def _counts(self, codes: Indices) -> Indices:
+        """Return how many rows of each atom have each level, (n_atoms, n_levels)."""
+        n_levels, n_atoms = int(codes.max()) + 1, len(self.parent)
         numbers = self.of_row.astype(np.int64) * n_levels + codes
-        counts = np.bincount(numbers, minlength=n_atoms * n_levels)
-        by_atom = counts.reshape(n_atoms, n_levels)
+        return np.bincount(numbers, minlength=n_atoms * n_levels).reshape(n_atoms, n_levels)
+
+    def _levels_hide(self, counts: Indices, minimum: int | None) -> Callable[[list[int]], bool]:
+        return lambda atoms: levels_are_safe(
+            counts[atoms].sum(axis=0), int(self.n_vectors[atoms].max()), minimum
+        )
+
+    def unsafe_groups(self, is_safe: Callable[[list[int]], bool]) -> set[int]:
+        """Return the groups in which a column has to be withheld.
+
+        `is_safe`: whether it may be told of over the rows of these atoms together.
+        """
         out: set[int] = set()
         while True:
             # A group that is withheld joins what is not asked for of its parent.
-            merged: dict[tuple[int, int], Any] = {}
-            vectors: dict[tuple[int, int], int] = {}
-            for a in range(n_atoms):
+            merged: dict[tuple[int, int], list[int]] = {}
+            for a in range(len(self.parent)):
                 g = int(self.group[a])
                 key = int(self.parent[a]), -1 if g in out else g
-                merged[key] = merged.get(key, 0) + by_atom[a]
-                vectors[key] = max(vectors.get(key, 0), int(self.n_vectors[a]))
+                merged.setdefault(key, []).append(a)
             more: set[int] = set()
             for (parent, g), found in merged.items():
                 siblings = {h for p, h in merged if p == parent and h >= 0}
                 asked = g >= 0 or (parent > 0 and bool(siblings))  # else nothing new is told
-                if asked and not levels_are_safe(found, vectors[parent, g], minimum):
+                if asked and not is_safe(found):
                     # What is left of an atom that was told of follows by subtracting the rest.
                     more |= {g} if g >= 0 else siblings
             if not more:

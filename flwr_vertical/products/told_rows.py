@@ -21,6 +21,7 @@ from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy_ledger.rules import Judged, LabelSet
 from flwr_vertical.products.columns import HeldColumns
+from flwr_vertical.products.lone_rows import FEWEST, KnownSets, withhold_lone_rows
 from flwr_vertical.products.rare_levels import LevelAtoms, counted_vectors, repeated_codes
 
 _KEPT = "node.products."
@@ -217,7 +218,12 @@ class ToldRows:
             refined = judged.refined
             n_vectors = counted_vectors(judged.n_known, judged.n_sets) + math.ceil(bits / 64.0)
             atoms = LevelAtoms(atom[at], refined.parent, refined.group, n_vectors)
-            withheld = atoms.withheld(codes, n_groups, n_columns, party.policy.min_rows)
+            fewest = party.policy.min_rows
+            withheld = atoms.withheld(codes, n_groups, n_columns, fewest)
+            self._withhold_cells(held, codes, withheld, atoms)
+            if not private:
+                needed = FEWEST if fewest is None else min(fewest, FEWEST)
+                withhold_lone_rows(held, withheld, atoms, needed, self._known_sets(held))
             for v in () if held.variable is None else np.unique(held.variable[held.variable >= 0]):
                 for told in withheld:
                     self._withhold_together(held, np.flatnonzero(held.variable == v), told, atoms)
@@ -264,6 +270,27 @@ class ToldRows:
             if not atoms.withheld({0: codes}, n_groups, 1, self._party.policy.min_rows).any():
                 return
             withheld[level] = True
+
+    def _withhold_cells(
+        self, held: HeldColumns, codes: Mapping[int, Indices], withheld: Flags, atoms: LevelAtoms
+    ) -> None:
+        """Withhold columns that tell rare values of the cells apart that they are made of."""
+        for made, before in held.of_cells():
+            unsafe, fewest = set(range(len(withheld))), self._party.policy.min_rows
+            while unsafe and made and codes.keys() >= set(made):
+                columns = np.column_stack([before, held.values[:, made]])
+                if columns.shape[1] > 1:
+                    unsafe &= atoms.groups_of_cells(columns, fewest)
+                    withheld[sorted(unsafe), made[-1]] = True
+                made = made[:-1]
+
+    def _known_sets(self, held: HeldColumns) -> KnownSets:
+        """Return what was found of sets of rows of these columns."""
+        cache, key = self._party.cache, f"{_KEPT}sets {self._purpose}"
+        if key not in cache or cache[key][0] is not held.values:
+            cache[key] = held.values, {}
+        known: KnownSets = cache[key][1]
+        return known
 
     def _codes(self, held: HeldColumns) -> dict[int, Indices]:
         """Return the levels of columns of few values."""

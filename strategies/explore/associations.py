@@ -83,6 +83,11 @@ class Pooled:
         column, observed = (self.parts[a].columns(name) for name in (role, "observed"))
         return self.told(a, column, b) & ((observed < 0) | self.told(a, observed, b))
 
+    def squares_told(self, a: int, role: str, b: int) -> Flags:
+        """Return where squares of a's variables are told of in the rows of b's, (n_a, n_b)."""
+        told = self.told(a, self.parts[a].columns(role), b)
+        return np.asarray(told[:, None] | (self.parts[b].columns("observed") < 0))
+
     def levels(self, a: int, i: int, b: int) -> Indices:
         """Return the own numbers of the columns of levels that are told of."""
         here = self.parts[a].variables.levels_of(i)
@@ -119,6 +124,7 @@ def correlations(pooled: Pooled, a: int, b: int, role: str) -> tuple[Array, Arra
         across = pooled.products(a, b, column, other) - left * right / n
         found = np.where(spread > _EPSILON**2 * size, across / np.sqrt(spread), np.nan)
     told = pooled.values_told(a, role, b)[:, None] & pooled.values_told(b, role, a)
+    told &= pooled.squares_told(a, squares, b) & pooled.squares_told(b, squares, a).T
     if a == b:
         np.fill_diagonal(found, 1.0)
     return np.where(told & (n > 2), np.clip(found, -1.0, 1.0), np.nan), n
@@ -234,7 +240,8 @@ def _ratio(
     """Return eta of variable i of numbers, whose sum and squares are given, by levels of j."""
     part, levels = pooled.parts[a], pooled.levels(b, j, a)
     value = part.columns("value")[[i]]
-    if not (len(levels) and pooled.values_told(a, "value", b)[i]):
+    told = pooled.values_told(a, "value", b)[i] and pooled.squares_told(a, "square", b)[i, j]
+    if not (len(levels) and told):
         return float("nan")
     sums, counts = pooled.products(a, b, value, levels)[0], pooled.over(b, levels, a, i)
     counts = np.append(counts, n - counts.sum())

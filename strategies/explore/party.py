@@ -51,6 +51,7 @@ class ExploreParty(Party):
                 tuple(names),
                 squares=offered.squares,
                 variable=offered.variable,
+                sources=tuple(frozenset([name]) for name in names),
             )
         columns: HeldColumns = self.cache["explore.columns"]
         return columns

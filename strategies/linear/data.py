@@ -1,19 +1,20 @@
 """What parties of regressions share: rows that take part, standardised, checked."""
 
+from dataclasses import replace
 from typing import Annotated, Any, NotRequired, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 
 from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Bytes, Flags, Indices
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.node.kept import kept
 from flwr_vertical.products.columns import ScaledRows, squares_of
 from flwr_vertical.protocol.arguments import Shape, Within
 from flwr_vertical.scratch import take
 from strategies.linear.design import Design, make_design
 from strategies.linear.formula import formulas_of
-from strategies.linear.formula_design import make_formula_design
+from strategies.linear.formula_design import Made, made_columns, make_formula_design
 
 # Under a prefix that the server may not write to.
 PUBLIC_RANGE = "node.regression.range"
@@ -98,13 +99,40 @@ class RegressionRows(StepGroup):
             self.cache["table-rows"] = self._made(everyone).x
         return np.asarray(self.cache["table-rows"])
 
+    def note_formula(self) -> None:
+        """Write the own formula down, if there is one, before its columns are told of."""
+        if formula := formulas_of(str(self.state.get(FORMULA, ""))).get(self.name):
+            self.party.privacy_ledger.formulas(formula)
+
     def _made(self, positions: Indices) -> Design:
         """Return the own table as a matrix: the columns, or what a formula makes of them."""
         table, smallest = self.party.table, self.party.policy.min_rows
         formula = formulas_of(str(self.state.get(FORMULA, ""))).get(self.name)
         if formula is not None:
-            return make_formula_design(table, positions, self.name, formula, smallest)
+            design = make_formula_design(table, positions, self.name, formula, smallest)
+            # Those that came later were judged beside this one.
+            earlier = self.party.privacy_ledger.formulas()
+            earlier = earlier[: [*earlier, formula].index(formula)]
+            earlier = [text for text in earlier if self._makes_columns(text)]
+            if not earlier:
+                return design
+            try:
+                every = made_columns(table, self.name, " + ".join([*earlier, formula]), smallest)
+            except (ConfigError, DataError) as error:
+                raise DataError(
+                    f"party {self.name!r}: columns of its formula count together with those of "
+                    f"{len(earlier)} earlier formula(s): {error}"
+                ) from None
+            return _beside(design, every, positions)
         return make_design(table, positions, self.name, smallest)
+
+    def _makes_columns(self, formula: str) -> bool:
+        """Tell whether the table, which may have changed, still has the columns of a formula."""
+        try:
+            made_columns(self.party.table, self.name, formula, self.party.policy.min_rows)
+        except DataError:
+            return False
+        return True
 
     def _dependent_in_table(self) -> Flags:
         """Return which columns are constant, or follow from others, in the whole table."""
@@ -201,6 +229,21 @@ class RegressionRows(StepGroup):
             if self.state["intercept"]:
                 center = raw.mean(axis=0)
         return center, scale
+
+
+def _beside(design: Design, every: Made, positions: Indices) -> Design:
+    """Return columns of a formula beside those of earlier ones, as all of them count together."""
+    told = [j for j, name in enumerate(every.columns) if name not in design.columns]
+    mean = np.nan_to_num(np.nanmean(every.x[:, told], axis=0))
+    x = np.where(np.isnan(every.x[:, told]), mean, every.x[:, told])
+    own = np.zeros((int(positions.max()) + 1, len(told)))
+    own[positions[positions >= 0]] = x[positions >= 0]
+    return replace(
+        design,
+        sources=(*design.sources, *(every.sources[j] for j in told)),
+        earlier=own[design.rows],
+        at_least=max(design.at_least, every.at_least),
+    )
 
 
 class RegressionData(RegressionRows):

@@ -84,6 +84,10 @@ class Design:
     origins: dict[str, tuple[str, list[Any]]] = field(default_factory=dict)
     # Columns of levels of which at most one is held by enough rows: they have no column here
     left_out: list[str] = field(default_factory=list)
+    # By column of the matrix, and then of `earlier`, the columns of the table that it is made of
+    sources: tuple[frozenset[str], ...] = ()
+    # (n_rows, n_earlier): other columns of formulas of earlier runs
+    earlier: Array | None = None
     formula: str = ""  # What makes the columns of new rows, if a formula does
     at_least: int = 0  # See `HeldColumns`
 
@@ -96,7 +100,8 @@ def make_design(
     used = {column for column, _ in origins.values()}
     left_out = [name for name in table.kinds if name not in used]
     complete, rows, dropped = complete_rows(x, positions, party)
-    return Design(columns, complete, rows, dropped, origins, left_out)
+    sources = tuple(frozenset([origins[name][0]]) for name in columns)
+    return Design(columns, complete, rows, dropped, origins, left_out, sources)
 
 
 def complete_rows(x: Array, positions: Indices, party: str) -> tuple[Array, Indices, Indices]:

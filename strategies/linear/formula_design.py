@@ -73,6 +73,7 @@ class Made:
     x: Array  # (n_rows, n_columns): NaN where a cell is missing
     kept: Kept
     left_out: list[str]  # Columns of levels, or of sets of them, that too few rows have
+    sources: tuple[frozenset[str], ...]  # By column, the columns of the table behind it
     at_least: int  # The fewest rows of a set whose sums may be told; 0: by the rule of all columns
 
 
@@ -83,7 +84,9 @@ def make_formula_design(
     made = made_columns(table, party, formula, smallest)
     x, rows, dropped = complete_rows(made.x, positions, party)
     text = made.kept.to_text()
-    return Design(made.columns, x, rows, dropped, {}, made.left_out, text, made.at_least)
+    return Design(
+        made.columns, x, rows, dropped, {}, made.left_out, made.sources, None, text, made.at_least
+    )
 
 
 def made_columns(table: Table, party: str, formula: str, smallest: int | None) -> Made:
@@ -124,7 +127,8 @@ def made_columns(table: Table, party: str, formula: str, smallest: int | None) -
         chosen.append(j)
     kept.chosen = chosen
     at_least = _fewest(used, kept, len(chosen)) if smallest is None else 0
-    return Made([names[j] for j in chosen], x[:, chosen], kept, left_out, at_least)
+    sources = tuple(frozenset(f.column for f in used[term_of[j]]) for j in chosen)
+    return Made([names[j] for j in chosen], x[:, chosen], kept, left_out, sources, at_least)
 
 
 def _too_few(party: str, name: str, where: str, needed: int) -> DataError:

@@ -51,8 +51,9 @@ TERMS_TO_A_GRID = (
 )
 WITHHELD = (
     "server",
-    "in which groups of rows a column of few values has one that is too rare to be told of; names "
-    "of columns of levels of which no two are held by enough rows",
+    "in which groups of rows a column of few values has one that is too rare to be told of, or a "
+    "column comes down to few rows; names of columns of levels of which no two are held by enough "
+    "rows",
 )
 RECOGNISED = (
     (

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_vertical import Uses
+from flwr_vertical import Uses, simulate
 from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.products.group_key import GroupKey
 from flwr_vertical.products.pairs import PairProducts, PairProductSteps, plan_pairs, rows_beside
+from strategies.explore import Explore
+from strategies.explore.associations import Pooled
 from strategies.least_squares import CompleteCase
 from strategies.normal import JointNormal
 from tests.kit.deviations import asked_for, told_otherwise
@@ -115,6 +117,26 @@ def test_a_rare_flag_is_not_told_of_with_the_columns_of_who_knows_these():
     assert found.products[1, 1] == pytest.approx(6.0)
     assert (found.products[1, 3:] == 0.0).all()
     assert (found.products[0, 3:] != 0.0).all()
+
+
+@pytest.mark.parametrize("most", [2, 3])
+def test_values_and_ranks_together_tell_no_rare_value_apart(most, monkeypatch):
+    """Of `explore`: value, rank and 1 are as many numbers as a column of three values has."""
+    kept, make = [], Pooled.__init__
+    monkeypatch.setattr(Pooled, "__init__", lambda *args: (make(*args), kept.append(args))[0])
+    rng = np.random.default_rng(0)
+    children = np.where(np.arange(1000) < most - 1, most, rng.integers(0, 2, 1000))
+    income = np.where(np.arange(1000) == 7, np.nan, rng.normal(size=1000))
+    bank = pd.DataFrame({"children": children, "income": income})
+    court = pd.DataFrame({"debt": np.exp(rng.normal(size=1000)), "gaps": bank["income"].shift(9)})
+    court.loc[100:300, "gaps"] = np.nan  # so that squares are offered, too
+    simulate(Explore(), {"bank": bank, "court": court})
+    (_, parts, moments) = kept[0]
+    value, *more = (parts[0].columns(role)[0] for role in ("value", "square", "rank"))
+    assert more[0] >= 0
+    assert not moments.withheld[value]
+    assert moments.withheld[more].all()
+    np.testing.assert_array_equal(moments.products[more], 0.0)
 
 
 def one_row_alone(common, own):

@@ -20,6 +20,7 @@ from strategies.linear.moments.collect import Prepared
 from strategies.linear.moments.groups import MinimumRows
 from strategies.linear.prediction.party_model import LinearPart
 from tests.kit.blocked import Absent
+from tests.kit.ledgered import Nodes
 
 N = 900
 
@@ -437,3 +438,39 @@ def test_a_node_without_formulaic_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [Absent(["formulaic"]), *sys.meta_path])
     with pytest.raises(ConfigError, match=r"flwr-vertical\[formula\]"):
         made_columns(Table.of(tables()[0]["bank"]), "bank", "age", None)
+
+
+def test_formulas_of_several_runs_tell_no_row_apart_together(tmp_path):
+    """Four functions and 1 make flags of the five values of a column, of which one row has one."""
+    rng = np.random.default_rng(0)
+    ids = pd.Index([f"s{i:03}" for i in range(1000)], name="id")
+    values = rng.integers(1, 5, 1000).astype(float)
+    values[3] = 5.0
+    bank = pd.DataFrame({"a": values}, ids)
+    court = pd.DataFrame({"debts": rng.normal(size=1000)}, ids)
+    labels = pd.Series(rng.normal(size=1000), ids)
+
+    def withheld(nodes, formula):
+        glm = VerticalGLM(formula={"bank": formula}, penalty="none")
+        return nodes.run(glm, labels).metrics["columns_withheld"]
+
+    formulas = ("a + sqrt(a)", "a:center(a) + log(a)")
+    for number, formula in enumerate(formulas):  # each by itself
+        alone = tmp_path / str(number)
+        alone.mkdir()
+        assert withheld(Nodes(alone, {"bank": bank, "court": court}), formula) == 0
+    nodes = Nodes(tmp_path, {"bank": bank, "court": court})
+    assert withheld(nodes, formulas[0]) == 0
+    assert withheld(nodes, formulas[1]) == 1
+    assert withheld(nodes, formulas[0]) == 0  # the same again
+
+
+def test_columns_of_formulas_of_several_runs_need_more_rows(tmp_path):
+    parties, eta, _ = tables()
+    nodes = Nodes(
+        tmp_path, {"bank": parties["bank"].iloc[:150], "court": parties["court"].iloc[:150]}
+    )
+    formulas = ("poly(income, 5)", "income:center(income) + scale(income):center(income):income")
+    nodes.run(VerticalGLM(formula={"bank": formulas[0]}, penalty="none"), eta[:150])
+    with pytest.raises((DataError, PartyError), match="rows"):
+        nodes.run(VerticalGLM(formula={"bank": formulas[1]}, penalty="none"), eta[:150])

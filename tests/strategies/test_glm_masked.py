@@ -354,7 +354,7 @@ def test_predictors_far_out_that_separate_nothing_are_fitted():
 def test_counts_with_columns_far_out_are_refused_with_advice():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((600, 4))
-    x[0, 0] = 400.0
+    x[:4, 0] = 400.0, 200.0, 300.0, 250.0  # one alone would be withheld
     y = rng.poisson(np.exp(0.3 * x[:, 1])).astype(float)
     y[0] = 3000.0
     with opened(x, 2) as run, pytest.raises(DataError, match="Transform columns with values far"):

@@ -7,10 +7,14 @@ import pandas as pd
 import pytest
 from oracles import normal
 
-from flwr_vertical import Strategy, simulate
+from flwr_vertical import Strategy, Table, simulate
 from flwr_vertical.errors import DataError
+from strategies.glm import VerticalGLM
 from strategies.least_squares import MeanImpute
+from strategies.linear.design import make_design
+from strategies.linear.formula_design import make_formula_design
 from strategies.linear.moment_party import MomentParty
+from strategies.linear.moments import collect
 from strategies.linear.moments.collect import open_moments
 from strategies.linear.moments.covariances import BlockCovariance, FullCovariance
 from strategies.linear.moments.fit import fit_normal, information_on
@@ -340,3 +344,77 @@ def test_a_rare_level_counts_as_missing():
         if 3 in p.observed:
             at = list(p.observed).index(3)
             assert p.products[at, at] == pytest.approx(p.sums[at] ** 2 / p.n_rows, abs=1e-8)
+
+
+def lone_row(case):
+    """A table of which combinations of columns tell a row (or four) apart; and its formula."""
+    rng, formula = np.random.default_rng(7), ""
+    a, b = rng.integers(0, 2, 1000).astype(float), rng.normal(size=1000)
+    if case == "far out":
+        return pd.DataFrame({"a": np.where(np.arange(1000) == 3, 1e4, b)}), formula
+    if case == "almost a copy":
+        return pd.DataFrame({"a": a, "b": np.where(np.arange(1000) == 3, 1 - a, a)}), formula
+    if case == "first level":  # of which 4 of the 120 labelled rows are
+        level = np.repeat([*"abcbcabc"], [4, 58, 58, 390, 390, 60, 20, 20])
+        return pd.DataFrame({"level": level}), formula
+    if case == "powers":
+        a = np.where(np.arange(1000) == 3, 5.0, rng.integers(0, 5, 1000))
+        return pd.DataFrame({"a": a}), "poly(a, 5)"
+    a = np.where(np.arange(1000) == 3, 2.0, 1.0)
+    return pd.DataFrame({"a": a, "b": b}), "b + a:b"
+
+
+@pytest.mark.parametrize(
+    "case", ["far out", "almost a copy", "first level", "powers", "interaction"]
+)
+def test_columns_together_tell_of_no_row(case, monkeypatch):
+    """Sums of their products with another party's column would be sums of this over few rows."""
+    kept, make = [], collect.Offered.__init__
+    monkeypatch.setattr(
+        collect.Offered, "__init__", lambda *args: (make(*args), kept.append(args[1]))[0]
+    )
+    bank, formula = lone_row(case)
+    labels = pd.Series(np.arange(1000) % 7, dtype=float)
+    labels[120 if case == "first level" else 1000 :] = np.nan
+    parties = {"bank": bank, "court": pd.DataFrame({"debt": np.exp(np.sin(np.arange(1000.0)))})}
+    glm = VerticalGLM(penalty="none", formula={"bank": formula} if formula else "")
+    simulate(glm, parties, labels)
+    (moments,) = kept
+    made = make_formula_design if formula else make_design
+    x = made(Table.of(bank), np.arange(1000), "bank", *([formula] if formula else [])).x
+    x = x[labels.notna()]
+    row = np.zeros(len(x))
+    row[slice(0, 4) if case == "first level" else 3] = 1.0
+
+    def share(columns):  # of a flag of the row that combinations of columns tell
+        columns = np.column_stack([np.ones(len(x)), columns])
+        return row @ columns @ np.linalg.lstsq(columns, row)[0] / row.sum()
+
+    told = ~moments.withheld[0, : x.shape[1]]
+    assert share(x) > 0.999
+    assert share(x[:, told]) < 0.5
+    assert (moments.products[0, : x.shape[1]][~told] == 0.0).all()
+    assert moments.products[0, -1, -1] > 0.0  # the other party's are told of
+
+
+def test_flags_of_two_parties_that_differ_in_a_row_read_it():
+    """What docs/privacy.md says: neither party sees it, and the server only has to subtract."""
+    rng = np.random.default_rng(0)
+    flag = rng.integers(0, 2, 1000).astype(float)
+    ids = [f"s{i:03}" for i in range(1000)]
+    debt = pd.DataFrame({"debt": np.exp(rng.normal(size=1000))}, ids)
+    other = np.where(np.arange(1000) == 3, 1.0 - flag, flag)
+    parties = {
+        "bank": pd.DataFrame({"flag": flag}, ids),
+        "court": pd.DataFrame({"flag": other}, ids),
+        "shop": debt,
+    }
+    _, moments, _ = opened(Opened(), parties, pd.Series(rng.normal(size=1000), ids))
+    (pattern,) = moments.held
+    center, unit = moments.center, moments.unit
+    one = pattern.n_rows * center + unit * pattern.sums[:3]
+    across = center * (one * 0.0 + pattern.sums[2] * unit[2] + 1000 * center[2])
+    across += unit * (center[2] * pattern.sums[:3] + unit[2] * pattern.products[2, :3])
+    assert across[1] - across[0] == pytest.approx(
+        debt["debt"].iloc[3] * (other - flag)[3], abs=1e-6
+    )

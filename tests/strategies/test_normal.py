@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from oracles import joint_normal
+from scipy.linalg import hadamard
 
 from flwr_vertical import Federation, Kind, simulate
 from flwr_vertical.errors import DataError, PartyError
@@ -271,7 +272,7 @@ def test_parties_without_shared_rows_are_noted():
     assert set(result.tables["party 1"].index) == set(ids)
 
 
-def test_a_column_with_one_value_far_out_reads_that_row(monkeypatch):
+def test_columns_with_values_far_out_read_these_rows(monkeypatch):
     """What docs/privacy.md says of a party that crafts its table: rounding does not stop it."""
     seen, work_out = {}, completion._coefficients
 
@@ -280,19 +281,19 @@ def test_a_column_with_one_value_far_out_reads_that_row(monkeypatch):
         return seen[names[helper]]
 
     monkeypatch.setattr(completion, "_coefficients", kept)
-    cosines = []
+    cosines, signs = [], hadamard(4)  # one value alone far out would be withheld
     for seed in range(6):
         rng = np.random.default_rng(seed)
         truth = rng.normal(size=(1500, 4)) @ rng.normal(size=(4, 4))
-        crafted = rng.normal(size=(1500, 2)) * [1.0, 1e-3]
-        crafted[5, 1] = 1e6
+        crafted = rng.normal(size=(1500, 5)) * [1.0, *[1e-3] * 4]
+        crafted[5:9, 1:] = 1e6 * signs
         tables = {
             "clinic": pd.DataFrame(truth[:1200], columns=list("abcd")),
-            "spy": pd.DataFrame(crafted, columns=["x", "y"]),
+            "spy": pd.DataFrame(crafted, columns=list("vwxyz")),
         }
         simulate(JointNormal(), tables)
         told = seen["spy"]["for:clinic"]
-        read = told[np.abs(told).sum(axis=(1, 2)).argmax()][1]
-        row = truth[5] / truth.std(axis=0)
+        read = signs[1] @ told[np.abs(told).sum(axis=(1, 2)).argmax()][1:]
+        row = truth[6] / truth.std(axis=0)
         cosines.append(read @ row / np.linalg.norm(read) / np.linalg.norm(row))
     assert 0.6 < np.median(cosines) < 1.0

@@ -414,3 +414,8 @@ def test_what_opens_hardly_tells_of_the_only_row_of_its_pattern():
     assert max(told_of_one_row(1.0, seed=seed, **few) for seed in range(5)) < 0.2
     assert min(told_of_one_row(1e-5, seed=seed, **few) for seed in range(5)) > 0.99
     assert told_of_one_row(1.0, steps=20, chosen=True) > 0.3  # so there are three
+    # What several runs with the same labels add up to, which no ledger refuses: of the fits' points
+    # nothing; of five runs' chosen ones much.
+    assert told_of_one_row(1.0 / np.sqrt(30.0)) < 0.04
+    assert told_of_one_row(1.0, steps=15, chosen=True) > 0.4
+    assert told_of_one_row(1.0, steps=15, **few) > 0.6

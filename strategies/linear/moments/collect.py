@@ -393,15 +393,16 @@ def _note_withheld(
         note = (
             f"columns {names} ({len(names)} of {absent.shape[1]}) take no part and have no "
             "coefficient: each has a value that is too rare to be told of among rows that the same "
-            "parties hold. A fit of the rows that all parties hold, more samples, or a lower "
+            "parties hold, or comes down to few of these (by values far out, or as almost another "
+            "column). A fit of the rows that all parties hold, more samples, or a lower "
             "'min-rows' at the nodes keeps more of them"
         )
         logger.warning(note)
         result.notes.append(note)
     for j in np.flatnonzero(somewhere & ~nowhere):
+        few, every = int(withheld[:, j].sum()), int((~absent[:, j]).sum())
         result.notes.append(
-            f"column {opened.names([j])[0]!r} has a value that is too rare to be told of in "
-            f"{int(withheld[:, j].sum())} of {int((~absent[:, j]).sum())} groups of rows; it "
-            "counts as missing there"
+            f"column {opened.names([j])[0]!r} has a value that is too rare to be told of, or comes "
+            f"down to few rows, in {few} of {every} groups of rows; it counts as missing there"
         )
     result.metrics["columns_withheld"] += float(somewhere.sum())

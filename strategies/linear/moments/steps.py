@@ -147,8 +147,11 @@ class MomentSteps(RegressionRows):
         squares = squares_of(ScaledRows(self.table_rows, center, unit))
         values, n = ScaledRows(own.x, center, unit), self.party.n_samples
         names = tuple(own.columns)
-        at_least = own.at_least
-        return HeldColumns(values, own.rows, n, names, squares=squares, at_least=at_least)
+        self.note_formula()
+        return HeldColumns(
+            values, own.rows, n, names, squares=squares,
+            sources=own.sources, earlier=own.earlier, at_least=own.at_least,
+        )  # fmt: skip
 
     @kept("moments.columns")
     def columns(self) -> HeldColumns:
@@ -177,8 +180,14 @@ class MomentSteps(RegressionRows):
             squares = squares_of(ScaledRows(self.table_rows, center, unit))
         names = tuple(self.design.columns)
         rows, own, n_labelled = self.rows, self.own_rows, self.n_labelled
-        at_least = self.design.at_least
-        return HeldColumns(values, rows, n_labelled, names, own, noise, squares, at_least=at_least)
+        design, earlier = self.design, self.design.earlier
+        if earlier is not None:
+            earlier = earlier[self._labelled[design.rows]]
+        self.note_formula()
+        return HeldColumns(
+            values, rows, n_labelled, names, own, noise, squares,
+            sources=design.sources, earlier=earlier, at_least=design.at_least,
+        )  # fmt: skip
 
     @property
     def _noise(self) -> PrivateRows | None:
