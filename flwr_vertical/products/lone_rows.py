@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Iterator
 
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.products.columns import HeldColumns, ScaledRows
@@ -31,6 +31,7 @@ KnownSets = dict[tuple[bytes, bytes], Flags]
 
 _SHARE = 10  # Of a set of so many rows one is enough: its owner tells of so few
 _ZERO = 1e-10  # What is left of a column, to its length, that products do not tell from 0
+_CLEAR = 1e-3  # What is left of a column, to its length, that its square tells well enough
 _ROWS = 65_536  # at a time
 
 
@@ -89,7 +90,8 @@ def rows_behind(values: Array | ScaledRows, rows: Indices, columns: Indices) -> 
     """
     fourth = np.zeros(len(columns))
     for left in _orthogonal(values, rows, columns):
-        fourth += (np.square(left) ** 2).sum(axis=0)
+        squares = left * left
+        fourth += np.einsum("ij,ij->j", squares, squares)
     return 1.0 / np.maximum(fourth, np.finfo(float).tiny)
 
 
@@ -114,15 +116,36 @@ def _orthogonal(values: Array | ScaledRows, rows: Indices, columns: Indices) -> 
         return
 
     def block(part: Indices) -> Array:
-        return np.column_stack([np.ones(len(part)), values[part][:, columns]])
+        own = np.ones((len(part), 1 + len(columns)))
+        np.take(values[part], columns, axis=1, out=own[:, 1:])
+        return own
 
-    r: Array = np.zeros((0, len(columns) + 1))
+    left = np.ones(len(columns) + 1, dtype=bool)
+    products = np.zeros((len(left), len(left)))
     for part in parts:
-        r = np.asarray(np.linalg.qr(np.vstack([r, block(part)]), mode="r"))
-    left = np.abs(np.diag(r)) > _ZERO * np.sqrt((r**2).sum(axis=0))
-    r = np.asarray(np.linalg.qr(r[:, left], mode="r"))
+        own = block(part)
+        products += own.T @ own
+    r = _root(products)
+    if r is None:
+        r = np.zeros((0, len(left)))
+        for part in parts:
+            r = np.asarray(np.linalg.qr(np.vstack([r, block(part)]), mode="r"))
+        left = np.abs(np.diag(r)) > _ZERO * np.sqrt((r**2).sum(axis=0))
+        r = np.asarray(np.linalg.qr(r[:, left], mode="r"))
     turned = solve_triangular(r, np.eye(len(r)))
     for part in parts:
         out = np.zeros((len(part), len(columns) + 1))
         out[:, left] = block(part)[:, left] @ turned
         yield out[:, 1:]
+
+
+def _root(products: Array) -> Array | None:
+    """Return the triangular root of products, which is fast; None where columns nearly coincide."""
+    length = np.sqrt(np.diag(products))
+    if not (length > 0.0).all():
+        return None
+    try:
+        root = cholesky(products / np.outer(length, length))
+    except LinAlgError:
+        return None
+    return np.asarray(root * length) if np.diag(root).min() > _CLEAR else None
