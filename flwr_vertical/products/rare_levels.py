@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.products.row_groups import levels_are_safe
@@ -101,8 +102,14 @@ class LevelAtoms:
 
         Shapes: columns (n_rows, k): of few values together.
         """
-        found, cell = np.unique(columns, axis=0, return_inverse=True)
-        counts, size = self._counts(cell.reshape(-1)), np.abs(found).max(axis=0)
+        cell = np.zeros(len(columns), dtype=np.int64)
+        for column in columns.T:  # by hashes: sorting rows takes a hundred times as long
+            code = pd.factorize(column)[0]
+            cell = pd.factorize(cell * (code.max() + 1) + code)[0]
+        first = np.zeros(cell.max() + 1, dtype=np.int64)
+        first[cell[::-1]] = np.arange(len(cell))[::-1]
+        counts, found = self._counts(cell), columns[first]
+        size = np.abs(found).max(axis=0)
         table = np.column_stack([np.ones(len(found)), found / np.where(size > 0, size, 1.0)])
 
         def is_safe(atoms: list[int]) -> bool:
