@@ -51,6 +51,18 @@ class Problem:
         """Whether there are samples to predict."""
         return len(self.free) > 0
 
+    @property
+    def on_dropped(self) -> str:
+        """Say how many rows parties dropped, where too few are left; empty if none did."""
+        counts = {name: len(told["dropped"]) for name, told in self.total.public.items()}
+        rows = ", ".join(f"{name!r} {count:,}" for name, count in counts.items() if count)
+        if not rows:
+            return ""
+        return (
+            f". Rows with missing cells count as lacking (party {rows}): 'fknn' or 'joint-normal' "
+            "before fills such cells in"
+        )
+
 
 def open_problem(
     federation: Federation,

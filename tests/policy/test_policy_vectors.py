@@ -34,9 +34,9 @@ def fit(strategy, **stated):
 @pytest.mark.parametrize(
     ("strategy", "allowed"),
     [
-        (GLM, 4),
+        (GLM, 7),
         pytest.param(LASSO, 6, marks=pytest.mark.slow),
-        (ROBUST, 7),
+        (ROBUST, 11),
         pytest.param(Scorecard(), 6, marks=pytest.mark.slow),
         (VerticalSVM(), 3),
     ],
@@ -50,7 +50,7 @@ def test_a_fit_takes_as_many_vectors_as_one_party_states_and_says_so(strategy, a
 
 @pytest.mark.parametrize(
     ("strategy", "allowed"),
-    [(GLM, 3), (LASSO, 3), (ROBUST, 6), (Scorecard(), 3), (VerticalSVM(), 1), (Cox(), 6)],
+    [(GLM, 6), (LASSO, 3), (ROBUST, 10), (Scorecard(), 3), (VerticalSVM(), 2), (Cox(), 9)],
 )
 def test_a_fit_for_which_they_are_too_few_does_not_begin(strategy, allowed):
     with pytest.raises(DataError, match=f"parties allow {allowed} .*'vectors'"):

@@ -309,18 +309,11 @@ def told_by(columns: list[str]) -> str:
 
 def _group(prepared: Prepared, grouping: Grouping) -> RowGroups:
     """Group rows, and note what that cost."""
-    result, told = prepared.result, prepared.problem.total.public
+    result = prepared.result
     try:
         groups = prepared.groups(grouping)
     except DataError as error:
-        lost = {name: len(own["dropped"]) for name, own in told.items() if len(own["dropped"])}
-        if not lost:
-            raise
-        rows = ", ".join(f"{name!r} {n_rows:,}" for name, n_rows in lost.items())
-        raise DataError(
-            f"{error}. Rows with missing cells count as lacking (party {rows}): 'fknn' or "
-            "'joint-normal' before fills such cells in"
-        ) from error
+        raise DataError(f"{error}{prepared.problem.on_dropped}") from error
     result.metrics["rows_merged"] = float(groups.n_merged)
     result.metrics["rows_left_out"] = float(groups.n_left_out)
     counted = groups.mask[groups.group] | (groups.group < 0)[:, None]
