@@ -7,7 +7,7 @@ import numpy as np
 
 from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Bytes, Flags, Indices
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import DataError
 from flwr_vertical.node.kept import kept
 from flwr_vertical.products.columns import ScaledRows, squares_of
 from flwr_vertical.protocol.arguments import Shape, Within
@@ -116,13 +116,7 @@ class RegressionRows(StepGroup):
             earlier = [text for text in earlier if self._makes_columns(text)]
             if not earlier:
                 return design
-            try:
-                every = made_columns(table, self.name, " + ".join([*earlier, formula]), smallest)
-            except (ConfigError, DataError) as error:
-                raise DataError(
-                    f"party {self.name!r}: columns of its formula count together with those of "
-                    f"{len(earlier)} earlier formula(s): {error}"
-                ) from None
+            every = made_columns(table, self.name, formula, smallest, earlier)
             return _beside(design, every, positions)
         return make_design(table, positions, self.name, smallest)
 

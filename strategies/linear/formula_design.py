@@ -8,7 +8,7 @@ anew: its names are ``v0``, ``v1``, so that no text of the server reaches what e
 import json
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,10 +89,16 @@ def make_formula_design(
     )
 
 
-def made_columns(table: Table, party: str, formula: str, smallest: int | None) -> Made:
-    """Make the columns of a formula of a table, and what is needed to make them again."""
+def made_columns(
+    table: Table, party: str, formula: str, smallest: int | None, earlier: Sequence[str] = ()
+) -> Made:
+    """Make the columns of a formula of a table, and what is needed to make them again.
+
+    With those of `earlier` formulas, to count them together.
+    """
     kept = Kept(formula)
-    terms = parse_formula(formula, party)
+    of_all = [term for text in (*earlier, formula) for term in parse_formula(text, party)]
+    terms = tuple(sorted({frozenset(term): term for term in of_all}.values(), key=len))
     for factor in (factor for term in terms for factor in term):
         _check_column(table, factor, party)
         if (

@@ -474,3 +474,17 @@ def test_columns_of_formulas_of_several_runs_need_more_rows(tmp_path):
     nodes.run(VerticalGLM(formula={"bank": formulas[0]}, penalty="none"), eta[:150])
     with pytest.raises((DataError, PartyError), match="rows"):
         nodes.run(VerticalGLM(formula={"bank": formulas[1]}, penalty="none"), eta[:150])
+
+
+def test_formulas_that_a_changed_table_has_no_more_are_left_out(tmp_path):
+    parties, eta, _ = tables()
+    nodes = Nodes(tmp_path, parties)
+
+    def run(formula):
+        return nodes.run(VerticalGLM(formula={"bank": formula}, penalty="none"), eta)
+
+    run("income:age + age")
+    nodes.write({**parties, "bank": parties["bank"].rename(columns={"age": "years"})})
+    # Together longer than a formula may be.
+    run(" + ".join([f"income:{call}(years)" for call in ("scale", "center")] * 44))
+    assert run("income + years:center(years)").metrics["columns_withheld"] == 0
