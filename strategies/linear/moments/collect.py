@@ -309,9 +309,8 @@ def told_by(columns: list[str]) -> str:
 
 def _group(prepared: Prepared, grouping: Grouping) -> RowGroups:
     """Group rows, and note what that cost."""
-    result = prepared.result
     try:
-        groups = prepared.groups(grouping)
+        groups, result = prepared.groups(grouping), prepared.result
     except DataError as error:
         raise DataError(f"{error}{prepared.problem.on_dropped}") from error
     result.metrics["rows_merged"] = float(groups.n_merged)
