@@ -11,11 +11,14 @@ import pytest
 
 from flwr_vertical import FileStorage
 from flwr_vertical.errors import PartyError, ProtocolError
+from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.row_identities import OwnRows, secrets_of
+from flwr_vertical.privacy_ledger.run_ledger import run_ledger_in_memory
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.products.labels import _Z, BoundVectors, LabelSketch, sketched
 from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
 from flwr_vertical.products.streams import KeyStream
+from flwr_vertical.products.told_rows import ToldRows
 from flwr_vertical.server.label_memory import LabelMemory
 from strategies.least_squares import CompleteCase
 from strategies.vfem import VFEM
@@ -367,3 +370,18 @@ def test_pads_are_noted_with_what_they_hide():
 def test_what_pads_are_not_made_for_is_refused(change, why):
     with pytest.raises(ProtocolError, match=why):
         answers(**change)
+
+
+def test_what_noise_hid_is_judged_again_without_it():
+    """The same rows and columns were told of under noise, whatever lies in few rows."""
+    state, policy, rows = {}, Policy(), np.arange(300)
+    ledger = run_ledger_in_memory(state, "bank", policy, pd.Index(rows))
+    party = SimpleNamespace(
+        name="bank", state=state, cache={}, policy=policy, n_samples=300, privacy_ledger=ledger,
+        rows_in_ledger=lambda: ledger.rows,
+    )  # fmt: skip
+    far = np.where(rows == 3, 1e4, np.sin(rows))[:, None]
+    held, told = HeldColumns(far, rows, 300, own=rows), ToldRows(party, "test")
+    group = np.zeros(300, dtype=np.int64)
+    assert not told.admit(held, group, 1, private=True).any()
+    assert told.admit(held, group, 1).all()
