@@ -372,16 +372,18 @@ def test_what_pads_are_not_made_for_is_refused(change, why):
         answers(**change)
 
 
-def test_what_noise_hid_is_judged_again_without_it():
-    """The same rows and columns were told of under noise, whatever lies in few rows."""
+@pytest.mark.parametrize("private", [True, False])
+def test_what_was_told_under_noise_or_by_another_column_is_judged_again(private):
+    """Of the same rows, under the same name: once by noise, once by ranks of the column."""
     state, policy, rows = {}, Policy(), np.arange(300)
     ledger = run_ledger_in_memory(state, "bank", policy, pd.Index(rows))
     party = SimpleNamespace(
         name="bank", state=state, cache={}, policy=policy, n_samples=300, privacy_ledger=ledger,
         rows_in_ledger=lambda: ledger.rows,
     )  # fmt: skip
+    told, group = ToldRows(party, "test"), np.zeros(300, dtype=np.int64)
     far = np.where(rows == 3, 1e4, np.sin(rows))[:, None]
-    held, told = HeldColumns(far, rows, 300, own=rows), ToldRows(party, "test")
-    group = np.zeros(300, dtype=np.int64)
-    assert not told.admit(held, group, 1, private=True).any()
-    assert told.admit(held, group, 1).all()
+    before = far if private else far.argsort(axis=0).argsort(axis=0).astype(float)
+    for column, noise, withheld in ((before, private, False), (far, False, True)):
+        held = HeldColumns(column, rows, 300, ("a",), rows, squares=(column**2).sum(axis=0))
+        assert told.admit(held, group, 1, private=noise).all() == withheld
