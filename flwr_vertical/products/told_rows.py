@@ -230,7 +230,11 @@ class ToldRows:
             return withheld
 
         def digest(codes: dict[int, Indices]) -> bytes:
-            asked = hashlib.sha256(repr((n_columns, held.names, n_groups, sorted(codes))).encode())
+            told = n_columns, held.names, n_groups, sorted(codes), private
+            asked = hashlib.sha256(repr(told).encode())
+            if held.squares is not None:  # squares and ranks of a column have its name
+                # Rows in another order add up to other last digits.
+                asked.update(repr([f"{square:.6g}" for square in held.squares]).encode())
             for j in sorted(codes):
                 levels = codes[j][np.argsort(at)]
                 asked.update(np.ascontiguousarray(levels, dtype=np.int64).tobytes())

@@ -11,11 +11,14 @@ import pytest
 
 from flwr_vertical import FileStorage
 from flwr_vertical.errors import PartyError, ProtocolError
+from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.row_identities import OwnRows, secrets_of
+from flwr_vertical.privacy_ledger.run_ledger import run_ledger_in_memory
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.products.labels import _Z, BoundVectors, LabelSketch, sketched
 from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
 from flwr_vertical.products.streams import KeyStream
+from flwr_vertical.products.told_rows import ToldRows
 from flwr_vertical.server.label_memory import LabelMemory
 from strategies.least_squares import CompleteCase
 from strategies.vfem import VFEM
@@ -367,3 +370,20 @@ def test_pads_are_noted_with_what_they_hide():
 def test_what_pads_are_not_made_for_is_refused(change, why):
     with pytest.raises(ProtocolError, match=why):
         answers(**change)
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_what_was_told_under_noise_or_by_another_column_is_judged_again(private):
+    """Of the same rows, under the same name: once by noise, once by ranks of the column."""
+    state, policy, rows = {}, Policy(), np.arange(300)
+    ledger = run_ledger_in_memory(state, "bank", policy, pd.Index(rows))
+    party = SimpleNamespace(
+        name="bank", state=state, cache={}, policy=policy, n_samples=300, privacy_ledger=ledger,
+        rows_in_ledger=lambda: ledger.rows,
+    )  # fmt: skip
+    told, group = ToldRows(party, "test"), np.zeros(300, dtype=np.int64)
+    far = np.where(rows == 3, 1e4, np.sin(rows))[:, None]
+    before = far if private else far.argsort(axis=0).argsort(axis=0).astype(float)
+    for column, noise, withheld in ((before, private, False), (far, False, True)):
+        held = HeldColumns(column, rows, 300, ("a",), rows, squares=(column**2).sum(axis=0))
+        assert told.admit(held, group, 1, private=noise).all() == withheld
