@@ -25,10 +25,10 @@ from flwr_vertical.products.rare_levels import LevelAtoms
 FEWEST = 3
 """In so many rows what is left of a column lies at least; fewer where an owner tells of fewer."""
 
-_LEVERAGE = 0.5  # Of a row in columns of the same cells, at most
 KnownSets = dict[tuple[bytes, bytes], Flags]
 """By a set of rows, and the columns that are told of: which of these may be."""
 
+_LEVERAGE = 0.5  # Of a row in columns of the same cells, at most
 _SHARE = 10  # Of a set of so many rows one is enough: its owner tells of so few
 _ZERO = 1e-10  # What is left of a column, to its length, that products do not tell from 0
 _CLEAR = 1e-3  # What is left of a column, to its length, that its square tells well enough

@@ -40,9 +40,9 @@ class NormalResiduals:
         inside = opened.groups.group >= 0
         self._y, n = opened.problem.y[inside], int(inside.sum())
         self._beside = beside or Beside.nothing(n)
-        weighted = self._beside.weighted
         of_products, allowed = vectors_of_products(opened.n_columns), opened.allowed(n)
-        needed = 2 + weighted + (weighted + robust) * of_products
+        # Labels, weights and the first fits placed are vectors.
+        needed = 2 + len(self._beside.known) + (self._beside.weighted + robust) * of_products
         check_vectors(needed, allowed, n)
         self._again = allowed >= needed + of_products
         self._means = MaskedMeans(federation, opened.products.group_key)

@@ -44,13 +44,12 @@ class BinnedColumns:
 
         Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,).
         """
-        needed = max(
-            minimum.of(int(widths.sum())), minimum.rows_for(vectors_of_fit(int(widths.sum())))
-        )
+        n_columns = int(widths.sum())
+        needed = max(minimum.of(n_columns), minimum.rows_for(vectors_of_fit(n_columns)))
         taken = large_sets(mask, needed)
         if not taken.any():
             largest = int(np.unique(mask, axis=0, return_counts=True)[1].max(initial=0))
-            raise too_few(largest, needed, int(widths.sum()))
+            raise too_few(largest, needed, n_columns)
         self._who = ~mask & taken[:, None]
         self.fewest = int(distinct_rows(mask[taken])[2].min())
         none = np.zeros((1, mask.shape[1]), dtype=bool)
