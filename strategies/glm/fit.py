@@ -22,7 +22,7 @@ from strategies.linear.moments.patterns import Pattern
 from strategies.linear.problem import Problem, note
 
 _BETWEEN = re.compile(r",(?![^(]*\))")  # not within bs(age, 4)
-_CHOICES = 4
+_CHOICES = 8
 """How often BIC may choose another value of lambda; of two alike it would go on for ever."""
 
 
@@ -184,12 +184,6 @@ def fill_means(maximum: MaximumLikelihood, found: Selection, null: float, result
     }
     for text in maximum.notes:
         note(result, text)
-    if not deviance:
-        note(
-            result,
-            "deviance and likelihood are those of a perfect fit: the chosen coefficients are so "
-            "far from the maximum that they are not known better",
-        )
     if not maximum.converged:
         note(
             result,

@@ -53,6 +53,7 @@ def maximum_likelihood(
     standardize: bool,
     ridge: Array | float = 0.0,
     choose: Callable[[Approximation], Array] | None = None,
+    selects: bool = False,
     cure: str = "set a penalty",
     fewest: int | None = None,
     beside: Beside | None = None,
@@ -63,8 +64,8 @@ def maximum_likelihood(
     """Find the maximum of the likelihood; two rounds for each evaluation of the means, and more.
 
     Less `ridge`, one or of shape (n_columns,), times squared coefficients; with `choose` expanded
-    about what that returns, until it stays. `beside`, `more`, `follows`: see `fit_mean_model`;
-    `vector_unit`: what labels times weights were divided by.
+    about what that returns, until it stays. `selects`, `beside`, `more`, `follows`: see
+    `fit_mean_model`; `vector_unit`: what labels times weights were divided by.
     """
     problem, offered = opened.problem, opened.offered
     assert isinstance(opened.products, PrivateProducts)  # see `check_federation`
@@ -112,6 +113,7 @@ def maximum_likelihood(
         ridge=ridge / size,
         units=None if standardize else 1.0 / offered.unit,
         follow=None if choose is None else follow,
+        selects=selects,
         cure=cure,
         fewest=fewest,
         allowed=opened.allowed,
@@ -134,7 +136,7 @@ def maximum_likelihood(
         size * fit.deviance,
         fit.evaluations,
         fit.converged,
-        size * fit.ridge / offered.unit**2,
+        size * fit.ridge * offered.unit**2,
         fit.bounded,
         notes,
         {name: size * value for name, value in fit.sums.items()},

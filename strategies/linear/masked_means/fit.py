@@ -41,7 +41,14 @@ from strategies.linear.masked_means.separation import (
     refusal,
     without_maximum,
 )
-from strategies.linear.masked_means.solver import MeanMaximum, OutOfReachError, expanded, maximise
+from strategies.linear.masked_means.solver import (
+    Curvature,
+    MeanMaximum,
+    OutOfReachError,
+    expanded,
+    from_start,
+    maximise,
+)
 
 _STAYS = 0.01
 """Standard errors to the next coefficients at which these are the last: they are a step of Newton's
@@ -50,6 +57,9 @@ _MOST_OF_MAXIMUM = 8
 """Evaluations that the maximum of most likelihoods takes."""
 _TIMES = 3
 """For so many informations the vectors are to suffice where one is opened before the last."""
+_FAR = 8.0
+"""Standard deviation of linear predictors beyond which the maximum is not waited for where a
+penalty selects: mostly there is none, since columns tell the labels apart."""
 _NOTE_ON_PREDICTED = (
     "parties allow too few vectors (policy key 'vectors', one for ten rows where an owner states "
     "none) for products of columns weighted by the labels' variance, so selection and standard "
@@ -77,6 +87,7 @@ def fit_mean_model(
     ridge: Array | float = 0.0,
     units: Array | None = None,
     follow: Callable[[MeanFit], tuple[float, Array]] | None = None,
+    selects: bool = False,
     cure: str = "set a penalty",
     fewest: int | None = None,
     allowed: Callable[[int], int] = max_vectors,
@@ -90,7 +101,8 @@ def fit_mean_model(
     `allowed`: with how many vectors every party multiplies a set of so many rows.
     `beside`: weights and offset of the samples of the fit; `moments` are of labels times weights.
     `more`: sums over squared residuals to open at the end, ``middle`` or of `MORE`, beside the
-    information anew: a round for each, and two. `follows`: see `EvaluatedColumns`.
+    information anew: a round for each, and two. `follows`: see `EvaluatedColumns`. `selects`:
+    whether the penalty that `follow` follows selects columns, and so needs no maximum without it.
 
     Shapes: y (n_samples,): labels; those of samples that are not in the fit do not matter; group
     (n_samples,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,): in
@@ -130,6 +142,7 @@ def fit_mean_model(
         if wide:
             search.notes.append(NOTE_ON_WIDE)
         search.predicts = follow is not None and not search.affords(_TIMES)
+        search.selects = selects and not wide and family.name == "binomial"
         found = search.maximum(penalised=follow is not None)
         fit = search.fit(found) if follow is None else search.followed(found, follow)
         if more is not None:
@@ -188,6 +201,8 @@ class _Search:
         self._problem, self._cure = problem, cure
         self._evaluations, self._vectors = evaluations, vectors
         self.predicts = False  # Whether the information is asked for at the end alone
+        self.selects = False  # Whether a maximum that is far away need not be found
+        self._curvature: Curvature | None = None  # Of expansions from the start on
         self.notes: list[str] = []
 
     def affords(self, times: int, after: int = 0) -> bool:
@@ -204,7 +219,8 @@ class _Search:
     def _left(self) -> int:
         """How many evaluations may follow, what is opened at the last not forgotten."""
         problem = self._problem
-        vectors = self._vectors - problem.vectors - 1
+        # The cumulant, and an evaluation where it is, if one after it is out of reach.
+        vectors = self._vectors - problem.vectors - 2
         if not self.predicts:
             vectors -= problem.of_products
         return min(self._evaluations - problem.evaluations, vectors)
@@ -212,7 +228,7 @@ class _Search:
     def maximum(self, penalised: bool) -> MeanMaximum:
         """Find the maximum of the likelihood, with a ridge on slopes that have none."""
         problem, start = self._problem, None
-        watch = Watch(problem, self.notes)
+        watch = Watch(problem, self.notes, _FAR if self.selects else np.inf)
         while True:
             try:
                 found = maximise(
@@ -231,6 +247,8 @@ class _Search:
                 apart = all_apart(problem, found)
             except OutOfReachError as error:
                 slopes, apart = error.tried[1:], True
+            if apart and self.selects and (start := self._start()) is not None:
+                return start
             if self._left < 1:
                 raise DataError(
                     f"{refusal(problem, slopes, self._cure)}; to go on without it takes more "
@@ -240,11 +258,21 @@ class _Search:
                 watch.bound(lost)
                 start = replace(found, slopes=np.where(problem.bounded, slopes / 2.0, slopes))
             elif penalised and problem.family.name == "binomial" and not problem.bounded.all():
-                self.notes = [note_on_all(problem, slopes)]
-                problem.bound(np.arange(len(slopes)), RIDGE)
+                self._bound_all(slopes)
                 start = None
             else:
                 raise DataError(refusal(problem, slopes, self._cure))
+
+    def _bound_all(self, slopes: Array) -> None:
+        self.notes = [note_on_all(self._problem, slopes)]
+        self._problem.bound(np.arange(len(slopes)), RIDGE)
+
+    def _start(self) -> MeanMaximum | None:
+        """Return the first expansion of a penalised fit whose likelihood may have no maximum."""
+        problem = self._problem
+        weight = 2.0 * np.append(0.0, problem.ridge)
+        self._curvature = Curvature(problem.family, problem.moments, weight)
+        return from_start(self._curvature, problem, np.maximum(problem.ridge, RIDGE))
 
     def followed(
         self, found: MeanMaximum, follow: Callable[[MeanFit], tuple[float, Array]]
@@ -259,19 +287,44 @@ class _Search:
             fit = replace(fit, distance=float(np.sqrt(max(float(step @ curved @ step), 0.0))))
             stays = fit.distance < _STAYS
             if stays and found.exact:
-                return fit
-            # Not yet, if it may be asked for later, after an evaluation and the cumulant.
-            exact = self.affords(1) and (stays or self.affords(2) or not self.affords(1, after=2))
+                return self._last(found, fit)
+            exact = self._asks(found, stays)
             self.predicts = not exact
-            following = None
-            if self._left >= 1 and (exact or not stays):
-                following = expanded(
-                    problem.family, problem.moments, problem, to, problem.ridge, exact
-                )
+            if self._left < 1 or (stays and not exact):
+                return self._last(found, fit)
+            following = self._expanded(to, exact)
             if following is None:
-                notes = () if found.exact else (_NOTE_ON_PREDICTED,)
-                return replace(fit, notes=fit.notes + notes)
+                if not found.whole:  # to open the cumulant there
+                    problem.evaluate(float(found.around[0]), found.around[1:])
+                return self._last(found, fit)
             found = following
+
+    def _asks(self, found: MeanMaximum, stays: bool) -> bool:
+        """Tell whether to ask for the information; not yet, if that can be done later."""
+        anew = self._curvature is None
+        if not self.affords(1) or (found.exact and not anew):
+            return False
+        # Later comes after an evaluation and the cumulant.
+        return stays or (anew and self.affords(2)) or not self.affords(1, after=2)
+
+    def _expanded(self, to: Array, exact: bool) -> MeanMaximum | None:
+        problem = self._problem
+        if self._curvature is None:
+            weight = 2.0 * np.append(0.0, problem.ridge)
+            return expanded(Curvature(problem.family, problem.moments, weight), problem, to, exact)
+        following = expanded(self._curvature, problem, to, exact)
+        if following is None and not problem.bounded.all():  # the penalty is flat for large slopes
+            self._bound_all(to[1:])
+            return self._start()
+        return following
+
+    def _last(self, found: MeanMaximum, fit: MeanFit) -> MeanFit:
+        """Return the fit of the last expansion, the cumulant opened."""
+        if not found.whole:
+            value = found.log_likelihood - self._problem.cumulant()
+            found = replace(found, log_likelihood=value, whole=True)
+            fit = replace(self.fit(found), distance=fit.distance)
+        return fit if found.exact else replace(fit, notes=(*fit.notes, _NOTE_ON_PREDICTED))
 
     def fit(self, found: MeanMaximum) -> MeanFit:
         """Return the fit in the columns' own units."""

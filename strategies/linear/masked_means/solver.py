@@ -12,7 +12,7 @@ then points back.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -73,7 +73,8 @@ class MeanMaximum:
     evaluations: int  # How often sums of the mean were asked for
     distance: float  # Length of the last step of Newton's method, in standard errors
     around: Array  # (1 + n_columns,): level and slopes before that step
-    exact: bool = True  # Whether the information was asked for, else it is the prediction
+    exact: bool = True  # Whether the information was asked for, here or near, else it is predicted
+    whole: bool = True  # Whether the log likelihood has the cumulant, which is to be subtracted
 
 
 class OutOfReachError(Exception):
@@ -124,7 +125,7 @@ def maximise(
     Shapes: ridge (n_columns,): what the square of each slope is multiplied by in the penalty.
     """
     target, free, weight = _terms(moments, ridge)
-    curvature = _Curvature(family, moments, weight)
+    curvature = Curvature(family, moments, weight)
     here, means, score = None, target, target
     if start is None:
         trial = _start(family, moments, weight[1:])
@@ -169,23 +170,35 @@ def maximise(
 
 
 def expanded(
-    family: Family,
-    moments: MeanMoments,
-    source: Source,
-    here: Array,
-    ridge: Array | None = None,
-    exact: bool = True,
+    curvature: "Curvature", source: Source, here: Array, exact: bool = True
 ) -> MeanMaximum | None:
-    """Return the maximum of the quadratic about chosen coefficients, at one more evaluation."""
-    target, free, weight = _terms(moments, ridge)
+    """Return the maximum of the quadratic about chosen coefficients, at one more evaluation.
+
+    Not if they are out of reach. `curvature`: what points seen before tell of the information,
+    which is predicted by it unless it is asked for.
+    """
     found = source.evaluate(float(here[0]), here[1:])
     if found is None:
         return None
     means = np.r_[found]
+    target, free, weight = _terms(curvature.moments, np.diag(curvature.ridge)[1:] / 2.0)
     score = np.where(free, target - means, 0.0) - weight * here
-    curvature = _Curvature(family, moments, weight)
+    curvature.see(here, means, free)
     end = _End(here, means, score, free, target, weight)
-    return _quadratic(curvature, source, end, 1, exact)
+    return replace(_quadratic(curvature, source, end, 1, exact), exact=curvature.exact)
+
+
+def from_start(curvature: "Curvature", source: Source, ridge: Array) -> MeanMaximum | None:
+    """Return the maximum of the quadratic about least squares, for a penalty to shrink.
+
+    Shapes: ridge (n_columns,): of these least squares, which are within reach at any labels.
+    """
+    here = _start(curvature.family, curvature.moments, 2.0 * ridge)
+    for _ in range(_MOST_HALVINGS):
+        if (found := expanded(curvature, source, here, exact=False)) is not None:
+            return found
+        here = np.append(here[0], here[1:] / 2.0)
+    return None
 
 
 def _terms(moments: MeanMoments, ridge: Array | None) -> tuple[Array, Flags, Array]:
@@ -210,32 +223,47 @@ class _End:
 
 
 def _quadratic(
-    curvature: "_Curvature", source: Source, end: _End, evaluations: int, exact: bool
+    curvature: "Curvature", source: Source, end: _End, evaluations: int, exact: bool
 ) -> MeanMaximum:
     """Take Newton's step, by the information asked for or by its prediction."""
     if exact:
         information, cumulant = source.inform()
         curvature.replace(information)
     else:
-        information = curvature.information(end.here, end.means) - curvature.ridge
-        cumulant = source.cumulant()
+        information, cumulant = curvature.information(end.here, end.means) - curvature.ridge, 0.0
     change, distance = curvature.newton(end.here, end.means, end.score, end.free)
     value = float(end.here @ end.target) - cumulant + float(end.score @ change) / 2.0
     here = end.here + change
     # The score's step counts the penalty, which is no part of the likelihood.
     value += float(end.weight @ (here**2 - end.here**2)) / 2.0
     return MeanMaximum(
-        float(here[0]), here[1:], information, value, evaluations, distance, end.here, exact
+        float(here[0]), here[1:], information, value, evaluations, distance, end.here, exact, exact
     )
 
 
-class _Curvature:
-    """The information without the penalty, corrected by the differences of scores."""
+class Curvature:
+    """The information without the penalty, corrected by the differences of scores.
+
+    Shapes: ridge (1 + n_columns,): the penalty's second derivative.
+    """
 
     def __init__(self, family: Family, moments: MeanMoments, ridge: Array) -> None:
-        self._family, self._moments, self.ridge = family, moments, np.diag(ridge)
+        self.family, self.moments, self.ridge = family, moments, np.diag(ridge)
         self._exact: Array | None = None
         self._pairs: list[tuple[Array, Array]] = []
+        self._seen: tuple[Array, Array] | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether an information was asked for, here or near."""
+        return self._exact is not None
+
+    def see(self, here: Array, means: Array, free: Flags) -> None:
+        """Keep by how much the score fell since the point that was seen last."""
+        if self._seen is not None:
+            before, sums = self._seen
+            self.note(here - before, np.where(free, means - sums, 0.0))
+        self._seen = here, means
 
     def note(self, step: Array, change: Array) -> None:
         """Keep by how much the likelihood's score fell over a step."""
@@ -250,7 +278,7 @@ class _Curvature:
         """Return what is known of it, and the penalty's second derivative."""
         information = self._exact
         if information is None:
-            information = predicted_information(self._family, self._moments, here, means)
+            information = predicted_information(self.family, self.moments, here, means)
         pairs = ((step, change + self.ridge @ step) for step, change in self._pairs)
         return corrected(information + self.ridge, pairs)
 
