@@ -167,12 +167,14 @@ def select(
     lambdas: Array | None,
     penalised: Flags,
     last: Selection | None = None,
+    near: bool = False,
     ridge: Array | None = None,
 ) -> Selection:
     """Fit all values of lambda and choose one.
 
     BIC is that of the likelihood (of normal labels with their own noise variance: Wang, Li and
-    Tsai, 2007), which the quadratic gives up to a constant.
+    Tsai, 2007), which the quadratic gives up to a constant. `last`: whose lambda to keep, if any,
+    and `near` its coefficients where several are minima.
 
     Shapes: lambdas (n_lambdas,): values to fit; left out, those of `grid` from that which
     selects nothing down; penalised (n_columns,): false for columns that always
@@ -189,9 +191,9 @@ def select(
         lambdas = grid(max(loss.largest_lambda(penalised), 1e-300), ratio=ratio)
     scaled = penalised_path(ridged, lambdas, penalty, penalised)
     unit = np.where(at.scale > 0.0, at.scale, 1.0)
-    if last is not None and penalty in CONCAVE:
-        near, strength = last.beta[:, last.chosen] * unit, float(lambdas[last.chosen])
-        scaled[:, last.chosen] = concave_fit(loss, near, strength, penalty, penalised)
+    if last is not None and near and penalty in CONCAVE:
+        before, strength = last.beta[:, last.chosen] * unit, float(lambdas[last.chosen])
+        scaled[:, last.chosen] = concave_fit(loss, before, strength, penalty, penalised)
     scaled[at.scale == 0.0] = 0.0  # not rounding's
     beta = scaled / unit[:, None]
     selected = np.count_nonzero(beta, axis=0)

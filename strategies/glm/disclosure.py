@@ -23,7 +23,7 @@ DISCLOSURE = (
         "server, with labels 0 and 1, or counts",
         "for each evaluation, at coefficients of the server's choice, the sum of the means and "
         "of each column times them, and how far linear predictors reach, to a grid; at the "
-        "maximum, and with a penalty at fits that BIC chooses, also products of two columns "
+        "maximum, or the fit that a penalty chooses, also products of two columns "
         "weighted by the labels' variance, and the sum of the cumulants",
     ),
     (

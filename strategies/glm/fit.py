@@ -50,15 +50,22 @@ class Path:
         self, penalty: str, lambdas: Array | None, penalised: Flags, ridge: bool = False
     ) -> None:
         self._penalty, self.lambdas, self.penalised = penalty, lambdas, penalised
-        self._times, self.ridge, self._strength = 0, ridge, 0.0
+        self._times, self._kept, self.ridge, self._strength = 0, False, ridge, 0.0
         self.found: Selection | None = None
 
-    def select(self, at: Approximation) -> Selection:
-        """Fit all values of lambda and choose one; after a few times that of the last time."""
-        last = self.found if self._times >= _CHOICES else None
+    def select(self, at: Approximation, keep: bool = False) -> Selection:
+        """Fit all values of lambda and choose one; after a few times that of the last time.
+
+        `keep`: from now on.
+        """
+        first = keep and not self._kept
+        self._kept |= first
+        last = self.found if self._kept or self._times >= _CHOICES else None
         self._times += 1
         if not self.ridge:
-            self.found = select(at, self._penalty, self.lambdas, self.penalised, last)
+            # Of a concave penalty the lasso leads to a better minimum than what was near before.
+            near = last is not None and not first
+            self.found = select(at, self._penalty, self.lambdas, self.penalised, last, near)
             self.lambdas = self.found.lambdas
             return self.found
         if last is None:
@@ -68,9 +75,9 @@ class Path:
         self.found = replace(found, lambdas=np.array([self._strength * at.mean_weight]))
         return self.found
 
-    def choose(self, at: Approximation) -> Array:
+    def choose(self, at: Approximation, keep: bool) -> Array:
         """Return the coefficients of the chosen value."""
-        found = self.select(at)
+        found = self.select(at, keep)
         return found.beta[:, found.chosen]
 
 

@@ -261,7 +261,7 @@ class Fitting:
                 more += ["squares", "squared means"]
         self.maximum = maximum_likelihood(
             self.federation, opened, settings.family, **how, ridge=self.ridge,
-            choose=path.choose if selects or path.ridge else None, selects=selects,
+            choose=path.choose if selects or path.ridge else None,
             cure="raise l2" if self.ridge.any() else "set a penalty",
             fewest=None if self.completing is None else self.completing.fewest,
             beside=self.beside, vector_unit=self._vector_unit,

@@ -52,8 +52,7 @@ def maximum_likelihood(
     intercept: bool,
     standardize: bool,
     ridge: Array | float = 0.0,
-    choose: Callable[[Approximation], Array] | None = None,
-    selects: bool = False,
+    choose: Callable[[Approximation, bool], Array] | None = None,
     cure: str = "set a penalty",
     fewest: int | None = None,
     beside: Beside | None = None,
@@ -64,8 +63,8 @@ def maximum_likelihood(
     """Find the maximum of the likelihood; two rounds for each evaluation of the means, and more.
 
     Less `ridge`, one or of shape (n_columns,), times squared coefficients; with `choose` expanded
-    about what that returns, until it stays. `selects`, `beside`, `more`, `follows`: see
-    `fit_mean_model`; `vector_unit`: what labels times weights were divided by.
+    about what that returns, until it stays. `beside`, `more`, `follows`: see `fit_mean_model`;
+    `vector_unit`: what labels times weights were divided by.
     """
     problem, offered = opened.problem, opened.offered
     assert isinstance(opened.products, PrivateProducts)  # see `check_federation`
@@ -95,9 +94,9 @@ def maximum_likelihood(
             found = found.with_scale(np.where(fit.varies, 1.0 / offered.unit, 0.0))
         return found.in_units(center, offered.unit)
 
-    def follow(fit: MeanFit) -> tuple[float, Array]:
+    def follow(fit: MeanFit, keep: bool) -> tuple[float, Array]:
         here = at(fit)
-        beta = choose(here) if choose is not None else here.estimate[1:]
+        beta = choose(here, keep) if choose is not None else here.estimate[1:]
         return float(here.levels(beta[:, None])[0]), beta * offered.unit
 
     fit = fit_mean_model(
@@ -113,7 +112,6 @@ def maximum_likelihood(
         ridge=ridge / size,
         units=None if standardize else 1.0 / offered.unit,
         follow=None if choose is None else follow,
-        selects=selects,
         cure=cure,
         fewest=fewest,
         allowed=opened.allowed,

@@ -22,8 +22,7 @@ send_masked      that a party lacks; columns over all labelled rows
 send_digits,     with labels 0 and 1, or counts (`masked_means`): columns in digits, under a key
 place_fits,      stream; for each evaluation, down: each party's coefficients, masked sines and
 open_means       cosines of angles; summed: an angle for each row under key streams, and small
-                 matrices. With a penalty that selects up to eight evaluations more, at the
-                 coefficients that BIC chooses
+                 matrices
 finish_moments   down: each party's coefficients; summed: one whole number for each sample without
                  a label
 ===============  ===================================================================================

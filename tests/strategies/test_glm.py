@@ -319,12 +319,11 @@ def test_the_chosen_fit_is_that_of_the_penalised_likelihood(family, strength, pe
     eta = found[0] + X @ found[1:]
     value = family_named(family).log_likelihood(y, eta)
     assert result.metrics["log_likelihood"] == pytest.approx(value, abs=0.05)
-    # Means and information once more wherever the likelihood is expanded.
+    # Means wherever the likelihood is expanded, and the information once.
     rounds = rounds_of(result)
     assert rounds["place_fits"] == result.metrics["iterations"]
-    more = rounds["open_means"] - rounds["place_fits"]
-    assert 2 <= more <= 8
-    assert result.ledger.rounds == 8 + rounds["place_fits"] + rounds["open_means"] <= 40
+    assert 1 <= rounds["open_means"] - rounds["place_fits"] <= 2
+    assert result.ledger.rounds == 8 + rounds["place_fits"] + rounds["open_means"] <= 30
 
 
 @pytest.mark.slow
@@ -339,10 +338,10 @@ def test_the_lasso_that_bic_chooses_is_as_good_as_that_of_the_exact_path():
     y = (rng.random(n) < 1 / (1 + np.exp(0.3 - X @ beta))).astype(float)
     given = {"sizes": (20, 20), "family": "binomial", "penalty": "lasso"}
     largest = np.abs(X.T @ (y - y.mean())).max() / n
-    # A tenth of the rows is too few vectors for an information of 40 columns: it is predicted.
-    few = run(X, y, **given)
+    # Too few vectors for an information of 40 columns: it is predicted.
+    few = run(X, y, mode="masked", policy={"vectors": 25}, **given)
     assert few.model.path.index[0] == pytest.approx(largest, rel=1e-6)
-    assert any("selection and standard errors go by what normal columns" in t for t in few.notes)
+    assert any("standard errors go by what normal columns would" in t for t in few.notes)
     given |= {"mode": "masked", "policy": {"vectors": 150}}
     lambdas = largest * np.geomspace(1.0, 0.01, 20)
     result = run(X, y, **given, lambdas=lambdas)
@@ -361,7 +360,7 @@ def test_the_lasso_that_bic_chooses_is_as_good_as_that_of_the_exact_path():
         for b in (estimates(result)[1:], estimates(few)[1:], exact)
     )
     assert error < 1.02 * least
-    assert predicted < 1.3 * least
+    assert predicted < 1.02 * least
 
 
 @pytest.fixture(scope="module")
@@ -454,7 +453,7 @@ def test_a_penalty_fits_labels_that_the_columns_tell_apart(penalty, vectors):
     sizes = 10, 10, 10
     result = run(X, y, "masked", sizes, policy, family="binomial", penalty=penalty)
     assert result.metrics["converged"] == 1
-    assert result.ledger.rounds < 60
+    assert result.ledger.rounds < 80
     assert result.metrics["deviance"] == pytest.approx(deviance_of(result, X, y), rel=1e-3)
     assert not any("ridge" in note for note in result.notes)
     z = (X - X.mean(axis=0)) / X.std(axis=0)

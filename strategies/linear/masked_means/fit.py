@@ -12,9 +12,8 @@ open_means         for each evaluation: the sum of the means and of each column 
 =================  ===============================================================================
 
 An evaluation takes two rounds, the information one. Under a penalty that shrinks coefficients, the
-likelihood is evaluated again where these end, with the information there (`follow`). Where parties
-allow few vectors, the cumulant alone is opened there, and the information where the coefficients
-stay.
+likelihood is evaluated where these end, one time after the other (`follow`), and the information is
+opened where they stay, if parties allow enough vectors.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -41,29 +40,15 @@ from strategies.linear.masked_means.separation import (
     refusal,
     without_maximum,
 )
-from strategies.linear.masked_means.solver import (
-    Curvature,
-    MeanMaximum,
-    OutOfReachError,
-    expanded,
-    from_start,
-    maximise,
-)
+from strategies.linear.masked_means.solver import Expansions, MeanMaximum, OutOfReachError, maximise
 
 _STAYS = 0.01
 """Standard errors to the next coefficients at which these are the last: they are a step of Newton's
 method, which leaves about the square."""
-_MOST_OF_MAXIMUM = 8
-"""Evaluations that the maximum of most likelihoods takes."""
-_TIMES = 3
-"""For so many informations the vectors are to suffice where one is opened before the last."""
-_FAR = 8.0
-"""Standard deviation of linear predictors beyond which the maximum is not waited for where a
-penalty selects: mostly there is none, since columns tell the labels apart."""
 _NOTE_ON_PREDICTED = (
     "parties allow too few vectors (policy key 'vectors', one for ten rows where an owner states "
-    "none) for products of columns weighted by the labels' variance, so selection and standard "
-    "errors go by what normal columns would have"
+    "none) for products of columns weighted by the labels' variance, so standard errors go by what "
+    "normal columns would have"
 )
 MORE = {
     "pearson": ResidualSums.pearson,
@@ -86,8 +71,7 @@ def fit_mean_model(
     max_evaluations: int = 40,
     ridge: Array | float = 0.0,
     units: Array | None = None,
-    follow: Callable[[MeanFit], tuple[float, Array]] | None = None,
-    selects: bool = False,
+    follow: Callable[[MeanFit, bool], tuple[float, Array]] | None = None,
     cure: str = "set a penalty",
     fewest: int | None = None,
     allowed: Callable[[int], int] = max_vectors,
@@ -101,8 +85,7 @@ def fit_mean_model(
     `allowed`: with how many vectors every party multiplies a set of so many rows.
     `beside`: weights and offset of the samples of the fit; `moments` are of labels times weights.
     `more`: sums over squared residuals to open at the end, ``middle`` or of `MORE`, beside the
-    information anew: a round for each, and two. `follows`: see `EvaluatedColumns`. `selects`:
-    whether the penalty that `follow` follows selects columns, and so needs no maximum without it.
+    information anew: a round for each, and two. `follows`: see `EvaluatedColumns`.
 
     Shapes: y (n_samples,): labels; those of samples that are not in the fit do not matter; group
     (n_samples,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,): in
@@ -141,10 +124,7 @@ def fit_mean_model(
         search = _Search(problem, max_evaluations, allowed(counted) - reserved, cure)
         if wide:
             search.notes.append(NOTE_ON_WIDE)
-        search.predicts = follow is not None and not search.affords(_TIMES)
-        search.selects = selects and not wide and family.name == "binomial"
-        found = search.maximum(penalised=follow is not None)
-        fit = search.fit(found) if follow is None else search.followed(found, follow)
+        fit = search.fit(search.maximum()) if follow is None else search.followed(follow)
         if more is not None:
             spare = allowed(counted) - reserved - problem.vectors
             fit = _with_residuals(problem, fit, follow, more, spare)
@@ -172,7 +152,7 @@ def check_vectors(needed: int, allowed: int, n_rows: int) -> None:
 def _with_residuals(
     problem: MeanProblem,
     fit: MeanFit,
-    follow: Callable[[MeanFit], tuple[float, Array]] | None,
+    follow: Callable[[MeanFit, bool], tuple[float, Array]] | None,
     more: Collection[str],
     spare: int,
 ) -> MeanFit:
@@ -181,7 +161,7 @@ def _with_residuals(
     `spare`: with so many vectors more the parties multiply columns: for the information, which else
     stays that of a step before, and for more digits.
     """
-    last = problem.own(*((fit.level, fit.beta) if follow is None else follow(fit)))
+    last = problem.own(*((fit.level, fit.beta) if follow is None else follow(fit, True)))
     residuals = problem.residuals(float(last[0]), last[1:])
     information, of_products = fit.information, problem.of_products
     if spare >= of_products:
@@ -200,46 +180,28 @@ class _Search:
     def __init__(self, problem: MeanProblem, evaluations: int, vectors: int, cure: str) -> None:
         self._problem, self._cure = problem, cure
         self._evaluations, self._vectors = evaluations, vectors
-        self.predicts = False  # Whether the information is asked for at the end alone
-        self.selects = False  # Whether a maximum that is far away need not be found
-        self._curvature: Curvature | None = None  # Of expansions from the start on
         self.notes: list[str] = []
 
-    def affords(self, times: int, after: int = 0) -> bool:
-        """Tell whether an evaluation and so many informations may follow, or all evaluations.
-
-        `after`: so many other vectors.
-        """
+    def _left(self, more: int) -> int:
+        """How many evaluations may follow, so many other vectors beside them."""
         problem = self._problem
-        evaluations = 1 if problem.evaluations else _MOST_OF_MAXIMUM
-        needed = evaluations + times * (problem.of_products + 1)
-        return self._vectors - problem.vectors - after >= needed
-
-    @property
-    def _left(self) -> int:
-        """How many evaluations may follow, what is opened at the last not forgotten."""
-        problem = self._problem
-        # The cumulant, and an evaluation where it is, if one after it is out of reach.
-        vectors = self._vectors - problem.vectors - 2
-        if not self.predicts:
-            vectors -= problem.of_products
+        vectors = self._vectors - problem.vectors - more
         return min(self._evaluations - problem.evaluations, vectors)
 
-    def maximum(self, penalised: bool) -> MeanMaximum:
+    def maximum(self) -> MeanMaximum:
         """Find the maximum of the likelihood, with a ridge on slopes that have none."""
         problem, start = self._problem, None
-        watch = Watch(problem, self.notes, _FAR if self.selects else np.inf)
+        watch, at_end = Watch(problem, self.notes), problem.of_products + 1
         while True:
             try:
                 found = maximise(
                     problem.family,
                     problem.moments,
                     problem,
-                    max_evaluations=max(self._left, 1),
+                    max_evaluations=max(self._left(at_end), 1),
                     ridge=problem.ridge,
                     start=start,
                     watch=watch,
-                    exact=not self.predicts,
                 )
                 slopes, lost = found.slopes, without_maximum(problem, found)
                 if not len(lost):
@@ -247,84 +209,54 @@ class _Search:
                 apart = all_apart(problem, found)
             except OutOfReachError as error:
                 slopes, apart = error.tried[1:], True
-            if apart and self.selects and (start := self._start()) is not None:
-                return start
-            if self._left < 1:
+            if self._left(at_end) < 1:
                 raise DataError(
                     f"{refusal(problem, slopes, self._cure)}; to go on without it takes more "
                     "vectors than parties allow (policy key 'vectors')"
                 )
-            if not apart:
-                watch.bound(lost)
-                start = replace(found, slopes=np.where(problem.bounded, slopes / 2.0, slopes))
-            elif penalised and problem.family.name == "binomial" and not problem.bounded.all():
-                self._bound_all(slopes)
-                start = None
-            else:
+            if apart:
                 raise DataError(refusal(problem, slopes, self._cure))
+            watch.bound(lost)
+            start = replace(found, slopes=np.where(problem.bounded, slopes / 2.0, slopes))
 
-    def _bound_all(self, slopes: Array) -> None:
-        self.notes = [note_on_all(self._problem, slopes)]
-        self._problem.bound(np.arange(len(slopes)), RIDGE)
-
-    def _start(self) -> MeanMaximum | None:
-        """Return the first expansion of a penalised fit whose likelihood may have no maximum."""
-        problem = self._problem
-        weight = 2.0 * np.append(0.0, problem.ridge)
-        self._curvature = Curvature(problem.family, problem.moments, weight)
-        return from_start(self._curvature, problem, np.maximum(problem.ridge, RIDGE))
-
-    def followed(
-        self, found: MeanMaximum, follow: Callable[[MeanFit], tuple[float, Array]]
-    ) -> MeanFit:
+    def followed(self, follow: Callable[[MeanFit, bool], tuple[float, Array]]) -> MeanFit:
         """Expand the likelihood about what a penalty makes of it until that stays."""
-        problem = self._problem
+        problem, watch = self._problem, Watch(self._problem, self.notes)
+        expansions = Expansions(problem.family, problem.moments, problem)
+        found = expansions.start(problem.ridge, RIDGE)
+        if found is None:
+            raise DataError(refusal(problem, np.zeros(len(problem.ridge)), self._cure))
         while True:
             fit = self.fit(found)
-            to = problem.own(*follow(fit))
+            # Far from where it is expanded the likelihood is not known well enough to choose anew.
+            to = problem.own(*follow(fit, found.exact))
             step = to - found.around
             curved = found.information + np.diag(np.append(0.0, 2.0 * problem.ridge))
-            fit = replace(fit, distance=float(np.sqrt(max(float(step @ curved @ step), 0.0))))
-            stays = fit.distance < _STAYS
-            if stays and found.exact:
-                return self._last(found, fit)
-            exact = self._asks(found, stays)
-            self.predicts = not exact
-            if self._left < 1 or (stays and not exact):
-                return self._last(found, fit)
-            following = self._expanded(to, exact)
+            distance = float(np.sqrt(max(float(step @ curved @ step), 0.0)))
+            stays, more = distance < _STAYS, self._left(2) >= 1
+            if (stays or not more) and not found.exact and self._affords_information:
+                found = expansions.inform()
+                continue
+            if stays or not more:
+                break
+            following = expansions.about(to, watch(to))
             if following is None:
-                if not found.whole:  # to open the cumulant there
-                    problem.evaluate(float(found.around[0]), found.around[1:])
-                return self._last(found, fit)
+                if problem.family.name != "binomial" or problem.bounded.all():
+                    break
+                # A penalty that is flat for large slopes does not bind them.
+                self.notes[:] = [note_on_all(problem, to[1:])]
+                problem.bound(np.arange(len(to) - 1), RIDGE)
+                following = expansions.about(found.around / 2.0, problem.ridge)
+                if following is None:
+                    break
             found = following
-
-    def _asks(self, found: MeanMaximum, stays: bool) -> bool:
-        """Tell whether to ask for the information; not yet, if that can be done later."""
-        anew = self._curvature is None
-        if not self.affords(1) or (found.exact and not anew):
-            return False
-        # Later comes after an evaluation and the cumulant.
-        return stays or (anew and self.affords(2)) or not self.affords(1, after=2)
-
-    def _expanded(self, to: Array, exact: bool) -> MeanMaximum | None:
-        problem = self._problem
-        if self._curvature is None:
-            weight = 2.0 * np.append(0.0, problem.ridge)
-            return expanded(Curvature(problem.family, problem.moments, weight), problem, to, exact)
-        following = expanded(self._curvature, problem, to, exact)
-        if following is None and not problem.bounded.all():  # the penalty is flat for large slopes
-            self._bound_all(to[1:])
-            return self._start()
-        return following
-
-    def _last(self, found: MeanMaximum, fit: MeanFit) -> MeanFit:
-        """Return the fit of the last expansion, the cumulant opened."""
-        if not found.whole:
-            value = found.log_likelihood - self._problem.cumulant()
-            found = replace(found, log_likelihood=value, whole=True)
-            fit = replace(self.fit(found), distance=fit.distance)
+        fit = replace(self.fit(expansions.finish(found)), distance=distance)
         return fit if found.exact else replace(fit, notes=(*fit.notes, _NOTE_ON_PREDICTED))
+
+    @property
+    def _affords_information(self) -> bool:
+        problem = self._problem
+        return self._vectors - problem.vectors >= problem.of_products + 1
 
     def fit(self, found: MeanMaximum) -> MeanFit:
         """Return the fit in the columns' own units."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from flwr_vertical.arrays import Array, Indices
 from strategies.linear.masked_means.problem import REACH, MeanProblem
-from strategies.linear.masked_means.solver import MeanMaximum, OutOfReachError
+from strategies.linear.masked_means.solver import MeanMaximum
 
 RIDGE = 0.5
 """Of a slope without a maximum, on its square, the column in standard deviations: a normal prior of
@@ -86,15 +86,13 @@ def levels_of_one_kind(problem: MeanProblem) -> list[SeparatingLevel]:
 class Watch:
     """Puts a ridge on slopes that are seen to grow without end, long before they have gone far."""
 
-    def __init__(self, problem: MeanProblem, notes: list[str], far: float) -> None:
-        self._problem, self._notes, self._far = problem, notes, far
+    def __init__(self, problem: MeanProblem, notes: list[str]) -> None:
+        self._problem, self._notes = problem, notes
         self.levels = levels_of_one_kind(problem)
         self._past: list[Array] = []
 
     def __call__(self, here: Array) -> Array:
-        """Return the ridge from level and slopes on; raise where predictors spread too far."""
-        if spread(self._problem, here[1:]) > self._far:
-            raise OutOfReachError(here)
+        """Return the ridge from level and slopes on."""
         self._past.append(here)
         if len(self._past) >= _FROM:
             before, last, now = self._past[-3:]
@@ -137,15 +135,11 @@ def all_apart(problem: MeanProblem, found: MeanMaximum) -> bool:
     return problem.fit(found).deviance < _APART * problem.null_deviance
 
 
-def spread(problem: MeanProblem, slopes: Array) -> float:
-    """Return the standard deviation of linear predictors."""
-    return float(np.sqrt(max(float(slopes @ problem.moments.covariance @ slopes), 0.0)))
-
-
 def refusal(problem: MeanProblem, slopes: Array, cure: str) -> str:
     """Say why there is no maximum within reach; `slopes`: the last that were tried."""
     size, shown = np.abs(slopes), _largest(problem, slopes)
-    if spread(problem, slopes) < min(_CANCEL * float(np.linalg.norm(size)), _USUAL):
+    spread = float(np.sqrt(max(float(slopes @ problem.moments.covariance @ slopes), 0.0)))
+    if spread < min(_CANCEL * float(np.linalg.norm(size)), _USUAL):
         cancelling = ", ".join(problem.named(np.flatnonzero(size > size.max() / 3.0)))
         return (
             f"coefficients of {cancelling} cancel each other: these columns nearly follow from "

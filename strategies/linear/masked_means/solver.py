@@ -5,7 +5,7 @@ score, ``X' mu``, at coefficients of its choice; each answer costs rounds. So th
 predicted rather than asked for: were the columns normal, Stein's lemma would give ``X' W X`` from
 the covariance alone. Quasi-Newton updates (BFGS) correct the prediction by what the scores show.
 Near the maximum the exact information is asked for once, and a step of Newton's method by it ends
-the fit; or, under a penalty where parties allow few vectors, at the last expansion alone.
+the fit. A penalty that shrinks coefficients follows `Expansions` in place of a maximum.
 
 The log likelihood is concave (canonical link). A step that goes too far shows by its score, which
 then points back.
@@ -116,16 +116,13 @@ def maximise(
     ridge: Array | None = None,
     start: MeanMaximum | None = None,
     watch: Callable[[Array], Array] | None = None,
-    exact: bool = True,
 ) -> MeanMaximum:
     """Find the maximum of the likelihood, or of the likelihood less a ridge penalty.
-
-    `exact`: whether to ask for the information at the end.
 
     Shapes: ridge (n_columns,): what the square of each slope is multiplied by in the penalty.
     """
     target, free, weight = _terms(moments, ridge)
-    curvature = Curvature(family, moments, weight)
+    curvature = _Curvature(family, moments, weight)
     here, means, score = None, target, target
     if start is None:
         trial = _start(family, moments, weight[1:])
@@ -165,40 +162,10 @@ def maximise(
         if distance < tol or (distance < _NEAR and stalled > 1) or evaluations >= max_evaluations:
             break
         trial = here + change
+    information, cumulant = source.inform()
+    curvature.replace(information)
     end = _End(here, means, score, free, target, weight)
-    return _quadratic(curvature, source, end, evaluations, exact)
-
-
-def expanded(
-    curvature: "Curvature", source: Source, here: Array, exact: bool = True
-) -> MeanMaximum | None:
-    """Return the maximum of the quadratic about chosen coefficients, at one more evaluation.
-
-    Not if they are out of reach. `curvature`: what points seen before tell of the information,
-    which is predicted by it unless it is asked for.
-    """
-    found = source.evaluate(float(here[0]), here[1:])
-    if found is None:
-        return None
-    means = np.r_[found]
-    target, free, weight = _terms(curvature.moments, np.diag(curvature.ridge)[1:] / 2.0)
-    score = np.where(free, target - means, 0.0) - weight * here
-    curvature.see(here, means, free)
-    end = _End(here, means, score, free, target, weight)
-    return replace(_quadratic(curvature, source, end, 1, exact), exact=curvature.exact)
-
-
-def from_start(curvature: "Curvature", source: Source, ridge: Array) -> MeanMaximum | None:
-    """Return the maximum of the quadratic about least squares, for a penalty to shrink.
-
-    Shapes: ridge (n_columns,): of these least squares, which are within reach at any labels.
-    """
-    here = _start(curvature.family, curvature.moments, 2.0 * ridge)
-    for _ in range(_MOST_HALVINGS):
-        if (found := expanded(curvature, source, here, exact=False)) is not None:
-            return found
-        here = np.append(here[0], here[1:] / 2.0)
-    return None
+    return _quadratic(curvature, end, cumulant, evaluations)
 
 
 def _terms(moments: MeanMoments, ridge: Array | None) -> tuple[Array, Flags, Array]:
@@ -223,47 +190,94 @@ class _End:
 
 
 def _quadratic(
-    curvature: "Curvature", source: Source, end: _End, evaluations: int, exact: bool
+    curvature: "_Curvature", end: _End, cumulant: float, evaluations: int
 ) -> MeanMaximum:
-    """Take Newton's step, by the information asked for or by its prediction."""
-    if exact:
-        information, cumulant = source.inform()
-        curvature.replace(information)
-    else:
-        information, cumulant = curvature.information(end.here, end.means) - curvature.ridge, 0.0
+    """Take Newton's step, by what is known of the information."""
+    information = curvature.information(end.here, end.means) - curvature.ridge
     change, distance = curvature.newton(end.here, end.means, end.score, end.free)
     value = float(end.here @ end.target) - cumulant + float(end.score @ change) / 2.0
     here = end.here + change
     # The score's step counts the penalty, which is no part of the likelihood.
     value += float(end.weight @ (here**2 - end.here**2)) / 2.0
     return MeanMaximum(
-        float(here[0]), here[1:], information, value, evaluations, distance, end.here, exact, exact
+        float(here[0]), here[1:], information, value, evaluations, distance, end.here
     )
 
 
-class Curvature:
+class Expansions:
+    """Quadratics of the likelihood about one point after the other, for a penalty to shrink.
+
+    Each takes an evaluation. The information is predicted, and corrected by what scores change by,
+    until it is asked for. So the likelihood needs no maximum.
+    """
+
+    def __init__(self, family: Family, moments: MeanMoments, source: Source) -> None:
+        self._family, self._moments, self._source = family, moments, source
+        self._curvature = _Curvature(family, moments, np.zeros(1 + len(moments.with_labels)))
+        self._end: _End | None = None
+        self._exact = self._lost = False  # Whether what was evaluated last was out of reach
+
+    def start(self, ridge: Array, least: float) -> MeanMaximum | None:
+        """Expand about least squares with a ridge of at least `least`; None if out of reach."""
+        here = _start(self._family, self._moments, 2.0 * np.maximum(ridge, least))
+        for _ in range(_MOST_HALVINGS):
+            if (found := self.about(here, ridge)) is not None:
+                return found
+            here = np.append(here[0], here[1:] / 2.0)
+        return None
+
+    def about(self, here: Array, ridge: Array) -> MeanMaximum | None:
+        """Expand about level and slopes; None if they are out of reach.
+
+        Shapes: here (1 + n_columns,); ridge (n_columns,): see `maximise`.
+        """
+        found = self._source.evaluate(float(here[0]), here[1:])
+        self._lost = found is None
+        if found is None:
+            return None
+        means, last = np.r_[found], self._end
+        target, free, weight = _terms(self._moments, ridge)
+        self._curvature.ridge = np.diag(weight)
+        if last is not None:
+            self._curvature.note(here - last.here, np.where(free, means - last.means, 0.0))
+        score = np.where(free, target - means, 0.0) - weight * here
+        self._end = _End(here, means, score, free, target, weight)
+        return self._quadratic(None)
+
+    def inform(self) -> MeanMaximum:
+        """Ask for the information where the mean was evaluated last."""
+        information, cumulant = self._source.inform()
+        self._curvature.replace(information)
+        self._exact = True
+        return self._quadratic(cumulant)
+
+    def finish(self, found: MeanMaximum) -> MeanMaximum:
+        """Ask for the cumulant where `found` was expanded, unless it is known."""
+        if found.whole:
+            return found
+        assert self._end is not None
+        if self._lost:
+            self._source.evaluate(float(found.around[0]), found.around[1:])
+        return replace(
+            found, log_likelihood=found.log_likelihood - self._source.cumulant(), whole=True
+        )
+
+    def _quadratic(self, cumulant: float | None) -> MeanMaximum:
+        assert self._end is not None
+        found = _quadratic(self._curvature, self._end, cumulant or 0.0, 1)
+        return replace(found, exact=self._exact, whole=cumulant is not None)
+
+
+class _Curvature:
     """The information without the penalty, corrected by the differences of scores.
 
     Shapes: ridge (1 + n_columns,): the penalty's second derivative.
     """
 
     def __init__(self, family: Family, moments: MeanMoments, ridge: Array) -> None:
-        self.family, self.moments, self.ridge = family, moments, np.diag(ridge)
+        self._family, self._moments, self.ridge = family, moments, np.diag(ridge)
         self._exact: Array | None = None
         self._pairs: list[tuple[Array, Array]] = []
-        self._seen: tuple[Array, Array] | None = None
-
-    @property
-    def exact(self) -> bool:
-        """Whether an information was asked for, here or near."""
-        return self._exact is not None
-
-    def see(self, here: Array, means: Array, free: Flags) -> None:
-        """Keep by how much the score fell since the point that was seen last."""
-        if self._seen is not None:
-            before, sums = self._seen
-            self.note(here - before, np.where(free, means - sums, 0.0))
-        self._seen = here, means
 
     def note(self, step: Array, change: Array) -> None:
         """Keep by how much the likelihood's score fell over a step."""
@@ -278,7 +292,7 @@ class Curvature:
         """Return what is known of it, and the penalty's second derivative."""
         information = self._exact
         if information is None:
-            information = predicted_information(self.family, self.moments, here, means)
+            information = predicted_information(self._family, self._moments, here, means)
         pairs = ((step, change + self.ridge @ step) for step, change in self._pairs)
         return corrected(information + self.ridge, pairs)
 
