@@ -1,24 +1,15 @@
 """Cox's partial likelihood over columns of several parties, nothing of a sample opened.
 
-=================  ===============================================================================
-round              what the server learns
-=================  ===============================================================================
-open_products      moments of the columns; sums of columns over events, and with weights by time
-send_digits        scales of the columns and their largest values, as powers of two
-place_fits         for each evaluation: how far the sum of fits reaches at most, to a grid
-open_means         for each evaluation, by knot k of time: ``S_k``, and the sum ``x_k`` of each
-                   column times ``E_k exp(eta)``; at the maximum: the columns' products weighted by
-                   ``H0 exp(eta)``
-=================  ===============================================================================
+An evaluation opens, for each knot k of time, ``S_k`` and the sums ``x_k`` of the columns times
+``E_k exp(eta)``; at the maximum the columns' products weighted by ``H0 exp(eta)`` are opened, too.
+The score is ``sum over events of x_i - sum over k of lambda_k x_k`` (`risk_sets`); the information
+is the weighted products less what lambda takes (`RiskSets.taken_by`). The server weighs each
+sample's sines and cosines by ``E_k`` before it masks them, so parties see no time.
 
 Where labelled rows were completed, their columns are means given those of the parties that have
 them, about which ``x' beta`` still varies, with variance v under a joint normal model. A sample
 then has on average the hazard ``exp(eta + v / 2)`` (regression calibration: Prentice, 1982), so the
 server multiplies ``E_k`` by ``exp(v / 2)`` at each evaluation, and errors are a sandwich.
-
-The score is ``sum over events of x_i - sum over k of lambda_k x_k`` (`risk_sets`); the information
-is the weighted products less what lambda takes (`RiskSets.taken_by`). The server weighs each
-sample's sines and cosines by ``E_k`` before it masks them, so parties see no time.
 """
 
 from dataclasses import dataclass, replace

@@ -1,19 +1,9 @@
 """Cox: proportional hazards of columns at several parties, by sums over risk sets.
 
-===============  ===================================================================================
-round            what travels
-===============  ===================================================================================
-prepare_moments, as of `VerticalGLM`: moments of the columns; with vectors of the server under a
-seal_group_seed, mask, which say who had an event, how many were expected without columns, and when
-send_masked,
-open_products
-send_digits,     one round, and two for each evaluation of the partial likelihood, mostly four; one
-place_fits,      for the information
-open_means
-finish_moments   coefficients to the parties; the sum of terms of samples without a label
-===============  ===================================================================================
-
-With ``rows="all"`` the rounds of `normal.labelled_server` come before ``open_products``.
+The moments of `VerticalGLM` are opened with vectors of the server in place of labels: who had an
+event, how many were expected without columns, and when. With ``rows="all"`` the rounds of
+`normal.labelled_server` come before. An evaluation of the partial likelihood takes two rounds, and
+mostly there are four; the information takes one.
 """
 
 from types import MappingProxyType

@@ -3,19 +3,6 @@
 Sums of products of two parties' columns over the rows that both hold (`products.pairs`) give
 correlations, Cramér's V, eta and variance inflation (`associations`); indicators of the cells
 observed among the columns give what is missing together.
-
-====================  ==============================================================================
-round                 what travels
-====================  ==============================================================================
-prepare_exploration   up: a public key, how many columns could be offered
-seal_group_seed       one party: up, the group seed, sealed for each other one
-send_masked           up: values, ranks and levels under the group's key stream; what they are
-open_pairs            down: who holds which rows; up: a private sum of small matrices, and own sums
-send_bins             with labels: up, which bin each labelled row is in, under the key stream
-open_bins             with labels: down, these under a mask, its seed to a helper; up: numbers of
-                      rows by bin, shares of sums of labels
-finish_exploration    down: to each party how its variables go with the others', rounded
-====================  ==============================================================================
 """
 
 from types import MappingProxyType

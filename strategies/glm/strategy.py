@@ -5,28 +5,8 @@ labels. Private products open these sums and nothing of a row; the server comput
 penalties, BIC and standard errors from them. Labels 0 and 1 and counts need the sums of columns
 times means as well: masked means open these at coefficients of the server's choice, a few times,
 until the maximum of the likelihood is found; penalties go on the quadratic there (Wang and Leng,
-2007), which is then drawn again about the fit that they choose. What travels, with p columns of all
-parties:
-
-===============  ===================================================================================
-round            what travels
-===============  ===================================================================================
-prepare_moments  up: names of columns, number of rows, rough units of the columns, public keys
-seal_group_seed  up, of one party: the group seed, sealed for each other one
-send_masked      up: each party's columns under the group's key stream
-open_products    down: the group of each row, labels under a mask; up: a private sum of p^2 numbers
-                 for each group, a party's own moments, its shares of products with the labels
-open_pairs,      with rows="all" and labels 0 and 1, or counts, before (`completed`): a private sum
-complete,        over the rows that two parties hold; what the others' columns say of labelled rows
-send_masked      that a party lacks; columns over all labelled rows
-send_digits,     with labels 0 and 1, or counts (`masked_means`): columns in digits, under a key
-place_fits,      stream; for each evaluation, down: each party's coefficients, masked sines and
-open_means       cosines of angles; summed: an angle for each row under key streams, and small
-                 matrices. With a penalty that selects up to eight evaluations more, at the
-                 coefficients that BIC chooses
-finish_moments   down: each party's coefficients; summed: one whole number for each sample without
-                 a label
-===============  ===================================================================================
+2007), which is then drawn again about the fit that they choose, up to eight times. With
+``rows="all"`` and labels 0 and 1, or counts, rows are completed before (`normal.labelled_server`).
 
 The paper's own iterations, which open a number of each sample in each round, are `glm-admm`.
 """

@@ -1,16 +1,5 @@
 """GLMADMM: VFL-GLM-VS of Tang, Feng, Li and Wang, Section 4, and VFL-ADMM-DP of Section 5.1.
 
-===============  ===================================================================================
-round            what travels, for L values of lambda still iterated
-===============  ===================================================================================
-prepare          up: names of columns, number of rows
-begin            down: n numbers (the labels' residuals); summed: one number
-admm, once an    down: n numbers for each lambda; summed: n for each lambda (the fits)
-iteration
-count            summed: for each lambda, how many columns are selected
-finish           up: the chosen coefficients; summed: one number for each sample without a label
-===============  ===================================================================================
-
 VFL-ADMM-DP (after Hu et al., 2020): in every iteration a party adds normal noise with covariance
 ``sigma^2 (X_k' X_k)^-1`` to ``beta_k`` and goes on from there. If one party's row changes, its fit
 there does by at most twice `BOUND`; what this changes at other rows is taken as part of it, as in

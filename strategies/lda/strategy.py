@@ -3,23 +3,7 @@
 Labelled rows that a party lacks are completed by a joint normal model of all columns
 (`strategies.normal`), each for the eyes of the party that lacks it. Then all parties have all
 labelled rows, and sums of products of columns, and of columns by class, determine the discriminants
-(`discriminant`). Samples without a label are classified by the parties that have them:
-
-====================  ==============================================================================
-round                 what travels
-====================  ==============================================================================
-prepare_moments       up: names of columns, number of rows, public keys
-seal_group_seed       one party: up, the group seed, sealed for each other one
-send_masked           up: columns under the group's key stream; which rows are wanted, under another
-open_pairs            down: who holds which rows; up: a private sum of small matrices
-complete              down: coefficients by pattern of holders; up, summed: whole numbers for each
-                      labelled row that a party lacks, under the recipient's pad
-send_masked           down: to each party its own sum; up: its columns over all labelled rows
-open_products         down: flags of the classes under a mask, its seed to a helper; up: a private
-                      sum of small matrices, shares of sums by class
-finish_moments        down: the own coefficients for each set of parties; up, summed: a rounded
-                      score of each class but the first, for each sample without a label
-====================  ==============================================================================
+(`discriminant`). Samples without a label are classified by the parties that have them.
 """
 
 from dataclasses import dataclass, field

@@ -1,15 +1,5 @@
 """The server half of labelled rows that others complete: who holds them, and their means.
 
-==============  ====================================================================================
-round           what travels
-==============  ====================================================================================
-send_masked     up: columns over all own rows under the group's key stream; under another one, which
-                labelled rows the party lacks
-open_pairs      see `products.pairs`: a covariance of all columns follows (`normal.equations`)
-complete        see `normal.completion`: of these rows, whole numbers under the recipient's pad
-send_masked     down: to each party its own sums; up: its columns over all rows of the fit
-==============  ====================================================================================
-
 Rows are put into sets held by the same parties, those with a label apart from those without. A set
 that is too small to be told of takes no part, since F differs by set.
 """

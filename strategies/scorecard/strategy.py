@@ -1,22 +1,7 @@
 """Scorecard: points for each bin of each column, whichever parties lack a sample.
 
-=================  =================================================================================
-round              what travels
-=================  =================================================================================
-prepare_moments    up: names of columns, number of rows, public keys
-seal_group_seed    one party: up, the group seed, sealed for each other one
-send_bins          up: names of bins; which one each labelled row is in, under the group's key
-                   stream
-open_bins          down: labels under a mask; up: numbers of rows and shares of label sums by bin
-send_masked        down: each party's weights of evidence, who has which labelled rows; up: columns
-                   of evidence over all labelled rows, under another key stream
-open_products      as of `glm`: sums of columns, of products of two, and with the labels
-send_digits,       as of `glm` with labels 0 and 1: sums of columns times means, until the maximum
-place_fits,        of the likelihood is found
-open_means
-finish_moments     down: each party's coefficients; summed: a rounded term of each sample without a
-                   label
-=================  =================================================================================
+Bins are opened first, as `explore` does, then moments of weights of evidence over all labelled
+rows; the rest is the fit of `glm` to labels 0 and 1.
 """
 
 from dataclasses import dataclass

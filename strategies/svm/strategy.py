@@ -1,17 +1,8 @@
 """VerticalSVM: a linear support vector machine, with the squared hinge or by least squares.
 
-===============  ===================================================================================
-round            what travels
-===============  ===================================================================================
-prepare_moments, as of `VerticalGLM`: moments of the columns and the labels. With ``loss="squared"``
-seal_group_seed, these determine the fit
-send_masked,
-open_products
-send_digits,     with the squared hinge: one round, and two for each evaluation of its derivative,
-place_fits,      some five, and up to 40 where columns almost tell the classes apart
-open_means
-finish_moments   coefficients to the parties; the sum of terms of samples without a label
-===============  ===================================================================================
+Moments as of `VerticalGLM` determine the fit by least squares. The squared hinge takes two rounds
+more for each evaluation of its derivative, some five, and up to 40 where columns almost tell the
+classes apart.
 """
 
 from collections.abc import Mapping

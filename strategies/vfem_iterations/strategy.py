@@ -2,21 +2,7 @@
 
 Tang, Wang, Feng and Li, "Enterprise Profit Prediction Using Multiple Data Sources with Missing
 Values through Vertical Federated Learning", Algorithms 1 and 2. Algorithm 1 exchanges messages four
-times an iteration; written in sums over parties, an iteration is one round (`equations`):
-
-=====================  ===========================================================================
-round                  what travels
-=====================  ===========================================================================
-prepare                up: names of columns, number of rows
-gradient, an           down: a number for each row the party holds, four more; up, summed: the fit
-iteration              of each labelled sample; up, from each party: the variance of its fit
-finish                 down: pattern of each row held; up: coefficients, moments of the columns
-pair_key,              with sketches; down: public keys, a weight for each row held; up: a sketch
-keep_pair_keys,        of the own columns for each other party
-sketch_rows
-keep_model             down: the own coefficients; up, summed: a rounded term for each sample
-                       without a label
-=====================  ===========================================================================
+times an iteration; written in sums over parties, an iteration is one round (`equations`).
 """
 
 from typing import ClassVar

@@ -1,16 +1,5 @@
 """Binomial and Poisson models by maximum likelihood, nothing of a sample opened.
 
-=================  ===============================================================================
-round              what the server learns
-=================  ===============================================================================
-open_products      moments of the columns and of columns with labels (`PrivateProducts`)
-send_digits        scales of the columns and their largest values, as powers of two
-place_fits         for each evaluation: how far the sum of fits reaches at most, to a grid
-open_means         for each evaluation: the sum of the means and of each column times them; at the
-                   maximum: the columns' products weighted by the variance, and the sum of the
-                   cumulant, which is what the log likelihood lacks
-=================  ===============================================================================
-
 An evaluation takes two rounds, the information one. Under a penalty that shrinks coefficients, the
 likelihood is evaluated again where these end, with the information there (`follow`). Where parties
 allow few vectors, the cumulant alone is opened there, and the information where the coefficients
