@@ -162,7 +162,7 @@ class PartialLikelihood(EvaluatedColumns):
         weights = exposure / size[:, None]
         bound = Bound(min(typical, self._n_rows * largest), largest, float(weights.max()))
         self._last = placed, found, bound
-        total, columns = self._means.open_weighted(placed, placed.centre, found, weights, bound)
+        total, columns = self._means.open_sums(placed, placed.centre, found, bound, weights)
         if (total > (1.0 + _ROUNDING) * bound.total).any():
             return None
         unit = size * float(np.exp(placed.centre))

@@ -148,29 +148,25 @@ class MaskedMeans:
             float(total["high"]) * REACH_STEP,
         )
 
-    def open_mean(
-        self, placed: Placed, shift: float, mean: Expansion | ByClass, bound: Bound
-    ) -> tuple[float, Array]:
-        """Open sums of each centred column, (n_columns,), times the mean; one round.
-
-        Where that differs by class, all of it less ``half_difference`` for samples of the second
-        class and plus it for the others.
-        """
-        sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
-        functions = [mean] if isinstance(mean, Expansion) else mean
-        found = self._ask(placed, shift, functions, sizes, information=False)
-        return float(found["total"][0]), np.asarray(found["columns"][0])
-
-    def open_weighted(
-        self, placed: Placed, shift: float, mean: Expansion, weights: Array, bound: Bound
+    def open_sums(
+        self,
+        placed: Placed,
+        shift: float,
+        function: Expansion | ByClass,
+        bound: Bound,
+        weights: Array | None = None,
     ) -> tuple[Array, Array]:
-        """Open sums of a function without a constant, and of each column times it, by weighting.
+        """Open sums of a function, and of each centred column times it, by weighting; one round.
 
-        Shapes: weights (n_weightings, n): secret, 1 on average at most; returns (n_weightings,) and
-        (n_weightings, n_columns); one round.
+        Where it differs by class, all of it less ``half_difference`` for samples of the second
+        class and plus it for the others.
+
+        Shapes: weights (n_weightings, n): secret, 1 on average at most, of a function without a
+        constant; by default 1 throughout; returns (n_weightings,) and (n_weightings, n_columns).
         """
         sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
-        found = self._ask(placed, shift, [mean], sizes, information=False, weights=weights)
+        functions = [function] if isinstance(function, Expansion) else function
+        found = self._ask(placed, shift, functions, sizes, information=False, weights=weights)
         return np.asarray(found["total"]), np.asarray(found["columns"])
 
     def open_information(
