@@ -14,14 +14,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from flwr_vertical import Alignment, Federation, Model, Progress, Result, Strategy
+from flwr_vertical import Alignment, Federation, Model, Progress, Result, Strategy, Uses
 from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.tables.codes import level_text
 from strategies.lda.discriminant import Discriminant, fit_discriminant, log_odds, telling
-from strategies.lda.party import DiscriminantParty
 from strategies.linear import settings as shared
 from strategies.linear.moment_party import (
     PAIRS_OF_COLUMNS,
@@ -34,7 +33,9 @@ from strategies.linear.moments.collect import OpenedMoments, open_moments, told_
 from strategies.linear.moments.groups import MinimumRows
 from strategies.linear.prediction.regressions import CLASSES, Regressions, pattern_list
 from strategies.linear.prediction.server import keep_and_predict
+from strategies.linear.prediction.steps import MOST_OUTPUTS, KeptCoefficients
 from strategies.linear.problem import Problem, note
+from strategies.normal.labelled_party import CompletingParty, LabelledProductSteps
 from strategies.normal.labelled_server import COMPLETING, LabelledCompletion
 
 ALL_SETS = 9
@@ -61,6 +62,13 @@ class DiscriminantModel(Model):
     covariance: Any  # (n_columns, n_columns): within classes
     shrinkage: float  # Weight of its diagonal
     columns: dict[str, list[str]] = field(default_factory=dict)  # By party
+
+
+class DiscriminantParty(CompletingParty):
+    """Completes labelled rows, and keeps its own coefficients of the discriminants."""
+
+    products = Uses(LabelledProductSteps, purpose="lda")
+    prediction = Uses(KeptCoefficients, most_outputs=MOST_OUTPUTS)
 
 
 class LDA(Strategy):

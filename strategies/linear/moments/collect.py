@@ -202,7 +202,7 @@ def prepare(
     *,
     columns_of: str = "",
     budget: FitBudget | None = None,
-    formula: str | None = None,
+    formula: str = "",
     **reading: Any,
 ) -> Prepared:
     """Have the parties prepare their columns; one round. `reading`: see `open_problem`."""
@@ -210,7 +210,7 @@ def prepare(
     extra: dict[str, Any] = {"nonce": pairs.nonce}
     if columns_of:
         extra["columns_of"] = columns_of
-    if formula is not None:
+    if formula:
         extra["formula"] = formula
     label_range = None
     if budget is not None:
