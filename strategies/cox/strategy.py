@@ -204,7 +204,7 @@ class Cox(Strategy):
             beta,
             errors[np.ix_(at, at)],
             survival.n_samples / risk.n_events,
-            [own.stop - own.start for own in opened.parties.values()],
+            opened.widths,
             HAZARD,
         )
         labels = result.labels
@@ -343,12 +343,8 @@ def _model(
     varies = np.diag(covariance) > 0.0
     error = np.where(varies, np.sqrt(np.diag(covariance)), np.nan)
     estimate = np.where(varies, beta, np.nan)
-    parties, columns = opened.parties, opened.problem.columns
-    frame = coefficient_table(
-        columns,
-        {name: estimate[own] for name, own in parties.items()},
-        {name: error[own] for name, own in parties.items()},
-    )
+    columns = opened.problem.columns
+    frame = coefficient_table(columns, estimate, error)
     with np.errstate(over="ignore"):  # per unit of a column of tiny numbers
         frame["hazard_ratio"] = np.exp(frame["estimate"])
     result.coefficients = frame

@@ -4,8 +4,6 @@ Columns that cannot be used (withheld, constant, or following from others where 
 among them) have zeros throughout, and a note in the result.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 from flwr_vertical import Result
@@ -63,12 +61,6 @@ def from_complete_rows(rows: Pattern, standardize: bool, intercept: bool) -> App
         noise=float(second[-1, -1] + 2.0 * loss.loss(beta[:, None])[0]),
         intercept=intercept,
     )
-
-
-def shifted(rows: Pattern, by: Array) -> Pattern:
-    """Return the moments of rows plus a vector, array of shape (n_columns,)."""
-    sums, products = rows.about(-by)
-    return replace(rows, sums=sums, products=products)
 
 
 def on_all_columns(rows: Pattern, kept: Indices, n_columns: int) -> Pattern:
@@ -187,7 +179,7 @@ def of_complete_rows(
                 "0, so that without an intercept they seem to determine each other: subtract a "
                 "number near their mean in the tables, or fit with an intercept"
             )
-        rows = shifted(rows, np.append(by, 0.0))
+        rows = rows.less(-np.append(by, 0.0))
         center = np.zeros_like(center)
     at = from_complete_rows(rows, standardize, intercept)
     if not standardize:

@@ -22,6 +22,7 @@ from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.tables.codes import level_text
 from strategies.lda.discriminant import Discriminant, fit_discriminant, log_odds, telling
 from strategies.linear import settings as shared
+from strategies.linear.coefficients import INTERCEPT, variables
 from strategies.linear.moment_party import (
     PAIRS_OF_COLUMNS,
     RECOGNISED,
@@ -240,15 +241,14 @@ class ClassSums(LabelledCompletion):
 
 def _regressions(fit: Discriminant, opened: OpenedMoments, classes: list[float]) -> Regressions:
     """Return log odds for each set of parties, in the units of the tables."""
-    widths = [own.stop - own.start for own in opened.parties.values()]
-    k, problem = len(widths), opened.problem
+    widths, k, problem = opened.widths, len(opened.parties), opened.problem
     if k <= ALL_SETS:
         present = np.array(list(product((True, False), repeat=k)), dtype=bool)
     else:
         present = pattern_list(k, ~np.vstack([problem.mask, problem.free_mask]))
     slopes, level = log_odds(fit, widths, present)
     lines = slopes.reshape(-1, slopes.shape[-1])
-    by_party = np.repeat(np.arange(k), widths)[:, None] == np.arange(k)
+    by_party = opened.owner[:, None] == np.arange(k)
     offered = opened.offered
     found = Regressions(
         present,
@@ -269,13 +269,11 @@ def _model(
     fit: Discriminant, opened: OpenedMoments, classes: list[float], found: Regressions
 ) -> DiscriminantModel:
     columns, offered = opened.problem.columns, opened.offered
-    pairs = [(party, name) for party, names in columns.items() for name in names]
-    index = pd.MultiIndex.from_tuples(pairs, names=["party", "variable"])
+    index = variables(columns)
     means = offered.center + offered.unit * (fit.mean + fit.shift)
     n = len(classes) - 1
     at_zero = pd.DataFrame(
-        [found.level[:n] - found.offsets[:n].sum(axis=1)],
-        index=pd.MultiIndex.from_tuples([("server", "intercept")], names=index.names),
+        [found.level[:n] - found.offsets[:n].sum(axis=1)], index=variables(INTERCEPT)
     )
     slopes = pd.DataFrame(found.coefficients[:n].T, index=index)
     return DiscriminantModel(

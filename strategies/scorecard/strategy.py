@@ -303,7 +303,7 @@ class Scorecard(Strategy):
     ) -> Regressions:
         """Return the linear predictor for each set of parties that may hold a row."""
         problem, k = opened.problem, len(opened.parties)
-        widths = np.array([own.stop - own.start for own in opened.parties.values()])
+        widths = np.array(opened.widths)
         present = pattern_list(k, ~np.vstack([problem.mask, problem.free_mask]))
         absent = np.zeros(k)
         for number, (name, own) in enumerate(opened.parties.items()):

@@ -17,7 +17,6 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import PrivateProducts, PrivateProductSteps
 from flwr_vertical.tables.codes import level_text
 from strategies.glm.likelihoods import moments_of, usable_rows, with_followers
-from strategies.glm.likelihoods import shifted as shifted_rows
 from strategies.glm.means import given_labels, shifted, with_labels
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
@@ -231,15 +230,12 @@ class VerticalSVM(Strategy):
             text = f"columns {opened.names(flat)} do not vary over the samples of the fit"
             note(result, f"{text}; they are left out and have no coefficient")
         result.coefficients = coefficient_table(
-            opened.problem.columns,
-            {name: estimates[own] for name, own in opened.parties.items()},
-            intercept=intercept if self.intercept else None,
+            opened.problem.columns, estimates, intercept=intercept if self.intercept else None
         )
         if whole:
             mean, covariance = moments_of(with_followers(rows, opened), opened)
-            widths = [own.stop - own.start for own in opened.parties.values()]
             regressions = conditional_regressions(
-                mean, covariance, intercept, beta, None, 1.0, widths, MARGIN
+                mean, covariance, intercept, beta, None, 1.0, opened.widths, MARGIN
             )
         else:
             regressions = _with_means(opened, rows, intercept, beta)
@@ -253,7 +249,7 @@ class VerticalSVM(Strategy):
         center = np.append(opened.center / opened.unit, 0.0) * (not self.intercept)
         if center.any():  # columns in their own units, not less their mean
             used = np.append(np.diag(rows.products)[:-1] > 0.0, True)
-            rows = shifted_rows(rows, center * used)
+            rows = rows.less(-center * used)
         mean = rows.sums[:-1] / n * self.intercept
         # Labels of the moments are standardised.
         slope, shift = 2.0 * problem.y_scale, 2.0 * problem.y_center - 1.0
@@ -324,9 +320,8 @@ def _with_means(opened: OpenedMoments, rows: Pattern, intercept: float, beta: Ar
     slopes = beta * unit
     fits = np.array([float((opened.center + unit * mean)[s] @ beta[s]) for s in parties])
     spread = np.array([float(slopes[s] @ covariance[s, s] @ slopes[s]) for s in parties])
-    widths = [s.stop - s.start for s in parties]
     return Regressions.additive(
-        widths, intercept, beta, fits, np.maximum(spread, 0.0), 1.0, family=MARGIN
+        opened.widths, intercept, beta, fits, np.maximum(spread, 0.0), 1.0, family=MARGIN
     )
 
 

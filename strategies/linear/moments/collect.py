@@ -95,6 +95,16 @@ class FitColumns:
         return len(self.center)
 
     @property
+    def widths(self) -> list[int]:
+        """How many columns each party has."""
+        return [own.stop - own.start for own in self.parties.values()]
+
+    @property
+    def owner(self) -> Integers:
+        """Number of the party of each column, (n_columns,)."""
+        return np.repeat(np.arange(len(self.parties)), self.widths)
+
+    @property
     def held(self) -> list[Pattern]:
         """The patterns in which some party has a column."""
         return [p for p in self.patterns.patterns if len(p.observed) > 1]
