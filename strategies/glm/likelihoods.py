@@ -102,7 +102,7 @@ def _units(variance: Array, flat: Flags, standardize: bool) -> Array:
     return np.where(flat, 0.0, np.sqrt(variance) if standardize else 1.0)
 
 
-_FLAT = 1e-9  # variance in units of standard deviations
+_LEAST_VARIANCE = 1e-9  # in units of standard deviations
 _STANDS = 1e-30
 
 
@@ -129,7 +129,7 @@ def usable_rows(
     mean = np.zeros(n_columns + 1)
     mean[rows.observed] = rows.sums / rows.n_rows
     variance = np.diag(rows.about(mean)[1]) / rows.n_rows
-    flat = rows.observed[variance < _FLAT]
+    flat = rows.observed[variance < _LEAST_VARIANCE]
     flat = flat[flat < n_columns]  # without the labels
     if len(flat) and intercept:
         note(
@@ -228,7 +228,7 @@ def with_followers(rows: Pattern, opened: OpenedMoments) -> Pattern:
     held = opened.held[0]
     variance = np.diag(held.products) / held.n_rows - (held.sums / held.n_rows) ** 2
     used = np.diag(rows.products)[held.observed] > 0.0
-    return on_all_columns(held, held.observed[used | (variance >= _FLAT)], len(rows.sums))
+    return on_all_columns(held, held.observed[used | (variance >= _LEAST_VARIANCE)], len(rows.sums))
 
 
 def _note_left_out(problem: Problem, rows: Pattern, result: Result, since: str, more: str) -> None:
