@@ -85,8 +85,10 @@ class Run:
         products = PrivateProducts(self.federation, self.group_key)
         products.send()
         group = self.everything if group is None else group
+        moments = products.moments(group, 1, np.where(group >= 0, y, 0.0)[:, None])
+        family, columns = family_named(family), self.columns
         return fit_mean_model(
-            self.federation, products, family_named(family), y, group, self.columns, **settings
+            self.federation, products, family, y, group, columns, moments, **settings
         )
 
 

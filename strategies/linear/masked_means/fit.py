@@ -59,9 +59,9 @@ def fit_mean_model(
     y: Array,
     group: Indices,
     columns: Mapping[str, Sequence[str]],
+    moments: Opened,
     *,
     intercept: bool = True,
-    moments: Opened | None = None,
     max_evaluations: int = 40,
     ridge: Array | float = 0.0,
     units: Array | None = None,
@@ -77,7 +77,8 @@ def fit_mean_model(
 
     `fewest`: rows of the smallest set that a party counts vectors for; by default all of the fit.
     `allowed`: with how many vectors every party multiplies a set of so many rows.
-    `beside`: weights and offset of the samples of the fit; `moments` are of labels times weights.
+    `moments`: over the samples of the fit, of labels times weights.
+    `beside`: weights and offset of these samples.
     `more`: sums over squared residuals to open at the end, ``middle`` or of `MORE`, beside the
     information anew: a round for each, and two. `follows`: see `EvaluatedColumns`.
 
@@ -87,15 +88,9 @@ def fit_mean_model(
     """
     if family.name not in REACH:
         raise ConfigError(f"family {family.name!r} needs no masked means, its moments suffice")
-    group = np.asarray(group, dtype=np.int64)
-    labels = np.where(group >= 0, y, 0.0)
-    own = labels[group >= 0]
+    own = y[np.asarray(group) >= 0]
     check_labels(family, own)
     names = [f"{party}:{name}" for party in federation.parties for name in columns[party]]
-    if moments is None:
-        if beside is not None:
-            labels[group >= 0] *= beside.weights
-        moments = products.moments(group, 1, labels[:, None])
     means = MaskedMeans(federation, products.group_key)
     # With as many columns as rows there is no maximum before a penalty has selected.
     wide = follow is not None and len(names) >= len(own)
