@@ -505,6 +505,8 @@ def test_samples_labels_parties_and_steps_that_cannot_be_are_refused():
         MaskedMeans(run.federation, run.group_key).send(run.everything)
     with opened(split(x, 1), 1) as run, pytest.raises(ConfigError, match="two parties or more"):
         MaskedMeans(run.federation, run.group_key)
+    with opened(x, 2) as run, pytest.raises(DataError, match="needs labels 0 and 1"):
+        run.fit("binomial", 2.0 * y)
     with opened(x, 2) as run:
         means = MaskedMeans(run.federation, run.group_key)
         with pytest.raises(ConfigError, match="call `send` first"):
@@ -515,8 +517,6 @@ def test_samples_labels_parties_and_steps_that_cannot_be_are_refused():
             run.federation.sum("place_fits", {"beta": np.zeros(1)})
         with pytest.raises(PartyError, match="tell of 60 of its rows alone"):
             means.send(np.where(np.arange(400) < 60, 0, -1))
-        with pytest.raises(DataError, match="needs labels 0 and 1"):
-            run.fit("binomial", 2.0 * y)
         assert "open_means" not in set(run.federation.ledger.to_frame()["step"])
         run.federation.aggregation = "ckks"
         with pytest.raises(ConfigError, match="use aggregation='masked'"):
