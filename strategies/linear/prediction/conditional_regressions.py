@@ -24,7 +24,7 @@ import numpy as np
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from strategies.linear.moments.covariances import CovarianceModel
-from strategies.linear.moments.fit import Fit, InverseInformation, information_on
+from strategies.linear.moments.fit import Fit, InverseInformation, Likelihood
 from strategies.linear.moments.linear import dependent_columns
 from strategies.linear.moments.patterns import Patterns
 from strategies.linear.prediction.regressions import Regressions, pattern_list
@@ -101,7 +101,7 @@ class _Leverage:
 
     def __init__(self, patterns: Patterns, model: CovarianceModel, fit: Fit) -> None:
         parameters = model.nearest(fit.covariance)
-        told = information_on(patterns, model, fit.mean, parameters, True, fit.prior)
+        told = Likelihood(patterns, model, fit.prior).information(fit.mean, parameters, True)
         self._solve = InverseInformation(told)
         self._directions = model.directions(parameters)
 
