@@ -3,7 +3,7 @@
 EM (Dempster, Laird and Rubin, 1977) leads from the available moments to the neighbourhood of the
 maximum; Newton's method finishes in a few steps, by Fisher scoring where the likelihood is not
 concave. Both work on sums by pattern; their cost does not depend on the number of rows. Of many
-columns, Fisher scoring without a matrix goes all the way (`matrix_free`), or EM where the
+columns, Fisher scoring without a matrix goes all the way (`many_columns`), or EM where the
 covariance is restricted.
 """
 
@@ -20,8 +20,12 @@ from strategies.linear.moments.covariances import (
     NoisePrior,
     Through,
 )
-from strategies.linear.moments.em import covariance_given_columns, em_step
-from strategies.linear.moments.matrix_free import covariance_by_observed, maximum
+from strategies.linear.moments.many_columns import (
+    covariance_by_observed,
+    covariance_given_columns,
+    em_step,
+    maximum,
+)
 from strategies.linear.moments.patterns import Patterns
 
 _EM_STEPS = 25
