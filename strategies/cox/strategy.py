@@ -15,7 +15,7 @@ import scipy
 
 from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array, Flags, Integers
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import DataError
 from flwr_vertical.policy.defaults import vectors_of_products
 from flwr_vertical.products import PrivateProducts
 from flwr_vertical.products.row_groups import RowGroups
@@ -36,7 +36,7 @@ from strategies.linear.moments.groups import MinimumRows, complete_rows
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
 from strategies.linear.prediction.regressions import HAZARD
 from strategies.linear.prediction.server import keep_and_predict
-from strategies.linear.problem import Problem, note, note_on_followers
+from strategies.linear.problem import Problem, need_key_stream, note, note_on_followers
 from strategies.normal.labelled_server import LabelledCompletion
 
 _EVALUATIONS = 6
@@ -155,11 +155,7 @@ class Cox(Strategy):
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Open sums, find the maximum, and hand out coefficients."""
-        if federation.aggregation == "ckks" or len(federation.parties) < 2:
-            raise ConfigError(
-                "cox needs columns under a key stream that two parties or more share: set "
-                "aggregation='masked' in place of 'ckks'; of one party, fit by lifelines"
-            )
+        need_key_stream("cox", federation, alone="; of one party, fit by lifelines")
         progress.total = 3
         completing = _Completion() if self.rows == "all" else None
         survival = _Survival(federation, self.stratum_span, completing)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array, Flags, Integers
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import DataError
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.pairs import PAIRS_OPENING, PairMoments, PairProducts
 from flwr_vertical.products.row_groups import distinct_rows
@@ -25,6 +25,7 @@ from strategies.explore.columns import Variables
 from strategies.explore.labels import by_bin, by_variable
 from strategies.explore.party import MEASURES, ExploreParty
 from strategies.linear.moment_party import RECOGNISED, SEED_OF_COLUMNS
+from strategies.linear.problem import need_key_stream
 from strategies.normal.completion import pairs_apart
 
 _TWO_LIMBS = 4e8
@@ -117,12 +118,7 @@ class Explore(Strategy):
     ) -> None:
         """Open pairwise moments of values, ranks and levels, and work out how they go together."""
         names, held = federation.parties, ~alignment.mask
-        if len(names) < 2 or federation.aggregation == "ckks":
-            raise ConfigError(
-                "explore relates variables of different parties, by sums of whole numbers modulo "
-                f"2^64; it needs two parties or more, got {len(names)}, and aggregation='masked', "
-                f"got {federation.aggregation!r}"
-            )
+        need_key_stream("explore", federation)
         progress.total = 5
         keys = PairKeys(federation)
         labels = _two_or_more(federation.labels, result)

@@ -11,14 +11,13 @@ import numpy as np
 
 from flwr_vertical import Federation
 from flwr_vertical.arrays import Array, Flags
-from flwr_vertical.errors import ConfigError
 from flwr_vertical.products import Moments, PrivateProducts
 from strategies.glm.approximation import Approximation
 from strategies.linear.families import family_named
 from strategies.linear.masked_means.fit import fit_mean_model
 from strategies.linear.masked_means.problem import Beside, MeanFit
 from strategies.linear.moments.collect import OpenedMoments
-from strategies.linear.problem import Problem, note_on_followers
+from strategies.linear.problem import Problem, need_key_stream, note_on_followers
 
 MOST_EVALUATIONS = 30
 """Keeps a fit within 80 rounds, those of moments and path included."""
@@ -144,17 +143,12 @@ def maximum_likelihood(
 
 def check_federation(what: str, federation: Federation) -> None:
     """Refuse federations that cannot evaluate masked means, before anything is opened."""
-    needs = f"{what} needs columns under a key stream that two parties or more share"
-    if len(federation.parties) < 2:
-        raise ConfigError(
-            f"{needs}, and there is one. It has all columns: fit there by statsmodels or "
-            "scikit-learn; or use strategy 'glm-admm', if its node agrees to exchange 'sums'"
-        )
-    if federation.aggregation == "ckks":
-        raise ConfigError(
-            f"{needs}, not ciphertexts; use aggregation='masked', or strategy 'glm-admm', if every "
-            "node agrees to exchange 'sums'"
-        )
+    need_key_stream(
+        what, federation,
+        alone=". It has all columns: fit there by statsmodels or scikit-learn; or use strategy "
+        "'glm-admm', if its node agrees to exchange 'sums'",
+        encrypted=", or strategy 'glm-admm', if every node agrees to exchange 'sums'",
+    )  # fmt: skip
 
 
 def with_labels(

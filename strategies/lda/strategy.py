@@ -35,7 +35,7 @@ from strategies.linear.moments.groups import MinimumRows
 from strategies.linear.prediction.regressions import CLASSES, Regressions, pattern_list
 from strategies.linear.prediction.server import keep_and_predict
 from strategies.linear.prediction.steps import MOST_OUTPUTS, KeptCoefficients
-from strategies.linear.problem import Problem, note
+from strategies.linear.problem import Problem, need_key_stream, note
 from strategies.normal.labelled_party import CompletingParty, LabelledProductSteps
 from strategies.normal.labelled_server import COMPLETING, LabelledCompletion
 
@@ -159,12 +159,7 @@ class LDA(Strategy):
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Complete labelled rows, open their sums, and have the parties keep discriminants."""
-        if len(federation.parties) < 2 or federation.aggregation == "ckks":
-            raise ConfigError(
-                "lda completes rows from other parties' columns, and adds whole numbers modulo "
-                f"2^64; it needs two parties or more, got {len(federation.parties)}, and "
-                f"aggregation='masked', got {federation.aggregation!r}"
-            )
+        need_key_stream("lda", federation)
         progress.total = 2
         labelled = ClassSums(federation)
         opened = open_moments(

@@ -36,7 +36,7 @@ from strategies.linear.moments.patterns import Pattern
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
 from strategies.linear.prediction.regressions import MARGIN, Regressions
 from strategies.linear.prediction.server import keep_and_predict
-from strategies.linear.problem import note, note_on_followers
+from strategies.linear.problem import need_key_stream, note, note_on_followers
 from strategies.svm.margin_fit import fit_margins
 from strategies.svm.margin_solver import LabelledMoments, least_squares
 
@@ -182,7 +182,10 @@ class VerticalSVM(Strategy):
         check_two_classes(federation.labels, type(self).__name__)
         by_hinge = self.loss == "squared_hinge"
         if by_hinge:
-            _check_federation(federation)
+            need_key_stream(
+                "loss='squared_hinge'", federation,
+                alone="; use loss='squared'", encrypted="; or use loss='squared'",
+            )  # fmt: skip
         progress.total = 3
         whole = self.rows == "complete"
         opened = open_moments(
@@ -271,7 +274,7 @@ class VerticalSVM(Strategy):
     def _by_hinges(self, federation: Federation, opened: OpenedMoments, y: Array) -> _Fit:
         """Minimise the sum of smooth squared hinges with the parties."""
         problem, offered = opened.problem, opened.offered
-        assert isinstance(opened.products, PrivateProducts)  # see `_check_federation`
+        assert isinstance(opened.products, PrivateProducts)  # see `need_key_stream`
         moments = with_labels(offered.moments, problem, 2.0, -1.0)
         unit = offered.unit
         if not self.intercept:
@@ -299,16 +302,6 @@ class VerticalSVM(Strategy):
             "corner": fit.width,
         }
         return intercept, beta, fit.follows, metrics
-
-
-def _check_federation(federation: Federation) -> None:
-    """Refuse federations that cannot evaluate the hinge, before anything is opened."""
-    if federation.aggregation == "ckks" or len(federation.parties) < 2:
-        raise ConfigError(
-            "loss='squared_hinge' needs columns under a key stream that two parties or more "
-            f"share, under aggregation='masked'; got aggregation={federation.aggregation!r} and "
-            f"parties {federation.parties}; use loss='squared'"
-        )
 
 
 def _with_means(opened: OpenedMoments, rows: Pattern, intercept: float, beta: Array) -> Regressions:

@@ -41,6 +41,7 @@ from strategies.linear.masked_means.fixed_point import (
 from strategies.linear.masked_means.fourier import Expansion, to_circle
 from strategies.linear.masked_means.information import Roles, open_information, with_ones
 from strategies.linear.masked_means.steps import REACH_STEP
+from strategies.linear.problem import need_key_stream
 
 _ATTEMPT_BYTES = 16
 _ROOM = 1.5  # for the rounding of digits, and between one place and the next
@@ -100,15 +101,7 @@ class MaskedMeans:
     _asked_at: int = 0  # place in the course where the columns were asked for
 
     def __post_init__(self) -> None:
-        if self.federation.aggregation == "ckks":
-            raise ConfigError(
-                "masked mean functions add angles modulo 2^64, which 'ckks' sums do not carry; use "
-                "aggregation='masked'"
-            )
-        if len(self.federation.parties) < 2:
-            raise ConfigError(
-                "masked mean functions need two parties or more: of one alone all sums are its own"
-            )
+        need_key_stream("a masked mean function", self.federation)
 
     def send(self, group: Indices) -> None:
         """Have parties hand over columns in digits, by group: 0 in the fit, else -1; one round."""
