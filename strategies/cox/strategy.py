@@ -6,7 +6,6 @@ event, how many were expected without columns, and when. With ``rows="all"`` the
 mostly there are four; the information takes one.
 """
 
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -112,10 +111,7 @@ class Cox(Strategy):
 
     name: ClassVar[str] = "cox"
     needs_labels = True
-    demo = MappingProxyType(
-        {"labels": "demo", "demo.dataset": "blood-pressure", "demo.missing-cells": 0.0}
-        | {"demo.missing-blocks": 0.1, "cox.rows": "all"}
-    )
+    demo = shared.demo(0.1, more={"cox.rows": "all"})
     party = CoxParty
     protocol = moments_protocol("True", opening=OPENED_ROWS)
     disclosure = (

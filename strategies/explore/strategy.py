@@ -5,7 +5,6 @@ correlations, Cramér's V, eta and variance inflation (`associations`); indicato
 observed among the columns give what is missing together.
 """
 
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from strategies.explore.associations import PartyVariables, Pooled, inflation, p
 from strategies.explore.columns import Variables
 from strategies.explore.labels import by_bin, by_variable
 from strategies.explore.party import MEASURES, ExploreParty
+from strategies.linear import settings as shared
 from strategies.linear.moment_party import RECOGNISED, SEED_OF_COLUMNS
 from strategies.linear.problem import need_key_stream
 from strategies.normal.completion import pairs_apart
@@ -68,10 +68,7 @@ class Explore(Strategy):
 
     name: ClassVar[str] = "explore"
     uses_labels = True
-    demo = MappingProxyType(
-        {"labels": "demo", "demo.missing-cells": 0.0, "demo.missing-blocks": 0.2}
-        | {"demo.missing-labels": 0.3}
-    )
+    demo = shared.demo(0.2, 0.3, "breast-cancer")
     party = ExploreParty
     protocol = Protocol(
         Round("prepare_exploration", "a public key, numbers of columns and bins", tells=FACTS),

@@ -185,7 +185,7 @@ class VerticalGLM(Strategy):
     name: ClassVar[str] = "glm"
     needs_labels = True
     uses_weights = True
-    demo = shared.demo(0.1, **{"glm.rows": "all"})
+    demo = shared.demo(0.1, more={"glm.rows": "all"})
     party = GLMParty
     protocol = moments_protocol(EVALUATES, opening=OPENED_ROWS)
     arbiter = MomentArbiter

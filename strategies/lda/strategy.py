@@ -8,7 +8,6 @@ labelled rows, and sums of products of columns, and of columns by class, determi
 
 from dataclasses import dataclass, field
 from itertools import product
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -108,10 +107,7 @@ class LDA(Strategy):
 
     name: ClassVar[str] = "lda"
     needs_labels = True
-    demo = MappingProxyType(
-        {"labels": "demo", "demo.missing-cells": 0.0, "demo.missing-blocks": 0.2}
-        | {"demo.missing-labels": 0.1}
-    )
+    demo = shared.demo(0.2, 0.1, "breast-cancer")
     party = DiscriminantParty
     protocol = moments_protocol(opening=Protocol(*COMPLETING))
     disclosure = (

@@ -5,7 +5,6 @@ rows; the rest is the fit of `glm` to labels 0 and 1.
 """
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -156,10 +155,7 @@ class Scorecard(Strategy):
     name: ClassVar[str] = "scorecard"
     needs_labels = True
     needs_parties = 2
-    demo = MappingProxyType(
-        {"labels": "demo", "demo.missing-cells": 0.0, "demo.missing-blocks": 0.2}
-        | {"demo.dataset": "breast-cancer", "demo.missing-labels": 0.1}
-    )
+    demo = shared.demo(0.2, 0.1, "breast-cancer")
     party = ScorecardParty
     predictions = ScorecardPredictions
     protocol = moments_protocol(

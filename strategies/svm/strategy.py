@@ -5,9 +5,7 @@ more for each evaluation of its derivative, some five, and up to 40 where column
 classes apart.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -124,14 +122,7 @@ class VerticalSVM(Strategy):
     )
 
     name: ClassVar[str] = "svm"
-    demo: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {
-            "labels": "demo",
-            "demo.missing-cells": 0.0,
-            "demo.missing-blocks": 0.2,
-            "demo.missing-labels": 0.3,
-        }
-    )
+    demo = shared.demo(0.2, 0.3, "breast-cancer")
     needs_labels = True
     party = SVMParty
     protocol = moments_protocol("loss == 'squared_hinge'")
