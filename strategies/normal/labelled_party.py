@@ -214,12 +214,11 @@ class CompletingParty(MomentParty):
         """Return the columns over labelled own rows; completing, over all own, or all labelled."""
         if _MEANS in self.state:
             return self.completion.columns
-        if _SHARED in self.state:
-            if _SHARED not in self.cache:
-                self.cache[_SHARED] = self.moments.aligned_columns()
-            columns: HeldColumns = self.cache[_SHARED]
-            return columns
-        return self.moments.columns
+        return self._shared if _SHARED in self.state else self.moments.columns
+
+    @kept(_SHARED)
+    def _shared(self) -> HeldColumns:
+        return self.moments.aligned_columns()
 
     def own_covariance(self) -> Array:
         """Return the covariance of the columns over the own rows, (n_own, n_own)."""
