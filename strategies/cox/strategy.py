@@ -183,18 +183,14 @@ class Cox(Strategy):
         eta = float(np.sqrt(max(float(beta @ spread @ beta), 0.0)))
         result.metrics["concordance_probability"] = concordance(eta)
         result.model = _model(fit, risk, opened, beta, covariance, mean, result)
-        known = np.flatnonzero(beta)
-        at = np.append(0, 1 + known)
-        errors = np.zeros((1 + len(beta), 1 + len(beta)))
-        errors[1:, 1:] = covariance
-        errors[0, 1:] = errors[1:, 0] = -covariance @ mean
-        errors[0, 0] = mean @ covariance @ mean
+        turn = np.vstack([-mean, np.eye(len(beta))])  # the level at the mean is 0
+        at = np.append(0, 1 + np.flatnonzero(beta))
         regressions = conditional_regressions(
             mean,
             spread,
             -float(mean @ beta),
             beta,
-            errors[np.ix_(at, at)],
+            (turn @ covariance @ turn.T)[np.ix_(at, at)],
             survival.n_samples / risk.n_events,
             opened.widths,
             HAZARD,

@@ -22,17 +22,9 @@ from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, set
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import GroupKey
+from flwr_vertical.products.masked import OPENING
 from flwr_vertical.products.pairs import PAIRS_OPENING, PairProducts
-from flwr_vertical.protocol.declaration import (
-    BITS,
-    FACTS,
-    NOTHING,
-    ONE,
-    Either,
-    Protocol,
-    Round,
-    Sequence,
-)
+from flwr_vertical.protocol.declaration import BITS, FACTS, NOTHING, Either, Protocol, Round
 from strategies.common.imputing_party import numbers_told
 from strategies.linear.moment_party import PAIRS_OF_COLUMNS, SEED_OF_COLUMNS
 from strategies.normal.completion import OfferedRows, ask_for_means, notes_apart, slices_of
@@ -96,18 +88,14 @@ class JointNormal(Strategy):
         Round("pair_key", "a public key", tells=FACTS),
         Either(
             PAIRS_OPENING,
-            Sequence(
-                (
-                    Round(
-                        "seal_group_seed", "the group seed, sealed for each other party", ask=ONE
-                    ),
-                    Round(
-                        "send_wanted",
-                        "which new rows it wants completed, under the group's key stream; that "
-                        "is, by the model of an earlier fit",
-                        tells=FACTS,
-                    ),
-                )
+            Protocol(
+                OPENING.parts[0],
+                Round(
+                    "send_wanted",
+                    "which new rows it wants completed, under the group's key stream; that is, by "
+                    "the model of an earlier fit",
+                    tells=FACTS,
+                ),
             ),
         ),
         Round(
