@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flwr_vertical import Federation
-from flwr_vertical.arrays import Array
+from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy import (
     KEY_BYTES,
@@ -144,6 +144,35 @@ def server_noise(label: str, key: bytes) -> Callable[[float, float], float]:
     return noisy
 
 
+def noisy_label_sums(
+    rule: PrivateRows,
+    widths: Sequence[int],
+    present: Flags,
+    with_columns: Array,
+    totals: Array,
+    squares: Array,
+    key: bytes,
+) -> list[LabelMoments]:
+    """Add the server's noise.
+
+    Shapes: present (n_groups, n_parties): whose columns are in the sums of a group; with_columns
+    (n_groups, n_columns): as opened, with the parties' noise; totals, squares (n_groups,): of
+    labels brought to [-1, 1].
+    """
+    noisy = server_noise("server labels", key)
+    levels = rule.levels(widths, present, 1)[:, VECTORS]
+    of_total, of_square = rule.of_vectors(widths, present, 1)
+    return [
+        LabelMoments(
+            np.array([noisy(float(value), level) for value in with_columns[g]]),
+            noisy(float(totals[g]), float(of_total[g])),
+            noisy(float(squares[g]), float(of_square[g])),
+            (float(level) ** 2, float(of_total[g]) ** 2, float(of_square[g]) ** 2),
+        )
+        for g, level in enumerate(levels)
+    ]
+
+
 @dataclass(frozen=True)
 class GroupNoise:
     """Noise on the moments of one group of rows."""
@@ -179,26 +208,21 @@ def label_sums(
 ) -> list[LabelMoments]:
     """Add the server's noise to the labels' sums, of each group and of the rows that tell nothing.
 
-    The last are those in no group, and in groups of which no column is told; labels y (n_rows,)
-    are brought to [-1, 1].
+    The last are those in no group, and in groups of which no column is told.
     """
     told = [not withheld.all() for withheld in moments.withheld]
     rows = [y[(groups.group == g) & told[g]] for g in range(len(groups.mask))]
     rows.append(y[~np.isin(groups.group, np.flatnonzero(told))])
-    present = np.vstack([~groups.mask, np.zeros((1, len(widths)), dtype=bool)])
-    with_columns = np.vstack([moments.with_vectors[:, :, 0], np.zeros((1, sum(widths)))])
-    noisy = server_noise("server labels", federation.random_bytes(KEY_BYTES))
-    levels = budget.rule.levels(widths, present, 1)[:, VECTORS]
-    of_total, of_square = budget.rule.of_vectors(widths, present, 1)
-    return [
-        LabelMoments(
-            np.array([noisy(float(value), level) for value in with_columns[g]]),
-            noisy(float(own.sum()), float(of_total[g])),
-            noisy(float(own @ own), float(of_square[g])),
-            (float(level) ** 2, float(of_total[g]) ** 2, float(of_square[g]) ** 2),
-        )
-        for g, (own, level) in enumerate(zip(rows, levels, strict=True))
-    ]
+    nobody = np.zeros((1, groups.mask.shape[1]), dtype=bool)
+    return noisy_label_sums(
+        budget.rule,
+        widths,
+        np.concatenate([~groups.mask, nobody]),
+        np.concatenate([moments.with_vectors[:, :, 0], np.zeros((1, sum(widths)))]),
+        np.array([own.sum() for own in rows]),
+        np.array([own @ own for own in rows]),
+        federation.random_bytes(KEY_BYTES),
+    )
 
 
 def with_server_noise(
