@@ -18,8 +18,7 @@ from strategies.linear.prediction.regressions import Regressions
 from strategies.linear.prediction.server import keep_and_predict
 from strategies.linear.problem import Problem, note, open_problem
 from strategies.vfem.outcome import WITHOUT_NOISE, VFEMModel, leaves_no_noise
-from strategies.vfem_iterations.equations import EStep, Missing
-from strategies.vfem_iterations.information import PartyMoments, covariance_of
+from strategies.vfem_iterations.equations import EStep, Missing, PartyMoments, covariance_of
 from strategies.vfem_iterations.party import VFEMIterationsParty
 from strategies.vfem_iterations.sketches import sketched_products
 
