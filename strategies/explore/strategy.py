@@ -19,9 +19,16 @@ from flwr_vertical.products.row_groups import distinct_rows
 from flwr_vertical.protocol.declaration import FACTS, Maybe, Protocol, Round
 from strategies.binning.label_sums import LabelSums
 from strategies.binning.steps import BINS_OPENING, MOST_BINS, TOLD_BINS
-from strategies.explore.associations import PartyVariables, Pooled, inflation, pairs, summaries
+from strategies.explore.associations import (
+    PartyVariables,
+    Pooled,
+    by_bin,
+    by_variable,
+    inflation,
+    pairs,
+    summaries,
+)
 from strategies.explore.columns import Variables
-from strategies.explore.labels import by_bin, by_variable
 from strategies.explore.party import MEASURES, ExploreParty
 from strategies.linear import settings as shared
 from strategies.linear.moment_party import RECOGNISED, SEED_OF_COLUMNS
