@@ -66,27 +66,15 @@ class Fit:
         return np.asarray(np.sqrt(np.maximum(np.diag(self.vcov), 0.0)))
 
 
-class InverseInformation:
-    """Multiplies by the inverse of an information matrix, by the pseudo-inverse if it has none."""
-
-    def __init__(self, information: Array) -> None:
-        self._scale = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(information)), 1e-300))
-        scaled = information * np.outer(self._scale, self._scale)
-        self._inverse: Array | None = None
-        try:
-            self._factor = linalg.cho_factor(scaled)
-        except linalg.LinAlgError:
-            inverse = np.linalg.pinv(scaled, rcond=1e-12, hermitian=True)
-            self._inverse = np.asarray(inverse, dtype=np.float64)
-
-    def __call__(self, right: Array) -> Array:
-        """Return the inverse times right sides, (n,) or (n, n_sides)."""
-        side = (right.T * self._scale).T
-        if self._inverse is not None:
-            solved = self._inverse @ side
-        else:
-            solved = linalg.cho_solve(self._factor, side)
-        return np.asarray((solved.T * self._scale).T)
+def inverse_information(information: Array) -> Array:
+    """Return the inverse of an information matrix, the pseudo-inverse if it has none."""
+    scale = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(information)), 1e-300))
+    scaled = information * np.outer(scale, scale)
+    try:
+        inverse = linalg.cho_solve(linalg.cho_factor(scaled), np.eye(len(scaled)))
+    except linalg.LinAlgError:
+        inverse = np.linalg.pinv(scaled, rcond=1e-12, hermitian=True)
+    return np.asarray(inverse * np.outer(scale, scale))
 
 
 @dataclass(frozen=True)
@@ -245,7 +233,7 @@ class Likelihood:
             pull = float(self.patterns.score(mean, covariance)[0][-1])
             information = lift.T @ information @ lift - self.through.curvature(pull, parameters)
             jacobian = jacobian @ lift
-        return np.asarray(jacobian @ InverseInformation(information)(jacobian.T))
+        return np.asarray(jacobian @ inverse_information(information) @ jacobian.T)
 
     def fit(self, mean: Array, covariance: Array, vcov: Array, steps: int, converged: bool) -> Fit:
         """Return the regression of the label at a maximum; `vcov`: of (intercept, beta)."""
