@@ -158,7 +158,7 @@ class PartialLikelihood(EvaluatedColumns):
             (found,) = expand(
                 [np.exp], radius, unit=lambda t: np.maximum(np.exp(t), least), constant=False
             )
-            total, columns = self._means.open_sums(placed, placed.centre, found, bound, weights)
+            total, columns = self.means.open_sums(placed, placed.centre, found, bound, weights)
         except DataError:  # of too many terms or digits
             return None
         if (total > (1.0 + _ROUNDING) * bound.total).any():
@@ -179,7 +179,7 @@ class PartialLikelihood(EvaluatedColumns):
         size = float(weights.mean())
         weights = weights[None] / size
         bound = replace(bound, heaviest=float(weights.max()))
-        opened, _ = self._means.open_information(
+        opened, _ = self.means.open_information(
             placed, placed.centre, [expansion], [bound], weights
         )
         kept = 1 + self._kept

@@ -13,9 +13,11 @@ from flwr_vertical import Federation
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.products import Moments, PrivateProducts
 from strategies.glm.approximation import Approximation
+from strategies.linear.coefficients import variables
 from strategies.linear.families import family_named
+from strategies.linear.masked_means.evaluate import MaskedMeans
 from strategies.linear.masked_means.fit import fit_mean_model
-from strategies.linear.masked_means.problem import Beside, MeanFit
+from strategies.linear.masked_means.problem import Beside, MeanFit, MeanProblem
 from strategies.linear.moments.collect import OpenedMoments
 from strategies.linear.problem import Problem, need_key_stream, note_on_followers
 
@@ -62,8 +64,8 @@ def maximum_likelihood(
     """Find the maximum of the likelihood; two rounds for each evaluation of the means, and more.
 
     Less `ridge`, one or of shape (n_columns,), times squared coefficients; with `choose` expanded
-    about what that returns, until it stays. `beside`, `more`, `follows`: see `fit_mean_model`;
-    `vector_unit`: what labels times weights were divided by.
+    about what that returns, until it stays. `beside`, `follows`: see `MeanProblem`; `more`: see
+    `fit_mean_model`; `vector_unit`: what labels times weights were divided by.
     """
     problem, offered = opened.problem, opened.offered
     assert isinstance(opened.products, PrivateProducts)  # see `check_federation`
@@ -98,26 +100,22 @@ def maximum_likelihood(
         beta = choose(here) if choose is not None else here.estimate[1:]
         return float(here.levels(beta[:, None])[0]), beta * offered.unit
 
+    means = MaskedMeans(federation, opened.products.group_key)
+    names = [":".join(pair) for pair in variables(problem.columns)]
+    units = None if standardize else 1.0 / offered.unit
     fit = fit_mean_model(
-        federation,
-        opened.products,
-        family_named(family),
-        y,
+        MeanProblem(
+            means, family_named(family), y[inside], moments, names, intercept, ridge / size, units,
+            beside, follows, penalised=choose is not None,
+        ),
         opened.groups.group,
-        problem.columns,
-        moments,
-        intercept=intercept,
         max_evaluations=MOST_EVALUATIONS,
-        ridge=ridge / size,
-        units=None if standardize else 1.0 / offered.unit,
         follow=None if choose is None else follow,
         cure=cure,
         fewest=fewest,
         allowed=opened.allowed,
-        beside=beside,
         more=more,
-        follows=follows,
-    )
+    )  # fmt: skip
     notes = fit.notes
     if fit.follows.any():
         notes += (note_on_followers(opened.names(np.flatnonzero(fit.follows))),)

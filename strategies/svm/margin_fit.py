@@ -162,7 +162,7 @@ class _Evaluated(EvaluatedColumns):
         largest = max(float(np.abs(hinge_slope(s * ends, self.width)).max()) for s in (-1.0, 1.0))
         largest += abs(functions.half_difference)
         n = len(self._second_class)
-        (total,), (columns,) = self._means.open_sums(
+        (total,), (columns,) = self.means.open_sums(
             placed, placed.centre, functions, Bound(n * largest, largest)
         )
         total += functions.half_difference * self._labels

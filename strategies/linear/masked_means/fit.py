@@ -6,24 +6,18 @@ allow few vectors, the cumulant alone is opened there, and the information where
 stay.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import numpy as np
 
-from flwr_vertical import Federation
-from flwr_vertical.arrays import Array, Flags, Indices
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.errors import DataError
 from flwr_vertical.policy.defaults import max_vectors, vectors_of_products
-from flwr_vertical.products import Moments as Opened
-from flwr_vertical.products import PrivateProducts
-from strategies.linear.families import Family, check_labels
-from strategies.linear.masked_means.evaluate import MaskedMeans
-from strategies.linear.masked_means.problem import REACH, Beside, MeanFit, MeanProblem
+from strategies.linear.masked_means.problem import RIDGE, MeanFit, MeanProblem
 from strategies.linear.masked_means.residuals import ResidualSums
 from strategies.linear.masked_means.separation import (
     NOTE_ON_WIDE,
-    RIDGE,
     Watch,
     all_apart,
     note_on_all,
@@ -53,65 +47,37 @@ MORE = {
 
 
 def fit_mean_model(
-    federation: Federation,
-    products: PrivateProducts,
-    family: Family,
-    y: Array,
+    problem: MeanProblem,
     group: Indices,
-    columns: Mapping[str, Sequence[str]],
-    moments: Opened,
     *,
-    intercept: bool = True,
     max_evaluations: int = 40,
-    ridge: Array | float = 0.0,
-    units: Array | None = None,
     follow: Callable[[MeanFit], tuple[float, Array]] | None = None,
     cure: str = "set a penalty",
     fewest: int | None = None,
     allowed: Callable[[int], int] = max_vectors,
-    beside: Beside | None = None,
     more: Collection[str] | None = None,
-    follows: Flags | None = None,
 ) -> MeanFit:
     """Fit a binomial or Poisson model to columns of several parties.
 
     `fewest`: rows of the smallest set that a party counts vectors for; by default all of the fit.
     `allowed`: with how many vectors every party multiplies a set of so many rows.
-    `moments`: over the samples of the fit, of labels times weights.
-    `beside`: weights and offset of these samples.
     `more`: sums over squared residuals to open at the end, ``middle`` or of `MORE`, beside the
-    information anew: a round for each, and two. `follows`: see `EvaluatedColumns`.
+    information anew: a round for each, and two.
 
-    Shapes: y (n_samples,): labels; those of samples that are not in the fit do not matter; group
-    (n_samples,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,): in
-    which a ridge treats the coefficients; by default each column's standard deviation.
+    Shapes: group (n_samples,): 0 for samples of the fit, which all parties hold, else -1.
     """
-    if family.name not in REACH:
-        raise ConfigError(f"family {family.name!r} needs no masked means, its moments suffice")
-    own = y[np.asarray(group) >= 0]
-    check_labels(family, own)
-    names = [f"{party}:{name}" for party in federation.parties for name in columns[party]]
-    means = MaskedMeans(federation, products.group_key)
-    # With as many columns as rows there is no maximum before a penalty has selected.
-    wide = follow is not None and len(names) >= len(own)
-    start = np.maximum(ridge, RIDGE) if wide else ridge
-    problem = MeanProblem(
-        means, family, own, moments, names, intercept, start, units, beside, follows
-    )
-    if wide:
-        problem.bound(np.arange(len(problem.ridge)), RIDGE)
     # Labels, weights, an offset and the first fits placed are vectors.
     of_products = problem.of_products
     reserved = 2 + len(problem.beside.known)
     if more is not None:
         reserved += sum(of_products if name == "middle" else 1 for name in more) + 1
-    counted = len(own) if fewest is None else fewest
+    counted = len(problem.labels) if fewest is None else fewest
     least = 2 if follow is not None else of_products + 2
     check_vectors(reserved + least, allowed(counted), counted)
-    means.send(group)
+    problem.means.send(group)
     try:
         search = _Search(problem, max_evaluations, allowed(counted) - reserved, cure)
-        if wide:
+        if problem.wide:
             search.notes.append(NOTE_ON_WIDE)
         search.predicts = follow is not None and not search.affords(_TIMES)
         found = search.maximum(penalised=follow is not None)
@@ -121,7 +87,7 @@ def fit_mean_model(
             fit = _with_residuals(problem, fit, follow, more, spare)
         return fit
     finally:
-        means.close()
+        problem.means.close()
 
 
 def vectors_of_fit(n_columns: int) -> int:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from flwr_vertical.arrays import AnyArray, Array, Flags, Indices
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.policy.defaults import vectors_of_products
 from flwr_vertical.products import Moments as Opened
-from strategies.linear.families import Family
+from strategies.linear.families import Family, check_labels
 from strategies.linear.masked_means.columns import EvaluatedColumns
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans, Placed
 from strategies.linear.masked_means.fourier import (
@@ -24,6 +24,9 @@ from strategies.linear.masked_means.solver import MeanMaximum, MeanMoments
 
 REACH = {"binomial": 112.0, "poisson": 14.0}
 """Linear predictors farther from their centre are refused: the sums would need too many terms."""
+RIDGE = 0.5
+"""Of a slope without a maximum, on its square, the column in standard deviations: a normal prior of
+standard deviation 1. What ``penalty="ridge"`` and scikit-learn put on all slopes by default."""
 TOLERANCE = 1e-6
 """Largest error of a function, relative to the variance of the labels."""
 _LEAST_RADIUS = 0.5
@@ -116,7 +119,11 @@ class MeanFit:
 
 
 class MeanProblem(EvaluatedColumns):
-    """The fit to labels y in units of columns' standard deviations, without constant columns."""
+    """The fit to labels y in units of columns' standard deviations, without constant columns.
+
+    `opened`: moments over the samples of the fit, of labels times weights; `names`: of the columns;
+    `penalised`: whether a penalty selects among these; others: see `EvaluatedColumns`.
+    """
 
     def __init__(
         self,
@@ -130,8 +137,15 @@ class MeanProblem(EvaluatedColumns):
         units: Array | None = None,
         beside: Beside | None = None,
         follows: Flags | None = None,
+        penalised: bool = False,
     ) -> None:
+        if family.name not in REACH:
+            raise ConfigError(f"family {family.name!r} needs no masked means, its moments suffice")
+        check_labels(family, y)
         n = len(y)
+        # With as many columns as rows there is no maximum before a penalty has selected.
+        self.wide = penalised and len(names) >= n
+        ridge = np.maximum(ridge, RIDGE) if self.wide else ridge
         self.beside = beside or Beside.nothing(n)
         weights, total = self.beside.weights, float(self.beside.weights @ y)
         super().__init__(means, opened, n, intercept, ridge, units, follows)
@@ -142,6 +156,8 @@ class MeanProblem(EvaluatedColumns):
         with_labels = opened.with_vectors[0, :, 0] - self._mean * total * intercept
         self.bounded = np.zeros(len(self._kept), dtype=bool)
         with_labels = with_labels[self._kept] / self._scale
+        if self.wide:
+            self.bound(np.arange(len(self._kept)), RIDGE)
         self.moments = MeanMoments(
             float(weights.sum()), total, self._second, with_labels, intercept,
             float(np.average(self.beside.offset, weights=weights)),
@@ -157,7 +173,7 @@ class MeanProblem(EvaluatedColumns):
         except DataError:
             return None
         bound, (top, rows) = self._bounds[0], self._rows
-        totals, sums = self._means.open_sums(placed, centre, mean, bound.over(top), rows)
+        totals, sums = self.means.open_sums(placed, centre, mean, bound.over(top), rows)
         total, columns = top * float(totals[0]), top * sums[0]
         if total > (1.0 + _ROUNDING) * bound.total:
             return None
@@ -175,7 +191,7 @@ class MeanProblem(EvaluatedColumns):
         (expansions, centre), (top, rows) = self._expand(functions), self._rows
         bounds = [bound.over(top) for bound in self._bounds[1:][: len(functions)]]
         self.vectors += len(functions) - 1 + self.of_products
-        information, cumulant = self._means.open_information(
+        information, cumulant = self.means.open_information(
             self._last[1], centre, expansions, bounds, rows
         )
         information = top * information
@@ -193,7 +209,7 @@ class MeanProblem(EvaluatedColumns):
         self.vectors += 1
         (expansion,), centre = self._expand([self._cumulant])
         bound, (top, rows) = self._bounds[2], self._rows
-        totals, _ = self._means.open_sums(self._last[1], centre, expansion, bound.over(top), rows)
+        totals, _ = self.means.open_sums(self._last[1], centre, expansion, bound.over(top), rows)
         return top * float(totals[0]) + self._cumulant_left_out
 
     def residuals(self, level: float, slopes: Array) -> ResidualSums:
@@ -201,7 +217,7 @@ class MeanProblem(EvaluatedColumns):
         self._last = level, placed = self._place(level, slopes)
         beside = self.beside
         return ResidualSums(
-            self._means, self.family, self._y, beside.weights, beside.offset, placed, level
+            self.means, self.family, self._y, beside.weights, beside.offset, placed, level
         )
 
     def bound(self, slopes: Indices, ridge: float) -> None:
