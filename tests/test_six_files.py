@@ -58,13 +58,13 @@ ROUNDS = {
         "trees/dependence": "afterwards",
     }),
     "glm": ("glm", "open_products", {
-        "linear/settings": "settings", "glm/disclosure": "who learns what",
+        "linear/settings": "settings",
         "linear/moments/dp_opening": "an option: noise",
         "linear/families": "binomial and Poisson labels",
         "normal/labelled_server": "an option: completed rows",
         "normal/labelled_party": "an option: completed rows",
         "glm/party": "an option: completed rows",
-        "linear/formula": "an option: a formula", "linear/data": "an option: a formula",
+        "linear/formula": "an option: a formula",
     }),
 }  # fmt: skip
 

@@ -27,7 +27,7 @@ from flwr_vertical.errors import VerticalError
 from simulations.replications import Job, Metrics, Store, grid, run_all
 from simulations.vfem.missing import logistic_chance, standardised
 from strategies.linear.moments.linear import least_squares
-from strategies.linear.moments.matrix_free import counts_of, maximum
+from strategies.linear.moments.many_columns import counts_of, maximum
 from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.moments.scoring import covariance_of_slopes
 from strategies.vfem import VFEM

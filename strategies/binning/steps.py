@@ -2,16 +2,6 @@
 
 No column is multiplied with another one.
 
-=============  =====================================================================================
-round          what travels
-=============  =====================================================================================
-(keys)         see `products.group_key`: two rounds, once a run
-send_bins      down: which samples have a label; up: names of columns and bins, and which bin each
-               labelled row is in, under a key stream of the group
-open_bins      down: labels under a mask, its seed to a helper; up: numbers of rows by bin, shares
-               of sums of labels by bin
-=============  =====================================================================================
-
 The arithmetic is that of products with vectors (`products.arithmetic`), of columns of whole
 numbers: a word ``sum_b 2^(w b) x_b`` holds the flags ``x_b`` of several bins of a column in fields
 of w bits, so that a row takes a word for each three bins or so. A product of a word with a vector

@@ -1,24 +1,15 @@
 """Cox's partial likelihood over columns of several parties, nothing of a sample opened.
 
-=================  ===============================================================================
-round              what the server learns
-=================  ===============================================================================
-open_products      moments of the columns; sums of columns over events, and with weights by time
-send_digits        scales of the columns and their largest values, as powers of two
-place_fits         for each evaluation: how far the sum of fits reaches at most, to a grid
-open_means         for each evaluation, by knot k of time: ``S_k``, and the sum ``x_k`` of each
-                   column times ``E_k exp(eta)``; at the maximum: the columns' products weighted by
-                   ``H0 exp(eta)``
-=================  ===============================================================================
+An evaluation opens, for each knot k of time, ``S_k`` and the sums ``x_k`` of the columns times
+``E_k exp(eta)``; at the maximum the columns' products weighted by ``H0 exp(eta)`` are opened, too.
+The score is ``sum over events of x_i - sum over k of lambda_k x_k`` (`risk_sets`); the information
+is the weighted products less what lambda takes (`RiskSets.taken_by`). The server weighs each
+sample's sines and cosines by ``E_k`` before it masks them, so parties see no time.
 
 Where labelled rows were completed, their columns are means given those of the parties that have
 them, about which ``x' beta`` still varies, with variance v under a joint normal model. A sample
 then has on average the hazard ``exp(eta + v / 2)`` (regression calibration: Prentice, 1982), so the
 server multiplies ``E_k`` by ``exp(v / 2)`` at each evaluation, and errors are a sandwich.
-
-The score is ``sum over events of x_i - sum over k of lambda_k x_k`` (`risk_sets`); the information
-is the weighted products less what lambda takes (`RiskSets.taken_by`). The server weighs each
-sample's sines and cosines by ``E_k`` before it masks them, so parties see no time.
 """
 
 from dataclasses import dataclass, replace
@@ -33,7 +24,7 @@ from strategies.cox.risk_sets import RiskSets
 from strategies.linear.masked_means.columns import EvaluatedColumns
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans, Placed
 from strategies.linear.masked_means.fourier import Expansion, expand
-from strategies.linear.masked_means.solver import corrected, rises
+from strategies.linear.masked_means.solver import Ascent, OutOfReachError
 
 REACH = 10.0
 """Linear predictors farther from their centre are refused."""
@@ -44,9 +35,6 @@ _ROUNDING = 1e-3
 _NEAR = 5e-3
 """Standard errors to the maximum at which the information is asked for: Newton's last step leaves
 about the square."""
-_OVERSHOT = 0.7
-"""A step whose score points back by more than this share went much too far."""
-_MOST_HALVINGS = 6
 _GROWS = 0.1
 """Of a column in standard deviations: a last step that is longer has no end."""
 _CONVERGED = 0.05
@@ -100,8 +88,8 @@ class _At:
     slopes: Array  # (n_kept,)
     sums: Array  # (n_knots,)
     columns: Array  # (n_knots, n_kept)
-    score: Array  # (n_kept,)
     log_likelihood: float
+    opened: tuple[Placed, Expansion, Bound]  # What it was opened by
 
 
 class PartialLikelihood(EvaluatedColumns):
@@ -125,7 +113,6 @@ class PartialLikelihood(EvaluatedColumns):
         self._n_rows = n
         self._vectors, self._of_products = 0, vectors_of_products(len(names))
         self.telling = self._columns_telling(vectors)
-        self._last: tuple[Placed, Expansion, Bound] | None = None
 
     @property
     def n_knots(self) -> int:
@@ -149,7 +136,7 @@ class PartialLikelihood(EvaluatedColumns):
         shown = (weight > _SHOWN * weight.max(axis=0, initial=0.0)).any(axis=1)
         return [self._names[self._kept[j]] for j in np.flatnonzero(shown)]
 
-    def evaluate(self, slopes: Array) -> _At | None:
+    def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
         """Have the parties evaluate the sums; None where linear predictors are out of reach."""
         self.evaluations += 1
         self._vectors -= self.n_knots
@@ -158,9 +145,6 @@ class PartialLikelihood(EvaluatedColumns):
         if radius > REACH:
             return None
         least = float(np.exp(-placed.centre))  # of the mean sample
-        (found,) = expand(
-            [np.exp], radius, unit=lambda t: np.maximum(np.exp(t), least), constant=False
-        )
         largest = float(np.exp(radius))
         spread = float(slopes @ self._second @ slopes)
         typical = _FAR * self._n_rows * least * float(np.exp(min(spread / 2.0, 2.0 * REACH)))
@@ -170,28 +154,32 @@ class PartialLikelihood(EvaluatedColumns):
         size = exposure.mean(axis=1)
         weights = exposure / size[:, None]
         bound = Bound(min(typical, self._n_rows * largest), largest, float(weights.max()))
-        self._last = placed, found, bound
-        total, columns = self._means.open_weighted(placed, placed.centre, found, weights, bound)
+        try:
+            (found,) = expand(
+                [np.exp], radius, unit=lambda t: np.maximum(np.exp(t), least), constant=False
+            )
+            total, columns = self.means.open_sums(placed, placed.centre, found, bound, weights)
+        except DataError:  # of too many terms or digits
+            return None
         if (total > (1.0 + _ROUNDING) * bound.total).any():
             return None
         unit = size * float(np.exp(placed.centre))
         sums, columns = total * unit, columns[:, self._kept] / self._scale * unit[:, None]
-        score = self._with[:, 0] - self._risk.levels(sums) @ columns
         of_events = float(self._with[:, 0] @ slopes + more @ self._risk.event)
         value = self._risk.log_likelihood(of_events, sums)
-        return _At(slopes, sums, columns, score, value)
+        self._here = _At(slopes, sums, columns, value, (placed, found, bound))
+        return 0.0, self._risk.levels(sums) @ columns
 
     def inform(self, here: _At) -> Array:
         """Have the parties open the information where the sums were evaluated last."""
-        assert self._last is not None
         self._vectors -= self._of_products
-        placed, expansion, bound = self._last
+        placed, expansion, bound = here.opened
         levels = self._risk.levels(here.sums)
         weights = levels @ self._risk.exposure * np.exp(self._more(here.slopes))
         size = float(weights.mean())
         weights = weights[None] / size
         bound = replace(bound, heaviest=float(weights.max()))
-        opened, _ = self._means.open_information(
+        opened, _ = self.means.open_information(
             placed, placed.centre, [expansion], [bound], weights
         )
         kept = 1 + self._kept
@@ -217,7 +205,6 @@ class PartialLikelihood(EvaluatedColumns):
         found = self._completed.between(self._raw(slopes))[at]
         return np.asarray(self._risk.n_events * found / np.outer(self._scale, self._scale))
 
-    @property
     def _may_go_on(self) -> bool:
         """Whether parties allow an evaluation, and the information after it."""
         left = self._vectors - self._of_products
@@ -226,45 +213,42 @@ class PartialLikelihood(EvaluatedColumns):
     def maximise(self, vectors: int) -> CoxFit:
         """Find the maximum; `vectors`: with so many the parties multiply columns."""
         self._vectors = vectors
-        curvature, pairs = self._risk.n_events * self._second, list[tuple[Array, Array]]()
-        nothing = np.zeros(len(self._kept))
+        n = 1 + len(self._kept)  # there is no level: it stays 0
+        predicted, free = np.zeros((n, n)), np.arange(n) > 0
+        predicted[1:, 1:] = self._risk.n_events * self._second
+        target = np.append(0.0, self._with[:, 0])
+        ascent = Ascent(self, target, free, np.zeros(n), lambda *_: predicted)
         # Without columns all lambda are 1, and nothing need be opened.
-        null = self._with[:, 0] - self._with[:, 1]
-        here = _At(nothing, nothing, nothing, null, self._risk.null)
-        trial, halvings = _newton(curvature, null)[0], 0
+        ascent.place(np.zeros(n), np.append(0.0, self._with[:, 1]))
+        first, _ = ascent.newton()
+        if not self._may_go_on():
+            raise self._refusal(first[1:])
+        places = ascent.climb(first, self._may_go_on)
         while True:
-            if not self._may_go_on:
-                raise self._refusal(trial)
             try:
-                found = self.evaluate(trial)
-            except DataError:  # of too many terms or digits
-                found = None
-            if found is None:
-                trial, halvings = (here.slopes + trial) / 2.0, halvings + 1
-                if halvings > _MOST_HALVINGS:
-                    raise self._refusal(trial)
+                next(places)
+            except OutOfReachError as error:
+                raise self._refusal(error.tried[1:]) from error
+            if ascent.newton()[1] >= _NEAR and self._may_go_on():
                 continue
-            step, change = found.slopes - here.slopes, here.score - found.score
-            if rises(step, change):
-                pairs.append((step, change))
-            if found.score @ step < -_OVERSHOT * (here.score @ step) and self._may_go_on:
-                # The maximum lies between.
-                trial = here.slopes + _newton(corrected(curvature, pairs), here.score)[0]
-                continue
-            here = found
-            step, distance = _newton(corrected(curvature, pairs), here.score)
-            if distance < _NEAR or not self._may_go_on:
-                information = self.inform(here)
-                curvature, pairs = information - self._moved(here.slopes), []
-                step, distance = _newton(curvature, here.score)
-                if np.abs(step).max() > _GROWS and not self._may_go_on:
-                    raise self._refusal(step)
-                if distance < 2.0 * _NEAR or not self._may_go_on:
-                    return self._fit(here, step, curvature, information, distance)
-            trial = here.slopes + step
+            information = self.inform(self._here)
+            curvature = information - self._moved(self._here.slopes)
+            ascent.replace(np.pad(curvature, ((1, 0), (1, 0))))
+            step, distance = ascent.newton()
+            if np.abs(step).max() > _GROWS and not self._may_go_on():
+                raise self._refusal(step[1:])
+            if distance < 2.0 * _NEAR or not self._may_go_on():
+                gain = float(ascent.score @ step) / 2.0
+                return self._fit(self._here, step[1:], gain, curvature, information, distance)
 
     def _fit(
-        self, here: _At, step: Array, curvature: Array, information: Array, distance: float
+        self,
+        here: _At,
+        step: Array,
+        gain: float,
+        curvature: Array,
+        information: Array,
+        distance: float,
     ) -> CoxFit:
         risk, kept, back = self._risk, self._kept, np.linalg.inv(curvature)
         covariance = np.zeros((len(self._mean), len(self._mean)))
@@ -280,7 +264,7 @@ class PartialLikelihood(EvaluatedColumns):
         return CoxFit(
             self._raw(here.slopes + step),
             covariance,
-            here.log_likelihood + float(here.score @ step) / 2.0,
+            here.log_likelihood + gain,
             here.sums * np.exp(here.columns @ step / here.sums),
             residuals,
             self.evaluations,
@@ -308,9 +292,3 @@ def told_times(columns: list[str]) -> str:
         f"columns {columns} nearly tell the times or events: leave out what is made of them, or "
         "known only after them"
     )
-
-
-def _newton(information: Array, score: Array) -> tuple[Array, float]:
-    """Return the step to the maximum, and its length in standard errors."""
-    step = np.asarray(np.linalg.solve(information, score), dtype=np.float64)
-    return step, float(np.sqrt(max(float(score @ step), 0.0)))

@@ -17,12 +17,6 @@ OPENED_ROWS = If(COMPLETES, *COMPLETING, otherwise=(OPENED_PRODUCTS,))
 """What opens sums over the rows of a fit."""
 
 
-class CoxFields(CompletedFields, total=False):
-    """What `CoxParty.send_masked` takes beside limbs and the group seed."""
-
-    completing: Annotated[bool, Is(COMPLETES)]
-
-
 class CoxParty(CompletingParty):
     """Keeps its columns and, of a fitted model, its own coefficients."""
 
@@ -35,10 +29,8 @@ class CoxParty(CompletingParty):
         limbs: Annotated[int, Within(1, 2)],
         owner: str,
         sealed: Annotated[bytes, OWN],
-        **keys: Unpack[CoxFields],
+        completing: Annotated[bool | None, Is(COMPLETES)] = None,
+        **keys: Unpack[CompletedFields],
     ) -> dict[str, Any]:
-        """Hand over the own columns; completing, first over all own rows, then with others' means.
-
-        Message and return value: see `CompletingParty.hand_over`.
-        """
-        return self.hand_over(limbs, owner, sealed, dict(keys))
+        """Hand over the own columns; see `CompletingParty.send_masked`."""
+        return super().send_masked(limbs, owner, sealed, completing, **keys)

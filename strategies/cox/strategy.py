@@ -1,22 +1,11 @@
 """Cox: proportional hazards of columns at several parties, by sums over risk sets.
 
-===============  ===================================================================================
-round            what travels
-===============  ===================================================================================
-prepare_moments, as of `VerticalGLM`: moments of the columns; with vectors of the server under a
-seal_group_seed, mask, which say who had an event, how many were expected without columns, and when
-send_masked,
-open_products
-send_digits,     one round, and two for each evaluation of the partial likelihood, mostly four; one
-place_fits,      for the information
-open_means
-finish_moments   coefficients to the parties; the sum of terms of samples without a label
-===============  ===================================================================================
-
-With ``rows="all"`` the rounds of `normal.labelled_server` come before ``open_products``.
+The moments of `VerticalGLM` are opened with vectors of the server in place of labels: who had an
+event, how many were expected without columns, and when. With ``rows="all"`` the rounds of
+`normal.labelled_server` come before. An evaluation of the partial likelihood takes two rounds, and
+mostly there are four; the information takes one.
 """
 
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -25,7 +14,7 @@ import scipy
 
 from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array, Flags, Integers
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import DataError
 from flwr_vertical.policy.defaults import vectors_of_products
 from flwr_vertical.products import PrivateProducts
 from flwr_vertical.products.row_groups import RowGroups
@@ -46,7 +35,7 @@ from strategies.linear.moments.groups import MinimumRows, complete_rows
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
 from strategies.linear.prediction.regressions import HAZARD
 from strategies.linear.prediction.server import keep_and_predict
-from strategies.linear.problem import Problem, note, note_on_followers
+from strategies.linear.problem import Problem, need_key_stream, note, note_on_followers
 from strategies.normal.labelled_server import LabelledCompletion
 
 _EVALUATIONS = 6
@@ -122,10 +111,7 @@ class Cox(Strategy):
 
     name: ClassVar[str] = "cox"
     needs_labels = True
-    demo = MappingProxyType(
-        {"labels": "demo", "demo.dataset": "blood-pressure", "demo.missing-cells": 0.0}
-        | {"demo.missing-blocks": 0.1, "cox.rows": "all"}
-    )
+    demo = shared.demo(0.1, more={"cox.rows": "all"})
     party = CoxParty
     protocol = moments_protocol("True", opening=OPENED_ROWS)
     disclosure = (
@@ -165,11 +151,7 @@ class Cox(Strategy):
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Open sums, find the maximum, and hand out coefficients."""
-        if federation.aggregation == "ckks" or len(federation.parties) < 2:
-            raise ConfigError(
-                "cox needs columns under a key stream that two parties or more share: set "
-                "aggregation='masked' in place of 'ckks'; of one party, fit by lifelines"
-            )
+        need_key_stream("cox", federation, alone="; of one party, fit by lifelines")
         progress.total = 3
         completing = _Completion() if self.rows == "all" else None
         survival = _Survival(federation, self.stratum_span, completing)
@@ -201,20 +183,16 @@ class Cox(Strategy):
         eta = float(np.sqrt(max(float(beta @ spread @ beta), 0.0)))
         result.metrics["concordance_probability"] = concordance(eta)
         result.model = _model(fit, risk, opened, beta, covariance, mean, result)
-        known = np.flatnonzero(beta)
-        at = np.append(0, 1 + known)
-        errors = np.zeros((1 + len(beta), 1 + len(beta)))
-        errors[1:, 1:] = covariance
-        errors[0, 1:] = errors[1:, 0] = -covariance @ mean
-        errors[0, 0] = mean @ covariance @ mean
+        turn = np.vstack([-mean, np.eye(len(beta))])  # the level at the mean is 0
+        at = np.append(0, 1 + np.flatnonzero(beta))
         regressions = conditional_regressions(
             mean,
             spread,
             -float(mean @ beta),
             beta,
-            errors[np.ix_(at, at)],
+            (turn @ covariance @ turn.T)[np.ix_(at, at)],
             survival.n_samples / risk.n_events,
-            [own.stop - own.start for own in opened.parties.values()],
+            opened.widths,
             HAZARD,
         )
         labels = result.labels
@@ -353,12 +331,8 @@ def _model(
     varies = np.diag(covariance) > 0.0
     error = np.where(varies, np.sqrt(np.diag(covariance)), np.nan)
     estimate = np.where(varies, beta, np.nan)
-    parties, columns = opened.parties, opened.problem.columns
-    frame = coefficient_table(
-        columns,
-        {name: estimate[own] for name, own in parties.items()},
-        {name: error[own] for name, own in parties.items()},
-    )
+    columns = opened.problem.columns
+    frame = coefficient_table(columns, estimate, error)
     with np.errstate(over="ignore"):  # per unit of a column of tiny numbers
         frame["hazard_ratio"] = np.exp(frame["estimate"])
     result.coefficients = frame

@@ -6,7 +6,7 @@ import scipy
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.pages import figures as fg
-from strategies.explore.labels import BANDS
+from strategies.explore.associations import BANDS
 
 _FEW_PATTERNS, _MOST_PATTERNS = 12, 24
 _MOST_VARIABLES = 60

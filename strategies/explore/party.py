@@ -41,20 +41,17 @@ class ExploreParty(Party):
 
     def columns_to_multiply(self) -> HeldColumns:
         """Return what is offered of the rows that take part."""
-        if "explore.columns" not in self.cache:
-            offered, rows = self._offered, np.flatnonzero(self._held)
-            names = [offered.variables.names[v] for v in offered.of]
-            self.cache["explore.columns"] = HeldColumns(
-                offered.values,
-                rows,
-                self.n_samples,
-                tuple(names),
-                squares=offered.squares,
-                variable=offered.variable,
-                sources=tuple(frozenset([name]) for name in names),
-            )
-        columns: HeldColumns = self.cache["explore.columns"]
-        return columns
+        return self._columns
+
+    @kept("explore.columns")
+    def _columns(self) -> HeldColumns:
+        offered, rows = self._offered, np.flatnonzero(self._held)
+        names = tuple(offered.variables.names[v] for v in offered.of)
+        return HeldColumns(
+            offered.values, rows, self.n_samples, names,
+            squares=offered.squares, variable=offered.variable,
+            sources=tuple(frozenset([name]) for name in names),
+        )  # fmt: skip
 
     @step(repeatable=False)  # a key pair is drawn
     def prepare_exploration(

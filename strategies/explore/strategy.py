@@ -3,22 +3,8 @@
 Sums of products of two parties' columns over the rows that both hold (`products.pairs`) give
 correlations, Cramér's V, eta and variance inflation (`associations`); indicators of the cells
 observed among the columns give what is missing together.
-
-====================  ==============================================================================
-round                 what travels
-====================  ==============================================================================
-prepare_exploration   up: a public key, how many columns could be offered
-seal_group_seed       one party: up, the group seed, sealed for each other one
-send_masked           up: values, ranks and levels under the group's key stream; what they are
-open_pairs            down: who holds which rows; up: a private sum of small matrices, and own sums
-send_bins             with labels: up, which bin each labelled row is in, under the key stream
-open_bins             with labels: down, these under a mask, its seed to a helper; up: numbers of
-                      rows by bin, shares of sums of labels
-finish_exploration    down: to each party how its variables go with the others', rounded
-====================  ==============================================================================
 """
 
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,18 +12,27 @@ import pandas as pd
 
 from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array, Flags, Integers
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import DataError
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.pairs import PAIRS_OPENING, PairMoments, PairProducts
 from flwr_vertical.products.row_groups import distinct_rows
 from flwr_vertical.protocol.declaration import FACTS, Maybe, Protocol, Round
 from strategies.binning.label_sums import LabelSums
 from strategies.binning.steps import BINS_OPENING, MOST_BINS, TOLD_BINS
-from strategies.explore.associations import PartyVariables, Pooled, inflation, pairs, summaries
+from strategies.explore.associations import (
+    PartyVariables,
+    Pooled,
+    by_bin,
+    by_variable,
+    inflation,
+    pairs,
+    summaries,
+)
 from strategies.explore.columns import Variables
-from strategies.explore.labels import by_bin, by_variable
 from strategies.explore.party import MEASURES, ExploreParty
+from strategies.linear import settings as shared
 from strategies.linear.moment_party import RECOGNISED, SEED_OF_COLUMNS
+from strategies.linear.problem import need_key_stream
 from strategies.normal.completion import pairs_apart
 
 _TWO_LIMBS = 4e8
@@ -80,10 +75,7 @@ class Explore(Strategy):
 
     name: ClassVar[str] = "explore"
     uses_labels = True
-    demo = MappingProxyType(
-        {"labels": "demo", "demo.missing-cells": 0.0, "demo.missing-blocks": 0.2}
-        | {"demo.missing-labels": 0.3}
-    )
+    demo = shared.demo(0.2, 0.3, "breast-cancer")
     party = ExploreParty
     protocol = Protocol(
         Round("prepare_exploration", "a public key, numbers of columns and bins", tells=FACTS),
@@ -130,12 +122,7 @@ class Explore(Strategy):
     ) -> None:
         """Open pairwise moments of values, ranks and levels, and work out how they go together."""
         names, held = federation.parties, ~alignment.mask
-        if len(names) < 2 or federation.aggregation == "ckks":
-            raise ConfigError(
-                "explore relates variables of different parties, by sums of whole numbers modulo "
-                f"2^64; it needs two parties or more, got {len(names)}, and aggregation='masked', "
-                f"got {federation.aggregation!r}"
-            )
+        need_key_stream("explore", federation)
         progress.total = 5
         keys = PairKeys(federation)
         labels = _two_or_more(federation.labels, result)

@@ -117,7 +117,7 @@ def noise_covariance(
     problem, unit = opened.problem, opened.unit
     center = opened.center * intercept
     origin = np.append((center - opened.center) / unit, 0.0)
-    about = Pattern(rows.observed, rows.n_rows, *rows.about(origin))
+    about = rows.less(origin)
     slopes = beta * unit / problem.y_scale
     start = (level - problem.y_center + float(center @ beta)) / problem.y_scale
     vector = np.concatenate([[-start], -slopes, [1.0]])

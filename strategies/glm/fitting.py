@@ -340,7 +340,7 @@ class Fitting:
             chosen.beta,
             chosen.covariance,
             at.working_variance if self.maximum else chosen.dispersion,
-            [len(problem.columns[name]) for name in federation.parties],
+            self.opened.widths,
             self.settings.family,
         )
         federation.labels = self.labels

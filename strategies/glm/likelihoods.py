@@ -4,8 +4,6 @@ Columns that cannot be used (withheld, constant, or following from others where 
 among them) have zeros throughout, and a note in the result.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
 from flwr_vertical import Result
@@ -65,12 +63,6 @@ def from_complete_rows(rows: Pattern, standardize: bool, intercept: bool) -> App
     )
 
 
-def shifted(rows: Pattern, by: Array) -> Pattern:
-    """Return the moments of rows plus a vector, array of shape (n_columns,)."""
-    sums, products = rows.about(-by)
-    return replace(rows, sums=sums, products=products)
-
-
 def on_all_columns(rows: Pattern, kept: Indices, n_columns: int) -> Pattern:
     """Return the moments with zeros for columns that are not `kept`, in order."""
     at = np.searchsorted(rows.observed, kept)
@@ -110,7 +102,7 @@ def _units(variance: Array, flat: Flags, standardize: bool) -> Array:
     return np.where(flat, 0.0, np.sqrt(variance) if standardize else 1.0)
 
 
-_FLAT = 1e-9  # variance in units of standard deviations
+_LEAST_VARIANCE = 1e-9  # in units of standard deviations
 _STANDS = 1e-30
 
 
@@ -137,7 +129,7 @@ def usable_rows(
     mean = np.zeros(n_columns + 1)
     mean[rows.observed] = rows.sums / rows.n_rows
     variance = np.diag(rows.about(mean)[1]) / rows.n_rows
-    flat = rows.observed[variance < _FLAT]
+    flat = rows.observed[variance < _LEAST_VARIANCE]
     flat = flat[flat < n_columns]  # without the labels
     if len(flat) and intercept:
         note(
@@ -187,7 +179,7 @@ def of_complete_rows(
                 "0, so that without an intercept they seem to determine each other: subtract a "
                 "number near their mean in the tables, or fit with an intercept"
             )
-        rows = shifted(rows, np.append(by, 0.0))
+        rows = rows.less(-np.append(by, 0.0))
         center = np.zeros_like(center)
     at = from_complete_rows(rows, standardize, intercept)
     if not standardize:
@@ -236,7 +228,7 @@ def with_followers(rows: Pattern, opened: OpenedMoments) -> Pattern:
     held = opened.held[0]
     variance = np.diag(held.products) / held.n_rows - (held.sums / held.n_rows) ** 2
     used = np.diag(rows.products)[held.observed] > 0.0
-    return on_all_columns(held, held.observed[used | (variance >= _FLAT)], len(rows.sums))
+    return on_all_columns(held, held.observed[used | (variance >= _LEAST_VARIANCE)], len(rows.sums))
 
 
 def _note_left_out(problem: Problem, rows: Pattern, result: Result, since: str, more: str) -> None:

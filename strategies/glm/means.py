@@ -11,14 +11,15 @@ import numpy as np
 
 from flwr_vertical import Federation
 from flwr_vertical.arrays import Array, Flags
-from flwr_vertical.errors import ConfigError
 from flwr_vertical.products import Moments, PrivateProducts
 from strategies.glm.approximation import Approximation
+from strategies.linear.coefficients import variables
 from strategies.linear.families import family_named
+from strategies.linear.masked_means.evaluate import MaskedMeans
 from strategies.linear.masked_means.fit import fit_mean_model
-from strategies.linear.masked_means.problem import Beside, MeanFit
+from strategies.linear.masked_means.problem import Beside, MeanFit, MeanProblem
 from strategies.linear.moments.collect import OpenedMoments
-from strategies.linear.problem import Problem, note_on_followers
+from strategies.linear.problem import Problem, need_key_stream, note_on_followers
 
 MOST_EVALUATIONS = 30
 """Keeps a fit within 80 rounds, those of moments and path included."""
@@ -63,8 +64,8 @@ def maximum_likelihood(
     """Find the maximum of the likelihood; two rounds for each evaluation of the means, and more.
 
     Less `ridge`, one or of shape (n_columns,), times squared coefficients; with `choose` expanded
-    about what that returns, until it stays. `beside`, `more`, `follows`: see `fit_mean_model`;
-    `vector_unit`: what labels times weights were divided by.
+    about what that returns, until it stays. `beside`, `follows`: see `MeanProblem`; `more`: see
+    `fit_mean_model`; `vector_unit`: what labels times weights were divided by.
     """
     problem, offered = opened.problem, opened.offered
     assert isinstance(opened.products, PrivateProducts)  # see `check_federation`
@@ -99,26 +100,22 @@ def maximum_likelihood(
         beta = choose(here, keep) if choose is not None else here.estimate[1:]
         return float(here.levels(beta[:, None])[0]), beta * offered.unit
 
+    means = MaskedMeans(federation, opened.products.group_key)
+    names = [":".join(pair) for pair in variables(problem.columns)]
+    units = None if standardize else 1.0 / offered.unit
     fit = fit_mean_model(
-        federation,
-        opened.products,
-        family_named(family),
-        y,
+        MeanProblem(
+            means, family_named(family), y[inside], moments, names, intercept, ridge / size, units,
+            beside, follows, penalised=choose is not None,
+        ),
         opened.groups.group,
-        problem.columns,
-        intercept=intercept,
         max_evaluations=MOST_EVALUATIONS,
-        moments=moments,
-        ridge=ridge / size,
-        units=None if standardize else 1.0 / offered.unit,
         follow=None if choose is None else follow,
         cure=cure,
         fewest=fewest,
         allowed=opened.allowed,
-        beside=beside,
         more=more,
-        follows=follows,
-    )
+    )  # fmt: skip
     notes = fit.notes
     if fit.follows.any():
         notes += (note_on_followers(opened.names(np.flatnonzero(fit.follows))),)
@@ -144,17 +141,12 @@ def maximum_likelihood(
 
 def check_federation(what: str, federation: Federation) -> None:
     """Refuse federations that cannot evaluate masked means, before anything is opened."""
-    needs = f"{what} needs columns under a key stream that two parties or more share"
-    if len(federation.parties) < 2:
-        raise ConfigError(
-            f"{needs}, and there is one. It has all columns: fit there by statsmodels or "
-            "scikit-learn; or use strategy 'glm-admm', if its node agrees to exchange 'sums'"
-        )
-    if federation.aggregation == "ckks":
-        raise ConfigError(
-            f"{needs}, not ciphertexts; use aggregation='masked', or strategy 'glm-admm', if every "
-            "node agrees to exchange 'sums'"
-        )
+    need_key_stream(
+        what, federation,
+        alone=". It has all columns: fit there by statsmodels or scikit-learn; or use strategy "
+        "'glm-admm', if its node agrees to exchange 'sums'",
+        encrypted=", or strategy 'glm-admm', if every node agrees to exchange 'sums'",
+    )  # fmt: skip
 
 
 def with_labels(

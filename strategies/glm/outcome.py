@@ -15,10 +15,9 @@ from flwr_vertical.pages.page import Section
 from strategies.glm.approximation import Approximation, Selection
 from strategies.glm.summary import text_of
 from strategies.glm.unseen import Unseen
-from strategies.linear.coefficients import coefficient_table
+from strategies.linear.coefficients import by_name, coefficient_table, variables
 from strategies.linear.problem import Problem, note
 
-LEVEL = 0.95
 CONVERGED, NOT_CONVERGED = "converged", "not converged"
 
 
@@ -143,10 +142,9 @@ def fill_selected(
             "no standard errors: the information about the selected coefficients is singular, "
             "since columns determine each other",
         )
-    names = [(party, name) for party, own in problem.columns.items() for name in own]
     # Columns without a unit are in no fit: they have no coefficient, not one that is zero.
-    by_party = _split(np.where(at.scale > 0.0, beta, np.nan), problem)
-    errors: dict[str, Array] | None = None
+    estimates = np.where(at.scale > 0.0, beta, np.nan)
+    errors: Array | None = None
     level_error: float | None = None
     if with_errors:
         spread = np.full(1 + len(beta), np.nan)
@@ -158,9 +156,9 @@ def fill_selected(
             if ridged is not None:
                 spread[1:][ridged] = np.nan
             level_error = float(spread[0])
-        errors = _split(spread[1:], problem)
+        errors = spread[1:]
     result.coefficients = coefficient_table(
-        problem.columns, by_party, errors, intercept if at.intercept else None, level_error, LEVEL
+        problem.columns, estimates, errors, intercept if at.intercept else None, level_error
     )
     result.metrics.update(
         {
@@ -173,30 +171,25 @@ def fill_selected(
         }
     )
     result.party_metrics = {
-        name: {"selected": float(np.count_nonzero(own))}
-        for name, own in _split(beta, problem).items()
+        name: {"selected": float(sum(value != 0.0 for value in own.values()))}
+        for name, own in by_name(problem.columns, beta).items()
     }
     lambdas = pd.Index(found.lambdas, name="lambda")
     result.model = GLMModel(
         CONVERGED,
         family,
         intercept,
-        {
-            name: dict(zip(problem.columns[name], map(float, own), strict=True))
-            for name, own in by_party.items()
-        },
+        by_name(problem.columns, estimates),
         dispersion * at.mean_weight,
         pd.DataFrame(
             {"bic": found.bic, "selected": found.selected, "intercept": found.intercepts},
             index=lambdas,
         ),
-        pd.DataFrame(
-            found.beta,
-            index=pd.MultiIndex.from_tuples(names, names=["party", "variable"]),
-            columns=lambdas,
-        ),
+        pd.DataFrame(found.beta, index=variables(problem.columns), columns=lambdas),
         covariance,
-        [":".join(names[j]) for j in np.flatnonzero(ridged)] if ridged is not None else [],
+        [":".join(pair) for pair in variables(problem.columns)[ridged]]
+        if ridged is not None
+        else [],
     )
     return Reported(beta, intercept, dispersion, covariance)
 
@@ -214,13 +207,4 @@ def _corrected(
             "each other",
         )
         return beta, intercept, None
-    return found
-
-
-def _split(values: Array, problem: Problem) -> dict[str, Array]:
-    """Cut values of all columns by party."""
-    found, start = {}, 0
-    for name, own in problem.columns.items():
-        found[name] = values[start : start + len(own)]
-        start += len(own)
     return found

@@ -2,13 +2,11 @@
 
 from typing import Annotated, Any, Unpack
 
-from flwr_vertical import Summands, Uses, step
+from flwr_vertical import Uses, step
 from flwr_vertical.products import OPENED_PRODUCTS
 from flwr_vertical.protocol.arguments import OWN, Is, Within
 from flwr_vertical.protocol.declaration import If
-from strategies.linear.data import FORMULA, Labelled, RowSettings
 from strategies.linear.masked_means.steps import MaskedMeanSteps
-from strategies.linear.moments.steps import MomentSteps
 from strategies.normal.labelled_party import CompletedFields, CompletingParty, LabelledProductSteps
 from strategies.normal.labelled_server import COMPLETING
 
@@ -45,42 +43,9 @@ TOLD_COMPLETING = (
 """What completing tells beyond that."""
 
 
-class GLMFields(CompletedFields, total=False):
-    """What `GLMParty.send_masked` takes beside limbs and the group seed."""
-
-    completing: Annotated[bool, Is(COMPLETES)]
-
-
-class FormulaSteps(MomentSteps):
-    """Offers what a formula makes of the columns of its party."""
-
-    @step(repeatable=False)  # a key pair is drawn
-    def prepare_moments(  # type: ignore[override]  # the formula may not be absent
-        self,
-        nonce: bytes,
-        formula: Annotated[str, Is("formula")],
-        labelled: Labelled | None = None,
-        epsilon: Annotated[float, Is("epsilon or 0.0")] = 0.0,
-        delta: Annotated[float, Within(0.0, 1.0)] = 0.0,
-        row_norm: Annotated[float | None, Is("row_norm")] = None,
-        bounds: str = "",
-        **settings: Unpack[RowSettings],
-    ) -> Summands:
-        """Prepare the table, and make the key pair of this run.
-
-        Message: formula: by party, what takes the place of its columns (`read_formulas`); others,
-        and what is returned: see `MomentSteps.prepare_moments`.
-        """
-        self.state[FORMULA] = formula
-        return super().prepare_moments(
-            nonce, "", labelled, epsilon, delta, row_norm, bounds, **settings
-        )
-
-
 class GLMParty(CompletingParty):
     """Keeps its columns and, of a fitted model, its own coefficients."""
 
-    moments = Uses(FormulaSteps, penalized=True)
     products = Uses(LabelledProductSteps, purpose="glm")
     means = Uses(MaskedMeanSteps)
 
@@ -90,10 +55,8 @@ class GLMParty(CompletingParty):
         limbs: Annotated[int, Within(1, 2)],
         owner: str,
         sealed: Annotated[bytes, OWN],
-        **keys: Unpack[GLMFields],
+        completing: Annotated[bool | None, Is(COMPLETES)] = None,
+        **keys: Unpack[CompletedFields],
     ) -> dict[str, Any]:
-        """Hand over the own columns; completing, first over all own rows, then with others' means.
-
-        Message and return value: see `CompletingParty.hand_over`.
-        """
-        return self.hand_over(limbs, owner, sealed, dict(keys))
+        """Hand over the own columns; see `CompletingParty.send_masked`."""
+        return super().send_masked(limbs, owner, sealed, completing, **keys)

@@ -5,27 +5,8 @@ labels. Private products open these sums and nothing of a row; the server comput
 penalties, BIC and standard errors from them. Labels 0 and 1 and counts need the sums of columns
 times means as well: masked means open these at coefficients of the server's choice, a few times,
 until the maximum of the likelihood is found; penalties go on the quadratic there (Wang and Leng,
-2007), which is then drawn again about the fit that they choose. What travels, with p columns of all
-parties:
-
-===============  ===================================================================================
-round            what travels
-===============  ===================================================================================
-prepare_moments  up: names of columns, number of rows, rough units of the columns, public keys
-seal_group_seed  up, of one party: the group seed, sealed for each other one
-send_masked      up: each party's columns under the group's key stream
-open_products    down: the group of each row, labels under a mask; up: a private sum of p^2 numbers
-                 for each group, a party's own moments, its shares of products with the labels
-open_pairs,      with rows="all" and labels 0 and 1, or counts, before (`completed`): a private sum
-complete,        over the rows that two parties hold; what the others' columns say of labelled rows
-send_masked      that a party lacks; columns over all labelled rows
-send_digits,     with labels 0 and 1, or counts (`masked_means`): columns in digits, under a key
-place_fits,      stream; for each evaluation, down: each party's coefficients, masked sines and
-open_means       cosines of angles; summed: an angle for each row under key streams, and small
-                 matrices
-finish_moments   down: each party's coefficients; summed: one whole number for each sample without
-                 a label
-===============  ===================================================================================
+2007), which is then drawn again about the fit that they choose. With ``rows="all"`` and labels 0
+and 1, or counts, rows are completed before (`normal.labelled_server`).
 
 The paper's own iterations, which open a number of each sample in each round, are `glm-admm`.
 """
@@ -36,14 +17,20 @@ from typing import ClassVar
 
 from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.errors import ConfigError
-from strategies.glm.disclosure import DISCLOSURE
 from strategies.glm.fitting import Fitting
-from strategies.glm.party import EVALUATES, OPENED_ROWS, GLMParty
+from strategies.glm.party import EVALUATES, OPENED_ROWS, TOLD_COMPLETING, GLMParty
 from strategies.glm.penalties import GCV, SELECTING, parse_l2, parse_lambdas
 from strategies.linear import settings as shared
 from strategies.linear.families import FAMILIES
 from strategies.linear.formula import read_formulas
-from strategies.linear.moment_party import MomentArbiter, moments_protocol
+from strategies.linear.moment_party import (
+    PRIVATE,
+    RECOGNISED,
+    SEED_OF_COLUMNS,
+    TERMS_TO_A_GRID,
+    MomentArbiter,
+    moments_protocol,
+)
 from strategies.linear.moments.dp_opening import check_budget
 
 OF_ITERATIONS = "the paper's iterations are strategy 'glm-admm'"
@@ -198,11 +185,68 @@ class VerticalGLM(Strategy):
     name: ClassVar[str] = "glm"
     needs_labels = True
     uses_weights = True
-    demo = shared.demo(0.1, **{"glm.rows": "all"})
+    demo = shared.demo(0.1, more={"glm.rows": "all"})
     party = GLMParty
     protocol = moments_protocol(EVALUATES, opening=OPENED_ROWS)
     arbiter = MomentArbiter
-    disclosure = DISCLOSURE
+    disclosure = (
+        (
+            "server",
+            "names of the parties' columns, or of those that a formula makes; knots of splines, "
+            "means over rows, follow from sums of products; which rows a party leaves out for "
+            "missing cells; with a formula, the fewest rows of a set that a party tells of",
+        ),
+        (
+            "server",
+            "a rough unit and level of each column; sums over groups of rows with the same blocks "
+            "present (at least max(100, 3 (columns + 1)) rows, or what a node states) of the "
+            "columns, of products of two columns, also of different parties, and of columns with "
+            "the labels; which columns have a value too rare for that. From these follow the "
+            "coefficients for every lambda",
+        ),
+        (
+            "server, with labels 0 and 1, or counts",
+            "for each evaluation, at coefficients of the server's choice, the sum of the means and "
+            "of each column times them, and how far linear predictors reach, to a grid; at the "
+            "maximum, or the fit that a penalty chooses, also products of two columns "
+            "weighted by the labels' variance, and the sum of the cumulants",
+        ),
+        (
+            "server, with weights, robust errors or Pearson's chi-squared",
+            "products of two columns weighted by its weights, by variances times these, and by "
+            "squared residuals times their squares; sums of squared residuals, of these over the "
+            "variance, and of squared means, and of each column times what is summed",
+        ),
+        (
+            "every party, with weights, robust errors or Pearson's chi-squared",
+            "of the largest factor of a row, powers of two that it does not exceed; of weights, "
+            "offset and labels, random numbers only",
+        ),
+        TERMS_TO_A_GRID,
+        *TOLD_COMPLETING,
+        *RECOGNISED,
+        PRIVATE,
+        SEED_OF_COLUMNS,
+        (
+            "a party and its helper together",
+            "the labels: one has these under a mask, the other the seed of the mask; of labels 0 "
+            "and 1, or counts, also their expectations",
+        ),
+        (
+            "arbiter in ckks mode",
+            "products of columns under a mask of the server, and sums of predictions",
+        ),
+        (
+            "every party",
+            "which samples have a label; of the labelled ones, which are in the fit and, with "
+            "rows='all', which have the same parties present; its own coefficients, with labels 0 "
+            "and 1 or counts at each evaluation. Of the labels, random numbers only",
+        ),
+        (
+            "nobody",
+            "a value of another party's columns, or a fitted value; of the parties, a label",
+        ),
+    )
 
     def check(self) -> None:
         """Raise if settings do not go together."""

@@ -111,7 +111,8 @@ def nearest(
     """
     level = level.copy()
     for _ in range(_NEWTON):
-        mean, curvature = family.moments(eta)
+        mean = family.mean(eta)
+        curvature = family.variance_of(mean)
         slope = mean - y + strength * (eta - level - centre)
         weight = 1.0 / (curvature + strength)
         # Eliminating the steps of eta leaves one equation for the intercept.

@@ -136,11 +136,6 @@ class GLMADMMParty(Party):
         name = f"party {self.name!r}"
         if _LEFT in self.state:
             raise ProtocolError(f"{name}: noisy fits have begun in this run already")
-        if not 0 < delta < 1 or n_releases < 1:
-            raise ProtocolError(
-                f"{name}: expected a delta between 0 and 1 and a number of noisy fits, got "
-                f"{delta!r} and {n_releases}"
-            )
         epsilon, most = composed(sigma, delta, n_releases), self.policy.max_epsilon
         if most is not None and epsilon > most:
             raise PolicyError(

@@ -1,16 +1,5 @@
 """GLMADMM: VFL-GLM-VS of Tang, Feng, Li and Wang, Section 4, and VFL-ADMM-DP of Section 5.1.
 
-===============  ===================================================================================
-round            what travels, for L values of lambda still iterated
-===============  ===================================================================================
-prepare          up: names of columns, number of rows
-begin            down: n numbers (the labels' residuals); summed: one number
-admm, once an    down: n numbers for each lambda; summed: n for each lambda (the fits)
-iteration
-count            summed: for each lambda, how many columns are selected
-finish           up: the chosen coefficients; summed: one number for each sample without a label
-===============  ===================================================================================
-
 VFL-ADMM-DP (after Hu et al., 2020): in every iteration a party adds normal noise with covariance
 ``sigma^2 (X_k' X_k)^-1`` to ``beta_k`` and goes on from there. If one party's row changes, its fit
 there does by at most twice `BOUND`; what this changes at other rows is taken as part of it, as in
@@ -35,7 +24,7 @@ from strategies.glm.penalties import CONCAVE, SELECTING, grid, parse_lambdas, st
 from strategies.glm_admm.admm import bic, composed, nearest, noise_scale
 from strategies.glm_admm.party import EXCHANGE, NORM, GLMADMMParty
 from strategies.linear import settings as shared
-from strategies.linear.coefficients import coefficient_table
+from strategies.linear.coefficients import by_name, coefficient_table
 from strategies.linear.families import FAMILIES, Family, check_labels, family_named
 from strategies.linear.problem import Problem, note, open_problem, sample_index
 
@@ -310,19 +299,17 @@ class GLMADMM(Strategy):
     ) -> None:
         """Fill in coefficients, metrics and model."""
         family, unit = fit.family, fit.unit
-        beta = {name: unit * np.asarray(told[name]["beta"]) for name in problem.columns}
+        beta = unit * np.concatenate([told[name]["beta"] for name in problem.columns])
         offset = sum(float(told[name]["offset"]) for name in problem.columns)
         level = float(unit * (fit.level[fit.chosen] - offset))
         eta = unit * (fit.fit[:, fit.chosen] + fit.level[fit.chosen])
-        n_selected = sum(int(np.count_nonzero(values)) for values in beta.values())
+        n_selected = int(np.count_nonzero(beta))
         deviance = float(family.deviance(y[:, None], eta[:, None])[0])
         freedom = max(len(y) - n_selected - 1, 1)
         none = np.full((len(y), 1), family.link(float(y.mean())))
         null = float(family.deviance(y[:, None], none)[0])
-        estimates = {
-            name: np.where(np.isin(problem.columns[name], problem.collinear[name]), np.nan, own)
-            for name, own in beta.items()
-        }
+        left_out = [np.isin(own, problem.collinear[name]) for name, own in problem.columns.items()]
+        estimates = np.where(np.concatenate(left_out), np.nan, beta)
         result.coefficients = coefficient_table(problem.columns, estimates, intercept=level)
         result.metrics |= {
             "deviance_explained": 1.0 - deviance / max(null, 1e-300),
@@ -341,10 +328,7 @@ class GLMADMM(Strategy):
             str(outcomes[fit.chosen]),
             self.family,
             level,
-            {
-                n: dict(zip(problem.columns[n], map(float, own), strict=True))
-                for n, own in beta.items()
-            },
+            by_name(problem.columns, beta),
             result.metrics["dispersion"],
             pd.DataFrame(path | {"outcome": outcomes}, index=pd.Index(fit.lambdas, name="lambda")),
         )

@@ -3,42 +3,25 @@
 Labelled rows that a party lacks are completed by a joint normal model of all columns
 (`strategies.normal`), each for the eyes of the party that lacks it. Then all parties have all
 labelled rows, and sums of products of columns, and of columns by class, determine the discriminants
-(`discriminant`). Samples without a label are classified by the parties that have them:
-
-====================  ==============================================================================
-round                 what travels
-====================  ==============================================================================
-prepare_moments       up: names of columns, number of rows, public keys
-seal_group_seed       one party: up, the group seed, sealed for each other one
-send_masked           up: columns under the group's key stream; which rows are wanted, under another
-open_pairs            down: who holds which rows; up: a private sum of small matrices
-complete              down: coefficients by pattern of holders; up, summed: whole numbers for each
-                      labelled row that a party lacks, under the recipient's pad
-send_masked           down: to each party its own sum; up: its columns over all labelled rows
-open_products         down: flags of the classes under a mask, its seed to a helper; up: a private
-                      sum of small matrices, shares of sums by class
-finish_moments        down: the own coefficients for each set of parties; up, summed: a rounded
-                      score of each class but the first, for each sample without a label
-====================  ==============================================================================
+(`discriminant`). Samples without a label are classified by the parties that have them.
 """
 
 from dataclasses import dataclass, field
 from itertools import product
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from flwr_vertical import Alignment, Federation, Model, Progress, Result, Strategy
+from flwr_vertical import Alignment, Federation, Model, Progress, Result, Strategy, Uses
 from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.tables.codes import level_text
 from strategies.lda.discriminant import Discriminant, fit_discriminant, log_odds, telling
-from strategies.lda.party import DiscriminantParty
 from strategies.linear import settings as shared
+from strategies.linear.coefficients import INTERCEPT, variables
 from strategies.linear.moment_party import (
     PAIRS_OF_COLUMNS,
     RECOGNISED,
@@ -50,7 +33,9 @@ from strategies.linear.moments.collect import OpenedMoments, open_moments, told_
 from strategies.linear.moments.groups import MinimumRows
 from strategies.linear.prediction.regressions import CLASSES, Regressions, pattern_list
 from strategies.linear.prediction.server import keep_and_predict
-from strategies.linear.problem import Problem, note
+from strategies.linear.prediction.steps import MOST_OUTPUTS, KeptCoefficients
+from strategies.linear.problem import Problem, need_key_stream, note
+from strategies.normal.labelled_party import CompletingParty, LabelledProductSteps
 from strategies.normal.labelled_server import COMPLETING, LabelledCompletion
 
 ALL_SETS = 9
@@ -77,6 +62,13 @@ class DiscriminantModel(Model):
     covariance: Any  # (n_columns, n_columns): within classes
     shrinkage: float  # Weight of its diagonal
     columns: dict[str, list[str]] = field(default_factory=dict)  # By party
+
+
+class DiscriminantParty(CompletingParty):
+    """Completes labelled rows, and keeps its own coefficients of the discriminants."""
+
+    products = Uses(LabelledProductSteps, purpose="lda")
+    prediction = Uses(KeptCoefficients, most_outputs=MOST_OUTPUTS)
 
 
 class LDA(Strategy):
@@ -115,10 +107,7 @@ class LDA(Strategy):
 
     name: ClassVar[str] = "lda"
     needs_labels = True
-    demo = MappingProxyType(
-        {"labels": "demo", "demo.missing-cells": 0.0, "demo.missing-blocks": 0.2}
-        | {"demo.missing-labels": 0.1}
-    )
+    demo = shared.demo(0.2, 0.1, "breast-cancer")
     party = DiscriminantParty
     protocol = moments_protocol(opening=Protocol(*COMPLETING))
     disclosure = (
@@ -166,12 +155,7 @@ class LDA(Strategy):
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
         """Complete labelled rows, open their sums, and have the parties keep discriminants."""
-        if len(federation.parties) < 2 or federation.aggregation == "ckks":
-            raise ConfigError(
-                "lda completes rows from other parties' columns, and adds whole numbers modulo "
-                f"2^64; it needs two parties or more, got {len(federation.parties)}, and "
-                f"aggregation='masked', got {federation.aggregation!r}"
-            )
+        need_key_stream("lda", federation)
         progress.total = 2
         labelled = ClassSums(federation)
         opened = open_moments(
@@ -248,15 +232,14 @@ class ClassSums(LabelledCompletion):
 
 def _regressions(fit: Discriminant, opened: OpenedMoments, classes: list[float]) -> Regressions:
     """Return log odds for each set of parties, in the units of the tables."""
-    widths = [own.stop - own.start for own in opened.parties.values()]
-    k, problem = len(widths), opened.problem
+    widths, k, problem = opened.widths, len(opened.parties), opened.problem
     if k <= ALL_SETS:
         present = np.array(list(product((True, False), repeat=k)), dtype=bool)
     else:
         present = pattern_list(k, ~np.vstack([problem.mask, problem.free_mask]))
     slopes, level = log_odds(fit, widths, present)
     lines = slopes.reshape(-1, slopes.shape[-1])
-    by_party = np.repeat(np.arange(k), widths)[:, None] == np.arange(k)
+    by_party = opened.owner[:, None] == np.arange(k)
     offered = opened.offered
     found = Regressions(
         present,
@@ -277,13 +260,11 @@ def _model(
     fit: Discriminant, opened: OpenedMoments, classes: list[float], found: Regressions
 ) -> DiscriminantModel:
     columns, offered = opened.problem.columns, opened.offered
-    pairs = [(party, name) for party, names in columns.items() for name in names]
-    index = pd.MultiIndex.from_tuples(pairs, names=["party", "variable"])
+    index = variables(columns)
     means = offered.center + offered.unit * (fit.mean + fit.shift)
     n = len(classes) - 1
     at_zero = pd.DataFrame(
-        [found.level[:n] - found.offsets[:n].sum(axis=1)],
-        index=pd.MultiIndex.from_tuples([("server", "intercept")], names=index.names),
+        [found.level[:n] - found.offsets[:n].sum(axis=1)], index=variables(INTERCEPT)
     )
     slopes = pd.DataFrame(found.coefficients[:n].T, index=index)
     return DiscriminantModel(

@@ -84,7 +84,7 @@ class RegressionRows(StepGroup):
         """The own table as a matrix, aligned; made once per process."""
         return self._made(self.party.positions)
 
-    @property
+    @kept("table-rows")
     def table_rows(self) -> Array:
         """All rows of the own table without a missing cell, whether they take part or not.
 
@@ -94,10 +94,7 @@ class RegressionRows(StepGroup):
         """
         if (self.party.positions >= 0).all():  # no need to have the matrix twice
             return self.design.x
-        if "table-rows" not in self.cache:
-            everyone = np.arange(self.party.table.n_samples)
-            self.cache["table-rows"] = self._made(everyone).x
-        return np.asarray(self.cache["table-rows"])
+        return self._made(np.arange(self.party.table.n_samples)).x
 
     def note_formula(self) -> None:
         """Write the own formula down, if there is one, before its columns are told of."""

@@ -177,3 +177,14 @@ def holds_numbers(column: "pd.Series[Any]") -> bool:
     return bool(
         pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_numeric_dtype(column.dtype)
     )
+
+
+def fitted_numbers(column: "pd.Series[Any]", party: str) -> Array:
+    """Return the numbers of a column that held numbers when a model was fitted; NaN: missing."""
+    try:
+        return column.to_numpy(dtype=np.float64, na_value=np.nan)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"party {party!r}, column {column.name!r} held numbers when the model was fitted, "
+            f"but has type {column.dtype} now"
+        ) from None

@@ -22,7 +22,13 @@ from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products.row_groups import levels_are_safe
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import fit_levels, level_numbers, level_text
-from strategies.linear.design import Design, complete_rows, encode_levels, holds_numbers
+from strategies.linear.design import (
+    Design,
+    complete_rows,
+    encode_levels,
+    fitted_numbers,
+    holds_numbers,
+)
 from strategies.linear.formula import CALLS, Factor, Term, parse_formula
 
 # Parties of a simulation are threads, and formulaic does not say that it is safe in several: of two
@@ -241,13 +247,7 @@ def _values(table: Table, factor: Factor, kept: Kept, party: str, fitting: bool)
         number = {text: float(k) for k, of in enumerate(kept.levels[name]) for text in of}
         found = level_numbers(column, list(number), party)
         return np.array([*number.values(), np.nan], dtype=np.float64)[found]
-    try:
-        values = column.to_numpy(dtype=np.float64, na_value=np.nan)
-    except (TypeError, ValueError):
-        raise DataError(
-            f"party {party!r}, column {factor.column!r} held numbers when the model was fitted, "
-            f"but has type {column.dtype} now"
-        ) from None
+    values = fitted_numbers(column, party)
     if factor.call == "bs":
         if fitting and not np.isnan(values).all():
             kept.within[factor.column] = [np.nanmin(values).item(), np.nanmax(values).item()]

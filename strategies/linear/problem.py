@@ -10,7 +10,7 @@ import pandas as pd
 
 from flwr_vertical import Alignment, Federation, Result
 from flwr_vertical.arrays import Array, Flags, Indices
-from flwr_vertical.errors import DataError, PartyError
+from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.log import logger
 from flwr_vertical.node.row_index import aligned_name, free_names
 from flwr_vertical.server import Total
@@ -225,3 +225,19 @@ def note(result: Result, text: str) -> None:
 def note_on_followers(columns: list[str]) -> str:
     """Say which columns a fit leaves out since they follow from others."""
     return f"columns {columns} follow from others; they are left out and have no coefficient"
+
+
+def need_key_stream(
+    what: str, federation: Federation, *, alone: str = "", encrypted: str = ""
+) -> None:
+    """Refuse a run whose parties share no key stream, before anything is opened.
+
+    `alone`, `encrypted`: what else one party may do, or parties whose sums are ciphertexts.
+    """
+    needs = f"{what} needs columns under a key stream that two parties or more share"
+    if len(federation.parties) < 2:
+        raise ConfigError(f"{needs}, and there is one{alone}")
+    if federation.aggregation == "ckks":
+        raise ConfigError(
+            f"{needs}, not ciphertexts: use aggregation='masked' in place of 'ckks'{encrypted}"
+        )

@@ -59,8 +59,15 @@ def row_norm() -> Any:
     )
 
 
-def demo(missing_blocks: float, **more: Any) -> Mapping[str, Any]:
+def demo(
+    missing_blocks: float,
+    missing_labels: float = 0.0,
+    dataset: str = "blood-pressure",
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> Mapping[str, Any]:
     """Return the run config of a demonstration with missing blocks, and settings of its own."""
-    data = {"dataset": "blood-pressure", "missing-cells": 0.0, "missing-blocks": missing_blocks}
+    data = {"dataset": dataset, "missing-cells": 0.0, "missing-blocks": missing_blocks}
+    if missing_labels:
+        data["missing-labels"] = missing_labels
     named = {f"demo.{key}": value for key, value in data.items()}
     return MappingProxyType({"labels": "demo", **named, **more})

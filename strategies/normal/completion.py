@@ -20,7 +20,7 @@ from flwr_vertical.arrays import Array, Flags, Floats32, Indices, Ring
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL
 from flwr_vertical.products import GroupKeySteps, HeldColumns
-from flwr_vertical.products.arithmetic import own_place
+from flwr_vertical.products.arithmetic import Layout, own_place
 from flwr_vertical.products.pair_keys import Names, Widths
 from flwr_vertical.products.pairs import PairProducts
 from flwr_vertical.products.streams import KeyStream
@@ -279,8 +279,7 @@ def ask_for_means(
 
 def slices_of(widths: Mapping[str, int]) -> list[slice]:
     """Return where the columns of each party stand among all."""
-    ends = np.cumsum(list(widths.values())).tolist()
-    return [slice(end - w, end) for end, w in zip(ends, widths.values(), strict=True)]
+    return list(Layout(widths).slices.values())
 
 
 def pairs_apart(widths: Mapping[str, int], apart: Flags) -> list[str]:

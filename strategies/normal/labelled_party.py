@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 
@@ -214,12 +214,11 @@ class CompletingParty(MomentParty):
         """Return the columns over labelled own rows; completing, over all own, or all labelled."""
         if _MEANS in self.state:
             return self.completion.columns
-        if _SHARED in self.state:
-            if _SHARED not in self.cache:
-                self.cache[_SHARED] = self.moments.aligned_columns()
-            columns: HeldColumns = self.cache[_SHARED]
-            return columns
-        return self.moments.columns
+        return self._shared if _SHARED in self.state else self.moments.columns
+
+    @kept(_SHARED)
+    def _shared(self) -> HeldColumns:
+        return self.moments.aligned_columns()
 
     def own_covariance(self) -> Array:
         """Return the covariance of the columns over the own rows, (n_own, n_own)."""
@@ -228,18 +227,24 @@ class CompletingParty(MomentParty):
         mean = values.sum(axis=0) / n
         return np.asarray(values.T @ values / n - np.outer(mean, mean))  # no copy of the columns
 
-    def hand_over(
-        self, limbs: int, owner: str, sealed: bytes, given: dict[str, Any]
+    @step
+    def send_masked(
+        self,
+        limbs: Annotated[int, Within(1, 2)],
+        owner: str,
+        sealed: Annotated[bytes, OWN],
+        completing: bool | None = None,
+        **keys: Unpack[CompletedFields],
     ) -> dict[str, Any]:
         """Hand over the own columns; completing, first over all own rows, then with others' means.
 
-        For a step ``send_masked``, whose message is that of `PrivateProductSteps.send_masked` and
-        ``completing``: over all own rows; ``total`` (n_samples, n_own), ``offset`` and ``unit``
-        (n_patterns, n_own): what completes labelled rows, see `CompletionSteps.means`. Returns as
-        there, completing also what `CompletionSteps.wish` returns.
+        Message: that of `PrivateProductSteps.send_masked` and completing: over all own rows; total
+        (n_samples, n_own), offset, unit (n_patterns, n_own): what completes labelled rows, see
+        `CompletionSteps.means`; returns as there, completing also what `CompletionSteps.wish` does.
         """
+        given: dict[str, Any] = dict(keys)
         means = [given.pop(name, None) for name in ("total", "offset", "unit")]
-        if completing := given.pop("completing", False):
+        if completing:
             self.state[_SHARED] = 1
         if any(part is not None for part in means):
             self.completion.read(*means)

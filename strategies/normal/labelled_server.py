@@ -1,15 +1,5 @@
 """The server half of labelled rows that others complete: who holds them, and their means.
 
-==============  ====================================================================================
-round           what travels
-==============  ====================================================================================
-send_masked     up: columns over all own rows under the group's key stream; under another one, which
-                labelled rows the party lacks
-open_pairs      see `products.pairs`: a covariance of all columns follows (`normal.equations`)
-complete        see `normal.completion`: of these rows, whole numbers under the recipient's pad
-send_masked     down: to each party its own sums; up: its columns over all rows of the fit
-==============  ====================================================================================
-
 Rows are put into sets held by the same parties, those with a label apart from those without. A set
 that is too small to be told of takes no part, since F differs by set.
 """
@@ -51,6 +41,31 @@ def large_sets(mask: Flags, fewest: int) -> Flags:
     return np.asarray((~kinds.all(axis=1) & (counts >= fewest))[member])
 
 
+def rows_of_large_sets(
+    mask: Flags,
+    widths: Integers,
+    minimum: MinimumRows,
+    n_labels: int = 1,
+    n_vectors: int | None = None,
+) -> RowGroups:
+    """Take as one group the rows of which enough are held by the same parties.
+
+    Enough for sums with `n_labels` vectors, and for parties to multiply with `n_vectors` in all; by
+    default as many as evaluations and information take.
+
+    Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,).
+    """
+    n_columns, some = int(widths.sum()), ~mask.all(axis=1)
+    for_vectors = minimum.rows_for(n_vectors or vectors_of_fit(n_columns))
+    needed = max(minimum.of(n_columns, n_labels), for_vectors)
+    taken = large_sets(mask, needed)
+    if not taken.any():
+        counts = distinct_rows(mask[some])[2]
+        raise too_few(int(counts.max(initial=0)), needed, n_columns)
+    none = np.zeros((1, mask.shape[1]), dtype=bool)
+    return RowGroups(none, np.where(taken, 0, -1), 0, int((some & ~taken).sum()))
+
+
 class HandingOn(GroupKey):
     """Hands further arguments on, once, with the sealed seed."""
 
@@ -72,23 +87,14 @@ class LabelledCompletion:
     _minimum: int  # Rows of a set that may be told of, at least
 
     def rows(self, mask: Flags, widths: Integers, minimum: MinimumRows) -> RowGroups:
-        """Take as one group the rows of which enough are held by the same parties.
-
-        Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,).
-        """
-        self._minimum, some = minimum.of(int(widths.sum()), self.n_labels), ~mask.all(axis=1)
-        n_vectors = self.n_vectors or vectors_of_fit(int(widths.sum()))
-        needed = max(self._minimum, minimum.rows_for(n_vectors))
-        taken = large_sets(mask, needed)
-        if not taken.any():
-            counts = distinct_rows(mask[some])[2]
-            raise too_few(int(counts.max(initial=0)), needed, int(widths.sum()))
+        """Take the rows of large sets, and note how large these are."""
+        self._minimum = minimum.of(int(widths.sum()), self.n_labels)
+        groups = rows_of_large_sets(mask, widths, minimum, self.n_labels, self.n_vectors)
         # A party counts its rows that another one has, and those that it lacks, by themselves.
-        held = (~mask[taken]).astype(np.int64)
+        held = (~mask[groups.group >= 0]).astype(np.int64)
         sets = [held.T @ held, held.T @ (1 - held)]
         self.fewest = min(int(n) for part in sets for n in part.ravel() if n)
-        none = np.zeros((1, mask.shape[1]), dtype=bool)
-        return RowGroups(none, np.where(taken, 0, -1), 0, int((some & ~taken).sum()))
+        return groups
 
     def __call__(
         self,

@@ -3,30 +3,11 @@
 Sums of products of two parties' columns over the rows that both hold (`products.pairs`) give a
 covariance of all columns, whatever the pattern of missing blocks is. A party's missing rows and
 cells are the conditional means given what the others hold of the row (`equations`). Each of the
-others sends its term; they are added in a private sum under a pad of the recipient:
+others sends its term; they are added in a private sum under a pad of the recipient. A run costs six
+rounds after greeting and alignment. One that names an earlier fit (``fitted``) completes new rows
+by its model, in five: parties say which rows they want, and no moments are opened.
 
-====================  ==============================================================================
-round                 what travels
-====================  ==============================================================================
-pair_key              up: a public key
-seal_group_seed       one party: up, the group seed, sealed for each other one
-send_masked           up: columns under the group's key stream; which rows are wanted, under another
-open_pairs            down: who holds which rows; up: a private sum of small matrices
-complete              down: each party's coefficients for each other one's columns, by pattern of
-                      holders; up, summed: whole numbers for each row, under the recipient's pad
-finish                down: to each party its own sum, the covariance about its means, and of draws
-                      its rows of a root of it; up: how many cells it imputed
-====================  ==============================================================================
-
-So a run costs six rounds after greeting and alignment. A run that names an earlier fit (``fitted``)
-completes new rows by its model: instead of send_masked and open_pairs,
-
-====================  ==============================================================================
-send_wanted           up: which rows are wanted, under a key stream
-====================  ==============================================================================
-
-which makes five. Draws cost none: each follows from the mean, and from noise of a key stream that
-the parties share.
+Draws cost none: each follows from the mean, and from noise of a key stream that the parties share.
 """
 
 from collections.abc import Mapping
@@ -41,17 +22,9 @@ from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, set
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import GroupKey
+from flwr_vertical.products.masked import OPENING
 from flwr_vertical.products.pairs import PAIRS_OPENING, PairProducts
-from flwr_vertical.protocol.declaration import (
-    BITS,
-    FACTS,
-    NOTHING,
-    ONE,
-    Either,
-    Protocol,
-    Round,
-    Sequence,
-)
+from flwr_vertical.protocol.declaration import BITS, FACTS, NOTHING, Either, Protocol, Round
 from strategies.common.imputing_party import numbers_told
 from strategies.linear.moment_party import PAIRS_OF_COLUMNS, SEED_OF_COLUMNS
 from strategies.normal.completion import OfferedRows, ask_for_means, notes_apart, slices_of
@@ -115,18 +88,14 @@ class JointNormal(Strategy):
         Round("pair_key", "a public key", tells=FACTS),
         Either(
             PAIRS_OPENING,
-            Sequence(
-                (
-                    Round(
-                        "seal_group_seed", "the group seed, sealed for each other party", ask=ONE
-                    ),
-                    Round(
-                        "send_wanted",
-                        "which new rows it wants completed, under the group's key stream; that "
-                        "is, by the model of an earlier fit",
-                        tells=FACTS,
-                    ),
-                )
+            Protocol(
+                OPENING.parts[0],
+                Round(
+                    "send_wanted",
+                    "which new rows it wants completed, under the group's key stream; that is, by "
+                    "the model of an earlier fit",
+                    tells=FACTS,
+                ),
             ),
         ),
         Round(

@@ -9,11 +9,10 @@ from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.labels import Commitment
 from flwr_vertical.products.row_groups import RowGroups, distinct_rows
 from strategies.binning.label_sums import LabelSums
-from strategies.linear.masked_means.fit import vectors_of_fit
 from strategies.linear.moments.collect import limbs_for
-from strategies.linear.moments.groups import MinimumRows, too_few
+from strategies.linear.moments.groups import MinimumRows
 from strategies.linear.problem import Problem
-from strategies.normal.labelled_server import HandingOn, large_sets
+from strategies.normal.labelled_server import HandingOn, rows_of_large_sets
 from strategies.scorecard.card import CardColumns
 
 
@@ -40,21 +39,12 @@ class BinnedColumns:
         self._share, self._double = share, points_to_double
 
     def rows(self, mask: Flags, widths: Integers, minimum: MinimumRows) -> RowGroups:
-        """Take as one group all rows of sets of parties that are large enough.
-
-        Shapes: mask (n_rows, n_parties): true where a party has no row; widths (n_parties,).
-        """
-        n_columns = int(widths.sum())
-        needed = max(minimum.of(n_columns), minimum.rows_for(vectors_of_fit(n_columns)))
-        taken = large_sets(mask, needed)
-        if not taken.any():
-            largest = int(np.unique(mask, axis=0, return_counts=True)[1].max(initial=0))
-            raise too_few(largest, needed, n_columns)
+        """Take the rows of sets of parties that are large enough."""
+        groups = rows_of_large_sets(mask, widths, minimum)
+        taken = groups.group >= 0
         self._who = ~mask & taken[:, None]
         self.fewest = int(distinct_rows(mask[taken])[2].min())
-        none = np.zeros((1, mask.shape[1]), dtype=bool)
-        left_out = int((~mask.all(axis=1) & ~taken).sum())
-        return RowGroups(none, np.where(taken, 0, -1), 0, left_out)
+        return groups
 
     def __call__(
         self,

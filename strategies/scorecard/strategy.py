@@ -1,26 +1,10 @@
 """Scorecard: points for each bin of each column, whichever parties lack a sample.
 
-=================  =================================================================================
-round              what travels
-=================  =================================================================================
-prepare_moments    up: names of columns, number of rows, public keys
-seal_group_seed    one party: up, the group seed, sealed for each other one
-send_bins          up: names of bins; which one each labelled row is in, under the group's key
-                   stream
-open_bins          down: labels under a mask; up: numbers of rows and shares of label sums by bin
-send_masked        down: each party's weights of evidence, who has which labelled rows; up: columns
-                   of evidence over all labelled rows, under another key stream
-open_products      as of `glm`: sums of columns, of products of two, and with the labels
-send_digits,       as of `glm` with labels 0 and 1: sums of columns times means, until the maximum
-place_fits,        of the likelihood is found
-open_means
-finish_moments     down: each party's coefficients; summed: a rounded term of each sample without a
-                   label
-=================  =================================================================================
+Bins are opened first, as `explore` does, then moments of weights of evidence over all labelled
+rows; the rest is the fit of `glm` to labels 0 and 1.
 """
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -171,10 +155,7 @@ class Scorecard(Strategy):
     name: ClassVar[str] = "scorecard"
     needs_labels = True
     needs_parties = 2
-    demo = MappingProxyType(
-        {"labels": "demo", "demo.missing-cells": 0.0, "demo.missing-blocks": 0.2}
-        | {"demo.dataset": "breast-cancer", "demo.missing-labels": 0.1}
-    )
+    demo = shared.demo(0.2, 0.1, "breast-cancer")
     party = ScorecardParty
     predictions = ScorecardPredictions
     protocol = moments_protocol(
@@ -318,7 +299,7 @@ class Scorecard(Strategy):
     ) -> Regressions:
         """Return the linear predictor for each set of parties that may hold a row."""
         problem, k = opened.problem, len(opened.parties)
-        widths = np.array([own.stop - own.start for own in opened.parties.values()])
+        widths = np.array(opened.widths)
         present = pattern_list(k, ~np.vstack([problem.mask, problem.free_mask]))
         absent = np.zeros(k)
         for number, (name, own) in enumerate(opened.parties.items()):

@@ -1,15 +1,5 @@
 """The squared hinge over columns of several parties, nothing of a sample opened.
 
-=================  ===============================================================================
-round              what the server learns
-=================  ===============================================================================
-open_products      moments of the columns and of columns with labels
-send_digits        scales of the columns and their largest values, as powers of two
-place_fits         for each evaluation: how far the sum of fits reaches at most, to a grid
-open_means         for each evaluation: the sum of the loss's derivative over the samples, and of
-                   each column times it
-=================  ===============================================================================
-
 The derivative of a sample's loss depends on its label. Parties need not know it: the server makes
 the features that they evaluate of the label as well (`ByClass`).
 """
@@ -172,7 +162,7 @@ class _Evaluated(EvaluatedColumns):
         largest = max(float(np.abs(hinge_slope(s * ends, self.width)).max()) for s in (-1.0, 1.0))
         largest += abs(functions.half_difference)
         n = len(self._second_class)
-        total, columns = self._means.open_mean(
+        (total,), (columns,) = self.means.open_sums(
             placed, placed.centre, functions, Bound(n * largest, largest)
         )
         total += functions.half_difference * self._labels

@@ -13,14 +13,12 @@ difference.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-from scipy import linalg
 from scipy.special import expit
 
 from flwr_vertical.arrays import Array
-from strategies.linear.masked_means.solver import OutOfReachError, corrected, rises
+from strategies.linear.masked_means.solver import Ascent, Evaluates
 
 _NODES = np.linspace(-5.0, 5.0, 401)  # the curvature has steep flanks
 _WEIGHTS = np.exp(-0.5 * _NODES**2)
@@ -28,8 +26,6 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 _NEAR = 1e-3
 """Length of a step, in standard errors, that is the last."""
-_OVERSHOT = 0.7
-"""A step after which the gradient points back by more than this share went much too far."""
 _MOST_HALVINGS = 1
 
 
@@ -66,13 +62,6 @@ class LabelledMoments:
     intercept: bool = True  # With one, columns are centred
 
 
-class Gradient(Protocol):
-    """Evaluates the sum of the hinges' derivatives; each evaluation costs rounds."""
-
-    def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
-        """Return the derivatives in level and slopes; None where values are out of reach."""
-
-
 @dataclass(frozen=True)
 class Minimum:
     """The fit."""
@@ -99,7 +88,7 @@ def minimise(
     moments: LabelledMoments,
     ridge: Array,
     width: float,
-    source: Gradient,
+    source: Evaluates,
     *,
     start: Array | None = None,
     max_evaluations: int = 40,
@@ -109,75 +98,32 @@ def minimise(
     Shapes: ridge (n_columns,); start (1 + n_columns,): level and slopes to begin at; by default
     those of least squares.
     """
-    weight = 2.0 * np.append(0.0, ridge)
-    curvature = _Curvature(moments, weight, width)
-    trial = np.append(*least_squares(moments, ridge)) if start is None else start
-    here: Array | None = None
-    gradient = np.zeros(len(trial))
-    evaluations = halvings = 0
-    while True:
-        found = source.evaluate(float(trial[0]), trial[1:])
-        evaluations += 1
-        if found is None:
-            halvings += 1
-            if halvings > _MOST_HALVINGS or evaluations >= max_evaluations:
-                raise OutOfReachError(trial, here)
-            base = np.append(trial[0], np.zeros(len(trial) - 1)) if here is None else here
-            trial = (base + trial) / 2.0
-            continue
-        told = np.append(*found) + weight * trial
-        if not moments.intercept:
-            told[0] = 0.0
-        if here is not None:
-            step = trial - here
-            curvature.note(step, told - gradient)
-            if told @ step > -_OVERSHOT * (gradient @ step) and evaluations < max_evaluations:
-                trial = here + curvature.step(here, gradient)  # the minimum lies between
-                continue
-        here, gradient = trial, told
-        change = curvature.step(here, gradient)
-        distance = curvature.spread(change)
-        if distance < _NEAR or evaluations >= max_evaluations:
-            last = here + change
-            return Minimum(float(last[0]), last[1:], evaluations, distance)
-        trial = here + change
+    n, p = moments.n_rows, len(moments.second)
+    products = np.zeros((p + 1, p + 1))
+    products[0, 0], products[1:, 1:] = n, n * moments.second
+    products[0, 1:] = products[1:, 0] = moments.sums
 
-
-class _Curvature:
-    """The matrix of second derivatives: predicted, and corrected by gradients' differences."""
-
-    def __init__(self, moments: LabelledMoments, weight: Array, width: float) -> None:
-        n, p = moments.n_rows, len(moments.second)
-        self._free = np.append(moments.intercept, np.diag(moments.second) + weight[1:] > 0.0)
-        self._products = np.zeros((p + 1, p + 1))
-        self._products[0, 0], self._products[1:, 1:] = n, n * moments.second
-        self._products[0, 1:] = self._products[1:, 0] = moments.sums
-        self._moments, self._ridge, self._width = moments, np.diag(weight), width
-        self._pairs: list[tuple[Array, Array]] = []
-
-    def note(self, step: Array, change: Array) -> None:
-        """Keep by how much the gradient changed over a step."""
-        if rises(step, change):
-            self._pairs.append((step, change))
-
-    def step(self, here: Array, gradient: Array) -> Array:
-        """Return the step to the minimum of the quadratic."""
-        kept = np.flatnonzero(self._free)
-        matrix = predicted_curvature(self._moments, here, self._width) + self._ridge
+    def predict(here: Array, _: Array) -> Array:
         # Of normal columns a class may have no curvature; the loss has a little everywhere.
-        matrix += 1e-3 * self._products
-        matrix = corrected(matrix, self._pairs)
-        out = np.zeros(len(gradient))
-        inner = matrix[np.ix_(kept, kept)]
-        scale = 1.0 / np.sqrt(np.diag(inner))
-        scaled = inner * np.outer(scale, scale)
-        out[kept] = -scale * linalg.solve(scaled, scale * gradient[kept], assume_a="sym")
-        return out
+        return predicted_curvature(moments, here, width) + 1e-3 * products
 
-    def spread(self, step: Array) -> float:
+    def spread(step: Array) -> float:
         """Return by how much a step changes decision values: root mean square over the rows."""
-        square = float(step @ self._products @ step) / self._moments.n_rows
-        return float(np.sqrt(max(square, 0.0)))
+        return float(np.sqrt(max(float(step @ products @ step) / n, 0.0)))
+
+    free = np.append(moments.intercept, np.diag(moments.second) + ridge > 0.0)
+    trial = np.append(*least_squares(moments, ridge)) if start is None else start
+    ascent = Ascent(source, np.zeros(p + 1), free, 2.0 * np.append(0.0, ridge), predict)
+
+    def may_go_on() -> bool:
+        return ascent.evaluations < max_evaluations
+
+    for _ in ascent.climb(trial, may_go_on, _MOST_HALVINGS):
+        step, _ = ascent.newton()
+        if spread(step) < _NEAR or not may_go_on():
+            break
+    last = ascent.here + step
+    return Minimum(float(last[0]), last[1:], ascent.evaluations, spread(step))
 
 
 def predicted_curvature(moments: LabelledMoments, here: Array, width: float) -> Array:

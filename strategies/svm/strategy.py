@@ -1,22 +1,11 @@
 """VerticalSVM: a linear support vector machine, with the squared hinge or by least squares.
 
-===============  ===================================================================================
-round            what travels
-===============  ===================================================================================
-prepare_moments, as of `VerticalGLM`: moments of the columns and the labels. With ``loss="squared"``
-seal_group_seed, these determine the fit
-send_masked,
-open_products
-send_digits,     with the squared hinge: one round, and two for each evaluation of its derivative,
-place_fits,      some five, and up to 40 where columns almost tell the classes apart
-open_means
-finish_moments   coefficients to the parties; the sum of terms of samples without a label
-===============  ===================================================================================
+Moments as of `VerticalGLM` determine the fit by least squares. The squared hinge takes two rounds
+more for each evaluation of its derivative, some five, and up to 40 where columns almost tell the
+classes apart.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,7 +15,6 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import PrivateProducts, PrivateProductSteps
 from flwr_vertical.tables.codes import level_text
 from strategies.glm.likelihoods import moments_of, usable_rows, with_followers
-from strategies.glm.likelihoods import shifted as shifted_rows
 from strategies.glm.means import given_labels, shifted, with_labels
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import coefficient_table
@@ -46,7 +34,7 @@ from strategies.linear.moments.patterns import Pattern
 from strategies.linear.prediction.conditional_regressions import conditional_regressions
 from strategies.linear.prediction.regressions import MARGIN, Regressions
 from strategies.linear.prediction.server import keep_and_predict
-from strategies.linear.problem import note, note_on_followers
+from strategies.linear.problem import need_key_stream, note, note_on_followers
 from strategies.svm.margin_fit import fit_margins
 from strategies.svm.margin_solver import LabelledMoments, least_squares
 
@@ -134,14 +122,7 @@ class VerticalSVM(Strategy):
     )
 
     name: ClassVar[str] = "svm"
-    demo: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {
-            "labels": "demo",
-            "demo.missing-cells": 0.0,
-            "demo.missing-blocks": 0.2,
-            "demo.missing-labels": 0.3,
-        }
-    )
+    demo = shared.demo(0.2, 0.3, "breast-cancer")
     needs_labels = True
     party = SVMParty
     protocol = moments_protocol("loss == 'squared_hinge'")
@@ -192,7 +173,10 @@ class VerticalSVM(Strategy):
         check_two_classes(federation.labels, type(self).__name__)
         by_hinge = self.loss == "squared_hinge"
         if by_hinge:
-            _check_federation(federation)
+            need_key_stream(
+                "loss='squared_hinge'", federation,
+                alone="; use loss='squared'", encrypted="; or use loss='squared'",
+            )  # fmt: skip
         progress.total = 3
         whole = self.rows == "complete"
         opened = open_moments(
@@ -240,15 +224,12 @@ class VerticalSVM(Strategy):
             text = f"columns {opened.names(flat)} do not vary over the samples of the fit"
             note(result, f"{text}; they are left out and have no coefficient")
         result.coefficients = coefficient_table(
-            opened.problem.columns,
-            {name: estimates[own] for name, own in opened.parties.items()},
-            intercept=intercept if self.intercept else None,
+            opened.problem.columns, estimates, intercept=intercept if self.intercept else None
         )
         if whole:
             mean, covariance = moments_of(with_followers(rows, opened), opened)
-            widths = [own.stop - own.start for own in opened.parties.values()]
             regressions = conditional_regressions(
-                mean, covariance, intercept, beta, None, 1.0, widths, MARGIN
+                mean, covariance, intercept, beta, None, 1.0, opened.widths, MARGIN
             )
         else:
             regressions = _with_means(opened, rows, intercept, beta)
@@ -262,7 +243,7 @@ class VerticalSVM(Strategy):
         center = np.append(opened.center / opened.unit, 0.0) * (not self.intercept)
         if center.any():  # columns in their own units, not less their mean
             used = np.append(np.diag(rows.products)[:-1] > 0.0, True)
-            rows = shifted_rows(rows, center * used)
+            rows = rows.less(-center * used)
         mean = rows.sums[:-1] / n * self.intercept
         # Labels of the moments are standardised.
         slope, shift = 2.0 * problem.y_scale, 2.0 * problem.y_center - 1.0
@@ -284,7 +265,7 @@ class VerticalSVM(Strategy):
     def _by_hinges(self, federation: Federation, opened: OpenedMoments, y: Array) -> _Fit:
         """Minimise the sum of smooth squared hinges with the parties."""
         problem, offered = opened.problem, opened.offered
-        assert isinstance(opened.products, PrivateProducts)  # see `_check_federation`
+        assert isinstance(opened.products, PrivateProducts)  # see `need_key_stream`
         moments = with_labels(offered.moments, problem, 2.0, -1.0)
         unit = offered.unit
         if not self.intercept:
@@ -314,16 +295,6 @@ class VerticalSVM(Strategy):
         return intercept, beta, fit.follows, metrics
 
 
-def _check_federation(federation: Federation) -> None:
-    """Refuse federations that cannot evaluate the hinge, before anything is opened."""
-    if federation.aggregation == "ckks" or len(federation.parties) < 2:
-        raise ConfigError(
-            "loss='squared_hinge' needs columns under a key stream that two parties or more "
-            f"share, under aggregation='masked'; got aggregation={federation.aggregation!r} and "
-            f"parties {federation.parties}; use loss='squared'"
-        )
-
-
 def _with_means(opened: OpenedMoments, rows: Pattern, intercept: float, beta: Array) -> Regressions:
     """Return what predicts where absent parties count with the mean of their columns."""
     parties = list(opened.parties.values())
@@ -333,9 +304,8 @@ def _with_means(opened: OpenedMoments, rows: Pattern, intercept: float, beta: Ar
     slopes = beta * unit
     fits = np.array([float((opened.center + unit * mean)[s] @ beta[s]) for s in parties])
     spread = np.array([float(slopes[s] @ covariance[s, s] @ slopes[s]) for s in parties])
-    widths = [s.stop - s.start for s in parties]
     return Regressions.additive(
-        widths, intercept, beta, fits, np.maximum(spread, 0.0), 1.0, family=MARGIN
+        opened.widths, intercept, beta, fits, np.maximum(spread, 0.0), 1.0, family=MARGIN
     )
 
 

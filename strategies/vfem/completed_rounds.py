@@ -1,17 +1,8 @@
 """The server half of products of completed rows: which rows take part, and what is opened.
 
-=====================  ===========================================================================
-round                  what travels
-=====================  ===========================================================================
-prepare_moments        as for sums by pattern
-seal_group_seed        as for sums by pattern
-send_masked            as for sums by pattern, and the power of two that each column is divided by
-open_completed         down: who holds which rows, mean and covariance, coefficients by pattern,
-                       labels under a mask; up: a private sum of one small matrix, with noise
-=====================  ===========================================================================
-
-In the first `open_completed` nothing is completed: what opens are sums over the rows that two
-parties share.
+Columns are sent as for sums by pattern, with the power of two that each is divided by. In the
+first `open_completed` nothing is completed: what opens are sums over the rows that two parties
+share.
 """
 
 from dataclasses import dataclass

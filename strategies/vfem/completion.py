@@ -175,11 +175,6 @@ class RowPatterns:
         """Rows that hold two columns, shape (n_columns, n_columns)."""
         return self.counts.joint_rows
 
-    def n_coefficients(self) -> int:
-        """How many coefficients all patterns have together."""
-        observed = self.counts.observed.sum(axis=1)
-        return int((observed * (len(self.owner) + 1 - observed)).sum())
-
     def blocks(self, flat: Integers32) -> Iterator[tuple[int, Indices, Indices, Ring]]:
         """Go through patterns: number, columns that are observed, others, their coefficients.
 
@@ -193,35 +188,32 @@ class RowPatterns:
             yield number, o, m, part.astype(np.int64).view(np.uint64)
 
 
-def exact_coefficients(point: Point, patterns: RowPatterns, shifts: Integers) -> Iterator[Array]:
-    """Return what coefficients are before rounding, by pattern, (n_missing * n_observed,).
+def exact_coefficients(point: Point, patterns: RowPatterns, shifts: Integers) -> Array:
+    """Return the coefficients of missing columns before rounding, as in `RowPatterns.blocks`.
 
-    Shapes: shifts (n_columns,): a column is divided by ``2^shifts`` before it travels.
+    Shapes: shifts (n_columns,): a column is divided by ``2^shifts`` before it travels; returns
+    (n_coefficients,).
     """
     covariance = point.covariance(patterns.joint_rows)
-    scale = 2.0 ** (_BITS + shifts - ROOM)
+    scale, parts = 2.0 ** (_BITS + shifts - ROOM), [np.zeros(0)]
     for observed in patterns.counts.observed:
         o, m = np.flatnonzero(observed), np.flatnonzero(~observed)
         inner, across = covariance[np.ix_(o, o)], covariance[np.ix_(o, m)]
-        yield (np.linalg.solve(inner, across) * scale[o, None]).T.reshape(-1)
+        parts.append((np.linalg.solve(inner, across) * scale[o, None]).T.reshape(-1))
+    return np.concatenate(parts)
 
 
 def coefficients(point: Point, patterns: RowPatterns, shifts: Integers) -> Integers32:
     """Return the coefficients of missing columns, for all patterns: `RowPatterns.blocks`."""
-    parts = [np.rint(part) for part in exact_coefficients(point, patterns, shifts)]
-    return np.concatenate([np.zeros(0), *parts]).astype(np.int32)
+    return np.rint(exact_coefficients(point, patterns, shifts)).astype(np.int32)
 
 
 def are_those_of(flat: Integers32, point: Point, patterns: RowPatterns, shifts: Integers) -> bool:
     """Tell whether coefficients are those of a point; their own digest binds rounding."""
-    if flat.shape != (patterns.n_coefficients(),):
+    exact = exact_coefficients(point, patterns, shifts)
+    if flat.shape != exact.shape:
         return False
-    at = 0
-    for part in exact_coefficients(point, patterns, shifts):
-        if not (np.abs(flat[at : at + len(part)] - part) <= _SURE + 1e-9 * np.abs(part)).all():
-            return False
-        at += len(part)
-    return True
+    return bool((np.abs(flat - exact) <= _SURE + 1e-9 * np.abs(exact)).all())
 
 
 def lifts(flat: Integers32, patterns: RowPatterns, shifts: Integers) -> Array:

@@ -90,8 +90,7 @@ def maximise(
     if len(found := gives_label(opened.patterns)):
         raise DataError(f"{told_by(opened.names(found))}; the likelihood has no maximum")
     patterns = restrict(patterns, np.append(kept, d))
-    owner = np.repeat(np.arange(len(opened.parties)), [s.stop - s.start for s in _slices(opened)])
-    owner = owner[kept]
+    owner = opened.owner[kept]
     unidentified: list[tuple[str, str]] = []
     if covariance == "block":
         counts = np.bincount(owner, minlength=len(opened.parties))
@@ -137,15 +136,11 @@ def _redundant_at_home(opened: OpenedMoments) -> Flags:
     tell how theirs go together: there may be fewer of these than columns.
     """
     found = np.zeros(opened.n_columns, dtype=bool)
-    for own in _slices(opened):
+    for own in opened.parties.values():
         if own.stop > own.start:
             columns = np.append(np.arange(own.start, own.stop), opened.n_columns)
             found[own] = redundant(restrict(opened.patterns, columns))
     return found
-
-
-def _slices(opened: OpenedMoments) -> list[slice]:
-    return list(opened.parties.values())
 
 
 def correlations(opened: OpenedMoments) -> Array:
@@ -181,10 +176,7 @@ def check_correlations(opened: OpenedMoments, result: Result) -> None:
     The moments have the correlations that the model takes as zero, so nothing more is asked for.
     """
     found = correlations(opened)
-    owner = np.repeat(
-        np.arange(len(opened.parties)), [own.stop - own.start for own in opened.parties.values()]
-    )
-    between = np.triu(owner[:, None] != owner[None, :]) & np.isfinite(found)
+    between = np.triu(opened.owner[:, None] != opened.owner) & np.isfinite(found)
     if not between.any():
         result.notes.append(
             "correlations between parties were not checked: any two share too few samples"

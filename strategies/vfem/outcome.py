@@ -8,15 +8,12 @@ import numpy as np
 from flwr_vertical import Model, Result
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.products.row_groups import distinct_rows
-from strategies.linear.coefficients import coefficient_table
+from strategies.linear.coefficients import by_name, coefficient_table
 from strategies.linear.moments.collect import FitColumns, in_no_group
 from strategies.linear.prediction.conditional_regressions import joint_regressions
 from strategies.linear.prediction.regressions import Regressions
 from strategies.linear.problem import note
 from strategies.vfem.maximum_likelihood import FEWEST_JOINT, Maximum, listed
-
-LEVEL = 0.95
-"""Of confidence intervals."""
 
 WITHOUT_NOISE = (
     "the fit leaves (almost) no noise: either the columns tell the labels, or too few samples are "
@@ -70,12 +67,7 @@ def fill_in(
     errors[found.kept], lost[found.kept] = spread[1:], shares[1:]
     level = problem.y_center + unit * fit.intercept - float(opened.center @ beta)
     result.coefficients = coefficient_table(
-        problem.columns,
-        {name: estimates[own] for name, own in opened.parties.items()},
-        {name: errors[own] for name, own in opened.parties.items()},
-        level if intercept else None,
-        float(spread[0]) if intercept else None,
-        LEVEL,
+        problem.columns, estimates, errors, level if intercept else None, float(spread[0])
     )
     of_intercept = shares[: int(intercept)]
     result.coefficients["missing_information"] = np.concatenate([of_intercept, lost])
@@ -108,10 +100,7 @@ def fill_in(
         "converged" if fit.converged else "max iterations",
         level if intercept else 0.0,
         fit.noise * unit**2,
-        {
-            name: dict(zip(problem.columns[name], map(float, estimates[own]), strict=True))
-            for name, own in opened.parties.items()
-        },
+        by_name(problem.columns, estimates),
         mean,
         variance,
         0.0,
@@ -156,9 +145,8 @@ def regressions_of(opened: FitColumns, found: Maximum) -> Regressions:
     """Return the label's regression for each set of parties, in the units of the tables."""
     problem = opened.problem
     occurring = ~distinct_rows(np.vstack([problem.mask, problem.free_mask]))[0]
-    widths = [own.stop - own.start for own in opened.parties.values()]
     standard = joint_regressions(
-        found.patterns, found.model, found.fit, widths, occurring, found.parts
+        found.patterns, found.model, found.fit, opened.widths, occurring, found.parts
     )
     in_label_units = standard.in_units(problem.y_center, problem.y_scale)
     return in_label_units.of_columns(opened.center, opened.unit)

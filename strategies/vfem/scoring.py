@@ -14,7 +14,7 @@ from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from strategies.linear.moments.collect import FitColumns, Prepared
 from strategies.linear.moments.covariances import FullCovariance
-from strategies.linear.moments.fit import Fit, _finish
+from strategies.linear.moments.fit import Fit, Likelihood
 from strategies.linear.moments.groups import rows_by_pattern
 from strategies.linear.moments.identifiable import made_of
 from strategies.linear.moments.patterns import Pattern, Patterns
@@ -218,7 +218,7 @@ def _in_units(
 ) -> Fit:
     """Return the fit, of labels as the server has them."""
     model = FullCovariance(np.ones(covariance.shape, dtype=bool))
-    fit = _finish(held, model, mean, covariance, vcov * label_unit**2, 0, True, None)
+    fit = Likelihood(held, model).fit(mean, covariance, vcov * label_unit**2, 0, True)
     return replace(fit, log_likelihood=float("nan"), without_information=True)
 
 

@@ -5,18 +5,7 @@ Values through Vertical Federated Learning".
 
 With blocks missing, the sums of [1, observed columns, label] over the rows of each missingness
 pattern are sufficient for a joint normal model. So by default the server opens these sums alone
-(`moments.collect`), maximises the likelihood by itself and hands each party its coefficients:
-
-=====================  ===========================================================================
-round                  what travels
-=====================  ===========================================================================
-prepare_moments        up: names of columns, number of rows, public keys
-seal_group_seed        one party: up, the group seed, sealed for each other one
-send_masked            up: columns under the group's key stream
-open_products          down: groups of rows, labels under a mask; up: sums of small matrices
-finish_moments         down: the own coefficients; up, summed: a rounded term for each sample
-                       without a label
-=====================  ===========================================================================
+(`moments.collect`), maximises the likelihood by itself and hands each party its coefficients.
 
 Where patterns are small, these sums would lose rows. Then all complete the rows together, and the
 server opens one matrix of sums over all rows, with noise, for each of three steps of Fisher scoring

@@ -2,21 +2,7 @@
 
 Tang, Wang, Feng and Li, "Enterprise Profit Prediction Using Multiple Data Sources with Missing
 Values through Vertical Federated Learning", Algorithms 1 and 2. Algorithm 1 exchanges messages four
-times an iteration; written in sums over parties, an iteration is one round (`equations`):
-
-=====================  ===========================================================================
-round                  what travels
-=====================  ===========================================================================
-prepare                up: names of columns, number of rows
-gradient, an           down: a number for each row the party holds, four more; up, summed: the fit
-iteration              of each labelled sample; up, from each party: the variance of its fit
-finish                 down: pattern of each row held; up: coefficients, moments of the columns
-pair_key,              with sketches; down: public keys, a weight for each row held; up: a sketch
-keep_pair_keys,        of the own columns for each other party
-sketch_rows
-keep_model             down: the own coefficients; up, summed: a rounded term for each sample
-                       without a label
-=====================  ===========================================================================
+times an iteration; written in sums over parties, an iteration is one round (`equations`).
 """
 
 from typing import ClassVar
@@ -27,13 +13,12 @@ from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, set
 from flwr_vertical.arrays import Array
 from flwr_vertical.protocol.declaration import BITS, FACTS, If, Maybe, Protocol, Repeat, Round
 from strategies.linear import settings as shared
-from strategies.linear.coefficients import coefficient_table
+from strategies.linear.coefficients import by_name, coefficient_table
 from strategies.linear.prediction.regressions import Regressions
 from strategies.linear.prediction.server import keep_and_predict
 from strategies.linear.problem import Problem, note, open_problem
-from strategies.vfem.outcome import LEVEL, WITHOUT_NOISE, VFEMModel, leaves_no_noise
-from strategies.vfem_iterations.equations import EStep, Missing
-from strategies.vfem_iterations.information import PartyMoments, covariance_of
+from strategies.vfem.outcome import WITHOUT_NOISE, VFEMModel, leaves_no_noise
+from strategies.vfem_iterations.equations import EStep, Missing, PartyMoments, covariance_of
 from strategies.vfem_iterations.party import VFEMIterationsParty
 from strategies.vfem_iterations.sketches import sketched_products
 
@@ -263,26 +248,25 @@ class VFEMIterations(Strategy):
         offset = sum(part.offset for part in parts)  # the intercept takes back what was centred
         level = problem.y_center + unit * (estep.intercept - offset)
         starts = np.cumsum([1, *(len(part.beta) for part in parts)])
-        beta = {name: unit * part.beta for name, part in zip(names, parts, strict=True)}
+        beta = unit * np.concatenate([part.beta for part in parts])
+        left_out = np.concatenate([part.left_out for part in parts])
         leverage = unit**2 * float(covariance[0, 0])
         # The intercept is the level less the sum of mean fits.
         back = np.eye(len(covariance))
         back[0, 1:] = -np.concatenate([part.mean for part in parts])
         covariance = back @ covariance @ back.T
         errors = unit * np.sqrt(np.maximum(np.diag(covariance), 0.0))
-        estimates, by_party, spread = {}, {}, np.zeros(len(names))
+        spread = np.zeros(len(names))
         rows = (estep.missing.total() / estep.variance) @ ~estep.missing.absent
-        for k, name in enumerate(names):
+        for k, part in enumerate(parts):
             here = slice(starts[k], starts[k + 1])
-            taken = ~parts[k].left_out
-            estimates[name] = np.where(taken, beta[name], np.nan)
-            by_party[name] = np.where(taken, errors[here], np.nan)
             # Variance of a party's fit through its coefficients, on average over its rows.
-            spread[k] = unit**2 * np.sum(covariance[here, here] * parts[k].gram) / rows[k]
+            spread[k] = unit**2 * np.sum(covariance[here, here] * part.gram) / rows[k]
+        estimates, errors[1:][left_out] = np.where(left_out, np.nan, beta), np.nan
         result.coefficients = coefficient_table(
-            problem.columns, estimates, by_party, level, float(errors[0]), LEVEL
+            problem.columns, estimates, errors[1:], level, float(errors[0])
         )
-        size, p = len(problem.y), int(sum(np.isfinite(own).sum() for own in estimates.values()))
+        size, p = len(problem.y), int(np.isfinite(estimates).sum())
         r2 = 1.0 - estep.sigma2 / float(problem.y.var())
         result.metrics = {
             "r2": r2,
@@ -299,16 +283,16 @@ class VFEMIterations(Strategy):
             outcome,
             level,
             estep.sigma2 * unit**2,
-            {n: dict(zip(problem.columns[n], estimates[n].tolist(), strict=True)) for n in names},
+            by_name(problem.columns, estimates),
             dict(zip(names, mean_fit.tolist(), strict=True)),
             dict(zip(names, explained.tolist(), strict=True)),
             leverage,
             unit**2 * covariance,
         )
         return Regressions.additive(
-            [len(values) for values in beta.values()],
+            [len(part.beta) for part in parts],
             level,
-            np.concatenate(list(beta.values())),
+            beta,
             mean_fit,
             explained,
             estep.sigma2 * unit**2,

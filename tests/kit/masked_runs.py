@@ -20,7 +20,9 @@ from flwr_vertical.products import (
 )
 from flwr_vertical.server import Federation
 from strategies.linear.families import family_named
+from strategies.linear.masked_means.evaluate import MaskedMeans
 from strategies.linear.masked_means.fit import fit_mean_model
+from strategies.linear.masked_means.problem import MeanProblem
 from strategies.linear.masked_means.steps import MaskedMeanSteps
 
 
@@ -81,13 +83,16 @@ class Run:
     def everything(self):
         return np.zeros(len(next(iter(self.tables.values()))), dtype=int)
 
-    def fit(self, family, y, group=None, **settings):
+    def fit(self, family, y, group=None, intercept=True, **settings):
         products = PrivateProducts(self.federation, self.group_key)
         products.send()
         group = self.everything if group is None else group
-        return fit_mean_model(
-            self.federation, products, family_named(family), y, group, self.columns, **settings
-        )
+        moments = products.moments(group, 1, np.where(group >= 0, y, 0.0)[:, None])
+        names = [f"{party}:{name}" for party, own in self.columns.items() for name in own]
+        means = MaskedMeans(self.federation, self.group_key)
+        own = y[np.asarray(group) >= 0]
+        problem = MeanProblem(means, family_named(family), own, moments, names, intercept)
+        return fit_mean_model(problem, group, **settings)
 
 
 @contextmanager

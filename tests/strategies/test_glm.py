@@ -81,6 +81,14 @@ def test_without_a_penalty_it_is_least_squares(intercept):
     assert result.metrics["deviance_explained"] == pytest.approx(other.rsquared, abs=1e-8)
 
 
+def test_labels_far_from_0_are_fitted_without_an_intercept():
+    X, y, _ = pooled("gaussian", n=N, seed=4)
+    X[:, 0] += 10.0
+    y = 2e5 * y.std() + y  # varies by 1 / 4e10 of its mean square
+    result = run(X, y, "masked", penalty=None, intercept=False)
+    np.testing.assert_allclose(estimates(result), sm.OLS(y, X).fit().params, rtol=1e-6)
+
+
 def test_scad_by_bic_finds_the_support_with_the_errors_of_its_columns():
     X, y, beta = pooled("gaussian", n=N, seed=8)
     result = run(X, y, "masked")

@@ -198,7 +198,7 @@ def test_the_sums_are_those_of_the_pooled_table_at_any_coefficients():
             lambda t: np.logaddexp(0.0, t + placed.centre),
         ]
         mean, variance, cumulant = expand(functions, (placed.high - placed.low) / 2)
-        total, columns = means.open_mean(placed, placed.centre, mean, Bound(900.0, 1.0))
+        (total,), (columns,) = means.open_sums(placed, placed.centre, mean, Bound(900.0, 1.0))
         information, psi = means.open_information(
             placed, placed.centre, [variance, cumulant], [Bound(225.0, 0.25), Bound(2e4, 20.0)]
         )
@@ -370,7 +370,7 @@ def evaluated(run, x, times=1):
     placed = means.place(np.full(x.shape[1], 0.05) / x.std(axis=0))
     (mean,) = expand([expit], max(placed.high, -placed.low))
     for _ in range(times):
-        means.open_mean(placed, 0.0, mean, Bound(len(x), 1.0))
+        means.open_sums(placed, 0.0, mean, Bound(len(x), 1.0))
     return means, placed, mean
 
 
@@ -442,7 +442,7 @@ def test_a_server_that_deviates_reads_flags_as_bits():
             here = slice(first, first + at_once)
             weights = np.zeros((1, n))
             weights[0, here] = bits
-            _, sums = means.open_weighted(placed, placed.centre, _ONE, weights, Bound(2.0, 1.0))
+            _, sums = means.open_sums(placed, placed.centre, _ONE, Bound(2.0, 1.0), weights)
             whole = np.rint((sums[0] + x.mean(axis=0) * bits.sum()) / bits[-1]).astype(np.int64)
             read[here] = (whole >> np.arange(at_once)[::-1, None]) & 1
     np.testing.assert_array_equal(read[:, [0, 2]], x[:, [0, 2]])
@@ -466,7 +466,7 @@ def test_columns_that_changed_since_they_were_sent_are_refused():
         means, placed, mean = evaluated(run, x)
         Restless.moved = 1.0
         with pytest.raises(PartyError, match="no longer those that it sent"):
-            means.open_mean(placed, 0.0, mean, Bound(400.0, 1.0))
+            means.open_sums(placed, 0.0, mean, Bound(400.0, 1.0))
 
 
 def test_coefficients_far_too_large_are_said_as_a_reach_and_nothing_is_placed():
@@ -494,7 +494,7 @@ def test_nobody_takes_masked_features_and_the_seed_of_their_mask(monkeypatch):
 
             monkeypatch.setattr(run.federation, "sum", sum_otherwise)
             with pytest.raises(PartyError, match="'p0', the seed of their mask to every other"):
-                means.open_mean(placed, 0.0, mean, Bound(400.0, 1.0))
+                means.open_sums(placed, 0.0, mean, Bound(400.0, 1.0))
 
 
 def test_samples_labels_parties_and_steps_that_cannot_be_are_refused():
@@ -505,6 +505,8 @@ def test_samples_labels_parties_and_steps_that_cannot_be_are_refused():
         MaskedMeans(run.federation, run.group_key).send(run.everything)
     with opened(split(x, 1), 1) as run, pytest.raises(ConfigError, match="two parties or more"):
         MaskedMeans(run.federation, run.group_key)
+    with opened(x, 2) as run, pytest.raises(DataError, match="needs labels 0 and 1"):
+        run.fit("binomial", 2.0 * y)
     with opened(x, 2) as run:
         means = MaskedMeans(run.federation, run.group_key)
         with pytest.raises(ConfigError, match="call `send` first"):
@@ -515,8 +517,6 @@ def test_samples_labels_parties_and_steps_that_cannot_be_are_refused():
             run.federation.sum("place_fits", {"beta": np.zeros(1)})
         with pytest.raises(PartyError, match="tell of 60 of its rows alone"):
             means.send(np.where(np.arange(400) < 60, 0, -1))
-        with pytest.raises(DataError, match="needs labels 0 and 1"):
-            run.fit("binomial", 2.0 * y)
         assert "open_means" not in set(run.federation.ledger.to_frame()["step"])
         run.federation.aggregation = "ckks"
         with pytest.raises(ConfigError, match="use aggregation='masked'"):

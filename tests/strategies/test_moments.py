@@ -17,7 +17,7 @@ from strategies.linear.moment_party import MomentParty
 from strategies.linear.moments import collect
 from strategies.linear.moments.collect import open_moments
 from strategies.linear.moments.covariances import BlockCovariance, FullCovariance
-from strategies.linear.moments.fit import fit_normal, information_on
+from strategies.linear.moments.fit import Likelihood, fit_normal
 from strategies.linear.moments.groups import by_pattern, complete_rows
 from strategies.linear.moments.patterns import Patterns
 from strategies.linear.moments.steps import rough_units
@@ -72,7 +72,7 @@ def test_score_and_information_are_derivatives_of_the_likelihood(model):
     numeric = [(value(theta + e) - value(theta - e)) / (2 * h) for e in steps]
     np.testing.assert_allclose(score(theta), numeric, rtol=1e-5, atol=1e-4)
     hessian = np.array([(score(theta + e) - score(theta - e)) / (2 * h) for e in steps])
-    information = information_on(patterns, model, theta[:4], theta[4:], observed=True)
+    information = Likelihood(patterns, model).information(theta[:4], theta[4:], observed=True)
     np.testing.assert_allclose(information, -hessian, rtol=1e-6, atol=1e-4)
 
 
@@ -86,8 +86,8 @@ def test_expected_information_is_the_mean_of_the_observed_one():
     for _ in range(200):
         rows = rng.multivariate_normal(mean, covariance, size=400)
         patterns = Patterns.of(np.where(absent, np.nan, rows))
-        found.append(information_on(patterns, model, mean, model.nearest(covariance), True))
-    expected = information_on(patterns, model, mean, model.nearest(covariance), False)
+        found.append(Likelihood(patterns, model).information(mean, model.nearest(covariance), True))
+    expected = Likelihood(patterns, model).information(mean, model.nearest(covariance), False)
     error = np.std(found, axis=0) / np.sqrt(200)
     assert (np.abs(np.mean(found, axis=0) - expected) <= 5 * error + 1e-9).all()
 

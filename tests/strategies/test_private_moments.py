@@ -23,7 +23,8 @@ from simulations.attacks.cases import Case, make_case_tables, make_strategy_of
 from simulations.attacks.recording import record
 from simulations.attacks.suite import LABELS, attack_run
 from strategies.glm import VerticalGLM
-from strategies.least_squares import CompleteCase, MeanImpute, Single, baseline
+from strategies.least_squares import CompleteCase, MeanImpute, Single
+from strategies.least_squares import strategy as baseline
 from strategies.linear.moments import dp_opening
 from strategies.linear.moments.dp_moments import noisy_least_squares, norm_bound
 from strategies.linear.moments.dp_opening import GroupNoise

@@ -11,9 +11,9 @@ from flwr_vertical.errors import DataError, PartyError
 from strategies.binning.bins import fit_column_bins
 from strategies.binning.woe import merge_bins
 from strategies.explore import Explore
-from strategies.normal.labelled_server import large_sets
+from strategies.normal import labelled_server
 from strategies.predict import Predict
-from strategies.scorecard import Scorecard, opening
+from strategies.scorecard import Scorecard
 from strategies.scorecard.card import LEAST_EVENTS, PointScale, merged_labels, reasons
 from strategies.scorecard.opening import BinnedColumns
 
@@ -238,7 +238,8 @@ def test_parties_refuse_small_sets_whatever_the_server_takes(data, monkeypatch):
     phone = make(missing=0.0)[0]["phone"].iloc[:-30]
     everyone = {"bank": tables["bank"], "phone": phone}
     assert simulate(PLAIN, everyone, labels).metrics["rows_left_out"] == 30
-    monkeypatch.setattr(opening, "large_sets", lambda mask, needed: large_sets(mask, 1))
+    large_sets = labelled_server.large_sets
+    monkeypatch.setattr(labelled_server, "large_sets", lambda mask, needed: large_sets(mask, 1))
     with pytest.raises(PartyError, match="30 of its rows alone"):
         simulate(PLAIN, everyone, labels)
 

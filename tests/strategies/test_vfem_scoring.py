@@ -10,7 +10,7 @@ from flwr_vertical.errors import PartyError
 from flwr_vertical.privacy import seeded_noise
 from strategies.linear.moments.covariances import FullCovariance
 from strategies.linear.moments.fit import fit_normal
-from strategies.linear.moments.matrix_free import maximum
+from strategies.linear.moments.many_columns import maximum
 from strategies.linear.moments.patterns import Patterns
 from strategies.vfem import VFEM, completed_steps, scoring, strategy
 from strategies.vfem.completed_rounds import CompletedProducts, rows_to_complete

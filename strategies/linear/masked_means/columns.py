@@ -32,7 +32,7 @@ class EvaluatedColumns:
         units: Array | None,
         follows: Flags | None = None,
     ) -> None:
-        self._means, self._intercept, self.evaluations = means, intercept, 0
+        self.means, self._intercept, self.evaluations = means, intercept, 0
         self._mean, second = opened.sums[0] / n_rows, opened.products[0] / n_rows
         self._covariance = second - np.outer(self._mean, self._mean)
         spread = np.sqrt(np.maximum(np.diag(self._covariance), 0.0))
@@ -73,7 +73,7 @@ class EvaluatedColumns:
         beta = self._raw(slopes)
         if not self._intercept:  # the parties centre their columns
             level = float(self._mean @ beta)
-        return level, self._means.place(beta)
+        return level, self.means.place(beta)
 
 
 def _following(products: Array, columns: Indices) -> Flags:

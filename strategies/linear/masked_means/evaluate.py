@@ -41,6 +41,7 @@ from strategies.linear.masked_means.fixed_point import (
 from strategies.linear.masked_means.fourier import Expansion, to_circle
 from strategies.linear.masked_means.information import Roles, open_information, with_ones
 from strategies.linear.masked_means.steps import REACH_STEP
+from strategies.linear.problem import need_key_stream
 
 _ATTEMPT_BYTES = 16
 _ROOM = 1.5  # for the rounding of digits, and between one place and the next
@@ -100,15 +101,7 @@ class MaskedMeans:
     _asked_at: int = 0  # place in the course where the columns were asked for
 
     def __post_init__(self) -> None:
-        if self.federation.aggregation == "ckks":
-            raise ConfigError(
-                "masked mean functions add angles modulo 2^64, which 'ckks' sums do not carry; use "
-                "aggregation='masked'"
-            )
-        if len(self.federation.parties) < 2:
-            raise ConfigError(
-                "masked mean functions need two parties or more: of one alone all sums are its own"
-            )
+        need_key_stream("a masked mean function", self.federation)
 
     def send(self, group: Indices) -> None:
         """Have parties hand over columns in digits, by group: 0 in the fit, else -1; one round."""
@@ -148,29 +141,25 @@ class MaskedMeans:
             float(total["high"]) * REACH_STEP,
         )
 
-    def open_mean(
-        self, placed: Placed, shift: float, mean: Expansion | ByClass, bound: Bound
-    ) -> tuple[float, Array]:
-        """Open sums of each centred column, (n_columns,), times the mean; one round.
-
-        Where that differs by class, all of it less ``half_difference`` for samples of the second
-        class and plus it for the others.
-        """
-        sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
-        functions = [mean] if isinstance(mean, Expansion) else mean
-        found = self._ask(placed, shift, functions, sizes, information=False)
-        return float(found["total"][0]), np.asarray(found["columns"][0])
-
-    def open_weighted(
-        self, placed: Placed, shift: float, mean: Expansion, weights: Array, bound: Bound
+    def open_sums(
+        self,
+        placed: Placed,
+        shift: float,
+        function: Expansion | ByClass,
+        bound: Bound,
+        weights: Array | None = None,
     ) -> tuple[Array, Array]:
-        """Open sums of a function without a constant, and of each column times it, by weighting.
+        """Open sums of a function, and of each centred column times it, by weighting; one round.
 
-        Shapes: weights (n_weightings, n): secret, 1 on average at most; returns (n_weightings,) and
-        (n_weightings, n_columns); one round.
+        Where it differs by class, all of it less ``half_difference`` for samples of the second
+        class and plus it for the others.
+
+        Shapes: weights (n_weightings, n): secret, 1 on average at most, of a function without a
+        constant; by default 1 throughout; returns (n_weightings,) and (n_weightings, n_columns).
         """
         sizes = [bound.of_sum(len(placed.alpha), self._largest, 1)]
-        found = self._ask(placed, shift, [mean], sizes, information=False, weights=weights)
+        functions = [function] if isinstance(function, Expansion) else function
+        found = self._ask(placed, shift, functions, sizes, information=False, weights=weights)
         return np.asarray(found["total"]), np.asarray(found["columns"])
 
     def open_information(

@@ -1,39 +1,22 @@
 """Binomial and Poisson models by maximum likelihood, nothing of a sample opened.
 
-=================  ===============================================================================
-round              what the server learns
-=================  ===============================================================================
-open_products      moments of the columns and of columns with labels (`PrivateProducts`)
-send_digits        scales of the columns and their largest values, as powers of two
-place_fits         for each evaluation: how far the sum of fits reaches at most, to a grid
-open_means         for each evaluation: the sum of the means and of each column times them; at the
-                   maximum: the columns' products weighted by the variance, and the sum of the
-                   cumulant, which is what the log likelihood lacks
-=================  ===============================================================================
-
 An evaluation takes two rounds, the information one. Under a penalty that shrinks coefficients, the
 likelihood is evaluated where these end, one time after the other (`follow`), and the information is
 opened where they stay, if parties allow enough vectors.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import numpy as np
 
-from flwr_vertical import Federation
-from flwr_vertical.arrays import Array, Flags, Indices
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.errors import DataError
 from flwr_vertical.policy.defaults import max_vectors, vectors_of_products
-from flwr_vertical.products import Moments as Opened
-from flwr_vertical.products import PrivateProducts
-from strategies.linear.families import Family, check_labels
-from strategies.linear.masked_means.evaluate import MaskedMeans
-from strategies.linear.masked_means.problem import REACH, Beside, MeanFit, MeanProblem
+from strategies.linear.masked_means.problem import RIDGE, MeanFit, MeanProblem
 from strategies.linear.masked_means.residuals import ResidualSums
 from strategies.linear.masked_means.separation import (
     NOTE_ON_WIDE,
-    RIDGE,
     Watch,
     all_apart,
     note_on_all,
@@ -59,70 +42,37 @@ MORE = {
 
 
 def fit_mean_model(
-    federation: Federation,
-    products: PrivateProducts,
-    family: Family,
-    y: Array,
+    problem: MeanProblem,
     group: Indices,
-    columns: Mapping[str, Sequence[str]],
     *,
-    intercept: bool = True,
-    moments: Opened | None = None,
     max_evaluations: int = 40,
-    ridge: Array | float = 0.0,
-    units: Array | None = None,
     follow: Callable[[MeanFit, bool], tuple[float, Array]] | None = None,
     cure: str = "set a penalty",
     fewest: int | None = None,
     allowed: Callable[[int], int] = max_vectors,
-    beside: Beside | None = None,
     more: Collection[str] | None = None,
-    follows: Flags | None = None,
 ) -> MeanFit:
     """Fit a binomial or Poisson model to columns of several parties.
 
     `fewest`: rows of the smallest set that a party counts vectors for; by default all of the fit.
     `allowed`: with how many vectors every party multiplies a set of so many rows.
-    `beside`: weights and offset of the samples of the fit; `moments` are of labels times weights.
     `more`: sums over squared residuals to open at the end, ``middle`` or of `MORE`, beside the
-    information anew: a round for each, and two. `follows`: see `EvaluatedColumns`.
+    information anew: a round for each, and two.
 
-    Shapes: y (n_samples,): labels; those of samples that are not in the fit do not matter; group
-    (n_samples,): 0 for samples of the fit, which all parties hold, else -1; units (n_columns,): in
-    which a ridge treats the coefficients; by default each column's standard deviation.
+    Shapes: group (n_samples,): 0 for samples of the fit, which all parties hold, else -1.
     """
-    if family.name not in REACH:
-        raise ConfigError(f"family {family.name!r} needs no masked means, its moments suffice")
-    group = np.asarray(group, dtype=np.int64)
-    labels = np.where(group >= 0, y, 0.0)
-    own = labels[group >= 0]
-    check_labels(family, own)
-    names = [f"{party}:{name}" for party in federation.parties for name in columns[party]]
-    if moments is None:
-        if beside is not None:
-            labels[group >= 0] *= beside.weights
-        moments = products.moments(group, 1, labels[:, None])
-    means = MaskedMeans(federation, products.group_key)
-    # With as many columns as rows there is no maximum before a penalty has selected.
-    wide = follow is not None and len(names) >= len(own)
-    start = np.maximum(ridge, RIDGE) if wide else ridge
-    problem = MeanProblem(
-        means, family, own, moments, names, intercept, start, units, beside, follows
-    )
-    if wide:
-        problem.bound(np.arange(len(problem.ridge)), RIDGE)
     # Labels, weights, an offset and the first fits placed are vectors.
     of_products = problem.of_products
     reserved = 2 + len(problem.beside.known)
     if more is not None:
         reserved += sum(of_products if name == "middle" else 1 for name in more) + 1
-    counted = len(own) if fewest is None else fewest
+    counted = len(problem.labels) if fewest is None else fewest
     least = 2 if follow is not None else of_products + 2
     check_vectors(reserved + least, allowed(counted), counted)
-    means.send(group)
+    problem.means.send(group)
     try:
         search = _Search(problem, max_evaluations, allowed(counted) - reserved, cure)
-        if wide:
+        if problem.wide:
             search.notes.append(NOTE_ON_WIDE)
         fit = search.fit(search.maximum()) if follow is None else search.followed(follow)
         if more is not None:
@@ -130,7 +80,7 @@ def fit_mean_model(
             fit = _with_residuals(problem, fit, follow, more, spare)
         return fit
     finally:
-        means.close()
+        problem.means.close()
 
 
 def vectors_of_fit(n_columns: int) -> int:
@@ -223,9 +173,10 @@ class _Search:
         """Expand the likelihood about what a penalty makes of it until that stays."""
         problem, watch = self._problem, Watch(self._problem, self.notes)
         expansions = Expansions(problem.family, problem.moments, problem)
-        found = expansions.start(problem.ridge, RIDGE)
-        if found is None:
-            raise DataError(refusal(problem, np.zeros(len(problem.ridge)), self._cure))
+        try:
+            found = expansions.start(problem.ridge, RIDGE)
+        except OutOfReachError as error:
+            raise DataError(refusal(problem, error.tried[1:], self._cure)) from error
         while True:
             fit = self.fit(found)
             # Far from where it is expanded the likelihood is not known well enough to choose anew.

@@ -156,52 +156,13 @@ def rounded(x: Array, bits: int) -> Ring:
 
 
 @dataclass(frozen=True)
-class ByClass:
-    """A function for each of two classes."""
-
-    first: Expansion  # In the same harmonics, of samples of the first and of the second class
-    second: Expansion  # In the same harmonics, of samples of the first and of the second class
-    is_second: Flags  # (n,): the class of each sample
-
-    @property
-    def common(self) -> Expansion:
-        """What parties are told: sizes of the harmonics, and the mean of the constants."""
-        one, two = self.first, self.second
-        size = np.maximum(np.hypot(one.sine, one.cosine), np.hypot(two.sine, two.cosine))
-        return Expansion(
-            one.times,
-            (one.constant + two.constant) / 2.0,
-            np.zeros_like(size),
-            size,
-            one.radius,
-            max(one.error, two.error),
-        )
-
-    @property
-    def half_difference(self) -> float:
-        """What the constant of the second class has beyond the mean, and the first lacks."""
-        return (self.second.constant - self.first.constant) / 2.0
-
-    def features(self, alpha: Ring, bits: int) -> Ring:
-        """Return what takes the place of the server's sines and cosines, at most 1."""
-        size = self.common.cosine
-        per = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0.0)
-        sine = np.stack([self.first.sine * per, self.second.sine * per])
-        cosine = np.stack([self.first.cosine * per, self.second.cosine * per])
-        kind = self.is_second.astype(np.int64)
-        out = np.empty((2 * len(size), len(alpha)), dtype=np.uint64)
-        for h, (s, c) in enumerate(harmonics(alpha, self.first.times, len(size))):
-            a, b = sine[kind, h], cosine[kind, h]
-            out[2 * h] = rounded(b * s - a * c, bits)
-            out[2 * h + 1] = rounded(a * s + b * c, bits)
-        return out
-
-
-@dataclass(frozen=True)
 class ByRow:
-    """A sum of functions, each times a factor of the row that only the server knows."""
+    """A sum of functions, each times a factor of the row that only the server knows.
 
-    functions: list[Expansion]  # In the same harmonics, without constants
+    Their constants do not count.
+    """
+
+    functions: list[Expansion]  # In the same harmonics
     factors: Array  # (n_functions, n)
 
     @property
@@ -232,3 +193,32 @@ class ByRow:
         factors = self.factors[:, rows].T
         sine = np.stack([one.sine for one in self.functions])
         return factors @ sine, factors @ np.stack([one.cosine for one in self.functions])
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """A function for each of two classes."""
+
+    first: Expansion  # In the same harmonics, of samples of the first and of the second class
+    second: Expansion  # In the same harmonics, of samples of the first and of the second class
+    is_second: Flags  # (n,): the class of each sample
+
+    @property
+    def _by_row(self) -> ByRow:
+        factors = np.stack([~self.is_second, self.is_second]).astype(np.float64)
+        return ByRow([self.first, self.second], factors)
+
+    @property
+    def common(self) -> Expansion:
+        """What parties are told: sizes of the harmonics, and the mean of the constants."""
+        mean = (self.first.constant + self.second.constant) / 2.0
+        return replace(self._by_row.common, constant=mean)
+
+    @property
+    def half_difference(self) -> float:
+        """What the constant of the second class has beyond the mean, and the first lacks."""
+        return (self.second.constant - self.first.constant) / 2.0
+
+    def features(self, alpha: Ring, bits: int) -> Ring:
+        """Return what takes the place of the server's sines and cosines, at most 1."""
+        return self._by_row.features(alpha, bits)

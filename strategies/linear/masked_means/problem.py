@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from flwr_vertical.arrays import AnyArray, Array, Flags, Indices
-from flwr_vertical.errors import DataError
+from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.policy.defaults import vectors_of_products
 from flwr_vertical.products import Moments as Opened
-from strategies.linear.families import Family
+from strategies.linear.families import Family, check_labels
 from strategies.linear.masked_means.columns import EvaluatedColumns
 from strategies.linear.masked_means.evaluate import Bound, MaskedMeans, Placed
 from strategies.linear.masked_means.fourier import (
@@ -24,6 +24,9 @@ from strategies.linear.masked_means.solver import MeanMaximum, MeanMoments
 
 REACH = {"binomial": 112.0, "poisson": 14.0}
 """Linear predictors farther from their centre are refused: the sums would need too many terms."""
+RIDGE = 0.5
+"""Of a slope without a maximum, on its square, the column in standard deviations: a normal prior of
+standard deviation 1. What ``penalty="ridge"`` and scikit-learn put on all slopes by default."""
 TOLERANCE = 1e-6
 """Largest error of a function, relative to the variance of the labels."""
 _LEAST_RADIUS = 0.5
@@ -116,7 +119,11 @@ class MeanFit:
 
 
 class MeanProblem(EvaluatedColumns):
-    """The fit to labels y in units of columns' standard deviations, without constant columns."""
+    """The fit to labels y in units of columns' standard deviations, without constant columns.
+
+    `opened`: moments over the samples of the fit, of labels times weights; `names`: of the columns;
+    `penalised`: whether a penalty selects among these; others: see `EvaluatedColumns`.
+    """
 
     def __init__(
         self,
@@ -130,8 +137,15 @@ class MeanProblem(EvaluatedColumns):
         units: Array | None = None,
         beside: Beside | None = None,
         follows: Flags | None = None,
+        penalised: bool = False,
     ) -> None:
+        if family.name not in REACH:
+            raise ConfigError(f"family {family.name!r} needs no masked means, its moments suffice")
+        check_labels(family, y)
         n = len(y)
+        # With as many columns as rows there is no maximum before a penalty has selected.
+        self.wide = penalised and len(names) >= n
+        ridge = np.maximum(ridge, RIDGE) if self.wide else ridge
         self.beside = beside or Beside.nothing(n)
         weights, total = self.beside.weights, float(self.beside.weights @ y)
         super().__init__(means, opened, n, intercept, ridge, units, follows)
@@ -142,6 +156,8 @@ class MeanProblem(EvaluatedColumns):
         with_labels = opened.with_vectors[0, :, 0] - self._mean * total * intercept
         self.bounded = np.zeros(len(self._kept), dtype=bool)
         with_labels = with_labels[self._kept] / self._scale
+        if self.wide:
+            self.bound(np.arange(len(self._kept)), RIDGE)
         self.moments = MeanMoments(
             float(weights.sum()), total, self._second, with_labels, intercept,
             float(np.average(self.beside.offset, weights=weights)),
@@ -156,13 +172,9 @@ class MeanProblem(EvaluatedColumns):
             (mean,), centre = self._expand([self.family.mean])
         except DataError:
             return None
-        bound = self._bounds[0]
-        if self.beside.weighted:
-            top, rows = self._rows
-            totals, sums = self._means.open_weighted(placed, centre, mean, rows, bound.over(top))
-            total, columns = top * float(totals[0]), top * sums[0]
-        else:
-            total, columns = self._means.open_mean(placed, centre, mean, bound)
+        bound, (top, rows) = self._bounds[0], self._rows
+        totals, sums = self.means.open_sums(placed, centre, mean, bound.over(top), rows)
+        total, columns = top * float(totals[0]), top * sums[0]
         if total > (1.0 + _ROUNDING) * bound.total:
             return None
         self._total = total
@@ -172,54 +184,40 @@ class MeanProblem(EvaluatedColumns):
 
     def inform(self) -> tuple[Array, float]:
         """Have the parties evaluate variance and cumulant where the mean was evaluated last."""
-        family, (level, placed) = self.family, self._last
         # Of counts the cumulant is the mean, whose sum is known.
-        functions: list[Callable[[Array], Array]] = [family.variance]
-        if family.name == "binomial":
-            functions.append(family.cumulant if self.beside.weighted else _even_cumulant)
-        (expansions, centre), bounds = self._expand(functions), self._bounds[1:][: len(functions)]
+        functions: list[Callable[[Array], Array]] = [self.family.variance]
+        if self.family.name == "binomial":
+            functions.append(self._cumulant)
+        (expansions, centre), (top, rows) = self._expand(functions), self._rows
+        bounds = [bound.over(top) for bound in self._bounds[1:][: len(functions)]]
         self.vectors += len(functions) - 1 + self.of_products
-        if self.beside.weighted:
-            top, rows = self._rows
-            smaller = [bound.over(top) for bound in bounds]
-            information, cumulant = self._means.open_information(
-                placed, centre, expansions, smaller, rows
-            )
-            information = top * information
-            cumulant = None if cumulant is None else top * cumulant
-        else:
-            information, cumulant = self._means.open_information(placed, centre, expansions, bounds)
-            if cumulant is not None:  # the columns are centred
-                cumulant += (len(self._y) * level + float(self.beside.offset.sum())) / 2.0
+        information, cumulant = self.means.open_information(
+            self._last[1], centre, expansions, bounds, rows
+        )
+        information = top * information
         if not self._intercept:
             information = _about(information, self._mean)
         chosen, unit = np.r_[0, 1 + self._kept], np.r_[1.0, self._scale]
         return information[np.ix_(chosen, chosen)] / np.outer(unit, unit), (
-            self._total if cumulant is None else cumulant
+            self._total if cumulant is None else top * cumulant + self._cumulant_left_out
         )
 
     def cumulant(self) -> float:
         """Have the parties evaluate the cumulant where the mean was evaluated last."""
         if self.family.name != "binomial":
             return self._total
-        level, placed = self._last
         self.vectors += 1
-        if not self.beside.weighted:
-            (expansion,), centre = self._expand([_even_cumulant])
-            total, _ = self._means.open_mean(placed, centre, expansion, self._bounds[2])
-            return total + (len(self._y) * level + float(self.beside.offset.sum())) / 2.0
-        (expansion,), centre = self._expand([self.family.cumulant])
-        top, rows = self._rows
-        bound = self._bounds[2].over(top)
-        totals, _ = self._means.open_weighted(placed, centre, expansion, rows, bound)
-        return top * float(totals[0])
+        (expansion,), centre = self._expand([self._cumulant])
+        bound, (top, rows) = self._bounds[2], self._rows
+        totals, _ = self.means.open_sums(self._last[1], centre, expansion, bound.over(top), rows)
+        return top * float(totals[0]) + self._cumulant_left_out
 
     def residuals(self, level: float, slopes: Array) -> ResidualSums:
         """Place linear predictors where sums of squared residuals are asked for."""
         self._last = level, placed = self._place(level, slopes)
         beside = self.beside
         return ResidualSums(
-            self._means, self.family, self._y, beside.weights, beside.offset, placed, level
+            self.means, self.family, self._y, beside.weights, beside.offset, placed, level
         )
 
     def bound(self, slopes: Indices, ridge: float) -> None:
@@ -246,10 +244,29 @@ class MeanProblem(EvaluatedColumns):
         return null_deviance(self.family, self._y, self.beside, self._intercept)
 
     @property
-    def _rows(self) -> tuple[float, Array]:
-        """The largest weight, and weights over it, of shape (1, n)."""
+    def _rows(self) -> tuple[float, Array | None]:
+        """The largest weight, and weights over it, of shape (1, n); None where all are 1."""
+        if not self.beside.weighted:
+            return 1.0, None
         top = float(self.beside.weights.max())
         return top, self.beside.weights[None] / top
+
+    @property
+    def _is_halved(self) -> bool:
+        """Whether the cumulant is opened less half of linear predictors, whose sum is known."""
+        return self.family.name == "binomial" and not self.beside.weighted
+
+    @property
+    def _cumulant(self) -> Callable[[Array], Array]:
+        """What is opened of the cumulant; halved it is even, and takes fewer terms."""
+        return _even_cumulant if self._is_halved else self.family.cumulant
+
+    @property
+    def _cumulant_left_out(self) -> float:
+        """The sum of what is not opened of it; columns are centred."""
+        if not self._is_halved:
+            return 0.0
+        return (len(self._y) * self._last[0] + float(self.beside.offset.sum())) / 2.0
 
     def _place(self, level: float, slopes: Array) -> tuple[float, Placed]:
         """Put linear predictors on the circle, offsets included."""
@@ -274,7 +291,7 @@ class MeanProblem(EvaluatedColumns):
             return np.maximum(family.variance(t), typical)
 
         about_zero, most_terms, middle = None, MOST_TERMS, level + placed.centre
-        if family.name == "binomial" and not self.beside.weighted:
+        if self._is_halved:
             about_zero = expand_level(functions, max(-low, high, _LEAST_RADIUS), unit, TOLERANCE)
         if about_zero is not None:
             most_terms = about_zero[0].n_terms - 1
@@ -305,10 +322,8 @@ class MeanProblem(EvaluatedColumns):
         low, high = level + placed.low, level + placed.high
         ends = np.array([low, min(max(0.0, low), high), high])
         mean, variance, cumulant = (
-            float(f(ends).max()) for f in (family.mean, family.variance, family.cumulant)
+            float(f(ends).max()) for f in (family.mean, family.variance, self._cumulant)
         )
-        if family.name == "binomial" and not self.beside.weighted:
-            cumulant = float(_even_cumulant(ends).max())
         total = min(_FAR * self.moments.labels, n * mean)
         return [
             Bound(total, top * mean),

@@ -10,12 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from flwr_vertical.arrays import Array, Indices
-from strategies.linear.masked_means.problem import REACH, MeanProblem
+from strategies.linear.masked_means.problem import REACH, RIDGE, MeanProblem
 from strategies.linear.masked_means.solver import MeanMaximum
 
-RIDGE = 0.5
-"""Of a slope without a maximum, on its square, the column in standard deviations: a normal prior of
-standard deviation 1. What ``penalty="ridge"`` and scikit-learn put on all slopes by default."""
 NOTE_ON_WIDE = (
     "there are as many columns as rows, or more, so the likelihood has no maximum without a "
     f"penalty: all columns have a ridge of {RIDGE:g} on the square of each coefficient in standard "

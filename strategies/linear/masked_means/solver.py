@@ -11,8 +11,9 @@ The log likelihood is concave (canonical link). A step that goes too far shows b
 then points back.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +26,8 @@ from strategies.linear.families import Family
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(64)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
+_THERE = 5e-3
+"""Standard errors to the maximum at which a fit ends."""
 _NEAR = 0.05
 """Standard errors to the maximum at which a fit that comes no nearer ends."""
 _MOST_HALVINGS = 6
@@ -44,11 +47,15 @@ class MeanMoments:
     shift: float = 0.0  # Mean of what the server adds to linear predictors (its offset)
 
 
-class Source(Protocol):
-    """Answers what the fit asks for; each answer costs rounds."""
+class Evaluates(Protocol):
+    """Evaluates the side of a score that labels do not tell; each evaluation costs rounds."""
 
     def evaluate(self, level: float, slopes: Array) -> tuple[float, Array] | None:
-        """Return the sum of the mean, and of each centred column times it; None out of reach."""
+        """Return the sum of the means, and of each column times them; None out of reach."""
+
+
+class Source(Evaluates, Protocol):
+    """Answers what the fit of a likelihood asks for."""
 
     def inform(self) -> tuple[Array, float]:
         """Return, where it was evaluated last, the information and the sum of the cumulant.
@@ -106,12 +113,129 @@ def rises(step: Array, change: Array) -> bool:
     return bool(step @ change > 1e-12 * np.linalg.norm(step) * np.linalg.norm(change))
 
 
+class Ascent:
+    """Newton's steps to a maximum, by a curvature that is predicted and then corrected (BFGS).
+
+    `predict` gives the information without the penalty, of what was evaluated and where.
+
+    Shapes: target, free, weight (1 + n_columns,): the labels' side of the score, what may move,
+    and the penalty's second derivative.
+    """
+
+    def __init__(
+        self,
+        source: Evaluates,
+        target: Array,
+        free: Flags,
+        weight: Array,
+        predict: Callable[[Array, Array], Array],
+    ) -> None:
+        self._source, self._predict = source, predict
+        self.target, self._free, self.weight = target, free, weight
+        self.evaluations, self._begun = 0, False
+        self.here = self.means = target  # Where sums of means were evaluated last, and these
+        self._exact: Array | None = None
+        self._pairs: list[tuple[Array, Array]] = []
+
+    def climb(
+        self,
+        trial: Array,
+        may_go_on: Callable[[], bool],
+        most_halvings: int = _MOST_HALVINGS,
+        watch: Callable[[Array], Array] | None = None,
+    ) -> Iterator[None]:
+        """Go from one place to the next by `newton`, and stop at each.
+
+        Shapes: trial, watch (1 + n_columns,): the first place; watch returns the ridge from there
+        on, (n_columns,).
+        """
+        halvings = 0
+        while True:
+            means = self.means_at(trial)
+            if means is None:
+                halvings += 1
+                if halvings > most_halvings or not may_go_on():
+                    raise OutOfReachError(trial, self.here if self._begun else None)
+                base = self.here if self._begun else np.r_[trial[0], np.zeros(len(trial) - 1)]
+                trial = (base + trial) / 2.0
+                continue
+            if watch is not None:
+                self.weight = 2.0 * np.append(0.0, watch(trial))
+            if self._begun:
+                step = trial - self.here
+                back, along = self._score(trial, means) @ step, self.score @ step
+                self.note(trial, means)
+                if back < -_OVERSHOT * along and may_go_on():
+                    # The maximum lies between.
+                    trial = self.here + self.newton()[0]
+                    continue
+            self.place(trial, means)
+            yield
+            trial = self.here + self.newton()[0]
+
+    def means_at(self, trial: Array) -> Array | None:
+        """Have sums of means evaluated, (1 + n_columns,); None out of reach."""
+        found = self._source.evaluate(float(trial[0]), trial[1:])
+        self.evaluations += 1
+        return None if found is None else np.r_[found]
+
+    def note(self, trial: Array, means: Array) -> None:
+        """Keep by how much the likelihood's score falls from here to a place."""
+        if self._begun:
+            step, change = trial - self.here, np.where(self._free, means - self.means, 0.0)
+            if rises(step, change):
+                self._pairs.append((step, change))
+
+    def place(self, here: Array, means: Array) -> None:
+        """Go to where sums of means were evaluated."""
+        self.here, self.means, self._begun = here, means, True
+
+    @property
+    def exact(self) -> bool:
+        """Whether an information was asked for, here or near."""
+        return self._exact is not None
+
+    def replace(self, information: Array) -> None:
+        """Start anew from the exact information, without the penalty."""
+        self._exact, self._pairs = information, []
+
+    @property
+    def score(self) -> Array:
+        """The score here, the penalty's included."""
+        return self._score(self.here, self.means)
+
+    def _score(self, here: Array, means: Array) -> Array:
+        return np.asarray(np.where(self._free, self.target - means, 0.0) - self.weight * here)
+
+    @property
+    def information(self) -> Array:
+        """What is known of it here, and the penalty's second derivative."""
+        information, ridge = self._exact, np.diag(self.weight)
+        if information is None:
+            information = self._predict(self.here, self.means)
+        pairs = ((step, change + ridge @ step) for step, change in self._pairs)
+        return corrected(information + ridge, pairs)
+
+    def newton(self) -> tuple[Array, float]:
+        """Return a step to the maximum, and how far it is in standard errors."""
+        free, score = self._free, self.score
+        inner = self.information[np.ix_(free, free)]
+        scale = np.asarray(1.0 / np.sqrt(np.diag(inner)))
+        out = np.zeros(len(score))
+        try:
+            out[free] = scale * linalg.solve(
+                inner * np.outer(scale, scale), scale * score[free], assume_a="pos"
+            )
+        except linalg.LinAlgError as error:  # no curvature is left: the data are separated
+            raise OutOfReachError(self.here) from error
+        return out, float(np.sqrt(max(float(score @ out), 0.0)))
+
+
 def maximise(
     family: Family,
     moments: MeanMoments,
     source: Source,
     *,
-    tol: float = 5e-3,
     max_evaluations: int = 40,
     ridge: Array | None = None,
     start: MeanMaximum | None = None,
@@ -121,87 +245,26 @@ def maximise(
 
     Shapes: ridge (n_columns,): what the square of each slope is multiplied by in the penalty.
     """
-    target, free, weight = _terms(moments, ridge)
-    curvature = _Curvature(family, moments, weight)
-    here, means, score = None, target, target
+    ascent = _ascent(family, moments, source, ridge)
     if start is None:
-        trial = _start(family, moments, weight[1:])
+        trial = _start(family, moments, ascent.weight[1:])
     else:
         trial = np.append(start.level, start.slopes)
-        curvature.replace(start.information)
-    evaluations = halvings = stalled = 0
-    best = np.inf
-    while True:
-        found = source.evaluate(float(trial[0]), trial[1:])
-        evaluations += 1
-        if found is None:
-            halvings += 1
-            if halvings > _MOST_HALVINGS or evaluations >= max_evaluations:
-                raise OutOfReachError(trial)
-            base = np.r_[trial[0], np.zeros(len(trial) - 1)] if here is None else here
-            trial = (base + trial) / 2.0
-            continue
-        sums = np.r_[found]
-        if watch is not None:
-            weight = 2.0 * np.append(0.0, watch(trial))
-            curvature.ridge = np.diag(weight)
-        told = np.where(free, target - sums, 0.0) - weight * trial
-        if here is not None:
-            step = trial - here
-            score = np.where(free, target - means, 0.0) - weight * here
-            curvature.note(step, np.where(free, sums - means, 0.0))
-            if told @ step < -_OVERSHOT * (score @ step) and evaluations < max_evaluations:
-                # The maximum lies between.
-                trial = here + curvature.newton(here, means, score, free)[0]
-                continue
-        here, means, score = trial, sums, told
-        change, distance = curvature.newton(here, means, score, free)
+        ascent.replace(start.information)
+    stalled, best = 0, np.inf
+
+    def may_go_on() -> bool:
+        return ascent.evaluations < max_evaluations
+
+    for _ in ascent.climb(trial, may_go_on, watch=watch):
+        _, distance = ascent.newton()
         stalled = 0 if distance < best / 2.0 else stalled + 1
         best = min(best, distance)
         # Rounding of what is told keeps the fit from coming nearer.
-        if distance < tol or (distance < _NEAR and stalled > 1) or evaluations >= max_evaluations:
+        at_end = distance < _THERE or (distance < _NEAR and stalled > 1)
+        if at_end or not may_go_on():
             break
-        trial = here + change
-    information, cumulant = source.inform()
-    curvature.replace(information)
-    end = _End(here, means, score, free, target, weight)
-    return _quadratic(curvature, end, cumulant, evaluations)
-
-
-def _terms(moments: MeanMoments, ridge: Array | None) -> tuple[Array, Flags, Array]:
-    """Return the labels' side of the score, what is free, and the penalty's second derivative."""
-    target = np.r_[moments.labels, moments.with_labels]
-    free = np.ones(len(target), dtype=bool)
-    free[0] = moments.intercept
-    weight = np.zeros(len(target)) if ridge is None else 2.0 * np.append(0.0, ridge)
-    return target, free, weight
-
-
-@dataclass(frozen=True)
-class _End:
-    """Where the mean was evaluated last; all of shape (1 + n_columns,)."""
-
-    here: Array  # Level and slopes
-    means: Array  # Sums of the mean, and of each column times it
-    score: Array
-    free: Flags
-    target: Array  # The labels' side of the score
-    weight: Array  # The penalty's second derivative
-
-
-def _quadratic(
-    curvature: "_Curvature", end: _End, cumulant: float, evaluations: int
-) -> MeanMaximum:
-    """Take Newton's step, by what is known of the information."""
-    information = curvature.information(end.here, end.means) - curvature.ridge
-    change, distance = curvature.newton(end.here, end.means, end.score, end.free)
-    value = float(end.here @ end.target) - cumulant + float(end.score @ change) / 2.0
-    here = end.here + change
-    # The score's step counts the penalty, which is no part of the likelihood.
-    value += float(end.weight @ (here**2 - end.here**2)) / 2.0
-    return MeanMaximum(
-        float(here[0]), here[1:], information, value, evaluations, distance, end.here
-    )
+    return _informed(ascent, source)
 
 
 class Expansions:
@@ -213,101 +276,79 @@ class Expansions:
 
     def __init__(self, family: Family, moments: MeanMoments, source: Source) -> None:
         self._family, self._moments, self._source = family, moments, source
-        self._curvature = _Curvature(family, moments, np.zeros(1 + len(moments.with_labels)))
-        self._end: _End | None = None
-        self._exact = self._lost = False  # Whether what was evaluated last was out of reach
+        self._ascent = _ascent(family, moments, source, None)
+        self._lost = False  # Whether what was evaluated last was out of reach
 
-    def start(self, ridge: Array, least: float) -> MeanMaximum | None:
-        """Expand about least squares with a ridge of at least `least`; None if out of reach."""
+    def start(self, ridge: Array, least: float) -> MeanMaximum:
+        """Expand about least squares with a ridge of at least `least`."""
         here = _start(self._family, self._moments, 2.0 * np.maximum(ridge, least))
         for _ in range(_MOST_HALVINGS):
             if (found := self.about(here, ridge)) is not None:
                 return found
             here = np.append(here[0], here[1:] / 2.0)
-        return None
+        raise OutOfReachError(here)
 
     def about(self, here: Array, ridge: Array) -> MeanMaximum | None:
         """Expand about level and slopes; None if they are out of reach.
 
         Shapes: here (1 + n_columns,); ridge (n_columns,): see `maximise`.
         """
-        found = self._source.evaluate(float(here[0]), here[1:])
-        self._lost = found is None
-        if found is None:
+        means = self._ascent.means_at(here)
+        self._lost = means is None
+        if means is None:
             return None
-        means, last = np.r_[found], self._end
-        target, free, weight = _terms(self._moments, ridge)
-        self._curvature.ridge = np.diag(weight)
-        if last is not None:
-            self._curvature.note(here - last.here, np.where(free, means - last.means, 0.0))
-        score = np.where(free, target - means, 0.0) - weight * here
-        self._end = _End(here, means, score, free, target, weight)
-        return self._quadratic(None)
+        self._ascent.weight = 2.0 * np.append(0.0, ridge)
+        self._ascent.note(here, means)
+        self._ascent.place(here, means)
+        return _quadratic(self._ascent, None)
 
     def inform(self) -> MeanMaximum:
         """Ask for the information where the mean was evaluated last."""
-        information, cumulant = self._source.inform()
-        self._curvature.replace(information)
-        self._exact = True
-        return self._quadratic(cumulant)
+        return _informed(self._ascent, self._source)
 
     def finish(self, found: MeanMaximum) -> MeanMaximum:
         """Ask for the cumulant where `found` was expanded, unless it is known."""
         if found.whole:
             return found
-        assert self._end is not None
         if self._lost:
-            self._source.evaluate(float(found.around[0]), found.around[1:])
-        return replace(
-            found, log_likelihood=found.log_likelihood - self._source.cumulant(), whole=True
-        )
-
-    def _quadratic(self, cumulant: float | None) -> MeanMaximum:
-        assert self._end is not None
-        found = _quadratic(self._curvature, self._end, cumulant or 0.0, 1)
-        return replace(found, exact=self._exact, whole=cumulant is not None)
+            self._ascent.means_at(found.around)
+        value = found.log_likelihood - self._source.cumulant()
+        return replace(found, log_likelihood=value, whole=True)
 
 
-class _Curvature:
-    """The information without the penalty, corrected by the differences of scores.
+def _ascent(family: Family, moments: MeanMoments, source: Source, ridge: Array | None) -> Ascent:
+    target = np.r_[moments.labels, moments.with_labels]
+    free = np.ones(len(target), dtype=bool)
+    free[0] = moments.intercept
+    weight = np.zeros(len(target)) if ridge is None else 2.0 * np.append(0.0, ridge)
+    return Ascent(source, target, free, weight, partial(predicted_information, family, moments))
 
-    Shapes: ridge (1 + n_columns,): the penalty's second derivative.
-    """
 
-    def __init__(self, family: Family, moments: MeanMoments, ridge: Array) -> None:
-        self._family, self._moments, self.ridge = family, moments, np.diag(ridge)
-        self._exact: Array | None = None
-        self._pairs: list[tuple[Array, Array]] = []
+def _informed(ascent: Ascent, source: Source) -> MeanMaximum:
+    information, cumulant = source.inform()
+    ascent.replace(information)
+    return _quadratic(ascent, cumulant)
 
-    def note(self, step: Array, change: Array) -> None:
-        """Keep by how much the likelihood's score fell over a step."""
-        if rises(step, change):
-            self._pairs.append((step, change))
 
-    def replace(self, information: Array) -> None:
-        """Start anew from the exact information."""
-        self._exact, self._pairs = information, []
-
-    def information(self, here: Array, means: Array) -> Array:
-        """Return what is known of it, and the penalty's second derivative."""
-        information = self._exact
-        if information is None:
-            information = predicted_information(self._family, self._moments, here, means)
-        pairs = ((step, change + self.ridge @ step) for step, change in self._pairs)
-        return corrected(information + self.ridge, pairs)
-
-    def newton(self, here: Array, means: Array, score: Array, free: Flags) -> tuple[Array, float]:
-        """Return a step to the maximum, and how far it is in standard errors."""
-        inner = self.information(here, means)[np.ix_(free, free)]
-        scale = np.asarray(1.0 / np.sqrt(np.diag(inner)))
-        out = np.zeros(len(here))
-        try:
-            out[free] = scale * linalg.solve(
-                inner * np.outer(scale, scale), scale * score[free], assume_a="pos"
-            )
-        except linalg.LinAlgError as error:  # no curvature is left: the data are separated
-            raise OutOfReachError(here) from error
-        return out, float(np.sqrt(max(float(score @ out), 0.0)))
+def _quadratic(ascent: Ascent, cumulant: float | None) -> MeanMaximum:
+    """Take Newton's step, by what is known of the information."""
+    information = ascent.information - np.diag(ascent.weight)
+    around, (change, distance) = ascent.here, ascent.newton()
+    value = float(around @ ascent.target) - (cumulant or 0.0) + float(ascent.score @ change) / 2.0
+    here = around + change
+    # The score's step counts the penalty, which is no part of the likelihood.
+    value += float(ascent.weight @ (here**2 - around**2)) / 2.0
+    return MeanMaximum(
+        float(here[0]),
+        here[1:],
+        information,
+        value,
+        ascent.evaluations,
+        distance,
+        around,
+        exact=ascent.exact,
+        whole=cumulant is not None,
+    )
 
 
 def predicted_information(family: Family, moments: MeanMoments, here: Array, means: Array) -> Array:

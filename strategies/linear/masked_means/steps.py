@@ -1,15 +1,7 @@
 """The party half of masked mean functions: sums ``X_k' mu(eta)`` without a number of a sample told.
 
-=================  ===============================================================================
-step               what travels
-=================  ===============================================================================
-send_digits        up: the own columns in digits, under a key stream of the group
-place_fits         down: the own coefficients; summed: n angles, the fits under key streams of the
-                   group; how far fits reach, to a grid
-open_means         down: 2 H n masked features to the first party, the seed of their mask to the
-                   others; up: small matrices under pads, and of a helper n masked numbers; with
-                   the information 2 (2 p_k + 1) n masked numbers more, and a sum of small matrices
-=================  ===============================================================================
+Of n rows and H harmonics an evaluation takes 2 H n masked features, down to the first party, and n
+masked numbers up from each helper; the information takes ``2 (2 p_k + 1) n`` of a party more.
 
 What the server cannot come to, whatever it asks for: a key stream depends on what it hides, pads
 are used once, sums are over rows that are enough, and each evaluation counts as a vector that the

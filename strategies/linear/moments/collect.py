@@ -1,15 +1,8 @@
 """The server half of moments: from labels and parties to sums by pattern, and nothing else.
 
-=====================  ===========================================================================
-round                  what travels
-=====================  ===========================================================================
-prepare_moments        up: names of columns, number of rows, public keys
-seal_group_seed        one party: up, the group seed, sealed for each other one
-send_masked            down: which rows to leave out; up: columns under the group's key stream, and
-                       what they were standardised by
-open_products          down: the group of each row; labels under a mask, its seed to a helper;
-                       up: a private sum of small matrices, each party's own moments, two shares
-=====================  ===========================================================================
+Columns are sent once, under the group's key stream. Then the server sends the group of each row,
+and labels under a mask, whose seed goes to a helper. It gets a private sum of small matrices, each
+party's own moments, and two shares of its products with the labels.
 
 A last step of the strategy erases the group seed (`GroupKeySteps.erase_group_seed`). With
 aggregation ``"ckks"``, and of one party alone, the same sums come from ciphertexts, in more rounds
@@ -34,6 +27,7 @@ from flwr_vertical.products import (
     PrivateProducts,
     products_of,
 )
+from flwr_vertical.products.arithmetic import Layout
 from flwr_vertical.products.labels import Commitment
 from flwr_vertical.products.noise import room_for
 from flwr_vertical.products.row_groups import RowGroups
@@ -95,6 +89,16 @@ class FitColumns:
         return len(self.center)
 
     @property
+    def widths(self) -> list[int]:
+        """How many columns each party has."""
+        return [own.stop - own.start for own in self.parties.values()]
+
+    @property
+    def owner(self) -> Integers:
+        """Number of the party of each column, (n_columns,)."""
+        return np.repeat(np.arange(len(self.parties)), self.widths)
+
+    @property
     def held(self) -> list[Pattern]:
         """The patterns in which some party has a column."""
         return [p for p in self.patterns.patterns if len(p.observed) > 1]
@@ -152,8 +156,7 @@ class Prepared:
     @property
     def parties(self) -> dict[str, slice]:
         """Columns of each party."""
-        ends = np.cumsum([0, *self.widths.values()]).tolist()
-        return {name: slice(a, b) for name, a, b in zip(self.widths, ends, ends[1:], strict=False)}
+        return Layout(self.widths).slices
 
     def of_columns(self, name: str) -> Array:
         """Return ``center`` or ``unit`` of all columns."""
@@ -202,7 +205,7 @@ def prepare(
     *,
     columns_of: str = "",
     budget: FitBudget | None = None,
-    formula: str | None = None,
+    formula: str = "",
     **reading: Any,
 ) -> Prepared:
     """Have the parties prepare their columns; one round. `reading`: see `open_problem`."""
@@ -210,7 +213,7 @@ def prepare(
     extra: dict[str, Any] = {"nonce": pairs.nonce}
     if columns_of:
         extra["columns_of"] = columns_of
-    if formula is not None:
+    if formula:
         extra["formula"] = formula
     label_range = None
     if budget is not None:
@@ -345,12 +348,8 @@ def _patterns(
         if labels is not None:
             with_label, square = labels[g].with_columns[columns], labels[g].square
             sums[-1] = labels[g].total
-        products = np.block(
-            [
-                [moments.products[g][np.ix_(columns, columns)], with_label[:, None]],
-                [with_label[None, :], np.array([[square]])],
-            ]
-        )
+        inner = moments.products[g][np.ix_(columns, columns)]
+        products = np.block([[inner, with_label[:, None]], [with_label, square]])
         found.append(Pattern(observed, float(len(own)), sums, products))
     rest = y[alone]
     if len(rest):

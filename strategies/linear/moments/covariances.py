@@ -4,9 +4,9 @@ The label is the last column. A model maps free parameters to a covariance and s
 parameter moves it, so that one fit serves all models.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,34 +16,7 @@ _CYCLES = 1000
 _EXACT = 1e-12  # of correlations
 
 
-class CovarianceModel(ABC):
-    """A family of covariance matrices."""
-
-    n_columns: int
-    implied: tuple[Indices, Indices] = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-
-    @abstractmethod
-    def nearest(self, covariance: Array) -> Array:
-        """Return parameters of a member of the family close to a positive definite matrix.
-
-        Of the covariance of complete data, they are those of maximum likelihood: also with zeros in
-        the inverse.
-        """
-
-    @abstractmethod
-    def covariance(self, parameters: Array) -> Array:
-        """Return the covariance, array of shape (n_columns, n_columns)."""
-
-    @abstractmethod
-    def directions(self, parameters: Array) -> Array:
-        """Return its derivatives, array of shape (n_columns, n_columns, n_parameters)."""
-
-    @abstractmethod
-    def curvature(self, parameters: Array, gradient: Array) -> Array:
-        """Return second derivatives of ``tr(gradient Sigma)``, (n_parameters, n_parameters)."""
-
-
-class FullCovariance(CovarianceModel):
+class FullCovariance:
     """Any covariance; where the rows do not tell an element, that of the inverse is zero.
 
     Rows of no pattern with both columns tell nothing of their covariance. Of all covariances with
@@ -63,7 +36,11 @@ class FullCovariance(CovarianceModel):
         self._cliques = _cliques(free)
 
     def nearest(self, covariance: Array) -> Array:
-        """Return the free elements."""
+        """Return parameters of a member of the family close to a positive definite matrix.
+
+        Of the covariance of complete data, they are those of maximum likelihood: also with zeros in
+        the inverse.
+        """
         return np.asarray(covariance[self._rows, self._columns])
 
     def covariance(self, parameters: Array) -> Array:
@@ -138,14 +115,17 @@ def completed(covariance: Array, cliques: Sequence[Indices]) -> Array:
     raise np.linalg.LinAlgError("no positive definite matrix has these elements")
 
 
-class RegressionCovariance(CovarianceModel):
+class RegressionCovariance:
     """Any covariance of the columns, with zeros where stated; the label is linear in all of them.
 
     Parameters: the elements of the columns' covariance, the coefficients beta, the noise variance.
+    Methods are those of `FullCovariance`.
 
     Shapes: free (n_columns - 1, n_columns - 1): symmetric, without the label; False where a
     covariance is held at zero.
     """
+
+    implied = np.nonzero(np.zeros((0, 0)))  # By zeros in the inverse: no element
 
     def __init__(self, free: Flags) -> None:
         self.n_columns = len(free) + 1
@@ -213,6 +193,9 @@ class RegressionCovariance(CovarianceModel):
                 found[k, n_blocks + b] += 2.0 * by_label[a] + 2.0 * corner * beta[a]
         found[n_blocks:-1, :n_blocks] = found[:n_blocks, n_blocks:-1].T
         return found
+
+
+CovarianceModel: TypeAlias = FullCovariance | RegressionCovariance
 
 
 class BlockCovariance(RegressionCovariance):

@@ -56,12 +56,7 @@ class FitBudget:
     @property
     def arguments(self) -> dict[str, Any]:
         """What the parties are told."""
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "row_norm": self.row_norm,
-            "bounds": self.bounds,
-        }
+        return dict(vars(self))
 
     def label_range(self, name: object) -> tuple[float, float]:
         """Return the range of the labels."""

@@ -34,6 +34,10 @@ class Pattern:
         centred = self.products - shift - shift.T + self.n_rows * np.outer(own, own)
         return self.sums - self.n_rows * own, centred
 
+    def less(self, mean: Array) -> "Pattern":
+        """Return the moments of the rows less a mean of all columns."""
+        return Pattern(self.observed, self.n_rows, *self.about(mean))
+
 
 @dataclass(frozen=True)
 class Patterns:

@@ -17,6 +17,7 @@ from flwr_vertical.products.noisy_sums import check_epsilon
 from flwr_vertical.products.rare_levels import level_codes
 from flwr_vertical.protocol.arguments import Is, Within
 from strategies.linear.data import (
+    FORMULA,
     PUBLIC_RANGE,
     Labelled,
     RegressionRows,
@@ -81,17 +82,20 @@ class MomentSteps(RegressionRows):
         delta: Annotated[float, Within(0.0, 1.0)] = 0.0,
         row_norm: Annotated[float | None, Is("row_norm")] = None,
         bounds: str = "",
+        formula: Annotated[str, Is("formula")] = "",
         **settings: Unpack[RowSettings],
     ) -> Summands:
         """Prepare the table, and make the key pair of this run.
 
         Message: nonce: of this run; columns_of: the only party whose columns are wanted; all
         parties' if empty; epsilon, delta, row_norm, bounds: see `FitBudget`; no epsilon: sums
-        are opened as they are; labelled, **settings: see `RegressionData.prepare`; returns nothing
-        to be summed; publicly what `RegressionData.prepare` and `PairKeySteps.pair_key` tell,
+        are opened as they are; formula: by party, what takes the place of its columns
+        (`read_formulas`); labelled, **settings: see `RegressionData.prepare`; returns nothing to be
+        summed; publicly what `RegressionData.prepare` and `PairKeySteps.pair_key` tell,
         ``center`` and ``unit`` of each column (`rough_units`), ``min_rows``, if the node's policy
         states it, and ``at_least``, the fewest rows of a set, where a formula needs more.
         """
+        self.state[FORMULA] = formula
         if epsilon:
             check_epsilon(self.party, epsilon)
             self.state[_PRIVATE] = [float(epsilon), float(delta), float(row_norm or 1.0)]

@@ -24,7 +24,7 @@ import numpy as np
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from strategies.linear.moments.covariances import CovarianceModel
-from strategies.linear.moments.fit import Fit, InverseInformation, information_on
+from strategies.linear.moments.fit import Fit, Likelihood, inverse_information
 from strategies.linear.moments.linear import dependent_columns
 from strategies.linear.moments.patterns import Patterns
 from strategies.linear.prediction.regressions import Regressions, pattern_list
@@ -101,8 +101,8 @@ class _Leverage:
 
     def __init__(self, patterns: Patterns, model: CovarianceModel, fit: Fit) -> None:
         parameters = model.nearest(fit.covariance)
-        told = information_on(patterns, model, fit.mean, parameters, True, fit.prior)
-        self._solve = InverseInformation(told)
+        told = Likelihood(patterns, model, fit.prior).information(fit.mean, parameters, True)
+        self._inverse = inverse_information(told)
         self._directions = model.directions(parameters)
 
     def __call__(self, own: Array, beta: Array, inner: Array) -> float:
@@ -118,9 +118,9 @@ class _Leverage:
         by_slope = np.zeros((len(own), len(by_level)))
         moved = np.einsum("ijk,j->ik", self._directions[:p, :p], beta @ own)
         by_slope[:, p + 1 :] = own @ (self._directions[:p, -1] - moved)
-        found = float(by_level @ self._solve(by_level))
+        found = float(by_level @ self._inverse @ by_level)
         if len(own):
-            spread = by_slope @ self._solve(by_slope.T)
+            spread = by_slope @ self._inverse @ by_slope.T
             found += float(np.trace(np.linalg.solve(inner, spread)))
         return found
 

@@ -10,6 +10,7 @@ from flwr_vertical import Model, Table
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.codes import fit_levels, level_numbers, level_text
+from strategies.linear.design import fitted_numbers
 from strategies.linear.formula_design import new_columns
 
 
@@ -103,13 +104,7 @@ def fitted_features(
             of = [known.index(text) for text in ([level] if level in known else other[source])]
             found[:, j] = np.where(own < 0, np.nan, np.isin(own, of))
             continue
-        try:
-            found[:, j] = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        except (TypeError, ValueError):
-            raise DataError(
-                f"party {party!r}, column {source!r} held numbers when the model was fitted, "
-                f"but has type {column.dtype} now"
-            ) from None
+        found[:, j] = fitted_numbers(column, party)
     return found
 
 
