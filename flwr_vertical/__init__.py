@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flwr_vertical.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from flwr_vertical.alignment import Alignment
+    from flwr_vertical.alignment.base import Alignment
     from flwr_vertical.app import memory_app, party_app
     from flwr_vertical.grids import LocalGrid, RayGrid, RecordingGrid
     from flwr_vertical.incomplete.demo import Demo, load_demo
@@ -80,7 +80,7 @@ __all__ = [
 # By home, public names. They are imported when they are first used: Flower and pandas take a
 # second, which a program that needs `flwr_vertical.crypto` or `.errors` alone does not spend.
 _NAMES = {
-    "alignment": ("Alignment",),
+    "alignment.base": ("Alignment",),
     "app": ("memory_app", "party_app"),
     "grids": ("LocalGrid", "RayGrid", "RecordingGrid"),
     "incomplete.demo": ("Demo", "load_demo"),

@@ -8,7 +8,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
-from flwr_vertical.alignment import Aligner, alignment_steps, whole_protocol
+from flwr_vertical.alignment.base import Aligner
+from flwr_vertical.alignment.registry import alignment_steps, whole_protocol
 from flwr_vertical.channel.app import ChannelClientApp
 from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.node.memory_storage import MemoryStorage

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
-from flwr_vertical.grading import Grade, grade
-from flwr_vertical.pages import format_named, human_bytes, human_seconds
+from flwr_vertical.grading.attacks import grade
+from flwr_vertical.grading.record import Grade
+from flwr_vertical.pages.page import format_named, human_bytes, human_seconds
 from flwr_vertical.reports.glossary import most_telling_first
 from flwr_vertical.results.data import ResultData, needed_lines
 from flwr_vertical.results.imputation import (

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 from flwr.serverapp import Grid
 
-from flwr_vertical.alignment import Aligner, Alignment, check_overlap, make_aligner
+from flwr_vertical.alignment.base import Aligner, Alignment, check_overlap
+from flwr_vertical.alignment.registry import make_aligner
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.node.party import Arbiter, Party
 from flwr_vertical.node.row_index import to_aligned
@@ -368,8 +369,7 @@ def align_labels(
     """
     if label_holder is not None:
         reply = federation.call("labels", parties=[label_holder])[label_holder]
-        version = bytes(reply.get("version", b""))
-        federation.label_memory.find_labels = lambda: version
+        federation.label_memory.find_labels = lambda: bytes(reply.get("version", b""))
         return to_aligned(reply["labels"], reply["positions"], alignment.n_samples, np.nan)
     if labels is None:
         return None

@@ -64,7 +64,7 @@ class BlindRsaSteps(AlignmentSteps):
         self.state[_RSA_KEY] = key.to_bytes()
         ids = self.shuffled_ids(normalise)
         hashes = blind_rsa.fdh(ids, key.n, nonce, self.id_secret())
-        tags = blind_rsa.tags(blind_rsa.sign_own(hashes, key))
+        tags = blind_rsa.tags(blind_rsa.sign(hashes, key))
         endorsement = pins.endorse(
             self.party.identity("blind-rsa"), _rsa_payload(key.public, nonce)
         )

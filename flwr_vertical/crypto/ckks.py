@@ -20,14 +20,13 @@ let nobody who knows all the terms and holds the ciphertexts see many released s
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flwr_vertical.arrays import AnyArray, Array
+from flwr_vertical.arrays import Array
 from flwr_vertical.crypto import _checks
 from flwr_vertical.crypto.ckks_context import (
     SLOTS,
@@ -75,17 +74,6 @@ class CkksEncryptor:
         real number, `FixedPointOverflowError` if one is above ``value_limit(n_parties) /
         2**exponent``: errors call the array `name` and its owner `party`.
         """
-        return list(self.iter_encrypt(values, n_parties, name, party, exponent))
-
-    def iter_encrypt(
-        self,
-        values: ArrayLike,
-        n_parties: int,
-        name: str = "values",
-        party: str | None = None,
-        exponent: int = 0,
-    ) -> Iterator[bytes]:
-        """Like `encrypt`, one block at a time; the range is checked before the first."""
         limit = math.ldexp(value_limit(n_parties), -exponent)
         flat = _checks.real_array(values, name, party).reshape(-1)
         if flat.size and not _checks.within(flat, limit):
@@ -96,15 +84,14 @@ class CkksEncryptor:
             if exponent:
                 remedy += f", or let the server ask for a scale {factor:.3g} times larger"
             _checks.raise_out_of_range(flat, limit, name, party, remedy)
-        return self._blocks(flat, exponent)
-
-    def _blocks(self, flat: AnyArray, exponent: int) -> Iterator[bytes]:
-        ts = tenseal()
+        ts, blocks = tenseal(), []
         for start in range(0, flat.size, SLOTS):
             block = flat[start : start + SLOTS].astype(np.float64, copy=False)
             block = np.ldexp(block, exponent) if exponent else block
             # The binding takes lists; a tensor is copied element by element.
-            yield dump_block(self._context, ts.ckks_vector(self._context, block.tolist()))
+            vector = ts.ckks_vector(self._context, block.tolist())
+            blocks.append(dump_block(self._context, vector))
+        return blocks
 
 
 def add_ciphertexts(public: bytes, terms: Sequence[Iterable[bytes]]) -> list[bytes]:
@@ -113,18 +100,10 @@ def add_ciphertexts(public: bytes, terms: Sequence[Iterable[bytes]]) -> list[byt
     `ProtocolError` if there are no terms, they differ in shape, or a block is no ciphertext under
     this key; names the term (by its position) and the block.
     """
-    return list(iter_add_ciphertexts(public, terms))
-
-
-def iter_add_ciphertexts(public: bytes, terms: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
-    """Like `add_ciphertexts`, one block at a time: two ciphertexts in memory, however many come."""
     context = load_public(public)
     if not terms:
         raise ProtocolError("an encrypted sum needs the terms of all parties, got none")
-    return _sums(context, terms)
-
-
-def _sums(context: Any, terms: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
+    sums = []
     for index, blocks in enumerate(zip_longest(*terms)):
         if None in blocks:
             raise ProtocolError(
@@ -142,7 +121,8 @@ def _sums(context: Any, terms: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
                     "all parties must send arrays of the same shape"
                 )
             total.add_(term)
-        yield dump_block(context, total)
+        sums.append(dump_block(context, total))
+    return sums
 
 
 class CkksDecryptor:

@@ -25,15 +25,10 @@ from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.database import SUFFIX as LEDGER_SUFFIX
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from flwr_vertical.protocol.disk import FILE_MODE, private_folder, writing
-from flwr_vertical.sources import (
-    Destination,
-    FileDestination,
-    folder_digest,
-    is_database,
-    read_frame,
-    read_source,
-    table_name,
-)
+from flwr_vertical.sources.address import is_database
+from flwr_vertical.sources.folders import folder_digest
+from flwr_vertical.sources.reading import read_frame, read_source
+from flwr_vertical.sources.writing import Destination, FileDestination, table_name
 from flwr_vertical.tables import (
     Cleaning,
     CsvFormat,

@@ -6,7 +6,8 @@ from typing import Any
 
 from flwr.app import Context
 
-from flwr_vertical.crypto import generate_keypair, generate_keys
+from flwr_vertical.crypto.ckks_context import generate_keys
+from flwr_vertical.crypto.masks import generate_keypair
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.config import check_node_config
 from flwr_vertical.node.node_data import RUN, SECRET, SEED, NodeData

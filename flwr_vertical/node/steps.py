@@ -1,5 +1,6 @@
 """Steps: what the server can ask of a node, and how parties and arbiters declare them."""
 
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -300,24 +301,16 @@ class Uses(Generic[_G]):
         return found
 
 
-# Classes do not change: what was found is found at every message.
-_STEPS: dict[tuple[type, tuple[type[StepGroup], ...]], dict[str, str | type[StepGroup] | None]] = {}
-
-
-_UNREPEATABLE: dict[tuple[type, tuple[type[StepGroup], ...]], frozenset[str]] = {}
-
-
 def steps_of(cls: type, groups: "tuple[type[StepGroup], ...]" = ()) -> set[str]:
     """Return the names of the steps that a class offers (see `step_owners`)."""
     return set(step_owners(cls, groups))
 
 
+@functools.cache  # classes do not change: what was found is found at every message
 def step_owners(
     cls: type, groups: "tuple[type[StepGroup], ...]" = ()
 ) -> dict[str, "str | type[StepGroup] | None"]:
     """Find the steps that a class offers; an override need not be marked again."""
-    if (cls, groups) in _STEPS:
-        return _STEPS[cls, groups]
     own = {
         name: None
         for base in cls.__mro__
@@ -340,42 +333,38 @@ def step_owners(
                     f"{cls.__name__} uses two step groups that have a step {name!r}; rename one"
                 )
             found[name] = owner
-    _STEPS[cls, groups] = found | own
-    return _STEPS[cls, groups]
+    return found | own
+
+
+def _classes_of_steps(cls: type, groups: "tuple[type[StepGroup], ...]") -> dict[str, type]:
+    """Return by step the class that defines it: the offering one, or a step group."""
+    return {
+        name: getattr(cls, owner).group if isinstance(owner, str) else owner or cls
+        for name, owner in step_owners(cls, groups).items()
+    }
 
 
 def function_of(
     cls: type, name: str, groups: "tuple[type[StepGroup], ...]" = ()
 ) -> Callable[..., Any] | None:
     """Return the function of a step that a class offers; None if it does not."""
-    owners = step_owners(cls, groups)
-    if name not in owners:
-        return None
-    owner = owners[name]
-    offering = cls if owner is None else owner
-    if isinstance(owner, str):
-        offering = getattr(cls, owner).group
-    found: Callable[..., Any] = getattr(offering, name)
+    found: Callable[..., Any] | None = None
+    if (offering := _classes_of_steps(cls, groups).get(name)) is not None:
+        found = getattr(offering, name)
     return found
 
 
+@functools.cache
 def unrepeatable_steps(cls: type, groups: "tuple[type[StepGroup], ...]" = ()) -> frozenset[str]:
     """Names of the steps that a class offers and that are declared as not repeatable."""
-    if (cls, groups) in _UNREPEATABLE:
-        return _UNREPEATABLE[cls, groups]
     found = set()
-    for name, owner in step_owners(cls, groups).items():
-        if owner is None:
-            offering = cls
-        else:
-            offering = getattr(cls, owner).group if isinstance(owner, str) else owner
+    for name, offering in _classes_of_steps(cls, groups).items():
         # The mark nearest to the class counts; an override without one has its ancestor's.
         marked = (vars(base)[name] for base in offering.__mro__ if name in vars(base))
         nearest = next(member for member in marked if hasattr(member, _STEP))
         if not getattr(nearest, _REPEATABLE, True):
             found.add(name)
-    _UNREPEATABLE[cls, groups] = frozenset(found)
-    return _UNREPEATABLE[cls, groups]
+    return frozenset(found)
 
 
 def node_keys_of(cls: type, groups: "tuple[type[StepGroup], ...]" = ()) -> tuple[NodeKey, ...]:

@@ -13,7 +13,7 @@ from flwr.app import Context
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
-from flwr_vertical.sources import is_database
+from flwr_vertical.sources.address import is_database
 from flwr_vertical.tables import Kind, Table
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from flwr_vertical.crypto import generate_keypair
+from flwr_vertical.crypto.masks import generate_keypair
 from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party, StepGroup, step

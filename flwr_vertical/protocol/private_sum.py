@@ -23,20 +23,21 @@ from typing import Any
 
 import numpy as np
 
-from flwr_vertical.crypto import (
-    DEFAULT_SCALE,
+from flwr_vertical.crypto.ckks import (
     RELEASE_BITS,
     CkksDecryptor,
     CkksEncryptor,
-    FixedPoint,
-    PairwiseMasker,
     add_ciphertexts,
+    value_limit,
+)
+from flwr_vertical.crypto.fixed_point import (
+    DEFAULT_SCALE,
+    FixedPoint,
     check_scale,
     decode_integers,
     encode_integers,
-    unmask_sum,
-    value_limit,
 )
+from flwr_vertical.crypto.masks import PairwiseMasker, unmask_sum
 from flwr_vertical.errors import PartyError, ProtocolError
 
 MODES = ("plain", "masked", "ckks")

@@ -6,8 +6,16 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.grading import correlation_quality, downstream_quality, grade, margin_quality
-from flwr_vertical.grading.quality import ColumnPair, Correlations, level_shares, synthetic_pairs
+from flwr_vertical.grading.attacks import grade
+from flwr_vertical.grading.quality import (
+    ColumnPair,
+    Correlations,
+    correlation_quality,
+    downstream_quality,
+    level_shares,
+    margin_quality,
+    synthetic_pairs,
+)
 from flwr_vertical.grading.quality_score import quality_score
 from flwr_vertical.grading.record import MARGIN, Grade
 from flwr_vertical.log import logger

@@ -21,7 +21,7 @@ from apps.live import page
 from apps.live.server import address_file, serving
 from apps.live.status import GREETINGS, LiveStatus
 from flwr_vertical import Ledger, Progress, RecordingGrid, Result
-from flwr_vertical.pages import human_bytes
+from flwr_vertical.pages.page import human_bytes
 from flwr_vertical.protocol.messages import ENVELOPE
 from flwr_vertical.server.discovery import Presence
 

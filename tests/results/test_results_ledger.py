@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.pages import human_bytes, human_seconds
+from flwr_vertical.pages.page import human_bytes, human_seconds
 from flwr_vertical.results import Ledger
 
 

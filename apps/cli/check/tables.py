@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.sources import is_database
-from flwr_vertical.sources import read_frame as read_from_source
+from flwr_vertical.sources.address import is_database
+from flwr_vertical.sources.reading import read_frame as read_from_source
 from flwr_vertical.tables import (
     Cleaning,
     CsvFormat,
