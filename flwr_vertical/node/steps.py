@@ -1,6 +1,5 @@
 """Steps: what the server can ask of a node, and how parties and arbiters declare them."""
 
-import functools
 import hashlib
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -306,11 +305,18 @@ def steps_of(cls: type, groups: "tuple[type[StepGroup], ...]" = ()) -> set[str]:
     return set(step_owners(cls, groups))
 
 
-@functools.cache  # classes do not change: what was found is found at every message
+_Offering = tuple[type, tuple[type[StepGroup], ...]]
+# Classes do not change: what was found is found at every message.
+_STEPS: dict[_Offering, dict[str, str | type[StepGroup] | None]] = {}
+_UNREPEATABLE: dict[_Offering, frozenset[str]] = {}
+
+
 def step_owners(
     cls: type, groups: "tuple[type[StepGroup], ...]" = ()
 ) -> dict[str, "str | type[StepGroup] | None"]:
     """Find the steps that a class offers; an override need not be marked again."""
+    if (cls, groups) in _STEPS:
+        return _STEPS[cls, groups]
     own = {
         name: None
         for base in cls.__mro__
@@ -333,7 +339,8 @@ def step_owners(
                     f"{cls.__name__} uses two step groups that have a step {name!r}; rename one"
                 )
             found[name] = owner
-    return found | own
+    _STEPS[cls, groups] = found | own
+    return _STEPS[cls, groups]
 
 
 def _classes_of_steps(cls: type, groups: "tuple[type[StepGroup], ...]") -> dict[str, type]:
@@ -354,9 +361,10 @@ def function_of(
     return found
 
 
-@functools.cache
 def unrepeatable_steps(cls: type, groups: "tuple[type[StepGroup], ...]" = ()) -> frozenset[str]:
     """Names of the steps that a class offers and that are declared as not repeatable."""
+    if (cls, groups) in _UNREPEATABLE:
+        return _UNREPEATABLE[cls, groups]
     found = set()
     for name, offering in _classes_of_steps(cls, groups).items():
         # The mark nearest to the class counts; an override without one has its ancestor's.
@@ -364,7 +372,8 @@ def unrepeatable_steps(cls: type, groups: "tuple[type[StepGroup], ...]" = ()) ->
         nearest = next(member for member in marked if hasattr(member, _STEP))
         if not getattr(nearest, _REPEATABLE, True):
             found.add(name)
-    return frozenset(found)
+    _UNREPEATABLE[cls, groups] = frozenset(found)
+    return _UNREPEATABLE[cls, groups]
 
 
 def node_keys_of(cls: type, groups: "tuple[type[StepGroup], ...]" = ()) -> tuple[NodeKey, ...]:

@@ -1,8 +1,7 @@
 """The nodes of a run: greeted, found again, asked in rounds and dismissed."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -36,38 +35,29 @@ from flwr_vertical.server.settings import RunOptions, RunSettings
 from flwr_vertical.version import __version__
 
 
-@dataclass(frozen=True)
-class Roster:
-    """The nodes of a run."""
-
-    # Names of the parties, sorted: results must not depend on who connects first
-    parties: list[str]
-    nodes: dict[str, int]  # Node ID by name; the arbiter under `ARBITER`
-
-    @property
-    def has_arbiter(self) -> bool:
-        """Whether one of the nodes is the arbiter."""
-        return ARBITER in self.nodes
-
-
 def make_roster(
     greetings: Mapping[int, Payload], expected: Sequence[str] | None, arbiter_for: str | None
-) -> Roster:
-    """Make the roster from the nodes' greetings."""
+) -> dict[str, int]:
+    """Return the node ID of each node by its name, the arbiter's under `ARBITER`."""
     check_versions(greetings)
     nodes = nodes_by_name(greetings)
-    roster = Roster(sorted(set(nodes) - {ARBITER}), nodes)
-    absent = sorted(set(expected or ()) - set(roster.parties))
+    parties = _parties_of(nodes)
+    absent = sorted(set(expected or ()) - set(parties))
     if absent:
-        raise ConfigError(f"expected parties {absent} are absent; here are {roster.parties}")
-    if not roster.parties:
+        raise ConfigError(f"expected parties {absent} are absent; here are {parties}")
+    if not parties:
         raise ConfigError("no party is connected: every node has the role 'arbiter'")
-    if arbiter_for and not roster.has_arbiter:
+    if arbiter_for and ARBITER not in nodes:
         raise ConfigError(
             f"{arbiter_for} needs an arbiter: start one more SuperNode with "
             "--node-config \"role='arbiter'\""
         )
-    return roster
+    return nodes
+
+
+def _parties_of(names: Iterable[str]) -> list[str]:
+    """Return the names of the parties, sorted: results must not depend on who connects first."""
+    return sorted(set(names) - {ARBITER})
 
 
 def check_versions(greetings: Mapping[int, Payload]) -> None:
@@ -180,12 +170,12 @@ class Nodes:
             if self._protocol:
                 envelope |= {"protocol": self._protocol, "server-version": __version__}
             greetings = greeting.greet(wanted, envelope)
-            roster = make_roster(greetings, self._expected, self._arbiter_for)
+            nodes = make_roster(greetings, self._expected, self._arbiter_for)
         except Exception:
             self._take_back()
             raise
-        self.parties, self._nodes = roster.parties, roster.nodes
-        presence.remember(roster.nodes)
+        self.parties, self._nodes = _parties_of(nodes), nodes
+        presence.remember(nodes)
         by_name = {name: greetings[node_id] for name, node_id in self._nodes.items()}
         self._note_unrepeatable(by_name)
         self._record.open(by_name)
@@ -215,7 +205,7 @@ class Nodes:
     def _reopen(self, journal: Journal, opening: JournalEntry) -> None:
         """Find the nodes of a run that broke off, and take up its course from the beginning."""
         names = list(opening.public)
-        self.parties = sorted(set(names) - {ARBITER})
+        self.parties = _parties_of(names)
         self._nodes = dict.fromkeys(names, -1)
         if not journal.done:  # else no message is left to be sent
             self.snapshot = journal.snapshot
