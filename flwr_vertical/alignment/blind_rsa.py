@@ -85,11 +85,7 @@ class BlindRsaSteps(AlignmentSteps):
         identity: bytes = b"",
         signature: bytes = b"",
     ) -> dict[str, Any]:
-        """Blind the own hashed IDs for the key holder to sign.
-
-        Where the holder's identity is pinned here, its signature of the key must be valid: whoever
-        swaps the key could make tags of guessed IDs.
-        """
+        """Blind the own hashed IDs for the key holder, whose signature of its key pins check."""
         node = self.party.identity("blind-rsa")
         pins.check_endorsement(
             node,

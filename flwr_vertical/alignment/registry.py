@@ -91,10 +91,7 @@ def whole_protocol(
 
 
 def alignment_steps(alignment: "str | type[Aligner] | None") -> tuple[type[AlignmentSteps], ...]:
-    """Return the step groups that a party offers for the alignment of a run.
-
-    Those of all built-in protocols where the node does not know the run's.
-    """
+    """Return the step groups that a party offers, of all built-in protocols if none is known."""
     if alignment is None:
         return tuple(aligner.steps for aligner in _BUILT_IN)
     aligner = load_aligner(alignment) if isinstance(alignment, str) else alignment

@@ -78,10 +78,7 @@ def bins_of(numbers: Ring, bins: int) -> Bins:
 
 
 def place(candidates: Bins, bins: int) -> Bins:
-    """Give each ID one of its three bins to itself, (n,): cuckoo hashing, all IDs at once.
-
-    `ProtocolError` if some find none, a chance of less than 2^-20.
-    """
+    """Give each ID a bin to itself, (n,), by cuckoo hashing; `ProtocolError` once in 2^20 runs."""
     count = len(candidates)
     holder = np.full(bins, -1, dtype=np.int64)
     choice = np.zeros(count, dtype=np.int64)

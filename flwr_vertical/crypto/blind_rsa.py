@@ -33,10 +33,7 @@ Numbers = Bytes
 
 
 def fdh(ids: Sequence[bytes], n: int, context: bytes, secret: bytes | None = None) -> Numbers:
-    """Hash each ID to a number modulo n, over the full domain.
-
-    Keyed BLAKE2b of the ID, stretched with `full_domain`.
-    """
+    """Hash each ID to a number modulo n: keyed BLAKE2b, stretched over the full domain."""
     hasher = id_hasher(_HASH_DOMAIN, context, secret, 64)
     return _pack((full_domain(hasher(sample), n) for sample in ids), n)
 

@@ -140,10 +140,7 @@ class CkksDecryptor:
         self._release_bits = release_bits
 
     def decrypt(self, blocks: Iterable[bytes], shape: Sequence[int]) -> Array:
-        """Decrypt the ciphertexts of an array, in order.
-
-        `ProtocolError` if blocks and shape do not fit, or a block is no ciphertext under this key.
-        """
+        """Decrypt an array's ciphertexts, in order; `ProtocolError` if they do not fit."""
         size = math.prod(shape)
         values = np.empty(size, dtype=np.float64)
         start = 0

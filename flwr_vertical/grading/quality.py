@@ -132,10 +132,7 @@ class Correlations(NamedTuple):
 def correlation_quality(
     originals: Mapping[str, pd.DataFrame], tables: Mapping[str, pd.DataFrame]
 ) -> Correlations:
-    """Compare Spearman's correlations before and after, pairwise over what is observed.
-
-    Levels count by their sorted order (ordered ones by their own).
-    """
+    """Compare Spearman's correlations of pairs, of what is observed; levels by their order."""
     pairs = synthetic_pairs(originals, tables)[:_MOST_COLUMNS]
     names = [(pair.party, pair.column) for pair in pairs]
     real = pd.DataFrame({name: _codes(pair.real) for name, pair in zip(names, pairs, strict=True)})

@@ -73,10 +73,7 @@ def column_shape(pair: ColumnPair) -> float:
 
 
 def pair_trend(one: ColumnPair, other: ColumnPair) -> float:
-    """Return how alike the real and the synthetic association of two columns are.
-
-    Over the samples of which both columns are observed, and the synthetic rows that have both.
-    """
+    """Return how alike two columns' associations are, in rows that have both values."""
     both = one.real.index.intersection(other.real.index)
     real = [pair.real.loc[both] for pair in (one, other)]
     known = one.made.notna().to_numpy() & other.made.notna().to_numpy()

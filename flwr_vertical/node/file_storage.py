@@ -66,10 +66,7 @@ class SourceCopy:
         return path
 
     def begin(self) -> None:
-        """Read the database for a run that begins.
-
-        Copies of other runs are removed, except of those that can be resumed.
-        """
+        """Read the database for a run that begins; remove copies of runs that cannot go on."""
         for path in self._folder.glob("*.parquet"):
             kept = self._results / path.stem / ".checkpoint" / f"{self._party}.party"
             if path.stem == self._run or not kept.exists():

@@ -124,11 +124,7 @@ class Party(Node):
         return self.services.ledger is not None
 
     def rows_in_ledger(self) -> OwnRows:
-        """Return `own_ids` as the privacy ledger knows them, in their order.
-
-        They are the rows of the table. Where a strategy adds rows of an earlier run, changes of
-        cells are not noticed.
-        """
+        """Return `own_ids` as the ledger knows them; changed cells of added ones are not seen."""
         if "ledger-rows" not in self.cache:
             ids, table = self.own_ids, self._own_columns.ids
             same = ids is table or (len(ids) == len(table) and ids.equals(table))
@@ -216,10 +212,7 @@ class Party(Node):
         return self.services.save_model(model.to_bytes())
 
     def _save_names(self) -> None:
-        """Write by which names the server calls the own rows, beside the result, as `NAMES`.
-
-        It names a sample whose ID it does not know, of whom it predicts, by the aligned row.
-        """
+        """Write, beside the result, how the server names own rows whose IDs it does not know."""
         if ORDER not in self.state or "positions" not in self.state or NAMES in self.cache:
             return
         self.cache[NAMES] = True

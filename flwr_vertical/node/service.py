@@ -191,10 +191,7 @@ class StepServer:
         return reply
 
     def _course(self, call: _Call, admitted: Admitted, state: State) -> Course | None:
-        """Return where the node is in its protocol; None for messages that belong to no strategy.
-
-        Nor is there one where the strategy does not declare what it exchanges.
-        """
+        """Return where the node is in its protocol; None without one, or of the core's steps."""
         protocol = admitted.types.protocol
         context = call.context
         if call.step in (HELLO, SNAPSHOT, RESTORE) or protocol is None or "node.name" not in state:
@@ -246,8 +243,8 @@ class StepServer:
         updates = decode(call.request, UPDATES)
         if "node.name" not in state and (call.step != HELLO or updates):
             raise StateLostError(
-                f"step {call.step!r} came before the greeting, or this node was restarted during the "
-                "run and lost its state; start the run again"
+                f"step {call.step!r} came before the greeting, or this node was restarted during "
+                "the run and lost its state; start the run again"
             )
         peers = len(updates[private_sum.PEERS]) if private_sum.PEERS in updates else None
         who = self._guard.who(call.context)

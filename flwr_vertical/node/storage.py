@@ -70,10 +70,7 @@ class Storage(Protocol):
         return None
 
     def save(self, context: Context, frame: pd.DataFrame, beside: str = "", stage: str = "") -> str:
-        """Store what the party holds after the run, or what is named `beside` it; returns where.
-
-        `stage` says which stage of a pipeline left it.
-        """
+        """Store what the party holds after a run or `stage`, or `beside` it; returns where."""
 
     def load_output(self, context: Context, beside: str) -> pd.DataFrame:
         """Read what this run stored `beside` its result."""

@@ -96,10 +96,7 @@ def render_page(
 
 
 def shown(what: str, sections: Iterable[Section]) -> Iterator[Section]:
-    """Yield sections with their bodies as HTML, and one that says so if they cannot be made.
-
-    A figure or a table that fails must not end a run whose results are there. The log says where.
-    """
+    """Yield sections as HTML; one that fails says so, is in the log, and ends no run."""
     try:
         for section in sections:
             body = body_html(section.body, section.heading)

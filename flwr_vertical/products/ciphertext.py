@@ -320,10 +320,7 @@ class EncryptedProducts:
         return self.federation.aggregation == "ckks"
 
     def send(self, vectors: Array | None = None) -> dict[str, dict[str, Any]]:
-        """Have the keys made and ask each party for its number of columns; two rounds, or one.
-
-        Parameters and result as of `PrivateProducts.send`.
-        """
+        """Have keys made and columns counted; one or two rounds, as `PrivateProducts.send`."""
         if self._has_arbiter:
             nonce = self.federation.random_bytes(32)
             told = self.federation.call("product_keys", {"nonce": nonce}, parties=[ARBITER])
@@ -353,10 +350,7 @@ class EncryptedProducts:
         vectors: Array | None = None,
         missing: Annotated[Flags | None, OWN] = None,
     ) -> Moments:
-        """Open sums over groups of rows; three rounds, one fewer if one party is alone.
-
-        Parameters, result and errors as of `PrivateProducts.moments`.
-        """
+        """Open sums over groups of rows; two or three rounds, as `PrivateProducts.moments`."""
         if not self._key:
             raise ConfigError("the parties' columns have not been sent: call `send` first")
         group, names = checked_groups(group, n_groups), self.federation.parties

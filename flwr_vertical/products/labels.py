@@ -153,10 +153,7 @@ class LabelSketch:
         return told
 
     def commitment(self, sketched: Ring | None, masked_vectors: Ring | None, helper: str) -> bytes:
-        """Return what tells the vectors from others in the ledger, over runs.
-
-        Empty for vectors that were not bound to a sketch: they count as new.
-        """
+        """Return what tells vectors from others over runs; empty: they count as new."""
         bound = _Z in self._state and masked_vectors is not None and sketched is not None
         if not bound:
             return b""

@@ -176,10 +176,7 @@ class PairKeys:
         self.nonce = self.nonce or self.federation.random_bytes(NONCE_BYTES)
 
     def arguments(self) -> dict[str, Any]:
-        """Return every party's key, as `PairKeySteps.keep_pair_keys` takes them.
-
-        One round when called first.
-        """
+        """Return every party's key for `keep_pair_keys`; one round when called first."""
         if self._keys is None:
             self.collect(self.federation.call("pair_key", {"nonce": self.nonce}))
         assert self._keys is not None

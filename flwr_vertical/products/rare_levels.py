@@ -138,10 +138,7 @@ class LevelAtoms:
         )
 
     def unsafe_groups(self, is_safe: Callable[[list[int]], bool]) -> set[int]:
-        """Return the groups in which a column has to be withheld.
-
-        `is_safe`: whether it may be told of over the rows of these atoms together.
-        """
+        """Return where a column is withheld; `is_safe` says whether atoms may be told of."""
         out: set[int] = set()
         while True:
             # A group that is withheld joins what is not asked for of its parent.

@@ -97,10 +97,7 @@ def ask_for_rows(
 
 
 class ReceivedRows:
-    """Masked rows of all parties at the server, in memory or on disk.
-
-    They come by a step, in parts of `part_rows` but for the last.
-    """
+    """Masked rows of all parties, in memory or on disk; they come in parts of `part_rows`."""
 
     def __init__(self, step: str, n_rows: int, part_rows: int) -> None:
         self._step, self._n_rows, self._part_rows = step, n_rows, part_rows

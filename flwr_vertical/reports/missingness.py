@@ -22,10 +22,7 @@ _STATE_NAMES = ("present", "missing cell", "missing block")
 def states(
     originals: Mapping[str, pd.DataFrame], normalise: Sequence[str] = ()
 ) -> tuple[Bytes, list[str], list[str]]:
-    """Return what is missing: states (samples x columns), and the party and name of each column.
-
-    Samples are those whose IDs are equal in the form in which the run compared them.
-    """
+    """Return states (samples x columns) of what is missing, and party and name of each column."""
     originals = {name: in_normal_form(table, normalise, name) for name, table in originals.items()}
     samples = pd.Index([])
     for table in originals.values():

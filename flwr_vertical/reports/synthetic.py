@@ -88,10 +88,7 @@ def correlations_figure(found: Correlations) -> str:
 
 
 def grade_figure(grade: Grade) -> str:
-    """Draw what each attack gains above chance, with its interval, as SVG.
-
-    Of the columns that are guessed, those are drawn for which most is shown, and their mean.
-    """
+    """Draw what each attack gains above chance, with its interval; of columns the worst ones."""
     drawn = [(risk.attack, grade.gain(risk)) for risk in grade.risks]
     guessed = {risk.attack for risk in grade.inferences}
     first = [(name, gain) for name, gain in drawn if name not in guessed]

@@ -111,10 +111,7 @@ class Progress:
             logger.info("%s: %s%d%s%s%s", self.title, what, self.done, of, share, tail)
 
     def round(self, number: int, step: str, names: Sequence[str]) -> None:
-        """Say which round begins, and who is asked for what.
-
-        A bar shows it, as most of a run's time is waiting for replies.
-        """
+        """Say which round begins, and who is asked for what; a bar shows it."""
         self._round = RoundBegun(number, step, names, time.monotonic())
 
     def _mark(self, now: float) -> None:

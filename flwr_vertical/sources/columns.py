@@ -102,10 +102,7 @@ def days_of(column: pa.Array) -> pa.Array:
 
 
 def in_order(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame in the order of its IDs: a database has none, and may change it at any time.
-
-    IDs that cannot be compared are left alone; `Table.of` says what is wrong with them.
-    """
+    """Return a frame in the order of its IDs, which a database does not keep, if they have one."""
     try:
         return frame.sort_index(kind="stable")
     except TypeError:

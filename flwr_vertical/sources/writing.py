@@ -152,10 +152,7 @@ class FileDestination:
 
 
 def table_name(text: str, party: str, run: str) -> str:
-    """Return the name of a table, with ``{party}`` and ``{run}`` filled in.
-
-    What comes from the run's name, which the server chose, keeps to letters, digits and ``_``.
-    """
+    """Fill ``{party}`` and ``{run}`` in, by letters, digits and ``_``: a server names runs."""
 
     def plain(name: str) -> str:
         return re.sub(r"\W", "_", name)

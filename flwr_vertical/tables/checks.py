@@ -156,10 +156,7 @@ def _check_digits(name: str, column: "pd.Series[Any]") -> Iterator[Finding]:
 
 
 def _usable_numbers(column: "pd.Series[Any]") -> Array | None:
-    """Return the observed cells of a column of finite NumPy numbers; None if it is another.
-
-    There may be thousands of them, and pandas' checks take a millisecond each.
-    """
+    """Return a column's observed cells if it holds finite NumPy numbers, else None; quickly."""
     if not isinstance(column.dtype, np.dtype) or column.dtype.kind not in "iuf":
         return None
     values = column.to_numpy()

@@ -195,10 +195,7 @@ def with_joined_ids(values: "pd.Series[Any]") -> "pd.Series[Any]":
 
 
 def join_levels(index: pd.MultiIndex) -> "pd.Index[Any]":
-    """Join composite IDs (several columns) into one text each, ``first|second``.
-
-    A joiner or backslash inside a part is escaped, so different parts never make the same ID.
-    """
+    """Join composite IDs into texts ``first|second``; a joiner inside a part is escaped."""
     parts = [
         index.get_level_values(level).map(
             lambda v: str(v).replace("\\", "\\\\").replace("|", "\\|")
