@@ -76,10 +76,7 @@ class ColumnStack:
 
 
 def take(matrix: Array, rows: Indices) -> Array:
-    """Return some rows of a matrix, in a file if they are large.
-
-    Shapes: matrix (n_rows, n_columns); rows (n_taken,).
-    """
+    """Return some rows (n_taken,) of a matrix, in a file if they are large."""
     if not is_large(8 * len(rows) * matrix.shape[1]):
         return np.asarray(matrix[rows])
     found = ColumnStack(len(rows), matrix.shape[1])

@@ -151,10 +151,7 @@ class Aligner(ABC):
 
 
 def to_tokens(sets: Sequence[Bytes]) -> list[AnyArray]:
-    """Give pseudonyms numbers, equal ones the same, in whichever set they are.
-
-    Shapes: sets (n_k, 32): pseudorandom bytes; returns (n_k,).
-    """
+    """Give pseudonyms (n_k, 32) numbers (n_k,), equal ones the same in whichever set."""
     rows = np.ascontiguousarray(np.concatenate(sets))
     # Eight bytes tell two million pseudonyms apart but for a chance of 1e-7; all 32 are compared.
     codes, _ = pd.factorize(np.ascontiguousarray(rows[:, :8]).view(np.uint64)[:, 0])

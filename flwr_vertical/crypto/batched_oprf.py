@@ -50,10 +50,7 @@ def n_bins(count: int) -> int:
 
 
 def codes(ids: Sequence[bytes], context: bytes, secret: bytes | None = None) -> tuple[Bytes, Ring]:
-    """Hash IDs to code words, and to numbers of which `bins_of` makes bins.
-
-    Shapes: returns (n, 56) and (n,).
-    """
+    """Hash IDs to code words (n, 56) and numbers (n,) of which `bins_of` makes bins."""
     hasher = id_hasher(b"fv-kkrt-code-v1", context, secret, ROW_BYTES + 8)
     rows = np.empty((len(ids), ROW_BYTES + 8), dtype=np.uint8)
     for start in range(0, len(ids), _BLOCK):

@@ -98,10 +98,7 @@ def margin_quality(
 
 
 def bin_edges(values: Array, count: int) -> Array:
-    """Return ends of parts of equal width; fewer where values are too close together for so many.
-
-    Shapes: values (n_values,): finite; returns (n_edges,): ascending, two at least.
-    """
+    """Return ends of parts of equal width; fewer, at least 2, where values are too close."""
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
     if low == high:
         half = max(0.5, 1e-9 * abs(low))

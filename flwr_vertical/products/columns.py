@@ -22,10 +22,7 @@ _ROWS = 65_536
 
 
 class ScaledRows:
-    """Columns less a centre, over a unit: made of the rows that are asked for, and never whole.
-
-    Shapes: raw (n_rows, n_columns); center, unit (n_columns,).
-    """
+    """Raw columns less (n_columns,) centres, over units: made of rows asked for, never whole."""
 
     def __init__(self, raw: Array, center: Array, unit: Array) -> None:
         self.shape = raw.shape

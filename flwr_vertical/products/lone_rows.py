@@ -96,10 +96,7 @@ def rows_behind(values: Array | ScaledRows, rows: Indices, columns: Indices) -> 
 
 
 def leverage(values: Array | ScaledRows, rows: Indices, columns: Indices) -> Array:
-    """Return the largest leverage of a row in each column and those before it.
-
-    Shapes: as of `rows_behind`.
-    """
+    """Return the largest leverage of a row in each column and those before it (`rows_behind`)."""
     most = np.zeros(len(columns))
     for left in _orthogonal(values, rows, columns):
         most = np.maximum(most, np.cumsum(left**2, axis=1).max(axis=0, initial=0.0))

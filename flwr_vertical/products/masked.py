@@ -281,10 +281,7 @@ class PrivateProductSteps(SentRows):
         asked: bytes,
         apart: Flags | None = None,
     ) -> None:
-        """Make what is withheld random, and all of it unless every party was asked the same.
-
-        Shapes: apart (n_parties, n_own): own columns of which nothing is told with a party's.
-        """
+        """Make what is withheld random, and all of it unless every party was asked the same."""
         here = layout.slices[self.name]
         secret = self.party.secret_bytes("withheld products")
         hidden = stream(secret, "withheld", total.shape)

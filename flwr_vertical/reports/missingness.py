@@ -45,10 +45,7 @@ def matrix_figure(
     most: int = 600,
     of: str = "columns",
 ) -> str:
-    """Draw which cells and blocks are missing, and the share missing of each column.
-
-    Shapes: state (n_samples, n_columns): 0 = present, 1 = missing cell, 2 = missing block.
-    """
+    """Draw missing cells (1) and blocks (2) of (n_samples, n_columns), and each column's share."""
     n, p = state.shape
     starts = [j for j in range(p) if j == 0 or parties[j] != parties[j - 1]]
     pattern = (state == BLOCK).astype(np.uint8)

@@ -104,10 +104,7 @@ class _File:
 def read_csv(
     path: Path, id_column: str | None, usual: str, stated: CsvFormat, cleaning: Cleaning
 ) -> tuple[pd.DataFrame, tuple[Finding, ...]]:
-    """Read a CSV file into a frame indexed by sample ID.
-
-    Shapes: returns (n_samples, n_columns).
-    """
+    """Read a CSV file into a frame (n_samples, n_columns) indexed by sample ID."""
     findings: list[Finding] = []
     file = _File(path, cleaning=cleaning)
     file.encoding = stated.encoding or _encoding(file, findings)

@@ -127,10 +127,7 @@ def check_overlap_of(indices: "Mapping[str, pd.Index[Any]]") -> Iterator[Finding
 
 
 def steps_for(index: "pd.Index[Any]", steps: Sequence[str]) -> list[str]:
-    """Return which steps of normalise-ids change IDs of one table, and make no two of them equal.
-
-    Shapes: index (n_samples,): unique sample IDs.
-    """
+    """Return which steps of normalise-ids change unique IDs of a table and make none equal."""
     texts, found = [*map(str, index)], []
     for form, step in _REPAIRS.values():
         made = [form(text) for text in texts] if step in steps else texts

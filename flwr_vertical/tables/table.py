@@ -136,10 +136,7 @@ class Table:
 
 
 def whole_numbers(index: "pd.Index[Any]") -> "pd.Index[Any]":
-    """Return floats as integers, such as IDs of a column that had gaps once; none if some are not.
-
-    Shapes: index (n_samples,); returns the same, or (0,).
-    """
+    """Return floats as integers, as of IDs of a column that had gaps; (0,) if some are not."""
     values = index.to_numpy(dtype=np.float64, na_value=np.nan)
     whole = bool((np.abs(values) < 2.0**53).all() and (values == np.round(values)).all())
     return pd.Index(values.astype(np.int64), name=index.name) if whole else index[:0]

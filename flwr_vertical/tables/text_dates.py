@@ -21,10 +21,7 @@ AMBIGUOUS, SHORT_YEAR = "day or month first", "years of two digits"
 
 
 def order_of(texts: pa.Array) -> str | None:
-    """Find how dates are written.
-
-    Shapes: texts (n_texts,): without missing cells and white space around them.
-    """
+    """Find how dates are written, in texts without missing cells and outer white space."""
     if not len(texts):
         return None
     for pattern, order in ((_YEAR_FIRST, YEAR_FIRST), (_SHORT_YEAR, SHORT_YEAR)):
