@@ -19,11 +19,7 @@ HOLD_BYTES = 1 << 30
 
 
 class ScratchFile:
-    """A file without a name in the system's folder for temporary files.
-
-    It is gone when the last array that was mapped from it is, however a process ends. Errors say
-    what is written to it.
-    """
+    """A temporary file without a name: gone when the last array mapped from it is."""
 
     def __init__(self, what: str) -> None:
         self._what = what

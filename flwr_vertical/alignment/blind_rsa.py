@@ -130,12 +130,7 @@ def _rsa_payload(public: bytes, nonce: bytes) -> dict[str, bytes]:
 class BlindRsaAligner(Aligner):
     """Joins RSA tags of IDs: the server learns set sizes and the mask, and no ID.
 
-    Parameters
-    ----------
-    rows, normalise
-        See `Aligner`.
-    bits : int, default 3072
-        Length of the RSA modulus.
+    Beside what every `Aligner` takes, `bits` is the length of the RSA modulus.
     """
 
     disclosure = (

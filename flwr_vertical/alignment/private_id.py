@@ -90,8 +90,7 @@ class PrivateIdSteps(AlignmentSteps):
 class PrivateIdAligner(Aligner):
     """Joins blinded IDs: the server learns set sizes and the mask, and no ID.
 
-    Labels that the server holds are blinded by the server, too, and pass round all parties, so
-    that it learns which of its own IDs belong to which row and nothing about others.
+    The server blinds its own label IDs, which pass round all parties: it learns their rows alone.
     """
 
     disclosure = (

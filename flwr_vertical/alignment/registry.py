@@ -32,10 +32,7 @@ def register_aligner(name: str, aligner: type[Aligner]) -> None:
 
 
 def load_aligner(name: str) -> Callable[..., Aligner]:
-    """Return an aligner's class by its name or as ``"module:Class"``.
-
-    `ConfigError` if there is no such aligner (listing those there are) or it is not an `Aligner`.
-    """
+    """Return the class of an aligner by name or ``"module:Class"``; `ConfigError` if it is none."""
     if name in _ALIGNERS:
         return _ALIGNERS[name]
     if ":" not in name:

@@ -30,11 +30,7 @@ from flwr_vertical.log import logger
 
 
 class StreamThreads(Executor):
-    """Runs each call in a thread of its own.
-
-    The executor of the standard library joins its threads before the interpreter ends, which
-    would wait for streams that nobody closes any more.
-    """
+    """Runs each call in a thread of its own, which the interpreter does not wait for at its end."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -30,27 +30,12 @@ from flwr_vertical.node.recovering import Recovery, check_follows, keep_reply, r
 from flwr_vertical.node.rollback import SEQUENCE, forget, remember, take_back
 from flwr_vertical.node.state import State
 from flwr_vertical.node.steps import Summands, function_of
-from flwr_vertical.node.storage import Storage
+from flwr_vertical.node.storage import Storage, node_in_words
 from flwr_vertical.policy.run_request import RunRequest
-from flwr_vertical.protocol import pins, private_sum
+from flwr_vertical.protocol import messages, pins, private_sum
 from flwr_vertical.protocol.binding import binding_of, context_of_run
 from flwr_vertical.protocol.codec import decode, encoded
 from flwr_vertical.protocol.disk import digest
-from flwr_vertical.protocol.messages import (
-    ARGUMENTS,
-    FAREWELL,
-    HELLO,
-    RESTORE,
-    SNAPSHOT,
-    SUMS,
-    UPDATES,
-    WHO,
-    make_error_reply,
-    make_reply,
-    place_of,
-    read_envelope,
-    read_scales,
-)
 from flwr_vertical.version import __version__
 
 _ADMITTED = "node.admitted"
@@ -83,7 +68,7 @@ class StepServer:
         self._types = types
         self._storage = storage
         self._guard = Guard(names, types, storage)
-        self._introduction = Introduction(storage, self._guard)
+        self._introduction = Introduction(storage)
         self._caches: dict[int, tuple[int, dict[str, Any]]] = {}
         self._told: set[tuple[int, str, str]] = set()  # errors whose traceback was logged
 
@@ -94,10 +79,10 @@ class StepServer:
         except StateLostError as error:  # no fault of the code; the server says what follows
             name = self._name(context)
             logger.warning("party %r could not take the step: %s", name, error)
-            return make_error_reply(error, name)
+            return messages.make_error_reply(error, name)
         except PolicyError as error:  # as its owner wants it
             logger.warning("%s", error)
-            return make_error_reply(error, self._name(context))
+            return messages.make_error_reply(error, self._name(context))
         except Exception as error:
             name = self._name(context)
             in_full = self._storage.in_memory
@@ -107,11 +92,11 @@ class StepServer:
                 logger.log(level, "party %r could not take the step: %s", name, error)
             elif not in_full or self._is_new(context, error):
                 logger.exception("party %r could not take the step", name)
-            return make_error_reply(error, name, in_full=in_full)
+            return messages.make_error_reply(error, name, in_full=in_full)
 
     def _is_new(self, context: Context, error: Exception) -> bool:
         """Whether no party that this process serves has failed like this in the run."""
-        seen = (context.run_id, type(error).__name__, place_of(error))
+        seen = (context.run_id, type(error).__name__, messages.place_of(error))
         if seen in self._told:
             return False
         self._told.add(seen)
@@ -119,26 +104,26 @@ class StepServer:
 
     def _answer(self, request: RecordDict, context: Context) -> RecordDict:
         started = time.perf_counter()
-        envelope: Any = read_envelope(request)
+        envelope: Any = messages.read_envelope(request)
         if envelope is None:
             raise ProtocolError("the message has no flwr-vertical envelope; who sent it?")
         step, sequence = str(envelope["step"]), int(envelope["sequence"])
-        if step == WHO:  # others wait for a node: the server names who is absent
+        if step == messages.WHO:  # others wait for a node: the server names who is absent
             told = {"party": self._name(context), "role": self._storage.role(context)}
-            return make_reply({**told, "version": __version__})
+            return messages.make_reply({**told, "version": __version__})
         cache = self._cache(context)
         call = _Call(step, sequence, request, envelope, context, cache)
         recovery = Recovery(envelope, context, self._storage, cache)
-        if step == FAREWELL and recovery.checkpoint is not None:
+        if step == messages.FAREWELL and recovery.checkpoint is not None:
             self._storage.end(context)
             recovery.checkpoint.remove()  # the run is finished: its keys need not lie on the disk
-            return make_reply({})
+            return messages.make_reply({})
         admitted = self._admitted(call)
-        if step == HELLO and envelope.get("resume") and recovery.checkpoint is not None:
+        if step == messages.HELLO and envelope.get("resume") and recovery.checkpoint is not None:
             return recovery.resume()
         recovery.catch_up(step, sequence)
         state = State(context)
-        if step == HELLO:
+        if step == messages.HELLO:
             self._begin(call, admitted, recovery.checkpoint, state)
         asked = recovery.digest_of(step, request)
         first = int(envelope.get("retake", sequence))
@@ -154,7 +139,9 @@ class StepServer:
         course = self._course(call, admitted, state)
         if course is not None:
             self._admit(course, call, admitted)
-        if step != HELLO and step in self._introduction.unrepeatable(context, admitted.types):
+        if step != messages.HELLO and step in self._introduction.unrepeatable(
+            context, admitted.types
+        ):
             remember(context, cache, first)
         else:
             forget(cache)
@@ -162,13 +149,15 @@ class StepServer:
         held = live_objects.live_of(cache)
         version = str(state.get(live_objects.VERSION, ""))
         held.begin(version, recovery.load_live, f"party {state.get('node.name')!r}")
-        if step == HELLO:
-            reply = make_reply(self._introduction.hello(context, state, envelope, admitted, cache))
-        elif step == SNAPSHOT:
-            reply = make_reply({})
-        elif step == RESTORE:
+        if step == messages.HELLO:
+            reply = messages.make_reply(
+                self._introduction.hello(context, state, envelope, admitted, cache)
+            )
+        elif step == messages.SNAPSHOT:
+            reply = messages.make_reply({})
+        elif step == messages.RESTORE:
             held.settle()  # a damaged file is found now, not in the middle of the next step
-            reply = make_reply(self._introduction.new_keys(context, state))
+            reply = messages.make_reply(self._introduction.new_keys(context, state))
         else:
             try:
                 reply = self._take(call, admitted, state, course)
@@ -184,7 +173,7 @@ class StepServer:
             state[live_objects.VERSION] = changed
         state[SEQUENCE] = sequence
         state.save()
-        envelope_out: Any = read_envelope(reply)
+        envelope_out: Any = messages.read_envelope(reply)
         envelope_out["seconds"] = time.perf_counter() - started
         recovery.write(asked, state, reply)
         keep_reply(sequence, asked, reply, cache)
@@ -194,9 +183,13 @@ class StepServer:
         """Return where the node is in its protocol; None without one, or of the core's steps."""
         protocol = admitted.types.protocol
         context = call.context
-        if call.step in (HELLO, SNAPSHOT, RESTORE) or protocol is None or "node.name" not in state:
+        if (
+            call.step in (messages.HELLO, messages.SNAPSHOT, messages.RESTORE)
+            or protocol is None
+            or "node.name" not in state
+        ):
             return None
-        role, who = self._storage.role(context), self._guard.who(context)
+        role, who = self._storage.role(context), node_in_words(context)
         return Course(protocol, role, state, call.request, who)
 
     def _admit(self, course: Course, call: _Call, admitted: Admitted) -> None:
@@ -240,14 +233,14 @@ class StepServer:
     def _take_updates(self, call: _Call, admitted: Admitted, state: State) -> None:
         """Keep what the server hands over, even if the step fails: it is not sent again."""
         # Keys are kept only if they are their owners' (where identities are pinned).
-        updates = decode(call.request, UPDATES)
-        if "node.name" not in state and (call.step != HELLO or updates):
+        updates = decode(call.request, messages.UPDATES)
+        if "node.name" not in state and (call.step != messages.HELLO or updates):
             raise StateLostError(
                 f"step {call.step!r} came before the greeting, or this node was restarted during "
                 "the run and lost its state; start the run again"
             )
         peers = len(updates[private_sum.PEERS]) if private_sum.PEERS in updates else None
-        who = self._guard.who(call.context)
+        who = node_in_words(call.context)
         check_n_parties(who, admitted.policy, call.envelope, peers)
         check_n_parties(who, admitted.policy, updates, None)
         if pins.check_updates(updates):
@@ -260,13 +253,13 @@ class StepServer:
         # The server could say other things later: what is imported here was allowed here.
         step, envelope, context = call.step, call.envelope, call.context
         known: Admitted | None = call.cache.get(_ADMITTED)
-        if known is not None and step != HELLO and known.run_config == context.run_config:
+        if known is not None and step != messages.HELLO and known.run_config == context.run_config:
             return known
         mode, n_parties = str(envelope["mode"]), envelope.get("n-parties")
-        if step == HELLO and not envelope.get("resume"):
+        if step == messages.HELLO and not envelope.get("resume"):
             # All that a node knows of by itself is its own party.
             n_parties = 1 if n_parties is None else int(n_parties)
-        elif step != HELLO:
+        elif step != messages.HELLO:
             mode = str(State(context).get(private_sum.MODE, ""))
         try:
             admitted = self._guard.admit(context, mode, n_parties)
@@ -299,8 +292,8 @@ class StepServer:
         self, call: _Call, admitted: Admitted, state: State, place: Course | None
     ) -> RecordDict:
         step, sequence, request, envelope = call.step, call.sequence, call.request, call.envelope
-        arguments = decode(request, ARGUMENTS) if place is None else dict(place.arguments)
-        encrypted = decode(request, SUMS)
+        arguments = decode(request, messages.ARGUMENTS) if place is None else dict(place.arguments)
+        encrypted = decode(request, messages.SUMS)
         if encrypted:
             arguments["sums"] = private_sum.open_ciphertexts(encrypted, state, call.cache)
         course = int(envelope.get("course", envelope.get("retake", sequence)))
@@ -323,7 +316,7 @@ class StepServer:
             check_counted(node, step, answer, None if place is None else place.round)
         mode = str(envelope["mode"])
         if mode == "call":
-            return make_reply(_checked(answer, step))
+            return messages.make_reply(_checked(answer, step))
         if not isinstance(answer, Summands):
             raise ProtocolError(
                 f"step {step!r} was called for a private sum but returned "
@@ -343,12 +336,12 @@ class StepServer:
             fraction_bits=int(envelope["fraction-bits"]),
             state=state,
             cache=call.cache,
-            scales=read_scales(request),
+            scales=messages.read_scales(request),
             modular=answer.modular,
             binding=binding,
         )
-        reply = make_reply(answer.public)
-        reply.update(encoded(protected, SUMS))
+        reply = messages.make_reply(answer.public)
+        reply.update(encoded(protected, messages.SUMS))
         return reply
 
     def _cache(self, context: Context) -> dict[str, Any]:

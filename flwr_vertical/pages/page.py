@@ -53,20 +53,9 @@ def render_page(
 ) -> str:
     """Return a self-contained HTML page, whose only links are to its own sections.
 
-    Parameters
-    ----------
-    title : str
-        Heading of the page, plain text.
-    sections : iterable of Section or (heading, body[, caption])
-        What the page shows, in order.
-    subtitle : str, optional
-        One sentence under the title.
-    facts : mapping of str to str, optional
-        Label and value of the cards under the title, best at most eight.
-    kicker : str, optional
-        Small line above the title.
-    made : str, optional
-        Under the title, how the page came about: a call or a command.
+    `facts` are label and value of the cards under the title, best at most eight; `kicker` is a
+    small line above the title, and `made`, under it, says how the page came about: a call or a
+    command.
     """
     parts = [Section(*section) for section in sections]
     links, blocks = [], []

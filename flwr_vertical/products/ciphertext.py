@@ -90,10 +90,7 @@ class EncryptedGroupSteps(StepGroup):
         commitment: Annotated[bytes, Within(0, COMMITMENT_BYTES)] = b"",
         room: Annotated[int, Within(0, MOST_ROOM)] = 0,
     ) -> dict[str, Any]:
-        """Tell the number of own columns; the server commits to its vectors, if it has them.
-
-        Message: as of `PrivateProductSteps.send_masked`; returns ``n_columns``, ``min_rows``.
-        """
+        """Tell ``n_columns`` and ``min_rows``; keep what the server commits to."""
         fix_room(self.party, room)
         if commitment:
             self._told.commit(commitment)
@@ -395,10 +392,7 @@ class EncryptedProducts:
         self._key, self._secret = {}, b""
 
     def _mark(self, vectors: Array) -> bytes:
-        """Return what the parties recognise the vectors by, over runs; b"" without a secret.
-
-        Of ciphertexts they have the server's word alone.
-        """
+        """Return the server's word for the vectors, over runs; b"" without a secret."""
         memory, order = self.federation.label_memory, np.lexsort(vectors.T)
         content = np.ascontiguousarray(vectors[order], dtype="<f8").tobytes()
         # A resumed run may ask again, and has to say the same.

@@ -104,10 +104,7 @@ def leverage(values: Array | ScaledRows, rows: Indices, columns: Indices) -> Arr
 
 
 def _orthogonal(values: Array | ScaledRows, rows: Indices, columns: Indices) -> Iterator[Array]:
-    """Give what is left of columns, of length 1, or 0 where nothing is left; some rows each.
-
-    Of fewer rows than columns nothing is left of the last ones.
-    """
+    """Give what is left of columns, of length 1, or 0 where nothing is; some rows each."""
     parts = np.split(rows, range(_ROWS, len(rows), _ROWS))
     if len(rows) <= len(columns) + 1:
         return

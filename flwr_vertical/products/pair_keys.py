@@ -98,10 +98,7 @@ class PairKeySteps(StepGroup):
 
     @step
     def pair_key(self, nonce: Nonce) -> dict[str, Any]:
-        """Make a key pair of this run; tell its public half, and who vouches for it.
-
-        A party that keeps a privacy ledger says so: it has labels recognised (`labels`).
-        """
+        """Make a key pair of this run; tell its public half, and who vouches for it."""
         private, public = generate_keypair()
         self.state[_PRIVATE], self.state[_PUBLIC] = private, public
         payload = key_payload(_SIGNED_FOR, public, nonce)

@@ -38,11 +38,7 @@ class SentRows(StepGroup, ABC):
     def send_rows(
         self, limbs: Annotated[int, Within(1, 2)], start: Annotated[int, Within(1, 2**40)]
     ) -> dict[str, Any]:
-        """Hand over more rows of the columns that were sent, under the same key stream.
-
-        Message: limbs: as of ``send_masked``; start: the first row; returns ``masked``
-        (at most `PART_ROWS`, limbs * n_columns), uint64.
-        """
+        """Hand over ``masked``, the next `PART_ROWS` rows at most, under the same key stream."""
         return {"masked": self._part(limbs, start)["masked"]}
 
     def _part(self, limbs: int, start: int = 0) -> dict[str, Any]:

@@ -63,21 +63,10 @@ class Model:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = "the model") -> Self:
-        """Read what `to_bytes` made.
+        """Read what `to_bytes` made; errors say `where` it comes from.
 
-        Parameters
-        ----------
-        data : bytes
-            The bytes.
-        where : str
-            Where they come from, for messages.
-
-        Raises
-        ------
-        ConfigError
-            If it is the model of another strategy, or of a newer version.
-        DataError
-            If it is damaged.
+        `ConfigError` if it is the model of another strategy, or of a newer version; `DataError` if
+        it is damaged.
         """
         head, value = _read(data, where)
         if cls is not Model and (head["strategy"], head["model"]) != (cls.strategy, cls.__name__):

@@ -11,18 +11,8 @@ from flwr.serverapp import Grid
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids.proxy import silent
 from flwr_vertical.node.party import Arbiter
-from flwr_vertical.protocol import private_sum
+from flwr_vertical.protocol import messages, private_sum
 from flwr_vertical.protocol.codec import Payload, decode
-from flwr_vertical.protocol.messages import (
-    ARBITER,
-    FAREWELL,
-    HELLO,
-    RESTORE,
-    SUMS,
-    VALUES,
-    make_request,
-    renumber,
-)
 from flwr_vertical.protocol.pins import RETURNED
 from flwr_vertical.server.discovery import Presence
 from flwr_vertical.server.greeting import Greeting, keys_of_run, nodes_by_name
@@ -47,7 +37,7 @@ def make_roster(
         raise ConfigError(f"expected parties {absent} are absent; here are {parties}")
     if not parties:
         raise ConfigError("no party is connected: every node has the role 'arbiter'")
-    if arbiter_for and ARBITER not in nodes:
+    if arbiter_for and messages.ARBITER not in nodes:
         raise ConfigError(
             f"{arbiter_for} needs an arbiter: start one more SuperNode with "
             "--node-config \"role='arbiter'\""
@@ -57,7 +47,7 @@ def make_roster(
 
 def _parties_of(names: Iterable[str]) -> list[str]:
     """Return the names of the parties, sorted: results must not depend on who connects first."""
-    return sorted(set(names) - {ARBITER})
+    return sorted(set(names) - {messages.ARBITER})
 
 
 def check_versions(greetings: Mapping[int, Payload]) -> None:
@@ -138,11 +128,7 @@ class Nodes:
         self._returned: dict[str, ReturnedNode] = {}  # by name, as each came back last
 
     def open(self) -> None:
-        """Greet every node: learn names and roles, exchange public keys. One round.
-
-        `ConfigError` if a name occurs twice, an expected party is absent, or ``ckks`` has no
-        arbiter.
-        """
+        """Greet every node: learn names and roles, exchange public keys. One round."""
         if self._journal is not None and self._journal.opening is not None:
             self._reopen(self._journal, self._journal.opening)
             return
@@ -162,7 +148,7 @@ class Nodes:
                 self._arbiter_for,
                 presence,
                 lambda requests, enough, limit: self._round(
-                    HELLO, requests, mode="call", enough=enough, limit=limit
+                    messages.HELLO, requests, mode="call", enough=enough, limit=limit
                 ),
             )
             told = {"n-parties": self._n_greeted(node_ids)}
@@ -190,7 +176,7 @@ class Nodes:
     def _take_back(self) -> None:
         """Have nodes remove what they keep of a run that did not begin: its private keys."""
         if self._journal is not None:
-            request = make_request(FAREWELL, 1, {}, mode="call", **self._mark)
+            request = messages.make_request(messages.FAREWELL, 1, {}, mode="call", **self._mark)
             seconds = min(self.timeout, self.patience, _TAKING_BACK)
             mute = set(silent(self.grid, list(self._nodes.values())))
             there = {name: n for name, n in self._nodes.items() if n not in mute}
@@ -231,7 +217,9 @@ class Nodes:
     def _greeting(self) -> RecordDict:
         """Compose the greeting of a node that shall go on from its checkpoint."""
         marks = self._marks()
-        return make_request(HELLO, 0, {}, mode=self.aggregation, resume=True, **marks)
+        return messages.make_request(
+            messages.HELLO, 0, {}, mode=self.aggregation, resume=True, **marks
+        )
 
     def _marks(self) -> dict[str, Any]:
         """Say in a message which run it belongs to, which snapshot is complete, who came back."""
@@ -255,7 +243,9 @@ class Nodes:
         if self._journal.done:  # resumed after its end, so nobody has been greeted
             nodes = {f"node {node_id}": node_id for node_id in self.grid.get_node_ids()}
         self._journal.mark_done()
-        request = make_request(FAREWELL, self._record.sequence + 1, {}, mode="call", **self._mark)
+        request = messages.make_request(
+            messages.FAREWELL, self._record.sequence + 1, {}, mode="call", **self._mark
+        )
         say_farewell(self.grid, nodes, request, min(self.timeout, self.patience))
 
     def random_bytes(self, count: int) -> bytes:
@@ -273,7 +263,7 @@ class Nodes:
         number, answered = self._record.sequence, self._record.answered
         marks = {key: value for key, value in self._marks().items() if key != "transient"}
         requests = {
-            name: make_request(
+            name: messages.make_request(
                 step,
                 number,
                 {},
@@ -284,14 +274,14 @@ class Nodes:
             for name in self._nodes
         }
         replies, _ = self._round(step, requests, mode="call")
-        return {name: decode(reply, VALUES) for name, reply in replies.items()}
+        return {name: decode(reply, messages.VALUES) for name, reply in replies.items()}
 
     def restore_all(self, number: int) -> None:
         """Have every node go back to a snapshot; masked sums get new keys, as at the greeting."""
         # Message numbers go on above all that were ever sent: what pads by them stays secret.
         self.stand_at(number)
         self._record.sequence = max(self._record.sequence, self._furthest)
-        greetings = self.tell_all(RESTORE, after=number, snapshot=number)
+        greetings = self.tell_all(messages.RESTORE, after=number, snapshot=number)
         if self.aggregation == "masked":
             self._hand_out_keys(greetings)
 
@@ -315,17 +305,17 @@ class Nodes:
             self.on_round(number, step, list(requests))
         started = time.perf_counter()
         how: dict[str, Any] = {"step": step, "timeout": self.timeout, "retries": self.retries}
-        if self._journal is None or step == HELLO:
+        if self._journal is None or step == messages.HELLO:
             first = self._record.sequence
 
             def renew() -> dict[str, RecordDict]:
                 self._record.sequence += 1
                 number = self._record.sequence
-                return {name: renumber(r, number, first) for name, r in requests.items()}
+                return {name: messages.renumber(r, number, first) for name, r in requests.items()}
 
             once = any(step in self._unrepeatable.get(name, ()) for name in requests)
             how |= {"renew": renew if once else None, "enough": enough, "limit": limit}
-            how["patience"] = 0.0 if step == HELLO else self.patience
+            how["patience"] = 0.0 if step == messages.HELLO else self.patience
             answered = exchange(self.grid, self._nodes, requests, **how)
         else:
             greeting, how["patience"] = self._greeting(), self.patience
@@ -348,6 +338,6 @@ class Nodes:
         seconds = time.perf_counter() - started
         terms: dict[str, Payload] = {}
         if mode in private_sum.MODES:
-            terms = {name: decode(reply, SUMS) for name, reply in answered.items()}
+            terms = {name: decode(reply, messages.SUMS) for name, reply in answered.items()}
         self._record.note_round(number, step, mode, requests, answered, seconds, terms)
         return answered, terms

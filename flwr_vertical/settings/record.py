@@ -210,11 +210,7 @@ class Settings(Params):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], prefix: str = "") -> Self:
-        """Make the record of those keys of a run config that begin with a prefix.
-
-        Keys are spelt with hyphens; others are not looked at. `ConfigError` if a value cannot be
-        used.
-        """
+        """Make the record of the keys of a run config, with hyphens, that begin with a prefix."""
         keys = {f"{prefix}{item.key}": item.name for item in settings_of(cls) if item.on_flower}
         return cls(**{name: config[key] for key, name in keys.items() if key in config})
 

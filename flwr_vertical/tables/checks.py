@@ -13,22 +13,13 @@ from pandas.api import types
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.tables import text_numbers
+from flwr_vertical.tables import level_checks, text_numbers
 from flwr_vertical.tables.cleaning import DROP, MISSING_IN
 from flwr_vertical.tables.conversion import is_text
 from flwr_vertical.tables.dtypes import lost_digits, plain_column
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
 from flwr_vertical.tables.id_checks import check_ids
 from flwr_vertical.tables.kinds import Kind, are_whole, infer_kinds
-from flwr_vertical.tables.level_checks import (
-    FREE,
-    NEAR_UNIQUE_ROWS,
-    check_levels,
-    check_marks,
-    check_rare,
-    check_variants,
-    check_written,
-)
 from flwr_vertical.tables.table import Table, check_shape, check_values
 
 FEW_FRACTIONS, FEW_FRACTIONS_ROWS = 10, 50
@@ -131,13 +122,13 @@ def _check_column(
         return
     if is_text(plain):
         texts = text_numbers.texts_of(counts.index)
-        written = list(check_written(name, texts, counts, stated))
+        written = list(level_checks.check_written(name, texts, counts, stated))
         yield from written
         if not written:
-            yield from check_levels(name, counts, len(observed), stated)
-            yield from check_marks(name, counts, stated)
-        yield from check_variants(name, counts)
-    yield from check_rare(name, counts, len(observed))
+            yield from level_checks.check_levels(name, counts, len(observed), stated)
+            yield from level_checks.check_marks(name, counts, stated)
+        yield from level_checks.check_variants(name, counts)
+    yield from level_checks.check_rare(name, counts, len(observed))
 
 
 def _check_digits(name: str, column: "pd.Series[Any]") -> Iterator[Finding]:
@@ -203,10 +194,12 @@ def _check_numbers(name: str, values: Array, stated: bool) -> Iterator[Finding]:
     if stated:
         return
     whole = are_whole(values)
-    gapless = whole and high - low == len(values) - 1 and len(values) >= NEAR_UNIQUE_ROWS
+    gapless = (
+        whole and high - low == len(values) - 1 and len(values) >= level_checks.NEAR_UNIQUE_ROWS
+    )
     if gapless and len(np.unique(values)) == len(values):
         seen = f"{len(values):,} whole numbers in a row without a gap, as row numbers or IDs are"
-        yield Finding("row-numbers", name, seen, FREE, severity=Severity.NOTE)
+        yield Finding("row-numbers", name, seen, level_checks.FREE, severity=Severity.NOTE)
     if not whole and len(values) >= FEW_FRACTIONS_ROWS:
         head = np.unique(values[: 20 * FEW_FRACTIONS])
         if len(head) <= FEW_FRACTIONS and (n := len(np.unique(values))) <= FEW_FRACTIONS:

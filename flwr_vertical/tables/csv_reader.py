@@ -263,7 +263,7 @@ def _check_nameless(names: Sequence[str], id_column: str | None, path: Path) -> 
         )
 
 
-def id_columns(names: Sequence[Any], id_column: str | None, path: Path) -> list[str]:
+def id_columns(names: Sequence[Any], id_column: str | None, where: object) -> list[str]:
     """Return the name of the ID column, or the names of several that make composite IDs."""
     if id_column is None:
         return [str(names[0])]
@@ -272,7 +272,7 @@ def id_columns(names: Sequence[Any], id_column: str | None, path: Path) -> list[
         return parts
     if id_column not in names:
         raise DataError(
-            f"{path} has no column {id_column!r} for the sample IDs; there are "
+            f"{where} has no column {id_column!r} for the sample IDs; there are "
             f"{', '.join(map(str, names))}"
         )
     return [id_column]
