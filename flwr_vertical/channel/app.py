@@ -1,7 +1,6 @@
 """`ChannelClientApp`: a Flower ``ClientApp`` that can be served over a live channel."""
 
 import threading
-from typing import Any
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
@@ -28,11 +27,6 @@ class ChannelClientApp(ClientApp):
     Simulation Runtime), where a held message would starve the other nodes, a thread serves the
     channel; its state is found by the node's next ordinary message.
 
-    Parameters
-    ----------
-    *args, **kwargs
-        As for ``ClientApp``.
-
     Examples
     --------
     >>> app = ChannelClientApp()
@@ -42,9 +36,6 @@ class ChannelClientApp(ClientApp):
     ...     content = RecordDict({"values": ConfigRecord({"x": 2 * value})})
     ...     return Message(content, reply_to=message)
     """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Handle a message, or open a channel and serve it."""

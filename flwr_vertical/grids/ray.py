@@ -66,14 +66,10 @@ class RayGrid(NodesGrid):
     ----------
     make_app : Callable
         Makes, in an actor, the app of its parties from their tables (`memory_app`).
-    nodes : Sequence[NodeConfig]
-        The node config of each node; ``party`` names it.
-    tables : Mapping[str, Table]
-        Each party's table; it is sent once, to the party's actor.
-    run_config : Mapping[str, Any], optional
-        The run config.
-    fitted : Mapping[str, Table], optional
-        What an earlier run left at each party.
+    nodes, run_config
+        As of `LocalGrid`; ``party`` names a node.
+    tables, fitted : Mapping[str, Table]
+        Each party's table, and what an earlier run left there; sent once, to the party's actor.
     address : str, optional
         Address of a running Ray cluster (``"auto"``, ``"ray://host:10001"``); by default the
         Ray that is initialised in this process, or the one that the environment variable

@@ -31,31 +31,15 @@ def mar_simple(
 ) -> _inputs.Mask:
     """Drop blocks given the always-observed parties: logit Pr(M_ik = 1) = η_i for k in Δ_mis.
 
+    The mask is all False for parties in Δ_obs.
+
     Parameters
     ----------
-    tables : mapping of party to pandas.DataFrame, shapes (n_samples, p_k)
-        Complete, with the same index. Labels count as their codes 0, 1, ...
     may_miss : sequence of bool, length n_parties, optional
         Which parties are in Δ_mis; drawn with probability 1/2 each if None. The draw may put all
         parties on one side: with Δ_mis empty nothing is missing, with Δ_obs empty η_i = 1.
     level : float, default 1
         The constant of η; more leaves fewer blocks.
-    standardize : bool, default False
-        Whether to bring each column to mean 0 and variance 1 first, so that columns with large
-        units do not decide alone.
-    seed : int or numpy.random.Generator, default 0
-
-    Returns
-    -------
-    ndarray of bool, shape (n_samples, n_parties)
-        True where the block is missing; all False for parties in Δ_obs.
-
-    Raises
-    ------
-    DataError
-        If the tables are incomplete or their indices differ.
-    ConfigError
-        If `may_miss` has not one value for each party.
     """
     rng = _inputs.generator(seed, "mar_simple")
     in_mis = _in_mis(tables, may_miss, rng)
@@ -79,24 +63,14 @@ def mar_complex(
 
         logit Pr(M_ik = 1) = η_i - y_i + Σ_{j' in Δ_mis, j' < k} (-1)^j' M_ij'.
 
+    The mask is all False for parties in Δ_obs.
+
     Parameters
     ----------
-    tables, may_miss, level, standardize, seed
+    may_miss, level
         As of `mar_simple`; the labels are taken as they are.
     labels : pandas.Series or array_like of numbers, shape (n_samples,)
         The responses y; a Series must have the tables' index.
-
-    Returns
-    -------
-    ndarray of bool, shape (n_samples, n_parties)
-        True where the block is missing; all False for parties in Δ_obs.
-
-    Raises
-    ------
-    DataError
-        If the tables or labels are incomplete or their indices differ.
-    ConfigError
-        If `may_miss` has not one value for each party.
     """
     rng = _inputs.generator(seed, "mar_complex")
     in_mis = _in_mis(tables, may_miss, rng)

@@ -349,18 +349,10 @@ class PrivateProducts:
     def send(self, vectors: Array | None = None, **common: Any) -> dict[str, dict[str, Any]]:
         """Have every party hand over its columns under the group's key stream; one round.
 
-        Parameters
-        ----------
-        vectors : numpy.ndarray of shape (n_samples, n_vectors), optional
-            What `moments` will be asked for with. Given here, they are committed to before
-            anything of the columns is opened.
-        **common
-            What a step of the strategy takes beside.
-
-        Returns
-        -------
-        dict[str, dict[str, Any]]
-            By party, what a step that does more than `PrivateProductSteps.send_masked` told.
+        Vectors that `moments` will be asked for with, (n_samples, n_vectors), are committed to if
+        they are given here, before anything of the columns is opened. `common` is what a step of
+        the strategy takes beside; returns by party what a step that does more than
+        `PrivateProductSteps.send_masked` told.
         """
         arguments: dict[str, Any] = {"limbs": self.limbs, **common}
         if self.room:

@@ -52,13 +52,7 @@ class Model:
             _CLASSES[cls.strategy, cls.__name__] = cls
 
     def to_bytes(self) -> bytes:
-        """Return the model as the bytes of an ``.npz`` file.
-
-        Raises
-        ------
-        ConfigError
-            If a field holds something that cannot be written, saying which.
-        """
+        """Return the bytes of an ``.npz`` file; `ConfigError` names a field that cannot."""
         return pack_model(self)
 
     @classmethod

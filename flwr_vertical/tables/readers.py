@@ -131,30 +131,11 @@ def read_labels(
     column: str | None = None,
     csv: Csv = None,
 ) -> "pd.Series[Any]":
-    """Read the labels that the server holds.
+    """Read the labels that the server holds, indexed by sample ID; NaN where a sample has no label.
 
-    What is not certain of how the file is written is a Python warning, `DataWarning`.
-
-    Parameters
-    ----------
-    path : path-like
-        As for `read_table`.
-    id_column : str, optional
-        As for `read_table`.
-    column : str, optional
-        Column of labels; default the only one besides the IDs.
-    csv : CsvFormat or mapping of str to str, optional
-        As for `read_table`.
-
-    Returns
-    -------
-    pandas.Series, shape (n_samples,)
-        Indexed by sample ID, named after the column; NaN where a sample has no label.
-
-    Raises
-    ------
-    DataError
-        As for `read_table`, or if `column` is needed and not given.
+    Path, IDs and `csv` are as for `read_table`, and so are errors; `column` is the one of labels,
+    by default the only one besides the IDs. What is not certain of how the file is written is a
+    Python warning, `DataWarning`.
     """
     frame, reading = read_frame(path, id_column=id_column, csv=csv)
     if column is None:
