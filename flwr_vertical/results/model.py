@@ -52,7 +52,7 @@ class Model:
             _CLASSES[cls.strategy, cls.__name__] = cls
 
     def to_bytes(self) -> bytes:
-        """Return the bytes of an ``.npz`` file; `ConfigError` names a field that cannot."""
+        """Return the bytes of an ``.npz`` file; `ConfigError` names a field that cannot be kept."""
         return pack_model(self)
 
     @classmethod
