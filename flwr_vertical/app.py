@@ -8,7 +8,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
-from flwr_vertical.alignment import Aligner, alignment_steps, whole_protocol
+from flwr_vertical.alignment.base import Aligner
+from flwr_vertical.alignment.registry import alignment_steps, whole_protocol
 from flwr_vertical.channel.app import ChannelClientApp
 from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.node.memory_storage import MemoryStorage
@@ -104,18 +105,9 @@ def party_app(
 class memory_app:  # noqa: N801 (used as a function; a class so that it can travel to an actor)
     """Makes the app of parties whose tables lie in memory, in the process that serves them.
 
-    Parameters
-    ----------
-    party, arbiter, alignment
-        See `party_app`.
-    fitted_models, folder
-        See `MemoryStorage`.
-    protocol : Protocol, optional
-        What the run exchanges after the alignment.
-    asked : RunRequest, optional
-        What the strategy asks of the parties' policies, which are enforced then, with a ledger.
-    ledgers : Path, optional
-        Folder of these ledgers; by default one that is removed afterwards.
+    As `party_app` of a `MemoryStorage`. `protocol` is what the run exchanges after the alignment,
+    `asked` what the strategy asks of the parties' policies, which are enforced then, with ledgers
+    in a folder `ledgers`; by default in one that is removed afterwards.
     """
 
     party: type[Party]

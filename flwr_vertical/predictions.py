@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from flwr_vertical.alignment import Alignment
+from flwr_vertical.alignment.base import Alignment
 from flwr_vertical.node.party import Party
 from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.result import Result

@@ -36,15 +36,7 @@ REMOVED: dict[str, str] = {
 
 
 def register_strategy(name: str, target: str) -> None:
-    """Make a strategy available by name in this process.
-
-    Parameters
-    ----------
-    name : str
-        Short name.
-    target : str
-        ``"module:Class"``.
-    """
+    """Make a strategy, ``"module:Class"``, available by a short name in this process."""
     _REGISTERED[name] = target
 
 

@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
-from flwr_vertical.grading import Grade, grade
-from flwr_vertical.pages import format_named, human_bytes, human_seconds
+from flwr_vertical.grading.attacks import grade
+from flwr_vertical.grading.record import Grade
+from flwr_vertical.pages.page import format_named, human_bytes, human_seconds
 from flwr_vertical.reports.glossary import most_telling_first
+from flwr_vertical.results import imputation
 from flwr_vertical.results.data import ResultData, needed_lines
-from flwr_vertical.results.imputation import (
-    imputation_metrics,
-    imputation_quality,
-    imputed_columns,
-    worse_than_mean,
-)
 from flwr_vertical.results.storage import load, save
 from flwr_vertical.tables.ids import with_joined_ids
 
@@ -184,23 +180,17 @@ class Result(ResultData):
     ) -> None:
         """Compare imputed cells with their true values; fills `imputation`, metrics and notes.
 
-        Parameters
-        ----------
-        before, after : Mapping of str to DataFrame
-            By party, the table that the run was given and the one that it made.
-        truth : Mapping of str to DataFrame
-            By party, values of cells that were missing.
-        alone : Mapping of str to DataFrame, optional
-            By party, its table as imputed without the others.
+        By party: the table that the run was given and the one that it made, values of cells that
+        were missing, and its table as imputed without the others.
         """
-        columns = imputed_columns(before, after, truth)
-        found = imputation_quality(columns, alone)
+        columns = imputation.imputed_columns(before, after, truth)
+        found = imputation.imputation_quality(columns, alone)
         if found.empty:
             return
         self.imputation = found
         self._judged = dict(before), dict(after), dict(truth)
-        self.metrics |= imputation_metrics(found)
-        self.notes += worse_than_mean(found)
+        self.metrics |= imputation.imputation_metrics(found)
+        self.notes += imputation.worse_than_mean(found)
 
     def grade(
         self,

@@ -19,11 +19,7 @@ HOLD_BYTES = 1 << 30
 
 
 class ScratchFile:
-    """A file without a name in the system's folder for temporary files.
-
-    It is gone when the last array that was mapped from it is, however a process ends. Errors say
-    what is written to it.
-    """
+    """A temporary file without a name: gone when the last array mapped from it is."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -76,10 +72,7 @@ class ColumnStack:
 
 
 def take(matrix: Array, rows: Indices) -> Array:
-    """Return some rows of a matrix, in a file if they are large.
-
-    Shapes: matrix (n_rows, n_columns); rows (n_taken,).
-    """
+    """Return some rows (n_taken,) of a matrix, in a file if they are large."""
     if not is_large(8 * len(rows) * matrix.shape[1]):
         return np.asarray(matrix[rows])
     found = ColumnStack(len(rows), matrix.shape[1])

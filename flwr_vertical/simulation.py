@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 import pandas as pd
 
-from flwr_vertical.alignment import aligner_class, alignment_name
+from flwr_vertical.alignment.registry import aligner_class, alignment_name
 from flwr_vertical.app import memory_app
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids import LocalGrid, NodesGrid, RayGrid, RecordingGrid

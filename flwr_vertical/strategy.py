@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 from flwr.serverapp import Grid
 
-from flwr_vertical.alignment import Aligner, Alignment, check_overlap, make_aligner
+from flwr_vertical.alignment.base import Aligner, Alignment, check_overlap
+from flwr_vertical.alignment.registry import make_aligner
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.node.party import Arbiter, Party
 from flwr_vertical.node.row_index import to_aligned
@@ -147,22 +148,14 @@ class Strategy(Settings, ABC):
         return None
 
     def building_on(self, earlier: "Result | Path") -> Self:
-        """Return the strategy for a run that names an earlier one (``fitted``).
-
-        Parameters
-        ----------
-        earlier : Result or Path
-            That run's result, or the folder where the server would have saved it.
-        """
+        """Return the strategy for a run on an earlier one (``fitted``), by its result or folder."""
         return self
 
     def at_node(self, load_model: Callable[[], bytes | None]) -> Self:
         """Return the strategy at a party, for strategies that read what an earlier run left there.
 
-        Parameters
-        ----------
-        load_model : Callable
-            Returns the party's part of the model of the run named ``fitted``, None if none is.
+        `load_model` returns the party's part of the model of the run named ``fitted``, None if none
+        is.
         """
         return self
 
@@ -183,19 +176,11 @@ class Strategy(Settings, ABC):
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
-        """Carry out the method and fill in the result.
+        """Carry out the method, and fill in the result: metrics, history, coefficients, model.
 
-        Parameters
-        ----------
-        federation : Federation
-            The open federation; ``federation.labels`` is an array of shape (n_samples,) with
-            NaN where a sample has no label, or None.
-        alignment : Alignment
-            Row index and mask.
-        result : Result
-            To be filled: metrics, history, coefficients, model.
-        progress : Progress
-            To be told about every step of long work.
+        The federation is open; its ``labels`` are an array of shape (n_samples,) with NaN where a
+        sample has no label, or None. The alignment is row index and mask; `progress` is to be told
+        about every step of long work.
         """
 
     def start(
@@ -368,8 +353,7 @@ def align_labels(
     """
     if label_holder is not None:
         reply = federation.call("labels", parties=[label_holder])[label_holder]
-        version = bytes(reply.get("version", b""))
-        federation.label_memory.find_labels = lambda: version
+        federation.label_memory.find_labels = lambda: bytes(reply.get("version", b""))
         return to_aligned(reply["labels"], reply["positions"], alignment.n_samples, np.nan)
     if labels is None:
         return None

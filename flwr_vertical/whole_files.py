@@ -15,10 +15,7 @@ TEMPORARY_PREFIX = ".flwr-vertical-"
 
 
 def temporary_name(path: Path) -> Path:
-    """Return an unused name next to `path` that keeps its suffix.
-
-    Writers such as ``DataFrame.to_csv`` choose the compression by the suffix.
-    """
+    """Return an unused name next to `path` with its suffix, by which writers compress."""
     return path.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(6)}{path.suffix}")
 
 

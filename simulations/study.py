@@ -16,8 +16,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.pages import format_value, human_seconds
 from flwr_vertical.pages.figures import to_png
+from flwr_vertical.pages.page import format_value, human_seconds
 from flwr_vertical.whole_files import write_bytes_atomically, write_text_atomically
 from simulations.data import ROOT
 from simulations.kept import as_kept, read_kept, write_kept

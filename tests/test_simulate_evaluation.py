@@ -9,7 +9,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from flwr_vertical import cross_validate, simulate
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.pages import format_value
+from flwr_vertical.pages.page import format_value
 from flwr_vertical.reports.glossary import meaning_of
 from flwr_vertical.reports.report import report_html
 from strategies.glm import VerticalGLM

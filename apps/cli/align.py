@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.alignment import Alignment
+from flwr_vertical.alignment.base import Alignment
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.node import Party, step
 from flwr_vertical.policy.record import ANY, Policy

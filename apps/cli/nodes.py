@@ -13,7 +13,7 @@ from flwr_vertical.policy.run_request import RunRequest, refusals
 from flwr_vertical.registry import make_strategy
 from flwr_vertical.server import RunSettings
 from flwr_vertical.settings.toml import read_items
-from flwr_vertical.sources import is_database
+from flwr_vertical.sources.address import is_database
 from flwr_vertical.tables import Table, label_numbers
 
 from .run_config import checked_here

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.storage import output_home
-from flwr_vertical.pages import format_value
+from flwr_vertical.pages.page import format_value
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
 
 from ..ledger_usage import RUN_COLUMNS, run_rows

@@ -1,11 +1,8 @@
 """Certificates and keys of a deployment: a CA, the SuperLink's certificate, SuperNodes' keys."""
 
 import datetime
-import ipaddress
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -17,6 +14,8 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from flwr_vertical.channel.endpoint import alternative_name
 
 LOOPBACK = ("localhost", "127.0.0.1")
 
@@ -63,7 +62,7 @@ def make_server_certificate(names: Sequence[str] = LOOPBACK, days: int = 90) -> 
     )
     certificate = (
         _builder(_name(names[0]), ca_name, key.public_key(), days)
-        .add_extension(x509.SubjectAlternativeName(_alternatives(names)), critical=False)
+        .add_extension(x509.SubjectAlternativeName([*map(alternative_name, names)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage("digital_signature"), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -93,15 +92,6 @@ def make_node_key() -> tuple[bytes, bytes]:
     )
 
 
-def write_private(path: Path, data: bytes) -> Path:
-    """Write a file that its owner alone can read, from the first byte on."""
-    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-    with open(descriptor, "wb") as file:
-        os.fchmod(descriptor, 0o600)  # the file may have been there
-        file.write(data)
-    return path
-
-
 def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
@@ -123,13 +113,3 @@ def _builder(
 
 def _usage(*allowed: str) -> x509.KeyUsage:
     return x509.KeyUsage(**(_NO_USAGE | dict.fromkeys(allowed, True)))
-
-
-def _alternatives(names: Sequence[str]) -> list[x509.GeneralName]:
-    found: list[x509.GeneralName] = []
-    for name in names:
-        try:
-            found.append(x509.IPAddress(ipaddress.ip_address(name)))
-        except ValueError:
-            found.append(x509.DNSName(name))
-    return found

@@ -17,9 +17,9 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.incomplete.demo import demo_labels, demo_tables
 from flwr_vertical.node.storage import check_name
 from flwr_vertical.settings.toml import toml_text, toml_value
-from flwr_vertical.whole_files import write_text_atomically
+from flwr_vertical.whole_files import write_bytes_atomically, write_text_atomically
 
-from .certificates import make_node_key, make_server_certificate, write_private
+from .certificates import make_node_key, make_server_certificate
 
 LINK = "deploy"  # name of the SuperLink in the analyst's Flower configuration
 ARBITER = "arbiter"
@@ -116,7 +116,7 @@ def write_files(home: Path, plan: Plan, port: int) -> None:
     made = make_server_certificate()
     (home / "ca.crt").write_bytes(made.ca)
     (home / "server" / "server.crt").write_bytes(made.certificate)
-    write_private(home / "server" / "server.key", made.key)
+    write_bytes_atomically(home / "server" / "server.key", made.key, 0o600)
     (home / "analyst" / "config.toml").write_text(
         f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\n'
         f'address = "127.0.0.1:{port}"\nroot-certificates = {toml_value(str(home / "ca.crt"))}\n'
@@ -128,7 +128,7 @@ def write_files(home: Path, plan: Plan, port: int) -> None:
         if not (folder / "supernode").exists():
             private, public = make_node_key()
             (folder / "supernode.pub").write_bytes(public)
-            write_private(folder / "supernode", private)
+            write_bytes_atomically(folder / "supernode", private, 0o600)
         if not (folder / "identity.pem").exists():
             write_identity(folder / "identity.pem", generate_identity())
         identities[node] = identity_text(public_identity(load_identity(folder / "identity.pem")))

@@ -38,22 +38,11 @@ class Alignment:
 class Aligner(ABC):
     """Brings the parties' samples into one order.
 
-    After `align` every party's state holds ``positions`` (the aligned row number of each of its
-    own rows, -1 for a row that is left out) and ``n_samples``.
-
-    Parameters
-    ----------
-    rows : {"union", "intersection", "labelled"}, default "union"
-        Which samples take part: those of any party, of all parties, or those with a label.
-    normalise : sequence of str, or str with commas
-        How text IDs are made comparable: ``"strip"``, ``"casefold"``, ``"nfc"``; none by default.
-
-    Attributes
-    ----------
-    disclosure : tuple[tuple[str, str], ...]
-        Who learns what: rows of the disclosure table.
-    steps : type[AlignmentSteps]
-        The party half: steps that every party of the run offers.
+    After `align` every party's state holds ``positions`` (the aligned row number of each of its own
+    rows, -1 for a row that is left out) and ``n_samples``. `rows` says which samples take part:
+    ``union``, those of any party, ``intersection``, of all parties, or ``labelled``, those with a
+    label; `normalise` how text IDs are made comparable. A class states as `disclosure` who learns
+    what, and as `steps` the steps that every party offers.
     """
 
     steps: ClassVar[type[AlignmentSteps]]
@@ -83,10 +72,10 @@ class Aligner(ABC):
         label_ids: "pd.Index[Any] | None" = None,
         label_holder: str | None = None,
     ) -> Alignment:
-        """Align the samples of all parties of an open federation.
+        """Align the samples of all parties; `DataError` if ID types differ or no sample is left.
 
         `label_ids` are sample IDs of the labels that the server holds, `label_holder` the party
-        that holds them instead. `DataError` if the ID types differ or no sample is left.
+        that holds them instead.
         """
 
     def finish(
@@ -151,10 +140,7 @@ class Aligner(ABC):
 
 
 def to_tokens(sets: Sequence[Bytes]) -> list[AnyArray]:
-    """Give pseudonyms numbers, equal ones the same, in whichever set they are.
-
-    Shapes: sets (n_k, 32): pseudorandom bytes; returns (n_k,).
-    """
+    """Give pseudonyms (n_k, 32) numbers (n_k,), equal ones the same in whichever set."""
     rows = np.ascontiguousarray(np.concatenate(sets))
     # Eight bytes tell two million pseudonyms apart but for a chance of 1e-7; all 32 are compared.
     codes, _ = pd.factorize(np.ascontiguousarray(rows[:, :8]).view(np.uint64)[:, 0])
@@ -175,10 +161,7 @@ def check_id_types(types: Mapping[str, str]) -> None:
 
 
 def check_overlap(alignment: Alignment, needed: bool = True) -> list[str]:
-    """Return the parties that share no sample with any other; by default each must share one.
-
-    `DataError` if nothing is aligned, or a party that must share a sample does not.
-    """
+    """Return the parties that share no sample; `DataError` if one must, or nothing is aligned."""
     present = ~alignment.mask
     if not len(present):
         raise DataError(

@@ -64,7 +64,7 @@ class BlindRsaSteps(AlignmentSteps):
         self.state[_RSA_KEY] = key.to_bytes()
         ids = self.shuffled_ids(normalise)
         hashes = blind_rsa.fdh(ids, key.n, nonce, self.id_secret())
-        tags = blind_rsa.tags(blind_rsa.sign_own(hashes, key))
+        tags = blind_rsa.tags(blind_rsa.sign(hashes, key))
         endorsement = pins.endorse(
             self.party.identity("blind-rsa"), _rsa_payload(key.public, nonce)
         )
@@ -85,11 +85,7 @@ class BlindRsaSteps(AlignmentSteps):
         identity: bytes = b"",
         signature: bytes = b"",
     ) -> dict[str, Any]:
-        """Blind the own hashed IDs for the key holder to sign.
-
-        Where the holder's identity is pinned here, its signature of the key must be valid: whoever
-        swaps the key could make tags of guessed IDs.
-        """
+        """Blind the own hashed IDs for the key holder, whose signature of its key pins check."""
         node = self.party.identity("blind-rsa")
         pins.check_endorsement(
             node,
@@ -134,12 +130,7 @@ def _rsa_payload(public: bytes, nonce: bytes) -> dict[str, bytes]:
 class BlindRsaAligner(Aligner):
     """Joins RSA tags of IDs: the server learns set sizes and the mask, and no ID.
 
-    Parameters
-    ----------
-    rows, normalise
-        See `Aligner`.
-    bits : int, default 3072
-        Length of the RSA modulus.
+    Beside what every `Aligner` takes, `bits` is the length of the RSA modulus.
     """
 
     disclosure = (

@@ -25,7 +25,8 @@ import pandas as pd
 from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types
 from flwr_vertical.alignment.steps import POSITIONS, AlignmentSteps
 from flwr_vertical.arrays import AnyArray, Bytes, Ring
-from flwr_vertical.crypto import base_ot, batched_oprf, generate_keypair
+from flwr_vertical.crypto import base_ot, batched_oprf
+from flwr_vertical.crypto.masks import generate_keypair
 from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ConfigError, PartyError, ProtocolError

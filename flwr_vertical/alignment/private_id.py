@@ -76,10 +76,7 @@ class PrivateIdSteps(AlignmentSteps):
         labels: OwnPoints | None = None,
         labels_sender: Annotated[str, OWN] = "",
     ) -> dict[str, Any]:
-        """Blind another party's points (and the server's labels) once more, in their order.
-
-        ``sender`` and ``labels_sender`` name who blinded them last, for errors.
-        """
+        """Blind another party's points, and labels, once more; senders are named for errors."""
         answer = {"points": self._blind_foreign(points, sender)}
         if labels is not None:
             answer["labels"] = self._blind_foreign(labels, labels_sender)
@@ -93,8 +90,7 @@ class PrivateIdSteps(AlignmentSteps):
 class PrivateIdAligner(Aligner):
     """Joins blinded IDs: the server learns set sizes and the mask, and no ID.
 
-    Labels that the server holds are blinded by the server, too, and pass round all parties, so
-    that it learns which of its own IDs belong to which row and nothing about others.
+    The server blinds its own label IDs, which pass round all parties: it learns their rows alone.
     """
 
     disclosure = (

@@ -32,10 +32,7 @@ def register_aligner(name: str, aligner: type[Aligner]) -> None:
 
 
 def load_aligner(name: str) -> Callable[..., Aligner]:
-    """Return an aligner's class by its name or as ``"module:Class"``.
-
-    `ConfigError` if there is no such aligner (listing those there are) or it is not an `Aligner`.
-    """
+    """Return the class of an aligner by name or ``"module:Class"``; `ConfigError` if it is none."""
     if name in _ALIGNERS:
         return _ALIGNERS[name]
     if ":" not in name:
@@ -91,10 +88,7 @@ def whole_protocol(
 
 
 def alignment_steps(alignment: "str | type[Aligner] | None") -> tuple[type[AlignmentSteps], ...]:
-    """Return the step groups that a party offers for the alignment of a run.
-
-    Those of all built-in protocols where the node does not know the run's.
-    """
+    """Return the step groups that a party offers, of all built-in protocols if none is known."""
     if alignment is None:
         return tuple(aligner.steps for aligner in _BUILT_IN)
     aligner = load_aligner(alignment) if isinstance(alignment, str) else alignment

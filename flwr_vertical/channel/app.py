@@ -1,21 +1,12 @@
 """`ChannelClientApp`: a Flower ``ClientApp`` that can be served over a live channel."""
 
 import threading
-from typing import Any
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from flwr_vertical.channel import background
+from flwr_vertical.channel import background, invitation
 from flwr_vertical.channel.client import ChannelError, Stream, dial
-from flwr_vertical.channel.invitation import (
-    CLOSED,
-    DETACHED,
-    MESSAGE_TYPE,
-    UNREACHABLE,
-    Offer,
-    answer_records,
-)
 from flwr_vertical.channel.invitation import LOST as LOST_STATUS
 from flwr_vertical.channel.mailbox import LOST, RAISED
 from flwr_vertical.log import logger
@@ -36,11 +27,6 @@ class ChannelClientApp(ClientApp):
     Simulation Runtime), where a held message would starve the other nodes, a thread serves the
     channel; its state is found by the node's next ordinary message.
 
-    Parameters
-    ----------
-    *args, **kwargs
-        As for ``ClientApp``.
-
     Examples
     --------
     >>> app = ChannelClientApp()
@@ -51,38 +37,37 @@ class ChannelClientApp(ClientApp):
     ...     return Message(content, reply_to=message)
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-
     def __call__(self, message: Message, context: Context) -> Message:
         """Handle a message, or open a channel and serve it."""
         apart = background.in_ray_worker()
         if apart:
             with _one_at_a_time:
                 background.restore(context)
-                if message.metadata.message_type != MESSAGE_TYPE:
+                if message.metadata.message_type != invitation.MESSAGE_TYPE:
                     return super().__call__(message, context)
-        elif message.metadata.message_type != MESSAGE_TYPE:
+        elif message.metadata.message_type != invitation.MESSAGE_TYPE:
             return super().__call__(message, context)
 
         try:
-            stream = dial(Offer.read(message.content), context.node_id)
+            stream = dial(invitation.Offer.read(message.content), context.node_id)
         except (ChannelError, ValueError) as error:
             logger.warning("%s", error)
-            return Message(answer_records(UNREACHABLE, str(error)), reply_to=message)
+            return Message(
+                invitation.answer_records(invitation.UNREACHABLE, str(error)), reply_to=message
+            )
         logger.info("a channel to the server is open")
         if apart:
             name = f"channel-service-{context.node_id}"
             threading.Thread(
                 target=self._serve_apart, args=(stream, context), name=name, daemon=True
             ).start()
-            return Message(answer_records(DETACHED), reply_to=message)
+            return Message(invitation.answer_records(invitation.DETACHED), reply_to=message)
         try:
             stream.serve(lambda inner: self._answer(inner, context))
         except ChannelError as error:
             logger.warning("%s", error)
-            return Message(answer_records(LOST_STATUS, str(error)), reply_to=message)
-        return Message(answer_records(CLOSED), reply_to=message)
+            return Message(invitation.answer_records(LOST_STATUS, str(error)), reply_to=message)
+        return Message(invitation.answer_records(invitation.CLOSED), reply_to=message)
 
     def _answer(self, message: Message, context: Context) -> Message:
         """Handle one message of a channel as a SuperNode would."""

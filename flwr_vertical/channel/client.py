@@ -11,21 +11,9 @@ from collections.abc import Callable, Iterator
 import grpc
 from flwr.app import Error, Message
 
+from flwr_vertical.channel import frames
 from flwr_vertical.channel import invitation as offers
 from flwr_vertical.channel.address import is_loopback, split_address
-from flwr_vertical.channel.frames import (
-    BYE,
-    LARGEST_FRAME,
-    REPLY,
-    REQUEST,
-    WELCOME,
-    Assembled,
-    Assembler,
-    FrameError,
-    Outbox,
-    cut,
-    total_size,
-)
 from flwr_vertical.channel.invitation import Offer
 from flwr_vertical.channel.wire import Piece, WireError, pack, unpack
 from flwr_vertical.errors import VerticalError
@@ -48,13 +36,13 @@ class Connection:
         number: int = 0,
     ) -> None:
         self.number = number
-        self.outbox = Outbox()
+        self.outbox = frames.Outbox()
         host, _ = split_address(offer.address, "channel-address")
         self._channel = grpc.secure_channel(
             offer.address,
             grpc.ssl_channel_credentials(root_certificates=offer.certificate.encode()),
             options=[
-                ("grpc.max_receive_message_length", LARGEST_FRAME),
+                ("grpc.max_receive_message_length", frames.LARGEST_FRAME),
                 ("grpc.keepalive_time_ms", 20_000),
                 ("grpc.keepalive_timeout_ms", 20_000),
                 ("grpc.http2.max_pings_without_data", 0),
@@ -85,13 +73,13 @@ class Connection:
         timer.daemon = True
         timer.start()
         try:
-            assembled = Assembler(_WELCOME_BYTES).feed(next(self._call))
+            assembled = frames.Assembler(_WELCOME_BYTES).feed(next(self._call))
         except StopIteration:
             assembled = None
         finally:
             timer.cancel()
-        if assembled is None or assembled.kind != WELCOME:
-            raise FrameError("whoever listens there does not speak this protocol")
+        if assembled is None or assembled.kind != frames.WELCOME:
+            raise frames.FrameError("whoever listens there does not speak this protocol")
         return b"".join(assembled.pieces).decode()
 
     def __iter__(self) -> Iterator[bytes]:
@@ -160,7 +148,7 @@ class Stream:
                     return self._serve(connection, handle, finish)
                 except grpc.RpcError as error:
                     connection = self._replacement(connection, error)
-        except (FrameError, WireError) as error:
+        except (frames.FrameError, WireError) as error:
             raise ChannelError(f"the server broke the channel's rules: {error}") from error
         finally:
             self.close()
@@ -168,36 +156,36 @@ class Stream:
     def _serve(
         self, connection: Connection, handle: Handler, finish: Callable[[bool], None] | None
     ) -> None:
-        assembler = Assembler(self._offer.max_bytes)
+        assembler = frames.Assembler(self._offer.max_bytes)
         for frame in connection:
             assembled = assembler.feed(frame)
             if assembled is None:
                 continue
-            if assembled.kind == BYE:
+            if assembled.kind == frames.BYE:
                 self._over.set()
                 if finish is not None:
                     finish(bool(assembled.number))
-                connection.outbox.finish(cut(BYE))
+                connection.outbox.finish(frames.cut(frames.BYE))
                 try:
                     connection.await_end(5.0)
                 except grpc.RpcError:
                     logger.debug("the channel ended after its goodbye", exc_info=True)
                 return
-            if assembled.kind != REQUEST:
-                raise FrameError(f"the server sent a frame of kind {assembled.kind}")
+            if assembled.kind != frames.REQUEST:
+                raise frames.FrameError(f"the server sent a frame of kind {assembled.kind}")
             self._kept = {k: kept for k, kept in self._kept.items() if k >= assembled.settled}
             pieces = self._kept.get(assembled.number)
             if pieces is None:
                 pieces = self._kept[assembled.number] = self._answer(assembled, handle)
             # An answer goes the way its request came: if that is cut, the request comes again.
-            connection.outbox.put(cut(REPLY, assembled.number, pieces))
+            connection.outbox.put(frames.cut(frames.REPLY, assembled.number, pieces))
             del assembled, frame, pieces
         raise ChannelError("the server ended the channel without a goodbye")
 
-    def _answer(self, assembled: Assembled, handle: Handler) -> list[Piece]:
+    def _answer(self, assembled: frames.Assembled, handle: Handler) -> list[Piece]:
         message = unpack(assembled.pieces)
         pieces = pack(handle(message))
-        size = total_size(pieces)
+        size = frames.total_size(pieces)
         if size > self._offer.max_bytes:
             text = (
                 f"an answer of {size} bytes exceeds the channel's limit of "
@@ -234,7 +222,7 @@ class Stream:
                     self._on_end,
                     connection.number + 1,
                 )
-            except (grpc.RpcError, FrameError) as error:
+            except (grpc.RpcError, frames.FrameError) as error:
                 if not isinstance(error, grpc.RpcError) or error.code() in _FINAL:
                     break
                 continue
@@ -296,7 +284,7 @@ def dial(offer: Offer, node_id: int) -> Stream:
             if not retry or pause is None or time.monotonic() + pause > deadline:
                 raise ChannelError(_explain(offer, code, details, certificate)) from None
             time.sleep(pause)
-        except (FrameError, VerticalError) as error:
+        except (frames.FrameError, VerticalError) as error:
             raise ChannelError(f"cannot open a channel to {offer.address}: {error}") from error
     raise AssertionError("unreachable: the last try returns or raises")
 

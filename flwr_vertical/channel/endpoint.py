@@ -30,11 +30,7 @@ from flwr_vertical.log import logger
 
 
 class StreamThreads(Executor):
-    """Runs each call in a thread of its own.
-
-    The executor of the standard library joins its threads before the interpreter ends, which
-    would wait for streams that nobody closes any more.
-    """
+    """Runs each call in a thread of its own, which the interpreter does not wait for at its end."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -93,7 +89,7 @@ def make_certificate(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - BACK_DATED)
         .not_valid_after(now + VALID_FOR)
-        .add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([*map(alternative_name, hosts)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -103,7 +99,8 @@ def make_certificate(
     )
 
 
-def _name(host: str) -> x509.GeneralName:
+def alternative_name(host: str) -> x509.GeneralName:
+    """Return a host's name or address as certificates have it."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

@@ -116,11 +116,7 @@ class ChannelGrid(WrappingGrid):
             endpoint.close(keep_state=self._keep_state)
 
     def reopen(self, node_ids: Sequence[int]) -> list[int]:
-        """Open channels to nodes that have lost theirs or have just connected, without waiting.
-
-        Call it again until they are open. Where one does not open in time, messages go Flower's
-        way with ``transport="auto"``.
-        """
+        """Open channels to nodes that have lost theirs or have just connected, without waiting."""
         return list(node_ids) if self._opening is None else self._opening.reopen(node_ids)
 
     def silent(self, node_ids: Sequence[int]) -> list[int]:

@@ -1,11 +1,9 @@
 """What a party is told so that it can dial, and what it answers: two small Flower records."""
 
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
-
-_T = TypeVar("_T")
 
 MESSAGE_TYPE = "query.channel"
 RECORD = "flwr-vertical.channel"
@@ -14,6 +12,16 @@ TOKEN_KEY, VERSION_KEY, NODE_KEY = "flv-token", "flv-version", "flv-node"
 
 # What a party's ordinary reply says. DETACHED is the only one after which the channel is open.
 CLOSED, LOST, UNREACHABLE, DETACHED = "closed", "lost", "unreachable", "detached"
+
+_KINDS: dict[str, type[Any]] = {
+    **dict.fromkeys(("address", "certificate", "token"), str),
+    **dict.fromkeys(("heartbeat", "dial_timeout", "reconnect"), float),
+    "max_bytes": int,
+}
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "-")
 
 
 @dataclass(frozen=True)
@@ -32,40 +40,21 @@ class Offer:
 
     def records(self) -> RecordDict:
         """Return the content of the message that carries the offer."""
-        return RecordDict(
-            {
-                RECORD: ConfigRecord(
-                    {
-                        "address": self.address,
-                        "certificate": self.certificate,
-                        "token": self.token,
-                        "heartbeat": float(self.heartbeat),
-                        "max-bytes": int(self.max_bytes),
-                        "dial-timeout": float(self.dial_timeout),
-                        "reconnect": float(self.reconnect),
-                    }
-                )
-            }
-        )
+        told = {_key(name): kind(getattr(self, name)) for name, kind in _KINDS.items()}
+        return RecordDict({RECORD: ConfigRecord(told)})
 
     @classmethod
     def read(cls, content: RecordDict) -> "Offer":
         """Read an offer from a message; `ValueError` if it holds none."""
         record = content.get(RECORD)
-        try:
-            if not isinstance(record, ConfigRecord):
-                raise TypeError("there is no such record")
-            return cls(
-                address=_of(record, "address", str),
-                certificate=_of(record, "certificate", str),
-                token=_of(record, "token", str),
-                heartbeat=_of(record, "heartbeat", float),
-                max_bytes=_of(record, "max-bytes", int),
-                dial_timeout=_of(record, "dial-timeout", float),
-                reconnect=_of(record, "reconnect", float),
+        if not isinstance(record, ConfigRecord):
+            record = ConfigRecord()
+        found: dict[str, Any] = {name: record.get(_key(name)) for name in _KINDS}
+        if wrong := [name for name in found if not isinstance(found[name], _KINDS[name])]:
+            raise ValueError(
+                f"the message offers no channel: {_key(wrong[0])!r} is missing or wrong"
             )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"the message offers no channel: {error}") from None
+        return cls(**found)
 
 
 def answer_records(status: str, reason: str = "") -> RecordDict:
@@ -79,10 +68,3 @@ def read_answer(content: RecordDict) -> tuple[str, str]:
     if not isinstance(record, ConfigRecord):
         return UNREACHABLE, "its app does not know channels"
     return str(record.get("status", UNREACHABLE)), str(record.get("reason", ""))
-
-
-def _of(record: ConfigRecord, key: str, kind: type[_T]) -> _T:
-    value = record[key]
-    if not isinstance(value, kind):
-        raise TypeError(f"{key!r} is of type {type(value).__name__}")
-    return value

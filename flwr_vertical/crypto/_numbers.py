@@ -22,10 +22,7 @@ def power(base: int, exponent: int, modulus: int) -> int:
 
 
 def power_secret(base: int, exponent: int, modulus: int) -> int:
-    """Return ``base**exponent % modulus``, in a time that does not depend on the exponent's bits.
-
-    The modulus is odd.
-    """
+    """Return ``base**exponent % modulus`` (odd) in a time that exponent's bits do not tell."""
     return int(gmpy2.powmod_sec(base, exponent, modulus))
 
 

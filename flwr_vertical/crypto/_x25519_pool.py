@@ -36,11 +36,7 @@ def usable_cpus() -> int:
 def multiply(
     prepare: Callable[[int, int], bytes], key: bytes, out: memoryview, processes: int
 ) -> None:
-    """Write X25519 of each point to `out`.
-
-    ``prepare(start, stop)`` makes the points of these rows; this thread prepares block after block
-    while processes multiply those before.
-    """
+    """Write X25519 of each point to `out`; here ``prepare(start, stop)`` makes points ahead."""
     starts = range(0, len(out) // worker.POINT_BYTES, BLOCK_POINTS)
     processes = min(processes, len(starts))
     # On an error or Ctrl-C the children end first, so no thread goes on waiting for an answer.

@@ -76,10 +76,7 @@ def send(offers: Offers, context: bytes, chooser: str) -> tuple[bytes, list[tupl
 def chosen_seeds(
     offers: Offers, choices: Flags, keys: list[int], public: bytes, sender: str
 ) -> list[bytes]:
-    """Return the chooser's seed of each transfer, 16 bytes, from the answer of `sender`.
-
-    `offers`, `choices` and `keys` are its message, what it chose, and its private keys.
-    """
+    """Return the chooser's seed of each transfer, 16 bytes, from its message and the answer."""
     other = _key(_decoded(public, sender))
     seeds = []
     for number, (row, choice, value) in enumerate(

@@ -50,10 +50,7 @@ def n_bins(count: int) -> int:
 
 
 def codes(ids: Sequence[bytes], context: bytes, secret: bytes | None = None) -> tuple[Bytes, Ring]:
-    """Hash IDs to code words, and to numbers of which `bins_of` makes bins.
-
-    Shapes: returns (n, 56) and (n,).
-    """
+    """Hash IDs to code words (n, 56) and numbers (n,) of which `bins_of` makes bins."""
     hasher = id_hasher(b"fv-kkrt-code-v1", context, secret, ROW_BYTES + 8)
     rows = np.empty((len(ids), ROW_BYTES + 8), dtype=np.uint8)
     for start in range(0, len(ids), _BLOCK):
@@ -78,10 +75,7 @@ def bins_of(numbers: Ring, bins: int) -> Bins:
 
 
 def place(candidates: Bins, bins: int) -> Bins:
-    """Give each ID one of its three bins to itself, (n,): cuckoo hashing, all IDs at once.
-
-    `ProtocolError` if some find none, a chance of less than 2^-20.
-    """
+    """Give each ID a bin to itself, (n,), by cuckoo hashing; `ProtocolError` once in 2^20 runs."""
     count = len(candidates)
     holder = np.full(bins, -1, dtype=np.int64)
     choice = np.zeros(count, dtype=np.int64)

@@ -4,7 +4,7 @@ One party signs what the other one asks without seeing it; both then know the si
 own IDs, and compare tags of them. De Cristofaro and Tsudik, *Practical Private Set Intersection
 Protocols with Linear Complexity* (FC 2010), the protocol from blind RSA; FedPSG-AR names it.
 
-The signer runs `sign_own` and `tags`, the other party `blind`, `unblind` and `tags`, with `sign` at
+The signer runs `sign` and `tags`, the other party `blind`, `unblind` and `tags`, with `sign` at
 the signer in between. One-more-RSA (Bellare et al. 2003) needs hashes over the full domain: short
 ones factor into small primes, whose signatures multiply to forged ones (Coron, Naccache and Stern,
 CRYPTO 1999); and the tags need signatures that nobody but the signer can make.
@@ -33,10 +33,7 @@ Numbers = Bytes
 
 
 def fdh(ids: Sequence[bytes], n: int, context: bytes, secret: bytes | None = None) -> Numbers:
-    """Hash each ID to a number modulo n, over the full domain.
-
-    Keyed BLAKE2b of the ID, stretched with `full_domain`.
-    """
+    """Hash each ID to a number modulo n: keyed BLAKE2b, stretched over the full domain."""
     hasher = id_hasher(_HASH_DOMAIN, context, secret, 64)
     return _pack((full_domain(hasher(sample), n) for sample in ids), n)
 
@@ -62,16 +59,10 @@ def blind(
     return _pack(blinded, public.n), _pack(factors, public.n)
 
 
-def sign(blinded: Numbers, key: RsaKey, sender: str) -> Numbers:
-    """Sign the other party's blinded hashes, about 2.5 ms each with 3072 bits."""
-    numbers = _unpack(blinded, key.n, f"the blinded hashes of party {sender!r}")
-    return _pack((key.sign(number) for number in numbers), key.n)
-
-
-def sign_own(hashes: Numbers, key: RsaKey) -> Numbers:
-    """Sign this party's own hashes (`fdh`); as `sign`."""
-    numbers = _unpack(hashes, key.n, "the hashes to sign")
-    return _pack((key.sign(number) for number in numbers), key.n)
+def sign(hashes: Numbers, key: RsaKey, sender: str = "") -> Numbers:
+    """Sign own hashes, or blinded ones of a sender; about 2.5 ms each with 3072 bits."""
+    what = f"the blinded hashes of party {sender!r}" if sender else "the hashes to sign"
+    return _pack((key.sign(number) for number in _unpack(hashes, key.n, what)), key.n)
 
 
 def unblind(

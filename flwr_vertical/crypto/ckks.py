@@ -20,24 +20,14 @@ let nobody who knows all the terms and holds the ciphertexts see many released s
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flwr_vertical.arrays import AnyArray, Array
-from flwr_vertical.crypto import _checks
-from flwr_vertical.crypto.ckks_context import (
-    SLOTS,
-    VALUE_LIMIT,
-    dump_block,
-    load_block,
-    load_public,
-    load_secret,
-    tenseal,
-)
+from flwr_vertical.arrays import Array
+from flwr_vertical.crypto import _checks, ckks_context
 from flwr_vertical.errors import ConfigError, ProtocolError
 
 RELEASE_BITS = 24
@@ -47,18 +37,14 @@ RELEASE_BITS = 24
 def value_limit(n_parties: int) -> float:
     """Return the largest absolute value one party may send into a sum over `n_parties` parties."""
     _checks.check_n_parties(n_parties)
-    return VALUE_LIMIT / n_parties
+    return ckks_context.VALUE_LIMIT / n_parties
 
 
 class CkksEncryptor:
-    """Encrypts a party's terms under `CkksKeys.public` of the arbiter.
-
-    `ProtocolError` if that is no public context, or holds a secret key; `ConfigError` without
-    TenSEAL.
-    """
+    """Encrypts a party's terms under `CkksKeys.public` of the arbiter."""
 
     def __init__(self, public: bytes) -> None:
-        self._context = load_public(public)
+        self._context = ckks_context.load_public(public)
 
     def encrypt(
         self,
@@ -75,17 +61,6 @@ class CkksEncryptor:
         real number, `FixedPointOverflowError` if one is above ``value_limit(n_parties) /
         2**exponent``: errors call the array `name` and its owner `party`.
         """
-        return list(self.iter_encrypt(values, n_parties, name, party, exponent))
-
-    def iter_encrypt(
-        self,
-        values: ArrayLike,
-        n_parties: int,
-        name: str = "values",
-        party: str | None = None,
-        exponent: int = 0,
-    ) -> Iterator[bytes]:
-        """Like `encrypt`, one block at a time; the range is checked before the first."""
         limit = math.ldexp(value_limit(n_parties), -exponent)
         flat = _checks.real_array(values, name, party).reshape(-1)
         if flat.size and not _checks.within(flat, limit):
@@ -96,15 +71,14 @@ class CkksEncryptor:
             if exponent:
                 remedy += f", or let the server ask for a scale {factor:.3g} times larger"
             _checks.raise_out_of_range(flat, limit, name, party, remedy)
-        return self._blocks(flat, exponent)
-
-    def _blocks(self, flat: AnyArray, exponent: int) -> Iterator[bytes]:
-        ts = tenseal()
-        for start in range(0, flat.size, SLOTS):
-            block = flat[start : start + SLOTS].astype(np.float64, copy=False)
+        ts, blocks = ckks_context.tenseal(), []
+        for start in range(0, flat.size, ckks_context.SLOTS):
+            block = flat[start : start + ckks_context.SLOTS].astype(np.float64, copy=False)
             block = np.ldexp(block, exponent) if exponent else block
             # The binding takes lists; a tensor is copied element by element.
-            yield dump_block(self._context, ts.ckks_vector(self._context, block.tolist()))
+            vector = ts.ckks_vector(self._context, block.tolist())
+            blocks.append(ckks_context.dump_block(self._context, vector))
+        return blocks
 
 
 def add_ciphertexts(public: bytes, terms: Sequence[Iterable[bytes]]) -> list[bytes]:
@@ -113,28 +87,20 @@ def add_ciphertexts(public: bytes, terms: Sequence[Iterable[bytes]]) -> list[byt
     `ProtocolError` if there are no terms, they differ in shape, or a block is no ciphertext under
     this key; names the term (by its position) and the block.
     """
-    return list(iter_add_ciphertexts(public, terms))
-
-
-def iter_add_ciphertexts(public: bytes, terms: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
-    """Like `add_ciphertexts`, one block at a time: two ciphertexts in memory, however many come."""
-    context = load_public(public)
+    context = ckks_context.load_public(public)
     if not terms:
         raise ProtocolError("an encrypted sum needs the terms of all parties, got none")
-    return _sums(context, terms)
-
-
-def _sums(context: Any, terms: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
+    sums = []
     for index, blocks in enumerate(zip_longest(*terms)):
         if None in blocks:
             raise ProtocolError(
                 f"term {blocks.index(None)} of the encrypted sum ends before block {index}, others "
                 "do not; all parties must send arrays of the same shape"
             )
-        total = load_block(context, blocks[0], f"block {index} of term 0")
+        total = ckks_context.load_block(context, blocks[0], f"block {index} of term 0")
         for party, block in enumerate(blocks[1:], start=1):
             where = f"block {index} of term {party}"
-            term = load_block(context, block, where)
+            term = ckks_context.load_block(context, block, where)
             # TenSEAL would broadcast a single value.
             if term.size() != total.size():
                 raise ProtocolError(
@@ -142,7 +108,8 @@ def _sums(context: Any, terms: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
                     "all parties must send arrays of the same shape"
                 )
             total.add_(term)
-        yield dump_block(context, total)
+        sums.append(ckks_context.dump_block(context, total))
+    return sums
 
 
 class CkksDecryptor:
@@ -156,20 +123,17 @@ class CkksDecryptor:
     def __init__(self, secret: bytes, release_bits: int | None = RELEASE_BITS) -> None:
         if release_bits is not None and not 0 <= release_bits <= 52:
             raise ConfigError(f"release_bits must be None or 0 to 52, got {release_bits}")
-        self._context = load_secret(secret)
+        self._context = ckks_context.load_secret(secret)
         self._release_bits = release_bits
 
     def decrypt(self, blocks: Iterable[bytes], shape: Sequence[int]) -> Array:
-        """Decrypt the ciphertexts of an array, in order.
-
-        `ProtocolError` if blocks and shape do not fit, or a block is no ciphertext under this key.
-        """
+        """Decrypt an array's ciphertexts, in order; `ProtocolError` if they do not fit."""
         size = math.prod(shape)
         values = np.empty(size, dtype=np.float64)
         start = 0
         for index, block in enumerate(blocks):
-            vector = load_block(self._context, block, f"block {index}")
-            expected = min(SLOTS, size - start)
+            vector = ckks_context.load_block(self._context, block, f"block {index}")
+            expected = min(ckks_context.SLOTS, size - start)
             if vector.size() != expected:
                 raise ProtocolError(
                     f"block {index} of an array of shape {tuple(shape)} must hold {expected} "
@@ -181,10 +145,11 @@ class CkksDecryptor:
             raise ProtocolError(
                 f"the blocks hold {start} values, an array of shape {tuple(shape)} has {size}"
             )
-        if size and not _checks.within(values, VALUE_LIMIT + 1):
+        if size and not _checks.within(values, ckks_context.VALUE_LIMIT + 1):
             raise ProtocolError(
-                f"decrypted values beyond {VALUE_LIMIT:.0f}, the largest sum: the ciphertexts are "
-                "sums over more parties than they were checked for, or were changed on their way"
+                f"decrypted values beyond {ckks_context.VALUE_LIMIT:.0f}, the largest sum: the "
+                "ciphertexts are sums over more parties than they were checked for, or were "
+                "changed on their way"
             )
         if self._release_bits is not None:
             np.rint(values * 2.0**self._release_bits, out=values)

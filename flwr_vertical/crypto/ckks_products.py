@@ -248,10 +248,7 @@ def open_blinded(secret: bytes, ciphertexts: Sequence[bytes]) -> Array:
 
 
 def unblind(public: bytes, opened: Array, pads: Sequence[int], n_rows: Sequence[int]) -> Array:
-    """Take the pads off what the arbiter opened, at the server.
-
-    Shapes: opened (n_products,): from `open_blinded`.
-    """
+    """Take the pads off (n_products,) that the arbiter opened in `open_blinded`; at the server."""
     ring = _load_public(public)
     return np.array(
         [

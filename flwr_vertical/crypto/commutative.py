@@ -81,10 +81,7 @@ def hash_ids(ids: Sequence[bytes], context: bytes, secret: bytes | None = None) 
 
 
 def blind(points: Points, key: bytes, *, processes: int | None = None) -> Points:
-    """Multiply each point with the key.
-
-    Takes about 30 us per point and process.
-    """
+    """Multiply each point with the key, in about 30 us per point and process."""
     _check_shape(points, "points to blind")
     return _blinded(len(points), lambda start, stop: points[start:stop], key, processes)
 

@@ -95,10 +95,7 @@ class FixedPoint:
         return (1.0 if self.scale is None else self.scale) * 2.0**-self.fraction_bits
 
     def limit(self, n_parties: int) -> float:
-        """Return the largest absolute value one party may send, in units of the values.
-
-        With every party at this limit the sum still does not wrap. `ConfigError` without a party.
-        """
+        """Return the largest absolute value of a party, by which the sum still does not wrap."""
         _checks.check_n_parties(n_parties)
         # Multiplying by a power of two is exact.
         return _largest_float(_units(n_parties, self.ring_bits)) * self.resolution

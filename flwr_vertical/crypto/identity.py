@@ -58,10 +58,7 @@ def write_identity(path: str | os.PathLike[str], private: Ed25519PrivateKey) -> 
 
 
 def load_identity(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
-    """Read a private identity key.
-
-    A file that others than its owner can read is used, with a warning in the log.
-    """
+    """Read a private identity key; the log warns of a file that others can read."""
     remedy = "make an identity key with `flwr-vertical keygen PATH`"
     try:
         with open(path, "rb") as file:

@@ -69,27 +69,15 @@ def generate_keypair() -> tuple[bytes, bytes]:
 class PairwiseMasker:
     """Masks one party's terms of the private sums of one run.
 
-    Parameters
-    ----------
-    private_key : bytes of length 32
-        The party's own X25519 private key.
-    own_name : str
-        The party's name.
-    public_keys : mapping of str to bytes of length 32
-        Raw X25519 public keys of **all** parties in the sum, this one included, by name.
-    run_nonce : bytes of length 16 or more
-        Random, public, the same at all parties, new for each run: it makes the masks of a run its
-        own even where key pairs are kept.
-    last_sequence : int, default -1
-        Highest sequence number already used under these keys and nonce. A party that is rebuilt
-        between steps **must** restore it from the attribute `last_sequence`: a mask used twice
-        reveals the difference of two terms.
+    Keys are raw X25519 keys of 32 bytes; `public_keys` has those of **all** parties in the sum,
+    this one included, by name. The nonce of 16 bytes or more is random, public, the same at all
+    parties and new for each run: it makes the masks of a run its own even where key pairs are kept.
+    `last_sequence` is the highest sequence number already used under these keys and nonce. A party
+    that is rebuilt between steps **must** restore it from this object's attribute of that name: a
+    mask used twice reveals the difference of two terms.
 
-    Raises
-    ------
-    ProtocolError
-        If a key is missing, malformed or of low order, names its owner; if the party's own public
-        key is missing or is not that of `private_key`; if the nonce is too short.
+    `ProtocolError` if a key is missing, malformed or of low order, names its owner; if the party's
+    own public key is missing or is not that of `private_key`; if the nonce is too short.
     """
 
     def __init__(
@@ -221,10 +209,7 @@ class PairwiseMasker:
 
 
 def unmask_sum(arrays: Sequence[UnsignedArray]) -> UnsignedArray:
-    """Return the sum of **all** parties' terms modulo 2^w, in which the masks have cancelled.
-
-    `ProtocolError` if there are no terms, or they differ in shape or data type.
-    """
+    """Return the sum of **all** parties' terms modulo 2^w, in which the masks have cancelled."""
     if not arrays:
         raise ProtocolError("a masked sum needs the terms of all parties, got none")
     first = arrays[0]

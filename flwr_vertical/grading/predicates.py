@@ -48,10 +48,7 @@ def rare_predicates(table: pd.DataFrame, most: int, rng: np.random.Generator) ->
 def random_predicates(
     table: pd.DataFrame, n_columns: int, most: int, rng: np.random.Generator, unique: bool = True
 ) -> list[Predicate]:
-    """Return predicates on a few columns each, made from random rows.
-
-    Numbers are compared with ``>=`` above the median and with ``<=`` below, levels for equality.
-    """
+    """Return predicates on columns of random rows: ``>=`` above the median, ``==`` of levels."""
     names = np.array([str(name) for name in table])
     medians = {n: float(table[n].median()) for n in names if is_number(table[n])}
     values = _columns_of(table)

@@ -63,15 +63,12 @@ def _days(column: pd.Series) -> pd.Series:
 def margin_quality(
     originals: Mapping[str, pd.DataFrame], tables: Mapping[str, pd.DataFrame]
 ) -> pd.DataFrame:
-    """Return how far each synthetic margin is from the real one.
+    """Return how far each synthetic margin is from the real one, by (party, column).
 
-    Returns
-    -------
-    pandas.DataFrame
-        Index (party, column). ``distance`` is Kolmogorov and Smirnov's (the largest difference of
-        distribution functions) for numbers and the total variation for levels, both in [0, 1];
-        for numbers also means and standard deviations. Of values that are not missing, which under
-        missing at random are not like the whole.
+    ``distance`` is Kolmogorov and Smirnov's (the largest difference of distribution functions) for
+    numbers and the total variation for levels, both in [0, 1]; for numbers also means and standard
+    deviations. Of values that are not missing, which under missing at random are not like the
+    whole.
     """
     from scipy.stats import ks_2samp  # parties import this package with every message
 
@@ -98,10 +95,7 @@ def margin_quality(
 
 
 def bin_edges(values: Array, count: int) -> Array:
-    """Return ends of parts of equal width; fewer where values are too close together for so many.
-
-    Shapes: values (n_values,): finite; returns (n_edges,): ascending, two at least.
-    """
+    """Return ends of parts of equal width; fewer, at least 2, where values are too close."""
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
     if low == high:
         half = max(0.5, 1e-9 * abs(low))
@@ -132,10 +126,7 @@ class Correlations(NamedTuple):
 def correlation_quality(
     originals: Mapping[str, pd.DataFrame], tables: Mapping[str, pd.DataFrame]
 ) -> Correlations:
-    """Compare Spearman's correlations before and after, pairwise over what is observed.
-
-    Levels count by their sorted order (ordered ones by their own).
-    """
+    """Compare Spearman's correlations of pairs, of what is observed; levels by their order."""
     pairs = synthetic_pairs(originals, tables)[:_MOST_COLUMNS]
     names = [(pair.party, pair.column) for pair in pairs]
     real = pd.DataFrame({name: _codes(pair.real) for name, pair in zip(names, pairs, strict=True)})
@@ -215,19 +206,9 @@ def downstream_quality(
 ) -> pd.DataFrame:
     """Predict each column from all others by models fitted on synthetic and on real rows.
 
-    Parameters
-    ----------
-    originals, tables : mapping of party to pandas.DataFrame
-        Rows are those that all parties have completely; columns of more than 20 levels are left
-        out.
-    most : int, default 12
-        Columns predicted at most; the first ones win.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Index (party, column), columns ``real`` and ``synthetic`` (see `downstream_fit`); empty
-        with fewer than two columns or 60 complete rows of either.
+    Of rows that all parties have completely; columns of more than 20 levels are left out, and of
+    those left the first `most` are predicted. Returns by (party, column) ``real`` and ``synthetic``
+    (see `downstream_fit`); empty with fewer than two columns or 60 complete rows of either.
     """
     pairs = [p for p in synthetic_pairs(originals, tables) if p.numeric or p.real.nunique() <= 20]
     names = [f"{pair.party} · {pair.column}" for pair in pairs]

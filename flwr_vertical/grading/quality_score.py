@@ -38,13 +38,10 @@ class QualityScore(NamedTuple):
 def quality_score(
     originals: Mapping[str, pd.DataFrame], tables: Mapping[str, pd.DataFrame]
 ) -> QualityScore:
-    """Score synthetic tables beside the real ones.
+    """Score synthetic tables beside the real ones, as far as values of these are observed.
 
-    Parameters
-    ----------
-    originals, tables : mapping of party to pandas.DataFrame
-        Real tables, as far as values are observed, and synthetic ones. Rows of synthetic tables
-        belong together by their position. Numbers with three values at most count as levels.
+    Rows of synthetic tables belong together by their position. Numbers with three values at most
+    count as levels.
     """
     pairs = synthetic_pairs(originals, tables)
     shapes = {(pair.party, pair.column): column_shape(pair) for pair in pairs}
@@ -73,10 +70,7 @@ def column_shape(pair: ColumnPair) -> float:
 
 
 def pair_trend(one: ColumnPair, other: ColumnPair) -> float:
-    """Return how alike the real and the synthetic association of two columns are.
-
-    Over the samples of which both columns are observed, and the synthetic rows that have both.
-    """
+    """Return how alike two columns' associations are, in rows that have both values."""
     both = one.real.index.intersection(other.real.index)
     real = [pair.real.loc[both] for pair in (one, other)]
     known = one.made.notna().to_numpy() & other.made.notna().to_numpy()

@@ -30,15 +30,8 @@ RAISED, CRASHED = 2, 8
 class NodesGrid(Grid):
     """A Flower grid over nodes that live on this machine (or this Ray cluster).
 
-    Every node has a `flwr.app.Context` of its own, so ``context.state`` behaves as on a
-    SuperNode. Use it as a context manager, or `close` it.
-
-    Parameters
-    ----------
-    nodes : Sequence[NodeConfig]
-        The node config of each node, as ``flower-supernode --node-config`` would set it.
-    run_config : Mapping[str, Any], optional
-        The run config that every node sees.
+    Every node has a `flwr.app.Context` of its own, made of its node config and the run config, so
+    ``context.state`` behaves as on a SuperNode. Use it as a context manager, or `close` it.
     """
 
     def __init__(

@@ -53,13 +53,10 @@ class _PartyActor:
         except Exception as error:  # as a SuperNode does: the error is the reply
             return error_reply(message, RAISED, error)
 
-    def outputs(self) -> dict[str, Any]:
-        """Return what the parties saved."""
-        return self._storage.outputs
-
-    def models(self) -> dict[str, bytes]:
-        """Return what the parties saved of their models."""
-        return self._storage.models
+    def saved(self, what: str) -> dict[str, Any]:
+        """Return what the parties saved: ``outputs`` or ``models``."""
+        found: dict[str, Any] = getattr(self._storage, what)
+        return found
 
 
 class RayGrid(NodesGrid):
@@ -69,14 +66,10 @@ class RayGrid(NodesGrid):
     ----------
     make_app : Callable
         Makes, in an actor, the app of its parties from their tables (`memory_app`).
-    nodes : Sequence[NodeConfig]
-        The node config of each node; ``party`` names it.
-    tables : Mapping[str, Table]
-        Each party's table; it is sent once, to the party's actor.
-    run_config : Mapping[str, Any], optional
-        The run config.
-    fitted : Mapping[str, Table], optional
-        What an earlier run left at each party.
+    nodes, run_config
+        As of `LocalGrid`; ``party`` names a node.
+    tables, fitted : Mapping[str, Table]
+        Each party's table, and what an earlier run left there; sent once, to the party's actor.
     address : str, optional
         Address of a running Ray cluster (``"auto"``, ``"ray://host:10001"``); by default the
         Ray that is initialised in this process, or the one that the environment variable
@@ -191,17 +184,15 @@ class RayGrid(NodesGrid):
 
     def outputs(self) -> dict[str, Any]:
         """Fetch what each party saved as its output."""
-        return self._gather([actor.outputs.remote() for actor in self._actors])
+        return self._saved("outputs")
 
     def models(self) -> dict[str, bytes]:
         """Fetch what each party saved of its model."""
-        return self._gather([actor.models.remote() for actor in self._actors])
+        return self._saved("models")
 
-    def _gather(self, references: list[Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for part in self._ray.get(references):
-            found.update(part)
-        return found
+    def _saved(self, what: str) -> dict[str, Any]:
+        parts = self._ray.get([actor.saved.remote(what) for actor in self._actors])
+        return {name: value for part in parts for name, value in part.items()}
 
     def close(self) -> None:
         """End the actors, and Ray if this grid started it."""

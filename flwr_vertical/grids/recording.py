@@ -11,31 +11,15 @@ from flwr_vertical.grids.proxy import WrappingGrid
 
 @dataclass(frozen=True)
 class Record:
-    """One message as it travelled.
+    """One message as it travelled."""
 
-    Parameters
-    ----------
-    direction : str
-        ``"down"`` (from the server) or ``"up"`` (to the server).
-    node_id : int
-        The node at the other end.
-    content : RecordDict
-        What it carried.
-    """
-
-    direction: str
-    node_id: int
-    content: RecordDict
+    direction: str  # ``"down"`` (from the server) or ``"up"`` (to the server)
+    node_id: int  # The node at the other end
+    content: RecordDict  # What it carried
 
 
 class RecordingGrid(WrappingGrid):
-    """Wraps any grid and keeps every message in ``transcript``.
-
-    Parameters
-    ----------
-    grid : flwr.serverapp.Grid
-        Carries the messages.
-    """
+    """Wraps any grid and keeps every message in ``transcript``."""
 
     def __init__(self, grid: Grid) -> None:
         super().__init__(grid)

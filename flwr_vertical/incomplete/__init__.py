@@ -1,9 +1,12 @@
 """Incomplete tables for studies and examples: mechanisms of the five papers, splits, all seeded.
 
-Block-wise mechanisms take complete tables and return a mask of shape (n_samples, n_parties), True
-where a party's block of a sample is missing; `drop_blocks` applies it. Cell-wise ones return a mask
-for each table, which `blank_cells` applies. The same integer seed gives independent draws in
-different mechanisms.
+Block-wise mechanisms take complete tables by party, with the same index, and return a mask of shape
+(n_samples, n_parties), True where a party's block of a sample is missing; `drop_blocks` applies it.
+Cell-wise ones return a mask for each table, which `blank_cells` applies. Labels in tables count as
+their codes 0, 1, ...; `standardize` brings each column to mean 0 and variance 1 first, so that
+columns with large units do not decide alone. A seed is an integer or a generator of numpy; the same
+integer gives independent draws in different mechanisms. `DataError` if tables or a mask do not fit,
+`ConfigError` if a setting is out of its range.
 """
 
 from flwr_vertical.incomplete._inputs import Mask, Seed

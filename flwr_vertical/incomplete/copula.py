@@ -18,14 +18,7 @@ import pandas as pd
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.incomplete._inputs import (
-    Mask,
-    Seed,
-    generator,
-    numeric_blocks,
-    per_party,
-    shared_index,
-)
+from flwr_vertical.incomplete import _inputs
 
 
 def mar_simple(
@@ -34,37 +27,21 @@ def mar_simple(
     may_miss: Sequence[bool] | None = None,
     level: float = 1.0,
     standardize: bool = False,
-    seed: Seed = 0,
-) -> Mask:
+    seed: _inputs.Seed = 0,
+) -> _inputs.Mask:
     """Drop blocks given the always-observed parties: logit Pr(M_ik = 1) = η_i for k in Δ_mis.
+
+    The mask is all False for parties in Δ_obs.
 
     Parameters
     ----------
-    tables : mapping of party to pandas.DataFrame, shapes (n_samples, p_k)
-        Complete, with the same index. Labels count as their codes 0, 1, ...
     may_miss : sequence of bool, length n_parties, optional
         Which parties are in Δ_mis; drawn with probability 1/2 each if None. The draw may put all
         parties on one side: with Δ_mis empty nothing is missing, with Δ_obs empty η_i = 1.
     level : float, default 1
         The constant of η; more leaves fewer blocks.
-    standardize : bool, default False
-        Whether to bring each column to mean 0 and variance 1 first, so that columns with large
-        units do not decide alone.
-    seed : int or numpy.random.Generator, default 0
-
-    Returns
-    -------
-    ndarray of bool, shape (n_samples, n_parties)
-        True where the block is missing; all False for parties in Δ_obs.
-
-    Raises
-    ------
-    DataError
-        If the tables are incomplete or their indices differ.
-    ConfigError
-        If `may_miss` has not one value for each party.
     """
-    rng = generator(seed, "mar_simple")
+    rng = _inputs.generator(seed, "mar_simple")
     in_mis = _in_mis(tables, may_miss, rng)
     eta = _predictor(tables, in_mis, standardize, level)
     chance: Array = _expit(eta)[:, None] * in_mis
@@ -78,34 +55,24 @@ def mar_complex(
     may_miss: Sequence[bool] | None = None,
     level: float = 1.0,
     standardize: bool = False,
-    seed: Seed = 0,
-) -> Mask:
+    seed: _inputs.Seed = 0,
+) -> _inputs.Mask:
     """Drop blocks given always-observed parties, labels and the gaps of earlier parties.
 
     For k in Δ_mis, in order,
 
         logit Pr(M_ik = 1) = η_i - y_i + Σ_{j' in Δ_mis, j' < k} (-1)^j' M_ij'.
 
+    The mask is all False for parties in Δ_obs.
+
     Parameters
     ----------
-    tables, may_miss, level, standardize, seed
+    may_miss, level
         As of `mar_simple`; the labels are taken as they are.
     labels : pandas.Series or array_like of numbers, shape (n_samples,)
         The responses y; a Series must have the tables' index.
-
-    Returns
-    -------
-    ndarray of bool, shape (n_samples, n_parties)
-        True where the block is missing; all False for parties in Δ_obs.
-
-    Raises
-    ------
-    DataError
-        If the tables or labels are incomplete or their indices differ.
-    ConfigError
-        If `may_miss` has not one value for each party.
     """
-    rng = generator(seed, "mar_complex")
+    rng = _inputs.generator(seed, "mar_complex")
     in_mis = _in_mis(tables, may_miss, rng)
     eta = _predictor(tables, in_mis, standardize, level) - _responses(tables, labels)
     uniform = rng.random((len(eta), len(in_mis)))
@@ -119,21 +86,21 @@ def mar_complex(
 
 def _in_mis(
     tables: Mapping[str, pd.DataFrame], may_miss: Sequence[bool] | None, rng: np.random.Generator
-) -> Mask:
+) -> _inputs.Mask:
     """Return which parties are in Δ_mis, shape (n_parties,)."""
     if may_miss is None:
         return rng.random(len(tables)) < 0.5
-    values = per_party(may_miss, list(tables), "may_miss")
+    values = _inputs.per_party(may_miss, list(tables), "may_miss")
     if any(value not in (False, True) for value in values):
         raise ConfigError(f"may_miss must hold true or false for each party, got {values!r}")
     return np.array(values, dtype=np.bool_)
 
 
 def _predictor(
-    tables: Mapping[str, pd.DataFrame], in_mis: Mask, standardize: bool, level: float
+    tables: Mapping[str, pd.DataFrame], in_mis: _inputs.Mask, standardize: bool, level: float
 ) -> Array:
     """Return η, shape (n_samples,)."""
-    blocks = numeric_blocks(tables, standardize=standardize)
+    blocks = _inputs.numeric_blocks(tables, standardize=standardize)
     eta = np.full(len(blocks[0]), float(level))
     for j, block in enumerate(blocks, start=1):
         if not in_mis[j - 1]:
@@ -146,7 +113,7 @@ def _responses(
     tables: Mapping[str, pd.DataFrame], labels: "pd.Series[float] | npt.ArrayLike"
 ) -> Array:
     """Return the labels as complete numbers in the tables' order, shape (n_samples,)."""
-    index = shared_index(tables)
+    index = _inputs.shared_index(tables)
     if isinstance(labels, pd.Series) and not labels.index.equals(index):
         raise DataError(
             "the labels do not have the tables' samples in the same order; reindex them"

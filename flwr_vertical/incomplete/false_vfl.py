@@ -31,28 +31,15 @@ def mar_blocks_1(
     visited block exceeds the threshold, the blocks not visited yet are missing; otherwise the
     threshold falls by `decrement` and the next party is visited.
 
+    At least one block of each sample is observed, and whether a block is depends on observed blocks
+    only.
+
     Parameters
     ----------
-    tables : mapping of party to pandas.DataFrame, shapes (n_samples, p_k)
-        Complete, with the same index. Labels count as their codes.
     threshold : float, default 1.1
         Initial variance threshold T.
     decrement : float, default 0.15
         What T loses at each visit.
-    standardize : bool, default True
-        Whether to bring each column to mean 0 and variance 1 first.
-    seed : int or numpy.random.Generator, default 0
-
-    Returns
-    -------
-    ndarray of bool, shape (n_samples, n_parties)
-        True where the block is missing. At least one block of each sample is observed, and
-        whether a block is depends on observed blocks only.
-
-    Raises
-    ------
-    DataError
-        If the tables are incomplete or their indices differ.
     """
     variance = _block_variances(tables, standardize)
     order = _visits(variance.shape, generator(seed, "mar_blocks_1"))
@@ -81,17 +68,14 @@ def mar_blocks_2(
     budget, and the visits end when the budget is at most 0 (the algorithm's condition; the paper's
     text says below 0). T falls by `decrement` at each visit that does not end them.
 
+    At least one block of each sample is observed.
+
     Parameters
     ----------
-    tables, threshold, decrement, standardize, seed
+    threshold, decrement
         As of `mar_blocks_1`.
     budget : float, default 0.7
         Excessive variance B that a sample may reveal; the paper takes 0.5 for ModelNet10.
-
-    Returns
-    -------
-    ndarray of bool, shape (n_samples, n_parties)
-        True where the block is missing. At least one block of each sample is observed.
     """
     variance = _block_variances(tables, standardize)
     order = _visits(variance.shape, generator(seed, "mar_blocks_2"))
@@ -122,29 +106,12 @@ def mnar_blocks(
 
     Parameters
     ----------
-    tables : mapping of party to pandas.DataFrame, shapes (n_samples, p_k)
-        Complete, with the same index. Labels count as their codes.
     p : float, default 0.7
         The paper's MNAR 7; 0.9 is its MNAR 9.
     keep_one : bool, default False
         Whether to give samples without any block one back (see `at_least_one_party`). The paper's
         Section 3.1 assumes that each sample has one, its Section 5.1 states the probabilities
         without.
-    standardize : bool, default True
-        Whether to bring each column to mean 0 and variance 1 first.
-    seed : int or numpy.random.Generator, default 0
-
-    Returns
-    -------
-    ndarray of bool, shape (n_samples, n_parties)
-        True where the block is missing.
-
-    Raises
-    ------
-    DataError
-        If the tables are incomplete or their indices differ.
-    ConfigError
-        If p is no probability.
     """
     p = checked_rate(p, "p")
     blocks = numeric_blocks(tables, standardize=standardize)

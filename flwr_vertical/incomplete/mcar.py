@@ -29,24 +29,12 @@ def mcar_blocks(
 
     Parameters
     ----------
-    n_samples : int
     rates : float or sequence of float
         Missing probability of every party, or of each.
     n_parties : int, optional
         Needed if `rates` is one number.
     keep_one : bool, default False
         Whether to give samples without any block one back (see `at_least_one_party`).
-    seed : int or numpy.random.Generator, default 0
-
-    Returns
-    -------
-    ndarray of bool, shape (n_samples, n_parties)
-        True where the party's block is missing.
-
-    Raises
-    ------
-    ConfigError
-        If a rate is no probability or the number of parties is unknown or contradicts the rates.
     """
     n_samples = checked_count(n_samples, "n_samples")
     if isinstance(rates, int | float):
@@ -108,17 +96,11 @@ def mcar_cells(
         Whether a column about to lose all its observed cells keeps one of them, drawn uniformly,
         since a table may not hold a column without a value. At 20 rows and rate 0.4 this concerns
         one column in 90 million; the rate is otherwise untouched.
-    seed : int or numpy.random.Generator, default 0
 
     Returns
     -------
     ndarray of bool, shape (n_samples, n_columns), or dict of party to such
         True where the cell shall be blanked (see `blank_cells`).
-
-    Raises
-    ------
-    ConfigError
-        If the rate is no probability or a column is in no table.
     """
     rate = checked_rate(rate, "rate")
     rng = generator(seed, "mcar_cells")
@@ -157,18 +139,12 @@ def sample_missing(n_samples: int, ratio: float, *, seed: Seed = 0) -> Mask:
         Samples of the party that has them all.
     ratio : float
         Share that the other party lacks.
-    seed : int or numpy.random.Generator, default 0
 
     Returns
     -------
     ndarray of bool, shape (n_samples,)
         True where the sample is missing. As a mask of two parties:
         `np.column_stack([np.zeros(n_samples, bool), missing])`.
-
-    Raises
-    ------
-    ConfigError
-        If the ratio is no probability.
     """
     n_samples = checked_count(n_samples, "n_samples")
     n_missing = round(checked_rate(ratio, "ratio") * n_samples)

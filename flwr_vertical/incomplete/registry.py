@@ -57,23 +57,10 @@ def draw_blocks(
     mechanism : str
         A key of `MECHANISMS`, or a regime of `FALSE_VFL_REGIMES` such as "MNAR 7", whose settings
         `settings` then override.
-    tables : mapping of party to pandas.DataFrame, shapes (n_samples, p_k)
-        Complete, with the same index.
     labels : pandas.Series or array_like, shape (n_samples,), optional
         Needed by "mar-complex" only.
-    seed : int or numpy.random.Generator, default 0
     **settings
         The mechanism's own parameters, such as `rates`, `p` or `may_miss`.
-
-    Returns
-    -------
-    ndarray of bool, shape (n_samples, n_parties)
-        True where the block is missing.
-
-    Raises
-    ------
-    ConfigError
-        If the name or a setting is unknown, or labels are needed and not given.
     """
     if mechanism in FALSE_VFL_REGIMES:
         mechanism, preset = FALSE_VFL_REGIMES[mechanism]

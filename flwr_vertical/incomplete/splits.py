@@ -20,13 +20,11 @@ def split_columns(
 
     Parameters
     ----------
-    frame : pandas.DataFrame, shape (n_samples, n_columns)
     parties : int, sequence of str, or mapping of str to int or sequence of str
         A number K of parties (named party-0, party-1, ...) or their names: all columns in K parts
         whose sizes differ by at most one. A mapping: for each party the names of its columns, or
         how many of the columns that no party names it gets. If any counts are given they must use
         up those columns; otherwise columns that no party names are left out.
-    seed : int or numpy.random.Generator, default 0
     shuffle : bool, default True
         Whether parties get random columns, or runs of neighbours. Within a party, columns keep the
         order of the frame, except where they are named.

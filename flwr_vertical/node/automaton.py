@@ -14,22 +14,11 @@ from typing import Any
 from flwr.app import RecordDict
 
 from flwr_vertical.errors import UnexpectedMessageError
-from flwr_vertical.protocol import pins, private_sum
+from flwr_vertical.protocol import declaration, pins, private_sum
 from flwr_vertical.protocol.arguments import arguments_of
 from flwr_vertical.protocol.binding import NAMES as OWN_NAMES
 from flwr_vertical.protocol.binding import digest_of_arguments, names_of
 from flwr_vertical.protocol.codec import decode
-from flwr_vertical.protocol.declaration import (
-    ALL,
-    ARBITER,
-    Either,
-    Part,
-    Protocol,
-    Repeat,
-    Round,
-    Sequence,
-    evaluate,
-)
 from flwr_vertical.protocol.messages import ARGUMENTS, SUMS, UPDATES, read_envelope
 
 # Under a prefix that the server may not write to.
@@ -48,7 +37,7 @@ _UNKNOWN = 2**31
 class PlacedRound:
     """A round where it stands in the protocol."""
 
-    round: Round
+    round: declaration.Round
     at_most: tuple[int | str, ...]  # of each repetition around it
     settings: Mapping[str, Any]  # of the protocol that it stands in
 
@@ -83,7 +72,7 @@ class _Ends:
 class Automaton:
     """Which steps may follow which, for a party or the arbiter of a run."""
 
-    def __init__(self, protocol: Protocol, role: str, encrypted: bool) -> None:
+    def __init__(self, protocol: declaration.Protocol, role: str, encrypted: bool) -> None:
         self.protocol, self._role, self._encrypted = protocol, role, encrypted
         self.places: list[PlacedRound] = []
         self._settings = protocol.settings
@@ -98,10 +87,10 @@ class Automaton:
     def step_at(self, place: int) -> str:
         """Return the step of a place, as this role takes it."""
         one = self.places[place].round
-        is_release = self._role == "arbiter" and one.ask != ARBITER
+        is_release = self._role == "arbiter" and one.ask != declaration.ARBITER
         return one.release if is_release else one.step
 
-    def _sequence(self, parts: Iterable[Part], around: tuple[int | str, ...]) -> _Ends:
+    def _sequence(self, parts: Iterable[declaration.Part], around: tuple[int | str, ...]) -> _Ends:
         whole = _Ends()
         for part in parts:
             ends = self._part(part, around)
@@ -112,44 +101,44 @@ class Automaton:
             whole.empty = whole.empty and ends.empty
         return whole
 
-    def _part(self, part: Part, around: tuple[int | str, ...]) -> _Ends:
-        if isinstance(part, Round):
+    def _part(self, part: declaration.Part, around: tuple[int | str, ...]) -> _Ends:
+        if isinstance(part, declaration.Round):
             return self._round(part, around)
-        if isinstance(part, Repeat):
+        if isinstance(part, declaration.Repeat):
             ends = self._sequence(part.parts, (*around, part.at_most))
             for place in ends.last if part.at_most != 1 else []:
                 self._follow[place] |= set(ends.first)
             ends.empty = True
             return ends
-        if isinstance(part, Either):
+        if isinstance(part, declaration.Either):
             found = [self._part(choice, around) for choice in part.choices]
             first = [place for ends in found for place in ends.first]
             last = [place for ends in found for place in ends.last]
             return _Ends(first, last, any(ends.empty for ends in found))
-        assert isinstance(part, Sequence)  # settings were given, so no choice is left
+        assert isinstance(part, declaration.Sequence)  # settings were given, so no choice is left
         outer, self._settings = self._settings, getattr(part, "settings", self._settings)
         whole = self._sequence(part.parts, around)
         self._settings = outer
         return whole
 
-    def _round(self, one: Round, around: tuple[int | str, ...]) -> _Ends:
+    def _round(self, one: declaration.Round, around: tuple[int | str, ...]) -> _Ends:
         if self._role == "arbiter":
-            if one.ask != ARBITER and not self._encrypted:
+            if one.ask != declaration.ARBITER and not self._encrypted:
                 return _Ends()
-        elif one.ask == ARBITER:
+        elif one.ask == declaration.ARBITER:
             return _Ends()
         place = len(self.places)
         self.places.append(PlacedRound(one, around, self._settings))
         self._follow[place] = set()
         # Of what not all are asked, a node does not know whether it is among them.
-        asked = self._role != "arbiter" and one.ask == ALL
+        asked = self._role != "arbiter" and one.ask == declaration.ALL
         return _Ends([place], [place], not asked)
 
 
-_AUTOMATA: dict[tuple[int, str, str, int], tuple[Protocol, Automaton]] = {}
+_AUTOMATA: dict[tuple[int, str, str, int], tuple[declaration.Protocol, Automaton]] = {}
 
 
-def automaton_of(protocol: Protocol, role: str, mode: str, n_parties: int) -> Automaton:
+def automaton_of(protocol: declaration.Protocol, role: str, mode: str, n_parties: int) -> Automaton:
     """Return the automaton of a protocol, made once as long as the protocol is the same object."""
     key = (id(protocol), role, mode, n_parties)
     known, found = _AUTOMATA.get(key, (None, None))
@@ -166,7 +155,7 @@ class Course:
     """Where a node is in the protocol of its run, read from its state and written back."""
 
     def __init__(
-        self, protocol: Protocol, role: str, state: Any, request: RecordDict, who: str
+        self, protocol: declaration.Protocol, role: str, state: Any, request: RecordDict, who: str
     ) -> None:
         told = [*decode(request, UPDATES).get(private_sum.PEERS, [])]
         peers = told or list(state.get(private_sum.PEERS, []))
@@ -179,7 +168,7 @@ class Course:
         self._is_arbiter = role == "arbiter"
         self._hands_over = set(automaton.protocol.hands_over)
         self._taken: list[_Way] = []
-        self.round: Round | None = None
+        self.round: declaration.Round | None = None
         self.arguments: dict[str, Any] = {}
         self._again = False
 
@@ -249,7 +238,7 @@ class Course:
     def _most(self, place: int, names: Mapping[str, Any]) -> int:
         most = 1
         for bound in self._automaton.places[place].at_most:
-            most *= int(evaluate(bound, names))
+            most *= int(declaration.evaluate(bound, names))
         return most
 
     def _facts(self) -> dict[str, int]:

@@ -21,19 +21,7 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from flwr_vertical.errors import ConfigError, ProtocolError
 from flwr_vertical.node.storage import Storage, party_folder, run_name
-from flwr_vertical.protocol.disk import (
-    FILE_MODE,
-    WHOLE,
-    flush_to_disk,
-    is_alive,
-    pack,
-    private_folder,
-    read_frame,
-    unpack,
-    unpack_meta,
-    write_frame,
-    writing,
-)
+from flwr_vertical.protocol import disk
 
 FOLDER_NAME = ".checkpoint"
 _FORMAT = 1
@@ -131,12 +119,12 @@ class Checkpoint:
         if head is None:
             raise ConfigError(
                 f"{self._who} has no checkpoint of this run: there is no file {self.path}. Was its "
-                f"'output' folder or its name changed? {WHOLE.capitalize()}"
+                f"'output' folder or its name changed? {disk.WHOLE.capitalize()}"
             )
         if head["token"] != self._token:
             raise ConfigError(
                 f"{self._who}: the checkpoint {self.path} belongs to another run of the same name; "
-                f"{WHOLE}"
+                f"{disk.WHOLE}"
             )
         if head["data"] and head["data"] != self._data_version():
             raise ConfigError(
@@ -176,15 +164,15 @@ class Checkpoint:
         records = RecordDict({f"{_STATE}{name}": record for name, record in state.items()})
         records.update({f"{_REPLY}{name}": record for name, record in reply.items()})
         temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
-        frames = pack(head, RecordDict()), pack({}, records)
+        frames = disk.pack(head, RecordDict()), disk.pack({}, records)
         size = sum(len(piece) for frame in frames for piece in frame)
-        with writing(f"{self._who}: its checkpoint", self.path, size):
+        with disk.writing(f"{self._who}: its checkpoint", self.path, size):
             descriptor = _open_in_folder(temporary)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     for frame in frames:
-                        write_frame(file, frame)
-                    flush_to_disk(file)
+                        disk.write_frame(file, frame)
+                    disk.flush_to_disk(file)
                 temporary.replace(self.path)
             except BaseException:
                 temporary.unlink(missing_ok=True)
@@ -227,12 +215,12 @@ class Checkpoint:
         return SavedCheckpoint(int(head["sequence"]), request, found[_STATE], found[_REPLY])
 
     def _read(self, file: BinaryIO) -> tuple[dict[str, Any], RecordDict]:
-        payload = read_frame(file, self.path)
+        payload = disk.read_frame(file, self.path)
         if payload is None:
             raise ProtocolError(
-                f"{self._who}: the checkpoint {self.path} is cut off or empty; {WHOLE}"
+                f"{self._who}: the checkpoint {self.path} is cut off or empty; {disk.WHOLE}"
             )
-        return unpack(payload)
+        return disk.unpack(payload)
 
 
 def clear_openings(path: Path) -> None:
@@ -246,8 +234,8 @@ def clear_openings(path: Path) -> None:
             continue
         with suppress(FileNotFoundError, ProtocolError):  # a damaged one may be put right
             with own.open("rb") as file:
-                payload = read_frame(file, own)
-            if payload is not None and int(unpack_meta(payload)["sequence"]) == 0:
+                payload = disk.read_frame(file, own)
+            if payload is not None and int(disk.unpack_meta(payload)["sequence"]) == 0:
                 own.unlink(missing_ok=True)
         for left in files_in(folder):
             mine = left.name.startswith(prefix) and left.name.endswith(suffix)
@@ -268,7 +256,7 @@ def files_in(folder: Path) -> list[Path]:
 def _is_being_written(temporary: Path) -> bool:
     """Whether the process that writes a temporary file is alive; its number is in the name."""
     number = temporary.name.split(".")[-2]
-    return not number.isdecimal() or is_alive(int(number))
+    return not number.isdecimal() or disk.is_alive(int(number))
 
 
 def _remove_empty(folder: Path) -> None:
@@ -291,9 +279,9 @@ def _open_in_folder(path: Path) -> int:
     """Open a new private file; the folder may vanish meanwhile, if neighbours that share it end."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     for _ in range(_TRIES):
-        private_folder(path.parent)
+        disk.private_folder(path.parent)
         try:
-            return os.open(path, flags, FILE_MODE)
+            return os.open(path, flags, disk.FILE_MODE)
         except FileNotFoundError:
             continue
     raise ProtocolError(f"cannot keep {path}: its folder is removed again and again")

@@ -15,11 +15,7 @@ _NOTED = "protocol.noted"
 
 
 def check_counted(party: Party, step: str, answer: object, expected: Round | None) -> None:
-    """Refuse to let an answer leave that the ledger does not count as the protocol says.
-
-    What a strategy without a protocol answers is counted by its size: all its bits, over the own
-    rows.
-    """
+    """Refuse an answer that the ledger does not count; count by size what no protocol declares."""
     noted = set(party.state.get(_NOTED, [])) | party.kinds_noted
     if expected is None:
         _count_by_size(party, step, answer)

@@ -11,29 +11,16 @@ from flwr.app import Context
 
 from flwr_vertical.errors import ConfigError, DataError, VerticalError
 from flwr_vertical.log import logger
-from flwr_vertical.node.storage import (
-    Storage,
-    fitted_kinds,
-    is_destination,
-    node_in_words,
-    party_folder,
-    run_folder,
-    run_name,
-)
+from flwr_vertical.node import storage
 from flwr_vertical.policy.reading import read_policy
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.database import SUFFIX as LEDGER_SUFFIX
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from flwr_vertical.protocol.disk import FILE_MODE, private_folder, writing
-from flwr_vertical.sources import (
-    Destination,
-    FileDestination,
-    folder_digest,
-    is_database,
-    read_frame,
-    read_source,
-    table_name,
-)
+from flwr_vertical.sources.address import is_database
+from flwr_vertical.sources.folders import folder_digest
+from flwr_vertical.sources.reading import read_frame, read_source
+from flwr_vertical.sources.writing import Destination, FileDestination, table_name
 from flwr_vertical.tables import (
     Cleaning,
     CsvFormat,
@@ -71,10 +58,7 @@ class SourceCopy:
         return path
 
     def begin(self) -> None:
-        """Read the database for a run that begins.
-
-        Copies of other runs are removed, except of those that can be resumed.
-        """
+        """Read the database for a run that begins; remove copies of runs that cannot go on."""
         for path in self._folder.glob("*.parquet"):
             kept = self._results / path.stem / ".checkpoint" / f"{self._party}.party"
             if path.stem == self._run or not kept.exists():
@@ -100,7 +84,7 @@ class SourceCopy:
             write_table(frame, path, FILE_MODE)
 
 
-class FileStorage(Storage):
+class FileStorage(storage.Storage):
     """What the node config names: ``party``, ``data``, ``id-column``, ``output``.
 
     ``data`` is a file, a folder of Parquet files, or the address of a database with ``table`` or
@@ -144,7 +128,8 @@ class FileStorage(Storage):
         if not earlier:
             return None
         party = self.party_name(context)
-        path = party_folder(context) / run_folder("fitted", earlier) / f"{party}.parquet"
+        folder = storage.party_folder(context) / storage.run_folder("fitted", earlier)
+        path = folder / f"{party}.parquet"
         if not path.is_file():
             if _model_path(context, party, earlier).is_file():  # it fitted a model, and no table
                 return None
@@ -152,18 +137,18 @@ class FileStorage(Storage):
                 f"party {party!r} has nothing from a run named {earlier!r} "
                 "in its output folder; check 'fitted' in the run config"
             )
-        return read_table(path, kinds=fitted_kinds(_stated_kinds(context)), party=party)
+        return read_table(path, kinds=storage.fitted_kinds(_stated_kinds(context)), party=party)
 
     def policy(self, context: Context) -> Policy:
         """Return the policy of the node config, or of the file that it names."""
-        return read_policy(node_in_words(context), context.node_config)
+        return read_policy(storage.node_in_words(context), context.node_config)
 
     def privacy_ledger(self, context: Context) -> PrivacyLedger | None:
         """Return the ledger beside the party's results; made at the first run."""
         if self.role(context) == "arbiter":
             return None
         party = self.party_name(context)
-        path = party_folder(context) / f"{party}{LEDGER_SUFFIX}"
+        path = storage.party_folder(context) / f"{party}{LEDGER_SUFFIX}"
         return PrivacyLedger(path, party, self.policy(context))
 
     def data_version(self, context: Context) -> str:
@@ -172,7 +157,7 @@ class FileStorage(Storage):
         own = Path(str(context.node_config.get("data", ""))) if copy is None else copy.path
         paths = [own]
         if earlier := context.run_config.get("fitted"):
-            folder = party_folder(context) / run_folder("fitted", earlier)
+            folder = storage.party_folder(context) / storage.run_folder("fitted", earlier)
             paths.append(folder / f"{self.party_name(context)}.parquet")
             paths.append(_model_path(context, self.party_name(context), earlier))
         return " ".join(_file_digest(path) for path in paths)
@@ -203,7 +188,7 @@ class FileStorage(Storage):
         """Return the result or model of an earlier run that has the name of this one, if any."""
         if self.role(context) == "arbiter" or not context.run_config.get("run-name"):
             return None
-        model = _model_path(context, self.party_name(context), run_name(context))
+        model = _model_path(context, self.party_name(context), storage.run_name(context))
         return next((path for path in (self._result(context), model) if path.exists()), None)
 
     def save(self, context: Context, frame: pd.DataFrame, beside: str = "", stage: str = "") -> str:
@@ -231,7 +216,7 @@ class FileStorage(Storage):
 
     def save_model(self, context: Context, data: bytes) -> str:
         """Write the party's part of the model under the run's name; only its owner can read it."""
-        path = _model_path(context, self.party_name(context), run_name(context))
+        path = _model_path(context, self.party_name(context), storage.run_name(context))
         with writing(f"party {self.party_name(context)!r}: its part of the model", path):
             return str(write_bytes_atomically(path, data, FILE_MODE))
 
@@ -267,13 +252,13 @@ class FileStorage(Storage):
             secret_file=_secret_file(config, data),
             cleaning=Cleaning.of_node_config(config),
         )
-        return SourceCopy(party_folder(context), party, run_name(context), read)
+        return SourceCopy(storage.party_folder(context), party, storage.run_name(context), read)
 
     def _destination(self, context: Context) -> Destination | FileDestination | None:
         """Return where a result is written besides the party's folder, if anywhere."""
         config = context.node_config
         output, party = str(config.get("output", "")), self.party_name(context)
-        if not is_destination(output):
+        if not storage.is_destination(output):
             for key in ("output-table", "output-replace", "output-folder"):
                 if key in config:
                     raise ConfigError(
@@ -281,9 +266,9 @@ class FileStorage(Storage):
                         "file; it is a folder, in which each run has a folder of its own"
                     )
             return None
-        replace, run = str(config.get("output-replace", "never")), run_name(context)
+        replace, run = str(config.get("output-replace", "never")), storage.run_name(context)
         if not is_database(output):
-            return FileDestination(Path(table_name(output, party, run)), replace)
+            return FileDestination(replace, Path(table_name(output, party, run)))
         return Destination.of(
             output,
             table_name(str(config.get("output-table", "{party}_{run}")), party, run),
@@ -300,7 +285,7 @@ class FileStorage(Storage):
 
     def _result(self, context: Context, beside: str = "") -> Path:
         name = f"{self.party_name(context)}{'.' if beside else ''}{beside}.parquet"
-        return party_folder(context) / run_name(context) / name
+        return storage.party_folder(context) / storage.run_name(context) / name
 
 
 def _text(config: Mapping[str, Any], key: str) -> str | None:
@@ -341,7 +326,7 @@ def _stated_kinds(context: Context) -> dict[str, Kind | str]:
 
 def _model_path(context: Context, party: str, run: object) -> Path:
     """Return where a party's part of a run's model is."""
-    return party_folder(context) / run_folder("fitted", run) / f"{party}.model.npz"
+    return storage.party_folder(context) / storage.run_folder("fitted", run) / f"{party}.model.npz"
 
 
 def _file_digest(path: Path) -> str:

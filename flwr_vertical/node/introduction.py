@@ -6,14 +6,15 @@ from typing import Any
 
 from flwr.app import Context
 
-from flwr_vertical.crypto import generate_keypair, generate_keys
+from flwr_vertical.crypto.ckks_context import generate_keys
+from flwr_vertical.crypto.masks import generate_keypair
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.config import check_node_config
 from flwr_vertical.node.node_data import RUN, SECRET, SEED, NodeData
-from flwr_vertical.node.policy_check import Admitted, Guard, NodeTypes
+from flwr_vertical.node.policy_check import Admitted, NodeTypes
 from flwr_vertical.node.state import State
 from flwr_vertical.node.steps import node_keys_of, unrepeatable_steps
-from flwr_vertical.node.storage import Storage
+from flwr_vertical.node.storage import Storage, node_in_words
 from flwr_vertical.protocol import pins, private_sum
 from flwr_vertical.version import __version__
 
@@ -21,8 +22,8 @@ from flwr_vertical.version import __version__
 class Introduction:
     """Answers greetings on behalf of a node; secrets stay in the node's state."""
 
-    def __init__(self, storage: Storage, guard: Guard) -> None:
-        self._storage, self._guard = storage, guard
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
 
     def hello(
         self,
@@ -50,7 +51,7 @@ class Introduction:
             public_keys["public-key"] = public
         identity = pins.introduce(self.identified(context, state), public_keys)
         types = admitted.types
-        who = self._guard.who(context)
+        who = node_in_words(context)
         check_node_config(who, context.node_config, node_keys_of(*types.of(role)))
         self._refuse_to_replace(who, context)
         if not str(state.get(RUN, "")):  # else told before the version of the data was noted
@@ -97,7 +98,7 @@ class Introduction:
         told = str(envelope.get("protocol", ""))
         if told and types.protocol is not None and types.protocol.of_strategy != told:
             raise ConfigError(
-                f"{self._guard.who(context)} has another protocol of this strategy than the "
+                f"{node_in_words(context)} has another protocol of this strategy than the "
                 f"server: it has flwr-vertical {__version__}, the server "
                 f"{str(envelope.get('server-version', 'an unknown version'))[:40]}. Install the "
                 "same version everywhere, and give all the same settings; nothing has left"

@@ -24,19 +24,10 @@ from flwr_vertical.tables import Table
 class MemoryStorage(Storage):
     """Tables held in memory, by party name: for notebooks, tests and studies.
 
-    Parameters
-    ----------
-    tables : Mapping[str, Table]
-        Each party's table.
-    fitted : Mapping[str, Table], optional
-        What an earlier run left at each party.
-    fitted_models : Mapping[str, bytes], optional
-        What each party saved of an earlier run's model.
-    folder : path-like, optional
-        What the parties save is also kept there, and what is there belongs to this run.
-    counted : bool or path-like, default False
-        Whether each party keeps a privacy ledger, so that limits of its policy on what adds up
-        hold: over the runs that this storage serves, or in a folder over all that name it.
+    `fitted` and `fitted_models` are what an earlier run left at each party. What the parties save
+    is also kept in `folder`, and what is there belongs to this run. Where it is `counted`, each
+    party keeps a privacy ledger, so that limits of its policy on what adds up hold: over the runs
+    that this storage serves, or in a folder over all that name it.
     """
 
     in_memory = True
@@ -96,7 +87,8 @@ class MemoryStorage(Storage):
         tables = self._tables.get(self.party_name(context)), self.load_fitted(context)
         parts = ["none" if t is None else data_digest(t.frame) for t in tables]
         model = self.load_model(context)
-        return " ".join([*parts, "none" if model is None else _bytes_digest(model)])
+        own = "none" if model is None else hashlib.blake2b(model, digest_size=16).hexdigest()
+        return " ".join([*parts, own])
 
     def save(self, context: Context, frame: pd.DataFrame, beside: str = "", stage: str = "") -> str:
         """Keep the result in ``outputs``; what is beside it, under ``<party>@<beside>``.
@@ -125,7 +117,3 @@ class MemoryStorage(Storage):
     def load_model(self, context: Context, run: str = "") -> bytes | None:
         """Return the party's part of the earlier run's model; there is one such run at most."""
         return self._fitted_models.get(self.party_name(context))
-
-
-def _bytes_digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,12 +1,17 @@
-"""A node's table and its privacy ledger, as one run uses them: read and opened once a process."""
+"""A node's table and its privacy ledger, as one run uses them: read and opened once a process.
+
+On the Deployment Runtime each message may come to a new process, which reads the table again. A
+file that was replaced meanwhile would give one half of a run other rows than the other half: so a
+version of the data is compared with the first one of the run, once in a process.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
 from flwr.app import Context
 
+from flwr_vertical.errors import DataError
 from flwr_vertical.log import logger
-from flwr_vertical.node.data_fingerprint import DataWatch
 from flwr_vertical.node.state import State
 from flwr_vertical.node.steps import NodeServices
 from flwr_vertical.node.storage import Storage
@@ -26,6 +31,7 @@ _LEDGER, _ROWS, _TABLE = "privacy-ledger", "ledger-rows-of-table", "raw-table"
 _READ_BY = ("data", "table", "query", "id-column", DROP, IDS)
 _HOW = ("kind.", PREFIX, MISSING_IN)
 _TOLD_OF_TABLE = "node.told-of-table"
+_VERSION, _CHECKED = "node.data", "data-checked"  # in the state, and in the cache
 
 
 class NodeData:
@@ -35,7 +41,32 @@ class NodeData:
         self, storage: Storage, context: Context, state: State, cache: dict[str, Any]
     ) -> None:
         self._storage, self._context, self._state, self._cache = storage, context, state, cache
-        self.watch = DataWatch(storage, context, state, cache)
+
+    @property
+    def version(self) -> str:
+        """The version of the data with which the run began; "" if none was noted."""
+        return str(self._state.get(_VERSION, ""))
+
+    def note_version(self) -> None:
+        """Note the version that the data have now; refuse another one than was noted before."""
+        storage, context = self._storage, self._context
+        version = storage.data_version(context) if storage.role(context) == "party" else ""
+        if self.version not in ("", version):
+            raise DataError(
+                f"party {storage.party_name(context)!r}: its data have changed since the run "
+                "began; put back what they were, or start the run anew"
+            )
+        self._state[_VERSION] = version
+        self._cache[_CHECKED] = True
+
+    def _check_version(self) -> None:
+        # Tables in memory are those of this process, and nobody replaces them.
+        if _CHECKED not in self._cache and (self.version or not self._storage.in_memory):
+            self.note_version()
+
+    def _load_fitted(self) -> Table | None:
+        self._check_version()
+        return self._storage.load_fitted(self._context)
 
     def services(
         self,
@@ -55,7 +86,7 @@ class NodeData:
             cache=self._cache,
             load_table=self.table,
             hide=lambda table: storage.hide(context, table),
-            load_fitted=lambda: self.watch.before(lambda: storage.load_fitted(context)),
+            load_fitted=self._load_fitted,
             load_truth=lambda: storage.load_truth(context),
             save_output=lambda frame, *where: storage.save(context, frame, *where),
             save_model=lambda model: storage.save_model(context, model),
@@ -87,10 +118,10 @@ class NodeData:
                     table = self.table()
                     return ledger.rows(table.ids, table.frame)
 
-                found = self.watch.checked()
+                self._check_version()
                 config = self._context.node_config
                 read = {k: v for k, v in config.items() if k in _READ_BY or k.startswith(_HOW)}
-                version = f"{found} {sorted(read.items())}" if found else ""
+                version = f"{self.version} {sorted(read.items())}" if self.version else ""
                 self._cache[_ROWS] = ledger.rows_of_version(version, load)
             own: OwnRows = self._cache[_ROWS]
             return own
@@ -101,7 +132,8 @@ class NodeData:
     def table(self) -> Table:
         """Return the node's table as it is in its storage; read once a process."""
         if _TABLE not in self._cache:
-            self._cache[_TABLE] = self.watch.before(lambda: self._storage.load(self._context))
+            self._check_version()
+            self._cache[_TABLE] = self._storage.load(self._context)
             self._tell_of(self._cache[_TABLE])
         table: Table = self._cache[_TABLE]
         return table

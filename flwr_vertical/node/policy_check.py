@@ -8,7 +8,7 @@ from flwr.app import Context
 
 from flwr_vertical.node.party import Arbiter, Party
 from flwr_vertical.node.steps import StepGroup
-from flwr_vertical.node.storage import Storage
+from flwr_vertical.node.storage import Storage, node_in_words
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.requirements import for_arbiter
 from flwr_vertical.policy.run_request import RunRequest, check_request
@@ -55,9 +55,9 @@ class Guard:
 
     def admit(self, context: Context, mode: str, n_parties: int | None) -> Admitted:
         """Return what the node runs, or refuse the run."""
-        policy = self.policy(context)
+        policy = self._storage.policy(context)
         is_arbiter = self._storage.role(context) == "arbiter"
-        who = self.who(context)
+        who = node_in_words(context)
         given = RunRequest.of(
             context.run_config, "" if is_arbiter else self._storage.party_name(context), n_parties
         )
@@ -71,16 +71,6 @@ class Guard:
         types = self._types(context)
         check_request(who, policy, _loaded(request, types, is_arbiter))
         return Admitted(dict(context.run_config), policy, types)
-
-    def policy(self, context: Context) -> Policy:
-        """Read the node's policy."""
-        return self._storage.policy(context)
-
-    def who(self, context: Context) -> str:
-        """Return the node as errors name it."""
-        if self._storage.role(context) == "arbiter":
-            return "the arbiter"
-        return f"party {self._storage.party_name(context)!r}"
 
 
 def check_n_parties(who: str, policy: Policy, told: Mapping[str, Any], peers: int | None) -> None:

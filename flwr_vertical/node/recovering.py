@@ -9,7 +9,7 @@ from flwr_vertical.errors import ProtocolError, StateLostError, VerticalError
 from flwr_vertical.log import logger
 from flwr_vertical.node import live_objects
 from flwr_vertical.node.checkpoint import Checkpoint, restore
-from flwr_vertical.node.data_fingerprint import DataWatch
+from flwr_vertical.node.node_data import NodeData
 from flwr_vertical.node.rollback import SEQUENCE
 from flwr_vertical.node.snapshot import Snapshots, go_back, tell_snapshot
 from flwr_vertical.node.state import State
@@ -141,7 +141,7 @@ class Recovery:
             return
         version = str(state.get(live_objects.VERSION, ""))
         written = bool(version) and files.keep_live(live_objects.live_of(cache), version)
-        data = DataWatch(self._storage, self._context, state, cache).noted
+        data = NodeData(self._storage, self._context, state, cache).version
         kept.save(sequence, asked, self._context.state, reply, data, version)
         if envelope["step"] == SNAPSHOT:
             files.keep(sequence)

@@ -44,10 +44,7 @@ def to_aligned(values: Any, positions: Indices, n_samples: int, fill: Any) -> An
 
 
 def own_rows(positions: Indices, n_samples: int) -> Indices:
-    """Return the own row of each aligned one.
-
-    Shapes: returns (n_samples,): -1 where there is no own row; of 32 bits where these are enough.
-    """
+    """Return the own row of each aligned one, (n_samples,), -1 for none; if enough, in 32 bits."""
     dtype = np.int32 if len(positions) < 2**31 else np.int64
     return to_aligned(np.arange(len(positions), dtype=dtype), positions, n_samples, -1)
 

@@ -271,12 +271,7 @@ class StepGroup:
 class Uses(Generic[_G]):
     """Declares, in the body of a `Party` or `Arbiter` class, a step group that it offers.
 
-    Parameters
-    ----------
-    group : type[StepGroup]
-        The group.
-    **settings
-        Handed to the group with the party.
+    Settings are handed to the group with the party.
     """
 
     def __init__(self, group: type[_G], **settings: Any) -> None:
@@ -300,16 +295,15 @@ class Uses(Generic[_G]):
         return found
 
 
-# Classes do not change: what was found is found at every message.
-_STEPS: dict[tuple[type, tuple[type[StepGroup], ...]], dict[str, str | type[StepGroup] | None]] = {}
-
-
-_UNREPEATABLE: dict[tuple[type, tuple[type[StepGroup], ...]], frozenset[str]] = {}
-
-
 def steps_of(cls: type, groups: "tuple[type[StepGroup], ...]" = ()) -> set[str]:
     """Return the names of the steps that a class offers (see `step_owners`)."""
     return set(step_owners(cls, groups))
+
+
+_Offering = tuple[type, tuple[type[StepGroup], ...]]
+# Classes do not change: what was found is found at every message.
+_STEPS: dict[_Offering, dict[str, str | type[StepGroup] | None]] = {}
+_UNREPEATABLE: dict[_Offering, frozenset[str]] = {}
 
 
 def step_owners(
@@ -344,18 +338,21 @@ def step_owners(
     return _STEPS[cls, groups]
 
 
+def _classes_of_steps(cls: type, groups: "tuple[type[StepGroup], ...]") -> dict[str, type]:
+    """Return by step the class that defines it: the offering one, or a step group."""
+    return {
+        name: getattr(cls, owner).group if isinstance(owner, str) else owner or cls
+        for name, owner in step_owners(cls, groups).items()
+    }
+
+
 def function_of(
     cls: type, name: str, groups: "tuple[type[StepGroup], ...]" = ()
 ) -> Callable[..., Any] | None:
     """Return the function of a step that a class offers; None if it does not."""
-    owners = step_owners(cls, groups)
-    if name not in owners:
-        return None
-    owner = owners[name]
-    offering = cls if owner is None else owner
-    if isinstance(owner, str):
-        offering = getattr(cls, owner).group
-    found: Callable[..., Any] = getattr(offering, name)
+    found: Callable[..., Any] | None = None
+    if (offering := _classes_of_steps(cls, groups).get(name)) is not None:
+        found = getattr(offering, name)
     return found
 
 
@@ -364,11 +361,7 @@ def unrepeatable_steps(cls: type, groups: "tuple[type[StepGroup], ...]" = ()) ->
     if (cls, groups) in _UNREPEATABLE:
         return _UNREPEATABLE[cls, groups]
     found = set()
-    for name, owner in step_owners(cls, groups).items():
-        if owner is None:
-            offering = cls
-        else:
-            offering = getattr(cls, owner).group if isinstance(owner, str) else owner
+    for name, offering in _classes_of_steps(cls, groups).items():
         # The mark nearest to the class counts; an override without one has its ancestor's.
         marked = (vars(base)[name] for base in offering.__mro__ if name in vars(base))
         nearest = next(member for member in marked if hasattr(member, _STEP))

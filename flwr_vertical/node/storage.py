@@ -13,7 +13,7 @@ from flwr.app import Context
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
-from flwr_vertical.sources import is_database
+from flwr_vertical.sources.address import is_database
 from flwr_vertical.tables import Kind, Table
 
 
@@ -70,10 +70,7 @@ class Storage(Protocol):
         return None
 
     def save(self, context: Context, frame: pd.DataFrame, beside: str = "", stage: str = "") -> str:
-        """Store what the party holds after the run, or what is named `beside` it; returns where.
-
-        `stage` says which stage of a pipeline left it.
-        """
+        """Store what the party holds after a run or `stage`, or `beside` it; returns where."""
 
     def load_output(self, context: Context, beside: str) -> pd.DataFrame:
         """Read what this run stored `beside` its result."""

@@ -53,20 +53,9 @@ def render_page(
 ) -> str:
     """Return a self-contained HTML page, whose only links are to its own sections.
 
-    Parameters
-    ----------
-    title : str
-        Heading of the page, plain text.
-    sections : iterable of Section or (heading, body[, caption])
-        What the page shows, in order.
-    subtitle : str, optional
-        One sentence under the title.
-    facts : mapping of str to str, optional
-        Label and value of the cards under the title, best at most eight.
-    kicker : str, optional
-        Small line above the title.
-    made : str, optional
-        Under the title, how the page came about: a call or a command.
+    `facts` are label and value of the cards under the title, best at most eight; `kicker` is a
+    small line above the title, and `made`, under it, says how the page came about: a call or a
+    command.
     """
     parts = [Section(*section) for section in sections]
     links, blocks = [], []
@@ -96,10 +85,7 @@ def render_page(
 
 
 def shown(what: str, sections: Iterable[Section]) -> Iterator[Section]:
-    """Yield sections with their bodies as HTML, and one that says so if they cannot be made.
-
-    A figure or a table that fails must not end a run whose results are there. The log says where.
-    """
+    """Yield sections as HTML; one that fails says so, is in the log, and ends no run."""
     try:
         for section in sections:
             body = body_html(section.body, section.heading)

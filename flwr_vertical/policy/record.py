@@ -26,10 +26,7 @@ def _modes(value: Any) -> Any:
 
 
 class Policy(Settings):
-    """What a node agrees to, whatever a run config asks for.
-
-    Lists take names with commas; ``any`` stands for all, an empty text for none.
-    """
+    """What a node agrees to. Lists are names with commas: ``any`` for all, empty for none."""
 
     removed = MappingProxyType(
         {

@@ -136,10 +136,7 @@ def statement_from(data: dict[str, Any]) -> Statement:
 
 
 def read_bounds(bounds: str | Mapping[str, Sequence[float]] | None) -> str:
-    """Return bounds (low, high) of columns, a mapping or JSON text of one, as JSON text, checked.
-
-    The label's are named by the labels' name, or "label".
-    """
+    """Return bounds (low, high) by column, the label's as "label", as checked JSON text."""
     if not bounds:
         return ""
     try:

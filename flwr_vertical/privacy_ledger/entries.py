@@ -60,10 +60,7 @@ class Book:
             )
 
     def repair_clock(self, now: float) -> str:
-        """Go on from a clock that was ahead before, on record; returns the record, "" for none.
-
-        All entries stay, with their times, and all limits count them: no limit is of a time.
-        """
+        """Go on from a clock that was ahead, with all entries; returns the record, "" for none."""
         last = _latest(self._connection)
         if now >= last - CLOCK_TOLERANCE:
             return ""

@@ -22,24 +22,8 @@ import pandas as pd
 from flwr_vertical.arrays import AnyArray, Array, Integers, Ring
 from flwr_vertical.errors import LedgerError, PolicyError, ProtocolError
 from flwr_vertical.policy.record import Policy
-from flwr_vertical.privacy_ledger.budgets import (
-    VERSIONS,
-    check_bits,
-    check_epsilon,
-    check_foreign_ids,
-)
+from flwr_vertical.privacy_ledger import budgets, entries
 from flwr_vertical.privacy_ledger.database import check_whole, create, reading, transaction
-from flwr_vertical.privacy_ledger.entries import (
-    Book,
-    Entry,
-    add_run,
-    digest_of,
-    get_meta,
-    has_run,
-    note_known,
-    note_stream,
-    put_meta,
-)
 from flwr_vertical.privacy_ledger.row_history import LedgerRows, OpenedRows, located
 from flwr_vertical.privacy_ledger.row_identities import Contents, OwnRows, places, secrets_of
 from flwr_vertical.privacy_ledger.rules import Judged
@@ -76,8 +60,8 @@ class PrivacyLedger:
             create(self.path, party, self._who)
         with self._transaction() as connection:
             check_whole(connection, self.path, self._who)
-            self._secret = get_meta(connection, "secret")
-            owner = get_meta(connection, "party")
+            self._secret = entries.get_meta(connection, "secret")
+            owner = entries.get_meta(connection, "party")
         self._is_checked = True
         if owner != party:
             raise LedgerError(
@@ -97,14 +81,16 @@ class PrivacyLedger:
         """Return a keyed digest of values of rows; see `RunLedger.version_of`."""
         order = np.argsort(rows.keys)
         ordered = np.asarray(values, dtype="<f8")[order]
-        return digest_of("values", self._secret, rows.keys[order].tobytes(), ordered.tobytes())
+        return entries.digest_of(
+            "values", self._secret, rows.keys[order].tobytes(), ordered.tobytes()
+        )
 
     def rows_of_version(self, version: str, load: Callable[[], OwnRows]) -> OwnRows:
         """Return the own rows, hashed once for each version of the table."""
-        name = digest_of("version", version).hex()
+        name = entries.digest_of("version", version).hex()
         if version:
             with reading(self.path, self._who) as connection:
-                if get_meta(connection, "rows") == name:
+                if entries.get_meta(connection, "rows") == name:
                     arrays = Arrays(connection, self.path, self._who)
                     keys = arrays.get("own keys", np.uint64)
                     contents = arrays.get("own contents", np.uint32)
@@ -118,7 +104,7 @@ class PrivacyLedger:
                 arrays.put(
                     "own contents", none if rows.contents is None else rows.contents, hashes=True
                 )
-                put_meta(connection, "rows", name)
+                entries.put_meta(connection, "rows", name)
         return rows
 
     def begin(
@@ -138,15 +124,17 @@ class PrivacyLedger:
             self._is_checked = False
             if not all_new:
                 self._check_table(arrays, rows)
-            add_run(connection, run, name, strategy, settings, self._clock())
+            entries.add_run(connection, run, name, strategy, settings, self._clock())
 
     def note_refused(
         self, run: str, name: str, strategy: str, settings: Mapping[str, Any], error: PolicyError
     ) -> None:
         """Write down that the policy forbade a run before it began; nothing is spent."""
         with self._transaction() as connection:
-            if not has_run(connection, run):
-                add_run(connection, run, name, strategy, settings, self._clock(), greetings=0)
+            if not entries.has_run(connection, run):
+                entries.add_run(
+                    connection, run, name, strategy, settings, self._clock(), greetings=0
+                )
         self._note_refusal(run, error)
 
     def note_ended(self, run: str, step: str, why: str) -> None:
@@ -186,15 +174,17 @@ class PrivacyLedger:
             )
         with self._entry(run) as (connection, book, arrays):
             number = book.run(run)
-            digest = digest_of(
+            digest = entries.digest_of(
                 "rows", scope, rows.digest, own.view(np.uint8).data, n_vectors, commitment, about
             )
             kept = f"answer {digest.hex()}"
             for name, content in (streams or {}).items():
-                note_stream(connection, number, name, content, self._who)
+                entries.note_stream(connection, number, name, content, self._who)
             told = int(np.count_nonzero(own >= 0))
             if self._is_known(connection, digest) and (commitment or not n_vectors):
-                entry = Entry("rows", receiver, f"{what} (again)", told, 0, 0, colluding=colluding)
+                entry = entries.Entry(
+                    "rows", receiver, f"{what} (again)", told, 0, 0, colluding=colluding
+                )
                 book.add(number, self._clock(), entry)
                 answer = None if decide is None else arrays.get(kept, np.uint8)
                 return OpenedRows.nothing_new(answer)
@@ -208,8 +198,10 @@ class PrivacyLedger:
             if decide is not None:
                 answer = np.asarray(decide(found, atom), dtype=np.uint8).ravel()
                 arrays.put(kept, answer)
-            note_known(connection, digest)
-            entry = Entry("rows", receiver, what, told, smallest, n_new, colluding=colluding)
+            entries.note_known(connection, digest)
+            entry = entries.Entry(
+                "rows", receiver, what, told, smallest, n_new, colluding=colluding
+            )
             book.add(number, self._clock(), entry)
             return OpenedRows(atom, found.n_vectors, smallest, answer)
 
@@ -247,9 +239,9 @@ class PrivacyLedger:
         kind = "predictions" if predictions else "bits"
         with self._entry(run) as (connection, book, arrays):
             number = book.run(run)
-            digest = digest_of(kind, rows.digest, mask.tobytes(), content)
+            digest = entries.digest_of(kind, rows.digest, mask.tobytes(), content)
             if self._is_known(connection, digest):
-                entry = Entry(kind, receiver, f"{what} (again)", int(mask.sum()))
+                entry = entries.Entry(kind, receiver, f"{what} (again)", int(mask.sum()))
                 book.add(number, self._clock(), entry)
                 return
             people, at = located(arrays, rows)
@@ -262,7 +254,7 @@ class PrivacyLedger:
                 spent[own] += bits
             else:
                 spent[own] += self._bits_of_cells(arrays, own, contents, bits, whole)
-            check_bits(
+            budgets.check_bits(
                 self._who,
                 self.policy,
                 bits,
@@ -271,11 +263,11 @@ class PrivacyLedger:
                 what,
                 more=more,
                 predictions=predictions,
-                default=VERSIONS * whole if agreed else 0.0,
+                default=budgets.VERSIONS * whole if agreed else 0.0,
             )
             arrays.put(kind, spent)
-            note_known(connection, digest)
-            entry = Entry(kind, receiver, what, n_rows, bits=bits, colluding=colluding)
+            entries.note_known(connection, digest)
+            entry = entries.Entry(kind, receiver, what, n_rows, bits=bits, colluding=colluding)
             book.add(number, self._clock(), entry)
 
     @staticmethod
@@ -313,13 +305,13 @@ class PrivacyLedger:
             )
         with self._entry(run) as (connection, book, _):
             number = book.run(run)
-            digest = digest_of("epsilon", release, epsilon, delta)
+            digest = entries.digest_of("epsilon", release, epsilon, delta)
             if self._is_known(connection, digest):
                 return
             spent, _, releases = book.epsilon()
-            check_epsilon(self._who, self.policy, epsilon, spent, releases, what)
-            note_known(connection, digest)
-            entry = Entry("epsilon", receiver, what, epsilon=epsilon, delta=delta)
+            budgets.check_epsilon(self._who, self.policy, epsilon, spent, releases, what)
+            entries.note_known(connection, digest)
+            entry = entries.Entry("epsilon", receiver, what, epsilon=epsilon, delta=delta)
             book.add(number, self._clock(), entry)
 
     def formulas(self, run: str, more: str = "") -> list[str]:
@@ -340,7 +332,7 @@ class PrivacyLedger:
         with self._entry(run) as (connection, book, _):
             number = book.run(run)
             for name, content in streams.items():
-                note_stream(connection, number, name, content, self._who)
+                entries.note_stream(connection, number, name, content, self._who)
 
     def note_foreign_ids(
         self, run: str, count: int, n_own: int, sender: str = "server", content: bytes = b""
@@ -348,14 +340,16 @@ class PrivacyLedger:
         """Blind IDs of others, or refuse."""
         with self._entry(run) as (connection, book, _):
             number = book.run(run)
-            digest = digest_of("ids", run, content)
+            digest = entries.digest_of("ids", run, content)
             if content and self._is_known(connection, digest):
                 return
             total = book.count(number, "ids")[1] + count
-            check_foreign_ids(self._who, self.policy, total, n_own)
+            budgets.check_foreign_ids(self._who, self.policy, total, n_own)
             if content:
-                note_known(connection, digest)
-            book.add(number, self._clock(), Entry("ids", sender, "IDs of others blinded", count))
+                entries.note_known(connection, digest)
+            book.add(
+                number, self._clock(), entries.Entry("ids", sender, "IDs of others blinded", count)
+            )
 
     # -- parts of these --------------------------------------------------------------------
 
@@ -363,11 +357,11 @@ class PrivacyLedger:
         return transaction(self.path, self._who, self._patience)
 
     @contextmanager
-    def _entry(self, run: str) -> Iterator[tuple[sqlite3.Connection, Book, Arrays]]:
+    def _entry(self, run: str) -> Iterator[tuple[sqlite3.Connection, entries.Book, Arrays]]:
         """Open a transaction; a refusal is written down in one of its own."""
         try:
             with self._transaction() as connection:
-                book = Book(connection, self.path, self._who)
+                book = entries.Book(connection, self.path, self._who)
                 book.check_clock(self._clock())
                 yield connection, book, Arrays(connection, self.path, self._who)
         except PolicyError as error:
@@ -379,10 +373,10 @@ class PrivacyLedger:
 
     def _write_refusal(self, run: str, what: str) -> None:
         with suppress(LedgerError), self._transaction() as connection:
-            book = Book(connection, self.path, self._who)
+            book = entries.Book(connection, self.path, self._who)
             number = book.run(run)
             if book.count(number, "refused")[0] < _MOST_REFUSALS:
-                book.add(number, self._clock(), Entry("refused", "nobody", what))
+                book.add(number, self._clock(), entries.Entry("refused", "nobody", what))
 
     def _is_known(self, connection: sqlite3.Connection, digest: bytes) -> bool:
         found = connection.execute("SELECT 1 FROM known WHERE digest = ?", (digest,)).fetchone()

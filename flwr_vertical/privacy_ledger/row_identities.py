@@ -98,10 +98,7 @@ def are_first(known: Keys, keys: Keys) -> bool:
 
 
 def places(known: Keys, keys: Keys) -> Integers:
-    """Return where the ledger has each row, -1 where it does not.
-
-    Shapes: known (n_known,): rows that the ledger has, in its order; keys (n_rows,).
-    """
+    """Return where (n_rows,) keys are among the (n_known,) that the ledger has, -1 for none."""
     if are_first(known, keys):
         return np.arange(len(keys), dtype=np.int64)
     if not len(known):

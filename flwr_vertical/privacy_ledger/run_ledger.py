@@ -21,10 +21,7 @@ from flwr_vertical.privacy_ledger.seals import SCHEMA, add_functions, seal
 
 
 class RunLedger:
-    """A node's privacy ledger, for one run and the rows of its table.
-
-    Each method is that of `PrivacyLedger` of the same name, without run and rows.
-    """
+    """`PrivacyLedger` for one run and the rows of its table: its methods, without run and rows."""
 
     def __init__(
         self, ledger: PrivacyLedger, token: str, find_rows: Callable[[PrivacyLedger], OwnRows]

@@ -41,10 +41,7 @@ class Arrays:
         return [name for (name,) in rows if name.startswith(prefix)]
 
     def put(self, name: str, values: AnyArray, hashes: bool = False) -> None:
-        """Write an array in the place of the one of that name.
-
-        Shapes: values (n,): integers from 0 are written as short as they can be.
-        """
+        """Write an array (n,) in the place of that name; integers from 0 as short as can be."""
         if values.dtype.kind == "i":
             values = values.astype(np.min_scalar_type(int(values.max(initial=0))))
         raw = np.ascontiguousarray(values).data

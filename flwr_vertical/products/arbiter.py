@@ -34,18 +34,7 @@ class ProductKeySteps(StepGroup):
 
     @step
     def open_blinded(self, products: list[bytes]) -> dict[str, Any]:
-        """Open products that the server has blinded with a uniform number each.
-
-        Parameters
-        ----------
-        products : list of bytes
-            Of `crypto.ckks_products.blind`.
-
-        Returns
-        -------
-        dict[str, numpy.ndarray]
-            ``opened`` of shape (n_products,): whole numbers modulo a prime.
-        """
+        """Open products of `ckks_products.blind`: ``opened`` (n_products,), modulo a prime."""
         from flwr_vertical.crypto.ckks_products import open_blinded
 
         return {"opened": open_blinded(self._secret, products)}

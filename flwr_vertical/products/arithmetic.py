@@ -88,10 +88,7 @@ def encode_rows(x: Array, bits: int, limbs: int) -> Ring:
 
 
 def product(a: Ring, b: Ring) -> Ring:
-    """Return ``a' b`` modulo 2^64.
-
-    Shapes: a (n_rows, n_a); b (n_rows, n_b); returns (n_a, n_b).
-    """
+    """Return ``a' b`` (n_a, n_b) of a (n_rows, n_a) and b (n_rows, n_b), modulo 2^64."""
     total = np.zeros((a.shape[1], b.shape[1]), dtype=np.uint64)
     for start in range(0, len(a), _ROWS):
         rows = slice(start, start + _ROWS)
@@ -123,10 +120,7 @@ def product_of_limbs(a: Sequence[Ring], b: Sequence[Ring]) -> Ring:
 
 
 def decode(ring: Ring, bits: int) -> Array:
-    """Turn a product of encoded columns into numbers.
-
-    Shapes: ring (n_limbs, n_a, n_b): of `product_of_limbs`; returns (n_a, n_b).
-    """
+    """Turn (n_limbs, n_a, n_b) of `product_of_limbs` into numbers (n_a, n_b)."""
     signed = np.ascontiguousarray(ring).view(np.int64)
     total = np.zeros(ring.shape[1:])
     for i in range(len(ring)):
@@ -179,10 +173,7 @@ class Layout:
 
 
 def rows_by_group(group: Indices, n_groups: int) -> list[Indices]:
-    """Return the rows of each group, ascending; rows with group -1 are in none.
-
-    Shapes: group (n_rows,): number of each row's group.
-    """
+    """Return the rows of each group, ascending, of the group of each row; -1 is none."""
     order = np.argsort(group, kind="stable")
     starts = np.searchsorted(group[order], np.arange(n_groups + 1))
     return [order[starts[g] : starts[g + 1]] for g in range(n_groups)]

@@ -90,10 +90,7 @@ class EncryptedGroupSteps(StepGroup):
         commitment: Annotated[bytes, Within(0, COMMITMENT_BYTES)] = b"",
         room: Annotated[int, Within(0, MOST_ROOM)] = 0,
     ) -> dict[str, Any]:
-        """Tell the number of own columns; the server commits to its vectors, if it has them.
-
-        Message: as of `PrivateProductSteps.send_masked`; returns ``n_columns``, ``min_rows``.
-        """
+        """Tell ``n_columns`` and ``min_rows``; keep what the server commits to."""
         fix_room(self.party, room)
         if commitment:
             self._told.commit(commitment)
@@ -320,10 +317,7 @@ class EncryptedProducts:
         return self.federation.aggregation == "ckks"
 
     def send(self, vectors: Array | None = None) -> dict[str, dict[str, Any]]:
-        """Have the keys made and ask each party for its number of columns; two rounds, or one.
-
-        Parameters and result as of `PrivateProducts.send`.
-        """
+        """Have keys made and columns counted; one or two rounds, as `PrivateProducts.send`."""
         if self._has_arbiter:
             nonce = self.federation.random_bytes(32)
             told = self.federation.call("product_keys", {"nonce": nonce}, parties=[ARBITER])
@@ -353,10 +347,7 @@ class EncryptedProducts:
         vectors: Array | None = None,
         missing: Annotated[Flags | None, OWN] = None,
     ) -> Moments:
-        """Open sums over groups of rows; three rounds, one fewer if one party is alone.
-
-        Parameters, result and errors as of `PrivateProducts.moments`.
-        """
+        """Open sums over groups of rows; two or three rounds, as `PrivateProducts.moments`."""
         if not self._key:
             raise ConfigError("the parties' columns have not been sent: call `send` first")
         group, names = checked_groups(group, n_groups), self.federation.parties
@@ -401,10 +392,7 @@ class EncryptedProducts:
         self._key, self._secret = {}, b""
 
     def _mark(self, vectors: Array) -> bytes:
-        """Return what the parties recognise the vectors by, over runs; b"" without a secret.
-
-        Of ciphertexts they have the server's word alone.
-        """
+        """Return the server's word for the vectors, over runs; b"" without a secret."""
         memory, order = self.federation.label_memory, np.lexsort(vectors.T)
         content = np.ascontiguousarray(vectors[order], dtype="<f8").tobytes()
         # A resumed run may ask again, and has to say the same.

@@ -22,10 +22,7 @@ _ROWS = 65_536
 
 
 class ScaledRows:
-    """Columns less a centre, over a unit: made of the rows that are asked for, and never whole.
-
-    Shapes: raw (n_rows, n_columns); center, unit (n_columns,).
-    """
+    """Raw columns less (n_columns,) centres, over units: made of rows asked for, never whole."""
 
     def __init__(self, raw: Array, center: Array, unit: Array) -> None:
         self.shape = raw.shape
@@ -52,51 +49,34 @@ def squares_of(values: "Array | ScaledRows") -> Array:
 
 @dataclass(frozen=True)
 class HeldColumns:
-    """A party's columns in the samples that it holds.
+    """A party's columns in the samples that it holds."""
 
-    Parameters
-    ----------
-    values : numpy.ndarray or ScaledRows of shape (n_held, n_columns)
-        Finite.
-    rows : numpy.ndarray of shape (n_held,)
-        Numbers of these samples, the same at all parties; ascending, which is the order of the
-        weights that the server sends.
-    n_samples : int
-        How many samples there are.
-    names : tuple of str
-        Names of the columns, for errors of this party; no message carries them.
-    own : numpy.ndarray of shape (n_held,), optional
-        Which of the party's own rows (`Party.own_ids`) these are. Its privacy ledger counts them;
-        needed where `rows` are no aligned row numbers.
-    noise : PrivateRows, optional
-        What noise the method gives to their sums. Nothing else of the columns shows in what is
-        told of them then: they are offered in public units, in which none is above 1.
-    squares : numpy.ndarray of shape (n_columns,), optional
-        Sums of squares over all rows of the table. What the columns are divided by is public, and
-        follows from these: of the rows that take part, which the server chooses, it would tell
-        whether a row with a large value is among them.
-    variable : numpy.ndarray of shape (n_columns,), optional
-        Number of the variable of which a column holds a level, -1 of other columns. The levels of
-        one add up to all its rows: those that are withheld follow together.
-    sources : tuple of frozenset, optional
-        Of which cells of the table each column is made, and then each of `earlier`: columns of the
-        same cells together may tell a row apart.
-    earlier : numpy.ndarray of shape (n_held, n_earlier), optional
-        Other columns of these cells that earlier runs told of.
-    at_least : int
-        The fewest rows of a set that may be told of, where the rule of the columns is too few.
-    """
-
-    values: Array | ScaledRows
+    values: Array | ScaledRows  # (n_held, n_columns): Finite
+    # (n_held,): Numbers of these samples, the same at all parties; ascending, which is the order of
+    # the weights that the server sends
     rows: npt.NDArray[np.integer[Any]]
-    n_samples: int
+    n_samples: int  # How many samples there are
+    # Names of the columns, for errors of this party; no message carries them
     names: tuple[str, ...] = ()
+    # (n_held,): Which of the party's own rows (`Party.own_ids`) these are. Its privacy ledger
+    # counts them; needed where `rows` are no aligned row numbers.
     own: npt.NDArray[np.integer[Any]] | None = None
+    # What noise the method gives to their sums. Nothing else of the columns shows in what is told
+    # of them then: they are offered in public units, in which none is above 1.
     noise: PrivateRows | None = None
+    # (n_columns,): Sums of squares over all rows of the table. What the columns are divided by is
+    # public, and follows from these: of the rows that take part, which the server chooses, it would
+    # tell whether a row with a large value is among them.
     squares: Array | None = None
+    # (n_columns,): Number of the variable of which a column holds a level, -1 of other columns. The
+    # levels of one add up to all its rows: those that are withheld follow together.
     variable: Indices | None = None
+    # Of which cells of the table each column is made, and then each of `earlier`: columns of the
+    # same cells together may tell a row apart
     sources: tuple[frozenset[str], ...] = ()
+    # (n_held, n_earlier): Other columns of these cells that earlier runs told of
     earlier: Array | None = None
+    # The fewest rows of a set that may be told of, where the rule of the columns is too few
     at_least: int = 0
 
     def weighted(self, weight: Array) -> "HeldColumns":

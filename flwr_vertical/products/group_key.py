@@ -31,10 +31,7 @@ class GroupKeySteps(StepGroup):
 
     @step
     def seal_group_seed(self, **keys: Unpack[PairKeyFields]) -> dict[str, Any]:
-        """Draw the seed and seal it for every other party; returns it by that party's name.
-
-        Message: **keys: see `PairKeySteps.keep_pair_keys`.
-        """
+        """Draw the seed; returns it sealed, by party. Message: as of `keep_pair_keys`."""
         pairs = self.other(PairKeySteps)
         pairs.keep_pair_keys(**keys)
         seed = self.party.secret_bytes(_PURPOSE, SEED_BYTES)
@@ -84,10 +81,7 @@ class GroupKeySteps(StepGroup):
 
 @dataclass
 class GroupKey:
-    """The server half: has the seed drawn and sealed, and hands the sealed copies on.
-
-    `pairs` are the public keys of the parties, two or more, if another step collected them.
-    """
+    """The server half: hands sealed seeds on; `pairs`: public keys that another step collected."""
 
     federation: Federation
     pairs: PairKeys | None = None

@@ -50,10 +50,7 @@ class Commitment:
         self.bound: BoundVectors | None = None  # what parties recognise the vectors by
 
     def of(self, vectors: Array) -> bytes:
-        """Commit to vectors, or check that they are those committed to.
-
-        Shapes: vectors (n_samples, n_vectors).
-        """
+        """Commit to vectors (n_samples, n_vectors), or check that they are those committed to."""
         if not self.nonce:
             # One for the run: the same vectors in a later stage of a pipeline count once.
             memory = self._federation.label_memory
@@ -70,10 +67,7 @@ class Commitment:
 
 
 def digest_of(nonce: bytes, vectors: Array) -> bytes:
-    """Return the digest that commits to vectors: for an auditor who has nonce and vectors.
-
-    Shapes: vectors (n_samples, n_vectors).
-    """
+    """Return the digest that commits to vectors: for an auditor who has nonce and vectors."""
     content = np.ascontiguousarray(vectors, dtype="<f8")
     return hashlib.sha256(nonce + repr(content.shape).encode() + content.tobytes()).digest()
 
@@ -116,10 +110,7 @@ class LabelSketch:
         helps: list[str] | None = None,
         rho_seed: bytes = b"",
     ) -> dict[str, Any]:
-        """Multiply the row secrets, and help others.
-
-        Shapes: at (n_held,): which of its own rows these are.
-        """
+        """Multiply the row secrets, and help others; at (n_held,): which own rows these are."""
         told: dict[str, Any] = {}
         shape = held.n_samples, n_vectors
         self._check(attempt, masked_vectors, shape)
@@ -153,10 +144,7 @@ class LabelSketch:
         return told
 
     def commitment(self, sketched: Ring | None, masked_vectors: Ring | None, helper: str) -> bytes:
-        """Return what tells the vectors from others in the ledger, over runs.
-
-        Empty for vectors that were not bound to a sketch: they count as new.
-        """
+        """Return what tells vectors from others over runs; empty: they count as new."""
         bound = _Z in self._state and masked_vectors is not None and sketched is not None
         if not bound:
             return b""
@@ -219,10 +207,7 @@ class LabelSketch:
 
 
 def sketched(told: Mapping[str, Any], helper: Mapping[str, Any], name: str, rho: Ring) -> Ring:
-    """Return ``r'v - z`` of a party; the server's part.
-
-    Shapes: rho (n_samples, n_vectors).
-    """
+    """Return ``r'v - z`` of a party, by rho (n_samples, n_vectors); the server's part."""
     masked = np.asarray(told["sketch"])[:, None]
     shares: Ring = np.asarray(told["sketch_owner"]) + np.asarray(helper[f"sketch_helper:{name}"])
     return np.asarray(shares - product(masked, rho)[0])

@@ -96,10 +96,7 @@ def rows_behind(values: Array | ScaledRows, rows: Indices, columns: Indices) -> 
 
 
 def leverage(values: Array | ScaledRows, rows: Indices, columns: Indices) -> Array:
-    """Return the largest leverage of a row in each column and those before it.
-
-    Shapes: as of `rows_behind`.
-    """
+    """Return the largest leverage of a row in each column and those before it (`rows_behind`)."""
     most = np.zeros(len(columns))
     for left in _orthogonal(values, rows, columns):
         most = np.maximum(most, np.cumsum(left**2, axis=1).max(axis=0, initial=0.0))
@@ -107,10 +104,7 @@ def leverage(values: Array | ScaledRows, rows: Indices, columns: Indices) -> Arr
 
 
 def _orthogonal(values: Array | ScaledRows, rows: Indices, columns: Indices) -> Iterator[Array]:
-    """Give what is left of columns, of length 1, or 0 where nothing is left; some rows each.
-
-    Of fewer rows than columns nothing is left of the last ones.
-    """
+    """Give what is left of columns, of length 1, or 0 where nothing is; some rows each."""
     parts = np.split(rows, range(_ROWS, len(rows), _ROWS))
     if len(rows) <= len(columns) + 1:
         return

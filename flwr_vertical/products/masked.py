@@ -27,17 +27,7 @@ import numpy as np
 from flwr_vertical.arrays import Array, Flags, Indices, Ring
 from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
 from flwr_vertical.node import Party, Summands, step
-from flwr_vertical.products.arithmetic import (
-    Layout,
-    blocks_by_group,
-    corrections,
-    decode,
-    encode,
-    fraction_bits,
-    limb_shares,
-    own_place,
-    products_of_masked,
-)
+from flwr_vertical.products import arithmetic
 from flwr_vertical.products.columns import EncodedColumns, HeldColumns, own_moments
 from flwr_vertical.products.group_key import GroupKey, GroupKeySteps
 from flwr_vertical.products.labels import (
@@ -87,14 +77,8 @@ OPENING = Protocol(
 class PrivateProductSteps(SentRows):
     """A party's half of private products of what its `columns_to_multiply` returns.
 
-    Parameters
-    ----------
-    party : Party
-        Whose columns they are.
-    purpose : str
-        What the products are for: another purpose has other key streams.
-    **rules
-        See `ToldRows`.
+    Products for another `purpose` have other key streams. Further arguments are those of
+    `ToldRows`.
     """
 
     party: Party
@@ -186,7 +170,7 @@ class PrivateProductSteps(SentRows):
         """
         seed = self.other(GroupKeySteps).seed
         encoded, tag = self._encoded(limbs)
-        place = own_place(self.name, names, widths, len(encoded.scale))
+        place = arithmetic.own_place(self.name, names, widths, len(encoded.scale))
         if tags[place] != tag:
             raise ProtocolError(
                 f"party {self.name!r}: its columns are no longer those that it sent for "
@@ -208,7 +192,7 @@ class PrivateProductSteps(SentRows):
             recognised,
             private=encoded.held.noise is not None,
         )
-        layout = Layout(dict(zip(names, widths, strict=True)), limbs)
+        layout = arithmetic.Layout(dict(zip(names, widths, strict=True)), limbs)
         noisy = NoisySums.of(self.party, encoded, layout, group, n_groups, missing, n_vectors)
         if noisy is not None:
             noisy.release(repr((names, widths, tags, commitment)).encode(), attempt)
@@ -231,10 +215,10 @@ class PrivateProductSteps(SentRows):
             helps or [], rho,
         )  # fmt: skip
         total = layout.zeros(n_groups)
-        for start, stop, groups in blocks_by_group(group, n_groups):
+        for start, stop, groups in arithmetic.blocks_by_group(group, n_groups):
             own = encoded.rows(start, stop)
             masks = {name: stream.rows(start, stop) for name, stream in streams.items()}
-            total += corrections(self.name, own, masks, layout, groups, place == 0)
+            total += arithmetic.corrections(self.name, own, masks, layout, groups, place == 0)
             if noisy is not None:
                 noisy.add(own, groups)
             shares.add(start, stop, own, masks, groups)
@@ -255,36 +239,22 @@ class PrivateProductSteps(SentRows):
     def allow(self, group: Indices, n_groups: int, n_vectors: int, attempt: bytes = b"") -> Flags:
         """Count sums over groups of rows that another step group is asked for, or refuse them.
 
-        Parameters
-        ----------
-        group, n_groups
-            As in `open_products`.
-        n_vectors : int
-            With how many vectors columns are multiplied; such as the server does not know, so
-            nothing is committed to.
-        attempt : bytes
-            With vectors, the name of the pads; used once.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_groups, n_columns), bool
-            True where nothing of a column may be told, see `ToldRows.admit`.
+        Columns are multiplied with `n_vectors` that the server does not know, so nothing is
+        committed to; `attempt` is then the name of the pads, used once. Returns, (n_groups,
+        n_columns), where nothing of a column may be told, see `ToldRows.admit`.
         """
         return self._told.admit(self._columns(), group, n_groups, None, n_vectors, attempt, None)
 
     def _blind(
         self,
         total: Ring,
-        layout: Layout,
+        layout: arithmetic.Layout,
         withheld: Flags,
         seed: bytes,
         asked: bytes,
         apart: Flags | None = None,
     ) -> None:
-        """Make what is withheld random, and all of it unless every party was asked the same.
-
-        Shapes: apart (n_parties, n_own): own columns of which nothing is told with a party's.
-        """
+        """Make what is withheld random, and all of it unless every party was asked the same."""
         here = layout.slices[self.name]
         secret = self.party.secret_bytes("withheld products")
         hidden = stream(secret, "withheld", total.shape)
@@ -339,34 +309,18 @@ def taken_with(prefix: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class PrivateProducts:
-    """Products of the parties' columns with each other and with vectors of the server.
+    """Products of the parties' columns with each other and with vectors of the server."""
 
-    Parameters
-    ----------
-    federation : Federation
-        Of the run; two parties or more, sums ``masked`` or ``plain``.
-    group_key : GroupKey
-        Hands the group seed to the parties.
-    limbs : {1, 2}, default 2
-        One limb gives products to some 1e-9 of a row's size, two to rounding. Sums with noise have
-        one: the second would tell what the noise on the first hides.
-    room : int, default 0
-        Bits that columns leave free for noise (`noise.room_for`).
-    vector_unit : float, optional
-        What vectors are divided by (default: their root mean square), where sums are differentially
-        private.
-
-    Attributes
-    ----------
-    commitment : Commitment
-        What the server told the parties of its vectors; its nonce opens it to an auditor.
-    """
-
-    federation: Federation
-    group_key: GroupKey
+    federation: Federation  # Of the run; two parties or more, sums ``masked`` or ``plain``
+    group_key: GroupKey  # Hands the group seed to the parties
+    # One limb gives products to some 1e-9 of a row's size, two to rounding. Sums with noise have
+    # one: the second would tell what the noise on the first hides.
     limbs: int = 2
-    room: int = 0
+    room: int = 0  # Bits that columns leave free for noise (`noise.room_for`)
+    # What vectors are divided by (default: their root mean square), where sums are differentially
+    # private
     vector_unit: float | None = None
+    # What the server told the parties of its vectors; its nonce opens it to an auditor
     commitment: Commitment = field(init=False)
     _masked: dict[str, Ring] = field(default_factory=dict)
     _n_columns: dict[str, int] = field(default_factory=dict)
@@ -395,18 +349,10 @@ class PrivateProducts:
     def send(self, vectors: Array | None = None, **common: Any) -> dict[str, dict[str, Any]]:
         """Have every party hand over its columns under the group's key stream; one round.
 
-        Parameters
-        ----------
-        vectors : numpy.ndarray of shape (n_samples, n_vectors), optional
-            What `moments` will be asked for with. Given here, they are committed to before
-            anything of the columns is opened.
-        **common
-            What a step of the strategy takes beside.
-
-        Returns
-        -------
-        dict[str, dict[str, Any]]
-            By party, what a step that does more than `PrivateProductSteps.send_masked` told.
+        Vectors that `moments` will be asked for with, (n_samples, n_vectors), are committed to if
+        they are given here, before anything of the columns is opened. `common` is what a step of
+        the strategy takes beside; returns by party what a step that does more than
+        `PrivateProductSteps.send_masked` told.
         """
         arguments: dict[str, Any] = {"limbs": self.limbs, **common}
         if self.room:
@@ -419,7 +365,7 @@ class PrivateProducts:
             known = self.vector_unit is not None or self.commitment.bound is not None
             if pairs is not None and pairs.remembering and not known:
                 vectors = checked_vectors(vectors, len(vectors))
-                encoded, _ = self._encoded(vectors, fraction_bits(len(vectors)))
+                encoded, _ = self._encoded(vectors, arithmetic.fraction_bits(len(vectors)))
                 bound = BoundVectors(self.federation, encoded, pairs.remembering)
                 arguments |= {"labels_attempt": bound.attempt, "labels_n_vectors": bound.width}
                 for name, more in bound.arguments().items():
@@ -461,18 +407,8 @@ class PrivateProducts:
     def min_rows(self, n_columns: int, n_vectors: int) -> int:
         """Return the fewest rows of a group that every party tells of.
 
-        Parameters
-        ----------
-        n_columns : int
-            Columns of all parties that are multiplied.
-        n_vectors : int
-            Vectors of the server that they are multiplied with.
-
-        Returns
-        -------
-        int
-            The largest over the parties of ``min-rows`` of their node configs, or of the default
-            `policy.defaults.min_rows` where a party has none.
+        The largest over the parties of ``min-rows`` of their node configs, or of the default
+        `policy.defaults.min_rows` where a party has none.
         """
         return largest_minimum(self.federation.parties, self._minima, n_columns, n_vectors)
 
@@ -511,8 +447,8 @@ class PrivateProducts:
         sent = next(iter(self._masked.values()), None)
         group = checked_groups(group, n_groups, None if sent is None else len(sent))
         n_samples = len(group)
-        bits = fraction_bits(n_samples)
-        layout = Layout({name: self._n_columns[name] for name in names}, self.limbs)
+        bits = arithmetic.fraction_bits(n_samples)
+        layout = arithmetic.Layout({name: self._n_columns[name] for name in names}, self.limbs)
         common: dict[str, Any] = {
             "limbs": self.limbs,
             "names": names,
@@ -558,7 +494,7 @@ class PrivateProducts:
         total: Total,
         group: Indices,
         n_groups: int,
-        layout: Layout,
+        layout: arithmetic.Layout,
         bits: int,
         helping: dict[str, str],
         rho: dict[str, KeyStream],
@@ -570,24 +506,24 @@ class PrivateProducts:
             name: told[name]["owner"] + told[helping[name]][f"helper:{name}"]
             for name in (layout.widths if rho else ())
         }
-        for start, stop, groups in blocks_by_group(group, n_groups):
+        for start, stop, groups in arithmetic.blocks_by_group(group, n_groups):
             masked = {name: self._masked[name][start:stop] for name in layout.widths}
-            opened += products_of_masked(masked, layout, groups)
+            opened += arithmetic.products_of_masked(masked, layout, groups)
             masks = {helper: stream.rows(start, stop) for helper, stream in rho.items()}
             for name, share in shares.items():
                 for g, rows in enumerate(groups):
                     mask = masks[helping[name]][rows]
-                    share[g] -= limb_shares(masked[name][rows], mask, self.limbs)
+                    share[g] -= arithmetic.limb_shares(masked[name][rows], mask, self.limbs)
         return assemble(
             told,
             list(layout.widths),
             {
-                (a, b): np.stack([decode(m[:, s, t], bits) for m in opened])
+                (a, b): np.stack([arithmetic.decode(m[:, s, t], bits) for m in opened])
                 for i, (a, s) in enumerate(layout.slices.items())
                 for b, t in list(layout.slices.items())[:i]
             },
             {
-                name: np.stack([decode(part, bits) for part in share]) * unit
+                name: np.stack([arithmetic.decode(part, bits) for part in share]) * unit
                 for name, share in shares.items()
             },
             len(unit),
@@ -601,7 +537,7 @@ class PrivateProducts:
         if self.vector_unit is not None:
             unit = np.full(vectors.shape[1], self.vector_unit)
         unit[unit == 0.0] = 1.0
-        return encode(vectors / unit, bits, self.limbs, party="the server"), unit
+        return arithmetic.encode(vectors / unit, bits, self.limbs, party="the server"), unit
 
     def _mask_vectors(
         self, encoded: Ring, common: dict[str, Any], own: dict[str, dict[str, Any]]

@@ -32,10 +32,7 @@ class Moments:
 
 
 def checked_groups(group: Integers, n_groups: int, n_samples: int | None = None) -> Integers:
-    """Return groups of rows if sums over them can be asked for.
-
-    Shapes: group (n_samples,): number of each row's group, -1 for rows in none.
-    """
+    """Return the groups of rows, (n_samples,), -1 for none, if sums over them can be asked for."""
     group = np.asarray(group, dtype=np.int64)
     if n_groups < 1:
         raise DataError(

@@ -66,10 +66,7 @@ class PrivateRows:
     def of_vectors(
         self, widths: Sequence[int], present: Flags, n_vectors: int
     ) -> tuple[Array, Array]:
-        """Return standard deviations for sums of a vector, and for its sum of squares.
-
-        Shapes: returns (n_groups,).
-        """
+        """Return standard deviations (n_groups,) for sums of a vector, and of its squares."""
         columns = np.maximum(np.asarray(present, float) @ np.asarray(widths, float), 1.0)
         weight = self.weight(columns)
         sigma = self.levels(widths, present, n_vectors)[:, SQUARES]
@@ -86,10 +83,7 @@ class PrivateRows:
 
 
 def room_for(levels: Array, n_rows: int) -> int:
-    """Return by how many bits columns must be smaller for their noisy products to fit the ring.
-
-    Shapes: levels (n_groups, 4): of the largest noise of any party.
-    """
+    """Return by how many bits columns must shrink for products to fit with the largest noise."""
     if not levels.size:
         return 0
     of_products = float(levels[:, [SQUARES, PRODUCTS]].max()) * _MARGIN / max(n_rows, 1)
@@ -128,10 +122,7 @@ def draw(
     n_vectors: int,
     streams: Sequence[Keystream],
 ) -> Drawn:
-    """Draw noise for all sums of a party.
-
-    Shapes: scaled (n_groups, 4): levels, of columns and vectors as they are encoded.
-    """
+    """Draw noise for all sums of a party at levels (n_groups, 4), as they are encoded."""
     here, n_groups = layout.slices[party], len(scaled)
     width = here.stop - here.start
     found = Drawn(

@@ -182,10 +182,7 @@ class NoisySums:
         return self._drawn.vectors
 
     def own_moments(self, withheld: Flags, scale: Array) -> dict[str, Any]:
-        """Return the own sums with noise, as `columns.own_moments`, and ``noise``, its levels.
-
-        Shapes: withheld (n_groups, n_own); scale (n_own,): what the columns were divided by.
-        """
+        """Return `columns.own_moments` of columns divided by scale, noisy, with ``noise``."""
         noisy = (self._sums + self._drawn.sums).view(np.int64)
         sums = noisy.astype(np.float64) * 2.0**-self._bits * scale
         products = np.stack(

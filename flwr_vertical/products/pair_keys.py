@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from flwr_vertical.crypto import generate_keypair
+from flwr_vertical.crypto.masks import generate_keypair
 from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party, StepGroup, step
@@ -98,10 +98,7 @@ class PairKeySteps(StepGroup):
 
     @step
     def pair_key(self, nonce: Nonce) -> dict[str, Any]:
-        """Make a key pair of this run; tell its public half, and who vouches for it.
-
-        A party that keeps a privacy ledger says so: it has labels recognised (`labels`).
-        """
+        """Make a key pair of this run; tell its public half, and who vouches for it."""
         private, public = generate_keypair()
         self.state[_PRIVATE], self.state[_PUBLIC] = private, public
         payload = key_payload(_SIGNED_FOR, public, nonce)
@@ -176,10 +173,7 @@ class PairKeys:
         self.nonce = self.nonce or self.federation.random_bytes(NONCE_BYTES)
 
     def arguments(self) -> dict[str, Any]:
-        """Return every party's key, as `PairKeySteps.keep_pair_keys` takes them.
-
-        One round when called first.
-        """
+        """Return every party's key for `keep_pair_keys`; one round when called first."""
         if self._keys is None:
             self.collect(self.federation.call("pair_key", {"nonce": self.nonce}))
         assert self._keys is not None

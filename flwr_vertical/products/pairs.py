@@ -30,13 +30,7 @@ from flwr_vertical.arrays import Array, Flags, Indices, Integers
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node import Summands, step
 from flwr_vertical.policy.defaults import min_rows
-from flwr_vertical.products.arithmetic import (
-    Layout,
-    blocks_by_group,
-    corrections,
-    fraction_bits,
-    own_place,
-)
+from flwr_vertical.products import arithmetic
 from flwr_vertical.products.columns import own_moments
 from flwr_vertical.products.group_key import GroupKeySteps
 from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
@@ -82,7 +76,7 @@ class PairProductSteps(PrivateProductSteps):
         """
         seed = self.other(GroupKeySteps).seed
         encoded, tag = self._encoded(limbs)
-        place = own_place(self.name, names, widths, len(encoded.scale))
+        place = arithmetic.own_place(self.name, names, widths, len(encoded.scale))
         if tags[place] != tag:
             raise ProtocolError(
                 f"party {self.name!r}: the server asks for products of other columns than those "
@@ -91,16 +85,16 @@ class PairProductSteps(PrivateProductSteps):
         others = np.asarray(together)[place] | np.asarray(together)[:, place]
         widths_of = dict(zip(names, widths, strict=True))
         withheld, _, apart = self._told.admit_pairs(encoded.held, widths_of, taken, held, others)
-        layout = Layout(widths_of, limbs)
+        layout = arithmetic.Layout(widths_of, limbs)
         streams = {
             name: KeyStream(seed, self._label(name), (len(taken), limbs * width), tag)
             for name, width, tag in zip(names, widths, tags, strict=True)
         }
         group, total = np.where(taken, 0, -1), layout.zeros(1)
-        for start, stop, groups in blocks_by_group(group, 1):
+        for start, stop, groups in arithmetic.blocks_by_group(group, 1):
             masks = {name: stream.rows(start, stop) for name, stream in streams.items()}
             own = encoded.rows(start, stop)
-            total += corrections(self.name, own, masks, layout, groups, place == 0)
+            total += arithmetic.corrections(self.name, own, masks, layout, groups, place == 0)
         asked = repr((limbs, names, widths, tags)).encode()
         asked += b"".join(np.asarray(flags).tobytes() for flags in (taken, held, together))
         self._blind(total, layout, withheld, seed, asked, apart)
@@ -181,7 +175,7 @@ class PairProducts(PrivateProducts):
                 "IDs match, or lower 'min-rows' in the node configs, if the parties agree"
             )
         counts = held[taken].T.astype(np.int64) @ held[taken].astype(np.int64)
-        layout = Layout(self.widths, self.limbs)
+        layout = arithmetic.Layout(self.widths, self.limbs)
         common = {
             "limbs": self.limbs,
             "names": names,
@@ -193,7 +187,7 @@ class PairProducts(PrivateProducts):
         }
         total = self.federation.sum("open_pairs", common)
         self._ask_again_if_resumed()
-        group, bits = np.where(taken, 0, -1), fraction_bits(len(taken))
+        group, bits = np.where(taken, 0, -1), arithmetic.fraction_bits(len(taken))
         found = self.federation.keep(
             "pairs", lambda: self._open(total, group, 1, layout, bits, {}, {}, np.zeros(0))
         )

@@ -36,11 +36,7 @@ _HEAD = 4096
 
 
 def level_codes(column: Array) -> Indices | None:
-    """Return numbers of the different values of a column.
-
-    Shapes: column (n_rows,); returns (n_rows,): from 0; None if there are more than `MOST_LEVELS`
-    of them, or one alone.
-    """
+    """Return numbers of a column's values, from 0; None if there are > `MOST_LEVELS`, or one."""
     if len(np.unique(column[:_HEAD])) > MOST_LEVELS:
         return None
     levels, codes = np.unique(column, return_inverse=True)
@@ -48,10 +44,7 @@ def level_codes(column: Array) -> Indices | None:
 
 
 def repeated_codes(column: Array) -> Indices | None:
-    """Return numbers of the different values of a column whose values repeat, such as ages.
-
-    Shapes: column (n_rows,); returns (n_rows,): as of `level_codes`; None for real numbers.
-    """
+    """Return `level_codes` of a column whose values repeat, such as ages; None for real numbers."""
     head = column[:_HEAD]
     if 2 * len(np.unique(head)) > max(len(head), 2 * MOST_LEVELS):
         return None
@@ -60,10 +53,7 @@ def repeated_codes(column: Array) -> Indices | None:
 
 
 def counted_vectors(n_known: Indices, n_sets: Indices) -> Indices:
-    """Return as how many vectors those that the server knows count.
-
-    Shapes: n_known, n_sets (n_atoms,): how many they are, of how many sets; returns (n_atoms,).
-    """
+    """Return as how many vectors n_known that the server knows count, of n_sets sets, by atom."""
     return np.where(n_sets > 1, LATER_SETS, 1) * n_known
 
 
@@ -98,10 +88,7 @@ class LevelAtoms:
         return out
 
     def groups_of_cells(self, columns: Array, minimum: int | None) -> set[int]:
-        """Return the groups in which combinations of columns tell rare values of them apart.
-
-        Shapes: columns (n_rows, k): of few values together.
-        """
+        """Return groups where few-valued columns (n_rows, k) together tell rare ones apart."""
         cell = np.zeros(len(columns), dtype=np.int64)
         for column in columns.T:  # by hashes: sorting rows takes a hundred times as long
             code = pd.factorize(column)[0]
@@ -138,10 +125,7 @@ class LevelAtoms:
         )
 
     def unsafe_groups(self, is_safe: Callable[[list[int]], bool]) -> set[int]:
-        """Return the groups in which a column has to be withheld.
-
-        `is_safe`: whether it may be told of over the rows of these atoms together.
-        """
+        """Return where a column is withheld; `is_safe` says whether atoms may be told of."""
         out: set[int] = set()
         while True:
             # A group that is withheld joins what is not asked for of its parent.

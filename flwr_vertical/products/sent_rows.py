@@ -38,11 +38,7 @@ class SentRows(StepGroup, ABC):
     def send_rows(
         self, limbs: Annotated[int, Within(1, 2)], start: Annotated[int, Within(1, 2**40)]
     ) -> dict[str, Any]:
-        """Hand over more rows of the columns that were sent, under the same key stream.
-
-        Message: limbs: as of ``send_masked``; start: the first row; returns ``masked``
-        (at most `PART_ROWS`, limbs * n_columns), uint64.
-        """
+        """Hand over ``masked``, the next `PART_ROWS` rows at most, under the same key stream."""
         return {"masked": self._part(limbs, start)["masked"]}
 
     def _part(self, limbs: int, start: int = 0) -> dict[str, Any]:
@@ -97,10 +93,7 @@ def ask_for_rows(
 
 
 class ReceivedRows:
-    """Masked rows of all parties at the server, in memory or on disk.
-
-    They come by a step, in parts of `part_rows` but for the last.
-    """
+    """Masked rows of all parties, in memory or on disk; they come in parts of `part_rows`."""
 
     def __init__(self, step: str, n_rows: int, part_rows: int) -> None:
         self._step, self._n_rows, self._part_rows = step, n_rows, part_rows

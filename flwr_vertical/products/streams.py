@@ -61,10 +61,7 @@ class KeyStream:
         self._cipher = Cipher(self._aes, modes.CTR(bytes(_BLOCK_BYTES))).encryptor()
 
     def rows(self, start: int, stop: int) -> Ring:
-        """Return rows of the stream.
-
-        Shapes: returns (stop - start, ...).
-        """
+        """Return rows of the stream, (stop - start, ...)."""
         out = np.empty((stop - start, *self.shape[1:]), dtype="<u8")
         # Counter mode: the bytes before are passed over by starting at a later counter.
         counter, skip = divmod(start * self._row_bytes, _BLOCK_BYTES)
@@ -99,10 +96,7 @@ class KeyStream:
         return found.astype(np.uint64, copy=False)
 
     def mask(self, blocks: Iterable[Ring], start: int = 0) -> Ring:
-        """Return rows of a matrix under the stream, as bytes that travel without a copy.
-
-        Shapes: blocks (n_rows, ...) each, the first from row `start` on; returns all of them.
-        """
+        """Mask blocks (n_rows, ...) of a matrix from row `start` on; bytes that need no copy."""
         buffer, at = BytesIO(), start
         for block in blocks:
             buffer.write(np.ascontiguousarray(block + self.rows(at, at + len(block))).data)

@@ -38,14 +38,17 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _TAKES_AS = "takes_as"
 
 
-class _Own:
-    """Marks an argument that may differ between parties."""
+@dataclass(frozen=True)
+class _Mark:
+    """Says of an argument what needs no numbers."""
+
+    name: str
 
     def __repr__(self) -> str:
-        return "OWN"
+        return self.name
 
 
-OWN: Final = _Own()
+OWN: Final = _Mark("OWN")
 """Marks an argument that may differ between parties; all others are the same for all."""
 
 
@@ -92,14 +95,7 @@ class Is:
         return f"is {got!r}, expected {wanted!r}, by the settings that this node agreed to"
 
 
-class _Distinct:
-    """Marks an array or a list of which nothing comes twice."""
-
-    def __repr__(self) -> str:
-        return "DISTINCT"
-
-
-DISTINCT: Final = _Distinct()
+DISTINCT: Final = _Mark("DISTINCT")
 """Marks an array of which no number comes twice, or a list of which no item does."""
 
 

@@ -51,10 +51,7 @@ def _context(
 def binding_of(
     step: str, request: RecordDict, envelope: Mapping[str, Any], party: str, context: bytes
 ) -> bytes:
-    """Return a digest of what all parties were asked, or refuse a message that does not fit it.
-
-    `context` is that of `context_of_run`.
-    """
+    """Return a digest of what all were asked, or refuse a message that does not fit it."""
     own = list(envelope.get(NAMES, []))
     asked, digests = list(envelope.get(ASKED, [])), list(envelope.get(DIGESTS, []))
     if own:

@@ -33,10 +33,7 @@ _REMEDY = (
 
 
 def entries(record: ArrayRecord | ConfigRecord | RecordDict) -> dict[str, Any]:
-    """Return the dict in which a Flower record holds its entries, which nobody changes.
-
-    A record's own methods check each entry again, and take a third of the time of a short message.
-    """
+    """Return the dict of a record's entries as it is: Flower's own methods check each again."""
     found: dict[str, Any] = vars(record)["_data"]
     return found
 
@@ -60,10 +57,7 @@ def encode(payload: Mapping[str, Any], prefix: str) -> RecordDict:
 
 
 def encoded(payload: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Put a payload into two Flower records named ``<prefix>.arrays`` and ``<prefix>.values``.
-
-    `CodecError` names a value that cannot be carried, and says which can.
-    """
+    """Put a payload into records ``<prefix>.arrays`` and ``.values``, or raise `CodecError`."""
     arrays: dict[str, Array] = {}
     values: dict[str, Any] = {}
     for name, value in payload.items():
@@ -80,10 +74,7 @@ def encoded(payload: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def decode(records: RecordDict, prefix: str) -> Payload:
-    """Read back what `encode` wrote under a prefix; missing records give an empty payload.
-
-    Arrays have their original dtype and shape and are read-only.
-    """
+    """Read back what `encode` wrote, arrays read-only; missing records give an empty payload."""
     payload: Payload = {}
     arrays = entries(records).get(f"{prefix}.arrays")
     values = entries(records).get(f"{prefix}.values")

@@ -115,10 +115,7 @@ def write_frame(file: BinaryIO, pieces: Iterable[bytes | memoryview]) -> None:
 
 
 def read_frame(file: BinaryIO, path: Path) -> bytes | None:
-    """Return the next frame's payload; None at the end, or where a last frame was torn.
-
-    After None the file stands where that frame begins.
-    """
+    """Return the next frame's payload; None, where that begins, at the end or where it was torn."""
     start = file.tell()
     header = file.read(_HEADER.size)
     if len(header) == _HEADER.size:

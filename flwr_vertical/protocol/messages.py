@@ -100,11 +100,7 @@ def renumber(content: RecordDict, sequence: int, retake: int) -> RecordDict:
 
 
 def make_message(content: RecordDict, node_id: int, message_type: str = MESSAGE_TYPE) -> Message:
-    """Address a request to a node, inside a Flower process or outside of one.
-
-    Flower fills in the run and the sender from the identity of the running task; the grids of
-    this library also run where there is none (a notebook, a test).
-    """
+    """Address a request to a node, inside a Flower process or, as in a notebook, outside of one."""
     try:
         _ = TaskIdentity.run_id
     except RuntimeError:

@@ -14,11 +14,7 @@ from flwr_vertical.errors import CodecError, ProtocolError
 
 @runtime_checkable
 class Packable(Protocol):
-    """An object that says itself how it is written down.
-
-    What `pack` returns, `unpack` of an object that was just made takes up again: the two then
-    compute the same, to the bit.
-    """
+    """An object that says itself how it is written down, and read by one that was just made."""
 
     def pack(self) -> Any:
         """Return a tree: dicts, lists, arrays, tensors, numbers, text, bytes, None."""

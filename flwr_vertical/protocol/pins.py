@@ -158,11 +158,7 @@ def _back(node: NodeIdentity, role: str, token: bytes, last: int) -> dict[str, b
 
 
 def read_pins(node: NodeIdentity, own: bytes | None) -> Pins:
-    """Read a node's pins from its node config.
-
-    The list may be the same at all nodes: a pin of the node itself is compared with its own
-    identity.
-    """
+    """Read a node's pins; one of the node itself, as in a list for all, must be its identity."""
     every = node.config.get("pin-all", False)
     if not isinstance(every, bool):
         raise ConfigError(f"{node}: node config pin-all = {every!r}; expected true or false")

@@ -23,20 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_vertical.crypto import (
-    DEFAULT_SCALE,
-    RELEASE_BITS,
-    CkksDecryptor,
-    CkksEncryptor,
-    FixedPoint,
-    PairwiseMasker,
-    add_ciphertexts,
-    check_scale,
-    decode_integers,
-    encode_integers,
-    unmask_sum,
-    value_limit,
-)
+from flwr_vertical.crypto import ckks, fixed_point
+from flwr_vertical.crypto.masks import PairwiseMasker, unmask_sum
 from flwr_vertical.errors import PartyError, ProtocolError
 
 MODES = ("plain", "masked", "ckks")
@@ -65,7 +53,7 @@ def check_scales(scale: float | Mapping[str, float] | None) -> dict[str, float]:
     if scale is None:
         return {}
     named = scale if isinstance(scale, Mapping) else {EVERY: scale}
-    return {name: check_scale(value) for name, value in named.items()}
+    return {name: fixed_point.check_scale(value) for name, value in named.items()}
 
 
 def is_narrow(dtype: Any) -> bool:
@@ -126,7 +114,7 @@ def protect(
         elif name in modular:
             rings.append(np.array(array, order="C"))  # a copy, which is masked in place
         else:
-            rings.append(encode_integers(array, n_parties, **where))
+            rings.append(fixed_point.encode_integers(array, n_parties, **where))
     if n_parties > 1:
         _masker(party, state, cache).mask(rings, sequence, binding())
         state[MASK_SEQUENCE] = sequence
@@ -155,7 +143,7 @@ def combine(
             codec = _codec(ring.itemsize == 4, len(replies), fraction_bits, scale)
             totals[name] = codec.decode(ring)
         else:
-            totals[name] = decode_integers(ring)
+            totals[name] = fixed_point.decode_integers(ring)
     return totals
 
 
@@ -170,7 +158,7 @@ def limit(
     if mode == "masked":
         return _codec(is_narrow(dtype), n_parties, fraction_bits, scale).limit(n_parties)
     if mode == "ckks":
-        return value_limit(n_parties) * 2.0 ** -_exponent(n_parties, scale)
+        return ckks.value_limit(n_parties) * 2.0 ** -_exponent(n_parties, scale)
     return math.inf
 
 
@@ -189,7 +177,7 @@ def resolution(
     if mode == "masked":
         return _codec(is_narrow(dtype), n_parties, fraction_bits, scale).resolution
     if mode == "ckks":
-        return 2.0 ** -(RELEASE_BITS + _exponent(n_parties, scale))
+        return 2.0 ** -(ckks.RELEASE_BITS + _exponent(n_parties, scale))
     return 0.0
 
 
@@ -200,7 +188,7 @@ def open_ciphertexts(
     if CKKS_SECRET not in state:
         raise ProtocolError("this node holds no CKKS secret key; only the arbiter opens sums")
     if "decryptor" not in cache:
-        cache["decryptor"] = CkksDecryptor(state[CKKS_SECRET])
+        cache["decryptor"] = ckks.CkksDecryptor(state[CKKS_SECRET])
     opened = {}
     for name in (key for key in payload if not key.startswith("shape:")):
         *shape, kind, exponent = payload[f"shape:{name}"]
@@ -270,20 +258,24 @@ def count_values(reply: Mapping[str, Any]) -> int:
 
 
 @functools.lru_cache(maxsize=256)
-def _codec(narrow: bool, n_parties: int, fraction_bits: int, scale: float | None) -> FixedPoint:
+def _codec(
+    narrow: bool, n_parties: int, fraction_bits: int, scale: float | None
+) -> fixed_point.FixedPoint:
     """Return how floats travel in ``masked`` mode."""
     if narrow:
-        return FixedPoint.fitting(scale or DEFAULT_SCALE, n_parties, 32)
+        return fixed_point.FixedPoint.fitting(scale or fixed_point.DEFAULT_SCALE, n_parties, 32)
     if scale is not None:
-        return FixedPoint.fitting(scale, n_parties, 64)
-    return FixedPoint(fraction_bits)
+        return fixed_point.FixedPoint.fitting(scale, n_parties, 64)
+    return fixed_point.FixedPoint(fraction_bits)
 
 
 def _exponent(n_parties: int, scale: float | None) -> int:
     """Return the power of two by which values are multiplied in ``ckks`` mode to fill its range."""
     if scale is None:
         return 0
-    return math.frexp(value_limit(n_parties))[1] - math.frexp(check_scale(scale))[1]
+    return (
+        math.frexp(ckks.value_limit(n_parties))[1] - math.frexp(fixed_point.check_scale(scale))[1]
+    )
 
 
 def _peers(party: str, state: Any) -> list[str]:
@@ -330,7 +322,7 @@ def _encrypt(
             raise ProtocolError(
                 "no CKKS public key here; the server must open the federation first"
             )
-        cache["encryptor"] = CkksEncryptor(state[CKKS_PUBLIC])
+        cache["encryptor"] = ckks.CkksEncryptor(state[CKKS_PUBLIC])
     payload: dict[str, Any] = {}
     for name, array in arrays.items():
         kind, exponent = _INTEGER, 0
@@ -351,7 +343,7 @@ def _add_encrypted(
         raise ProtocolError("adding ciphertexts needs the arbiter's public key")
     totals: dict[str, Any] = {}
     for name in (key for key in replies[0] if not key.startswith("shape:")):
-        totals[name] = add_ciphertexts(ckks_public, [reply[name] for reply in replies])
+        totals[name] = ckks.add_ciphertexts(ckks_public, [reply[name] for reply in replies])
         totals[f"shape:{name}"] = replies[0][f"shape:{name}"]
     return totals
 

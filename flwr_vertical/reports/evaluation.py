@@ -10,14 +10,7 @@ from sklearn.calibration import calibration_curve
 
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.pages import figures as fg
-from flwr_vertical.pages.page import (
-    Item,
-    Section,
-    bullet_list,
-    dataframe_html,
-    details_html,
-    format_value,
-)
+from flwr_vertical.pages import page
 from flwr_vertical.results.evaluation import CONSTANT, Evaluation
 from flwr_vertical.tables.codes import level_text
 
@@ -29,20 +22,20 @@ _MOST_PLACES = 600  # of a curve
 _HEIGHT = 3.1
 
 
-def section(evaluation: Evaluation) -> Section:
+def section(evaluation: Evaluation) -> page.Section:
     """Return the report's section."""
-    items: list[Item] = [dataframe_html(evaluation.table())]
+    items: list[page.Item] = [page.dataframe_html(evaluation.table())]
     if evaluation.task == "numbers":
         items.append(numbers_figure(evaluation))
     else:
         if figure := classes_figure(evaluation):
             items.append(figure)
         if len(evaluation.classes) > 2:
-            table = dataframe_html(evaluation.by_class(), max_rows=1000)
-            items.append(details_html(f"All {len(evaluation.classes)} classes", table))
+            table = page.dataframe_html(evaluation.by_class(), max_rows=1000)
+            items.append(page.details_html(f"All {len(evaluation.classes)} classes", table))
     if evaluation.notes:
-        items.append(bullet_list(evaluation.notes))
-    return Section("Predictions against true labels", items, _caption(evaluation))
+        items.append(page.bullet_list(evaluation.notes))
+    return page.Section("Predictions against true labels", items, _caption(evaluation))
 
 
 def classes_figure(evaluation: Evaluation) -> str | None:
@@ -247,8 +240,8 @@ def _caption(evaluation: Evaluation) -> str:
     if len(evaluation.classes) == 2 and evaluation.probabilities() is not None:
         text += (
             f"Class {level_text(evaluation.classes[1])} is predicted from a probability of "
-            f"{format_value(evaluation.threshold)} ({evaluation.rule}). Dashed: the constant, or a "
-            "perfect calibration."
+            f"{page.format_value(evaluation.threshold)} ({evaluation.rule}). Dashed: the constant, "
+            "or a perfect calibration."
         )
     else:
         text += "AUC, average precision and F1 are means over classes, each against the rest."

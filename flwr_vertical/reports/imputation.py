@@ -9,29 +9,23 @@ from matplotlib.axes import Axes
 from flwr_vertical.grading.quality import bin_edges, is_synthetic
 from flwr_vertical.pages import figures as fg
 from flwr_vertical.pages.page import Item, Section, dataframe_html, details_html
+from flwr_vertical.results import imputation
 from flwr_vertical.results.data import ResultData
-from flwr_vertical.results.imputation import (
-    Imputed,
-    imputation_quality,
-    imputed_columns,
-    rmse,
-    share_right,
-)
 from flwr_vertical.tables.codes import as_labels
 
 _FOLDED_FROM = 12  # rows of a table
 _MOST_PANELS = 12
 
 
-def scatter_figure(columns: Sequence[Imputed]) -> str:
+def scatter_figure(columns: Sequence[imputation.Imputed]) -> str:
     """Draw true against imputed values of numeric columns, one panel each, as SVG."""
     figure, axes = fg.small_multiples(len(columns), height=2.75)
     for ax, item in zip(axes, columns, strict=True):
         true, filled = item.pairs()
         fg.diagonal(ax, true, filled)
-        mean = rmse(true, np.float64(item.observed.mean()))
+        mean = imputation.rmse(true, np.float64(item.observed.mean()))
         of_mean = f" (mean: {mean:.3g})" if np.isfinite(mean) else ""
-        note = f"true\nRMSE {rmse(true, filled):.3g}{of_mean}\nn = {len(true):,}"
+        note = f"true\nRMSE {imputation.rmse(true, filled):.3g}{of_mean}\nn = {len(true):,}"
         if item.intervals is not None and item.truth is not None:
             of = item.intervals.assign(true=item.truth.astype(float)).dropna()
             ax.vlines(*of[["true", "lower", "upper"]].iloc[: fg.MOST_POINTS].to_numpy().T,
@@ -43,9 +37,9 @@ def scatter_figure(columns: Sequence[Imputed]) -> str:
     return fg.to_svg(figure)
 
 
-def accuracy_figure(columns: Sequence[Imputed]) -> str:
+def accuracy_figure(columns: Sequence[imputation.Imputed]) -> str:
     """Draw how often the imputed category is the true one, beside the commonest guess, as SVG."""
-    hits, guesses = zip(*map(share_right, columns), strict=True)
+    hits, guesses = zip(*map(imputation.share_right, columns), strict=True)
     figure, (ax,) = fg.new_figure(1.0 + 0.32 * len(columns))
     place = np.arange(len(columns))[::-1]
     ax.barh(place, hits, 0.6, color=fg.colour(5), label="imputed = true")
@@ -60,7 +54,7 @@ def accuracy_figure(columns: Sequence[Imputed]) -> str:
     return fg.to_svg(figure)
 
 
-def distributions_figure(columns: Sequence[Imputed]) -> str:
+def distributions_figure(columns: Sequence[imputation.Imputed]) -> str:
     """Draw the distributions of observed and imputed values, one panel per column, as SVG."""
     figure, axes = fg.small_multiples(len(columns))
     for ax, item in zip(axes, columns, strict=True):
@@ -74,7 +68,7 @@ def distributions_figure(columns: Sequence[Imputed]) -> str:
     return fg.to_svg(figure)
 
 
-def _histograms(ax: Axes, item: Imputed) -> None:
+def _histograms(ax: Axes, item: imputation.Imputed) -> None:
     observed, filled = item.observed.to_numpy(dtype=float), item.filled.to_numpy(dtype=float)
     observed, filled = observed[np.isfinite(observed)], filled[np.isfinite(filled)]
     bins = bin_edges(np.concatenate([observed, filled]), 24).tolist()
@@ -87,7 +81,7 @@ def _histograms(ax: Axes, item: Imputed) -> None:
     ax.locator_params(axis="x", nbins=4)
 
 
-def _shares(ax: Axes, item: Imputed) -> None:
+def _shares(ax: Axes, item: imputation.Imputed) -> None:
     observed = as_labels(item.observed).value_counts(normalize=True)
     filled = as_labels(item.filled).value_counts(normalize=True)
     names = list(observed.add(filled, fill_value=0).sort_values(ascending=False).index[:8])
@@ -101,14 +95,14 @@ def _shares(ax: Axes, item: Imputed) -> None:
         ax.tick_params(axis="x", labelrotation=45)
 
 
-def _title(item: Imputed) -> str:
+def _title(item: imputation.Imputed) -> str:
     return f"{fg.plain(item.party, 22)}\n{fg.plain(item.column, 22)}"
 
 
-def columns_of(result: ResultData) -> list[Imputed]:
+def columns_of(result: ResultData) -> list[imputation.Imputed]:
     """Return the imputed columns of a result: those it was compared in, or those it tells of."""
     judged = result._judged or (result.originals, _filled(result), result.truth)
-    return imputed_columns(*judged, result.intervals)
+    return imputation.imputed_columns(*judged, result.intervals)
 
 
 def sections(result: ResultData) -> Iterator[Section]:
@@ -126,7 +120,7 @@ def sections(result: ResultData) -> Iterator[Section]:
             items.append(accuracy_figure(categories[:_MOST_PANELS]))
         caption = "Imputed cells whose true value is known. On the dashed line both are equal."
         if result.imputation is None:
-            table = dataframe_html(imputation_quality(known))
+            table = dataframe_html(imputation.imputation_quality(known))
             items.append(details_html(f"Errors of all {len(known)} columns", table))
         else:
             table = dataframe_html(result.imputation, max_rows=1000)
@@ -157,7 +151,7 @@ def sections(result: ResultData) -> Iterator[Section]:
         yield Section("Imputed and observed values", figure, caption)
 
 
-def errors_of(columns: Sequence[Imputed]) -> pd.DataFrame:
+def errors_of(columns: Sequence[imputation.Imputed]) -> pd.DataFrame:
     """Return, by column, how many cells have an interval, and the mean standard error."""
     rows = {}
     for item in columns:

@@ -22,10 +22,7 @@ _STATE_NAMES = ("present", "missing cell", "missing block")
 def states(
     originals: Mapping[str, pd.DataFrame], normalise: Sequence[str] = ()
 ) -> tuple[Bytes, list[str], list[str]]:
-    """Return what is missing: states (samples x columns), and the party and name of each column.
-
-    Samples are those whose IDs are equal in the form in which the run compared them.
-    """
+    """Return states (samples x columns) of what is missing, and party and name of each column."""
     originals = {name: in_normal_form(table, normalise, name) for name, table in originals.items()}
     samples = pd.Index([])
     for table in originals.values():
@@ -48,10 +45,7 @@ def matrix_figure(
     most: int = 600,
     of: str = "columns",
 ) -> str:
-    """Draw which cells and blocks are missing, and the share missing of each column.
-
-    Shapes: state (n_samples, n_columns): 0 = present, 1 = missing cell, 2 = missing block.
-    """
+    """Draw missing cells (1) and blocks (2) of (n_samples, n_columns), and each column's share."""
     n, p = state.shape
     starts = [j for j in range(p) if j == 0 or parties[j] != parties[j - 1]]
     pattern = (state == BLOCK).astype(np.uint8)

@@ -45,10 +45,7 @@ class ReportPath(_AnyPath):  # type: ignore[misc]
 
 
 def result_html(result: ResultData) -> str:
-    """Return a result as HTML for a notebook: a summary, and the figure that says most.
-
-    Colours are those of the notebook, light or dark; figures stand on white.
-    """
+    """Return a result as HTML for a notebook: a summary, and the figure that says most."""
     return f'<div class="flwr-vertical">{"".join(_parts(result))}</div>'
 
 

@@ -66,10 +66,7 @@ def report_html(
     party: str = "",
     drawn: Iterable[Section] | None = None,
 ) -> str:
-    """Return the report of a run as one self-contained HTML page.
-
-    `party` makes it that party's own, and `drawn` is in place of the sections of `result`.
-    """
+    """Return the report of a run, or of `party` in it, as one self-contained HTML page."""
     ungraded = "" if party else sy.grade_if_synthetic(result)
     drawn = _sections(result, ungraded) if drawn is None else drawn
     size = _size(result)

@@ -6,21 +6,13 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.errors import DataError
-from flwr_vertical.grading import correlation_quality, downstream_quality, grade, margin_quality
-from flwr_vertical.grading.quality import ColumnPair, Correlations, level_shares, synthetic_pairs
+from flwr_vertical.grading import quality
+from flwr_vertical.grading.attacks import grade
 from flwr_vertical.grading.quality_score import quality_score
 from flwr_vertical.grading.record import MARGIN, Grade
 from flwr_vertical.log import logger
 from flwr_vertical.pages import figures as fg
-from flwr_vertical.pages.page import (
-    Item,
-    Section,
-    bullet_list,
-    dataframe_html,
-    details_html,
-    paragraph,
-    subheading,
-)
+from flwr_vertical.pages import page
 from flwr_vertical.results.data import ResultData
 
 _MOST_PANELS = 12
@@ -28,7 +20,7 @@ _MOST_PANELS = 12
 _MOST_INFERENCES = 10
 
 
-def margins_figure(pairs: Sequence[ColumnPair]) -> str:
+def margins_figure(pairs: Sequence[quality.ColumnPair]) -> str:
     """Draw real and synthetic distributions, one panel for each column, as SVG."""
     figure, axes = fg.small_multiples(len(pairs))
     for ax, pair in zip(axes, pairs, strict=True):
@@ -48,7 +40,7 @@ def margins_figure(pairs: Sequence[ColumnPair]) -> str:
                     label=series[number][0],
                 )
         else:
-            shares = pd.DataFrame({name: level_shares(s) for name, s in series}).fillna(0.0)
+            shares = pd.DataFrame({name: quality.level_shares(s) for name, s in series}).fillna(0.0)
             shares = shares.sort_values("observed", ascending=False).head(8)
             at = np.arange(len(shares))
             for number, name in enumerate(shares):
@@ -60,7 +52,7 @@ def margins_figure(pairs: Sequence[ColumnPair]) -> str:
     return fg.to_svg(figure)
 
 
-def correlations_figure(found: Correlations) -> str:
+def correlations_figure(found: quality.Correlations) -> str:
     """Draw each pair's rank correlation before and after, as SVG."""
     figure, (left, right) = fg.new_figure(4.2, 1, 2)
     upper = np.triu_indices(len(found.names), k=1)
@@ -80,10 +72,7 @@ def correlations_figure(found: Correlations) -> str:
 
 
 def grade_figure(grade: Grade) -> str:
-    """Draw what each attack gains above chance, with its interval, as SVG.
-
-    Of the columns that are guessed, those are drawn for which most is shown, and their mean.
-    """
+    """Draw what each attack gains above chance, with its interval; of columns the worst ones."""
     drawn = [(risk.attack, grade.gain(risk)) for risk in grade.risks]
     guessed = {risk.attack for risk in grade.inferences}
     first = [(name, gain) for name, gain in drawn if name not in guessed]
@@ -108,50 +97,50 @@ def grade_figure(grade: Grade) -> str:
     return fg.to_svg(figure)
 
 
-def sections(result: ResultData) -> Iterator[Section]:
+def sections(result: ResultData) -> Iterator[page.Section]:
     """Return the section that compares synthetic with observed values."""
-    pairs = synthetic_pairs(result.originals, result.tables)
+    pairs = quality.synthetic_pairs(result.originals, result.tables)
     if not pairs:
         return
-    margins = margin_quality(result.originals, result.tables)
-    items: list[Item] = []
+    margins = quality.margin_quality(result.originals, result.tables)
+    items: list[page.Item] = []
     if result.graded is None:  # a grade says the same, and a large table's takes seconds
         score = quality_score(result.originals, result.tables)
         said = f"Quality {score.score:.3f} of 1: column shapes {score.shapes.mean():.3f}"
         if score.trends.notna().any():
             said += f", pair trends {score.trends.mean():.3f}"
-        items.append(bullet_list([said + " (as SDMetrics defines them)."]))
+        items.append(page.bullet_list([said + " (as SDMetrics defines them)."]))
     items += [
         margins_figure(pairs[:_MOST_PANELS]),
-        details_html(f"Margins of all {len(pairs)} columns", dataframe_html(margins)),
+        page.details_html(f"Margins of all {len(pairs)} columns", page.dataframe_html(margins)),
     ]
     if len(pairs) > 1:
-        correlations = correlation_quality(result.originals, result.tables)
+        correlations = quality.correlation_quality(result.originals, result.tables)
         off = np.abs(correlations.differences)
-        items.append(subheading("Pairs of columns"))
+        items.append(page.subheading("Pairs of columns"))
         items.append(correlations_figure(correlations))
         if len(off):
             caption = f"Differences are {off.mean():.3f} on average and {off.max():.3f} at most."
-            items.append(bullet_list([caption]))
-    models = downstream_quality(result.originals, result.tables)
+            items.append(page.bullet_list([caption]))
+    models = quality.downstream_quality(result.originals, result.tables)
     if len(models):
         note = (
             "Each column predicted from all others; models fitted on real or on synthetic rows, "
             "judged on real rows that fitted neither: R2, or of levels the share of right answers."
         )
-        items += [subheading("Models"), bullet_list([note]), dataframe_html(models)]
+        items += [page.subheading("Models"), page.bullet_list([note]), page.dataframe_html(models)]
     caption = (
         "Compared with what is observed, so this page is as secret as the real tables. Where "
         "blocks are missing at random the whole may truly differ from what is observed."
     )
     if len(pairs) > _MOST_PANELS:
         caption += f" Drawn are the first {_MOST_PANELS} of {len(pairs)} columns."
-    yield Section("Synthetic and observed values", items, caption)
+    yield page.Section("Synthetic and observed values", items, caption)
 
 
 def grade_if_synthetic(result: ResultData) -> str:
     """Grade synthetic tables beside real ones, if nobody has; return why that cannot be done."""
-    if result.graded is None and synthetic_pairs(result.originals, result.tables):
+    if result.graded is None and quality.synthetic_pairs(result.originals, result.tables):
         try:
             result.take_grade(grade(result.originals, result.tables))
         except DataError as error:
@@ -162,16 +151,16 @@ def grade_if_synthetic(result: ResultData) -> str:
     return ""
 
 
-def grade_sections(tried: Grade | None, ungraded: str) -> Iterator[Section]:
+def grade_sections(tried: Grade | None, ungraded: str) -> Iterator[page.Section]:
     """Return the section of a grade, or one that says why there is none."""
     if tried is None:
         if ungraded:
-            yield Section("Grade", paragraph(ungraded))
+            yield page.Section("Grade", page.paragraph(ungraded))
         return
-    items: list[Item] = [bullet_list(tried.sentences)]
+    items: list[page.Item] = [page.bullet_list(tried.sentences)]
     if tried.risks:
-        table = dataframe_html(tried.to_frame())
-        items += [grade_figure(tried), details_html(f"All {len(tried.risks)} attacks", table)]
+        table = page.dataframe_html(tried.to_frame())
+        items += [grade_figure(tried), page.details_html(f"All {len(tried.risks)} attacks", table)]
     caption = (
         "Attacks on the synthetic rows by somebody who knows other things of people: how much "
         "oftener they succeed with people whose rows were used than by chance. Letters follow from "
@@ -179,4 +168,4 @@ def grade_sections(tried: Grade | None, ungraded: str) -> Iterator[Section]:
         "to 0.15); of utility, quality (A from 0.9, B from 0.8, C from 0.7). A grade compares with "
         "real rows, and no epsilon covers it: keep it with them."
     )
-    yield Section("Grade", items, caption)
+    yield page.Section("Grade", items, caption)

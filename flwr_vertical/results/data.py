@@ -25,88 +25,57 @@ _Judged: TypeAlias = tuple[
 
 @dataclass(eq=False, repr=False)
 class ResultData:
-    """What a run leaves behind.
+    """What a run leaves behind: `strategy`, its name, and what a method has a use for.
 
-    Only `strategy` is required; what a method has no use for stays empty.
-
-    Parameters
-    ----------
-    strategy : str
-        Name of the strategy.
-    settings : dict, optional
-        Its settings, as run.
-    metrics : dict of str to float, optional
-        Overall figures of merit.
-    meanings : dict of str to str, optional
-        What metrics of the strategy's own mean, in a sentence each, for the report.
-    history : list of dict, optional
-        One entry per round or iteration.
-    ledger : Ledger, optional
-        What the run cost.
-    tables : dict of str to DataFrame, optional
-        What each party holds afterwards. Empty in a deployment: tables never leave the parties.
-    intervals : dict of str to DataFrame, optional
-        Of each party's completed numbers, where the method gives them: for each column x ``x
-        std_error``, ``x lower`` and ``x upper`` (95 %), NaN in cells that were there.
-    draws : list of dict of str to DataFrame, optional
-        Multiple imputations: as `tables`, with cells drawn.
-    coefficients : DataFrame, optional
-        Index (party, variable); estimate and, where known, std_error, z, p_value, ci_low, ci_high.
-    labels : Series, optional
-        The server's labels after the run, indexed by sample ID: predicted, completed or synthetic.
-    predictions : DataFrame, optional
-        Of samples without a label: index sample ID; prediction, std_error, lower, upper.
-    evaluation : Evaluation, optional
-        How good predictions are where the truth is known; see `evaluate`.
-    importance : DataFrame, optional
-        Index party, or (party, column) where the nodes agreed to tell names; gain, cover, splits.
-    contributions : DataFrame, optional
-        What each party adds to the raw predictions of samples: index of `predictions` (of several
-        classes also ``class``); ``base``, then a column for each party.
-    imputation : DataFrame, optional
-        How good imputed columns are, where the truth is known or cells were held out: index
-        (party, column); see `flwr_vertical.results.imputation.imputation_quality`.
-    model : Model or plain values, optional
-        The fitted model, as the server knows it.
-    predictor : Model, optional
-        What the server needs to predict new rows, where the parties keep their coefficients.
-    mask : bool array of shape (n_samples, n_parties), optional
-        True where the party has no row of the sample (a missing block).
-    parties : list of str, optional
-        Names of the parties, in the order of the mask's columns; found from the rest if left out.
-    party_metrics : dict of str to dict, optional
-        Figures of merit of each party.
-    originals : dict of str to DataFrame, optional
-        The incomplete tables as given; only where the run had them in one process.
-    truth : dict of str to DataFrame, optional
-        The complete tables, where somebody knows them (studies).
-    notes : list of str, optional
-        What a reader should know: warnings, early stops.
-    disclosure : list of (who, learns), optional
-        Who learned what in this run.
-    privacy : PrivacyStatement, MomentStatement or TableStatement, optional
-        What differential privacy the run spent, in numbers and in plain words.
-    graded : Grade, optional
-        What attacks on the synthetic tables find, and how useful these are; see `grade`. It takes
-        real rows, so a server has none.
-    needed_keys : dict of str to dict, optional
-        By node, the keys of its node config without which it would not take part in this run in a
-        federation; nodes that need none are left out. The arbiter stands as ``"arbiter"``.
-    frames : dict of str to DataFrame, optional
-        The strategy's own tables, by name; each is an attribute of the result, too. After a
-        simulation also those that a party keeps beside its own, such as ``points of bank``.
-    figures : dict of str to (SVG str or PNG bytes), optional
-        The strategy's own figures, by title; the report shows them.
-    where : Path, optional
-        The folder of the last `save`, or the one it was loaded from.
-    name : str, optional
-        Name of the run, where it has one.
-    call : str, optional
-        The strategy and its settings that differ from their defaults, as a call.
-    finished : str, optional
-        When the run ended, in UTC.
-    version : str, optional
-        Of this library, when it ran.
+    - ``settings``: its settings, as run.
+    - ``metrics``: overall figures of merit.
+    - ``meanings``: what metrics of the strategy's own mean, in a sentence each, for the report.
+    - ``history``: one entry per round or iteration.
+    - ``ledger``: what the run cost.
+    - ``tables``: what each party holds afterwards. Empty in a deployment: tables never leave the
+      parties.
+    - ``intervals``: of each party's completed numbers, where the method gives them: for each column
+      x ``x std_error``, ``x lower`` and ``x upper`` (95 %), NaN in cells that were there.
+    - ``draws``: multiple imputations: as `tables`, with cells drawn.
+    - ``coefficients``: index (party, variable); estimate and, where known, std_error, z, p_value,
+      ci_low, ci_high.
+    - ``labels``: the server's labels after the run, indexed by sample ID: predicted, completed or
+      synthetic.
+    - ``predictions``: of samples without a label: index sample ID; prediction, std_error, lower,
+      upper.
+    - ``evaluation``: how good predictions are where the truth is known; see `evaluate`.
+    - ``importance``: index party, or (party, column) where the nodes agreed to tell names; gain,
+      cover, splits.
+    - ``contributions``: what each party adds to the raw predictions of samples: index of
+      `predictions` (of several classes also ``class``); ``base``, then a column for each party.
+    - ``imputation``: how good imputed columns are, where the truth is known or cells were held out:
+      index (party, column); see `flwr_vertical.results.imputation.imputation_quality`.
+    - ``model``: the fitted model, as the server knows it.
+    - ``predictor``: what the server needs to predict new rows, where the parties keep their
+      coefficients.
+    - ``mask``: (n_samples, n_parties), true where the party has no row of the sample (a missing
+      block).
+    - ``parties``: names of the parties, in the order of the mask's columns; found from the rest if
+      left out.
+    - ``party_metrics``: figures of merit of each party.
+    - ``originals``: the incomplete tables as given; only where the run had them in one process.
+    - ``truth``: the complete tables, where somebody knows them (studies).
+    - ``notes``: what a reader should know: warnings, early stops.
+    - ``disclosure``: who learned what in this run.
+    - ``privacy``: what differential privacy the run spent, in numbers and in plain words.
+    - ``graded``: what attacks on the synthetic tables find, and how useful these are; see `grade`.
+      It takes real rows, so a server has none.
+    - ``needed_keys``: by node, the keys of its node config without which it would not take part in
+      this run in a federation; nodes that need none are left out. The arbiter stands as
+      ``"arbiter"``.
+    - ``frames``: the strategy's own tables, by name; each is an attribute of the result, too. After
+      a simulation also those that a party keeps beside its own, such as ``points of bank``.
+    - ``figures``: the strategy's own figures, by title; the report shows them.
+    - ``where``: the folder of the last `save`, or the one it was loaded from.
+    - ``name``: name of the run, where it has one.
+    - ``call``: the strategy and its settings that differ from their defaults, as a call.
+    - ``finished``: when the run ended, in UTC.
+    - ``version``: of this library, when it ran.
     """
 
     strategy: str

@@ -126,10 +126,7 @@ class TerminalBar:
 
 
 class NotebookLine:
-    """A line of HTML in a notebook, drawn anew each second while it changes.
-
-    It needs no widgets: a page that a notebook was exported to shows the last state.
-    """
+    """A line of HTML in a notebook, drawn anew each second while it changes; without widgets."""
 
     def __init__(self, title: str, ask: Callable[[], Seen]) -> None:
         ipython: Any = importlib.import_module("IPython.display")

@@ -74,10 +74,7 @@ class Evaluation:
         return frame[columns].to_numpy(dtype=float) if columns else None
 
     def predicted(self, name: str = "") -> Array:
-        """Return predicted labels, shape (n_samples,), of two classes by the threshold.
-
-        The constant is the most frequent class, whatever the threshold.
-        """
+        """Return predicted labels (n_samples,), of two classes by the threshold."""
         p = self.probabilities(name)
         if p is None or p.shape[1] != 2 or name == CONSTANT:
             return self._of(name)["prediction"].to_numpy(dtype=float)

@@ -25,14 +25,14 @@ _SUMMARY = (
 class Message(NamedTuple):
     """One message to a party and its reply."""
 
-    round: int
-    step: str
-    mode: str
-    party: str
-    bytes_down: int
-    bytes_up: int
-    values_up: int
-    seconds: float
+    round: int  # Its number, from 1; messages of one round travel together
+    step: str  # The step that the party was asked to take
+    mode: str  # How the reply was protected; "open" is an arbiter opening a ciphertext
+    party: str  # Name of the party (or of the arbiter)
+    bytes_down: int  # Size of the message to the party
+    bytes_up: int  # Size of its reply
+    values_up: int  # How many numbers of the reply enter a private sum
+    seconds: float  # From sending the message to having its reply
 
 
 class _Messages:
@@ -85,7 +85,7 @@ class Ledger:
     --------
     >>> ledger = Ledger()
     >>> now = ledger.next_round()
-    >>> ledger.record(now, "fit", "bank", bytes_down=80, bytes_up=160, seconds=0.5, values_up=10)
+    >>> ledger.add(Message(now, "fit", "masked", "bank", 80, 160, values_up=10, seconds=0.5))
     >>> ledger.rounds, ledger.bytes_up
     (1, 160)
     """
@@ -100,48 +100,15 @@ class Ledger:
         self._round += 1
         return self._round
 
-    def record(
-        self,
-        round: int,
-        step: str,
-        party: str,
-        *,
-        bytes_down: int,
-        bytes_up: int,
-        seconds: float,
-        values_up: int = 0,
-        mode: str = "call",
-    ) -> None:
-        """Write down one message to a party and its reply.
-
-        Parameters
-        ----------
-        round : int
-            Number of the round, as `next_round` gave it. Messages of one round travel together.
-        step : str
-            The step that the party was asked to take.
-        party : str
-            Name of the party (or of the arbiter).
-        bytes_down, bytes_up : int
-            Size of the message to the party, and of its reply.
-        seconds : float
-            Time from sending the message to having its reply.
-        values_up : int, optional
-            How many numbers of the reply enter a private sum.
-        mode : {"call", "plain", "masked", "ckks", "open"}, optional
-            How the reply was protected; "open" is an arbiter opening a ciphertext.
-        """
-        if mode not in MODES:
+    def add(self, message: Message) -> None:
+        """Write down a message; its round may be one that `next_round` did not give."""
+        if message.mode not in MODES:
             raise ConfigError(
-                f"step {step!r}, party {party!r}: mode must be one of {', '.join(sorted(MODES))}, "
-                f"got {mode!r}"
+                f"step {message.step!r}, party {message.party!r}: mode must be one of "
+                f"{', '.join(sorted(MODES))}, got {message.mode!r}"
             )
-        self._messages.append(
-            Message(round, step, mode, party, bytes_down, bytes_up, values_up, seconds)
-        )
-        # Rounds may also be numbered by the caller, or come from a saved ledger.
-        if round > self._round:
-            self._round = round
+        self._messages.append(message)
+        self._round = max(self._round, message.round)
 
     def spend(self, party: str, epsilon: float, what: str) -> None:
         """Write down that releasing `what` cost the samples of `party` a privacy of `epsilon`."""
@@ -215,16 +182,9 @@ class Ledger:
     def summary(self, by: str = "step") -> pd.DataFrame:
         """Return the totals of each step, in the order of their first message.
 
-        Parameters
-        ----------
-        by : {"step", "party", "mode", "round", "total"}, optional
-            What to group the messages by; "total" gives one row of all.
-
-        Returns
-        -------
-        DataFrame
-            Columns rounds, messages, bytes_up, bytes_down, values_up, bytes_per_value (bytes up per
-            number entering a private sum; NaN where there is none) and seconds.
+        Or of each ``party``, ``mode`` or ``round``, or the ``total`` of all in one row. Columns are
+        rounds, messages, bytes_up, bytes_down, values_up, bytes_per_value (bytes up per number
+        entering a private sum; NaN where there is none) and seconds.
         """
         parts = self._parts(by)
         rows = [part._row() for part in parts.values()]
@@ -262,7 +222,7 @@ class Ledger:
         """Rebuild a ledger from what `to_frame` and `privacy` gave."""
         ledger = cls()
         for row in messages[list(Message._fields)].to_dict("records"):
-            ledger.record(**{str(key): value for key, value in row.items()})
+            ledger.add(Message(**{str(key): value for key, value in row.items()}))
         if privacy is not None:
             for row in privacy.to_dict("records"):
                 ledger.spend(str(row["party"]), float(row["epsilon"]), str(row["what"]))

@@ -78,18 +78,10 @@ class Progress:
     ) -> None:
         """Say what is done: ``step("distances")``, or ``step(i, total, loss=loss)`` in a training.
 
-        Parameters
-        ----------
-        name : str or int
-            What is going on; or how many steps are done, which begins again with each phase.
-        advance : int, optional
-            After a name, how many more steps are done (default 1). After a number, how many there
-            are in all.
-        detail : str, optional
-            More about it.
-        **values : float
-            Numbers to be shown, such as ``loss=0.3``. They are read only when they are shown, so
-            that a number on an accelerator does not make every step wait for it.
+        After a name, `advance` is how many more steps are done (default 1). Instead of a name there
+        may be how many steps are done, which begins again with each phase; `advance` is then how
+        many there are in all. Numbers to be shown, such as ``loss=0.3``, are read only when they
+        are shown, so that a number on an accelerator does not make every step wait for it.
         """
         if not self._enabled:
             return
@@ -111,10 +103,7 @@ class Progress:
             logger.info("%s: %s%d%s%s%s", self.title, what, self.done, of, share, tail)
 
     def round(self, number: int, step: str, names: Sequence[str]) -> None:
-        """Say which round begins, and who is asked for what.
-
-        A bar shows it, as most of a run's time is waiting for replies.
-        """
+        """Say which round begins, and who is asked for what; a bar shows it."""
         self._round = RoundBegun(number, step, names, time.monotonic())
 
     def _mark(self, now: float) -> None:

@@ -16,15 +16,8 @@ from flwr.serverapp import Grid
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids.poll import pauses
 from flwr_vertical.log import logger
+from flwr_vertical.protocol import messages
 from flwr_vertical.protocol.codec import decode
-from flwr_vertical.protocol.messages import (
-    ARBITER,
-    VALUES,
-    WHO,
-    make_message,
-    make_request,
-    read_envelope,
-)
 from flwr_vertical.whole_files import write_text_atomically
 
 _TOLD_EVERY = 10.0
@@ -93,7 +86,9 @@ class Presence:
         """Ask nodes their names and wait some seconds for the answers; silence is no error."""
         fresh = [n for n in node_ids if n not in self._told and n not in self._asked.values()]
         if fresh:
-            asks = [make_message(make_request(WHO, 0, {}), n) for n in fresh]
+            asks = [
+                messages.make_message(messages.make_request(messages.WHO, 0, {}), n) for n in fresh
+            ]
             numbers = grid.push_messages(asks)
             self._asked |= {m: n for m, n in zip(numbers, fresh, strict=False) if m}
         deadline = time.monotonic() + seconds
@@ -164,15 +159,15 @@ class Presence:
 
 
 def _label(name: str) -> str:
-    return "the arbiter" if name == ARBITER else f"party {name!r}"
+    return "the arbiter" if name == messages.ARBITER else f"party {name!r}"
 
 
 def _name(content: RecordDict) -> str:
     """Return the name that a node told, also in an error reply; "" if none."""
-    envelope: Any = read_envelope(content) or {}
+    envelope: Any = messages.read_envelope(content) or {}
     if envelope.get("status") == "ok":
-        told = decode(content, VALUES)
-        return ARBITER if told.get("role") == "arbiter" else str(told.get("party", ""))
+        told = decode(content, messages.VALUES)
+        return messages.ARBITER if told.get("role") == "arbiter" else str(told.get("party", ""))
     return str(envelope.get("party", ""))
 
 

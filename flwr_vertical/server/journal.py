@@ -23,19 +23,8 @@ from typing import Any, BinaryIO, Self
 from flwr.app import RecordDict
 
 from flwr_vertical.errors import ConfigError, ProtocolError
+from flwr_vertical.protocol import disk
 from flwr_vertical.protocol.codec import Payload, decode, encode
-from flwr_vertical.protocol.disk import (
-    FILE_MODE,
-    WHOLE,
-    flush_to_disk,
-    lock_file,
-    pack,
-    read_frame,
-    unpack,
-    unpack_meta,
-    write_frame,
-    writing,
-)
 from flwr_vertical.server.snapshots import ServerSnapshots
 from flwr_vertical.whole_files import TEMPORARY_PREFIX
 
@@ -130,16 +119,16 @@ class Journal:
                 "name was not started with checkpoint=true, or it is finished"
             )
         with path.open("rb") as file, suppress(ProtocolError):  # `resume` says what to do about it
-            meta = unpack(payload)[0] if (payload := read_frame(file, path)) else {}
+            meta = disk.unpack(payload)[0] if (payload := disk.read_frame(file, path)) else {}
             if meta.get("format") == _FORMAT:
                 _compare(path, meta["identity"], identity)
 
     @classmethod
     def _open(cls, path: Path) -> Self:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, disk.FILE_MODE)
         file = os.fdopen(descriptor, "r+b")
-        path.chmod(FILE_MODE)
-        if not lock_file(descriptor):
+        path.chmod(disk.FILE_MODE)
+        if not disk.lock_file(descriptor):
             file.close()
             raise ConfigError(
                 f"another run is writing to {path}; give each run a run-name of its own"
@@ -164,10 +153,10 @@ class Journal:
             raise ProtocolError(f"{error}; put one in its place, or {_GIVE_UP}") from error
 
     def _find_entries(self) -> dict[str, str] | None:
-        payload = read_frame(self._file, self.path)
+        payload = disk.read_frame(self._file, self.path)
         if payload is None:
             return None
-        meta, _ = unpack(payload)
+        meta, _ = disk.unpack(payload)
         if meta["format"] != _FORMAT:
             raise ConfigError(
                 f"{self.path} was written in format {meta['format']}; this version of the library "
@@ -177,17 +166,17 @@ class Journal:
         last_of_loops: list[int] = []
         while True:
             start = self._file.tell()
-            payload = read_frame(self._file, self.path)
+            payload = disk.read_frame(self._file, self.path)
             if payload is None:
                 break
-            found = unpack_meta(payload)
+            found = disk.unpack_meta(payload)
             if found["kind"] == "done":
                 self.done = True
                 continue
             starts.append(start)
             self.started = self.started or found["kind"] == "round"
             if found["kind"] == "opening":
-                self.opening = _read(*unpack(payload))
+                self.opening = _read(*disk.unpack(payload))
             if found["kind"] == "snapshot":
                 self.snapshot = int(found["number"])
                 if not found["begin"]:  # replaces the one before
@@ -204,7 +193,7 @@ class Journal:
         self._entries = starts[:0:-1]
         if self.opening is None and starts:
             raise ProtocolError(
-                f"{self.path} does not begin with the greetings of the parties; {WHOLE}"
+                f"{self.path} does not begin with the greetings of the parties; {disk.WHOLE}"
             )
         self.snapshots.keep_only(set(last_of_loops))
         identity: dict[str, str] = meta["identity"]
@@ -229,8 +218,8 @@ class Journal:
         if not self._entries:
             return None
         self._file.seek(self._entries[-1])
-        payload = read_frame(self._file, self.path)
-        found = {} if payload is None else unpack_meta(payload)
+        payload = disk.read_frame(self._file, self.path)
+        found = {} if payload is None else disk.unpack_meta(payload)
         return str(found.get("step", ""))
 
     def next_round(self, step: str, digest: str) -> JournalEntry | None:
@@ -272,8 +261,8 @@ class Journal:
         found: list[dict[str, Any]] = []
         while self._entries:
             self._file.seek(self._entries[-1])
-            payload = read_frame(self._file, self.path)
-            meta = {} if payload is None else unpack_meta(payload)
+            payload = disk.read_frame(self._file, self.path)
+            meta = {} if payload is None else disk.unpack_meta(payload)
             if meta.get("kind") not in ("snapshot", "rows") or (found and meta.get("begin")):
                 break
             self._entries.pop()
@@ -301,10 +290,10 @@ class Journal:
         if not self._entries:
             return None
         self._file.seek(self._entries.pop())
-        payload = read_frame(self._file, self.path)
+        payload = disk.read_frame(self._file, self.path)
         if payload is None:
             raise ProtocolError(f"{self.path} has changed while it was read")
-        meta, records = unpack(payload)
+        meta, records = disk.unpack(payload)
         self._replayed += 1
         if meta["kind"] != kind:
             known = f"step {meta['step']!r}" if meta["kind"] == "round" else _NAMES[meta["kind"]]
@@ -324,8 +313,8 @@ class Journal:
     def sync(self) -> None:
         """Return when all entries are on disk; comes before every message."""
         if self._unsynced:
-            with writing("the journal", self.path):
-                flush_to_disk(self._file)
+            with disk.writing("the journal", self.path):
+                disk.flush_to_disk(self._file)
             self._unsynced = False
 
     def mark_done(self) -> None:
@@ -355,10 +344,10 @@ class Journal:
             self._file.close()
 
     def _append(self, meta: Mapping[str, Any], records: RecordDict) -> None:
-        pieces = pack(meta, records)
-        with writing("the journal", self.path, sum(map(len, pieces))):
+        pieces = disk.pack(meta, records)
+        with disk.writing("the journal", self.path, sum(map(len, pieces))):
             self._file.seek(0, os.SEEK_END)
-            write_frame(self._file, pieces)
+            disk.write_frame(self._file, pieces)
             self._file.flush()
         self._unsynced = True
 

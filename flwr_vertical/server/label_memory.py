@@ -35,10 +35,7 @@ class LabelMemory:
         return self._path is not None
 
     def mark(self, purpose: str, *parts: bytes) -> bytes:
-        """Return 32 bytes of these labels for a purpose, the same in every run; b"" without labels.
-
-        Without a file they are the same in this run alone, whose stages may take the same labels.
-        """
+        """Return 32 bytes of these labels for a purpose; with a file the same in every run."""
         labels = self.find_labels()
         if not labels:
             return b""

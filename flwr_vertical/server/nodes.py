@@ -1,8 +1,7 @@
 """The nodes of a run: greeted, found again, asked in rounds and dismissed."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -12,18 +11,8 @@ from flwr.serverapp import Grid
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grids.proxy import silent
 from flwr_vertical.node.party import Arbiter
-from flwr_vertical.protocol import private_sum
+from flwr_vertical.protocol import messages, private_sum
 from flwr_vertical.protocol.codec import Payload, decode
-from flwr_vertical.protocol.messages import (
-    ARBITER,
-    FAREWELL,
-    HELLO,
-    RESTORE,
-    SUMS,
-    VALUES,
-    make_request,
-    renumber,
-)
 from flwr_vertical.protocol.pins import RETURNED
 from flwr_vertical.server.discovery import Presence
 from flwr_vertical.server.greeting import Greeting, keys_of_run, nodes_by_name
@@ -36,38 +25,29 @@ from flwr_vertical.server.settings import RunOptions, RunSettings
 from flwr_vertical.version import __version__
 
 
-@dataclass(frozen=True)
-class Roster:
-    """The nodes of a run."""
-
-    # Names of the parties, sorted: results must not depend on who connects first
-    parties: list[str]
-    nodes: dict[str, int]  # Node ID by name; the arbiter under `ARBITER`
-
-    @property
-    def has_arbiter(self) -> bool:
-        """Whether one of the nodes is the arbiter."""
-        return ARBITER in self.nodes
-
-
 def make_roster(
     greetings: Mapping[int, Payload], expected: Sequence[str] | None, arbiter_for: str | None
-) -> Roster:
-    """Make the roster from the nodes' greetings."""
+) -> dict[str, int]:
+    """Return the node ID of each node by its name, the arbiter's under `ARBITER`."""
     check_versions(greetings)
     nodes = nodes_by_name(greetings)
-    roster = Roster(sorted(set(nodes) - {ARBITER}), nodes)
-    absent = sorted(set(expected or ()) - set(roster.parties))
+    parties = _parties_of(nodes)
+    absent = sorted(set(expected or ()) - set(parties))
     if absent:
-        raise ConfigError(f"expected parties {absent} are absent; here are {roster.parties}")
-    if not roster.parties:
+        raise ConfigError(f"expected parties {absent} are absent; here are {parties}")
+    if not parties:
         raise ConfigError("no party is connected: every node has the role 'arbiter'")
-    if arbiter_for and not roster.has_arbiter:
+    if arbiter_for and messages.ARBITER not in nodes:
         raise ConfigError(
             f"{arbiter_for} needs an arbiter: start one more SuperNode with "
             "--node-config \"role='arbiter'\""
         )
-    return roster
+    return nodes
+
+
+def _parties_of(names: Iterable[str]) -> list[str]:
+    """Return the names of the parties, sorted: results must not depend on who connects first."""
+    return sorted(set(names) - {messages.ARBITER})
 
 
 def check_versions(greetings: Mapping[int, Payload]) -> None:
@@ -148,11 +128,7 @@ class Nodes:
         self._returned: dict[str, ReturnedNode] = {}  # by name, as each came back last
 
     def open(self) -> None:
-        """Greet every node: learn names and roles, exchange public keys. One round.
-
-        `ConfigError` if a name occurs twice, an expected party is absent, or ``ckks`` has no
-        arbiter.
-        """
+        """Greet every node: learn names and roles, exchange public keys. One round."""
         if self._journal is not None and self._journal.opening is not None:
             self._reopen(self._journal, self._journal.opening)
             return
@@ -172,7 +148,7 @@ class Nodes:
                 self._arbiter_for,
                 presence,
                 lambda requests, enough, limit: self._round(
-                    HELLO, requests, mode="call", enough=enough, limit=limit
+                    messages.HELLO, requests, mode="call", enough=enough, limit=limit
                 ),
             )
             told = {"n-parties": self._n_greeted(node_ids)}
@@ -180,12 +156,12 @@ class Nodes:
             if self._protocol:
                 envelope |= {"protocol": self._protocol, "server-version": __version__}
             greetings = greeting.greet(wanted, envelope)
-            roster = make_roster(greetings, self._expected, self._arbiter_for)
+            nodes = make_roster(greetings, self._expected, self._arbiter_for)
         except Exception:
             self._take_back()
             raise
-        self.parties, self._nodes = roster.parties, roster.nodes
-        presence.remember(roster.nodes)
+        self.parties, self._nodes = _parties_of(nodes), nodes
+        presence.remember(nodes)
         by_name = {name: greetings[node_id] for name, node_id in self._nodes.items()}
         self._note_unrepeatable(by_name)
         self._record.open(by_name)
@@ -200,7 +176,7 @@ class Nodes:
     def _take_back(self) -> None:
         """Have nodes remove what they keep of a run that did not begin: its private keys."""
         if self._journal is not None:
-            request = make_request(FAREWELL, 1, {}, mode="call", **self._mark)
+            request = messages.make_request(messages.FAREWELL, 1, {}, mode="call", **self._mark)
             seconds = min(self.timeout, self.patience, _TAKING_BACK)
             mute = set(silent(self.grid, list(self._nodes.values())))
             there = {name: n for name, n in self._nodes.items() if n not in mute}
@@ -215,7 +191,7 @@ class Nodes:
     def _reopen(self, journal: Journal, opening: JournalEntry) -> None:
         """Find the nodes of a run that broke off, and take up its course from the beginning."""
         names = list(opening.public)
-        self.parties = sorted(set(names) - {ARBITER})
+        self.parties = _parties_of(names)
         self._nodes = dict.fromkeys(names, -1)
         if not journal.done:  # else no message is left to be sent
             self.snapshot = journal.snapshot
@@ -241,7 +217,9 @@ class Nodes:
     def _greeting(self) -> RecordDict:
         """Compose the greeting of a node that shall go on from its checkpoint."""
         marks = self._marks()
-        return make_request(HELLO, 0, {}, mode=self.aggregation, resume=True, **marks)
+        return messages.make_request(
+            messages.HELLO, 0, {}, mode=self.aggregation, resume=True, **marks
+        )
 
     def _marks(self) -> dict[str, Any]:
         """Say in a message which run it belongs to, which snapshot is complete, who came back."""
@@ -265,7 +243,9 @@ class Nodes:
         if self._journal.done:  # resumed after its end, so nobody has been greeted
             nodes = {f"node {node_id}": node_id for node_id in self.grid.get_node_ids()}
         self._journal.mark_done()
-        request = make_request(FAREWELL, self._record.sequence + 1, {}, mode="call", **self._mark)
+        request = messages.make_request(
+            messages.FAREWELL, self._record.sequence + 1, {}, mode="call", **self._mark
+        )
         say_farewell(self.grid, nodes, request, min(self.timeout, self.patience))
 
     def random_bytes(self, count: int) -> bytes:
@@ -283,7 +263,7 @@ class Nodes:
         number, answered = self._record.sequence, self._record.answered
         marks = {key: value for key, value in self._marks().items() if key != "transient"}
         requests = {
-            name: make_request(
+            name: messages.make_request(
                 step,
                 number,
                 {},
@@ -294,14 +274,14 @@ class Nodes:
             for name in self._nodes
         }
         replies, _ = self._round(step, requests, mode="call")
-        return {name: decode(reply, VALUES) for name, reply in replies.items()}
+        return {name: decode(reply, messages.VALUES) for name, reply in replies.items()}
 
     def restore_all(self, number: int) -> None:
         """Have every node go back to a snapshot; masked sums get new keys, as at the greeting."""
         # Message numbers go on above all that were ever sent: what pads by them stays secret.
         self.stand_at(number)
         self._record.sequence = max(self._record.sequence, self._furthest)
-        greetings = self.tell_all(RESTORE, after=number, snapshot=number)
+        greetings = self.tell_all(messages.RESTORE, after=number, snapshot=number)
         if self.aggregation == "masked":
             self._hand_out_keys(greetings)
 
@@ -325,17 +305,17 @@ class Nodes:
             self.on_round(number, step, list(requests))
         started = time.perf_counter()
         how: dict[str, Any] = {"step": step, "timeout": self.timeout, "retries": self.retries}
-        if self._journal is None or step == HELLO:
+        if self._journal is None or step == messages.HELLO:
             first = self._record.sequence
 
             def renew() -> dict[str, RecordDict]:
                 self._record.sequence += 1
                 number = self._record.sequence
-                return {name: renumber(r, number, first) for name, r in requests.items()}
+                return {name: messages.renumber(r, number, first) for name, r in requests.items()}
 
             once = any(step in self._unrepeatable.get(name, ()) for name in requests)
             how |= {"renew": renew if once else None, "enough": enough, "limit": limit}
-            how["patience"] = 0.0 if step == HELLO else self.patience
+            how["patience"] = 0.0 if step == messages.HELLO else self.patience
             answered = exchange(self.grid, self._nodes, requests, **how)
         else:
             greeting, how["patience"] = self._greeting(), self.patience
@@ -358,6 +338,6 @@ class Nodes:
         seconds = time.perf_counter() - started
         terms: dict[str, Payload] = {}
         if mode in private_sum.MODES:
-            terms = {name: decode(reply, SUMS) for name, reply in answered.items()}
+            terms = {name: decode(reply, messages.SUMS) for name, reply in answered.items()}
         self._record.note_round(number, step, mode, requests, answered, seconds, terms)
         return answered, terms

@@ -64,10 +64,7 @@ def exchange(
 
 
 def _await_listed(grid: Grid, node_ids: set[int], until: float) -> None:
-    """Wait, until some time, for nodes that Flower has struck off its list.
-
-    It does so after a minute without a sign of life, which a busy machine may miss.
-    """
+    """Wait for nodes that Flower struck off its list, as it does after a minute of silence."""
     waits = pauses(1.0)
     while time.monotonic() < until and not node_ids <= set(grid.get_node_ids()):
         time.sleep(next(waits))

@@ -16,7 +16,7 @@ from flwr_vertical.log import logger
 from flwr_vertical.protocol import private_sum
 from flwr_vertical.protocol.codec import Payload, payload_bytes
 from flwr_vertical.protocol.disk import digest
-from flwr_vertical.results import Ledger
+from flwr_vertical.results.ledger import Ledger, Message
 from flwr_vertical.server.journal import Identity, Journal, JournalEntry
 from flwr_vertical.server.recovery import RESUME, ReturnedNode
 
@@ -76,13 +76,13 @@ class RunRecord:
         self.sequence = int(entry.position["sequence"])
         self.answered = dict(entry.position["answered"])
         for row in entry.position["rows"]:
-            self._record(*row)
+            self.ledger.add(Message(*row))
 
     def take_up_loop(self, position: Mapping[str, Any]) -> None:
         """Stand where the run stood in a loop, whose rounds are not in the journal."""
         self.sequence = int(position["sequence"])
         for row in position["rows"]:
-            self._record(*row)
+            self.ledger.add(Message(*row))
         for party, what, epsilon in position["spent"]:
             self.ledger.spend(party, epsilon, what)
         self._spent = len(self.ledger.spendings())
@@ -132,31 +132,9 @@ class RunRecord:
             self._note(number, RESUME, "call", name, down, node.bytes_up, 0, node.seconds)
 
     def _note(self, *row: Any) -> None:
-        self._record(*row)
+        self.ledger.add(Message(*row))
         if self.journal is not None:
             self._rows.append(list(row))
-
-    def _record(
-        self,
-        number: int,
-        step: str,
-        mode: str,
-        name: str,
-        down: int,
-        up: int,
-        values: int,
-        seconds: float,
-    ) -> None:
-        self.ledger.record(
-            number,
-            step,
-            name,
-            bytes_down=down,
-            bytes_up=up,
-            seconds=seconds,
-            values_up=values,
-            mode=mode,
-        )
 
 
 @contextmanager

@@ -14,13 +14,7 @@ ROWS = ("union", "intersection", "labelled")
 
 
 class RunSettings(Settings):
-    """How a run goes, whatever its strategy.
-
-    Raises
-    ------
-    ConfigError
-        If a setting cannot be used.
-    """
+    """How a run goes, whatever its strategy; `ConfigError` if a setting cannot be used."""
 
     aggregation: str = setting(
         "masked", "Mode of the private sum.", choices=tuple(private_sum.MODES)
@@ -119,12 +113,7 @@ class RunSettings(Settings):
     def of(cls, run: "RunSettings | None", options: Mapping[str, object]) -> "RunSettings":
         """Return `run`, or the default settings, with other values of some of them.
 
-        Raises
-        ------
-        ConfigError
-            If a setting cannot be used.
-        TypeError
-            If there is no such setting.
+        `ConfigError` if a setting cannot be used, `TypeError` if there is no such setting.
         """
         known = [field.name for field in fields(cls)]
         for name in options:

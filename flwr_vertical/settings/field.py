@@ -13,12 +13,13 @@ _KEY = "flwr-vertical"
 class Extra:
     """What a dataclass field does not hold itself."""
 
-    doc: str
-    limits: Limits
+    doc: str  # What it means
+    limits: Limits  # Choices and bounds
+    # parse, plain: See `setting`
     parse: Callable[[Any], Any] | None
     plain: Callable[[Any], Any] | None
-    on_flower: bool
-    flower_default: Any
+    on_flower: bool  # Whether a run config has it
+    flower_default: Any  # Default in a run config
 
 
 def extra_of(field: "dataclasses.Field[Any]") -> Extra:
@@ -80,19 +81,12 @@ def setting(
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class Setting(Extra):
     """A setting as it was declared."""
 
     name: str  # As in Python
-    doc: str  # What it means
     values: Values  # Which values its annotation takes
-    limits: Limits  # Choices and bounds
     default: Any  # Default in Python; ``dataclasses.MISSING`` if there is none
-    flower_default: Any  # Default in a run config
-    on_flower: bool  # Whether a run config has it
-    # parse, plain: See `setting`
-    parse: Callable[[Any], Any] | None
-    plain: Callable[[Any], Any] | None
 
     @property
     def key(self) -> str:

@@ -210,11 +210,7 @@ class Settings(Params):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], prefix: str = "") -> Self:
-        """Make the record of those keys of a run config that begin with a prefix.
-
-        Keys are spelt with hyphens; others are not looked at. `ConfigError` if a value cannot be
-        used.
-        """
+        """Make the record of the keys of a run config, with hyphens, that begin with a prefix."""
         keys = {f"{prefix}{item.key}": item.name for item in settings_of(cls) if item.on_flower}
         return cls(**{name: config[key] for key, name in keys.items() if key in config})
 
@@ -241,21 +237,11 @@ def settings_of(record: type[Settings]) -> tuple[Setting, ...]:
         ) from error
     found = []
     for field in dataclasses.fields(record):
-        extra = extra_of(field)
-        on_flower = extra.flower_default
-        found.append(
-            Setting(
-                field.name,
-                extra.doc,
-                Values.of(hints[field.name]),
-                extra.limits,
-                field.default,
-                field.default if on_flower is dataclasses.MISSING else on_flower,
-                extra.on_flower,
-                extra.parse,
-                extra.plain,
-            )
-        )
+        told = vars(extra_of(field))
+        if told["flower_default"] is dataclasses.MISSING:
+            told = {**told, "flower_default": field.default}
+        values = Values.of(hints[field.name])
+        found.append(Setting(**told, name=field.name, values=values, default=field.default))
     _DECLARED[record] = tuple(found)
     return _DECLARED[record]
 

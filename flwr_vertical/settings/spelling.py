@@ -5,10 +5,7 @@ from collections.abc import Iterable, Mapping
 
 
 def nearest(name: str, valid: Iterable[str], removed: Mapping[str, str] | None = None) -> str:
-    """Return what to use for a name that is not valid, in brackets; "" if nothing is near.
-
-    `removed` says of names that were valid in an earlier version what to use now.
-    """
+    """Return what to use for an invalid name, by `removed` or as it is near, in brackets."""
     if removed and name in removed:
         return f" (it was removed: {removed[name]})"
     found = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.6)

@@ -30,13 +30,9 @@ class Limits:
     @property
     def text(self) -> str:
         """Bounds in words: ``at least 0 and below 1``; "" without."""
-        bounds = {
-            "at least": self.at_least,
-            "above": self.above,
-            "at most": self.at_most,
-            "below": self.below,
-        }
-        stated = [f"{word} {bound:g}" for word, bound in bounds.items() if bound is not None]
+        bounds = (self.at_least, self.above, self.at_most, self.below)
+        words = zip(("at least", "above", "at most", "below"), bounds, strict=True)
+        stated = [f"{word} {bound:g}" for word, bound in words if bound is not None]
         return " and ".join(stated)
 
     def allow(self, number: float) -> bool:

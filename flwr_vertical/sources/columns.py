@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from flwr_vertical.errors import DataError
+from flwr_vertical.tables.csv_reader import id_columns
 
 _DAY = 86_400.0  # seconds
 _DAYS_KEY = "csv.dates"
@@ -102,10 +103,7 @@ def days_of(column: pa.Array) -> pa.Array:
 
 
 def in_order(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame in the order of its IDs: a database has none, and may change it at any time.
-
-    IDs that cannot be compared are left alone; `Table.of` says what is wrong with them.
-    """
+    """Return a frame in the order of its IDs, which a database does not keep, if they have one."""
     try:
         return frame.sort_index(kind="stable")
     except TypeError:
@@ -124,20 +122,6 @@ def with_ids(frame: pd.DataFrame, id_column: str | None, where: str) -> pd.DataF
                 f"{where} has {gaps} rows without a sample ID; give them one or leave them out"
             )
     return frame.set_index(ids[0] if len(ids) == 1 else ids)
-
-
-def id_columns(names: list[str], id_column: str | None, where: str) -> list[str]:
-    """Return the name of the ID column, or the names of several."""
-    if id_column is None:
-        return names[:1]
-    parts = [part.strip() for part in id_column.split(",")]
-    if id_column in names:
-        return [id_column]
-    if len(parts) > 1 and set(parts) <= set(names):
-        return parts
-    raise DataError(
-        f"{where} has no column {id_column!r} for the sample IDs; there are {', '.join(names)}"
-    )
 
 
 def _own_type(field: pa.Field) -> str:

@@ -132,11 +132,7 @@ def _connected(address: Address) -> Iterator[Any]:
 
 @contextmanager
 def _explained(address: Address, what: str) -> Iterator[None]:
-    """Turn an error of the driver into one that quotes no data.
-
-    The words of the database may quote a value that it could not convert. They go to this node's
-    log, and not to the server.
-    """
+    """Turn a driver's error into one that quotes no data; its words go to this node's log."""
     from adbc_driver_manager import Error
 
     try:

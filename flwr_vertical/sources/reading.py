@@ -118,11 +118,7 @@ def read_frame(
     secret_file: str | os.PathLike[str] | None = None,
     cleaning: Cleaning | None = None,
 ) -> tuple[pd.DataFrame, str, list[str]]:
-    """Read a folder or a database into a frame that `Table.of` has yet to check.
-
-    Returns the frame, indexed by sample ID; what it was read from, as messages may show it; and
-    notes, what its owner should know.
-    """
+    """Read a folder or a database; returns a frame by sample ID, where it is from, and notes."""
     days = dates is not None and dates.startswith("days")
     if is_database(data):
         address = parse_address(data, secret_file)

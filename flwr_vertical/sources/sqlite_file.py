@@ -50,9 +50,7 @@ def read(
 
 
 def exists(address: Address, table: str) -> bool:
-    """Whether there is a table or view of this name; not if there is no file yet."""
-    if address.path is None or not address.path.exists():
-        return False
+    """Whether there is a table or view of this name."""
     with _connected(address, "ro") as connection, _explained(address, table):
         return _has(connection, table)
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Self
 
 import pandas as pd
 import pyarrow as pa
@@ -28,14 +28,29 @@ _REPLACE = ("never", "result", "input")
 
 
 @dataclass(frozen=True)
-class Destination:
+class _Replacing:
+    # What of that name may be replaced: ``never`` anything, ``result`` for another table than the
+    # one that was read, ``input`` for any
+    replace: str
+
+    def __post_init__(self) -> None:
+        """Check the value."""
+        if self.replace not in _REPLACE:
+            raise ConfigError(
+                f"output-replace = {self.replace!r}; expected one of {list(_REPLACE)}"
+            )
+
+    def replacing(self) -> Self:
+        """Return the same destination, where what is there may be replaced."""
+        return replace(self, replace="input")
+
+
+@dataclass(frozen=True)
+class Destination(_Replacing):
     """A table of a database that a result is written to."""
 
     address: Address  # The database
     table: str  # Its name, with its schema before a dot if need be
-    # What of that name may be replaced: ``never`` anything, ``result`` for another table than the
-    # one that was read, ``input`` for any
-    replace: str = "never"
 
     @classmethod
     def of(
@@ -53,11 +68,9 @@ class Destination:
         `ConfigError` if something cannot be used, or the destination is the table that was read and
         `replace` does not allow it. `secret_file` has the password of a PostgreSQL user.
         """
-        if replace not in _REPLACE:
-            raise ConfigError(f"output-replace = {replace!r}; expected one of {list(_REPLACE)}")
         address = parse_address(output, secret_file)
         table_parts(table)
-        found = cls(address, table, replace)
+        found = cls(replace, address, table)
         if source is not None and source_table is not None and is_database(source):
             read = parse_address(source)
             same = _identity(read) == _identity(address)
@@ -78,20 +91,14 @@ class Destination:
         `DataError` if the database cannot be reached, `ConfigError` if there is such a table and it
         may not be replaced.
         """
-        if self.replace == "never" and _BACKENDS[self.address.kind].exists(
-            self.address, self.table
-        ):
+        address = self.address
+        there = address.path is None or address.path.exists()
+        there = there and self.replace == "never"
+        if there and _BACKENDS[address.kind].exists(address, self.table):
             self._taken()
 
-    def replacing(self) -> "Destination":
-        """Return the same destination, whose table may be replaced."""
-        return replace(self, replace="input")
-
     def write(self, frame: pd.DataFrame) -> None:
-        """Write a table, with its IDs as the first column; others see all of it or nothing.
-
-        `DataError` or `ConfigError` if it cannot be written; nothing is changed then.
-        """
+        """Write a table, with its IDs as the first column; others see all of it or nothing."""
         data = frame.set_axis(checked_ids(frame.index, f"the table for {self}"), axis=0)
         name = str(data.index.name or "sample_id")
         if name in data.columns:
@@ -110,18 +117,10 @@ class Destination:
 
 
 @dataclass(frozen=True)
-class FileDestination:
+class FileDestination(_Replacing):
     """A Parquet file that a result is written to, whole or not at all."""
 
     path: Path  # The file; folders that do not exist are made
-    replace: str = "never"  # As of `Destination`: whether a file of this name is replaced
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        if self.replace not in _REPLACE:
-            raise ConfigError(
-                f"output-replace = {self.replace!r}; expected one of {list(_REPLACE)}"
-            )
 
     def __str__(self) -> str:
         """Return what messages may show."""
@@ -134,10 +133,6 @@ class FileDestination:
                 f"{self.path} exists, and the result would replace it: name another 'output', or "
                 "set output-replace='result'"
             )
-
-    def replacing(self) -> "FileDestination":
-        """Return the same destination, whose file may be replaced."""
-        return replace(self, replace="input")
 
     def write(self, frame: pd.DataFrame) -> None:
         """Write a table; only its owner can read it."""
@@ -152,10 +147,7 @@ class FileDestination:
 
 
 def table_name(text: str, party: str, run: str) -> str:
-    """Return the name of a table, with ``{party}`` and ``{run}`` filled in.
-
-    What comes from the run's name, which the server chose, keeps to letters, digits and ``_``.
-    """
+    """Fill ``{party}`` and ``{run}`` in, by letters, digits and ``_``: a server names runs."""
 
     def plain(name: str) -> str:
         return re.sub(r"\W", "_", name)

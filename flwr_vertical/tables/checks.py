@@ -13,22 +13,13 @@ from pandas.api import types
 
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.tables import text_numbers
+from flwr_vertical.tables import level_checks, text_numbers
 from flwr_vertical.tables.cleaning import DROP, MISSING_IN
 from flwr_vertical.tables.conversion import is_text
 from flwr_vertical.tables.dtypes import lost_digits, plain_column
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
 from flwr_vertical.tables.id_checks import check_ids
 from flwr_vertical.tables.kinds import Kind, are_whole, infer_kinds
-from flwr_vertical.tables.level_checks import (
-    FREE,
-    NEAR_UNIQUE_ROWS,
-    check_levels,
-    check_marks,
-    check_rare,
-    check_variants,
-    check_written,
-)
 from flwr_vertical.tables.table import Table, check_shape, check_values
 
 FEW_FRACTIONS, FEW_FRACTIONS_ROWS = 10, 50
@@ -74,7 +65,7 @@ def check_table(
     try:
         check_shape(frame, "the table")
     except DataError as error:
-        return [*found, Finding(Severity.ERROR, "shape", "", *_parts(error))]
+        return [*found, Finding("shape", "", *_parts(error), severity=Severity.ERROR)]
     found += check_ids(frame.index)
     # What the reader left as text, and has said so.
     known |= {one.column for one in found if one.code == "ambiguous-numbers"}
@@ -87,7 +78,7 @@ def check_table(
         found += rounded or _check_column(str(name), column, own, name in known)
     for name in sorted(set(kinds) - set(frame.columns)):
         seen = f"has a stated kind but is not in the table, which has {len(frame.columns)} columns"
-        found.append(Finding(Severity.ERROR, "kinds", name, seen, "correct its name"))
+        found.append(Finding("kinds", name, seen, "correct its name", severity=Severity.ERROR))
     order = list(Severity)
     return sorted(found, key=lambda one: order.index(one.severity))
 
@@ -111,7 +102,8 @@ def _check_column(
         code = "kinds" if isinstance(error, ConfigError) else code
         code = "no-values" if observed.empty else code
         mend = {DROP: name} if code == "no-values" else {}
-        yield Finding(Severity.ERROR, code, name, *_parts(error), examples_of(observed[:3]), mend)
+        seen, advice = _parts(error)
+        yield Finding(code, name, seen, advice, examples_of(observed[:3]), mend, Severity.ERROR)
         return
     plain = single[name]
     observed = plain.dropna()
@@ -124,42 +116,34 @@ def _check_column(
     if len(counts) < 2:
         return
     if types.is_datetime64_any_dtype(plain.dtype):
-        yield Finding(
-            Severity.NOTE, "points-in-time", name,
-            "points in time, which only vcds, evcds and ievcds take",
-            "for other methods csv.dates='days' makes numbers of days of them",
-        )  # fmt: skip
+        seen = "points in time, which only vcds, evcds and ievcds take"
+        advice = "for other methods csv.dates='days' makes numbers of days of them"
+        yield Finding("points-in-time", name, seen, advice, severity=Severity.NOTE)
         return
     if is_text(plain):
         texts = text_numbers.texts_of(counts.index)
-        written = list(check_written(name, texts, counts, stated))
+        written = list(level_checks.check_written(name, texts, counts, stated))
         yield from written
         if not written:
-            yield from check_levels(name, counts, len(observed), stated)
-            yield from check_marks(name, counts, stated)
-        yield from check_variants(name, counts)
-    yield from check_rare(name, counts, len(observed))
+            yield from level_checks.check_levels(name, counts, len(observed), stated)
+            yield from level_checks.check_marks(name, counts, stated)
+        yield from level_checks.check_variants(name, counts)
+    yield from level_checks.check_rare(name, counts, len(observed))
 
 
 def _check_digits(name: str, column: "pd.Series[Any]") -> Iterator[Finding]:
     """Check whole numbers for such as are one number for what computes in float64."""
     if (lost := lost_digits(column)) is not None:
-        yield Finding(
-            Severity.WARNING,
-            "digits",
-            name,
+        seen = (
             f"whole numbers beyond 2^53, of which methods take 16 digits: {lost[0]:,} different "
-            f"ones count as {lost[1]:,}",
-            "subtract a number near them, or drop the column if it holds IDs (drop-columns)",
-            mend={DROP: name},
+            f"ones count as {lost[1]:,}"
         )
+        advice = "subtract a number near them, or drop the column if it holds IDs (drop-columns)"
+        yield Finding("digits", name, seen, advice, mend={DROP: name})
 
 
 def _usable_numbers(column: "pd.Series[Any]") -> Array | None:
-    """Return the observed cells of a column of finite NumPy numbers; None if it is another.
-
-    There may be thousands of them, and pandas' checks take a millisecond each.
-    """
+    """Return a column's observed cells if it holds finite NumPy numbers, else None; quickly."""
     if not isinstance(column.dtype, np.dtype) or column.dtype.kind not in "iuf":
         return None
     values = column.to_numpy()
@@ -172,8 +156,8 @@ def _usable_numbers(column: "pd.Series[Any]") -> Array | None:
 
 def _check_missing(name: str, missing: int, n_rows: int) -> Iterator[Finding]:
     if missing > MOSTLY_MISSING * n_rows:
-        seen = f"{missing:,} of {n_rows:,} cells are missing"
-        yield Finding(Severity.NOTE, "mostly-missing", name, seen, "drop it if it is of no use")
+        seen, advice = f"{missing:,} of {n_rows:,} cells are missing", "drop it if it is of no use"
+        yield Finding("mostly-missing", name, seen, advice, severity=Severity.NOTE)
 
 
 def _parts(error: Exception) -> tuple[str, str]:
@@ -184,14 +168,9 @@ def _parts(error: Exception) -> tuple[str, str]:
 
 def _check_constant(name: str, distinct: int, n_observed: int) -> Iterator[Finding]:
     if distinct == 1 and n_observed > 1:
-        yield Finding(
-            Severity.WARNING,
-            "constant",
-            name,
-            f"all {n_observed:,} observed cells are the same",
-            "drop it (drop-columns): it tells nothing, and regressions leave it out",
-            mend={DROP: name},
-        )
+        seen = f"all {n_observed:,} observed cells are the same"
+        advice = "drop it (drop-columns): it tells nothing, and regressions leave it out"
+        yield Finding("constant", name, seen, advice, mend={DROP: name})
 
 
 def _check_numbers(name: str, values: Array, stated: bool) -> Iterator[Finding]:
@@ -202,48 +181,32 @@ def _check_numbers(name: str, values: Array, stated: bool) -> Iterator[Finding]:
         return
     for sentinel in SENTINELS:
         if sentinel in (low, high) and (count := _looks_missing(values, sentinel)):
-            yield Finding(
-                Severity.WARNING,
-                "sentinel",
-                name,
-                f"{count:,} cells lie far from all others and look like a code for missing",
-                f"state missing.{name}={str(sentinel)!r} if these cells are missing",
-                (str(sentinel),),
-                {MISSING_IN + name: str(sentinel)},
-            )
+            seen = f"{count:,} cells lie far from all others and look like a code for missing"
+            advice = f"state missing.{name}={str(sentinel)!r} if these cells are missing"
+            mend = {MISSING_IN + name: str(sentinel)}
+            yield Finding("sentinel", name, seen, advice, (str(sentinel),), mend)
     if _are_compact_dates(values, low, high):
-        yield Finding(
-            Severity.WARNING,
-            "dates",
-            name,
-            "all numbers look like dates YYYYMMDD; their differences are no numbers of days",
-            "write them as YYYY-MM-DD and state csv.dates='days', or drop the column",
-            examples_of(f"{value:.0f}" for value in values[:3]),
-        )
+        seen = "all numbers look like dates YYYYMMDD; their differences are no numbers of days"
+        advice = "write them as YYYY-MM-DD and state csv.dates='days', or drop the column"
+        shown = examples_of(f"{value:.0f}" for value in values[:3])
+        yield Finding("dates", name, seen, advice, shown)
         return
     if stated:
         return
     whole = are_whole(values)
-    gapless = whole and high - low == len(values) - 1 and len(values) >= NEAR_UNIQUE_ROWS
+    gapless = (
+        whole and high - low == len(values) - 1 and len(values) >= level_checks.NEAR_UNIQUE_ROWS
+    )
     if gapless and len(np.unique(values)) == len(values):
-        yield Finding(
-            Severity.NOTE,
-            "row-numbers",
-            name,
-            f"{len(values):,} whole numbers in a row without a gap, as row numbers or IDs are",
-            FREE,
-        )
+        seen = f"{len(values):,} whole numbers in a row without a gap, as row numbers or IDs are"
+        yield Finding("row-numbers", name, seen, level_checks.FREE, severity=Severity.NOTE)
     if not whole and len(values) >= FEW_FRACTIONS_ROWS:
         head = np.unique(values[: 20 * FEW_FRACTIONS])
         if len(head) <= FEW_FRACTIONS and (n := len(np.unique(values))) <= FEW_FRACTIONS:
-            yield Finding(
-                Severity.NOTE,
-                "few-fractions",
-                name,
-                f"{n} distinct numbers with fractions in {len(values):,} cells",
-                f"state kind.{name}='ordinal' or 'categorical' if they are grades or codes",
-                examples_of(f"{value:g}" for value in head),
-            )
+            seen = f"{n} distinct numbers with fractions in {len(values):,} cells"
+            advice = f"state kind.{name}='ordinal' or 'categorical' if they are grades or codes"
+            shown = examples_of(f"{value:g}" for value in head)
+            yield Finding("few-fractions", name, seen, advice, shown, severity=Severity.NOTE)
 
 
 def _looks_missing(values: Array, sentinel: int) -> int:

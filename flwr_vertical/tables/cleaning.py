@@ -45,10 +45,7 @@ class Cleaning:
         return [*self.missing, *self.missing_in.get(column, ())]
 
     def apply(self, frame: pd.DataFrame, where: str) -> pd.DataFrame:
-        """Return the changed table, indexed by sample ID; `DataError` if a column is not there.
-
-        `where` is what it was read from, for errors.
-        """
+        """Return the changed table, by sample ID; `DataError` if `where` lacks a column."""
         named = dict.fromkeys(self.drop, DROP) | {n: MISSING_IN + n for n in self.missing_in}
         if lacking := [name for name in named if name not in frame.columns]:
             raise DataError(

@@ -32,10 +32,7 @@ def fit_levels(tables: Sequence[Table]) -> Levels:
 
 
 def to_codes(table: Table, levels: Levels, party: str) -> Array:
-    """Turn a table into numbers: values of numeric columns, level numbers of all others.
-
-    Shapes: returns (n_samples, n_columns): NaN where a cell is missing.
-    """
+    """Turn a table into numbers, NaN for missing: values, or level numbers if not numeric."""
     codes = np.empty(table.frame.shape, dtype=np.float64)
     for j, name in enumerate(table.columns):
         column = table.frame[name]
@@ -135,10 +132,7 @@ def from_codes(codes: Array, like: Table, levels: Levels, index: "pd.Index[Any]"
 
 
 def put_in(column: "pd.Series[Any]", exact: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return a column as whole numbers, those in `exact` to the last digit.
-
-    Shapes: column (n_rows,): numbers; exact (n_known,): whole ones of 64 bits, some of its rows.
-    """
+    """Return a column as whole numbers, those in `exact` (of 64 bits) to the last digit."""
     dtype: Any = str(exact.dtype).lower()
     most = np.iinfo(dtype)
     near = column.astype("float64").round()

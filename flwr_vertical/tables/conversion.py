@@ -174,15 +174,10 @@ def _said(name: str, found: _Texts, form: NumberForm, stated: CsvFormat, source:
     if form.thousands and stated.thousands not in (None, form.thousands):
         against.append(f"csv.thousands is {_mark(stated.thousands or '')}")
     if against:
-        return Finding(
-            Severity.WARNING,
-            "number-marks",
-            name,
-            f"{seen}, though {' and '.join(against)}: its cells cannot be read otherwise",
-            "look at the column, and correct the file or the key",
-            examples_of(found.distinct.to_pylist()),
-        )
-    return Finding(Severity.NOTE, "number-marks", name, seen, "")
+        seen = f"{seen}, though {' and '.join(against)}: its cells cannot be read otherwise"
+        advice = "look at the column, and correct the file or the key"
+        return Finding("number-marks", name, seen, advice, examples_of(found.distinct.to_pylist()))
+    return Finding("number-marks", name, seen, "", severity=Severity.NOTE)
 
 
 def _ambiguous(name: str, found: _Texts, is_text: bool) -> Finding:
@@ -190,15 +185,14 @@ def _ambiguous(name: str, found: _Texts, is_text: bool) -> Finding:
         f"{text_numbers.parse(found.distinct.slice(0, 1), form)[0]:.15g}" for form in found.forms
     )
     left = "it stays text" if is_text else "it was read with a decimal point"
-    return Finding(
-        Severity.WARNING,
-        "ambiguous-numbers",
-        name,
-        f"the mark in its numbers may be for thousands or decimals; {left}",
+    seen = f"the mark in its numbers may be for thousands or decimals; {left}"
+    advice = (
         "state csv.decimal='.' or csv.decimal=',' in the node config (csv={'decimal': ...} in "
-        "read_table)",
-        (f"{found.distinct[0].as_py()}: {both}", *examples_of(found.distinct.to_pylist()[1:3])),
+        "read_table)"
     )
+    first, *others = found.distinct.to_pylist()[:3]
+    shown = (f"{first}: {both}", *examples_of(others))
+    return Finding("ambiguous-numbers", name, seen, advice, shown)
 
 
 def _mark(mark: str) -> str:
@@ -217,24 +211,11 @@ def _convert_dates(
         return  # the check of the table warns of dates that are text
     days = text_dates.to_days(found.distinct, order)
     if missing := int(np.isnan(days).sum()):
-        findings.append(
-            Finding(
-                Severity.WARNING,
-                "no-dates",
-                name,
-                f"{missing:,} of its distinct dates are in no calendar; it stays text",
-                "correct these cells or leave them empty",
-                examples_of(t for t, gone in zip(found.distinct.to_pylist(), np.isnan(days),
-                                                 strict=True) if gone),
-            )
-        )  # fmt: skip
+        seen = f"{missing:,} of its distinct dates are in no calendar; it stays text"
+        advice = "correct these cells or leave them empty"
+        wrong = found.distinct.filter(pa.array(np.isnan(days))).to_pylist()
+        findings.append(Finding("no-dates", name, seen, advice, examples_of(wrong)))
         return
     changed[name] = found.spread(days)
-    findings.append(
-        Finding(
-            Severity.NOTE,
-            "dates",
-            name,
-            f"read as days since 1970-01-01 from dates with the {order}",
-        )
-    )
+    seen = f"read as days since 1970-01-01 from dates with the {order}"
+    findings.append(Finding("dates", name, seen, severity=Severity.NOTE))

@@ -36,10 +36,7 @@ class CsvFormat:
 
     @classmethod
     def of(cls, given: "CsvFormat | Mapping[str, Any] | None") -> Self:
-        """Return a format with its values checked; names may have ``csv.`` before them.
-
-        `ConfigError` names the key, what came and what it may be.
-        """
+        """Return a checked format; names may begin with ``csv.``. `ConfigError` names the key."""
         stated = dict(vars(given) if isinstance(given, CsvFormat) else given or {})
         stated = {key.removeprefix(PREFIX): value for key, value in stated.items()}
         known = list(cls.__dataclass_fields__)

@@ -104,10 +104,7 @@ class _File:
 def read_csv(
     path: Path, id_column: str | None, usual: str, stated: CsvFormat, cleaning: Cleaning
 ) -> tuple[pd.DataFrame, tuple[Finding, ...]]:
-    """Read a CSV file into a frame indexed by sample ID.
-
-    Shapes: returns (n_samples, n_columns).
-    """
+    """Read a CSV file into a frame (n_samples, n_columns) indexed by sample ID."""
     findings: list[Finding] = []
     file = _File(path, cleaning=cleaning)
     file.encoding = stated.encoding or _encoding(file, findings)
@@ -145,17 +142,13 @@ def _encoding(file: _File, findings: list[Finding]) -> str:
     with file.bytes() as stream:
         words = re.findall(rb"[\w\x80-\xff]*[\x80-\xff][\w\x80-\xff]*", stream.read(1 << 20))
     shown = list(dict.fromkeys(word.decode(encoding) for word in words))
+    seen = f"the file is not in UTF-8 and was read as {encoding} (Western European)"
+    advice = (
+        f"state csv.encoding='{encoding}' if the examples look right, else the right one, "
+        "such as 'cp1250' (Central European) or 'mac-roman'"
+    )
     findings.append(
-        Finding(
-            Severity.WARNING,
-            "encoding",
-            "",
-            f"the file is not in UTF-8 and was read as {encoding} (Western European)",
-            f"state csv.encoding='{encoding}' if the examples look right, else the right one, "
-            "such as 'cp1250' (Central European) or 'mac-roman'",
-            examples_of(shown),
-            {"csv.encoding": encoding},
-        )
+        Finding("encoding", "", seen, advice, examples_of(shown), {"csv.encoding": encoding})
     )
     return encoding
 
@@ -166,16 +159,10 @@ def _separator(file: _File, usual: str, findings: list[Finding]) -> str:
     found = sniff_separator(whole_lines(head, len(head) < _HEAD), usual)
     if len(found) > 1:
         shown = " and ".join(_name(separator) for separator in found)
-        findings.append(
-            Finding(
-                Severity.WARNING,
-                "separator",
-                "",
-                f"the lines can be split at {shown}; read with {_name(found[0])}",
-                f"state csv.separator={_key(found[0])} if that is right, else the right one",
-                mend={"csv.separator": _NAMES.get(found[0], found[0])},
-            )
-        )
+        seen = f"the lines can be split at {shown}; read with {_name(found[0])}"
+        advice = f"state csv.separator={_key(found[0])} if that is right, else the right one"
+        mend = {"csv.separator": _NAMES.get(found[0], found[0])}
+        findings.append(Finding("separator", "", seen, advice, mend=mend))
     return found[0] if found else usual
 
 
@@ -213,17 +200,9 @@ def _say_format(file: _File, usual: str, stated: CsvFormat, findings: list[Findi
         said.append(f"encoding {file.encoding}")
         mend["csv.encoding"] = file.encoding
     if said:
-        findings.insert(
-            0,
-            Finding(
-                Severity.NOTE,
-                "format",
-                "",
-                f"found out of the file: {', '.join(said)}",
-                "state the keys csv.* to have it read so in any case",
-                mend=mend,
-            ),
-        )
+        seen = f"found out of the file: {', '.join(said)}"
+        advice = "state the keys csv.* to have it read so in any case"
+        findings.insert(0, Finding("format", "", seen, advice, mend=mend, severity=Severity.NOTE))
 
 
 def _leading_zeros(file: _File, frame: pd.DataFrame, columns: Sequence[str]) -> list[Finding]:
@@ -241,7 +220,6 @@ def _leading_zeros(file: _File, frame: pd.DataFrame, columns: Sequence[str]) -> 
                         cells.setdefault(whole[place], []).append(cell)
     return [
         Finding(
-            Severity.WARNING,
             "leading-zeros",
             name,
             f"numbers with leading zeros, {len(found):,} of the first {n_rows:,}, which are "
@@ -285,7 +263,7 @@ def _check_nameless(names: Sequence[str], id_column: str | None, path: Path) -> 
         )
 
 
-def id_columns(names: Sequence[Any], id_column: str | None, path: Path) -> list[str]:
+def id_columns(names: Sequence[Any], id_column: str | None, where: object) -> list[str]:
     """Return the name of the ID column, or the names of several that make composite IDs."""
     if id_column is None:
         return [str(names[0])]
@@ -294,7 +272,7 @@ def id_columns(names: Sequence[Any], id_column: str | None, path: Path) -> list[
         return parts
     if id_column not in names:
         raise DataError(
-            f"{path} has no column {id_column!r} for the sample IDs; there are "
+            f"{where} has no column {id_column!r} for the sample IDs; there are "
             f"{', '.join(map(str, names))}"
         )
     return [id_column]

@@ -22,8 +22,6 @@ class DataWarning(UserWarning):
 class Finding:
     """One thing that a check of a table found."""
 
-    # An error stops a run, a warning is probably a mistake, a note is good to know
-    severity: Severity
     code: str  # Short name of the check, such as ``"dates"``
     column: str  # The column, or "" if it is about sample IDs, rows or the file
     seen: str  # What was seen; counts and no values of the table
@@ -31,6 +29,8 @@ class Finding:
     examples: tuple[str, ...] = ()  # Some values, for the eyes of the table's owner only
     # Keys of the node config by which it would not be found any more
     mend: Mapping[str, str] = field(default_factory=dict, hash=False)
+    # An error stops a run, a warning is probably a mistake, a note is good to know
+    severity: Severity = Severity.WARNING
 
     def text(self, values: bool = True) -> str:
         """Return it as one line; what leaves the owner's screen shows no values."""

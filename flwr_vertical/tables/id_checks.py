@@ -53,7 +53,7 @@ def check_ids(index: "pd.Index[Any]") -> Iterator[Finding]:
     except DataError as error:
         seen, _, advice = str(error).removeprefix("the table ").rpartition("; ")
         repeated = index[index.duplicated()].dropna().unique()[:3]
-        yield Finding(Severity.ERROR, "ids", "", seen, advice, examples_of(repeated))
+        yield Finding("ids", "", seen, advice, examples_of(repeated), severity=Severity.ERROR)
         ids = index.dropna().unique()  # what else there is to be said is said at once
     if isinstance(index, pd.MultiIndex) or type_of_ids(ids) != TEXT:
         return
@@ -93,13 +93,9 @@ def check_ids(index: "pd.Index[Any]") -> Iterator[Finding]:
         else:
             same = 0 if is_ascii else len(ids) - len({form(text) for text in ids.to_list()})
         if same > 0:
-            yield Finding(
-                Severity.WARNING,
-                "id-variants",
-                "",
-                f"{same:,} IDs differ from another one by {what} alone",
-                "combine these rows if they are of the same samples",
-            )
+            seen = f"{same:,} IDs differ from another one by {what} alone"
+            advice = "combine these rows if they are of the same samples"
+            yield Finding("id-variants", "", seen, advice)
 
 
 def overlap_of(indices: "Mapping[str, pd.Index[Any]]") -> pd.DataFrame:
@@ -121,13 +117,9 @@ def check_overlap_of(indices: "Mapping[str, pd.Index[Any]]") -> Iterator[Finding
         by_type.setdefault(type_of_ids(index), []).append(party)
     if len(by_type) > 1:
         shown = "; ".join(f"{kind} at {', '.join(names)}" for kind, names in by_type.items())
-        yield Finding(
-            Severity.ERROR,
-            "id-types",
-            "",
-            f"sample IDs are of different types ({shown}), so none of them match",
-            "write them in the same way at every party",
-        )
+        seen = f"sample IDs are of different types ({shown}), so none of them match"
+        advice = "write them in the same way at every party"
+        yield Finding("id-types", "", seen, advice, severity=Severity.ERROR)
     names = list(indices)
     for k, one in enumerate(names):
         for other in names[k + 1 :]:
@@ -135,10 +127,7 @@ def check_overlap_of(indices: "Mapping[str, pd.Index[Any]]") -> Iterator[Finding
 
 
 def steps_for(index: "pd.Index[Any]", steps: Sequence[str]) -> list[str]:
-    """Return which steps of normalise-ids change IDs of one table, and make no two of them equal.
-
-    Shapes: index (n_samples,): unique sample IDs.
-    """
+    """Return which steps of normalise-ids change unique IDs of a table and make none equal."""
     texts, found = [*map(str, index)], []
     for form, step in _REPAIRS.values():
         made = [form(text) for text in texts] if step in steps else texts
@@ -173,23 +162,14 @@ def _check_pair(
                 needed = rest
         steps = ",".join(_REPAIRS[what][1] for what in needed)
         differences = [*needed, *["type"] * (not same_type)]
-        yield Finding(
-            Severity.WARNING,
-            "id-forms",
-            "",
-            f"{one} and {other} share {shared:,} IDs, and {most:,} but for "
-            + " and ".join(differences),
-            _advice(steps) if steps else "make them integers everywhere, or text everywhere",
-            mend={"normalise-ids": steps} if steps else {},
-        )
+        but = " and ".join(differences)
+        seen = f"{one} and {other} share {shared:,} IDs, and {most:,} but for {but}"
+        advice = _advice(steps) if steps else "make them integers everywhere, or text everywhere"
+        yield Finding("id-forms", "", seen, advice, mend={"normalise-ids": steps} if steps else {})
     elif not shared and same_type:
-        yield Finding(
-            Severity.WARNING,
-            "no-overlap",
-            "",
-            f"{one} and {other} have no sample in common",
-            "check that both have the same kind of ID",
-        )
+        seen = f"{one} and {other} have no sample in common"
+        advice = "check that both have the same kind of ID"
+        yield Finding("no-overlap", "", seen, advice)
 
 
 def _share(texts: pa.Array, pattern: str) -> Flags:
@@ -205,4 +185,4 @@ def _found(
     severity: Severity = Severity.WARNING,
     mend: Mapping[str, str] | None = None,
 ) -> Finding:
-    return Finding(severity, f"id-{code}", "", seen, advice, examples_of(ids[:3]), mend or {})
+    return Finding(f"id-{code}", "", seen, advice, examples_of(ids[:3]), mend or {}, severity)

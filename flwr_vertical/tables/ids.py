@@ -49,10 +49,7 @@ def check_normalisation(normalise: "Sequence[str] | str", at_node: bool = False)
 
 
 def without_categories(index: "pd.Index[Any]") -> "pd.Index[Any]":
-    """Return IDs as their values where a file has them as numbers of values, as Parquet may.
-
-    Shapes: index (n_samples,); returns (n_samples,).
-    """
+    """Return IDs as their values where a file numbers these, as Parquet may."""
     if not isinstance(index, pd.CategoricalIndex):
         return index
     return index.astype(object if index.hasnans else index.categories.dtype)
@@ -163,10 +160,7 @@ def in_normal_form(frame: pd.DataFrame, normalise: Sequence[str], party: str) ->
 
 
 def hashes_of(index: "pd.Index[Any]", key: str) -> Ring:
-    """Return the keyed hash (SipHash) of each sample ID, as text.
-
-    Shapes: index (n_samples,); key: 16 characters; returns (n_samples,).
-    """
+    """Return the keyed hash (SipHash; 16 characters) of each sample ID, as text."""
     found = np.empty(len(index), dtype=np.uint64)
     for start in range(0, len(index), _BLOCK):  # as objects, all IDs take more than most tables
         texts = np.asarray(index[start : start + _BLOCK].astype(str), dtype=object)
@@ -195,10 +189,7 @@ def with_joined_ids(values: "pd.Series[Any]") -> "pd.Series[Any]":
 
 
 def join_levels(index: pd.MultiIndex) -> "pd.Index[Any]":
-    """Join composite IDs (several columns) into one text each, ``first|second``.
-
-    A joiner or backslash inside a part is escaped, so different parts never make the same ID.
-    """
+    """Join composite IDs into texts ``first|second``; a joiner inside a part is escaped."""
     parts = [
         index.get_level_values(level).map(
             lambda v: str(v).replace("\\", "\\\\").replace("|", "\\|")

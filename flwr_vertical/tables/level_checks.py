@@ -44,14 +44,9 @@ def check_written(
     forms = text_numbers.possible_forms(texts)
     levels = f"it is text with {distinct:,} distinct values, so a categorical column"
     if forms:
-        yield Finding(
-            Severity.WARNING,
-            "numbers-as-text",
-            name,
-            f"all cells are numbers with thousands or decimal marks; {levels}",
-            "state csv.decimal (and csv.thousands), or make numbers of them",
-            examples_of(texts.to_pylist()),
-        )
+        seen = f"all cells are numbers with thousands or decimal marks; {levels}"
+        advice = "state csv.decimal (and csv.thousands), or make numbers of them"
+        yield Finding("numbers-as-text", name, seen, advice, examples_of(texts.to_pylist()))
         return
     share, are_numbers = text_numbers.share_of_numbers(texts)
     if share >= MOSTLY or (share > 0.5 and distinct - int(are_numbers.sum()) <= 3):
@@ -59,33 +54,18 @@ def check_written(
         marks = [text for text, no in zip(texts.to_pylist(), odd, strict=True) if no]
         mends = len(marks) <= FEW_MARKS and not any("," in text for text in marks)
         cells = int(counts.to_numpy()[odd].sum())
-        yield Finding(
-            Severity.WARNING,
-            "numbers-as-text",
-            name,
-            f"numbers but for {cells:,} cells; {levels}",
-            f"state missing.{name} with these texts if such cells are missing, or correct them",
-            examples_of(marks),
-            {MISSING_IN + name: ", ".join(marks)} if mends else {},
-        )
+        seen = f"numbers but for {cells:,} cells; {levels}"
+        advice = f"state missing.{name} with these texts if such cells are missing, or correct them"
+        mend = {MISSING_IN + name: ", ".join(marks)} if mends else {}
+        yield Finding("numbers-as-text", name, seen, advice, examples_of(marks), mend)
     elif distinct > 2 and text_dates.share_of_dates(texts) >= MOSTLY:
-        yield Finding(
-            Severity.WARNING,
-            "dates",
-            name,
-            f"most cells are dates and some are not; {levels}",
-            "correct the others or leave them empty, and state csv.dates='days'",
-            examples_of(texts.to_pylist()),
-        )
+        seen = f"most cells are dates and some are not; {levels}"
+        advice = "correct the others or leave them empty, and state csv.dates='days'"
+        yield Finding("dates", name, seen, advice, examples_of(texts.to_pylist()))
     elif distinct > RARE_ROWS and _share(texts, _UNITS) >= MOSTLY:
-        yield Finding(
-            Severity.WARNING,
-            "units",
-            name,
-            f"most cells are a number with a unit or sign; {levels}",
-            "write the number alone and the unit into the column's name",
-            examples_of(texts.to_pylist()),
-        )
+        seen = f"most cells are a number with a unit or sign; {levels}"
+        advice = "write the number alone and the unit into the column's name"
+        yield Finding("units", name, seen, advice, examples_of(texts.to_pylist()))
 
 
 def _share(texts: Any, pattern: str) -> float:
@@ -98,15 +78,11 @@ def _dates_as_text(name: str, order: str, distinct: int, texts: Any) -> Finding:
         "days since 1970-01-01",
         text_dates.SHORT_YEAR: "write years with four digits, then state csv.dates='days'",
     }.get(order, "state csv.dates='days' to make them days since 1970-01-01")
-    return Finding(
-        Severity.WARNING,
-        "dates",
-        name,
-        f"dates ({order}) as text: {distinct:,} distinct values of a categorical column",
-        f"{advice}, or drop it; kind.{name}='categorical' if they are groups",
-        examples_of(texts.to_pylist()),
-        {} if order in (text_dates.AMBIGUOUS, text_dates.SHORT_YEAR) else {"csv.dates": "days"},
-    )
+    seen = f"dates ({order}) as text: {distinct:,} distinct values of a categorical column"
+    advice = f"{advice}, or drop it; kind.{name}='categorical' if they are groups"
+    doubtful = order in (text_dates.AMBIGUOUS, text_dates.SHORT_YEAR)
+    mend = {} if doubtful else {"csv.dates": "days"}
+    return Finding("dates", name, seen, advice, examples_of(texts.to_pylist()), mend)
 
 
 def check_levels(
@@ -117,23 +93,12 @@ def check_levels(
         return
     distinct = len(counts)
     if n_observed >= NEAR_UNIQUE_ROWS and distinct > NEAR_UNIQUE_SHARE * n_observed:
-        yield Finding(
-            Severity.WARNING,
-            "near-unique",
-            name,
-            f"{distinct:,} distinct texts in {n_observed:,} cells",
-            FREE,
-            examples_of(counts.index),
-            {DROP: name},
-        )
+        seen = f"{distinct:,} distinct texts in {n_observed:,} cells"
+        yield Finding("near-unique", name, seen, FREE, examples_of(counts.index), {DROP: name})
     elif distinct > MANY_LEVELS:
-        yield Finding(
-            Severity.NOTE,
-            "many-levels",
-            name,
-            f"{distinct:,} levels",
-            "combine levels, or expect slow and imprecise results of methods that encode them",
-        )
+        seen = f"{distinct:,} levels"
+        advice = "combine levels, or expect slow and imprecise results of methods that encode them"
+        yield Finding("many-levels", name, seen, advice, severity=Severity.NOTE)
 
 
 _FORMS: dict[str, Callable[[str], str]] = {
@@ -148,17 +113,15 @@ def check_marks(name: str, counts: "pd.Series[int]", stated: bool) -> Iterator[F
     marks = [str(text) for text in counts.index if str(text).strip().casefold() in _MARKS]
     if stated or not marks:
         return
-    key = ", ".join(marks)
-    yield Finding(
-        Severity.WARNING,
-        "missing-text",
-        name,
-        f"{int(counts[marks].sum()):,} cells are empty or mark missing ones, and count as levels",
+    mend = {}
+    if all(mark == mark.strip() for mark in marks):
+        mend = {MISSING_IN + name: ", ".join(marks)}
+    seen = f"{int(counts[marks].sum()):,} cells are empty or mark missing ones, and count as levels"
+    advice = (
         f"state missing.{name} with these texts (with '' for the empty one) if such cells are "
-        f"missing; kind.{name}='categorical' if they are a level",
-        examples_of(marks),
-        {MISSING_IN + name: key} if all(mark == mark.strip() for mark in marks) else {},
+        f"missing; kind.{name}='categorical' if they are a level"
     )
+    yield Finding("missing-text", name, seen, advice, examples_of(marks), mend)
 
 
 def check_variants(name: str, counts: "pd.Series[int]") -> Iterator[Finding]:
@@ -170,14 +133,10 @@ def check_variants(name: str, counts: "pd.Series[int]") -> Iterator[Finding]:
             groups.setdefault(form(level), []).append(level)
         same = [group for group in groups.values() if len(group) > 1]
         if same:
-            yield Finding(
-                Severity.WARNING,
-                "level-variants",
-                name,
-                f"{sum(map(len, same)):,} levels differ from another one by {what} alone",
-                "write them in the same way if they mean the same",
-                examples_of((ascii(level)[1:-1] for level in same[0]), most=4),
-            )
+            seen = f"{sum(map(len, same)):,} levels differ from another one by {what} alone"
+            advice = "write them in the same way if they mean the same"
+            shown = examples_of((ascii(level)[1:-1] for level in same[0]), most=4)
+            yield Finding("level-variants", name, seen, advice, shown)
 
 
 def check_rare(name: str, counts: "pd.Series[int]", n_observed: int) -> Iterator[Finding]:
@@ -185,11 +144,10 @@ def check_rare(name: str, counts: "pd.Series[int]", n_observed: int) -> Iterator
     rare = counts[counts < RARE_ROWS]
     if n_observed < NEAR_UNIQUE_ROWS or rare.empty or len(counts) > NEAR_UNIQUE_SHARE * n_observed:
         return
+    seen = f"{len(rare):,} of {len(counts):,} levels occur in fewer than {RARE_ROWS} rows"
+    advice = (
+        "combine them: little can be learnt of a rare level, and its name may tell of a single row"
+    )
     yield Finding(
-        Severity.NOTE,
-        "rare-levels",
-        name,
-        f"{len(rare):,} of {len(counts):,} levels occur in fewer than {RARE_ROWS} rows",
-        "combine them: little can be learnt of a rare level, and its name may tell of a single row",
-        examples_of(rare.index),
+        "rare-levels", name, seen, advice, examples_of(rare.index), severity=Severity.NOTE
     )

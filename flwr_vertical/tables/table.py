@@ -136,10 +136,7 @@ class Table:
 
 
 def whole_numbers(index: "pd.Index[Any]") -> "pd.Index[Any]":
-    """Return floats as integers, such as IDs of a column that had gaps once; none if some are not.
-
-    Shapes: index (n_samples,); returns the same, or (0,).
-    """
+    """Return floats as integers, as of IDs of a column that had gaps; (0,) if some are not."""
     values = index.to_numpy(dtype=np.float64, na_value=np.nan)
     whole = bool((np.abs(values) < 2.0**53).all() and (values == np.round(values)).all())
     return pd.Index(values.astype(np.int64), name=index.name) if whole else index[:0]
@@ -148,16 +145,8 @@ def whole_numbers(index: "pd.Index[Any]") -> "pd.Index[Any]":
 def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
     """Return sample IDs as a plain index of integers or of strings; composite ones are joined.
 
-    Parameters
-    ----------
-    index : pandas.Index, shape (n_samples,)
-    who : str
-        Whose IDs they are, to begin messages with, such as "the table of party 'bank'".
-
-    Raises
-    ------
-    DataError
-        If an ID is missing or repeated, or they are not all whole numbers or all strings.
+    `DataError`, which begins with `who`, such as "the table of party 'bank'", if an ID is missing
+    or repeated, or they are not all whole numbers or all strings.
     """
     if isinstance(index, pd.MultiIndex):
         gaps = np.any([index.get_level_values(k).isna() for k in range(index.nlevels)], axis=0)
@@ -253,10 +242,7 @@ def check_shape(frame: pd.DataFrame, who: str) -> None:
 
 
 def _as_in(frame: pd.DataFrame, like: Table, who: str) -> tuple[pd.DataFrame, dict[str, Kind]]:
-    """Give new rows the kinds and order of earlier ones, and an all-missing column their dtype.
-
-    Columns that the earlier rows lack are let through, at the end: one may hold the labels.
-    """
+    """Give new rows the kinds and order of earlier ones; further columns come at the end."""
     shared, further = like.columns, frame.columns.difference(like.columns, sort=False)
     if lacking := [name for name in shared if name not in frame]:
         raise DataError(

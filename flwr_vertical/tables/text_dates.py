@@ -21,10 +21,7 @@ AMBIGUOUS, SHORT_YEAR = "day or month first", "years of two digits"
 
 
 def order_of(texts: pa.Array) -> str | None:
-    """Find how dates are written.
-
-    Shapes: texts (n_texts,): without missing cells and white space around them.
-    """
+    """Find how dates are written, in texts without missing cells and outer white space."""
     if not len(texts):
         return None
     for pattern, order in ((_YEAR_FIRST, YEAR_FIRST), (_SHORT_YEAR, SHORT_YEAR)):
@@ -48,10 +45,7 @@ def share_of_dates(texts: pa.Array) -> float:
 
 
 def to_days(texts: pa.Array, order: str) -> Array:
-    """Return dates as days since 1970-01-01 (UTC where they say no zone), shape (n_texts,).
-
-    A date that the calendar does not have, such as 2023-02-30, is NaN.
-    """
+    """Return dates as days since 1970-01-01 (UTC if no zone), (n_texts,); NaN is no date."""
     parts = _parts(texts)
     places = {YEAR_FIRST: (0, 2, 3), DAY_FIRST: (3, 2, 0), MONTH_FIRST: (3, 0, 2)}[order]
     year, month, day = (parts[place].str.zfill(2) for place in places)

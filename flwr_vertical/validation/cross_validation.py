@@ -30,10 +30,7 @@ MOST_CLASSES = 50
 
 
 def are_classes(labels: Array) -> bool:
-    """Tell whether labels look like classes: few different whole numbers from 0 on.
-
-    Shapes: labels (n_labelled,).
-    """
+    """Tell whether labels look like classes: few different whole numbers from 0 on."""
     found = np.unique(labels)
     return bool(
         len(found) <= min(MOST_CLASSES, max(2, len(labels) // 5))
@@ -43,10 +40,7 @@ def are_classes(labels: Array) -> bool:
 
 
 def make_folds(labels: Array, n_folds: int, seed: int, stratify: bool) -> Indices:
-    """Assign each sample to a fold.
-
-    Shapes: labels (n_labelled,); returns (n_labelled,): numbers of the folds, from 0.
-    """
+    """Return the number of each sample's fold, from 0."""
     # Parties import this package with every message; scikit-learn costs them a second.
     from sklearn.model_selection import KFold, StratifiedKFold
 

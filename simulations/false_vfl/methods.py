@@ -18,7 +18,7 @@ import torch
 
 from flwr_vertical.arrays import Integers
 from flwr_vertical.log import logger
-from flwr_vertical.pages import human_seconds
+from flwr_vertical.pages.page import human_seconds
 from simulations.false_vfl.checkpoints import Checkpoint
 from simulations.false_vfl.training import Pretraining, fit_head
 from strategies.false_vfl.central import CentralModel

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from flwr_vertical import simulate
-from flwr_vertical.grading import quality_score
+from flwr_vertical.grading.quality_score import quality_score
 from flwr_vertical.privacy import seeded_noise
 from simulations.data import Sources, fingerprint
 from simulations.page import indexed, verdict

@@ -1,6 +1,6 @@
 """The page of the VFEM study: its sections."""
 
-from flwr_vertical.pages import format_value
+from flwr_vertical.pages.page import format_value
 from simulations.page import Part, Tables
 from simulations.vfem.design import noise_variance
 from simulations.vfem.preset import Preset

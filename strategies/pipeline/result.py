@@ -9,8 +9,7 @@ from typing import Self
 import pandas as pd
 
 from flwr_vertical import Result
-from flwr_vertical.pages import human_bytes, human_seconds
-from flwr_vertical.pages.page import Section, dataframe_html
+from flwr_vertical.pages.page import Section, dataframe_html, human_bytes, human_seconds
 
 _FOLDER = "stages"
 

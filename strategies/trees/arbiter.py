@@ -11,7 +11,7 @@ import numpy as np
 
 from flwr_vertical import Arbiter, Party, StepGroup, Uses, step
 from flwr_vertical.arrays import Array, Bytes, Flags, Ring
-from flwr_vertical.crypto import generate_keypair
+from flwr_vertical.crypto.masks import generate_keypair
 from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.crypto.sealed_box import open_sealed
 from flwr_vertical.errors import ProtocolError

@@ -7,8 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flwr_vertical import LocalGrid, MemoryStorage, Table, party_app, simulate
-from flwr_vertical.alignment import KkrtAligner, PrivateIdAligner, kkrt
-from flwr_vertical.crypto import base_ot, batched_oprf, generate_keypair
+from flwr_vertical.alignment import kkrt
+from flwr_vertical.alignment.kkrt import KkrtAligner
+from flwr_vertical.alignment.private_id import PrivateIdAligner
+from flwr_vertical.crypto import base_ot, batched_oprf
+from flwr_vertical.crypto.masks import generate_keypair
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from simulations.attacks.deviating import ANSWERED, OTHERWISE, RAW, deviate
 from simulations.attacks.mutations import ARGUMENT, EARLIER, NUMBER, STATE, STEP

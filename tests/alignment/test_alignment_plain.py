@@ -19,15 +19,10 @@ from flwr_vertical import (
     simulate,
     step,
 )
-from flwr_vertical.alignment import (
-    Aligner,
-    PlainAligner,
-    check_overlap,
-    make_aligner,
-    plain,
-    register_aligner,
-)
-from flwr_vertical.alignment.registry import _ALIGNERS
+from flwr_vertical.alignment import plain
+from flwr_vertical.alignment.base import Aligner, check_overlap
+from flwr_vertical.alignment.plain import PlainAligner
+from flwr_vertical.alignment.registry import _ALIGNERS, make_aligner, register_aligner
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.state import State
 from flwr_vertical.tables.ids import index_of

@@ -21,7 +21,9 @@ from flwr_vertical import (
     simulate,
     step,
 )
-from flwr_vertical.alignment import BlindRsaAligner, PrivateIdAligner, alignment_steps
+from flwr_vertical.alignment.blind_rsa import BlindRsaAligner
+from flwr_vertical.alignment.private_id import PrivateIdAligner
+from flwr_vertical.alignment.registry import alignment_steps
 from flwr_vertical.crypto import batched_oprf, blind_rsa, commutative, rsa_key
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.steps import NodeServices

@@ -28,7 +28,7 @@ from third_party import install_known_cells, python_path
 
 from apps.deploy import federation as federation_command
 from apps.deploy import operations, processes
-from apps.deploy.certificates import make_node_key, make_server_certificate, write_private
+from apps.deploy.certificates import make_node_key, make_server_certificate
 from apps.deploy.federation import _plan, main, make_parser
 from apps.deploy.folder import (
     Plan,
@@ -45,6 +45,7 @@ from flwr_vertical.crypto.identity import identity_text, load_identity, public_i
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.settings.toml import flat
 from flwr_vertical.tables import read_table
+from flwr_vertical.whole_files import write_bytes_atomically
 from strategies.fknn import FKNN
 
 PARTIES = ("bank", "court", "hospital")
@@ -128,7 +129,7 @@ def test_private_file_is_private_even_if_it_was_not(tmp_path):
     path = tmp_path / "key"
     path.write_text("old")
     path.chmod(0o644)
-    write_private(path, b"new")
+    write_bytes_atomically(path, b"new", 0o600)
     assert path.read_bytes() == b"new"
     assert mode(path) == 0o600
 
@@ -488,7 +489,7 @@ def test_secured_federation_runs_refuses_strangers_and_ends(federation, tmp_path
 
     # Strangers knock while the run goes on.
     private, _ = make_node_key()
-    stranger = write_private(tmp_path / "stranger", private)
+    stranger = write_bytes_atomically(tmp_path / "stranger", private, 0o600)
     member = home / "nodes" / "bank" / "supernode"
     with ThreadPoolExecutor(2) as pool:
         unknown = pool.submit(refused, home, stranger, home / "ca.crt", tmp_path / "unknown")

@@ -21,8 +21,9 @@ from apps.live import page
 from apps.live.server import address_file, serving
 from apps.live.status import GREETINGS, LiveStatus
 from flwr_vertical import Ledger, Progress, RecordingGrid, Result
-from flwr_vertical.pages import human_bytes
+from flwr_vertical.pages.page import human_bytes
 from flwr_vertical.protocol.messages import ENVELOPE
+from flwr_vertical.results.ledger import Message
 from flwr_vertical.server.discovery import Presence
 
 COUNTED = ["messages", "bytes_up", "bytes_down", "values_up"]
@@ -214,7 +215,7 @@ class Stand:
 
     def __init__(self):
         self.ledger = Ledger()
-        self.ledger.record(1, "fit", "bank", bytes_down=1, bytes_up=2000, seconds=0.1)
+        self.ledger.add(Message(1, "fit", "call", "bank", 1, 2000, 0, 0.1))
         self.ledger.spend("bank", 0.5, "a release")
 
 

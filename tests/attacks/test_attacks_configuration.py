@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from site_of_nodes import NOTHING, PARTIES, Site, ask, make_tables, refused, steps_answered
 
-from flwr_vertical.alignment import make_aligner
+from flwr_vertical.alignment.registry import make_aligner
 from flwr_vertical.errors import PartyError, VerticalError
 from flwr_vertical.server.run_record import journaled
 from strategies.copula import VCDS

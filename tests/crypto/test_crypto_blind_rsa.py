@@ -5,7 +5,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from flwr_vertical.crypto import _numbers, rsa_key
-from flwr_vertical.crypto.blind_rsa import blind, fdh, sign, sign_own, tags, unblind
+from flwr_vertical.crypto.blind_rsa import blind, fdh, sign, tags, unblind
 from flwr_vertical.crypto.rsa_key import RsaKey, RsaPublic, load_public
 from flwr_vertical.errors import ConfigError, ProtocolError, VerticalError
 
@@ -42,7 +42,7 @@ def tag_set(array):
 def test_tags_of_common_ids_agree_and_others_differ(key, public, exchange):
     hashes, factors, signed = exchange
     theirs = tag_set(tags(unblind(signed, factors, hashes, public, "bank")))
-    own = tag_set(tags(sign_own(fdh(SIGNER_IDS, key.n, b"run", SECRET), key)))
+    own = tag_set(tags(sign(fdh(SIGNER_IDS, key.n, b"run", SECRET), key)))
     assert [i for i, tag in enumerate(theirs) if tag in own] == list(range(5))
     assert theirs[:5] == own[15:]
     assert len({*theirs, *own}) == 40
@@ -53,7 +53,7 @@ def test_signatures_are_textbook_roots(key, exchange, public):
     d = pow(65537, -1, (key.p - 1) * (key.q - 1))
     expected = [pow(number, d, key.n) for number in integers(hashes)]
     assert integers(unblind(signed, factors, hashes, public, "bank")) == expected
-    assert integers(sign_own(hashes, key)) == expected
+    assert integers(sign(hashes, key)) == expected
 
 
 def test_blinded_hashes_differ_from_run_to_run(public):
@@ -117,7 +117,7 @@ def test_a_fault_does_not_leave_the_signer(key, monkeypatch):
 
     monkeypatch.setattr(rsa_key, "power_secret", fails_once)
     with pytest.raises(VerticalError, match="nothing was sent"):
-        sign_own(fdh(IDS[:1], key.n, b"run"), key)
+        sign(fdh(IDS[:1], key.n, b"run"), key)
 
 
 def test_keys_travel_differ_and_have_their_size(key, public):

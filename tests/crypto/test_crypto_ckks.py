@@ -5,16 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_vertical.crypto import (
-    SLOTS,
-    VALUE_LIMIT,
-    CkksDecryptor,
-    CkksEncryptor,
-    add_ciphertexts,
-    generate_keys,
-    iter_add_ciphertexts,
-    value_limit,
-)
+from flwr_vertical.crypto.ckks import CkksDecryptor, CkksEncryptor, add_ciphertexts, value_limit
+from flwr_vertical.crypto.ckks_context import SLOTS, VALUE_LIMIT, generate_keys
 from flwr_vertical.crypto.ckks_products import generate_product_keys
 from flwr_vertical.errors import ConfigError, DataError, FixedPointOverflowError, ProtocolError
 
@@ -84,22 +76,6 @@ def test_release_is_rounded(keys, encryptor):
     np.testing.assert_allclose(released, np.linspace(-3, 3, 50), rtol=0, atol=2.0**-11 + 1e-7)
 
 
-def test_blocks_are_streamed(keys, encryptor):
-    read = []
-
-    def stream(party):
-        for index, block in enumerate(encryptor.iter_encrypt(np.ones(3 * SLOTS), 2)):
-            read.append((party, index))
-            yield block
-
-    sums = iter_add_ciphertexts(keys.public, [stream("a"), stream("b")])
-    assert read == []
-    next(sums)
-    assert read == [("a", 0), ("b", 0)]
-    total = CkksDecryptor(keys.secret).decrypt(sums, (2 * SLOTS,))
-    np.testing.assert_allclose(total, 2.0, atol=1e-7)
-
-
 def test_size_per_value(encryptor):
     (block,) = encryptor.encrypt(np.random.default_rng(0).normal(size=SLOTS), 2)
     assert len(block) / SLOTS < 32.2
@@ -137,7 +113,7 @@ def test_out_of_range(encryptor):
     for part in ("'fit'", "'bank'", "up to 524288", "131072", "divide them by 4 "):
         assert part in str(caught.value)
     with pytest.raises(DataError, match=r"'values' .*some of its values"):
-        encryptor.iter_encrypt([np.nan, 1.0], 2)
+        encryptor.encrypt([np.nan, 1.0], 2)
     with pytest.raises(ConfigError, match="n_parties"):
         encryptor.encrypt([1.0], 0)
 

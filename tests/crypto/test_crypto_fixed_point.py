@@ -4,7 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from flwr_vertical.crypto import FixedPoint, check_scale, decode_integers, encode_integers
+from flwr_vertical.crypto.fixed_point import (
+    FixedPoint,
+    check_scale,
+    decode_integers,
+    encode_integers,
+)
 from flwr_vertical.errors import ConfigError, DataError, FixedPointOverflowError, ProtocolError
 
 

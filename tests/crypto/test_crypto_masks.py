@@ -10,15 +10,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_vertical.crypto import (
-    FixedPoint,
-    PairwiseMasker,
-    decode_integers,
-    encode_integers,
-    generate_keypair,
-    masks,
-    unmask_sum,
-)
+from flwr_vertical.crypto import masks
+from flwr_vertical.crypto.fixed_point import FixedPoint, decode_integers, encode_integers
+from flwr_vertical.crypto.masks import PairwiseMasker, generate_keypair, unmask_sum
 from flwr_vertical.crypto.pair_seeds import pair_seed
 from flwr_vertical.errors import ProtocolError
 

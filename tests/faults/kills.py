@@ -35,7 +35,7 @@ from flwr.app import Error, Message
 
 from flwr_vertical import LocalGrid, simulate
 from flwr_vertical.alignment import steps
-from flwr_vertical.crypto import generate_keypair
+from flwr_vertical.crypto.masks import generate_keypair
 from flwr_vertical.crypto.permutation import secret_order
 from flwr_vertical.errors import VerticalError
 from flwr_vertical.node import introduction

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from deployments import free_ports
 
-from flwr_vertical.sources import Destination
+from flwr_vertical.sources.writing import Destination
 
 USER, PASSWORD = "reader", "s3cret@/:?word"
 
@@ -69,7 +69,7 @@ class Postgres:
     def execute(self, *statements):
         from adbc_driver_postgresql import dbapi
 
-        from flwr_vertical.sources import parse_address
+        from flwr_vertical.sources.address import parse_address
 
         with dbapi.connect(parse_address(self.url).uri) as connection:
             with connection.cursor() as cursor:

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import Context
 
 from flwr_vertical import Federation, LocalGrid, RecordingGrid, party_app
-from flwr_vertical.alignment import make_aligner
+from flwr_vertical.alignment.registry import make_aligner
 from flwr_vertical.errors import PartyError
 from flwr_vertical.privacy_ledger.summary import LedgerSummary
 

@@ -9,7 +9,7 @@ import statsmodels.api as sm
 from scipy.special import expit
 
 from flwr_vertical import LocalGrid, MemoryStorage, Party, RecordingGrid, Table, Uses, party_app
-from flwr_vertical.alignment import make_aligner
+from flwr_vertical.alignment.registry import make_aligner
 from flwr_vertical.products import (
     GroupKey,
     GroupKeySteps,

@@ -159,7 +159,7 @@ def test_labels_are_the_one_column_that_the_owner_named(home):
 FOREIGN = """
 from pathlib import Path
 
-from flwr_vertical.alignment import PlainAligner
+from flwr_vertical.alignment.plain import PlainAligner
 from strategies.fknn import FKNN
 
 Path({mark!r}).touch()

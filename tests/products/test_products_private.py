@@ -15,7 +15,7 @@ from flwr_vertical import (
     party_app,
     simulate,
 )
-from flwr_vertical.alignment import make_aligner
+from flwr_vertical.alignment.registry import make_aligner
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.state import State
 from flwr_vertical.products import EncryptedGroupSteps, HeldColumns, PairKeySteps, sent_rows

@@ -19,7 +19,7 @@ from flwr_vertical import (
     party_app,
     step,
 )
-from flwr_vertical.crypto import generate_keypair
+from flwr_vertical.crypto.masks import generate_keypair
 from flwr_vertical.node.state import State
 from flwr_vertical.protocol import decode, encode
 from flwr_vertical.protocol.messages import (

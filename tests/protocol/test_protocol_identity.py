@@ -18,15 +18,11 @@ from flwr_vertical import (
     party_app,
     step,
 )
-from flwr_vertical.crypto import (
-    CkksDecryptor,
-    CkksEncryptor,
-    FixedPoint,
-    PairwiseMasker,
-    generate_keypair,
-    generate_keys,
-)
+from flwr_vertical.crypto.ckks import CkksDecryptor, CkksEncryptor
+from flwr_vertical.crypto.ckks_context import generate_keys
+from flwr_vertical.crypto.fixed_point import FixedPoint
 from flwr_vertical.crypto.identity import load_identity, public_identity, sign_greeting
+from flwr_vertical.crypto.masks import PairwiseMasker, generate_keypair
 from flwr_vertical.errors import PartyError
 from flwr_vertical.grids.proxy import WrappingGrid
 from flwr_vertical.node.state import State

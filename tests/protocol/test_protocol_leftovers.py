@@ -8,6 +8,7 @@ import os
 import re
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from flwr_vertical.errors import ConfigError, PartyError, StorageError
 from flwr_vertical.node import checkpoint as checkpoints
 from flwr_vertical.node.config import NODE_KEYS, NodeKey, check_node_config
 from flwr_vertical.node.steps import StepGroup, Uses, node_keys_of
+from flwr_vertical.protocol import disk
 from flwr_vertical.server.run_record import journaled
 from tests.kit.rounds import Rounds
 
@@ -305,7 +307,8 @@ def test_a_full_disk_is_told_with_path_and_party(tmp_path, monkeypatch, left):
         if next(writes) >= left:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "flush_to_disk", full)
+    nodes_disk = SimpleNamespace(**{**vars(disk), "flush_to_disk": full})
+    monkeypatch.setattr(checkpoints, "disk", nodes_disk)  # the server's is not full
     error = place.broken(PartyError)
     assert error.party in ("bank", "court")
     path = place.checkpoint(error.party)
@@ -432,9 +435,9 @@ def test_a_folder_that_a_neighbour_removes_meanwhile_is_made_again(tmp_path, mon
         return is_dir(path, **how)
 
     monkeypatch.setattr(Path, "is_dir", removed_meanwhile)
-    checkpoints.private_folder(folder)
+    disk.private_folder(folder)
     assert seen
     assert is_dir(folder)
     (tmp_path / "file").touch()
     with pytest.raises(FileExistsError):
-        checkpoints.private_folder(tmp_path / "file")
+        disk.private_folder(tmp_path / "file")

@@ -31,7 +31,7 @@ from flwr_vertical import (
     party_app,
     step,
 )
-from flwr_vertical.alignment import BlindRsaAligner
+from flwr_vertical.alignment.blind_rsa import BlindRsaAligner
 from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
 from flwr_vertical.node.state import State
 from flwr_vertical.protocol.disk import read_frame

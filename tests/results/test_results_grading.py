@@ -9,8 +9,10 @@ from test_results_page import Checker
 
 from flwr_vertical import Result
 from flwr_vertical.errors import DataError
-from flwr_vertical.grading import Grade, downstream_fit, grade
+from flwr_vertical.grading.attacks import grade
 from flwr_vertical.grading.proportions import Rate, Risk
+from flwr_vertical.grading.quality import downstream_fit
+from flwr_vertical.grading.record import Grade
 from flwr_vertical.privacy import ColumnSpending, PrivacyStatement
 from flwr_vertical.reports.report import report_html
 from flwr_vertical.results.storage import load, save

@@ -5,23 +5,20 @@ import pandas as pd
 import pytest
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.pages import human_bytes, human_seconds
-from flwr_vertical.results import Ledger
+from flwr_vertical.pages.page import human_bytes, human_seconds
+from flwr_vertical.results.ledger import Ledger, Message
 
 
 @pytest.fixture
 def ledger() -> Ledger:
     ledger = Ledger()
     now = ledger.next_round()
-    ledger.record(now, "setup", "a", bytes_down=10, bytes_up=20, seconds=0.1)
-    ledger.record(now, "setup", "b", bytes_down=10, bytes_up=30, seconds=0.3)
+    ledger.add(Message(now, "setup", "call", "a", 10, 20, 0, 0.1))
+    ledger.add(Message(now, "setup", "call", "b", 10, 30, 0, 0.3))
     for _ in range(2):
         now = ledger.next_round()
         for party, up, seconds in (("a", 80, 0.5), ("b", 160, 0.25)):
-            ledger.record(
-                now, "fit", party, bytes_down=5, bytes_up=up, seconds=seconds, values_up=10,
-                mode="masked",
-            )  # fmt: skip
+            ledger.add(Message(now, "fit", "masked", party, 5, up, 10, seconds))
     return ledger
 
 
@@ -64,8 +61,8 @@ def test_summary_per_step(ledger):
     assert summary.loc["fit", "bytes_per_value"] == pytest.approx(480 / 40)
     assert summary.loc["fit", "seconds"] == pytest.approx(1.0)
     assert math.isnan(summary.loc["setup", "bytes_per_value"])
-    ledger.record(4, "end", "a", bytes_down=0, bytes_up=80, seconds=0, values_up=10)
-    ledger.record(4, "end", "b", bytes_down=0, bytes_up=999, seconds=0)
+    ledger.add(Message(4, "end", "call", "a", 0, 80, 10, 0))
+    ledger.add(Message(4, "end", "call", "b", 0, 999, 0, 0))
     assert ledger.summary().loc["end", "bytes_per_value"] == 8  # of messages with values
 
 
@@ -97,12 +94,12 @@ def test_impossible_entries_are_refused():
         with pytest.raises(ConfigError, match="epsilon"):
             Ledger().spend("a", epsilon, "ranks")
     with pytest.raises(ConfigError, match="'cleartext'"):
-        Ledger().record(1, "s", "a", bytes_down=0, bytes_up=0, seconds=0, mode="cleartext")
+        Ledger().add(Message(1, "s", "cleartext", "a", 0, 0, 0, 0))
 
 
 def test_next_round_goes_on_after_rounds_numbered_by_the_caller():
     ledger = Ledger()
-    ledger.record(7, "s", "a", bytes_down=0, bytes_up=0, seconds=0)
+    ledger.add(Message(7, "s", "call", "a", 0, 0, 0, 0))
     assert ledger.next_round() == 8
     assert ledger.rounds == 1  # an opened round counts when a message is sent
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from flwr_vertical.pages import (
+from flwr_vertical.pages.page import (
     Section,
     bullet_list,
     dataframe_html,

@@ -7,13 +7,13 @@ from oracles.sdmetrics_scores import LEVELS, NUMBERS, make_tables
 
 from flwr_vertical import Result
 from flwr_vertical.errors import DataError
-from flwr_vertical.grading import (
+from flwr_vertical.grading.quality import (
     correlation_quality,
     downstream_fit,
     downstream_quality,
     margin_quality,
-    quality_score,
 )
+from flwr_vertical.grading.quality_score import quality_score
 from flwr_vertical.grading.risks import inference
 from flwr_vertical.reports.report import report_html
 

@@ -22,6 +22,7 @@ from flwr_vertical.reports.coefficients import path_figure, spread_of
 from flwr_vertical.reports.report import report_html
 from flwr_vertical.result import Result
 from flwr_vertical.results import imputation
+from flwr_vertical.results.ledger import Message
 
 BAD = "<script>x</script> $a^$ & co"
 
@@ -75,8 +76,8 @@ def full_result(n: int = 80, extra: int = 0, with_truth: bool = True) -> Result:
         disclosure=[("server", BAD)],
         figures={BAD: "<svg xmlns='x'></svg>", "dots": b"\x89PNG"},
     )
-    result.ledger.record(1, "fit", "bank", bytes_down=5, bytes_up=4321, seconds=0.1, values_up=10)
-    result.ledger.record(2, "end", "bank", bytes_down=5, bytes_up=9, seconds=0.1, mode="open")
+    result.ledger.add(Message(1, "fit", "call", "bank", 5, 4321, 10, 0.1))
+    result.ledger.add(Message(2, "end", "open", "bank", 5, 9, 0, 0.1))
     result.ledger.spend("bank", 0.125, BAD)
     return result
 

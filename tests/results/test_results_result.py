@@ -8,6 +8,7 @@ import pytest
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.result import Result
 from flwr_vertical.results import storage
+from flwr_vertical.results.ledger import Message
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def result() -> Result:
         disclosure=[("server", "sums")],
         figures={"Own <figure>": "<svg></svg>", "Dots": b"\x89PNG"},
     )
-    result.ledger.record(1, "NA", "a", bytes_down=1, bytes_up=2, seconds=0.5, values_up=3)
+    result.ledger.add(Message(1, "NA", "call", "a", 1, 2, 3, 0.5))
     result.ledger.spend("a", 0.5, "ranks")
     return result
 

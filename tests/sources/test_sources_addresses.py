@@ -6,8 +6,10 @@ import pytest
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.optional import require
-from flwr_vertical.sources import is_database, parse_address, postgres, table_name
+from flwr_vertical.sources import postgres
+from flwr_vertical.sources.address import is_database, parse_address
 from flwr_vertical.sources.statements import Wanted, quoted_table
+from flwr_vertical.sources.writing import table_name
 
 SECRET = "p@ss/w:rd?#%"
 

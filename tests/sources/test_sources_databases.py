@@ -5,7 +5,9 @@ import pandas as pd
 import pytest
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.sources import Destination, is_database, read_source
+from flwr_vertical.sources.address import is_database
+from flwr_vertical.sources.reading import read_source
+from flwr_vertical.sources.writing import Destination
 from flwr_vertical.tables import Kind
 
 TYPES = {

@@ -4,7 +4,8 @@ import pandas as pd
 import pytest
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.sources import folder_digest, read_source
+from flwr_vertical.sources.folders import folder_digest
+from flwr_vertical.sources.reading import read_source
 
 
 @pytest.fixture

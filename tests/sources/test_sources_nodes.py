@@ -15,7 +15,7 @@ from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.grids.proxy import WrappingGrid
 from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.settings.toml import read_items
-from flwr_vertical.sources import read_source
+from flwr_vertical.sources.reading import read_source
 
 
 class OneProcessPerMessage:

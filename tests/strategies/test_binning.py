@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from flwr_vertical import Federation, LocalGrid, MemoryStorage, Party, Table, Uses, party_app
-from flwr_vertical.alignment import make_aligner
+from flwr_vertical.alignment.registry import make_aligner
 from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.products import GroupKey, GroupKeySteps, PairKeySteps
 from strategies.binning.bins import MISSING, NO_BIN, fit_column_bins

@@ -29,10 +29,10 @@ from flwr_vertical import (
 )
 from flwr_vertical.alignment.registry import aligner_class
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.node.service import HELLO
 from flwr_vertical.node.steps import steps_of
 from flwr_vertical.policy.requirements import exchanges_of
 from flwr_vertical.protocol.declaration import ALL, Round
+from flwr_vertical.protocol.messages import HELLO
 from simulations.attacks.suite import ATTACKS, LABELS, RULED, attack_run
 from simulations.attacks.views import SERVER
 from strategies import BUILTIN

@@ -9,7 +9,7 @@ from scipy.stats import ks_2samp, norm, spearmanr
 
 from flwr_vertical import simulate
 from flwr_vertical.errors import DataError, PartyError
-from flwr_vertical.grading import quality_score
+from flwr_vertical.grading.quality_score import quality_score
 from flwr_vertical.privacy import Keystream, seeded_noise
 from flwr_vertical.tables import Kind, Table, check_table, read_table
 from strategies.common.synthesis_columns import DateForm, days_of, read_columns, read_dates

@@ -17,7 +17,7 @@ from vfem_runs import (
 )
 
 from flwr_vertical import simulate
-from flwr_vertical.crypto import FixedPoint
+from flwr_vertical.crypto.fixed_point import FixedPoint
 from flwr_vertical.errors import PolicyError
 from flwr_vertical.products import HeldColumns
 from strategies.vfem import VFEM

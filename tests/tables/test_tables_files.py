@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.sources import read_source
+from flwr_vertical.sources.reading import read_source
 from flwr_vertical.tables import Cleaning, Kind, Table, read_labels, read_table, write_table
 from flwr_vertical.tables.id_checks import type_of_ids
 

@@ -10,7 +10,7 @@ import pytest
 from flwr_vertical import scratch, simulate
 from flwr_vertical.errors import DataError, StorageError
 from flwr_vertical.privacy_ledger.row_identities import OwnRows
-from flwr_vertical.sources import read_source
+from flwr_vertical.sources.reading import read_source
 from flwr_vertical.tables import on_disk, read_table
 from strategies.glm import VerticalGLM
 

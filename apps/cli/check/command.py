@@ -14,7 +14,7 @@ from flwr_vertical.node.config import HOLD_OUT
 from flwr_vertical.node.config_files import read_node_configs
 from flwr_vertical.registry import available_strategies
 from flwr_vertical.settings.toml import read_items
-from flwr_vertical.sources import is_database
+from flwr_vertical.sources.address import is_database
 from flwr_vertical.tables import Severity, label_numbers, read_labels
 
 from ..output import print_json

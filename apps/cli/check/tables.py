@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.sources import is_database
-from flwr_vertical.sources import read_frame as read_from_source
+from flwr_vertical.sources.address import is_database
+from flwr_vertical.sources.reading import read_frame as read_from_source
 from flwr_vertical.tables import (
     Cleaning,
     CsvFormat,
@@ -176,14 +176,14 @@ def _check_node(name: str, config: Mapping[str, Any], of_several: bool, step: St
                 secret_file=texts.get("secret-file"),
                 cleaning=cleaning,
             )
-            reading = tuple(Finding(Severity.WARNING, "source", "", note) for note in notes)
+            reading = tuple(Finding("source", "", note) for note in notes)
         else:
             step(f"reading {file.name} ({_size(file)})")
             frame, reading = read_frame(file, id_column=id_column, csv=stated, cleaning=cleaning)
     except DataError as error:
         if is_database(source):
             raise
-        found = Finding(Severity.ERROR, "file", "", str(error))
+        found = Finding("file", "", str(error), severity=Severity.ERROR)
         return CheckedTable(name, source, None, {}, [found])
     own = {k: v for k, v in kinds.items() if k in frame.columns} if of_several else kinds
     return _checked(name, source, frame, reading, own, step)
