@@ -30,8 +30,7 @@ from flwr_vertical.protocol.messages import ARBITER
 from strategies.forest.batch import columns_of
 from strategies.forest.share_arithmetic import dealt
 from strategies.forest.vote_release import check_bits_of
-from strategies.trees.candidates import Candidates
-from strategies.trees.gain import fraction_bits, rounded
+from strategies.trees.gain import Candidates, fraction_bits, rounded
 from strategies.trees.masked_store import Slots, fetch
 from strategies.trees.node_sums import Ring
 from strategies.trees.objectives import Objective

@@ -23,8 +23,7 @@ class Slots:
 
     names: list[str]
     layouts: dict[str, SlotLayout]
-    # (n_columns,): directions of columns, see `monotone`; none by default
-    monotone: dict[str, Directions] = field(default_factory=dict)
+    monotone: dict[str, Directions]  # (n_columns,): directions of columns, see `monotone`
     tags: dict[str, bytes] = field(default_factory=dict)
     masked: dict[str, Matrix] = field(default_factory=dict)  # by party
 
@@ -46,11 +45,7 @@ class Slots:
     @property
     def directions(self) -> Directions:
         """Of each slot, whether predictions may only rise or fall with its column."""
-        parts = []
-        for name in self.names:
-            layout = self.layouts[name]
-            none = np.zeros(len(layout.n_bins), dtype=np.int8)
-            parts.append(of_slots(self.monotone.get(name, none), layout))
+        parts = [of_slots(self.monotone[name], self.layouts[name]) for name in self.names]
         return np.concatenate(parts)
 
     @property

@@ -30,8 +30,15 @@ from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
 from strategies.trees.binning import narrowest, packed
 from strategies.trees.blinding import WIRE_BYTES, Factors, coarse, from_wire, to_wire
-from strategies.trees.candidates import Candidates, columns_of
-from strategies.trees.gain import Derivatives, LevelGradients, best_of, signed, to_ring
+from strategies.trees.gain import (
+    Candidates,
+    Derivatives,
+    LevelGradients,
+    best_of,
+    columns_of,
+    signed,
+    to_ring,
+)
 from strategies.trees.level_nodes import Places, sides_of
 from strategies.trees.masked_store import Slots
 from strategies.trees.monotone import allowed_signs, right_way

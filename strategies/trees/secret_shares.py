@@ -38,8 +38,7 @@ from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within, c
 from strategies.trees.arbiter import PADS, ParcelSteps, pack, place_of, under_cancelling_bits
 from strategies.trees.binning import SlotLayout
 from strategies.trees.blinding import Factors, coarse, noise, to_wire
-from strategies.trees.candidates import Candidates, checked_layouts
-from strategies.trees.gain import N_NOISE
+from strategies.trees.gain import N_NOISE, Candidates, checked_layouts
 from strategies.trees.level_nodes import KnownNodes, Places, renumbered
 from strategies.trees.node_sums import Indices, Matrix, Ring, code_sums, legal_of, to_sent
 from strategies.trees.routing import count_order, count_winners

@@ -43,7 +43,7 @@ from flwr_vertical.protocol.declaration import (
 from flwr_vertical.protocol.messages import ARBITER
 from strategies.linear.problem import sample_index
 from strategies.trees.arbiter import TreeArbiter
-from strategies.trees.boosting import Boosting
+from strategies.trees.boosting import Boosting, SlotRows
 from strategies.trees.contributions import contributions_table, path_contributions
 from strategies.trees.grower import Grower
 from strategies.trees.model import prediction_table
@@ -53,7 +53,6 @@ from strategies.trees.party import COLUMN_NAMES, TreeParty
 from strategies.trees.predict import TreesPredictions
 from strategies.trees.rounds import LevelRounds
 from strategies.trees.secret_shares import HIDING, HISTOGRAMS
-from strategies.trees.slot_rows import SlotRows
 from strategies.trees.train import labels_of, no_split, prepare
 from strategies.trees.tree import Growth
 
