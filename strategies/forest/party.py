@@ -13,12 +13,11 @@ from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.pair_keys import Names, Widths
 from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, AddsUpTo, Is, Shape, Within, check_fits
-from strategies.forest.arbiter import place, unpack_places
+from strategies.forest.arbiter import ReleaseSteps, place, unpack_places
 from strategies.forest.batch import PARTY, TREE, WEIGHT, Batch, Comers, weights_of
 from strategies.forest.gain_messages import Sums, Used, factors_of, limits_of, marks, parcel
 from strategies.forest.model import GrowingForest, VotesPart, coefficients_of
 from strategies.forest.share_arithmetic import DealtSteps, node_sums
-from strategies.forest.vote_release import ReleaseSteps
 from strategies.trees.arbiter import ParcelSteps, pack
 from strategies.trees.node_sums import Indices, legal_splits, slot_sums
 from strategies.trees.party import BinnedParty

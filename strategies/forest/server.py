@@ -27,9 +27,9 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream
 from flwr_vertical.protocol.messages import ARBITER
+from strategies.forest.arbiter import check_bits_of
 from strategies.forest.batch import columns_of
 from strategies.forest.share_arithmetic import dealt
-from strategies.forest.vote_release import check_bits_of
 from strategies.trees.gain import Candidates, fraction_bits, rounded
 from strategies.trees.masked_store import Slots, fetch
 from strategies.trees.node_sums import Ring
