@@ -63,14 +63,14 @@ class RuleFields(_PerPair, KeyFields):
     """By number of a pair of attributes, samples to be generated, and rules."""
 
 
-class _Generated(_PerSource, RuleFields, total=False):
+class GeneratedFields(_PerSource, RuleFields, total=False):
     """Also what sources sealed, and what a party generates by itself."""
 
     locally: Annotated[list[int], OWN]
     within: Annotated[int, OWN, Is("n_associated")]
 
 
-class AloneFields(_Generated, total=False):
+class AloneFields(GeneratedFields, total=False):
     """Also settings of what a party learns from its own table alone."""
 
     trees: Annotated[int, Is("trees if imputer == 'forest' else 0")]
@@ -81,16 +81,12 @@ class AloneFields(_Generated, total=False):
     hidden: Annotated[float, Is("hidden")]
 
 
-class TakeUpFields(_Generated):
-    """What `FedPSGParty.take_up` is given beside its own arguments."""
-
-
 class _GroupSeed(TypedDict, total=False):
     owner: str
     sealed: Annotated[bytes, OWN]
 
 
-class NetworkFields(_GroupSeed, _Generated):
+class NetworkFields(_GroupSeed, GeneratedFields):
     """Also the group seed, and the fields of `strategies.fedpsg.gan.halves.GanShape`."""
 
     kind: Annotated[str, Is("imputer")]

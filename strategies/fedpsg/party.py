@@ -30,12 +30,12 @@ from strategies.fedpsg.gan.steps import GanSteps
 from strategies.fedpsg.messages import (
     AloneFields,
     FillFields,
+    GeneratedFields,
     NetworkFields,
     Nonce,
     Pad,
     Rule,
     RuleFields,
-    TakeUpFields,
 )
 from strategies.fedpsg.regression.steps import RegressionSteps
 from strategies.fedpsg.regression.targets import regress_alone
@@ -191,7 +191,7 @@ class FedPSGParty(ComparingParty):
         nonce: Nonce,
         trees: Annotated[int, Is("ceil(trees / (n_parties - 1)) if imputer == 'forest' else 0")],
         n_rows: Annotated[int, OWN, Within(0, "n_samples")],
-        **message: Unpack[TakeUpFields],
+        **message: Unpack[GeneratedFields],
     ) -> dict[str, Any]:
         """Put generated attributes into the samples that this party lacks, for regressions.
 

@@ -64,7 +64,7 @@ Where this differs from the paper:
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -78,13 +78,10 @@ from strategies.fedpsg.association_rules import kept_counts, weights_of
 from strategies.fedpsg.attribute_pairs import Correlations, Pair, choose_pairs, rows_of_pairs
 from strategies.fedpsg.comparing import FedPSGArbiter
 from strategies.fedpsg.comparison import Comparison
-from strategies.fedpsg.gan.training import class_columns, train_and_impute
+from strategies.fedpsg.gan.training import train_and_impute
 from strategies.fedpsg.party import COUNTS, FedPSGParty
 from strategies.fedpsg.regression.steps import regress_and_impute
 from strategies.fedpsg.settings import LOCAL, NETWORKS, REGRESSIONS, FedPSGSettings
-
-if TYPE_CHECKING:
-    from strategies.fedpsg.gan.halves import GanShape
 
 
 class FedPSGAR(FedPSGSettings):
@@ -277,17 +274,7 @@ class FedPSGAR(FedPSGSettings):
             if self.generator == "joint":
                 for name, opens in group_key.arguments().items():
                     targets[name] |= {key: opens[key] for key in ("owner", "sealed")}
-            labels = class_columns(federation) if self.imputer == "cgain" else None
-            replies = train_and_impute(
-                federation,
-                self._shape(federation, 0 if labels is None else labels.shape[1]),
-                labels,
-                (self.iterations, self.batch),
-                common,
-                targets,
-                result.history,
-                progress,
-            )
+            replies = train_and_impute(federation, self, common, targets, result.history, progress)
         progress.step("complete")
         result.party_metrics = numbers_told(replies)
         for key in ("samples_completed", *COUNTS, "cells_imputed"):
@@ -309,19 +296,6 @@ class FedPSGAR(FedPSGSettings):
             names = ("iterations", "batch", "learning_rate", "alpha", "hidden")
             return {name: getattr(self, name) for name in names}
         return {}
-
-    def _shape(self, federation: Federation, n_labels: int) -> "GanShape":
-        from strategies.fedpsg.gan.halves import GanShape
-
-        return GanShape(
-            self.imputer,
-            self.generator == "joint",
-            n_labels,
-            int(federation.rng.integers(2**31)),
-            self.learning_rate,
-            self.alpha,
-            self.hidden,
-        )
 
     def _why_none(self, correlations: Mapping[tuple[str, str], Any]) -> str:
         largest = max(
