@@ -23,7 +23,6 @@ from strategies.fedpsg.gan.encoding import Encoding
 from strategies.fedpsg.gan.networks import (
     ALPHA,
     DIVERGENCE,
-    Packed,
     adversarial_loss,
     dense,
     discriminate,
@@ -43,6 +42,7 @@ from strategies.fedpsg.gan.networks import (
     top_input,
 )
 from strategies.fedpsg.messages import EMBEDDING
+from strategies.neural.networks import Packed
 
 
 @dataclass(frozen=True)
