@@ -1,16 +1,4 @@
-"""Predictions by a forest: the server gets summed votes.
-
-=============  =====================================================================================
-round          what travels
-=============  =====================================================================================
-open_forest    up: public keys; of the arbiter, too
-(group seed)   see `GroupKey`; one round
-enter          down: what opens the group seed
-descend        once a level: sealed for the other parties, the sides of all rows
-tally          up: shares of votes, sealed for the arbiter
-round_votes    the arbiter's: rounded votes, under a pad
-=============  =====================================================================================
-"""
+"""Predictions by a forest: the server gets summed votes."""
 
 import hashlib
 from typing import Annotated, Any, ClassVar, TypeAlias, Unpack

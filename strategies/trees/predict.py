@@ -1,13 +1,4 @@
-"""Predictions by trees that were grown before: as many rounds as there are levels, for all trees.
-
-=============  =================================================================================
-round          what travels
-=============  =================================================================================
-open_trees     down: the model's name; the parties look for what they kept
-sides          once a level; down: which own split each sample comes to in each tree; up: one bit
-               for each of these
-=============  =================================================================================
-"""
+"""Predictions by trees that were grown before: a round for each level, for all trees at once."""
 
 import hashlib
 from typing import Annotated, Any, ClassVar

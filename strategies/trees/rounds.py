@@ -1,16 +1,7 @@
 """The rounds of a level, as the server takes them: shares, comparison, sides of splits.
 
-=========  =========================================================================================
-round      what travels
-=========  =========================================================================================
-share      down: which node each row is in; once a tree g + rho and h + rho to the first party,
-           the seed of rho to the others; up: shares under pads; of helpers blinded as well
-compare    to the arbiter: the blinded shares of all, added up, and parcels; back: who wins
-(rank)     once, in its place, where levels are sorted; back: their order
-route      down, to the owners of the winners: which split; up: one bit of each row
-=========  =========================================================================================
-
-With open histograms there is no second round.
+Where levels are sorted, once, ranks take the place of the comparison; with open histograms there is
+none.
 """
 
 from collections.abc import Mapping

@@ -1,22 +1,7 @@
 """Gradient boosting over columns of several parties, with missing cells and missing blocks.
 
-==============  ===================================================================================
-round           what travels
-==============  ===================================================================================
-prepare         up: bins of each column, without names; public keys; of the arbiter, too
-(group seed)    see `GroupKey`; one round
-send_masked     up, once for all trees: the rows of all slots under a key stream; a round for each
-                64 MiB of a party's
-(levels)        once, where there are nominal columns: share and rank, then send_masked again
-share           three rounds a level, see `rounds`; two with open histograms
-compare
-route
-finish          parties keep their splits, and erase all keys
-==============  ===================================================================================
-
-So a run takes ``4 + 3 depth trees`` rounds after greeting and alignment (``4 + 2 depth trees`` with
-open histograms), three more to sort levels, less where trees end early; all classes of an iteration
-share them. Samples that are held out cost no round: their sides travel with those of the others.
+All classes of an iteration share the rounds of a level (`rounds`). Samples that are held out cost
+no round: their sides travel with those of the others.
 """
 
 from types import MappingProxyType
