@@ -305,9 +305,6 @@ class MarginalsParty(SynthesisParty):
     @kept("marginals.found")
     def _found(self) -> list[ColumnLevels]:
         """Levels of own columns; the same noise whenever they are worked out."""
-        return self._find()
-
-    def _find(self) -> list[ColumnLevels]:
         if _SIGMAS not in self.state:
             raise ProtocolError(f"party {self.name!r} has no levels yet: 'send_levels' comes first")
         sigma, _, of_pairs, named = self.state[_SIGMAS]

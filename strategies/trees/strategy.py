@@ -28,9 +28,8 @@ from flwr_vertical.protocol.declaration import (
 from flwr_vertical.protocol.messages import ARBITER
 from strategies.linear.problem import sample_index
 from strategies.trees.arbiter import TreeArbiter
-from strategies.trees.boosting import Boosting, SlotRows
+from strategies.trees.boosting import Boosting, Grower, SlotRows
 from strategies.trees.contributions import contributions_table, path_contributions
-from strategies.trees.grower import Grower
 from strategies.trees.model import prediction_table
 from strategies.trees.node_sums import Indices
 from strategies.trees.objectives import OBJECTIVES, Objective
@@ -39,7 +38,6 @@ from strategies.trees.predict import TreesPredictions
 from strategies.trees.rounds import LevelRounds
 from strategies.trees.secret_shares import HIDING, HISTOGRAMS
 from strategies.trees.train import labels_of, no_split, prepare
-from strategies.trees.tree import Growth
 
 DISCLOSURE = (
     (
@@ -309,14 +307,13 @@ class VerticalGBDT(Strategy):
             self.objective, labels[~np.isnan(labels)], parameter.get(self.objective, 0.0)
         )
         course = Boosting(self, objective, labels, federation.rng, ~alignment.mask)
-        growth = Growth(self.max_depth, self.min_child, self.l2)
         hidden, columns = self.histograms == "hidden", self.importance == "columns"
         names = list(federation.parties)
         if federation.checkpoint_every is None:
             # The parties' masked rows go into no journal: a run goes back to a snapshot.
             federation.checkpoint_every = 10  # iterations
         progress.total = course.n_steps
-        n_sides = course.most_trees * growth.max_depth + (self.levels == "sorted")
+        n_sides = course.most_trees * self.max_depth + (self.levels == "sorted")
         slots, arguments, keys = prepare(federation, self.n_bins, n_sides, hidden, result)
         rounds = LevelRounds(federation, slots, hidden, keys)
         stating = [name for name in names if slots.monotone[name].any()]
@@ -327,7 +324,7 @@ class VerticalGBDT(Strategy):
                 "nor quantiles, whose leaves are fitted anew, can all follow; take the keys out, "
                 "or fit one class against the rest, or an expectation"
             )
-        grower = Grower(rounds, growth)
+        grower = Grower(rounds, self)
 
         def iterate(i: int) -> bool:
             rows.provide(course)
@@ -350,7 +347,7 @@ class VerticalGBDT(Strategy):
             parties=[*names, ARBITER] if hidden else names,
         )
         if not (model.party >= 0).any():
-            result.notes.append(no_split(growth.min_child))
+            result.notes.append(no_split(self.min_child))
         result.model = by_party = model.importance()
         result.importance = model.importance_by_column(replies) if columns else by_party
         leaves = course.leaves(model)
