@@ -27,8 +27,8 @@ from strategies.trees.binning import unpacked
 from strategies.trees.blinding import Factors
 from strategies.trees.boosting import Grower
 from strategies.trees.gain import Candidates, best_of, layouts_of, signed
-from strategies.trees.level_nodes import nodes_below
 from strategies.trees.model import TreePart
+from strategies.trees.node_sums import nodes_below
 from strategies.trees.rounds import LevelNodes, LevelRounds
 
 _KNOWN = 50  # labels that a party may know

@@ -20,10 +20,9 @@ from strategies.forest.arbiter import check_bits_of
 from strategies.forest.batch import columns_of
 from strategies.forest.share_arithmetic import dealt
 from strategies.trees.gain import Candidates, fraction_bits, rounded
-from strategies.trees.masked_store import Slots, fetch
+from strategies.trees.masked_store import Slots, fetch, prepare
 from strategies.trees.node_sums import Ring
 from strategies.trees.objectives import Objective
-from strategies.trees.train import prepare
 
 
 @dataclass(frozen=True)

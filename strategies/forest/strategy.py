@@ -25,8 +25,7 @@ from strategies.forest.predict import VOTES_AT_ARBITER, ForestPredictions
 from strategies.forest.server import VoteRounds
 from strategies.linear.problem import sample_index
 from strategies.trees.model import prediction_table
-from strategies.trees.objectives import Objective
-from strategies.trees.train import labels_of, no_split
+from strategies.trees.objectives import Objective, labels_of, no_split
 
 DISCLOSURE = (
     (

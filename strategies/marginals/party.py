@@ -31,12 +31,12 @@ from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import Levels, to_codes
 from strategies.common.synthesis_columns import (
     LIMIT,
+    SynthesisParty,
     beyond,
     other_level,
     parse_resolution,
     parse_stated,
 )
-from strategies.common.synthesis_party import SynthesisParty
 from strategies.copula.margins import Domain
 from strategies.copula.release import MIN_LEVEL
 from strategies.marginals.budget import LEVELS, UNIT, Budget, n_bins, pair_places

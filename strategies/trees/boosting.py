@@ -6,7 +6,7 @@ import numpy as np
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.arrays import Array, Bytes, Flags, Integers32
-from strategies.trees.dependence import partial_dependence
+from strategies.trees.contributions import partial_dependence
 from strategies.trees.gain import Derivatives, level_of
 from strategies.trees.masked_store import Slots, fetch
 from strategies.trees.model import LEAF, Ensembles, TreesModel

@@ -1,4 +1,4 @@
-"""The masked rows of all slots at the server: sent block by block, on its disk if they are many.
+"""The masked rows of all slots at the server: prepared, sent block by block, on disk if many.
 
 A million samples with 50 columns of 16 bins are 6.4 GB. The file has no name: it is gone when the
 run ends, however it ends. What is in it is uniform without the group seed, which the server lacks.
@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from flwr_vertical import Federation, Result
 from flwr_vertical.arrays import Flags
+from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.sent_rows import ReceivedRows
-from flwr_vertical.server import Federation
+from flwr_vertical.protocol.messages import ARBITER
+from strategies.trees.arbiter import parcel_keys
 from strategies.trees.binning import SlotLayout
 from strategies.trees.monotone import Directions, of_slots
 from strategies.trees.node_sums import Indices, Matrix
@@ -118,3 +121,37 @@ def fetch(federation: Federation, slots: Slots, arguments: dict[str, dict[str, A
     slots.masked = {**rows.on_disk()}
     if rows.are_there and not slots.masked:
         slots.masked = {**rows.whole()}
+
+
+def prepare(
+    federation: Federation, n_bins: int, n_sides: int, hidden: bool, result: Result
+) -> tuple[Slots, dict[str, dict[str, Any]], dict[str, Any]]:
+    """Have columns cut and keys made; return slots, arguments of `send_masked`, and keys."""
+    names, pairs = list(federation.parties), PairKeys(federation)
+    asked = {"nonce": pairs.nonce, "n_bins": n_bins, "n_sides": n_sides}
+    replies = federation.call("prepare", asked, parties=[*names, ARBITER] if hidden else names)
+    pairs.collect(replies)
+    arguments = GroupKey(federation, pairs).arguments()
+    keys: dict[str, Any] = {}
+    if hidden:
+        keys, box = parcel_keys(names, pairs.nonce, replies)
+        for name in names:
+            arguments[name]["arbiter"] = box
+    layouts = {
+        name: SlotLayout(
+            tuple(int(n) for n in replies[name]["n_bins"]),
+            tuple(bool(n) for n in replies[name]["nominal"]),
+            tuple(bool(n) for n in replies[name]["complete"]),
+        )
+        for name in names
+    }
+    for name, layout in layouts.items():
+        few = [n for n in layout.n_bins if n < n_bins]
+        if few:
+            have = "column has" if len(few) == 1 else "columns have"
+            result.notes.append(
+                f"party {name!r}: {len(few)} {have} fewer than {n_bins} bins: there are "
+                "fewer distinct values, or too few rows have some of them"
+            )
+    monotone = {name: np.asarray(replies[name]["monotone"], dtype=np.int8) for name in names}
+    return Slots(names, layouts, monotone), arguments, keys

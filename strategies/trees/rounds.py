@@ -30,10 +30,9 @@ from strategies.trees.gain import (
     signed,
     to_ring,
 )
-from strategies.trees.level_nodes import Places, sides_of
 from strategies.trees.masked_store import Slots
 from strategies.trees.monotone import allowed_signs, right_way
-from strategies.trees.node_sums import Indices, Ring
+from strategies.trees.node_sums import Indices, Places, Ring, sides_of
 from strategies.trees.secret_shares import with_siblings
 from strategies.trees.tree import Tree
 

@@ -30,14 +30,14 @@ from strategies.linear.problem import sample_index
 from strategies.trees.arbiter import TreeArbiter
 from strategies.trees.boosting import Boosting, Grower, SlotRows
 from strategies.trees.contributions import contributions_table, path_contributions
+from strategies.trees.masked_store import prepare
 from strategies.trees.model import prediction_table
 from strategies.trees.node_sums import Indices
-from strategies.trees.objectives import OBJECTIVES, Objective
+from strategies.trees.objectives import OBJECTIVES, Objective, labels_of, no_split
 from strategies.trees.party import COLUMN_NAMES, TreeParty
 from strategies.trees.predict import TreesPredictions
 from strategies.trees.rounds import LevelRounds
 from strategies.trees.secret_shares import HIDING, HISTOGRAMS
-from strategies.trees.train import labels_of, no_split, prepare
 
 DISCLOSURE = (
     (

@@ -20,8 +20,7 @@ from strategies.trees.gain import (
     signed,
     to_ring,
 )
-from strategies.trees.level_nodes import nodes_below, sides_of
-from strategies.trees.node_sums import legal_splits, slot_sums
+from strategies.trees.node_sums import legal_splits, nodes_below, sides_of, slot_sums
 from strategies.trees.objectives import Objective
 from strategies.trees.tree import TreeNode, divide, leaf_values
 
