@@ -169,8 +169,6 @@ class GanSteps(StepGroup):
     def _blinding(self) -> BlindingSteps:
         return self.other(BlindingSteps)
 
-    # -- the networks ------------------------------------------------------------------------
-
     @kept("fedpsg.encoding")
     def _encoding(self) -> Encoding:
         return Encoding.fit(self.party.codes, self.party.level_counts)
