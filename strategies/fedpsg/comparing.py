@@ -24,12 +24,12 @@ from flwr_vertical.products import (
     ProductKeySteps,
 )
 from flwr_vertical.products.columns import rank_scores
+from flwr_vertical.products.pair_keys import Nonce
 from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol.arguments import takes_as
 from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.association_rules import NONE, ValueGroups, group_values, indicators
-from strategies.fedpsg.messages import Nonce
 from strategies.fedpsg.run_plan import Part, Plan, multiplied
 
 

@@ -83,8 +83,7 @@ class Derivatives:
     first: Integers
     second: Integers
     first_bits: int  # No row has a first derivative above 2^first_bits
-    unit: float  # What 1 stands for, of second derivatives
-    l2: int  # The regularisation, in that unit
+    l2: int  # The regularisation, in units of second derivatives
     bits: int  # No row has a second derivative above 2^bits
     extra: int  # A power of two, or 0: ``2 l2`` is at most ``extra 2^bits``
 
@@ -101,7 +100,7 @@ class Derivatives:
         steepest = max(float(np.abs(g[inside]).max(initial=0.0)), 1e-300)
         first_bits = int(_first_bits(int(inside.sum())))
         first = np.where(inside, np.rint(g / steepest * 2.0**first_bits), 0.0).astype(np.int64)
-        return cls(first, second, first_bits, unit, round(l2 / unit), bits, extra)
+        return cls(first, second, first_bits, round(l2 / unit), bits, extra)
 
 
 @dataclass(frozen=True)
