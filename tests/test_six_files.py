@@ -50,12 +50,11 @@ ROUNDS = {
     }),
     "gbdt": ("trees", "splits of a level", {
         "linear/problem": "before: labels", "trees/binning": "before: tables to codes",
-        "trees/train": "before: keys and masked slots", "trees/slot_rows": "before: slots",
-        "trees/boosting": "between trees", "trees/objectives": "between trees: gradients",
+        "trees/masked_store": "before: keys and masked slots",
+        "trees/objectives": "between trees: gradients",
         "trees/monotone": "an option", "trees/routing": "the round after it",
-        "trees/tree": "after it: what is split", "trees/model": "afterwards",
-        "trees/predict": "afterwards", "trees/contributions": "afterwards",
-        "trees/dependence": "afterwards",
+        "trees/model": "afterwards", "trees/predict": "afterwards",
+        "trees/contributions": "afterwards",
     }),
     "glm": ("glm", "open_products", {
         "linear/settings": "settings",

@@ -25,11 +25,10 @@ from simulations.attacks.views import GOT, SENT, SERVER, View, views_of
 from strategies.trees import arbiter as comparing
 from strategies.trees.binning import unpacked
 from strategies.trees.blinding import Factors
-from strategies.trees.candidates import Candidates, layouts_of
-from strategies.trees.gain import best_of, signed
-from strategies.trees.grower import Grower
-from strategies.trees.level_nodes import nodes_below
+from strategies.trees.boosting import Grower
+from strategies.trees.gain import Candidates, best_of, layouts_of, signed
 from strategies.trees.model import TreePart
+from strategies.trees.node_sums import nodes_below
 from strategies.trees.rounds import LevelNodes, LevelRounds
 
 _KNOWN = 50  # labels that a party may know

@@ -19,11 +19,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from flwr_vertical import Party
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.log import logger
+from flwr_vertical.node.kept import kept
 from flwr_vertical.tables import Kind, Table, is_numeric, text_dates
-from flwr_vertical.tables.codes import Levels, from_codes
+from flwr_vertical.tables.codes import Levels, fit_levels, from_codes
 
 _STEPS = (1.0, 1 / 1440, 1 / 86400)  # a day, a minute, a second
 _NEAR = 1e-6  # of a step: days have some ten digits after the point
@@ -316,3 +318,39 @@ def read_stated(levels: "str | Mapping[str, Sequence[Any]] | None") -> str:
 def parse_stated(text: str) -> Levels:
     """Return the levels in the text that `read_stated` made."""
     return dict(json.loads(text or "{}"))
+
+
+class SynthesisParty(Party):
+    """Reads own columns as synthesis takes them, and writes synthetic ones in their form."""
+
+    takes_dates = True
+
+    @kept("columns")
+    def _columns(self) -> Columns:
+        stated = parse_resolution(str(self.state["resolution"]))
+        return read_columns(self._taken, stated, f"party {self.name!r}")
+
+    @property
+    def _taken(self) -> Table:
+        """The own table, with the kinds that the method takes."""
+        return self.table
+
+    @kept("levels")
+    def _levels(self) -> Levels:
+        return fit_levels([self._columns.table])
+
+    def _save(self, codes: Array) -> None:
+        """Write synthetic rows to the own storage.
+
+        Shapes: codes (n_rows, n_columns): values, and numbers of levels.
+        """
+        table = self._columns.table
+        index = synthetic_ids(len(codes), table.ids.name)
+        frame = with_others(codes, table, self._levels, index)
+        written = {name: date.written(frame[name]) for name, date in self._columns.dates.items()}
+        self.save_output(frame.assign(**written))
+
+
+def synthetic_ids(count: int, name: Any = None) -> "pd.Index[Any]":
+    """Return IDs that are nobody's, the same at all parties, index of shape (count,)."""
+    return pd.Index([f"synthetic-{i}" for i in range(count)], name=name)

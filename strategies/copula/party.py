@@ -20,12 +20,13 @@ from flwr_vertical.tables.codes import fit_levels, from_codes, to_codes
 from strategies.common.synthesis_columns import (
     LIMIT,
     Columns,
+    SynthesisParty,
     beyond,
     other_level,
     parse_resolution,
     read_columns,
+    synthetic_ids,
 )
-from strategies.common.synthesis_party import SynthesisParty, synthetic_ids
 from strategies.copula.margins import Margin
 from strategies.copula.release import (
     MOST_INDICATORS,

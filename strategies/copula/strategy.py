@@ -3,17 +3,7 @@
 Tang, Feng, Li and Wang, "Data Privatization in Vertical Federated Learning with Client-wise Missing
 Problem", Algorithms 1 to 3.
 
-===========  ====================================================================================
-round        what travels
-===========  ====================================================================================
-prepare_     down: bounds and resolution; up: how many columns these name
-release
-perturb      down: settings; up: a perturbed rank for each sample and column, or level of a nominal
-             column (4 bytes), noisy shares of levels, a few counts
-synthesise   down: a probability for each synthetic row and column (8 bytes); up: nothing
-===========  ====================================================================================
-
-So a run takes three rounds after greeting and alignment, whatever the number of samples, columns or
+A run takes three rounds after greeting and alignment, whatever the number of samples, columns or
 parties, and for all three algorithms. The paper's EVCDS sends latent scores to the parties
 and makes margins of them, one exchange more; but these margins are a function of the scores, which
 the server knows, of the observed margin, which the party knows (`scores`). Its IEVCDS has

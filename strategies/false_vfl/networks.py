@@ -171,7 +171,7 @@ class ServerNets(nn.Module):
     def __init__(self, settings: NetworkSettings, seed: int) -> None:
         super().__init__()
         generator = new_generator(seed, "weights of the server")
-        h_dim, z_dim = settings.h_dim, settings.z_dim
+        self.h_dim, self.z_dim = h_dim, z_dim = settings.h_dim, settings.z_dim
         how = settings.global_width, settings.global_layers, settings.activation, generator
         mixed = settings.mixed
         self.encoder = GaussianNet(perceptron(h_dim, 2 * z_dim, *how), settings.z_bounds, mixed)
@@ -290,15 +290,14 @@ class FalseVFLModel(NeuralModel):
         made = Discriminator(self.settings, len(self.classes) or None, 0)
         return load_arrays(made, self.head, self.precision)
 
-
-def prediction_table(
-    net: Discriminator, h: Tensor, logs: Tensor, classes: list[float], centre: float, unit: float
-) -> pd.DataFrame:
-    """Return predictions of samples, a line each, by draws of h and their log weights."""
-    with torch.no_grad():
-        found = net.predict(h, normalised_weights(logs))
-    if found.probabilities is None:
+    def table(self, net: Discriminator, h: Tensor, logs: Tensor) -> pd.DataFrame:
+        """Return predictions of samples, a line each, by draws of h and their log weights."""
+        with torch.no_grad():
+            found = net.predict(h, normalised_weights(logs))
+        if found.probabilities is not None:
+            return class_table(to_numpy(found.probabilities.double()), self.classes)
         assert found.deviation is not None
-        value, deviation = (to_numpy(t.double()) for t in (found.value, found.deviation))
-        return pd.DataFrame({"prediction": value * unit + centre, "std_error": deviation * unit})
-    return class_table(to_numpy(found.probabilities.double()), classes)
+        value, deviation = (
+            self.unit * to_numpy(t.double()) for t in (found.value, found.deviation)
+        )
+        return pd.DataFrame({"prediction": value + self.centre, "std_error": deviation})

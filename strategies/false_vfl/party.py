@@ -17,7 +17,7 @@ from flwr_vertical.arrays import AnyArray
 from flwr_vertical.errors import DataError
 from flwr_vertical.protocol.arguments import Is, OneOf, Shape, Within, check_fits
 from strategies.false_vfl.networks import FalseVFLPart, NetworkSettings, PartyNetworks, draw
-from strategies.false_vfl.posterior import draw_normals, shared_draws
+from strategies.false_vfl.posterior import draw_normals, shared_normals
 from strategies.false_vfl.rounds import GRADIENT_LIMIT, MEAN_LIMIT, TERM_LIMIT
 from strategies.neural.hardware import precision_on, to_numpy, to_tensor
 from strategies.neural.networks import descend, draw_weights
@@ -181,7 +181,7 @@ class Graph:
     def forward(self, seed: int, n_draws: int, noise_seed: int, dtype: torch.dtype) -> None:
         """Compute `terms`, shape (n_given, n_draws)."""
         shape = self._n_rows, n_draws
-        noise = shared_draws.normals(seed, "h", (*shape, self.mean.shape[1]), dtype)
+        noise = shared_normals(seed, "h", (*shape, self.mean.shape[1]), dtype)
         x, known, places = self._held
         h = draw(self.mean, self.log_sigma, noise[self.rows.cpu()].to(x.device))
         if self._nets.indicator is None:

@@ -10,9 +10,8 @@ expected logarithm of it is a bound from below, which rises with kappa (Theorem 
 after Burda, Grosse and Salakhutdinov, 2016, Theorem 1).
 """
 
+import functools
 import math
-import threading
-from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -80,40 +79,16 @@ def normalised_weights(log_weights: Tensor) -> Tensor:
 
 # -- draws -------------------------------------------------------------------------------------
 
-KEPT_BYTES = 1 << 25
-"""Of draws kept at most (32 MiB): the epochs of one round of the second stage, at Isolet's size."""
+_KEPT, _MOST_KEPT = 8, 1 << 20
+"""Draws that a process keeps, and numbers of each at most: of an epoch or so, at Isolet's size."""
 
-_Key = tuple[int, str, tuple[int, ...], torch.dtype]
-
-
-class SharedDraws:
-    """The last draws of a process: all nodes of a simulation need the same (`shared_draws`)."""
-
-    def __init__(self, n_bytes: int = KEPT_BYTES) -> None:
-        self._n_bytes, self._used = n_bytes, 0
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[_Key, Tensor] = OrderedDict()
-
-    def normals(
-        self, seed: int, purpose: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        """Return what `draw_normals` does; nobody may change it."""
-        key = seed, purpose, shape, dtype
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        drawn = draw_normals(*key)
-        with self._lock:
-            if key not in self._kept and drawn.nbytes <= self._n_bytes:
-                self._kept[key] = drawn
-                self._used += drawn.nbytes
-                while self._used > self._n_bytes:
-                    self._used -= self._kept.popitem(last=False)[1].nbytes
-        return drawn
+_kept_normals = functools.lru_cache(maxsize=_KEPT)(draw_normals)
 
 
-shared_draws = SharedDraws()
+def shared_normals(seed: int, purpose: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return what `draw_normals` does, once for all nodes of a process; nobody may change it."""
+    draw = _kept_normals if math.prod(shape) <= _MOST_KEPT else draw_normals
+    return draw(seed, purpose, shape, dtype)
 
 
 # -- the density of rows -----------------------------------------------------------------------

@@ -12,12 +12,7 @@ from flwr_vertical.arrays import Indices
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.declaration import BITS, FACTS, Protocol, Repeat, Round
-from strategies.false_vfl.networks import (
-    FalseVFLModel,
-    NetworkSettings,
-    ServerNets,
-    prediction_table,
-)
+from strategies.false_vfl.networks import FalseVFLModel, ServerNets
 from strategies.false_vfl.party import FalseVFLParty
 from strategies.false_vfl.posterior import draw_normals
 from strategies.false_vfl.rounds import Rounds, ServerStep
@@ -115,30 +110,21 @@ def predict_rows(
 ) -> pd.DataFrame:
     """Predict samples, by two rounds for each block of them; a line for each of `rows`."""
     nets, head = model.nets().to(device), model.discriminator().to(device)
-    settings = model.settings
     tables = []
     for first in range(0, len(rows), model.prediction_rows):
         block = rows[first : first + model.prediction_rows]
         seed = int(rounds.federation.rng.integers(2**62))
         n_draws = model.prediction_samples
-        step = drawn_step(nets, settings, rounds.encode(block, {}), rounds, block, seed, n_draws)
+        step = drawn_step(nets, rounds.encode(block, {}), rounds.counts[block], seed, n_draws)
         terms = rounds.score(block, step, [seed], n_draws, tell=True)
-        logs = step.log_weights(terms[0])
-        of_labels = model.classes, model.centre, model.unit
-        tables.append(prediction_table(head, step.h, logs, *of_labels))
+        tables.append(model.table(head, step.h, step.log_weights(terms[0])))
         progress.step(first + len(block), len(rows))
     return pd.concat(tables, ignore_index=True)
 
 
 def drawn_step(
-    nets: ServerNets,
-    settings: NetworkSettings,
-    sums: tuple[Any, Any],
-    rounds: Rounds,
-    rows: Indices,
-    seed: int,
-    n_draws: int,
+    nets: ServerNets, sums: tuple[Any, Any], counts: Indices, seed: int, n_draws: int
 ) -> ServerStep:
     """Draw h and z where nothing is trained any more."""
     with torch.no_grad():
-        return ServerStep(nets, settings, *sums, rounds.counts[rows], seed, n_draws)
+        return ServerStep(nets, sums, counts, seed, n_draws)

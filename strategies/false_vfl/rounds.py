@@ -13,14 +13,14 @@ from torch import Tensor
 
 from flwr_vertical import Federation
 from flwr_vertical.arrays import AnyArray, Flags, Indices
-from strategies.false_vfl.networks import NetworkSettings, ServerNets
+from strategies.false_vfl.networks import ServerNets
 from strategies.false_vfl.posterior import (
     draw_normals,
     log_bound,
     normalised_weights,
     posterior,
     posterior_gradients,
-    shared_draws,
+    shared_normals,
 )
 from strategies.neural.hardware import to_numpy, to_tensor
 from strategies.neural.training import NeuralRounds
@@ -35,27 +35,26 @@ TERM_LIMIT, GRADIENT_LIMIT = 2.0**18, 2.0**14
 class ServerStep:
     """One pretraining step.
 
-    Shapes: mean_sum, precision_sum (n_rows, h_dim): sums over the parties that hold a row; counts
-    (n_rows,): how many they are.
+    Shapes: sums, twice (n_rows, h_dim): of means and of precisions, over the parties that hold a
+    row; counts (n_rows,): how many they are.
     """
 
     def __init__(
         self,
         nets: ServerNets,
-        settings: NetworkSettings,
-        mean_sum: AnyArray,
-        precision_sum: AnyArray,
+        sums: tuple[AnyArray, AnyArray],
         counts: Indices,
         seed: int,
         n_draws: int,
     ) -> None:
         own = next(nets.parameters())
-        self._precision_sum, self._counts = to_tensor(precision_sum, own), to_tensor(counts, own)
-        found = posterior(to_tensor(mean_sum, own), self._precision_sum, self._counts)
+        mean_sum, self._precision_sum = (to_tensor(values, own) for values in sums)
+        self._counts = to_tensor(counts, own)
+        found = posterior(mean_sum, self._precision_sum, self._counts)
         self.mean, self.log_sigma = (values.requires_grad_() for values in found)
         shape = len(counts), n_draws
-        noise_h = shared_draws.normals(seed, "h", (*shape, settings.h_dim), own.dtype)
-        noise_z = draw_normals(seed, "z", (*shape, settings.z_dim), own.dtype)
+        noise_h = shared_normals(seed, "h", (*shape, nets.h_dim), own.dtype)
+        noise_z = draw_normals(seed, "z", (*shape, nets.z_dim), own.dtype)
         noise_h, noise_z = noise_h.to(own.device), noise_z.to(own.device)
         self.h, self._terms = nets.latent_terms(self.mean, self.log_sigma, noise_h, noise_z)
 

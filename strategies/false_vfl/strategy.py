@@ -109,8 +109,6 @@ class FalseVFL(FalseVFLSettings):
             found = predict_rows(rounds, model, rows, progress, device_of(self.device))
             result.predictions = found.set_axis(sample_index(alignment, result.labels, rows))
 
-    # -- before training ---------------------------------------------------------------------
-
     def _prepare(self, rounds: Rounds, seed: int, result: Result) -> Indices:
         """Hand out settings; return which samples take part."""
         arguments = {
@@ -122,8 +120,6 @@ class FalseVFL(FalseVFLSettings):
         replies = rounds.federation.call("prepare", arguments)
         note_precision(self.precision, device_of(self.device), replies, result)
         return take_part(rounds, replies, seed, self.dtype, result)
-
-    # -- after training ----------------------------------------------------------------------
 
     def _keep(self, rounds: Rounds, nets: ServerNets, head: HeadTraining) -> FalseVFLModel:
         """Have each party keep its part; return the server's."""

@@ -106,9 +106,8 @@ class Pretraining:
         """Take the three rounds of a step; return the batch's mean loss."""
         seed = int(self._rng.integers(2**62))
         sums = self.rounds.encode(batch, self.carried)
-        settings, n_draws = self._strategy.network_settings, self._strategy.importance_samples
-        counts = self.rounds.counts[batch]
-        step = ServerStep(self.nets, settings, *sums, counts, seed, n_draws)
+        counts, n_draws = self.rounds.counts[batch], self._strategy.importance_samples
+        step = ServerStep(self.nets, sums, counts, seed, n_draws)
         terms = self.rounds.log_terms(batch, step.mean, step.log_sigma, seed)
         loss, weights = step.weigh(terms)
         if not math.isfinite(loss):
@@ -137,11 +136,11 @@ class Pretraining:
     def _validate(self) -> float:
         """Return the mean loss of the samples that validate, by two rounds for a block of them."""
         total, at_once = 0.0, self._strategy.prediction_rows
-        settings, n_draws = self._strategy.network_settings, self._strategy.importance_samples
+        n_draws = self._strategy.importance_samples
         for first in range(0, len(self._validated), at_once):
             block = self._validated[first : first + at_once]
             sums = self.rounds.encode(block, self.carried)
-            step = drawn_step(self.nets, settings, sums, self.rounds, block, self._seed, n_draws)
+            step = drawn_step(self.nets, sums, self.rounds.counts[block], self._seed, n_draws)
             terms = self.rounds.score(block, step, [self._seed], n_draws, tell=True)
             total -= float(log_bound(step.log_weights(terms[0])).sum())
         return total / len(self._validated)
@@ -227,8 +226,7 @@ def fit_head(
     stop, told = EarlyStop(strategy.patience), False
     for done in range(0, strategy.epochs, at_once):
         seeds = [int(s) for s in rng.integers(2**62, size=min(at_once, strategy.epochs - done))]
-        settings = strategy.network_settings
-        drawn = [drawn_step(first.nets, settings, sums, rounds, rows, s, n_draws) for s in seeds]
+        drawn = [drawn_step(first.nets, sums, rounds.counts[rows], s, n_draws) for s in seeds]
         terms = rounds.score(rows, drawn[0], seeds, n_draws, tell=not told)
         told = True
         for k, step in enumerate(drawn):

@@ -7,11 +7,11 @@ regressions, a third set follows, of all products.
 
 import hashlib
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from flwr_vertical import Arbiter, Summands, Uses, step
+from flwr_vertical import Arbiter, Party, Summands, Uses, step
 from flwr_vertical.arrays import Flags, Indices
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.policy.defaults import min_rows
@@ -24,15 +24,13 @@ from flwr_vertical.products import (
     ProductKeySteps,
 )
 from flwr_vertical.products.columns import rank_scores
+from flwr_vertical.products.pair_keys import Nonce
 from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol.arguments import takes_as
 from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.association_rules import NONE, ValueGroups, group_values, indicators
-from strategies.fedpsg.messages import Nonce
-from strategies.fedpsg.run_plan import Part, Plan
-
-_G = TypeVar("_G", PrivateProductSteps, EncryptedGroupSteps)
+from strategies.fedpsg.run_plan import Part, Plan, multiplied
 
 
 class FedPSGArbiter(Arbiter):
@@ -41,13 +39,27 @@ class FedPSGArbiter(Arbiter):
     products = Uses(ProductKeySteps)
 
 
+class MaskedOfStage(PrivateProductSteps):
+    """Products of ranks, of counts or of regressions: each has key streams of its own."""
+
+    def __init__(self, party: Party) -> None:
+        super().__init__(party, purpose=f"fedpsg {multiplied(party.state)}")
+
+
+class CiphertextsOfStage(EncryptedGroupSteps):
+    """The same where columns travel encrypted."""
+
+    def __init__(self, party: Party) -> None:
+        super().__init__(party, purpose=f"fedpsg {multiplied(party.state)}")
+
+
 class ComparingParty(ImputingParty):
     """Offers its attributes to be compared; the server says with which others, and counts."""
 
     pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
-    masked = Uses(PrivateProductSteps, purpose="fedpsg rank scores")
-    ciphertexts = Uses(EncryptedGroupSteps, purpose="fedpsg rank scores")
+    masked = Uses(MaskedOfStage)
+    ciphertexts = Uses(CiphertextsOfStage)
 
     @step(repeatable=False)  # a key pair is drawn
     def prepare(self, nonce: Nonce) -> dict[str, Any]:
@@ -79,41 +91,17 @@ class ComparingParty(ImputingParty):
     def _plan(self) -> Plan:
         return Plan(self.name, self.state)
 
-    def _of_stage(self, group: type[_G]) -> _G:
-        """Return the products of ranks, of counts or of regressions: each has its own streams."""
-        plan = self._plan
-        purpose = "features" if plan.regresses else "counts" if plan.counts_pairs else "rank scores"
-        made: dict[Any, Any] = self.__dict__.setdefault("_stages", {})
-        if (group, purpose) not in made:
-            made[group, purpose] = group(self, purpose=f"fedpsg {purpose}")
-        stage: _G = made[group, purpose]
-        return stage
-
-    @property
-    def _products(self) -> PrivateProductSteps:
-        return self._of_stage(PrivateProductSteps)
-
-    @property
-    def _ciphertexts(self) -> EncryptedGroupSteps:
-        return self._of_stage(EncryptedGroupSteps)
-
     @step
     @takes_as(PrivateProductSteps.send_masked)
     def send_masked(self, **arguments: Any) -> dict[str, Any]:
         """See `PrivateProductSteps.send_masked`; of indicators also how many each pair has."""
-        return self._products.send_masked(**arguments) | self._sizes()
-
-    @step
-    @takes_as(PrivateProductSteps.send_rows)
-    def send_rows(self, **arguments: Any) -> dict[str, Any]:
-        """See `SentRows.send_rows`."""
-        return self._products.send_rows(**arguments)
+        return self.masked.send_masked(**arguments) | self._sizes()
 
     @step
     @takes_as(EncryptedGroupSteps.count_columns)
     def count_columns(self, **arguments: Any) -> dict[str, Any]:
         """See `EncryptedGroupSteps.count_columns`; as `send_masked` of indicators."""
-        return self._ciphertexts.count_columns(**arguments) | self._sizes()
+        return self.ciphertexts.count_columns(**arguments) | self._sizes()
 
     def _sizes(self) -> dict[str, Any]:
         """Return how many indicators each pair of attributes has."""
@@ -139,7 +127,7 @@ class ComparingParty(ImputingParty):
         Which these are the server says; all parties must have heard the same.
         """
         self._plan.check(group, missing)
-        answer = self._products.open_products(
+        answer = self.masked.open_products(
             limbs=limbs, names=names, widths=widths, group=group, n_groups=n_groups,
             missing=missing, **rest,
         )  # fmt: skip
@@ -166,13 +154,7 @@ class ComparingParty(ImputingParty):
     def encrypt_groups(self, group: Indices, missing: Any = None, **rest: Any) -> dict[str, Any]:
         """See `EncryptedGroupSteps.encrypt_groups`; tells nothing of the own columns alone."""
         self._plan.check(group, missing)
-        return _without_own(self._ciphertexts.encrypt_groups(group=group, missing=missing, **rest))
-
-    @step
-    @takes_as(EncryptedGroupSteps.multiply_groups)
-    def multiply_groups(self, **arguments: Any) -> dict[str, Any]:
-        """See `EncryptedGroupSteps.multiply_groups`."""
-        return self._ciphertexts.multiply_groups(**arguments)
+        return _without_own(self.ciphertexts.encrypt_groups(group=group, missing=missing, **rest))
 
     def _check_labels(self, told: Indices) -> None:
         """Refuse labels of the own columns that are not theirs."""

@@ -184,9 +184,7 @@ class Comparison:
         """Return rank correlations of the attributes of every two parties; see `masked`."""
         widths = {name: len(self.columns[name]) for name in self.names}
         self._tell(told_of_rows(self.rows.group, self.rows.mask, self.names, self.minimum))
-        products = products_of(self.federation, self.group_key, limbs=1)
-        products.send()
-        self.progress.step("send rank scores")
+        products, _ = self._sent("rank scores")
         moments = self._opened(products, score_labels(self.names, widths))
         self.progress.step("open rank correlations")
         return rank_correlations(moments, self.rows, widths)
@@ -202,9 +200,7 @@ class Comparison:
             most = max(2, min(most, int(self.rows.sizes.min()) // columns))
         bins = [bins_of(pair, self.rows, self.minimum, most) for pair in pairs]
         self._tell(told_of_pairs(pairs, bins, self.names))
-        products = products_of(self.federation, self.group_key, limbs=1)
-        replies = products.send()
-        self.progress.step("send indicators")
+        products, replies = self._sent("indicators")
         labels, owner = [], []
         for k, name in enumerate(self.names):
             sizes = np.asarray(replies[name]["groups"], dtype=np.int64)
@@ -221,12 +217,17 @@ class Comparison:
         rows = self.rows
         self._tell(told_of_rows(rows.group, rows.mask, self.names, self.minimum))
         self._tell(told_of_features())
-        products = products_of(self.federation, self.group_key, limbs=1)
-        products.send()
-        self.progress.step("send columns of regressions")
+        products, _ = self._sent("columns of regressions")
         moments: Moments = products.moments(rows.group, len(rows.mask), missing=rows.mask)
         self.progress.step("open their products")
         return moments
+
+    def _sent(self, what: str) -> tuple[Any, Mapping[str, Any]]:
+        """Have the parties send columns to multiply; return the products, and what they told."""
+        products = products_of(self.federation, self.group_key, limbs=1)
+        replies = products.send()
+        self.progress.step(f"send {what}")
+        return products, replies
 
     def _tell(self, values: Mapping[str, Any]) -> None:
         self._told.update(values)

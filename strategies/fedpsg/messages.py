@@ -3,7 +3,7 @@
 from typing import Annotated, TypeAlias, TypedDict
 
 from flwr_vertical.arrays import Array, Floats32, Indices, Integers, Unsigned16
-from flwr_vertical.products.pair_keys import Names
+from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 
 MOST_CLASSES = 50
@@ -15,7 +15,6 @@ for each sample."""
 
 PAD_BYTES = 32
 
-Nonce: TypeAlias = Annotated[bytes, Within(32, 32)]
 Pad: TypeAlias = Annotated[bytes, Within(PAD_BYTES, PAD_BYTES)]
 Rule: TypeAlias = Annotated[str, Is("rule")]
 Rows: TypeAlias = Annotated[Indices, Shape(None), Within(0, "n_samples - 1"), DISTINCT]
@@ -42,15 +41,6 @@ class BackFields(_LabelFields):
     by_loss: BySample
 
 
-class KeyFields(TypedDict):
-    """Every party's public key, and who vouches for it."""
-
-    names: Names
-    publics: Annotated[list[bytes], Within("n_parties", "n_parties")]
-    identities: Annotated[list[bytes], Within("n_parties", "n_parties")]
-    signatures: Annotated[list[bytes], Within("n_parties", "n_parties")]
-
-
 _PerPair = TypedDict(
     "_PerPair",
     {"rows:*": OwnRows, "weights:*": Annotated[Unsigned16, OWN, Shape(None, None)]},
@@ -59,18 +49,18 @@ _PerPair = TypedDict(
 _PerSource = TypedDict("_PerSource", {"sealed:*": Annotated[bytes, OWN]}, total=False)
 
 
-class RuleFields(_PerPair, KeyFields):
-    """By number of a pair of attributes, samples to be generated, and rules."""
+class RuleFields(_PerPair, PairKeyFields):
+    """By number of a pair of attributes, samples to be generated, and rules; the parties' keys."""
 
 
-class _Generated(_PerSource, RuleFields, total=False):
+class GeneratedFields(_PerSource, RuleFields, total=False):
     """Also what sources sealed, and what a party generates by itself."""
 
     locally: Annotated[list[int], OWN]
     within: Annotated[int, OWN, Is("n_associated")]
 
 
-class AloneFields(_Generated, total=False):
+class AloneFields(GeneratedFields, total=False):
     """Also settings of what a party learns from its own table alone."""
 
     trees: Annotated[int, Is("trees if imputer == 'forest' else 0")]
@@ -81,16 +71,12 @@ class AloneFields(_Generated, total=False):
     hidden: Annotated[float, Is("hidden")]
 
 
-class TakeUpFields(_Generated):
-    """What `FedPSGParty.take_up` is given beside its own arguments."""
-
-
 class _GroupSeed(TypedDict, total=False):
     owner: str
     sealed: Annotated[bytes, OWN]
 
 
-class NetworkFields(_GroupSeed, _Generated):
+class NetworkFields(_GroupSeed, GeneratedFields):
     """Also the group seed, and the fields of `strategies.fedpsg.gan.halves.GanShape`."""
 
     kind: Annotated[str, Is("imputer")]

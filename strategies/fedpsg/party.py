@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Unpack
 
 import numpy as np
@@ -12,6 +13,7 @@ from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.products.columns import rank_scores
+from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within, check_fits
 from flwr_vertical.tables import is_numeric
 from strategies.fedpsg.association_rules import (
@@ -30,12 +32,11 @@ from strategies.fedpsg.gan.steps import GanSteps
 from strategies.fedpsg.messages import (
     AloneFields,
     FillFields,
+    GeneratedFields,
     NetworkFields,
-    Nonce,
     Pad,
     Rule,
     RuleFields,
-    TakeUpFields,
 )
 from strategies.fedpsg.regression.steps import RegressionSteps
 from strategies.fedpsg.regression.targets import regress_alone
@@ -45,7 +46,7 @@ GENERATED = "generated"
 """The exchange by which one party tells another of single samples that this one lacks."""
 
 _PURPOSE = "fedpsg codes"
-_KEYS = ("names", "publics", "identities", "signatures")
+_KEYS = tuple(PairKeyFields.__annotations__)
 COUNTS = ("cells_by_rules", "cells_without_rule", "cells_drawn")
 SHAPE = ("kind", "joint", "n_labels", "seed", "learning_rate", "alpha", "hidden")
 _NO_CODE = np.iinfo(np.uint16).max
@@ -59,19 +60,17 @@ class FedPSGParty(ComparingParty):
     regression = Uses(RegressionSteps)
 
     @step(repeatable=False)  # what is sealed begins with fresh random bytes
-    def generate(self, rule: Rule, nonce: Nonce, **message: Unpack[RuleFields]) -> dict[str, Any]:
+    def generate(self, rule: Rule, **message: Unpack[RuleFields]) -> dict[str, Any]:
         """Generate attributes of samples that other parties lack, sealed for these.
 
         Message: rule: with ``mean`` the group of the own attribute is told, and the target takes
-        the mean; nonce: of this run; **message: what `PairKeySteps.keep_pair_keys` takes; by number
+        the mean; **message: what `PairKeySteps.keep_pair_keys` takes; by number
         of the pair, ``rows:<number>``, samples that the target lacks, and ``weights:<number>``,
         see `rules.weights_of`; returns by target, a code of 16 bits for each sample of each pair,
         under the seed of the two.
         """
-        given: dict[str, Any] = {**message}
         self.check_exchange(GENERATED)
-        self._keep_keys(nonce, given)
-        plan = self._plan
+        given, plan = self._taken(message), self._plan
         codes: dict[str, list[Unsigned16]] = {}
         told: dict[str, list[tuple[Indices, float]]] = {}
         for part in plan.parts:
@@ -88,7 +87,7 @@ class FedPSGParty(ComparingParty):
             )
             bits = math.log2(1 + (len(weights) if rule == "mean" else weights.shape[1]))
             told.setdefault(part.other, []).append((rows, bits))
-        seeds = self.pair_keys.seeds(nonce, _PURPOSE)
+        seeds = self.pair_keys.seeds(given["nonce"], _PURPOSE)
         sealed = {}
         for other, parts in codes.items():
             content = b"".join(part.tobytes() for part in parts)
@@ -96,9 +95,10 @@ class FedPSGParty(ComparingParty):
             sealed[other] = seal(seeds[other], content, _place(self.name, other))
         return sealed
 
-    def _keep_keys(self, nonce: bytes, given: dict[str, Any]) -> None:
-        keys = {name: given[name] for name in _KEYS}
-        self.pair_keys.keep_pair_keys(nonce, **keys)
+    def _taken(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Keep the parties' keys that come with a message; return it."""
+        self.pair_keys.keep_pair_keys(**{name: message[name] for name in _KEYS})
+        return {**message}
 
     def _weights(self, given: dict[str, Any], part: Part, *shape: int | None) -> Unsigned16:
         """Return the rules of a pair: by groups of values of its source, and of its target."""
@@ -135,15 +135,11 @@ class FedPSGParty(ComparingParty):
 
     @step
     def complete(
-        self,
-        rule: Rule,
-        imputer: Annotated[str, Is("imputer")],
-        nonce: Nonce,
-        **message: Unpack[AloneFields],
+        self, rule: Rule, imputer: Annotated[str, Is("imputer")], **message: Unpack[AloneFields]
     ) -> dict[str, Any]:
         """Put generated attributes into the samples that this party lacks, and write the table.
 
-        Message: rule, nonce: as of `generate`; imputer: what fills the cells that are still
+        Message: rule: as of `generate`; imputer: what fills the cells that are still
         missing, by the own table alone; **message: what `PairKeySteps.keep_pair_keys` takes;
         ``rows:<number>`` and, with ``mean``, ``weights:<number>`` of the pairs whose target this
         party is; ``sealed:<source>``, what their sources generated; ``locally``, attributes that
@@ -152,9 +148,8 @@ class FedPSGParty(ComparingParty):
         samples were completed, and how many cells by rules, without a rule, and by the imputer;
         where the truth is known here, how well.
         """
-        given: dict[str, Any] = {**message}
-        self._keep_keys(nonce, given)
-        codes, counts = self._by_rules(rule, nonce, given)
+        given = self._taken(message)
+        codes, counts = self._by_rules(rule, given)
         imputed = np.isnan(codes)
         if imputer not in ("mean", "none") and imputed.any():
             codes = self._alone(imputer, rule, codes, given)
@@ -163,19 +158,18 @@ class FedPSGParty(ComparingParty):
         return self._written(codes, counts, int(imputed.sum()) if imputer != "none" else 0)
 
     @step
-    def receive(self, rule: Rule, nonce: Nonce, **message: Unpack[NetworkFields]) -> dict[str, Any]:
+    def receive(self, rule: Rule, **message: Unpack[NetworkFields]) -> dict[str, Any]:
         """Put generated attributes into the samples that this party lacks, for networks to go on.
 
-        Message: rule, nonce, **message: as of `complete`; also ``owner`` and ``sealed`` of the
+        Message: rule, **message: as of `complete`; also ``owner`` and ``sealed`` of the
         group seed, and the fields of `strategies.fedpsg.gan.halves.GanShape`; returns see
         `GanSteps.start`.
         """
-        given: dict[str, Any] = {**message}
-        self._keep_keys(nonce, given)
+        given = self._taken(message)
         if "owner" in given:
             keys = {name: given[name] for name in _KEYS}
-            self.group_key.take(given["owner"], given.get("sealed", b""), {"nonce": nonce, **keys})
-        codes = self._begun(rule, nonce, given)
+            self.group_key.take(given["owner"], given.get("sealed", b""), keys)
+        codes = self._begun(rule, given)
         self.state["fedpsg.open"] = int(np.isnan(codes).sum())
         return self.gan.start(codes, {name: given[name] for name in SHAPE}, given["names"])
 
@@ -188,20 +182,18 @@ class FedPSGParty(ComparingParty):
     def take_up(
         self,
         rule: Rule,
-        nonce: Nonce,
         trees: Annotated[int, Is("ceil(trees / (n_parties - 1)) if imputer == 'forest' else 0")],
         n_rows: Annotated[int, OWN, Within(0, "n_samples")],
-        **message: Unpack[TakeUpFields],
+        **message: Unpack[GeneratedFields],
     ) -> dict[str, Any]:
         """Put generated attributes into the samples that this party lacks, for regressions.
 
-        Message: rule, nonce, **message: as of `complete`; trees: random trees, whose leaves are
+        Message: rule, **message: as of `complete`; trees: random trees, whose leaves are
         columns as well; n_rows: see `RegressionSteps.start`; returns see `RegressionSteps.start`.
         """
-        given: dict[str, Any] = {**message}
         self.check_exchange(GENERATED)
-        self._keep_keys(nonce, given)
-        codes = self._begun(rule, nonce, given)
+        given = self._taken(message)
+        codes = self._begun(rule, given)
         return self.regression.start(codes, n_rows, rule == "draw", trees, given["names"])
 
     @step
@@ -215,9 +207,9 @@ class FedPSGParty(ComparingParty):
         imputed += self._fill_rest(codes)
         return self._written(codes, self._counts, imputed)
 
-    def _begun(self, rule: str, nonce: bytes, given: dict[str, Any]) -> Array:
+    def _begun(self, rule: str, given: dict[str, Any]) -> Array:
         """Return the table with the cells that rules generated; keep how many these are."""
-        codes, counts = self._by_rules(rule, nonce, given)
+        codes, counts = self._by_rules(rule, given)
         for name, count in counts.items():
             self.state[f"fedpsg.{name}"] = count
         return codes
@@ -230,9 +222,7 @@ class FedPSGParty(ComparingParty):
         """See `ComparingParty.regressed_columns`."""
         return self.regression.columns(plan)
 
-    def _by_rules(
-        self, rule: str, nonce: bytes, given: dict[str, Any]
-    ) -> tuple[Array, dict[str, int]]:
+    def _by_rules(self, rule: str, given: dict[str, Any]) -> tuple[Array, dict[str, int]]:
         """Return the table with the cells that rules generated, and how many these are."""
         codes, counts = self.codes.copy(), dict.fromkeys(COUNTS, 0)
         drawn = rule == "draw"
@@ -244,7 +234,7 @@ class FedPSGParty(ComparingParty):
         if not any(name.startswith("rows:") for name in given):
             return codes, counts
         left: dict[int, list[Indices]] = {}
-        for part, rows, numbers in self._generated(nonce, given):
+        for part, rows, numbers in self._generated(given):
             groups = self.groups_of_values(self._plan, part)
             if rule == "mean":
                 kind = self.table.kinds[self.table.columns[part.column]]
@@ -298,11 +288,9 @@ class FedPSGParty(ComparingParty):
             **self.accuracy(frame),
         }
 
-    def _generated(
-        self, nonce: bytes, given: dict[str, Any]
-    ) -> list[tuple[Part, Indices, Indices]]:
+    def _generated(self, given: dict[str, Any]) -> list[tuple[Part, Indices, Indices]]:
         """Return pairs, samples and codes as the sources generated them."""
-        seeds = self.pair_keys.seeds(nonce, _PURPOSE)
+        seeds = self.pair_keys.seeds(given["nonce"], _PURPOSE)
         opened = {}
         for source, seed in seeds.items():
             if sealed := given.get(f"sealed:{source}", b""):

@@ -47,6 +47,13 @@ def told_of_labels(labels: Indices, told: Collection[str]) -> dict[str, Any]:
     return {COUNT_LABELS if _PAIRS in told else SCORE_LABELS: labels}
 
 
+def multiplied(state: Mapping[str, Any]) -> str:
+    """Return what columns a party multiplies, by what it was told so far."""
+    if state.get(_FEATURES, False):
+        return "features"
+    return "counts" if _PAIRS in state else "rank scores"
+
+
 @dataclass(frozen=True)
 class Part:
     """A party's part in a pair of attributes."""
@@ -70,8 +77,7 @@ class Plan:
         self.mask: Flags = np.asarray(state[_MASK], dtype=bool)
         self.minimum = int(state[_MINIMUM])
         self.place = self.names.index(party)
-        self.counts_pairs = _PAIRS in state
-        self.regresses = bool(state.get(_FEATURES, False))
+        self.counts_pairs, self.regresses = _PAIRS in state, multiplied(state) == "features"
         self._pairs = np.asarray(state.get(_PAIRS, np.zeros((0, 4))), dtype=np.int64)
         self._most = list(state.get(_MOST, []))
         told = state.get(COUNT_LABELS if self.counts_pairs else SCORE_LABELS)

@@ -104,11 +104,15 @@ DISCLOSURE = (
 
 _GROUP_SEED = Round("seal_group_seed", "the group seed, sealed for each other party", ask=ONE)
 
+_EMBEDDED = If(
+    "generator == 'joint'", Round("embed", "summed, embeddings under the group's streams")
+)
+
 _NETWORKS = Protocol(
     If("generator == 'joint'", _GROUP_SEED),
     Round("receive", "which cells are missing, widths of encoded columns", tells=(FACTS, BITS)),
     Repeat(
-        If("generator == 'joint'", Round("embed", "summed, embeddings under the group's streams")),
+        _EMBEDDED,
         Round("forward", "summed, inputs of 128 neurons and losses of a batch", tells=BITS),
         If(
             "generator == 'joint'",
@@ -118,7 +122,7 @@ _NETWORKS = Protocol(
         at_most="iterations",
     ),
     Repeat(
-        If("generator == 'joint'", Round("embed", "summed, embeddings under the group's streams")),
+        _EMBEDDED,
         Round("impute", "how many cells were filled", tells=FACTS),
         at_most=f"ceil(n_samples / {IMPUTE_ROWS})",
     ),

@@ -2,69 +2,14 @@
 
 Liu, He, Tan, Chen, Qian, Wei and Zhu, "Participants sample generation based on association rules
 and data imputation in vertical federated learning". Stage 1, association rules (VF-AR), with
-``variant="ar"``; the default, ``"impute"``, begins with stage 2:
-
-==============  ===================================================================================
-round           what travels
-==============  ===================================================================================
-prepare         up: names of attributes, a public key
-(group seed)    see `GroupKey`; one round
-send_masked     down: which rows are shared; up: rank scores under a key stream
-open_products   the matrix of rank correlations
-send_masked     down: the chosen pairs; up: indicators of groups of values under a key stream
-open_products   a table of counts for each pair
-generate        down: rules; up: a code of two bytes for each generated cell, sealed for its party
-complete        down: these
-==============  ===================================================================================
-
-So rules cost eight rounds after greeting and alignment, whatever the number of samples, attributes
-or parties; in ``ckks`` mode `EncryptedProducts` take more. Where nobody lacks a sample, or without
-rules, the first and the last are left.
-
-Stage 2, the imputer of all other attributes. ``mean`` takes no round more. Regressions
-(`regression`) take five in place of the last: ``take_up``, ``send_masked``, ``open_products``,
-``predict``, ``fill``; the group seed is one more where no rules came before. Networks (`gan`) take
-two a training step, four with joint generators.
-
-==========================  =======================================================================
-of the paper                here
-==========================  =======================================================================
-(1) to (3)                  `comparison.Comparison.correlate`, `comparison.rank_correlations`
-Section 3.2 (2)             `attribute_pairs.choose_pairs`, `comparison.Comparison.count`
-Section 3.2 (3)             `association_rules`
-Section 3.3 (1)             `gan.encoding.Encoding`
-(9), (14), (15)             `strategies.fedpsg.gan.networks`
-(20) to (25)                `strategies.fedpsg.gan.networks`
-Algorithm 1                 `gan.training.GanTraining`, `strategies.fedpsg.gan.halves`
-VF-MICE, VF-MissFI          ``imputer="mice"``, ``"forest"``
-FedPSG-AR-0                 ``variant="impute"``
-FedPSG-AG, FedPSG-CAG       ``variant="ag"``, ``"cag"``
-imputation at B alone       ``federated=False``
-==========================  =======================================================================
-
-Where this differs from the paper:
-
-* Its formula (2), ``1 - 6 sum d^2 / (n (n^2 - 1))``, is Spearman's correlation without ties only.
-  Here it is the correlation of average ranks, which is exact with ties.
-* It matches encrypted values for equality, which CKKS ciphertexts do not allow. Here counts are
-  private products of indicator columns, and no row's value is matched.
-* Numeric attributes are cut at quantiles (`association_rules.ValueGroups`); the paper takes each
-  distinct number.
-* ``argmax`` loses to the mean in RMSE whatever the data, so there are ``mean`` and ``draw``. Rules
-  know one attribute of one other party, regressions all of all parties: they are the default, as
-  the study measures (``docs/fedpsg-study.md``).
-* It does not say how MICE and MissForest become vertical. ``mice`` solves for the end of the
-  chained equations from private moments (`regression.targets.regress`). MissForest's trees split
-  where the values to be predicted say so, which another party must not see; ``forest`` draws trees
-  at random and fits the weights of their leaves, from such moments, too. With ``rule="draw"`` both
-  draw (`regression.drawing`).
-* AG and CAG generate by TabDDPM; here a sample gets the attributes of an own one that is drawn at
-  random (`FedPSGParty.generate_locally`, where a subclass may put a model).
+``variant="ar"``; the default, ``"impute"``, begins with stage 2, the imputer of all other
+attributes: regressions (`regression`), networks (`gan`), or the party's own columns alone.
+``docs/methods/fedpsg-ar.md`` goes from the paper to the code, and says where they differ.
 """
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -78,13 +23,10 @@ from strategies.fedpsg.association_rules import kept_counts, weights_of
 from strategies.fedpsg.attribute_pairs import Correlations, Pair, choose_pairs, rows_of_pairs
 from strategies.fedpsg.comparing import FedPSGArbiter
 from strategies.fedpsg.comparison import Comparison
-from strategies.fedpsg.gan.training import class_columns, train_and_impute
+from strategies.fedpsg.gan.training import train_and_impute
 from strategies.fedpsg.party import COUNTS, FedPSGParty
 from strategies.fedpsg.regression.steps import regress_and_impute
 from strategies.fedpsg.settings import LOCAL, NETWORKS, REGRESSIONS, FedPSGSettings
-
-if TYPE_CHECKING:
-    from strategies.fedpsg.gan.halves import GanShape
 
 
 class FedPSGAR(FedPSGSettings):
@@ -277,17 +219,7 @@ class FedPSGAR(FedPSGSettings):
             if self.generator == "joint":
                 for name, opens in group_key.arguments().items():
                     targets[name] |= {key: opens[key] for key in ("owner", "sealed")}
-            labels = class_columns(federation) if self.imputer == "cgain" else None
-            replies = train_and_impute(
-                federation,
-                self._shape(federation, 0 if labels is None else labels.shape[1]),
-                labels,
-                (self.iterations, self.batch),
-                common,
-                targets,
-                result.history,
-                progress,
-            )
+            replies = train_and_impute(federation, self, common, targets, result.history, progress)
         progress.step("complete")
         result.party_metrics = numbers_told(replies)
         for key in ("samples_completed", *COUNTS, "cells_imputed"):
@@ -309,19 +241,6 @@ class FedPSGAR(FedPSGSettings):
             names = ("iterations", "batch", "learning_rate", "alpha", "hidden")
             return {name: getattr(self, name) for name in names}
         return {}
-
-    def _shape(self, federation: Federation, n_labels: int) -> "GanShape":
-        from strategies.fedpsg.gan.halves import GanShape
-
-        return GanShape(
-            self.imputer,
-            self.generator == "joint",
-            n_labels,
-            int(federation.rng.integers(2**31)),
-            self.learning_rate,
-            self.alpha,
-            self.hidden,
-        )
 
     def _why_none(self, correlations: Mapping[tuple[str, str], Any]) -> str:
         largest = max(

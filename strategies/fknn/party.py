@@ -13,7 +13,6 @@ from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL
 from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, AddsUpTo, Is, Shape, Within
-from flwr_vertical.tables import Kind, is_numeric
 from flwr_vertical.tables.codes import fill_values
 from strategies.common.imputing_party import ImputingParty
 from strategies.fknn.blinding import FEWEST, Blinding, Units, halves, kinds_of_donors, secret_order
@@ -369,11 +368,5 @@ class FKNNParty(ImputingParty):
 
     @kept("features")
     def _features(self) -> DistanceFeatures:
-        kinds: list[Kind] = list(self.table.kinds.values())
-        n_levels = [
-            0 if is_numeric(kind) else len(self.levels[name])
-            for name, kind in self.table.kinds.items()
-        ]
-        return make_features(
-            self.codes, kinds, n_levels, bool(self.state["standardize"]), self.is_donor
-        )
+        kinds, standardize = list(self.table.kinds.values()), bool(self.state["standardize"])
+        return make_features(self.codes, kinds, self.level_counts, standardize, self.is_donor)

@@ -4,31 +4,14 @@ Du, Wang, Meng and Guo (2024), "Privacy-Preserving Vertical Federated KNN Featur
 Method", Electronics 13(2), 381.
 
 The only cross-party quantity is the sum of the parties' distances (Eqs. 8-10), for the rows that
-need imputing. It is streamed in blocks of rows; nothing of size n x n is ever held:
-
-=====================================  ===========================================================
-round                                  what travels
-=====================================  ===========================================================
-(keys, two rounds                      see `GroupKey`)
-prepare                                up, summed: two flags a row, and the size of distances
-impute, once a block                   down: the block's rows, and the ranked donors of the block
-                                       before; up, summed: a number a pair of row and donor, two
-                                       of donors that lack cells
-impute, once more                      down: the ranked donors of the last block
-finish                                 up: how many cells each party imputed
-=====================================  ===========================================================
-
-So a run costs ``ceil(pairs / block_pairs) + 5`` rounds after greeting and alignment, and 4 where
-nothing is missing; in ``ckks`` mode each sum costs one more, to the arbiter.
+need imputing. It is streamed in blocks of rows; nothing of size n x n is ever held. The server
+ranks what it cannot read: see `blinding`.
 
 A donor may lack the cell, so a donor list holds more donors than are needed. But lists tell every
 party which samples are alike in columns of others, and the more, the longer they are. So the server
-ranks ``4 k + 20`` donors of a row and hands out ``2 k + 2`` of them. It hands out the others only
-of rows that some party finds too short. That costs one round, since no distances travel. The server
-learns of short rows by a sum over parties. No list is longer: a cell with a value at fewer than
-``k`` of these donors is imputed from those that there are.
-
-The server ranks what it cannot read: see `blinding`.
+ranks ``4 k + 20`` donors of a row and hands out ``2 k + 2`` of them, the others only of rows that
+some party finds too short, which it learns by a sum over parties. That costs one round, since no
+distances travel.
 """
 
 from collections import deque

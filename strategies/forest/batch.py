@@ -147,8 +147,6 @@ class Batch:
         """By how much the numbers of two trees of the batch differ: by the number of classes."""
         return max(int(self.table[1, TREE] - self.table[0, TREE]), 1) if self.n_trees > 1 else 1
 
-    # -- snapshots -----------------------------------------------------------------------------
-
     def pack(self) -> dict[str, Any]:
         """Return what a snapshot holds."""
         return dict(vars(self))

@@ -36,121 +36,15 @@ _ROWS = 4  # X, F and the counts of both sides
 
 
 @dataclass(frozen=True)
-class Place:
-    """Which candidates are a party's, and what it is among the parties."""
-
-    number: int  # Among all parties
-    n_parties: int
-    own: Indices  # (n_own,): its slots among those in use
-    helped: Indices  # (n_helped,): slots of those that it helps, in the order of its shares
-    observed: Indices  # (n_slots,): of each slot in use, that of its column's observed rows
-
-
-@dataclass(frozen=True)
-class Sums:
-    """A party's sums over the active nodes of a level."""
-
-    # (n_nodes, n_own): rows of the fit in the own slots, as often as the tree has them
-    counts: Ring
-    total: Ring  # (n_nodes,): such rows of each node
-    own: Ring  # (n_nodes, n_own + 1): its share as owner, the last column that of ``Y``
-    helped: Ring  # (n_nodes, n_helped + 1): its share as helper; no columns if it helps nobody
-
-
-def limits_of(total: Ring, target_bits: int) -> Array:
-    """Return what is above ``|N|`` and ``H_L``, (2, n_nodes), given the rows of each node."""
-    rows = total.astype(np.float64)
-    return np.stack([rows * rows * 2.0 ** (target_bits - 2) + 1.0, rows + 1.0])
-
-
-def parcel(
-    sums: Sums, place: Place, seed: bytes, number: int, own_seed: bytes, target_bits: int
-) -> Ring:
-    """Return what a party sends, uint64: four values of each candidate, and one of each node."""
-    n_nodes, n_slots = len(sums.total), len(place.observed)
-    shape = n_nodes, 2 * n_slots
-    limits = limits_of(sums.total, target_bits)
-    factors = factors_of(seed, number, limits, n_slots)
-    whole = sums.total[:, None]
-    out = np.zeros((_ROWS, *shape), dtype=np.uint64)
-    r = stream(seed, f"votes r {number}", shape)
-    t = stream(seed, f"votes t {number}", (n_nodes,))[:, None]
-
-    at = of_slots(place.own)
-    inside = _local(place.own, place.observed)
-    a, left = factors.numerator[:, at], candidates(sums.counts, inside, sums.total)
-    share = candidates(sums.own[:, :-1], inside, sums.own[:, -1])
-    out[0][:, at] = a * whole * share + a * left * t + r[:, at] * t
-    out[1][:, at] = a * left + r[:, at]
-    out[2][:, at] = factors.left[:, at] * left
-    out[3][:, at] = factors.right[:, at] * (whole - left)
-    # Noise on a N: as much as either factor may be, which leaves no divisor to be found.
-    limits[0] = np.minimum(limits[0], TOP / limits[0])
-    out[[0, 2, 3], :, at[:, None]] += noise(own_seed, limits, len(at)).transpose(2, 0, 1)
-
-    if sums.helped.shape[1]:
-        at, inside = of_slots(place.helped), _local(place.helped, place.observed)
-        share = candidates(sums.helped[:, :-1], inside, sums.helped[:, -1])
-        out[0][:, at] += factors.numerator[:, at] * whole * share
-    # The second party has ``y + rho`` as its share of targets, the first ``-rho``.
-    halves = {0: sums.helped, 1: sums.own}
-    half = halves[place.number][:, -1] if place.number < 2 else np.zeros(n_nodes, dtype=np.uint64)
-    out[0] += r * half[:, None]
-    totals = half + t[:, 0] if place.number == 1 else half
-    flat = np.concatenate([*(factors.placed(row).ravel() for row in out), totals])
-    return np.asarray(flat + _cancelling(place, seed, f"votes pads {number}", len(flat)))
-
-
-def marks(legal: Flags, place: Place, seed: bytes, number: int, order: Indices) -> Flags:
-    """Return a share of all parties' marks of legal candidates: the own, under bits that cancel."""
-    every = np.zeros(order.shape, dtype=bool)
-    every[:, of_slots(place.own)] = legal.reshape(len(legal), -1)
-    placed = np.take_along_axis(every, order, axis=1)
-    return under_cancelling_bits(placed, seed, "votes marks", number, place.number, place.n_parties)
-
-
-def factors_of(seed: bytes, number: int, limits: Array, n_slots: int) -> Factors:
-    """Return factors and order of a message's candidates: known to all parties, to nobody else."""
-    own = stream(seed, f"votes factors {number}", (4,)).tobytes()
-    return Factors.of(own, limits, 2 * n_slots)
-
-
-def winners(total: Ring, legal: Flags) -> Flags:
-    """Return which places of each node win: the largest gain, and those equal to it.
-
-    Shapes: legal (n_nodes, n_candidates); returns (n_nodes, n_candidates): none of a node without
-    a legal candidate.
-    """
-    n_nodes = len(legal)
-    rows = total[: _ROWS * legal.size].reshape(_ROWS, *legal.shape)
-    numerator = rows[0] - rows[1] * total[_ROWS * legal.size :].reshape(n_nodes, 1)
-    x, left, right = (signed(v).astype(np.float64) for v in (numerator, rows[2], rows[3]))
-    return best_of(x, left, right, legal, FLAT)
-
-
-def _local(slots: Indices, observed: Indices) -> Indices:
-    """Return, of each of these slots, the place among them of its column's observed rows."""
-    place = np.full(len(observed), -1, dtype=np.int64)
-    place[slots] = np.arange(len(slots))
-    return np.asarray(place[observed[slots]])
-
-
-def _cancelling(place: Place, seed: bytes, label: str, count: int) -> Ring:
-    """Return pads that add up to 0 over all parties."""
-    before, after = (
-        stream(seed, f"{label} {neighbour}", (count,))
-        for neighbour in (place.number, (place.number + 1) % place.n_parties)
-    )
-    return np.asarray(before - after)
-
-
-@dataclass(frozen=True)
 class Used:
     """The slots in use, as one party sees them."""
 
+    number: int  # Of the party, among all
     slots: Indices  # (n_used,): their numbers over all parties
     starts: Indices  # (n_parties,): first slot of each party
-    place: Place
+    mine: Indices  # (n_own,): the party's slots among those in use
+    theirs: Indices  # (n_helped,): slots of those that it helps, in the order of its shares
+    observed: Indices  # (n_used,): of each slot in use, that of its column's observed rows
     columns: Indices  # Own columns in use
     # own, helped: Columns of the party's two shares that belong to slots in use; the last one is
     # the total
@@ -196,15 +90,12 @@ class Used:
         total = [before[-1:]] if helped else []
         mine = slots[party == own] - starts[own]
         return cls(
+            own,
             slots,
             starts[:-1],
-            Place(
-                own,
-                len(names),
-                place[slots[party == own]],
-                np.concatenate([np.zeros(0, int), *(place[slots[party == k]] for k in helped)]),
-                place[observed[slots]],
-            ),
+            place[slots[party == own]],
+            np.concatenate([np.zeros(0, int), *(place[slots[party == k]] for k in helped)]),
+            place[observed[slots]],
             np.flatnonzero(np.isin(layout.starts, mine)),
             np.append(mine, widths[own]),
             np.concatenate([np.zeros(0, int), *of_helped, *total]),
@@ -213,3 +104,97 @@ class Used:
     def layout(self, whole: SlotLayout) -> SlotLayout:
         """Return the layout of the own columns in use."""
         return whole.of_columns(self.columns)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """A party's sums over the active nodes of a level."""
+
+    # (n_nodes, n_own): rows of the fit in the own slots, as often as the tree has them
+    counts: Ring
+    total: Ring  # (n_nodes,): such rows of each node
+    own: Ring  # (n_nodes, n_own + 1): its share as owner, the last column that of ``Y``
+    helped: Ring  # (n_nodes, n_helped + 1): its share as helper; no columns if it helps nobody
+
+
+def limits_of(total: Ring, target_bits: int) -> Array:
+    """Return what is above ``|N|`` and ``H_L``, (2, n_nodes), given the rows of each node."""
+    rows = total.astype(np.float64)
+    return np.stack([rows * rows * 2.0 ** (target_bits - 2) + 1.0, rows + 1.0])
+
+
+def parcel(
+    sums: Sums, used: Used, factors: Factors, limits: Array, seed: bytes, number: int, own: bytes
+) -> Ring:
+    """Return what a party sends, uint64: four values of each candidate, and one of each node.
+
+    `seed` is known to all parties, `own`, of the noise, to this one alone.
+    """
+    n_nodes, n_slots = len(sums.total), len(used.observed)
+    shape = n_nodes, 2 * n_slots
+    whole = sums.total[:, None]
+    out = np.zeros((_ROWS, *shape), dtype=np.uint64)
+    r = stream(seed, f"votes r {number}", shape)
+    t = stream(seed, f"votes t {number}", (n_nodes,))[:, None]
+
+    at, inside = of_slots(used.mine), _local(used.mine, used.observed)
+    a, left = factors.numerator[:, at], candidates(sums.counts, inside, sums.total)
+    share = candidates(sums.own[:, :-1], inside, sums.own[:, -1])
+    out[0][:, at] = a * whole * share + a * left * t + r[:, at] * t
+    out[1][:, at] = a * left + r[:, at]
+    out[2][:, at] = factors.left[:, at] * left
+    out[3][:, at] = factors.right[:, at] * (whole - left)
+    # Noise on a N: as much as either factor may be, which leaves no divisor to be found.
+    limits = np.stack([np.minimum(limits[0], TOP / limits[0]), limits[1]])
+    out[[0, 2, 3], :, at[:, None]] += noise(own, limits, len(at)).transpose(2, 0, 1)
+
+    if sums.helped.shape[1]:
+        at, inside = of_slots(used.theirs), _local(used.theirs, used.observed)
+        share = candidates(sums.helped[:, :-1], inside, sums.helped[:, -1])
+        out[0][:, at] += factors.numerator[:, at] * whole * share
+    # The second party has ``y + rho`` as its share of targets, the first ``-rho``.
+    halves = {0: sums.helped, 1: sums.own}
+    half = halves[used.number][:, -1] if used.number < 2 else np.zeros(n_nodes, dtype=np.uint64)
+    out[0] += r * half[:, None]
+    totals = half + t[:, 0] if used.number == 1 else half
+    flat = np.concatenate([*(factors.placed(row).ravel() for row in out), totals])
+    # Pads that add up to 0 over all parties.
+    before, after = (
+        stream(seed, f"votes pads {number} {neighbour}", (len(flat),))
+        for neighbour in (used.number, (used.number + 1) % len(used.starts))
+    )
+    return np.asarray(flat + (before - after))
+
+
+def marks(legal: Flags, used: Used, factors: Factors, seed: bytes, number: int) -> Flags:
+    """Return a share of all parties' marks of legal candidates: the own, under bits that cancel."""
+    every = np.zeros(factors.order.shape, dtype=bool)
+    every[:, of_slots(used.mine)] = legal.reshape(len(legal), -1)
+    of_parties = used.number, len(used.starts)
+    return under_cancelling_bits(factors.placed(every), seed, "votes marks", number, *of_parties)
+
+
+def factors_of(seed: bytes, number: int, limits: Array, n_slots: int) -> Factors:
+    """Return factors and order of a message's candidates: known to all parties, to nobody else."""
+    own = stream(seed, f"votes factors {number}", (4,)).tobytes()
+    return Factors.of(own, limits, 2 * n_slots)
+
+
+def winners(total: Ring, legal: Flags) -> Flags:
+    """Return which places of each node win: the largest gain, and those equal to it.
+
+    Shapes: legal (n_nodes, n_candidates); returns (n_nodes, n_candidates): none of a node without
+    a legal candidate.
+    """
+    n_nodes = len(legal)
+    rows = total[: _ROWS * legal.size].reshape(_ROWS, *legal.shape)
+    numerator = rows[0] - rows[1] * total[_ROWS * legal.size :].reshape(n_nodes, 1)
+    x, left, right = (signed(v).astype(np.float64) for v in (numerator, rows[2], rows[3]))
+    return best_of(x, left, right, legal, FLAT)
+
+
+def _local(slots: Indices, observed: Indices) -> Indices:
+    """Return, of each of these slots, the place among them of its column's observed rows."""
+    place = np.full(len(observed), -1, dtype=np.int64)
+    place[slots] = np.arange(len(slots))
+    return np.asarray(place[observed[slots]])

@@ -13,12 +13,11 @@ from flwr_vertical.products import GroupKeySteps
 from flwr_vertical.products.pair_keys import Names, Widths
 from flwr_vertical.products.streams import stream
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, AddsUpTo, Is, Shape, Within, check_fits
-from strategies.forest.arbiter import place, unpack_places
+from strategies.forest.arbiter import ReleaseSteps, place, unpack_places
 from strategies.forest.batch import PARTY, TREE, WEIGHT, Batch, Comers, weights_of
 from strategies.forest.gain_messages import Sums, Used, factors_of, limits_of, marks, parcel
 from strategies.forest.model import GrowingForest, VotesPart, coefficients_of
 from strategies.forest.share_arithmetic import DealtSteps, node_sums
-from strategies.forest.vote_release import ReleaseSteps
 from strategies.trees.arbiter import ParcelSteps, pack
 from strategies.trees.node_sums import Indices, legal_splits, slot_sums
 from strategies.trees.party import BinnedParty
@@ -102,14 +101,14 @@ class GrowthSteps(StepGroup):
         )
         sums, seed = self._sums(batch, used), self.other(GroupKeySteps).seed
         noise = self.party.secret_bytes("noise of gains")
-        values = parcel(sums, used.place, seed, number, noise, target_bits)
         limits = limits_of(sums.total, target_bits)
-        order = factors_of(seed, number, limits, len(used.slots)).order
-        share = marks(self._legal(batch, used), used.place, seed, number, order)
-        forest.level |= {"number": number, "order": order}
+        factors = factors_of(seed, number, limits, len(used.slots))
+        values = parcel(sums, used, factors, limits, seed, number, noise)
+        share = marks(self._legal(batch, used), used, factors, seed, number)
+        forest.level |= {"number": number, "order": factors.order}
         forest.level |= {"slots": used.slots, "starts": used.starts}
         sealed = seal(self.other(ParcelSteps).shared, pack(share, values), place(self.name, number))
-        return {"number": number, "shape": list(order.shape), "parcel": sealed}
+        return {"number": number, "shape": list(factors.order.shape), "parcel": sealed}
 
     @step(repeatable=False)  # nonces of what is sealed are drawn
     def split(self, won: Annotated[bytes, OWN]) -> dict[str, Any]:

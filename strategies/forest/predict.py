@@ -1,16 +1,4 @@
-"""Predictions by a forest: the server gets summed votes.
-
-=============  =====================================================================================
-round          what travels
-=============  =====================================================================================
-open_forest    up: public keys; of the arbiter, too
-(group seed)   see `GroupKey`; one round
-enter          down: what opens the group seed
-descend        once a level: sealed for the other parties, the sides of all rows
-tally          up: shares of votes, sealed for the arbiter
-round_votes    the arbiter's: rounded votes, under a pad
-=============  =====================================================================================
-"""
+"""Predictions by a forest: the server gets summed votes."""
 
 import hashlib
 from typing import Annotated, Any, ClassVar, TypeAlias, Unpack
@@ -29,9 +17,9 @@ from flwr_vertical.protocol.arguments import DISTINCT, OWN, Within, check_fits
 from flwr_vertical.protocol.declaration import ARBITER as THE_ARBITER
 from flwr_vertical.protocol.declaration import BITS, FACTS, NOTHING, ONE, Protocol, Repeat, Round
 from flwr_vertical.protocol.messages import ARBITER
+from strategies.forest.arbiter import ReleaseSteps, check_bits_of, opened_votes
 from strategies.forest.batch import LEFT, MISSING_LEFT, NUMBER, PARTY, RIGHT, TREE, Comers, Lines
 from strategies.forest.model import VotesModel, VotesPart, coefficients_of
-from strategies.forest.vote_release import ReleaseSteps, check_bits_of, opened_votes
 from strategies.linear.problem import sample_index
 from strategies.trees.arbiter import ParcelSteps, parcel_keys
 from strategies.trees.model import figures, prediction_table

@@ -1,19 +1,8 @@
 """The server half of a forest of which it learns summed votes: it deals labels, and passes on.
 
-=============  =====================================================================================
-round          what travels
-=============  =====================================================================================
-prepare, keys  as in boosting; once
-send_masked    up, once: the rows of all slots under a key stream
-take_shares    down, once for each class with trees of its own: ``y + rho``, seeds, and to helpers
-               the products of masked slots and labels (`share_arithmetic`)
-begin_batch    down: the seed of draws
-offer          three rounds a level: up, of each party, sealed for the arbiter: what gains are
-judge          compared by; the arbiter's answer, sealed for the parties; up, sealed for the
-split          parties: the sides of rows
-end_batch      down: sides of the last level
-votes          up: shares of votes of samples without a label; by the arbiter to the server, rounded
-=============  =====================================================================================
+Shares are dealt once for each class with trees of its own (`share_arithmetic`). A level takes three
+rounds: what gains are compared by, sealed for the arbiter; its answer, and then the sides of rows,
+sealed for the parties.
 """
 
 from dataclasses import dataclass
@@ -27,15 +16,13 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.products.arithmetic import helpers
 from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream
 from flwr_vertical.protocol.messages import ARBITER
+from strategies.forest.arbiter import check_bits_of
 from strategies.forest.batch import columns_of
 from strategies.forest.share_arithmetic import dealt
-from strategies.forest.vote_release import check_bits_of
-from strategies.trees.candidates import Candidates
-from strategies.trees.gain import fraction_bits, rounded
-from strategies.trees.masked_store import Slots, fetch
+from strategies.trees.gain import Candidates, fraction_bits, rounded
+from strategies.trees.masked_store import Slots, fetch, prepare
 from strategies.trees.node_sums import Ring
 from strategies.trees.objectives import Objective
-from strategies.trees.train import prepare
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,14 @@ from flwr_vertical.protocol.declaration import (
     Round,
 )
 from flwr_vertical.protocol.messages import ARBITER
-from strategies.forest.arbiter import ForestArbiter
+from strategies.forest.arbiter import ForestArbiter, opened_votes
 from strategies.forest.model import VotesModel, importance
 from strategies.forest.party import ForestParty
 from strategies.forest.predict import VOTES_AT_ARBITER, ForestPredictions
 from strategies.forest.server import VoteRounds
-from strategies.forest.vote_release import opened_votes
 from strategies.linear.problem import sample_index
 from strategies.trees.model import prediction_table
-from strategies.trees.objectives import Objective
-from strategies.trees.train import labels_of, no_split
+from strategies.trees.objectives import Objective, labels_of, no_split
 
 DISCLOSURE = (
     (

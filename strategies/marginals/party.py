@@ -31,12 +31,12 @@ from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import Levels, to_codes
 from strategies.common.synthesis_columns import (
     LIMIT,
+    SynthesisParty,
     beyond,
     other_level,
     parse_resolution,
     parse_stated,
 )
-from strategies.common.synthesis_party import SynthesisParty
 from strategies.copula.margins import Domain
 from strategies.copula.release import MIN_LEVEL
 from strategies.marginals.budget import LEVELS, UNIT, Budget, n_bins, pair_places
@@ -305,9 +305,6 @@ class MarginalsParty(SynthesisParty):
     @kept("marginals.found")
     def _found(self) -> list[ColumnLevels]:
         """Levels of own columns; the same noise whenever they are worked out."""
-        return self._find()
-
-    def _find(self) -> list[ColumnLevels]:
         if _SIGMAS not in self.state:
             raise ProtocolError(f"party {self.name!r} has no levels yet: 'send_levels' comes first")
         sigma, _, of_pairs, named = self.state[_SIGMAS]

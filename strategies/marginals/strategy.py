@@ -1,18 +1,7 @@
 """MST and AIM: synthetic tables with differential privacy of a person, over all parties.
 
-=================  ================================================================================
-round              what travels
-=================  ================================================================================
-prepare_marginals  up: a public key, numbers of columns of each kind
-seal_group_seed    one party: up, the group seed, sealed for each other one
-send_levels        up: counts of levels with noise; which level each row has, under a key stream
-open_counts         down: all pairs of columns; up: a private sum of their tables, with noise
-open_counts         down: the chosen pairs; up: the same of these, with less noise
-synthesise         down: levels of the own columns of each synthetic row (8 bytes); up: nothing
-=================  ================================================================================
-
-So a run takes six rounds after greeting and alignment, whatever the number of rows, columns,
-parties or chosen pairs; one party alone takes five. A table of two parties' columns is a product of
+A run takes six rounds after greeting and alignment, whatever the number of rows, columns, parties
+or chosen pairs; one party alone takes five. A table of two parties' columns is a product of
 indicators of levels (`flwr_vertical.products`): each party masks its indicators once, and small
 corrections open as many tables as are asked for. Each owner adds the whole noise to what is opened
 of two, so that none comes nearer to the counts by knowing its own.

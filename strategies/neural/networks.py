@@ -8,6 +8,7 @@ weights come from a cryptographic key stream (`draw_weights`), of bytes that onl
 import hashlib
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeVar
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from flwr_vertical.arrays import AnyArray
 from flwr_vertical.privacy.keystream import KEY_BYTES, Keystream
+from flwr_vertical.protocol.objects import pack_object, unpack_object
 from strategies.neural import hardware
 from strategies.neural.hardware import to_numpy
 from strategies.neural.images import ImageEncoder, ImageShape, check_size, initialise, parse_shapes
@@ -76,6 +78,23 @@ class Prediction(NamedTuple):
     value: Tensor  # (n_rows,): the most probable class, or the mean
     probabilities: Tensor | None  # (n_rows, n_classes): of a classification
     deviation: Tensor | None  # (n_rows,): standard deviation of a regression
+
+
+class Packed(ABC):
+    """Networks and optimisers that are written down by their names."""
+
+    @abstractmethod
+    def _parts(self) -> dict[str, Any]:
+        """Return them all."""
+
+    def pack(self) -> dict[str, Any]:
+        """Return all weights and the state of the optimisers, as trees."""
+        return {name: pack_object(name, part) for name, part in self._parts().items()}
+
+    def unpack(self, tree: dict[str, Any]) -> None:
+        """Take up what `pack` returned."""
+        for name, part in self._parts().items():
+            unpack_object(name, part, tree[name])
 
 
 def perceptron(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,16 @@ from flwr_vertical.tables.codes import level_text
 MAX_CLASSES = 1000
 
 
+@dataclass(frozen=True)
 class LabelTargets:
-    """Labels of all samples.
+    """Labels of all samples."""
 
-    Shapes: known (n_samples,): which samples have one; y (n_samples,): numbers of classes, or
-    standardised labels; anything where none is known.
-    """
-
-    def __init__(
-        self, known: Flags, y: Array, classes: list[float], centre: float = 0.0, unit: float = 1.0
-    ) -> None:
-        self.known, self.y, self.classes = known, y, classes
-        self.centre, self.unit = centre, unit
+    known: Flags  # (n_samples,): which samples have one
+    # (n_samples,): numbers of classes, or standardised labels; anything where none is known
+    y: Array
+    classes: list[float]
+    centre: float = 0.0
+    unit: float = 1.0
 
     @classmethod
     def of(cls, labels: Array, task: str) -> "LabelTargets":

@@ -1,14 +1,4 @@
-"""Predictions with linear models: a sum of the parties' terms for each sample.
-
-=============  =================================================================================
-round          what travels
-=============  =================================================================================
-open_model     with several regressions only; down: the model's digest; up: rows that have a
-               missing cell
-predict_kept   down: the digest, and with several regressions the number of each row's; summed:
-               one whole number for each sample
-=============  =================================================================================
-"""
+"""Predictions with linear models: a sum of the parties' terms for each sample."""
 
 from typing import Annotated, Any, ClassVar
 

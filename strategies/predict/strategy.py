@@ -40,10 +40,6 @@ class _OfModel:
         return getattr(decides, self._name)
 
 
-def _of_model() -> Any:
-    return _OfModel()
-
-
 class Predict(Strategy):
     """Predict new samples with the model of a fit; the model's strategy says by which rounds.
 
@@ -101,10 +97,10 @@ class Predict(Strategy):
     )
 
     name: ClassVar[str] = "predict"
-    party = _of_model()
+    party: ClassVar[Any] = _OfModel()
     arbiter = VoteArbiter
-    disclosure = _of_model()
-    exchanges_asked = _of_model()
+    disclosure: ClassVar[Any] = _OfModel()
+    exchanges_asked: ClassVar[Any] = _OfModel()
     predictions = LinearPredictions
     protocol = LinearPredictions.protocol
     needs_common_samples: ClassVar[bool] = False  # each row is predicted by itself

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import comb
 
 from flwr_vertical.arrays import Array, Flags
 from strategies.neural.networks import AsText, NetworkSizes
@@ -134,14 +135,5 @@ def draw_tasks(kind: str, held: Flags, drop: float, rng: np.random.Generator) ->
     sizes = np.arange(1, n_parties + 1)
     real = sizes[:, None] <= counts
     takes = held & (places < sizes[:, None, None]) & real[..., None]
-    return Tasks(takes, _subset_shares(n_parties)[sizes[:, None], counts])
-
-
-def _subset_shares(n_parties: int) -> Array:
-    """Return the share of subsets of size s among those of n parties, none but empty; [s, n]."""
-    shares = np.zeros((n_parties + 1, n_parties + 1))
-    row = np.ones(1)
-    for n in range(1, n_parties + 1):
-        row = np.convolve(row, [1.0, 1.0])  # Pascal's triangle
-        shares[1 : n + 1, n] = row[1:] / (2.0**n - 1.0)
-    return shares
+    # A sum counts as many subsets as there are of its size, of all that are not empty.
+    return Tasks(takes, comb(counts, sizes[:, None]) / (2.0**counts - 1.0))

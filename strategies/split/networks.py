@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from strategies.neural.images import ImageEncoder, ImageShape, initialise
+from strategies.neural.images import ImageEncoder, initialise
 from strategies.neural.model import NeuralModel, NeuralPart
 from strategies.neural.networks import (
     ACTIVATIONS,
@@ -32,20 +32,6 @@ def _encoder(
     return make_encoder(n_columns, *sizes, networks, party, generator)
 
 
-class ImageBottom(nn.Module):
-    """The first layers of an image's encoder."""
-
-    def __init__(self, image: ImageShape, parts: list[nn.Module]) -> None:
-        super().__init__()
-        self.image, self.net = image, nn.Sequential(*parts)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return what layers give of images of shape (n_rows, n_pixels)."""
-        image = self.image
-        given: Tensor = self.net(x.reshape(-1, image.channels, image.height, image.width))
-        return given
-
-
 class TwoEncoders(nn.Module):
     """FedHSSL's: one trained across parties, one at the party, the mean of both (Table 4)."""
 
@@ -59,14 +45,13 @@ class TwoEncoders(nn.Module):
     ) -> None:
         super().__init__()
         self.cross = _encoder(n_columns, networks, party, generator)
-        self.bottom: nn.Module
-        self.top: nn.Module
         if (image := networks.image_of(party)) is not None:
             local = ImageEncoder(
                 image, networks.latent_dim, networks.networks, networks.image_channels
             )
             parts, stem = list(local.net), STEM[networks.networks]
-            self.bottom = ImageBottom(image, parts[:stem])
+            pixels = nn.Unflatten(1, (image.channels, image.height, image.width))
+            self.bottom = nn.Sequential(pixels, *parts[:stem])
             self.top = nn.Sequential(*parts[stem:])
             initialise(self.bottom, generator)
             initialise(self.top, shared)

@@ -94,8 +94,6 @@ class Extractors(NetworkSteps):
         self.get(changes=True)
         return agreed
 
-    # -- for steps ---------------------------------------------------------------------------
-
     def part(self, model: str) -> SplitPart:
         """Return what the party keeps of a model of that name."""
         of = self.networks, self.get(changes=False), self.other(OwnColumns).scales

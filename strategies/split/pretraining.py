@@ -5,7 +5,6 @@ shall find one view's projection from the other's, through which no gradient goe
 with its own rows alone, so it takes no round.
 """
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from flwr_vertical.protocol.arguments import Shape, check_fits
 from strategies.neural.images import ImageShape
 from strategies.neural.networks import (
     ACTIVATIONS,
+    Packed,
     apply,
     descend,
     draw_seed,
@@ -208,7 +208,7 @@ def check_loss(loss: float, name: str) -> None:
         )
 
 
-class HybridPretraining:
+class HybridPretraining(Packed):
     """One party's part of FedHSSL's pretraining; belongs to the snapshots of a run.
 
     He, Kang, Luo, Fan and Yang, *A Hybrid Self-Supervised Learning Framework for Vertical Federated
@@ -298,15 +298,6 @@ class HybridPretraining:
         nets = self._encoder.top, self.local.projector, self.local.predictor
         return [parameter for net in nets for parameter in net.parameters()]
 
-    def pack(self) -> dict[str, Any]:
-        """Return what a snapshot needs beside the encoder."""
-        return {name: copy.deepcopy(of.state_dict()) for name, of in self._packed().items()}
-
-    def unpack(self, tree: dict[str, Any]) -> None:
-        """Take up what a snapshot has."""
-        for name, of in self._packed().items():
-            of.load_state_dict(tree[name])
-
-    def _packed(self) -> dict[str, Any]:
+    def _parts(self) -> dict[str, Any]:
         own = {"across": self._across.optimiser, "within": self._within.optimiser}
         return {"cross": self.cross, "local": self.local, **own}

@@ -90,7 +90,6 @@ class VanillaVFL(SplitLearning):
     name: ClassVar[str] = "vanilla-vfl"
     demo: ClassVar[Mapping[str, Any]] = _demo("vanilla-vfl")
     kind: ClassVar[str] = "vanilla"
-    exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
     disclosure = (SUMS, GRADIENTS, SECRET)
 
 
@@ -171,7 +170,6 @@ class FedHSSL(SplitLearning):
     name: ClassVar[str] = "fedhssl"
     demo: ClassVar[Mapping[str, Any]] = _demo("fedhssl")
     kind: ClassVar[str] = "fedhssl"
-    exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
     disclosure = (
         SUMS,
         (
@@ -221,7 +219,6 @@ class FinalNet(SplitNetwork):
     name: ClassVar[str] = "final-net"
     pretrain: ClassVar[str] = "none"
     kind: ClassVar[str] = "final"
-    exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
     demo: ClassVar[Mapping[str, Any]] = MappingProxyType({
         "labels": "demo", "demo.missing-cells": 0.0, "demo.missing-blocks": 0.2,
         "demo.missing-labels": 0.3, "final-net.iterations": 300, "final-net.width": 32,

@@ -59,6 +59,7 @@ class SplitNetwork(NeuralStrategy):
         Round("keep"),
     )
     predictions = SplitPredictions
+    exchanges_asked: ClassVar[tuple[str, ...]] = ("embeddings",)
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
@@ -91,8 +92,6 @@ class SplitNetwork(NeuralStrategy):
                 what="held-out samples (validation_share)",
             )
         rounds.keep(model.name)
-
-    # -- settings ----------------------------------------------------------------------------
 
     @property
     def agreed(self) -> dict[str, Any]:
@@ -127,18 +126,15 @@ class SplitNetwork(NeuralStrategy):
             mixed=self.precision == "mixed",
         )
 
-    # -- before and after training -----------------------------------------------------------
-
     def _prepare(self, rounds: SplitRounds, seed: int, result: Result) -> Indices:
         """Hand out settings; return which samples take part."""
+        agreed = self.agreed
         arguments = {
-            "networks": self.network_settings.to_text(), "training": self.training.to_text(),
+            "networks": agreed["network_sizes"], "training": agreed["training"],
             "n_parties": len(rounds.parties), "shared_seed": seed, "precision": self.precision,
-            "device": self.device,
-            "subsets": self.method.tasks != "observed",
+            "device": self.device, "subsets": agreed["subsets"],
         }  # fmt: skip
-        replies = rounds.federation.call("prepare", arguments)
-        return rounds.agreed(replies, result)
+        return rounds.agreed(rounds.federation.call("prepare", arguments), result)
 
     def _trained_on(
         self, rounds: SplitRounds, targets: LabelTargets, usable: Indices, result: Result

@@ -1,20 +1,19 @@
-"""The loop of boosting: gradients, trees, the table of nodes, predictions so far, when to stop."""
+"""The loop of boosting: slots, gradients, trees that grow, predictions so far, when to stop."""
 
 from typing import Any
 
 import numpy as np
 
-from flwr_vertical import Result
+from flwr_vertical import Federation, Result
 from flwr_vertical.arrays import Array, Bytes, Flags, Integers32
-from strategies.trees.dependence import partial_dependence
+from strategies.trees.contributions import partial_dependence
 from strategies.trees.gain import Derivatives, level_of
-from strategies.trees.grower import Grower
-from strategies.trees.masked_store import Slots
+from strategies.trees.masked_store import Slots, fetch
 from strategies.trees.model import LEAF, Ensembles, TreesModel
 from strategies.trees.node_sums import Indices
 from strategies.trees.objectives import Objective, weights_of
-from strategies.trees.rounds import LevelRounds
-from strategies.trees.tree import Tree, leaf_values, quantile_values
+from strategies.trees.rounds import LevelNodes, LevelRounds
+from strategies.trees.tree import Tree, TreeNode, divide, leaf_values, quantile_values
 
 _A_FIFTH, _MOST = 0.2, 2_000
 """What is held out by default: more of many samples would cost more than stopping too late."""
@@ -24,6 +23,95 @@ _FIELDS = (
     "tree", "number", "party", "left", "right", "missing_left", "value", "gain", "cover", "slot",
     "rows",
 )  # fmt: skip
+
+
+class Grower:
+    """Grows trees, level by level; all trees of a batch share the rounds of a level (`rounds`).
+
+    Which side of the last level's splits rows are on goes to the server only.
+    """
+
+    def __init__(self, rounds: LevelRounds, settings: Any) -> None:
+        self._rounds, self._settings, self.slots = rounds, settings, rounds.slots
+
+    def grow(
+        self, g: Array, h: Array, inside: Flags, usable: Bytes, first: int, routed: Flags
+    ) -> list[Tree]:
+        """Grow one tree for each row of gradients.
+
+        Shapes: g, h (n_trees, n_samples): derivatives of the loss; inside (n_trees, n_samples):
+        rows that each tree is fitted to; the others are routed only; usable (n_trees, n_columns):
+        columns that each tree may use, or all of them; routed (n_trees, n_samples):
+        rows that go down each tree, those of the fit among them.
+        """
+        n_trees, n_rows = g.shape
+        directions = self.slots.directions
+        trees: list[Tree] = [
+            [TreeNode(np.flatnonzero(routed[t]), int(inside[t].sum()))] for t in range(n_trees)
+        ]
+        l2 = self._settings.l2
+        derivatives = [Derivatives.of(g[t], h[t], inside[t], l2) for t in range(n_trees)]
+        # Numbers of the nodes of a level: (tree, node); children of one parent are neighbours.
+        level = [(t, 0) for t in range(n_trees)]
+        parent = np.full(n_trees, -1)
+        direct = np.arange(n_trees)
+        for depth in range(self._settings.max_depth):
+            node = np.full((n_trees, n_rows), -1, dtype=np.int64)
+            for q, (t, number) in enumerate(level):
+                rows = trees[t][number].rows
+                node[t, rows[inside[t, rows]]] = q
+            tree_of = np.array([t for t, _ in level])
+            known = level_of(node, len(level), g, derivatives, tree_of)
+            splits = [self._may_split(trees, at) for at in level]
+            active = np.flatnonzero(np.array(splits) & ~known.flat)
+            if not len(active):
+                break
+            nodes = LevelNodes(node, parent, direct, active)
+            fresh = derivatives if depth == 0 else None
+            may_use = np.atleast_2d(usable)
+            won = self._rounds.winners(nodes, known, fresh, may_use, self._settings.min_child)
+            chosen = {level[q]: found for q, found in zip(active, won, strict=True) if found >= 0}
+            if not chosen:
+                break
+            routed_to = self._rounds.route(trees, level, chosen, inside, first)
+            for (t, number), left in routed_to.items():
+                of_tree = inside[t], g[t], h[t]
+                direction = int(directions[chosen[t, number] // 2])
+                divide(trees[t], trees[t][number], left, *of_tree, l2, direction)
+            level, parent, direct = self._below(trees, level, chosen, depth)
+            if not level:
+                break
+        return trees
+
+    def _may_split(self, trees: list[Tree], at: tuple[int, int]) -> bool:
+        return trees[at[0]][at[1]].n_fit >= 2 * int(self._settings.min_child)
+
+    def _below(
+        self,
+        trees: list[Tree],
+        level: list[tuple[int, int]],
+        chosen: dict[tuple[int, int], int],
+        depth: int,
+    ) -> tuple[list[tuple[int, int]], Indices, Indices]:
+        """Return the nodes of the next level, their parents, and whose sums are made."""
+        below: list[tuple[int, int]] = []
+        parent: list[int] = []
+        direct: list[bool] = []
+        if depth + 1 < self._settings.max_depth:
+            for q, (t, number) in enumerate(level):
+                node = trees[t][number]
+                if (t, number) not in chosen or node.left < 0:
+                    continue
+                pair = [(t, node.left), (t, node.right)]
+                if not any(self._may_split(trees, at) for at in pair):
+                    continue
+                left_is_smaller = trees[t][node.left].n_fit <= trees[t][node.right].n_fit
+                below += pair
+                parent += [q, q]
+                direct += [left_is_smaller, not left_is_smaller]
+        flags = np.array(direct, dtype=bool)
+        numbered = np.where(flags, np.cumsum(flags) - 1, -1)
+        return below, np.array(parent, dtype=np.int64), numbered
 
 
 class Boosting:
@@ -228,3 +316,56 @@ def validation_rows(known: Indices, labels: Array, share: float | None, most: in
     count = max(0, min(round(stated), most))
     order = known[np.argsort(labels[known], kind="stable")]
     return np.sort(order[((np.arange(count) + 0.5) * len(known) / max(count, 1)).astype(np.int64)])
+
+
+class SlotRows:
+    """Sees to it that the server has the masked rows of the slots that a run has come to.
+
+    Levels are sorted once, before the first tree, from the rows of nominal columns alone. A run may
+    be resumed, or go back to a snapshot, at any place: so what is here follows the state of
+    `Boosting`.
+    """
+
+    def __init__(
+        self, federation: Federation, rounds: LevelRounds, arguments: dict[str, Any], sorts: bool
+    ) -> None:
+        self._federation, self._rounds, self._arguments = federation, rounds, arguments
+        self._slots, self._plain = rounds.slots, dict(rounds.slots.layouts)
+        self._sorts = sorts and bool(rounds.slots.levels.any())
+        self._asked_at = federation.course
+
+    def send(self) -> None:
+        """Ask for rows, as many rounds as they take."""
+        if self._sorts and self._slots.layouts == self._plain:
+            self._slots.only_levels()
+            for own in self._arguments.values():
+                own["only_levels"] = True
+        fetch(self._federation, self._slots, self._arguments)
+
+    def provide(self, course: Boosting) -> None:
+        """Sort levels if that was not done, and ask again for rows that no journal kept."""
+        are_sorted = any(own.are_sorted for own in self._slots.layouts.values())
+        if self._sorts and not course.state["sorted"]:
+            if are_sorted:  # back at a snapshot
+                self._slots.layouts, self._slots.masked = dict(self._plain), {}
+                for own in self._arguments.values():
+                    own.pop("ranks")
+            self._send_if_absent()
+            course.state["order"] = course.order_levels(self._rounds)
+            course.state["sorted"] = True
+            self._use(course)
+            self.send()
+        elif self._sorts and not are_sorted:  # resumed
+            self._use(course)
+        self._send_if_absent()
+
+    def _use(self, course: Boosting) -> None:
+        ranks = self._slots.sort_levels(np.asarray(course.state["order"]), self._plain)
+        for name, own in self._arguments.items():
+            own["ranks"] = ranks[name]
+            own.pop("only_levels", None)
+
+    def _send_if_absent(self) -> None:
+        if not self._slots.masked:
+            with self._federation.asking_again(self._asked_at):
+                self.send()

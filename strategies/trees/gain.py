@@ -1,4 +1,4 @@
-"""Gains in whole numbers: what the parties' sums are made of, and which split they favour.
+"""Gains in whole numbers: what sums are made of, candidates of splits, and which of them is best.
 
 A split of a node's rows into L and R changes the loss (to second order) by half of
 
@@ -17,12 +17,15 @@ errors would add up. N has 52 bits in nodes of any size, by a power of two that 
 rows: ``m`` is rounded in its unit, and that error is multiplied by H'_L.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_vertical.arrays import AnyArray, Array, Flags, Integers
+from flwr_vertical.errors import ProtocolError
+from strategies.trees.binning import SlotLayout
 from strategies.trees.node_sums import Indices, Ring
 
 FLAT = 1e-9
@@ -37,6 +40,8 @@ _N_BITS = 52  # leaves a factor two bits of jitter, six of spread, and one
 
 TIE = 2.0**-18
 """Splits whose gains differ by less than this share of the best one count as equal."""
+
+_ORDERED, _NOMINAL, _SORTED = range(3)
 
 
 def to_ring(values: npt.NDArray[np.number]) -> Ring:
@@ -78,8 +83,7 @@ class Derivatives:
     first: Integers
     second: Integers
     first_bits: int  # No row has a first derivative above 2^first_bits
-    unit: float  # What 1 stands for, of second derivatives
-    l2: int  # The regularisation, in that unit
+    l2: int  # The regularisation, in units of second derivatives
     bits: int  # No row has a second derivative above 2^bits
     extra: int  # A power of two, or 0: ``2 l2`` is at most ``extra 2^bits``
 
@@ -96,7 +100,7 @@ class Derivatives:
         steepest = max(float(np.abs(g[inside]).max(initial=0.0)), 1e-300)
         first_bits = int(_first_bits(int(inside.sum())))
         first = np.where(inside, np.rint(g / steepest * 2.0**first_bits), 0.0).astype(np.int64)
-        return cls(first, second, first_bits, unit, round(l2 / unit), bits, extra)
+        return cls(first, second, first_bits, round(l2 / unit), bits, extra)
 
 
 @dataclass(frozen=True)
@@ -157,22 +161,100 @@ def level_of(
     return LevelGradients(*whole, flats > 0)  # type: ignore[call-arg]
 
 
-def candidates(slots: Ring, observed: Indices, total: Ring | None = None) -> Ring:
+def candidates(slots: Ring, observed: Indices, total: Ring) -> Ring:
     """Return a share of the sums over the left side of every candidate, (n_nodes, 2 * n_slots).
 
     Slot by slot: missing cells to the right, then to the left (all rows that are not observed).
     Shapes: slots (n_nodes, n_slots): a share; observed (n_slots,): of each slot, that of its
     column's observed rows; total (n_nodes,): sums over all rows; they are in one of the shares.
     """
-    with_missing = slots - slots[:, observed]
-    if total is not None:
-        with_missing = with_missing + total[:, None]
+    with_missing = slots - slots[:, observed] + total[:, None]
     return np.stack([slots, with_missing], axis=2).reshape(len(slots), -1)
 
 
 def of_slots(slots: Indices) -> Indices:
     """Return the candidates of slots: missing cells to the right, then to the left."""
     return np.asarray(np.stack([2 * slots, 2 * slots + 1], axis=1).reshape(-1))
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The candidates of some parties' columns; all parties are told how these are laid out.
+
+    Slot s has candidate ``2 s``, by which rows without the cell go to the right, and unless its
+    column is complete ``2 s + 1``, by which they go to the left.
+    """
+
+    layouts: Sequence[SlotLayout]
+    numbers: Indices  # (n_candidates,): ascending
+    observed: Indices  # (n_slots,): of each slot, the last one of its column
+
+    @classmethod
+    def of(cls, layouts: Sequence[SlotLayout]) -> "Candidates":
+        """Return those of these columns."""
+        widths = np.array([width for own in layouts for width in own.widths], dtype=np.int64)
+        complete = np.array([c for own in layouts for c in own.complete], dtype=bool)
+        observed = np.repeat(np.cumsum(widths) - 1, widths)
+        exists = np.ones((len(observed), 2), dtype=bool)
+        # A column's last slot has no rows but those that lack the cell on its other side.
+        exists[:, 1] = ~np.repeat(complete, widths) & (np.arange(len(observed)) != observed)
+        return cls(layouts, np.flatnonzero(exists), observed)
+
+    def sums(self, sent: Ring, total: Ring) -> Ring:
+        """Return a share of sums over the left side of each, (n_nodes, n_candidates).
+
+        Shapes: sent (n_nodes, n_sent): a share, of all parties side by side; total (n_nodes,): sums
+        over all rows, or 0 in a share that has no part of them.
+        """
+        ends = np.cumsum([own.n_sent for own in self.layouts])[:-1]
+        parts = zip(self.layouts, np.split(sent, ends, axis=1), strict=True)
+        slots = np.concatenate([own.slots_of(part, total) for own, part in parts], axis=1)
+        return candidates(slots, self.observed, total)[:, self.numbers]
+
+    def places(self, slots: Indices) -> Indices:
+        """Return the places of the candidates of some slots."""
+        return np.flatnonzero(np.isin(self.numbers // 2, slots))
+
+
+def columns_of(layouts: Sequence[SlotLayout]) -> Indices:
+    """Return how columns are laid out, as parties are told: see `layouts_of`."""
+    return np.array(
+        [
+            (k, bins, (_SORTED if own.are_sorted else _NOMINAL) if nominal else _ORDERED, complete)
+            for k, own in enumerate(layouts)
+            for bins, nominal, complete in zip(own.n_bins, own.nominal, own.complete, strict=True)
+        ],
+        dtype=np.int32,
+    ).reshape(-1, 4)
+
+
+def layouts_of(columns: Indices, n_parties: int) -> list[SlotLayout]:
+    """Return the layout of each party.
+
+    Shapes: columns (n_columns, 4): number of the party, bins, whether levels have an order (0:
+    they do; 1: they do not; 2: they were sorted), and whether no cell is missing.
+    """
+    found = []
+    for k in range(n_parties):
+        _, bins, kind, complete = columns[columns[:, 0] == k].T
+        nominal, lacks_none = (tuple((part > 0).tolist()) for part in (kind, complete))
+        found.append(
+            SlotLayout(tuple(bins.tolist()), nominal, lacks_none, bool((kind == _SORTED).any()))
+        )
+    return found
+
+
+def checked_layouts(
+    columns: Indices, names: list[str], name: str, layout: SlotLayout
+) -> tuple[int, list[SlotLayout]]:
+    """Return the place of a party among all, and their layouts; refuse others of its columns."""
+    found, own = layouts_of(columns, len(names)), names.index(name) if name in names else -1
+    if own < 0 or found[own] != layout or (np.diff(columns[:, 0]) < 0).any():
+        raise ProtocolError(
+            f"party {name!r}: arguments 'names' and 'columns' have other columns of it than it "
+            "told; who runs the server?"
+        )
+    return own, found
 
 
 def best_of(

@@ -1,4 +1,4 @@
-"""The masked rows of all slots at the server: sent block by block, on its disk if they are many.
+"""The masked rows of all slots at the server: prepared, sent block by block, on disk if many.
 
 A million samples with 50 columns of 16 bins are 6.4 GB. The file has no name: it is gone when the
 run ends, however it ends. What is in it is uniform without the group seed, which the server lacks.
@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from flwr_vertical import Federation, Result
 from flwr_vertical.arrays import Flags
+from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.sent_rows import ReceivedRows
-from flwr_vertical.server import Federation
+from flwr_vertical.protocol.messages import ARBITER
+from strategies.trees.arbiter import parcel_keys
 from strategies.trees.binning import SlotLayout
 from strategies.trees.monotone import Directions, of_slots
 from strategies.trees.node_sums import Indices, Matrix
@@ -23,8 +26,7 @@ class Slots:
 
     names: list[str]
     layouts: dict[str, SlotLayout]
-    # (n_columns,): directions of columns, see `monotone`; none by default
-    monotone: dict[str, Directions] = field(default_factory=dict)
+    monotone: dict[str, Directions]  # (n_columns,): directions of columns, see `monotone`
     tags: dict[str, bytes] = field(default_factory=dict)
     masked: dict[str, Matrix] = field(default_factory=dict)  # by party
 
@@ -46,11 +48,7 @@ class Slots:
     @property
     def directions(self) -> Directions:
         """Of each slot, whether predictions may only rise or fall with its column."""
-        parts = []
-        for name in self.names:
-            layout = self.layouts[name]
-            none = np.zeros(len(layout.n_bins), dtype=np.int8)
-            parts.append(of_slots(self.monotone.get(name, none), layout))
+        parts = [of_slots(self.monotone[name], self.layouts[name]) for name in self.names]
         return np.concatenate(parts)
 
     @property
@@ -123,3 +121,37 @@ def fetch(federation: Federation, slots: Slots, arguments: dict[str, dict[str, A
     slots.masked = {**rows.on_disk()}
     if rows.are_there and not slots.masked:
         slots.masked = {**rows.whole()}
+
+
+def prepare(
+    federation: Federation, n_bins: int, n_sides: int, hidden: bool, result: Result
+) -> tuple[Slots, dict[str, dict[str, Any]], dict[str, Any]]:
+    """Have columns cut and keys made; return slots, arguments of `send_masked`, and keys."""
+    names, pairs = list(federation.parties), PairKeys(federation)
+    asked = {"nonce": pairs.nonce, "n_bins": n_bins, "n_sides": n_sides}
+    replies = federation.call("prepare", asked, parties=[*names, ARBITER] if hidden else names)
+    pairs.collect(replies)
+    arguments = GroupKey(federation, pairs).arguments()
+    keys: dict[str, Any] = {}
+    if hidden:
+        keys, box = parcel_keys(names, pairs.nonce, replies)
+        for name in names:
+            arguments[name]["arbiter"] = box
+    layouts = {
+        name: SlotLayout(
+            tuple(int(n) for n in replies[name]["n_bins"]),
+            tuple(bool(n) for n in replies[name]["nominal"]),
+            tuple(bool(n) for n in replies[name]["complete"]),
+        )
+        for name in names
+    }
+    for name, layout in layouts.items():
+        few = [n for n in layout.n_bins if n < n_bins]
+        if few:
+            have = "column has" if len(few) == 1 else "columns have"
+            result.notes.append(
+                f"party {name!r}: {len(few)} {have} fewer than {n_bins} bins: there are "
+                "fewer distinct values, or too few rows have some of them"
+            )
+    monotone = {name: np.asarray(replies[name]["monotone"], dtype=np.int8) for name in names}
+    return Slots(names, layouts, monotone), arguments, keys

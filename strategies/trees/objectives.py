@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flwr_vertical import Federation
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.tables.codes import level_text
@@ -153,6 +154,37 @@ class Objective:
         """Return both terms of the gradient: of labels, of the mean."""
         power = self.parameter
         return labels * np.exp((1.0 - power) * raw), np.exp((2.0 - power) * raw)
+
+
+def labels_of(federation: Federation, min_child: int) -> Array:
+    """Return the labels, NaN where unknown, if trees can be grown in this federation."""
+    names = list(federation.parties)
+    if len(names) < 2:
+        raise DataError(
+            "vertical trees need two parties or more, since each one's sums are shared with "
+            f"another, and {names[0]!r} is alone; use trees of scikit-learn on its table"
+        )
+    if federation.aggregation == "ckks":
+        raise ConfigError(
+            "trees add whole numbers modulo 2^64, which 'ckks' sums do not carry; use "
+            "aggregation='masked' (the arbiter is asked for all the same)"
+        )
+    labels = np.asarray(federation.labels, dtype=float)
+    known = int((~np.isnan(labels)).sum())
+    if 0 < known < 2 * min_child:
+        raise DataError(
+            f"{known} samples have a label, and min_child={min_child} samples on each side of a "
+            "split need twice as many; lower min_child"
+        )
+    return labels
+
+
+def no_split(min_child: int) -> str:
+    """Say why no tree has a split."""
+    return (
+        f"no tree has a split, so all predictions are alike: none lowers the loss with {min_child} "
+        "samples (min_child) and what nodes state as min-rows on each side"
+    )
 
 
 def weights_of(stated: str, objective: Objective, labels: Array) -> Array:

@@ -15,7 +15,7 @@ from flwr_vertical.products.streams import KeyStream, tag_of_blocks
 from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within, check_fits
 from strategies.trees.arbiter import ParcelSteps
 from strategies.trees.binning import Bins, Codes, SlotLayout, fit_bins
-from strategies.trees.dependence import dependence_table
+from strategies.trees.contributions import dependence_table
 from strategies.trees.model import TreePart
 from strategies.trees.monotone import NODE_KEY, TOLD, directions_of
 from strategies.trees.routing import SIDES, RoutingSteps, check_openings

@@ -1,13 +1,4 @@
-"""Predictions by trees that were grown before: as many rounds as there are levels, for all trees.
-
-=============  =================================================================================
-round          what travels
-=============  =================================================================================
-open_trees     down: the model's name; the parties look for what they kept
-sides          once a level; down: which own split each sample comes to in each tree; up: one bit
-               for each of these
-=============  =================================================================================
-"""
+"""Predictions by trees that were grown before: a round for each level, for all trees at once."""
 
 import hashlib
 from typing import Annotated, Any, ClassVar
@@ -216,9 +207,9 @@ def descend(
                 told += int((asked[name] >= 0).sum())
                 own_way += int(comes[-1].sum())
         if asked:
-            for name, (lines, sides) in _ask(federation, model, asked).items():
+            for name, sides in _ask(federation, model, asked).items():
                 for way in ways[name]:
-                    for layer, side in zip(lines, sides, strict=True):
+                    for layer, side in zip(asked[name], sides, strict=True):
                         here = (at[way] == layer) & (layer >= 0)
                         left[way][here] = side[here]
             progress.step("level")
@@ -241,10 +232,8 @@ def distinct(lines: Lines) -> Lines:
     return ordered[: max(1, int((ordered >= 0).any(axis=(1, 2)).sum()))]
 
 
-def _ask(
-    federation: Federation, model: TreesModel, asked: dict[str, Lines]
-) -> dict[str, tuple[Lines, Flags]]:
-    """Have owners tell the sides of splits; returns lines and whether rows go to the left."""
+def _ask(federation: Federation, model: TreesModel, asked: dict[str, Lines]) -> dict[str, Flags]:
+    """Have owners tell the sides of splits; returns whether rows go to the left."""
     own: dict[str, dict[str, Any]] = {}
     for name, layers in asked.items():
         lines = np.unique(layers[layers >= 0])
@@ -259,7 +248,6 @@ def _ask(
     for name, layers in asked.items():
         comes = layers >= 0
         sides = np.zeros(layers.shape, dtype=bool)
-        bits = np.unpackbits(replies[name]["left"], count=int(comes.sum()))
-        sides[comes] = bits == 1
-        found[name] = layers, sides
+        sides[comes] = np.unpackbits(replies[name]["left"], count=int(comes.sum())) == 1
+        found[name] = sides
     return found

@@ -1,16 +1,7 @@
 """The rounds of a level, as the server takes them: shares, comparison, sides of splits.
 
-=========  =========================================================================================
-round      what travels
-=========  =========================================================================================
-share      down: which node each row is in; once a tree g + rho and h + rho to the first party,
-           the seed of rho to the others; up: shares under pads; of helpers blinded as well
-compare    to the arbiter: the blinded shares of all, added up, and parcels; back: who wins
-(rank)     once, in its place, where levels are sorted; back: their order
-route      down, to the owners of the winners: which split; up: one bit of each row
-=========  =========================================================================================
-
-With open histograms there is no second round.
+Where levels are sorted, once, ranks take the place of the comparison; with open histograms there is
+none.
 """
 
 from collections.abc import Mapping
@@ -30,12 +21,18 @@ from flwr_vertical.protocol.messages import ARBITER
 from flwr_vertical.server import Federation
 from strategies.trees.binning import narrowest, packed
 from strategies.trees.blinding import WIRE_BYTES, Factors, coarse, from_wire, to_wire
-from strategies.trees.candidates import Candidates, columns_of
-from strategies.trees.gain import Derivatives, LevelGradients, best_of, signed, to_ring
-from strategies.trees.level_nodes import Places, sides_of
+from strategies.trees.gain import (
+    Candidates,
+    Derivatives,
+    LevelGradients,
+    best_of,
+    columns_of,
+    signed,
+    to_ring,
+)
 from strategies.trees.masked_store import Slots
 from strategies.trees.monotone import allowed_signs, right_way
-from strategies.trees.node_sums import Indices, Ring
+from strategies.trees.node_sums import Indices, Places, Ring, sides_of
 from strategies.trees.secret_shares import with_siblings
 from strategies.trees.tree import Tree
 

@@ -13,9 +13,8 @@ from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy_ledger.budgets import ROUNDING
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Shape, Within, check_fits
 from strategies.trees.binning import SlotLayout
-from strategies.trees.level_nodes import KnownNodes
 from strategies.trees.monotone import check_told
-from strategies.trees.node_sums import Indices
+from strategies.trees.node_sums import Indices, KnownNodes
 
 Splits = Integers32
 

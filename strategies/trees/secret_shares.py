@@ -38,10 +38,18 @@ from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within, c
 from strategies.trees.arbiter import PADS, ParcelSteps, pack, place_of, under_cancelling_bits
 from strategies.trees.binning import SlotLayout
 from strategies.trees.blinding import Factors, coarse, noise, to_wire
-from strategies.trees.candidates import Candidates, checked_layouts
-from strategies.trees.gain import N_NOISE
-from strategies.trees.level_nodes import KnownNodes, Places, renumbered
-from strategies.trees.node_sums import Indices, Matrix, Ring, code_sums, legal_of, to_sent
+from strategies.trees.gain import N_NOISE, Candidates, checked_layouts
+from strategies.trees.node_sums import (
+    Indices,
+    KnownNodes,
+    Matrix,
+    Places,
+    Ring,
+    code_sums,
+    legal_of,
+    renumbered,
+    to_sent,
+)
 from strategies.trees.routing import count_order, count_winners
 
 Numbers: TypeAlias = npt.NDArray[np.signedinteger[Any]]
@@ -90,7 +98,7 @@ class ShareSteps(StepGroup):
 
         Message: names, tags: every party's name, and tag of its codes; columns (n_columns, 4): of
         all parties, see `layouts_of`; sides (n_trees, n_samples), packed: which rows are of the
-        fit, and below the roots which went to the right, see `level_nodes`;
+        fit, and below the roots which went to the right, see `node_sums`;
         direct (n_nodes,): numbers of the nodes whose sums are made; -1 where they follow from those
         of the parent and of the sibling, the node next to it; parent (n_nodes,): place of each
         node's parent in the level before; -1 at the roots; active (n_active,): nodes that may be

@@ -1,22 +1,7 @@
 """Gradient boosting over columns of several parties, with missing cells and missing blocks.
 
-==============  ===================================================================================
-round           what travels
-==============  ===================================================================================
-prepare         up: bins of each column, without names; public keys; of the arbiter, too
-(group seed)    see `GroupKey`; one round
-send_masked     up, once for all trees: the rows of all slots under a key stream; a round for each
-                64 MiB of a party's
-(levels)        once, where there are nominal columns: share and rank, then send_masked again
-share           three rounds a level, see `rounds`; two with open histograms
-compare
-route
-finish          parties keep their splits, and erase all keys
-==============  ===================================================================================
-
-So a run takes ``4 + 3 depth trees`` rounds after greeting and alignment (``4 + 2 depth trees`` with
-open histograms), three more to sort levels, less where trees end early; all classes of an iteration
-share them. Samples that are held out cost no round: their sides travel with those of the others.
+All classes of an iteration share the rounds of a level (`rounds`). Samples that are held out cost
+no round: their sides travel with those of the others.
 """
 
 from types import MappingProxyType
@@ -43,19 +28,16 @@ from flwr_vertical.protocol.declaration import (
 from flwr_vertical.protocol.messages import ARBITER
 from strategies.linear.problem import sample_index
 from strategies.trees.arbiter import TreeArbiter
-from strategies.trees.boosting import Boosting
+from strategies.trees.boosting import Boosting, Grower, SlotRows
 from strategies.trees.contributions import contributions_table, path_contributions
-from strategies.trees.grower import Grower
+from strategies.trees.masked_store import prepare
 from strategies.trees.model import prediction_table
 from strategies.trees.node_sums import Indices
-from strategies.trees.objectives import OBJECTIVES, Objective
+from strategies.trees.objectives import OBJECTIVES, Objective, labels_of, no_split
 from strategies.trees.party import COLUMN_NAMES, TreeParty
 from strategies.trees.predict import TreesPredictions
 from strategies.trees.rounds import LevelRounds
 from strategies.trees.secret_shares import HIDING, HISTOGRAMS
-from strategies.trees.slot_rows import SlotRows
-from strategies.trees.train import labels_of, no_split, prepare
-from strategies.trees.tree import Growth
 
 DISCLOSURE = (
     (
@@ -325,14 +307,13 @@ class VerticalGBDT(Strategy):
             self.objective, labels[~np.isnan(labels)], parameter.get(self.objective, 0.0)
         )
         course = Boosting(self, objective, labels, federation.rng, ~alignment.mask)
-        growth = Growth(self.max_depth, self.min_child, self.l2)
         hidden, columns = self.histograms == "hidden", self.importance == "columns"
         names = list(federation.parties)
         if federation.checkpoint_every is None:
             # The parties' masked rows go into no journal: a run goes back to a snapshot.
             federation.checkpoint_every = 10  # iterations
         progress.total = course.n_steps
-        n_sides = course.most_trees * growth.max_depth + (self.levels == "sorted")
+        n_sides = course.most_trees * self.max_depth + (self.levels == "sorted")
         slots, arguments, keys = prepare(federation, self.n_bins, n_sides, hidden, result)
         rounds = LevelRounds(federation, slots, hidden, keys)
         stating = [name for name in names if slots.monotone[name].any()]
@@ -343,7 +324,7 @@ class VerticalGBDT(Strategy):
                 "nor quantiles, whose leaves are fitted anew, can all follow; take the keys out, "
                 "or fit one class against the rest, or an expectation"
             )
-        grower = Grower(rounds, growth)
+        grower = Grower(rounds, self)
 
         def iterate(i: int) -> bool:
             rows.provide(course)
@@ -366,7 +347,7 @@ class VerticalGBDT(Strategy):
             parties=[*names, ARBITER] if hidden else names,
         )
         if not (model.party >= 0).any():
-            result.notes.append(no_split(growth.min_child))
+            result.notes.append(no_split(self.min_child))
         result.model = by_party = model.importance()
         result.importance = model.importance_by_column(replies) if columns else by_party
         leaves = course.leaves(model)

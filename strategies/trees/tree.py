@@ -15,15 +15,6 @@ ROUNDING = 1e-9
 """Below this share of a node's loss, what a split within bounds gains counts as nothing."""
 
 
-@dataclass(frozen=True)
-class Growth:
-    """How trees grow."""
-
-    max_depth: int
-    min_child: int  # The fewest rows of the fit in a node
-    l2: float
-
-
 @dataclass
 class TreeNode:
     """A node of a tree that grows."""

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strategies.fedpsg.gan.networks import Packed, set_gradients
+from strategies.fedpsg.gan.networks import set_gradients
+from strategies.neural.networks import Packed
 
 NOISE = 64
 """Numbers that a synthetic sample starts from."""

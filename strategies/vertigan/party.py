@@ -11,7 +11,7 @@ from flwr_vertical.node.kept import kept
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.protocol.arguments import DISTINCT, Is, Shape, Within, check_fits
 from flwr_vertical.tables.codes import Levels, fit_levels, from_codes, to_codes
-from strategies.common.synthesis_party import synthetic_ids
+from strategies.common.synthesis_columns import synthetic_ids
 from strategies.copula.party import check_rows
 from strategies.fedpsg.gan.encoding import Encoding
 

@@ -3,15 +3,6 @@
 Jiang, Zhang, Zhou and Grossklags, "Distributed GAN-based privacy-preserving publication of
 vertically-partitioned data" (PoPETs 2023), to which FedPSG-AR is compared as A-infinity-B-GM.
 
-=========  =======================================================================================
-round      what travels
-=========  =======================================================================================
-start      down: which samples all parties have; up: how many of them are complete
-train      each step: down: what the trunk makes of noise; up: a private sum of gradients by it
-make       down: the same for the samples that stay
-finish     each party writes its table
-=========  =======================================================================================
-
 A step takes one round: parties move their critics five times and their branches once, and the
 server its trunk. The sum of the parties' gradients is that of one generator with as many outputs.
 

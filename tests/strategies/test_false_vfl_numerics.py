@@ -16,12 +16,12 @@ from flwr_vertical.errors import ConfigError
 from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.networks import NetworkSettings, PartyNetworks, bounded
 from strategies.false_vfl.posterior import (
-    SharedDraws,
     draw_normals,
     log_bound,
     log_density,
     normalised_weights,
     row_log_density,
+    shared_normals,
 )
 from strategies.false_vfl.strategy import FalseVFL
 from strategies.neural import hardware
@@ -315,19 +315,15 @@ def test_without_bfloat16_mixed_is_float32(monkeypatch):
     assert torch.equal(exact, found)
 
 
-def test_draws_that_all_nodes_make_are_made_once_and_few_are_kept():
-    draws = SharedDraws(n_bytes=4 * 100)
-    first = draws.normals(7, "h", (5, 10))
-    assert torch.equal(first, draw_normals(7, "h", (5, 10)))
-    assert draws.normals(7, "h", (5, 10)) is first
-    assert not torch.equal(draws.normals(8, "h", (5, 10)), first)  # 400 bytes are kept now
-    assert draws.normals(7, "h", (5, 10)) is first
-    draws.normals(9, "h", (5, 10))  # in place of 8, which was used least recently
-    assert draws.normals(7, "h", (5, 10)) is first
-    large = draws.normals(7, "h", (101,))
-    assert draws.normals(7, "h", (101,)) is not large
-    assert draws.normals(7, "h", (5, 10)) is first
-    assert draws.normals(7, "h", (5, 10), F64).dtype == F64
+def test_draws_that_all_nodes_make_are_made_once_but_for_large_ones():
+    asked = 7, "h", (5, 10), torch.float32
+    first = shared_normals(*asked)
+    assert torch.equal(first, draw_normals(*asked))
+    assert shared_normals(*asked) is first
+    assert not torch.equal(shared_normals(8, *asked[1:]), first)
+    assert shared_normals(*asked[:3], F64).dtype == F64
+    large = 7, "h", (2**20 + 1,), torch.float32
+    assert shared_normals(*large) is not shared_normals(*large)
 
 
 def test_who_lacks_bfloat16_is_named(monkeypatch):

@@ -16,7 +16,7 @@ from flwr_vertical.protocol.messages import ARGUMENTS, VALUES
 from strategies.forest import VerticalForest
 from strategies.forest.arbiter import JudgeSteps, pack_places, place, unpack_places
 from strategies.forest.batch import Batch
-from strategies.forest.gain_messages import Place, Sums, factors_of, limits_of, parcel, winners
+from strategies.forest.gain_messages import Sums, Used, factors_of, limits_of, parcel, winners
 from strategies.forest.model import VOTE_BITS, coefficients_of
 from strategies.forest.share_arithmetic import (
     DealtSteps,
@@ -255,16 +255,19 @@ def parcels_of(level, number=5):
     rng = np.random.default_rng(2)
     observed = np.repeat([19, 39], 20)
     shares, halves = ring(rng, 20, 40), ring(rng, 2, 20)
-    places = [Place(k, 2, np.arange(20 * k, 20 * k + 20), np.arange(20 - 20 * k, 40 - 20 * k),
-                    observed) for k in (0, 1)]  # fmt: skip
+    halves_of, none = (np.arange(20), np.arange(20, 40)), np.zeros(0, dtype=int)
+    limits = limits_of(total, 0)
+    factors = factors_of(KEY, number, limits, 40)
     out = []
-    for k, at in enumerate(places):
+    for k in (0, 1):
+        at = Used(k, np.arange(40), np.array([0, 20]), halves_of[k], halves_of[1 - k], observed,
+                  none, none, none)  # fmt: skip
         # Of own slots the party has one share of the sums, of the other's the other one.
         totals = [halves[k], positives - halves[k]]
-        mine = np.column_stack([shares[:, at.own], totals[0]])
-        other = np.column_stack([(ones - shares)[:, at.helped], positives - halves[1 - k]])
-        sums = Sums(counts[:, at.own], total, mine, other)
-        out.append(parcel(sums, at, KEY, number, bytes([k]) * 32, 0))
+        mine = np.column_stack([shares[:, at.mine], totals[0]])
+        other = np.column_stack([(ones - shares)[:, at.theirs], positives - halves[1 - k]])
+        sums = Sums(counts[:, at.mine], total, mine, other)
+        out.append(parcel(sums, at, factors, limits, KEY, number, bytes([k]) * 32))
     return out
 
 

@@ -20,8 +20,8 @@ from flwr_vertical.protocol.messages import ARGUMENTS, VALUES
 from strategies.trees import VerticalGBDT, masked_store, node_sums, secret_shares
 from strategies.trees.arbiter import CompareSteps, pack, place_of
 from strategies.trees.blinding import Factors, coarse, from_wire, noise, opened, to_wire
+from strategies.trees.boosting import Grower
 from strategies.trees.gain import TIE, Derivatives, best_of, level_of, signed
-from strategies.trees.grower import Grower
 from strategies.trees.model import TreePart
 from strategies.trees.rounds import LevelNodes
 

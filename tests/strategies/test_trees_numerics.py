@@ -9,10 +9,18 @@ import pytest
 from flwr_vertical import Table
 from flwr_vertical.errors import DataError, ProtocolError
 from strategies.trees.binning import cut, fit_bins
-from strategies.trees.candidates import Candidates, checked_layouts, columns_of
-from strategies.trees.gain import Derivatives, best_of, candidates, level_of, signed, to_ring
-from strategies.trees.level_nodes import nodes_below, sides_of
-from strategies.trees.node_sums import legal_splits, slot_sums
+from strategies.trees.gain import (
+    Candidates,
+    Derivatives,
+    best_of,
+    candidates,
+    checked_layouts,
+    columns_of,
+    level_of,
+    signed,
+    to_ring,
+)
+from strategies.trees.node_sums import legal_splits, nodes_below, sides_of, slot_sums
 from strategies.trees.objectives import Objective
 from strategies.trees.tree import TreeNode, divide, leaf_values
 

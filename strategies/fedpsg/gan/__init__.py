@@ -1,1 +1,1 @@
-"""Stage 2 of FedPSG-AR on the nodes: encodings, steps and training; networks are in `deep`."""
+"""Stage 2 of FedPSG-AR by networks: encodings, networks, steps and training."""

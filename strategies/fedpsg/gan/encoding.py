@@ -3,12 +3,26 @@
 Liu, He, Tan et al., Section 3.3 (1): min-max for numbers, one-hot for levels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from flwr_vertical.arrays import Array, Flags, Integers
+
+
+def by_columns(
+    codes: Array, n_levels: Sequence[int], scaled: Callable[[Array, int], Array]
+) -> Array:
+    """Return 0 and 1 for each level, and what `scaled` makes of the column of a number."""
+    return np.hstack(
+        [
+            (column[:, None] == np.arange(levels)).astype(np.float64)
+            if levels
+            else scaled(column, j)[:, None]
+            for j, (column, levels) in enumerate(zip(codes.T, n_levels, strict=True))
+        ]
+    )
 
 
 @dataclass(frozen=True)
@@ -44,15 +58,10 @@ class Encoding:
 
     def encode(self, codes: Array) -> tuple[Array, Array]:
         """Return encoded values, 0 where missing, and the mask, 1 where it is there: (n, width)."""
-        blocks = []
-        for j, levels in enumerate(self.n_levels):
-            column = codes[:, j]
-            if levels:
-                blocks.append((column[:, None] == np.arange(levels)).astype(np.float64))
-            else:
-                span = self.high[j] - self.low[j]
-                blocks.append(((column - self.low[j]) / (span if span > 0 else 1.0))[:, None])
-        values = np.nan_to_num(np.hstack(blocks))
+        span = self.high - self.low
+        scale = np.where(span > 0, span, 1.0)
+        scaled = by_columns(codes, self.n_levels, lambda own, j: (own - self.low[j]) / scale[j])
+        values = np.nan_to_num(scaled)
         mask = np.repeat(~np.isnan(codes), self.widths, axis=1).astype(np.float64)
         return values * mask, mask
 

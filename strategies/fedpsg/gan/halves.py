@@ -23,7 +23,6 @@ from strategies.fedpsg.gan.encoding import Encoding
 from strategies.fedpsg.gan.networks import (
     ALPHA,
     DIVERGENCE,
-    Packed,
     adversarial_loss,
     dense,
     discriminate,
@@ -43,6 +42,7 @@ from strategies.fedpsg.gan.networks import (
     top_input,
 )
 from strategies.fedpsg.messages import EMBEDDING
+from strategies.neural.networks import Packed
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class GanNets(Packed):
     """A party's networks and their optimisers.
 
     Shapes: is_level (width,): which encoded columns are of levels; hideable (width,): see
-    `draws.draw_shown`; all by default.
+    `networks.draw_shown`; all by default.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class GanNets(Packed):
     def generated(
         self, x: Tensor, mask: Tensor, seed: int, labels: Tensor, others: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Generate a batch, and the divergence of its code; see `nets.generate`."""
+        """Generate a batch, and the divergence of its code; see `networks.generate`."""
         noise = draw_noise(seed, self.party, (len(x), len(self.is_level)))
         parts = [labels] if self.shape.n_labels else []
         more = torch.cat([*parts, others], dim=1) if self.shape.joint or parts else x[:, :0]

@@ -24,15 +24,12 @@ Liu, He, Tan et al., (19) to (25), after Yoon, Jordon and van der Schaar, "GAIN"
 """
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from flwr_vertical.protocol.objects import pack_object, unpack_object
 
 HINT = 0.9
 """Share of blocks that the hint gives away (the paper's and GAIN's rate, there of entries)."""
@@ -78,23 +75,6 @@ def draw_shown(seed: int, owner: str, mask: Tensor, hideable: Tensor, share: flo
 def hint_of(mask: Tensor, is_open: Tensor) -> Tensor:
     """Return the hint: the mask where it is given away, 0.5 where it is open (Yoon et al., (4))."""
     return mask * (1.0 - is_open) + 0.5 * is_open
-
-
-class Packed(ABC):
-    """Networks and optimisers that are written down by their names."""
-
-    @abstractmethod
-    def _parts(self) -> dict[str, Any]:
-        """Return them all."""
-
-    def pack(self) -> dict[str, Any]:
-        """Return all weights and the state of the optimisers, as trees."""
-        return {name: pack_object(name, part) for name, part in self._parts().items()}
-
-    def unpack(self, tree: dict[str, Any]) -> None:
-        """Take up what `pack` returned."""
-        for name, part in self._parts().items():
-            unpack_object(name, part, tree[name])
 
 
 def set_gradients(net: nn.Module, gradients: Iterable[Tensor]) -> None:

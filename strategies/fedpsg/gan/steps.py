@@ -150,13 +150,9 @@ class GanSteps(StepGroup):
         """Fill what is missing in some samples by the generator; arguments as of `forward`."""
         import torch
 
-        nets = self._nets(changes=False)
-        x, mask = self._batch(batch)
-        self._check(nets, len(batch), labels, others)
         with torch.no_grad():
-            own = nets.embed(x, mask) if others is not None else None
-            given = self._others(own, others, pad, len(batch))
-            made, _ = nets.generated(x, mask, seed, self._labels(labels, len(batch)), given)
+            nets, (x, mask, told, given), _ = self._given(batch, labels, others, pad)
+            made, _ = nets.generated(x, mask, seed, told, given)
         kept = self.party.live.get(_CODES, dict[str, Any])["codes"]
         decoded = self._encoding.decode(made.numpy().astype(np.float64))
         rows = np.asarray(batch)
@@ -172,8 +168,6 @@ class GanSteps(StepGroup):
     @property
     def _blinding(self) -> BlindingSteps:
         return self.other(BlindingSteps)
-
-    # -- the networks ------------------------------------------------------------------------
 
     @kept("fedpsg.encoding")
     def _encoding(self) -> Encoding:
@@ -204,29 +198,23 @@ class GanSteps(StepGroup):
         rows = torch.as_tensor(np.array(batch, dtype=np.int64))
         return x[rows], mask[rows]
 
-    def _check(
-        self, nets: "GanNets", count: int, labels: Floats32 | None, others: Integers | None
-    ) -> None:
-        """Refuse labels and embeddings other than the networks take; `None` has no axes."""
+    def _given(
+        self, batch: Integers, labels: Floats32 | None, others: Integers | None, pad: bytes
+    ) -> "tuple[GanNets, tuple[Tensor, Tensor, Tensor, Tensor], Tensor | None]":
+        """Return the networks; a batch, its labels and the others' embedding; the own one."""
+        import torch
+
+        nets, (x, mask), count = self._nets(changes=False), self._batch(batch), len(batch)
+        # `None` has no axes.
         n_labels, joint = nets.shape.n_labels, nets.shape.joint
         check_fits(self.name, "labels", labels, Shape(*([count, n_labels] if n_labels else [])))
         check_fits(self.name, "others", others, Shape(*([count, EMBEDDING] if joint else [])))
-
-    def _labels(self, labels: Floats32 | None, count: int) -> "Tensor":
-        import torch
-
-        return torch.zeros(count, 0) if labels is None else torch.as_tensor(np.array(labels))
-
-    def _others(
-        self, own: "Tensor | None", others: Integers | None, pad: bytes, count: int
-    ) -> "Tensor":
-        import torch
-
-        if own is None or others is None:
-            return torch.zeros(count, 0)
+        told = torch.zeros(count, 0) if labels is None else torch.as_tensor(np.array(labels))
+        if others is None:
+            return nets, (x, mask, told, torch.zeros(count, 0)), None
+        own = nets.embed(x, mask)
         whole = self._blinding.unblinded("embedded", others, pad, self.state[_NAMES])
-        total = torch.as_tensor(whole).float()
-        return total - own.detach()
+        return nets, (x, mask, told, torch.as_tensor(whole).float() - own.detach()), own
 
     def _forward(
         self,
@@ -236,12 +224,8 @@ class GanSteps(StepGroup):
         others: Integers | None,
         pad: bytes,
     ) -> tuple[Any, Any]:
-        nets = self._nets(changes=False)
-        x, mask = self._batch(batch)
-        self._check(nets, len(batch), labels, others)
-        own = None if others is None else nets.embed(x, mask)
-        given = None if others is None else self._others(own, others, pad, len(batch))
-        return nets.forward(x, mask, seed, self._labels(labels, len(batch)), given), own
+        nets, (x, mask, told, given), own = self._given(batch, labels, others, pad)
+        return nets.forward(x, mask, seed, told, given), own
 
     def _pending(
         self, batch: Integers, seed: int, given: dict[str, Any], keep: bool

@@ -140,23 +140,32 @@ def class_columns(federation: Federation) -> Floats32:
 
 def train_and_impute(
     federation: Federation,
-    shape: "GanShape",
-    labels: Floats32 | None,
-    steps: tuple[int, int],
+    settings: Any,  # Of `FedPSGAR`
     common: Mapping[str, Any],
     targets: Mapping[str, Mapping[str, Any]],
     history: list[dict[str, Any]],
     progress: Progress,
 ) -> dict[str, dict[str, Any]]:
-    """Train the networks, and have them fill what rules did not; labels are for CGAN."""
+    """Train the networks, and have them fill what rules did not."""
+    from strategies.fedpsg.gan.halves import GanShape
+
+    labels = class_columns(federation) if settings.imputer == "cgain" else None
+    shape = GanShape(
+        settings.imputer,
+        settings.generator == "joint",
+        0 if labels is None else labels.shape[1],
+        int(federation.rng.integers(2**31)),
+        settings.learning_rate,
+        settings.alpha,
+        settings.hidden,
+    )
     told = federation.call("receive", {**common, **asdict(shape)}, per_party=targets)
     widths = {name: np.asarray(of["widths"], dtype=np.int64) for name, of in told.items()}
     missing = {name: np.asarray(of["missing"], dtype=np.uint8) for name, of in told.items()}
     if labels is None:
         labels = np.zeros((len(next(iter(missing.values()))), 0), dtype=np.float32)
-    iterations, batch = steps
-    progress.total = (progress.total or 0) + iterations
+    progress.total = (progress.total or 0) + settings.iterations
     training = GanTraining(federation, shape, widths, missing, labels)
-    training.run(iterations, batch, history, progress)
+    training.run(settings.iterations, settings.batch, history, progress)
     training.impute()
     return federation.call("finish")

@@ -17,7 +17,7 @@ normal noise do not give each level as often as is predicted, so each column has
 which they do (as thresholds of a probit model are).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
@@ -26,6 +26,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from flwr_vertical.arrays import Array, Indices
+from strategies.fedpsg.gan.encoding import by_columns
 
 LEAVES = 4
 """Leaves of a random tree at most."""
@@ -97,7 +98,7 @@ class RegressionColumns:
 
     def encode(self, codes: Array) -> Array:
         """Return the columns, those of a missing attribute at its mean or 0."""
-        columns = self._columns(codes, self._scaled)
+        columns = by_columns(codes, self.n_levels, self._scaled)
         if self.trees is None:
             return columns
         with _TREES:
@@ -138,18 +139,7 @@ class RegressionColumns:
             found = np.searchsorted(self.seen[j], column, side="left") / len(self.seen[j])
             return np.where(np.isnan(column), 0.5, found)
 
-        return self._columns(codes, place)
-
-    def _columns(self, codes: Array, scaled: Callable[[Array, int], Array]) -> Array:
-        """Return 0 and 1 for each level, and what `scaled` makes of the column of a number."""
-        return np.hstack(
-            [
-                (column[:, None] == np.arange(levels)).astype(np.float64)
-                if levels
-                else scaled(column, j)[:, None]
-                for j, (column, levels) in enumerate(zip(codes.T, self.n_levels, strict=True))
-            ]
-        )
+        return by_columns(codes, self.n_levels, place)
 
 
 def n_trees_of(wanted: int, n_rows: int, n_columns: int) -> int:
