@@ -3,9 +3,10 @@
     python benchmarks/products.py            # 166,207 x 35, and 250,000 and 1,000,000 x 50
     python benchmarks/products.py --quick    # small sizes, for CI
 
-All products of the parties' columns, and of these with the labels; one party alone takes ciphertexts
-in any mode. Parties run in this process; the time is that of the whole fit, all parties and the
-server together on this machine's cores, then that of its rounds. The peak of memory is that of the whole process so far.
+All products of the parties' columns, and of these with the labels. One party alone takes
+ciphertexts in any mode. Parties run in this process; the time is that of the whole fit, of all
+parties and the server together on this machine's cores, then that of its rounds. The peak of memory
+is that of the whole process so far.
 """
 
 from functools import partial
