@@ -53,13 +53,9 @@ def make_parser() -> argparse.ArgumentParser:
                 help="compute also what docs/records of the repository has; by default a study "
                 "starts from there, and --write adds to it",
             )
-        if study.writes:
-            command.add_argument(
-                "--write",
-                type=Path,
-                metavar="FILE",
-                help="also write the page of the documentation",
-            )
+        command.add_argument(
+            "--write", type=Path, metavar="FILE", help="also write the page of the documentation"
+        )
     return parser
 
 
@@ -171,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             workers=parsed.workers,
             seeds=parsed.seeds,
             quick=parsed.quick,
-            write=getattr(parsed, "write", None),
+            write=parsed.write,
             changes=tuple(parsed.changes),
             chosen={n: tuple(getattr(parsed, n.replace("-", "_"))) for n in study.choices},
             report=parsed.report,

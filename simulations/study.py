@@ -1,5 +1,6 @@
 """The base of all studies: from options to tables, figures and one page."""
 
+import inspect
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -21,7 +22,7 @@ from flwr_vertical.pages.figures import to_png
 from flwr_vertical.whole_files import write_bytes_atomically, write_text_atomically
 from simulations.data import ROOT
 from simulations.kept import as_kept, read_kept, write_kept
-from simulations.page import FAIL, PASS, Part, Tables, reached, render
+from simulations.page import FAIL, PASS, Part, Tables, reached, read_words, render
 from simulations.preset import Options, StudyPreset
 from simulations.replications import Job, Store, run_all, to_frame
 
@@ -39,12 +40,7 @@ class Study(ABC):
     """A study: it runs the replications that are open, then makes tables, figures and the page."""
 
     name: ClassVar[str]  # On the command line, and of its records
-    title: ClassVar[str]
-    question: ClassVar[str]  # What is asked, the page's first paragraph
-    writes: ClassVar[str] = ""  # Its page of the documentation, where it has one
-    goals: ClassVar[Mapping[str, str]] = {}  # What was expected, by the table that says what came
-    headings: ClassVar[Mapping[str, str]] = {}  # Of a page with a section for each of its tables
-    keeps: ClassVar[bool] = False  # Whether the repository has its finished replications
+    page_file: ClassVar[str] = "page.toml"  # The words of its page, beside the class
     preset_class: ClassVar[type[StudyPreset]]
     replicate: ClassVar[Any]  # Of one job and what `prepare` returned: figures by name
 
@@ -53,6 +49,9 @@ class Study(ABC):
         # By part, how many replications were run, and how many the preset asks for
         self.counts: dict[str, tuple[int, int]] = {}
         self.preset = self.preset_class.load(options)
+        self.text = read_words(Path(inspect.getfile(type(self))).with_name(self.page_file))
+        self.goals: dict[str, str] = self.text["goals"]
+        self.keeps: bool = self.text.get("keeps", False)
         self.shared = self.prepare()
 
     def prepare(self) -> Any:
@@ -80,13 +79,18 @@ class Study(ABC):
         """Return the figures by the name of their PNG file."""
         return {}
 
-    def notes(self) -> list[str]:
+    def words(self, tables: Tables) -> dict[str, Any]:
+        """Return what stands for names in braces in words of the page, beside the preset's."""
+        return {}
+
+    def notes(self, words: Mapping[str, Any]) -> list[str]:
         """Return what a reader must know: choices, and where they differ from the paper's."""
-        return []
+        return [text.format(**words) for text in self.text.get("notes", ())]
 
     def parts(self, tables: Tables) -> Sequence[Part]:
         """Return the sections of the page."""
-        return [Part(heading, tables={name: ""}) for name, heading in self.headings.items()]
+        words = {**self.preset.values, **self.words(tables)}
+        return [Part.of(part, words) for part in self.text["parts"]]
 
     def compute(self, store: Store) -> None:
         """Run the chosen replications that are not finished."""
@@ -146,11 +150,12 @@ class Study(ABC):
     def page(self, tables: Tables, figures: Sequence[str]) -> str:
         """Return the page."""
         command = f"python -m simulations {self.name}" + " --quick" * self.options.quick
-        if self.writes:
-            command += " --report" * self.keeps + f" --write {self.writes}"
+        if "page" in self.text:
+            command += " --report" * self.keeps + f" --write {self.text['page']}"
+        notes = self.notes({**self.preset.values, **self.words(tables)})
         return render(
-            self.title, command, self.question, [*self._open_runs(), *self.notes()], self.goals,
-            self.parts(tables), tables, figures,
+            self.text["title"], command, self.text["question"], [*self._open_runs(), *notes],
+            self.goals, self.parts(tables), tables, figures,
         )  # fmt: skip
 
     def _open_runs(self) -> list[str]:
@@ -170,7 +175,8 @@ class Study(ABC):
             print_table(text, tables[name])
         for part in self.parts(tables):
             for name, caption in part.tables.items():
-                print_table(caption or part.heading, tables[name])
+                if name in tables:
+                    print_table(caption or part.heading, tables[name])
 
 
 def print_table(title: str, frame: pd.DataFrame) -> None:

@@ -237,31 +237,3 @@ def people_table(frame: pd.DataFrame, targets: dict[str, float]) -> pd.DataFrame
         cells["rounds"] = f"{own['rounds']:.0f}" if own["rounds"] else ""
         found[key] = {**cells, "seeds": int(counts[key])}
     return indexed(found, keys)
-
-
-def people_notes(part: dict[str, Any]) -> list[str]:
-    """Return what a reader of the table must know."""
-    sizes = ", ".join(
-        f"{name} {of['rows']:,} (label {of['label']})" for name, of in part["datasets"].items()
-    )
-    return [
-        f"Guarantee for people: rows drawn by the seed ({sizes}); the others are predicted by "
-        "boosted trees which learn from as many synthetic rows (AUC). KS is the mean of all "
-        "columns of numbers, TV the mean total variation of all pairs of columns, numbers in "
-        "tenths; for both, 'real rows' are the very ones that tables were made of. `mst` and `aim` "
-        f"have epsilon and a delta of {part['delta']:g} for a person, `vcds` and `evcds` epsilon "
-        "for each value of a column, which adds up.",
-        "Three parties have a third of the columns each, in their order. Missing: the second lacks "
-        "a third of its rows, by chance (MCAR) or the likelier the larger the first party's first "
-        "column is (MAR). In 'MAR, all', for which there is no target, the first and the third "
-        "lack a fifth by chance, too.",
-        "A person's epsilon is shared by all columns and pairs, a value's is not: with few rows or "
-        "at epsilon 1, `vcds` and `evcds` are expected to be ahead, most of all on German Credit.",
-        "Central tables are by dpmm 0.1.9 from all columns at one place, with the same epsilon and "
-        "delta. Its guarantee is for a row that is there or not, ours for one whose values are "
-        "replaced, which is the stricter one. It takes names of levels from the rows, so `mst` and "
-        "`aim` are told them, too (`levels`). On Bank, where its private search for ranges fails, "
-        "and on German Credit it is told the observed ranges of all rows, which `mst` and `aim` "
-        "are not. `simulations/synthesis/dpmm_tables.py` makes them in an environment of its own; "
-        "`--set 'people.central=\"FOLDER\"'` reads them.",
-    ]
