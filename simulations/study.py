@@ -69,7 +69,7 @@ class Study(ABC):
 
     def chosen(self) -> list[Job]:
         """Return the replications that the options choose."""
-        return self.jobs()
+        return self.preset.chosen(self.jobs(), self.options)
 
     @abstractmethod
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:

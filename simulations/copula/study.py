@@ -11,7 +11,6 @@ from simulations.copula.experiments import replicate
 from simulations.copula.preset import Preset
 from simulations.data import read_paper
 from simulations.page import Tables, listed
-from simulations.replications import Job
 from simulations.study import Study
 
 PAPERS = {"complete": (1, 2, 3), "missing": (4, 5, 6, 7), "sme": (9,)}
@@ -33,10 +32,6 @@ class CopulaStudy(Study):
         }
         self._papers = {part: paper.rename(columns={"n": "rows"}) for part, paper in papers.items()}
         self._papers["complete"] = self._papers["complete"].astype({"epsilon": float})
-
-    def chosen(self) -> list[Job]:
-        """Return the replications that the options choose."""
-        return self.preset.chosen(self.options)
 
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return Tables 1 to 7 and 9, and what they are compared with."""

@@ -1,6 +1,6 @@
 """The study's settings, from ``preset.toml``, and the replications they ask for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from simulations.fedpsg.generation import NETWORKS
@@ -38,14 +38,14 @@ class Preset(StudyPreset):
         once = {job.key(""): job for job in found}
         return sorted(once.values(), key=self._effort)
 
-    def chosen(self, options: Options) -> list[Job]:
-        """Return the jobs that the command line chooses, of those that `jobs` returns."""
-        jobs = super().chosen(options)
+    def chosen(self, jobs: Sequence[Job], options: Options) -> list[Job]:
+        """Return the jobs that the command line chooses; parts have some in common."""
+        chosen = super().chosen(jobs, options)
         if not options.chosen.get("parts"):
-            return jobs
-        parts = options.choice("parts", PARTS)  # some have replications in common
-        allowed = {job.key("") for part in parts for job in self.of_part(part)}
-        return [job for job in jobs if job.key("") in allowed]
+            return chosen
+        parts = options.choice("parts", PARTS)
+        of_parts = {_key(job) for part in parts for job in self.of_part(part)}
+        return [job for job in chosen if _key(job) in of_parts]
 
     def of_part(self, part: str) -> list[Job]:
         """Return the jobs of one part; parts that generate rows have some in common."""
@@ -90,3 +90,8 @@ class Preset(StudyPreset):
         if part == "imputers":
             return list(section["cnums"]) if name in section["at_every_cnum"] else [5]
         return [int(section["cnum"])]
+
+
+def _key(job: Job) -> str:
+    """Return the key of a job, whatever its data."""
+    return Job(job.part, {**job.settings, "data": ""}).key("")

@@ -10,7 +10,7 @@ from flwr_vertical.grading import risks
 from flwr_vertical.grading.proportions import CONFIDENCE, Estimate, Rate, Risk
 from flwr_vertical.privacy import seeded_noise
 from simulations.page import indexed, verdict
-from simulations.replications import Job, Metrics
+from simulations.replications import Job, Metrics, grid
 from simulations.synthesis.data import draw, split
 from strategies.copula import EVCDS, VCDS
 from strategies.marginals import AIM, MST
@@ -35,24 +35,16 @@ def attack_jobs(part: dict[str, Any], fingerprints: dict[str, str]) -> list[Job]
         for method in FRESH
         for epsilon in part["people" if method in PEOPLE else "epsilons"]
     ]
-    trials += [(REARRANGED, max(part["epsilons"])), (COPIES, np.inf)]
+    trials += [(REARRANGED, max(part["epsilons"])), (COPIES, "none")]
     return [
-        Job(
+        job
+        for name, of in part["datasets"].items()
+        for job in grid(
             "attacks",
-            {
-                "dataset": dataset,
-                "epsilon": "none" if np.isinf(epsilon) else epsilon,
-                "method": method,
-                "seed": seed,
-                "rows": of["rows"],
-                "attacks": part["predicates"],
-                "data": fingerprints[dataset],
-            },
+            {("method", "epsilon"): trials, "seed": range(of["runs"])},
+            dataset=name, rows=of["rows"], attacks=part["predicates"], data=fingerprints.get(name),
         )
-        for dataset, of in part["datasets"].items()
-        for method, epsilon in trials
-        for seed in range(of["runs"])
-    ]
+    ]  # fmt: skip
 
 
 def attack(job: Job, data: dict[str, pd.DataFrame]) -> Metrics:

@@ -21,7 +21,7 @@ from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete.splits import split_columns
 from flwr_vertical.privacy import seeded_noise
 from simulations.page import indexed, verdict
-from simulations.replications import Job, Metrics
+from simulations.replications import Job, Metrics, grid
 from strategies.copula import EVCDS, VCDS
 from strategies.marginals import AIM, MST
 
@@ -43,26 +43,16 @@ def people_jobs(part: dict[str, Any], data: dict[str, str]) -> list[Job]:
     trials += [(*one, missing) for one in made for missing in (COMPLETE, *MECHANISMS)]
     trials += [("vcds", 1.0, COMPLETE)]
     trials += [("evcds", 1.0, missing) for missing in (COMPLETE, *MECHANISMS)]
-    return [
-        Job(
-            "people",
-            {
-                "dataset": dataset,
-                "method": method,
-                "epsilon": epsilon,
-                "missing": missing,
-                "seed": seed,
-                "rows": of["rows"],
-                "label": of["label"],
-                "drop": of["drop"],
-                "delta": part["delta"],
-                "data": data[dataset],
-            },
-        )
-        for seed in range(part["runs"])
-        for dataset, of in part["datasets"].items()
-        for method, epsilon, missing in trials
+    datasets = [
+        (name, of["rows"], of["label"], of["drop"], data.get(name))
+        for name, of in part["datasets"].items()
     ]
+    axes = {
+        "seed": range(part["runs"]),
+        ("dataset", "rows", "label", "drop", "data"): datasets,
+        ("method", "epsilon", "missing"): trials,
+    }
+    return grid("people", axes, delta=part["delta"])
 
 
 def central_name(settings: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.pages import format_value
 from simulations.data import read_paper
 from simulations.page import Tables
-from simulations.replications import Job, Store
+from simulations.replications import Store
 from simulations.study import Study
 from simulations.vfem import figures, sme_figures, sme_tables, tables, targets
 from simulations.vfem.apart import apart_table, apart_target
@@ -48,10 +48,6 @@ class VFEMStudy(Study):
     preset_class = Preset
     preset: Preset
     replicate = staticmethod(replicate)
-
-    def chosen(self) -> list[Job]:
-        """Return the replications that the options choose."""
-        return self.preset.chosen(self.options)
 
     def compute(self, store: Store) -> None:
         """Run first, alone, what is timed: nothing else runs meanwhile."""
