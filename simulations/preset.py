@@ -24,7 +24,7 @@ class Options:
     # A page of the documentation that the study writes, where it writes one
     write: Path | None = None
     # Settings that differ from the preset's, each a line of TOML such as ``complete.runs = 3``
-    changes: tuple[str, ...] = ()
+    changes: Sequence[str] = ()
     # Which replications to run, where a study lets one choose: names by option
     chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # Whether to run nothing and make tables and page of the replications that are there

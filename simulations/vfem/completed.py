@@ -25,6 +25,7 @@ from flwr_vertical import simulate
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import VerticalError
 from simulations.replications import Job, Metrics, Store, grid, run_all
+from simulations.vfem.apart import draw_labelled
 from simulations.vfem.missing import logistic_chance, standardised
 from strategies.linear.moments.linear import least_squares
 from strategies.linear.moments.matrix_free import counts_of, maximum
@@ -44,13 +45,7 @@ def draw(settings: dict[str, Any]) -> tuple[dict[str, pd.DataFrame], "pd.Series[
     """Draw the parties' tables, the labels, and the coefficients."""
     rng = np.random.default_rng(settings["seed"])
     k, width = settings["parties"], settings["width"]
-    p = k * width
-    covariance = 0.4 + 0.6 * np.eye(p)
-    x = rng.multivariate_normal(np.zeros(p), covariance, size=_ROWS)
-    beta = rng.normal(size=p)
-    noise = np.sqrt(beta @ covariance @ beta / 3.0)
-    index = [f"row-{i:05d}" for i in range(_ROWS)]
-    labels = pd.Series(x @ beta + noise * rng.normal(size=_ROWS), index=index)
+    x, labels, beta = draw_labelled(rng, _ROWS, k * width, 0.4)
     tables = {}
     for j in range(k):
         score = np.zeros(_ROWS)
@@ -59,7 +54,7 @@ def draw(settings: dict[str, Any]) -> tuple[dict[str, pd.DataFrame], "pd.Series[
         elif settings["missing"] == "mnar":
             score = 1.5 * standardised(x[:, j * width])
         here = rng.random(_ROWS) >= logistic_chance(score, settings["rate"])
-        frame = pd.DataFrame(x[:, j * width : (j + 1) * width], index)
+        frame = pd.DataFrame(x[:, j * width : (j + 1) * width], labels.index)
         tables[f"party-{j:02d}"] = frame.loc[here].add_prefix(f"x{j:02d}-")
     return tables, labels, beta
 
