@@ -126,6 +126,16 @@ def verdict(good: bool, text: str = "") -> str:
     return f"{PASS if good else FAIL} {text}".strip()
 
 
+def at_most(value: float, limit: float, form: str = ".3f") -> str:
+    """Return the word, the number and its limit."""
+    return verdict(value <= limit, f"{value:{form}} ({limit:{form}})")
+
+
+def at_least(value: float, limit: float, form: str = ".3f") -> str:
+    """Return the word, the number and its limit."""
+    return verdict(value >= limit, f"{value:{form}} ({limit:{form}})")
+
+
 def verdicts(good: "pd.Series[bool]") -> "pd.Series[str]":
     """Return the words alone."""
     return good.map({True: PASS, False: FAIL})

@@ -20,7 +20,7 @@ from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete.splits import split_columns
 from flwr_vertical.privacy import seeded_noise
-from simulations.page import indexed, verdict
+from simulations.page import at_least, at_most, indexed, verdict
 from simulations.replications import Job, Metrics, grid
 from strategies.copula import EVCDS, VCDS
 from strategies.marginals import AIM, MST
@@ -217,11 +217,11 @@ def people_table(frame: pd.DataFrame, targets: dict[str, float]) -> pd.DataFrame
             if central in by_key:
                 other = by_key[central]
                 auc, tv = other["AUC"] - targets["auc"], other["TV"] * targets["variation"]
-                cells["AUC"] = verdict(own["AUC"] >= auc, f"{own['AUC']:.3f} ({auc:.3f})")
-                cells["TV"] = verdict(own["TV"] <= tv, f"{own['TV']:.3f} ({tv:.3f})")
+                cells["AUC"] = at_least(own["AUC"], auc)
+                cells["TV"] = at_most(own["TV"], tv)
         elif method in ("mst", "aim") and missing != ALL_LACK:
             auc = by_key[dataset, epsilon, method, COMPLETE]["AUC"] - targets["complete"]
-            cells["AUC"] = verdict(own["AUC"] >= auc, f"{own['AUC']:.3f} ({auc:.3f})")
+            cells["AUC"] = at_least(own["AUC"], auc)
         spread = values.xs(key, level=keys)["AUC"].std()
         cells["AUC of seeds, SD"] = "" if spread != spread else f"{spread:.3f}"
         cells["rounds"] = f"{own['rounds']:.0f}" if own["rounds"] else ""
