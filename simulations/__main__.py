@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_vertical.errors import ConfigError, VerticalError
-from simulations.data import DATA_SETS, DATA_VARIABLE, Sources
-from simulations.data_command import describe
+from simulations.data import DATA_SETS, DATA_VARIABLE, Sources, describe
 from simulations.preset import Options
 from simulations.registry import STUDIES
 

@@ -14,12 +14,11 @@ from simulations.study import Study
 from simulations.vfem import figures, sme_figures, sme_tables, tables, targets
 from simulations.vfem.apart import apart_table, apart_target
 from simulations.vfem.correlated import correlated_table, correlated_target
-from simulations.vfem.design import noise_variance
 from simulations.vfem.experiments import replicate
 from simulations.vfem.methods import STEADIED
 from simulations.vfem.missing import calibrate_shared, expected_share
 from simulations.vfem.preset import Preset
-from simulations.vfem.sample import by_variable
+from simulations.vfem.sample import by_variable, noise_variance
 from simulations.vfem.sme import scales
 
 OF_PART = {
