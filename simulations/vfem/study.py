@@ -21,19 +21,6 @@ from simulations.vfem.preset import Preset
 from simulations.vfem.sample import by_variable, noise_variance
 from simulations.vfem.sme import scales
 
-OF_PART = {
-    "apart": ("target_apart", "apart"),
-    "correlated": ("target_correlated", "correlated"),
-    "finite": (
-        "target_ahead", "target_ahead_prior", "finite_coefficients", "finite_prediction",
-        "finite_effort",
-    ),
-    "inference": ("target_intervals", "inference"),
-    "parting": ("parting", "parting_by_party"),
-    "sme": ("target_cost", "sme_summary", "sme_table3", "sme_data"),
-    "splits": ("figure4_splits",),
-    "repeats": ("sme_repeats",),
-}  # fmt: skip
 _BOXES = {
     "prediction error on complete cases": "prediction",
     "coefficient RMSE, standard units": "coefficients",
@@ -77,31 +64,44 @@ class VFEMStudy(Study):
         parting = tables.inference(frame, "parting")
         correlated = correlated_table(frame)
         apart = apart_table(frame)
-        every = {
-            "target_apart": apart_target(apart, preset["apart"]),
-            "apart": apart,
-            "target_correlated": correlated_target(correlated, preset["correlated"]),
-            "correlated": correlated,
-            "target_ahead": targets.ahead(frame, preset["finite"]["target_from"]),
-            "target_ahead_prior": targets.ahead(frame, preset["finite"]["target_from"], STEADIED),
-            "finite_coefficients": tables.finite(frame, "coefficients"),
-            "finite_prediction": tables.finite(frame, "prediction"),
-            "finite_effort": tables.effort(frame),
-            "target_intervals": targets.intervals(frame, preset["inference"]),
-            "inference": tables.inference(frame, "inference"),
-            "parting": parting.groupby(level=["rows", "cross", "kind"]).mean(),
-            "parting_by_party": parting,
-            "target_cost": targets.cost(summary, sme),
-            "sme_summary": summary,
-            "sme_table3": sme_tables.like_table3(found, truth, printed),
-            "sme_data": sme_tables.data_check(sme, counts),
-            "figure4_splits": sme_tables.splits(frame),
-            "sme_repeats": sme_tables.repeats(frame),
+        least = preset["finite"]["target_from"]
+        by_part = {
+            "apart": {"target_apart": apart_target(apart, preset["apart"]), "apart": apart},
+            "correlated": {
+                "target_correlated": correlated_target(correlated, preset["correlated"]),
+                "correlated": correlated,
+            },
+            "finite": {
+                "target_ahead": targets.ahead(frame, least),
+                "target_ahead_prior": targets.ahead(frame, least, STEADIED),
+                "finite_coefficients": tables.finite(frame, "coefficients"),
+                "finite_prediction": tables.finite(frame, "prediction"),
+                "finite_effort": tables.effort(frame),
+            },
+            "inference": {
+                "target_intervals": targets.intervals(frame, preset["inference"]),
+                "inference": tables.inference(frame, "inference"),
+            },
+            "parting": {
+                "parting": parting.groupby(level=["rows", "cross", "kind"]).mean(),
+                "parting_by_party": parting,
+            },
+            "sme": {
+                "target_cost": targets.cost(summary, sme),
+                "sme_summary": summary,
+                "sme_table3": sme_tables.like_table3(found, truth, printed),
+                "sme_data": sme_tables.data_check(sme, counts),
+            },
+            "splits": {"figure4_splits": sme_tables.splits(frame)},
+            "repeats": {"sme_repeats": sme_tables.repeats(frame)},
         }
         # Coverage of a few replications says nothing, so a part has tables when it is finished.
         begun = {part for part, (run, asked) in self.counts.items() if run < asked}
-        left_out = {name for part in begun for name in OF_PART[part]}
-        return {n: pd.DataFrame() if n in left_out else table for n, table in every.items()}
+        return {
+            name: pd.DataFrame() if part in begun else table
+            for part, own in by_part.items()
+            for name, table in own.items()
+        }
 
     def figures(self, frame: pd.DataFrame, found: Tables) -> dict[str, Figure]:
         """Return a figure for each part that has one."""
