@@ -5,20 +5,23 @@
 Steps: Isolet's size, on generated numbers: 8 parties of 77 columns, one block in five missing,
 batches of 512, 10 draws, h of 128 and z of 64 dimensions. The central form trains on one autograd
 graph in this process, with as many threads of PyTorch as there are cores; the parties share the
-same cores. Forms take turns. A step is what three more epochs take beside the first, by the number
-of their steps: seconds (the quickest of the runs), of processors (their median), and bytes.
+same cores. Forms take turns. Counted is the quickest step's wall, and the median step's CPU, which
+other programs on the machine disturb least; alignment, second stage and predictions are no steps.
 """
 
 import os
+import sys
+import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from common import begin, command_line, timed
+from common import begin, command_line
 
-from flwr_vertical import simulate
+from flwr_vertical import Alignment, Federation, Progress, Result, simulate
 from flwr_vertical.incomplete import draw_blocks
 from simulations.false_vfl.data import to_blocks
 from strategies.false_vfl.central import CentralModel
@@ -27,8 +30,52 @@ from strategies.false_vfl.strategy import FalseVFL
 N_PARTIES, COLUMNS = 8, 77
 
 Tables = dict[str, pd.DataFrame]
-Run = Callable[[FalseVFL], tuple[float, float]]
-"""From settings to the bytes that a whole run sends up and down."""
+
+
+class Steps(NamedTuple):
+    """What steps took."""
+
+    seconds: np.ndarray  # (n_steps, 2): of wall and of CPU
+    up: float = 0.0  # Bytes that a step sends
+    down: float = 0.0
+
+
+class Watch(Progress):
+    """Notes when each step of the first stage ends."""
+
+    def __init__(self) -> None:
+        super().__init__("false-vfl", enabled=False)
+        self._last = 0
+        self._noted: list[tuple[float, float]] = []
+
+    def note(self) -> None:
+        """Note that a step begins or ends now."""
+        self._noted.append((time.perf_counter(), time.process_time()))
+
+    def step(self, *args: Any, **values: Any) -> None:
+        """Note the step; stages and blocks of predictions begin at 1 again."""
+        if args[0] > self._last:
+            self.note()
+            self._last = args[0]
+        else:
+            self._last = sys.maxsize
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """Wall and CPU seconds of each step, shape (n_steps, 2)."""
+        return np.diff(np.array(self._noted), axis=0)
+
+
+class TimedFalseVFL(FalseVFL):
+    """Keeps in the result what each step of the first stage took."""
+
+    def run(
+        self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
+    ) -> None:
+        """Run with a watch."""
+        watch = Watch()
+        super().run(federation, alignment, result, watch)
+        result.frames["steps"] = pd.DataFrame(watch.seconds)
 
 
 def main() -> None:
@@ -36,36 +83,27 @@ def main() -> None:
     quick = begin(command_line(__doc__, "a few small steps")).quick
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     batch, n, runs = (64, 3, 1) if quick else (512, 10, 3)
+    strategy = TimedFalseVFL(
+        pretrain_epochs=1, epochs=1, pretrain_batch_size=batch, prediction_samples=1
+    )
     tables, mask, labels = generated(batch * n)
     held = {name: table[~mask[:, k]] for k, (name, table) in enumerate(tables.items())}
-    forms: dict[str, Run] = {"central": partial(central, tables, mask)}
+    forms: dict[str, Callable[[], Steps]] = {"central": partial(central, strategy, tables, mask)}
     for mode in ("plain", "masked"):
-        forms[mode] = partial(split, held, labels, mode)
-    taken = [{form: step(run, batch, n) for form, run in forms.items()} for _ in range(runs)]
+        forms[mode] = partial(split, strategy, held, labels, mode)
+    taken = [{form: run() for form, run in forms.items()} for _ in range(runs)]
     print(f"{runs} x {n} steps of {batch} samples; a step:")
     found = {}
-    for form in forms:
-        wall, cpu, up, down = np.array([one[form] for one in taken]).T
-        found[form] = np.array([wall.min(), np.median(cpu)])
+    for form, (_, up, down) in taken[0].items():
+        seconds = np.concatenate([one[form].seconds for one in taken])
+        found[form] = wall, cpu = float(seconds[:, 0].min()), float(np.median(seconds[:, 1]))
         print(
-            f"  {form:<8} {1000 * wall.min():7.0f} ms {1000 * np.median(cpu):7.0f} ms of processors"
-            f" {up.max() / 1e6:7.2f} MB up {down.max() / 1e6:7.2f} MB down"
+            f"  {form:<8} {1000 * wall:7.0f} ms wall (quickest) {1000 * cpu:7.0f} ms CPU (median) "
+            f"{up / 1e6:7.2f} MB up {down / 1e6:7.2f} MB down"
         )
     for other, target in (("central", 1.5), ("plain", 1.2)):
-        wall, cpu = found["masked"] / found[other]
+        wall, cpu = np.divide(found["masked"], found[other])
         print(f"  masked / {other}: {wall:.2f} in wall, {cpu:.2f} in CPU; target {target}")
-
-
-def step(run: Run, batch: int, n: int) -> list[float]:
-    """Return seconds, seconds of processors, and bytes up and down of a step."""
-    settings = {"epochs": 1, "pretrain_batch_size": batch, "prediction_samples": 1}
-    first, more = (FalseVFL(pretrain_epochs=1, **settings), FalseVFL(pretrain_epochs=4, **settings))
-    run(first)  # what is made once is made then
-    (sent, *spent), (all_sent, *all_spent) = (timed(partial(run, of)) for of in (first, more))
-    return [
-        (whole - part) / (3 * n)
-        for whole, part in zip([*all_spent, *all_sent], [*spent, *sent], strict=True)
-    ]
 
 
 def generated(n_rows: int) -> tuple[Tables, np.ndarray, "pd.Series[float]"]:
@@ -88,28 +126,34 @@ def generated(n_rows: int) -> tuple[Tables, np.ndarray, "pd.Series[float]"]:
     return tables, mask, labels
 
 
-def central(tables: Tables, mask: np.ndarray, strategy: FalseVFL) -> tuple[float, float]:
+def central(strategy: FalseVFL, tables: Tables, mask: np.ndarray) -> Steps:
     """Train on one graph."""
     scaled = {name: (table - table.mean()) / table.std() for name, table in tables.items()}
     blocks = to_blocks(scaled, mask)
     model = CentralModel(blocks, strategy.network_settings, strategy.variant, 2, 0)
     trained = [*model.parties.parameters(), *model.server.parameters()]
     optimiser = torch.optim.Adam(trained, lr=strategy.pretrain_learning_rate)
-    batches = torch.split(torch.arange(len(mask)), strategy.pretrain_batch_size)
-    for i, rows in enumerate(batches * strategy.pretrain_epochs):
+    watch = Watch()
+    watch.note()
+    for i, rows in enumerate(torch.split(torch.arange(len(mask)), strategy.pretrain_batch_size)):
         optimiser.zero_grad(set_to_none=True)
         loss = model.loss(blocks, rows, strategy.importance_samples, i)
         torch.autograd.backward([loss])
         optimiser.step()
-    return 0.0, 0.0
+        watch.note()
+    return Steps(watch.seconds)
 
 
-def split(
-    held: Tables, labels: "pd.Series[float]", mode: str, strategy: FalseVFL
-) -> tuple[float, float]:
+def split(strategy: TimedFalseVFL, held: Tables, labels: "pd.Series[float]", mode: str) -> Steps:
     """Train over parties."""
-    ledger = simulate(strategy, held, labels, aggregation=mode, progress=False).ledger
-    return float(ledger.bytes_up), float(ledger.bytes_down)
+    result = simulate(strategy, held, labels, aggregation=mode, progress=False)
+    ledger = result.ledger.to_frame()
+    rounds = ledger[ledger["step"].isin(["encode", "log_terms", "go_backward"])]
+    # The second stage and predictions encode once each.
+    first = rounds[rounds["round"] <= ledger[ledger["step"] == "go_backward"]["round"].max()]
+    n = first[first["step"] == "go_backward"]["round"].nunique()
+    up, down = first["bytes_up"].sum() / n, first["bytes_down"].sum() / n
+    return Steps(result.frames["steps"].to_numpy(), up, down)
 
 
 if __name__ == "__main__":
