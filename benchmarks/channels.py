@@ -55,7 +55,7 @@ def on_deployment(
         # Unlike `flwr run --stream` it waits for the end, if a busy SuperLink closes the log.
         command = [sys.executable, "-m", "apps.cli.main", "run", str(APP), "trial", "-c", config]
         try:
-            time.sleep(3.0 * n)  # the nodes have started by then
+            time.sleep(5.0 * n)  # the nodes have started by then, on an idle machine
             env = deployment.flower.env
             answer = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
         finally:
