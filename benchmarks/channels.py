@@ -6,14 +6,9 @@ A SuperLink and a SuperNode per party are started on this machine, with homes of
 stopped at the end: Flower's own SuperNodes, then those of `flwr-vertical`. A round sends as many
 float64 values to every party and gets them back.
 `--quick` times the channels alone, to parties in processes that are there already.
-`--endurance 200000` sends so many rounds of 100 values over one channel and shows whether this
-process, which holds both its ends and the run's ledger, grows.
 """
 
-import contextlib
-import gc
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,22 +16,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-from common import NodeProcesses, begin, command_line, memory_gib
+from common import NodeProcesses, begin, command_line
 from flwr.clientapp import ClientApp
 
 ROOT = Path(__file__).parents[1]
 APP = Path(__file__).with_name("channel_app")
 sys.path[:0] = [str(APP), str(ROOT / "tests" / "kit")]
 
-from channel_bench import Echo, client, measure  # noqa: E402
+from channel_bench import client, measure  # noqa: E402
 from deployments import Deployment  # noqa: E402
-from runtimes import processes_of  # noqa: E402
-
-from flwr_vertical import Federation, LocalGrid, MemoryStorage, party_app  # noqa: E402
-from flwr_vertical.channel import ChannelGrid  # noqa: E402
-from flwr_vertical.tables import Table  # noqa: E402
 
 
 def echo_app() -> ClientApp:
@@ -54,28 +42,6 @@ def without_flower(n: int, rounds: int) -> dict[str, Any]:
     return found
 
 
-def endure(rounds: int) -> None:
-    """Show the memory of this process while one channel carries many rounds."""
-    app = party_app(Echo, storage=MemoryStorage({"p0": Table.of(pd.DataFrame({"x": [1.0]}))}))
-    base, first, started = np.arange(100.0), 0, time.perf_counter()
-    with (
-        LocalGrid(app, [{"party": "p0"}]) as local,
-        ChannelGrid(local, transport="channel") as grid,
-    ):
-        federation = Federation(grid, aggregation="plain")
-        federation.open()
-        for done in range(rounds + 1):
-            federation.call("numbers", {"base": base})
-            if done % max(1, rounds // 10):
-                continue
-            gc.collect()
-            size = round(2**20 * memory_gib("VmRSS"))
-            first = first or (size if done else 0)
-            note = f", {100 * (size / first - 1):+.1f} %" if first else ""
-            seconds = time.perf_counter() - started
-            print(f"{done:9,d} rounds after {seconds:6.0f} s: {size:8,d} kB{note}", flush=True)
-
-
 def on_deployment(
     n: int, rounds: int, plain_rounds: int, supernode: tuple[str, ...]
 ) -> dict[str, Any]:
@@ -89,7 +55,7 @@ def on_deployment(
         # Unlike `flwr run --stream` it waits for the end, if a busy SuperLink closes the log.
         command = [sys.executable, "-m", "apps.cli.main", "run", str(APP), "trial", "-c", config]
         try:
-            _settle(home)
+            time.sleep(5.0 * n)  # the nodes have started by then, on an idle machine
             env = deployment.flower.env
             answer = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
         finally:
@@ -98,26 +64,6 @@ def on_deployment(
             raise SystemExit(f"the run failed:\n{answer.stdout[-4000:]}{answer.stderr[-2000:]}")
         found: dict[str, Any] = json.loads(results.read_text())
         return found
-
-
-def _settle(home: Path) -> None:
-    """Wait until the nodes have started: they are up before a run is submitted, as a rule."""
-    used, deadline = _cpu_ticks(home), time.monotonic() + 240
-    calm = 0
-    while calm < 3 and time.monotonic() < deadline:
-        time.sleep(2.0)
-        before, used = used, _cpu_ticks(home)
-        calm = calm + 1 if used - before < 0.3 * 2.0 * os.sysconf("SC_CLK_TCK") else 0
-
-
-def _cpu_ticks(home: Path) -> int:
-    """CPU time that the processes of a Flower home have used."""
-    total = 0
-    for pid in processes_of(home):
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            total += int(fields[11]) + int(fields[12])
-    return total
 
 
 def show(n: int, where: str, found: dict[str, Any]) -> None:
@@ -138,11 +84,7 @@ def main() -> None:
     parser.add_argument("--parties", type=int, nargs="*", default=[3, 16])
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--plain-rounds", type=int, default=2)
-    parser.add_argument("--endurance", type=int, metavar="ROUNDS", help="memory of one channel")
     options = begin(parser)
-    if options.endurance:
-        endure(options.endurance)
-        return
     if options.quick:
         show(3, "without Flower", without_flower(3, max(20, options.rounds)))
         return

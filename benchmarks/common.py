@@ -4,6 +4,7 @@ import argparse
 import multiprocessing
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -29,13 +30,8 @@ T = TypeVar("T")
 
 def machine_line() -> str:
     """Describe processor, cores, memory, versions and load in one line."""
-    processor = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [
-            line.split(":")[1] for line in info.read_text().splitlines() if "model name" in line
-        ]
-        processor = names[0].strip() if names else processor
+    names = re.findall(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    processor = names[0] if names else platform.machine()
     pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     packages = ", ".join(f"{name} {version(name)}" for name in ("flwr", "numpy", "scikit-learn"))
     return (

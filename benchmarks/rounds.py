@@ -3,10 +3,8 @@
     python benchmarks/rounds.py [--quick]
 
 A round here is a masked private sum of 100 values over five parties, and on RayGrid over a thousand
-too: request, key stream, reply. Then one of 65,536 values over eight parties on LocalGrid, as a
-step of split learning has, in float64 and in float32, taken in turn. Then runs of 400 rounds over
-16 parties, in turn with and without the page that shows them (``live-page``), which is asked for
-every second.
+too: request, key stream, reply. Then runs of 400 rounds over 16 parties, in turn with and without
+the page that shows them (``live-page``), which is asked for every second.
 """
 
 import statistics
@@ -15,7 +13,6 @@ import threading
 import time
 import urllib.request
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +49,6 @@ class Echo(Party):
         """Return what it got, for a sum."""
         return Summands({"numbers": base})
 
-    @step
-    def gradients(self, dtype: str) -> Summands:
-        """Return as many numbers as a batch of 512 has in a layer of 128."""
-        if dtype not in self.cache:
-            self.cache[dtype] = np.random.default_rng(0).normal(size=(512, 128)).astype(dtype)
-        return Summands({"gradients": self.cache[dtype]})
-
 
 def time_rounds(grid: Any, rounds: int, n_parties: int = 5) -> float:
     """Median seconds of a masked round of 100 values."""
@@ -71,25 +61,6 @@ def time_rounds(grid: Any, rounds: int, n_parties: int = 5) -> float:
         seconds.append(one)
         assert np.allclose(total["numbers"], n_parties * base)
     return statistics.median(seconds)
-
-
-def time_types(app: Any, rounds: int) -> dict[str, tuple[float, int]]:
-    """Median seconds, and bytes up, of a masked round of 65,536 values, by type."""
-    nodes = [{"party": f"p{k}"} for k in range(8)]
-    seconds: dict[str, list[float]] = {"float64": [], "float32": []}
-    bytes_up = {}
-    with LocalGrid(app, nodes) as grid:
-        federation = Federation(grid, aggregation="masked", min_nodes=8)
-        federation.open()
-        for _ in range(rounds):
-            for dtype, own in seconds.items():
-                before = federation.ledger.bytes_up
-                asked = partial(federation.sum, "gradients", {"dtype": dtype}, scale=8.0)
-                total, one, _ = timed(asked)
-                own.append(one)
-                bytes_up[dtype] = federation.ledger.bytes_up - before
-                assert total["gradients"].dtype == dtype
-    return {dtype: (statistics.median(own), bytes_up[dtype]) for dtype, own in seconds.items()}
 
 
 def time_run(app: Any, rounds: int, page: bool) -> tuple[float, float, float]:
@@ -138,12 +109,6 @@ def main() -> None:
     app = party_app(Echo, storage=MemoryStorage({f"p{k}": TABLE for k in range(16)}))
     with LocalGrid(app, [{"party": f"p{k}"} for k in range(5)]) as grid:
         print(f"LocalGrid, 5 parties: {1e3 * time_rounds(grid, rounds):6.2f} ms a round, target 5")
-    found = time_types(app, rounds // 2)
-    for dtype, (seconds, size) in found.items():
-        print(f"LocalGrid, 8 parties, 65,536 {dtype}: {1e3 * seconds:6.2f} ms, {size:,} bytes up")
-    (wide, wide_size), (narrow, narrow_size) = found.values()
-    ratios = f"{narrow / wide:.2f} of the time, {narrow_size / wide_size:.2f} of the bytes"
-    print(f"float32 against float64: {ratios}, target 0.50 of the bytes")
     length, pairs = (100, 1) if options.quick else (400, 12)
     time_run(app, 10, True)  # the first one imports
     runs = [[time_run(app, length, page) for page in (False, True)] for _ in range(pairs)]

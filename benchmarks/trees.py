@@ -12,7 +12,6 @@ as integer codes in the order of their names, so they grow the same trees but fo
 """
 
 import time
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -20,7 +19,6 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 from common import begin, command_line, memory_gib, timed
-from flwr.app import Message
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss, roc_auc_score
 
@@ -48,11 +46,9 @@ def slow_links(seconds: float) -> Any:
     """Have every round take so much longer: to all nodes at once, and back."""
     send_and_receive = LocalGrid.send_and_receive
 
-    def later(
-        grid: LocalGrid, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
+    def later(*given: Any, **how: Any) -> Any:
         time.sleep(seconds)
-        return send_and_receive(grid, messages, timeout=timeout)
+        return send_and_receive(*given, **how)
 
     return mock.patch.object(LocalGrid, "send_and_receive", later)
 

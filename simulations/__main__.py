@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_vertical.errors import ConfigError, VerticalError
-from simulations.data import DATA_SETS, DATA_VARIABLE, Sources
-from simulations.data_command import describe
+from simulations.data import DATA_SETS, DATA_VARIABLE, Sources, describe
 from simulations.preset import Options
 from simulations.registry import STUDIES
 
@@ -53,13 +52,9 @@ def make_parser() -> argparse.ArgumentParser:
                 help="compute also what docs/records of the repository has; by default a study "
                 "starts from there, and --write adds to it",
             )
-        if study.writes:
-            command.add_argument(
-                "--write",
-                type=Path,
-                metavar="FILE",
-                help="also write the page of the documentation",
-            )
+        command.add_argument(
+            "--write", type=Path, metavar="FILE", help="also write the page of the documentation"
+        )
     return parser
 
 
@@ -143,53 +138,45 @@ def _add_own(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _own_of(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Return what is said of a user's file; nothing without one."""
-    given = {name: getattr(parsed, name, None) for name in _OWN}
-    if given["file"] is None and (alone := [n for n in _OWN if given[n] is not None]):
+def _own_of(given: dict[str, Any], takes: bool) -> dict[str, Any]:
+    """Take out what is said of a user's file; nothing without one."""
+    own = {name: given.pop(name) for name in _OWN if takes}
+    if own.get("file") is not None:
+        return own
+    if alone := [name for name, value in own.items() if value is not None]:
         raise ConfigError(f"--{alone[0]} is of a table of your own; name it by --file")
-    return {} if given["file"] is None else given
+    return {}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    parsed = make_parser().parse_args(arguments)
-    if parsed.study == "list":
+    given = vars(make_parser().parse_args(arguments))
+    name = given.pop("study")
+    if name == "list":
         width = max(map(len, STUDIES))
-        for name, study in STUDIES.items():
-            print(f"{name:<{width}}  {study.summary}")
+        for known, study in STUDIES.items():
+            print(f"{known:<{width}}  {study.summary}")
         return 0
-    if parsed.study == "data":
-        print(describe(Sources.find(parsed.data)))
+    if name == "data":
+        print(describe(Sources.find(given["data"])))
         return 0
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    study = STUDIES[parsed.study]
+    study, check = STUDIES[name], given.pop("check")
+    chosen = {option: tuple(given.pop(option.replace("-", "_"))) for option in study.choices}
     try:
-        options = Options(
-            output=parsed.output,
-            data=getattr(parsed, "data", None),
-            workers=parsed.workers,
-            seeds=parsed.seeds,
-            quick=parsed.quick,
-            write=getattr(parsed, "write", None),
-            changes=tuple(parsed.changes),
-            chosen={n: tuple(getattr(parsed, n.replace("-", "_"))) for n in study.choices},
-            report=parsed.report,
-            fresh=getattr(parsed, "fresh", False),
-            own=_own_of(parsed),
-        )
-        outcome = study.run(options)
+        own = _own_of(given, study.own_files)
+        outcome = study.run(Options(chosen=chosen, own=own, **given))
     except VerticalError as error:
         print(f"error: {error}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
         print(
-            f"stopped; finished replications are kept in {parsed.output}, and the same command "
+            f"stopped; finished replications are kept in {given['output']}, and the same command "
             "goes on from there",
             file=sys.stderr,
         )
         return INTERRUPTED
-    return OTHERWISE if parsed.check and not outcome.reached else 0
+    return OTHERWISE if check and not outcome.reached else 0
 
 
 def _integer(least: int, text: str) -> int:

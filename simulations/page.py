@@ -6,9 +6,11 @@ On the page each is a sentence instead; a table of numbers shows them without th
 
 import re
 import textwrap
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
 import pandas as pd
 
@@ -30,6 +32,28 @@ class Part:
     tables: Mapping[str, str] = field(default_factory=dict)  # Captions; one alone may have ""
     figures: Sequence[str] = ()
     folded: bool = False  # Whether a reader unfolds it
+
+    @classmethod
+    def of(cls, words: Mapping[str, Any], values: Mapping[str, Any]) -> Self:
+        """Return a section that ``page.toml`` describes; values stand for names in braces."""
+        filled = {
+            name: words[name].format(**values) for name in ("heading", "text") if name in words
+        }
+        items = [text.format(**values) for text in words.get("items", ())]
+        return cls(**{**words, **filled, "items": items})
+
+
+def read_words(path: Path) -> dict[str, Any]:
+    """Return what ``page.toml`` says, words of the page and of the command line, without breaks."""
+
+    def joined(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: joined(own) for name, own in value.items()}
+        if isinstance(value, list):
+            return [joined(own) for own in value]
+        return " ".join(value.split()) if isinstance(value, str) else value
+
+    return dict(joined(tomllib.loads(path.read_text(encoding="utf-8"))))
 
 
 def render(
@@ -54,7 +78,7 @@ def render(
 
 
 def _section(part: Part, tables: Tables, figures: Sequence[str]) -> list[str]:
-    shown = {name: caption for name, caption in part.tables.items() if len(tables[name])}
+    shown = {name: text for name, text in part.tables.items() if len(tables.get(name, ()))}
     drawn = [name for name in part.figures if name in figures]
     if (part.tables or part.figures) and not shown and not drawn:
         return []
@@ -102,6 +126,16 @@ def verdict(good: bool, text: str = "") -> str:
     return f"{PASS if good else FAIL} {text}".strip()
 
 
+def at_most(value: float, limit: float, form: str = ".3f") -> str:
+    """Return the word, the number and its limit."""
+    return verdict(value <= limit, f"{value:{form}} ({limit:{form}})")
+
+
+def at_least(value: float, limit: float, form: str = ".3f") -> str:
+    """Return the word, the number and its limit."""
+    return verdict(value >= limit, f"{value:{form}} ({limit:{form}})")
+
+
 def verdicts(good: "pd.Series[bool]") -> "pd.Series[str]":
     """Return the words alone."""
     return good.map({True: PASS, False: FAIL})
@@ -130,6 +164,11 @@ def indexed(rows: Mapping[Any, Mapping[str, Any]], names: list[str]) -> pd.DataF
         return pd.DataFrame({"not run": []})
     index = pd.MultiIndex.from_tuples(list(rows), names=names)
     return pd.DataFrame(list(rows.values()), index=index)
+
+
+def listed(values: Mapping[Any, Any], each: str, between: str = ", ") -> str:
+    """Return names and values in one line, ``each`` for one."""
+    return between.join(each.format(name, value) for name, value in values.items())
 
 
 def items(texts: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ class Options:
     # A page of the documentation that the study writes, where it writes one
     write: Path | None = None
     # Settings that differ from the preset's, each a line of TOML such as ``complete.runs = 3``
-    changes: tuple[str, ...] = ()
+    changes: Sequence[str] = ()
     # Which replications to run, where a study lets one choose: names by option
     chosen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # Whether to run nothing and make tables and page of the replications that are there
@@ -88,14 +88,18 @@ class StudyPreset:
         """Return all replications; none where the study makes them of its data."""
         return []
 
-    def chosen(self, options: Options) -> list[Job]:
-        """Return the replications that the command line chooses, of those that `jobs` returns."""
-        every = chosen = self.jobs()
+    def chosen(self, jobs: Sequence[Job], options: Options) -> list[Job]:
+        """Return the replications that the command line chooses of these."""
+
+        def named(job: Job, setting: str) -> str:
+            return job.part if setting == "part" else str(job.settings.get(setting, ""))
+
+        chosen = list(jobs)
         for option, setting in self.choices.items():
             if options.chosen.get(option):
-                known = dict.fromkeys(_setting(job, setting) for job in every)
+                known = dict.fromkeys(named(job, setting) for job in jobs)
                 names = options.choice(option, list(known))
-                chosen = [job for job in chosen if _setting(job, setting) in names]
+                chosen = [job for job in chosen if named(job, setting) in names]
         return chosen
 
 
@@ -104,10 +108,6 @@ def quick_asked(description: str | None) -> bool:
     parser = ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few runs, for a first look")
     return bool(parser.parse_args().quick)
-
-
-def _setting(job: Job, name: str) -> str:
-    return job.part if name == "part" else str(job.settings.get(name, ""))
 
 
 def _change(values: dict[str, Any], changed: dict[str, Any], where: str) -> None:

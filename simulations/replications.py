@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from flwr_vertical.grids.ray import start_ray
 from flwr_vertical.log import logger
 from flwr_vertical.results import Progress
 
@@ -155,19 +156,7 @@ def _on_ray(
         return
     started_here = not ray.is_initialized()
     if started_here:
-        # Ray probes for accelerators and phones home unless told not to.
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        # Without an address Ray would wait for a cluster that is gone, if one that was killed has
-        # left its file 'ray_current_cluster'. A cluster that the user names has its own CPUs.
-        address = os.environ.get("RAY_ADDRESS") or "local"
-        ray.init(
-            address=address,
-            num_cpus=workers if address == "local" else None,
-            include_dashboard=False if address == "local" else None,
-            log_to_driver=False,
-            configure_logging=False,
-        )
+        start_ray(num_cpus=workers)
     try:
         task = ray.remote(num_cpus=1)(_timed)
         where = ray.put(shared)

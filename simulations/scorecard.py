@@ -18,6 +18,7 @@ from flwr_vertical import Table, simulate
 from flwr_vertical.arrays import Array, Flags
 from simulations.data import Sources
 from simulations.fedpsg.data import load
+from simulations.page import markdown_table
 from simulations.preset import quick_asked
 from strategies.binning.bins import fit_column_bins
 from strategies.binning.woe import merge_bins, weight_of_evidence
@@ -91,10 +92,6 @@ if __name__ == "__main__":
     for title, (own, splits) in list(SETS.items())[: 1 if quick else None]:
         table = areas(own, 2 if quick else splits)
         steps = table.diff(axis=1).sem().fillna(0.0)
-        print(f"\n| {title}, {len(table)} splits | {' | '.join(map(str, table))} |")
-        print("|---|" + "---|" * table.shape[1])
-        print("| AUC | " + " | ".join(f"{value:.4f}" for value in table.mean()) + " |")
-        print(
-            "| error of the step | " + " | ".join(f"{value:.4f}" for value in steps) + " |",
-            flush=True,
-        )
+        rows = pd.DataFrame({"AUC": table.mean(), "error of the step": steps}).T
+        shown = rows.map("{:.4f}".format).rename_axis(f"{title}, {len(table)} splits")
+        print("\n" + markdown_table(shown), end="", flush=True)

@@ -1,6 +1,6 @@
 """The base of all studies: from options to tables, figures and one page."""
 
-import sys
+import inspect
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -11,17 +11,14 @@ from typing import Any, ClassVar
 
 import pandas as pd
 from matplotlib.figure import Figure
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.pages.figures import to_png
-from flwr_vertical.pages.page import format_value, human_seconds
+from flwr_vertical.pages.page import human_seconds
 from flwr_vertical.whole_files import write_bytes_atomically, write_text_atomically
 from simulations.data import ROOT
 from simulations.kept import as_kept, read_kept, write_kept
-from simulations.page import FAIL, PASS, Part, Tables, reached, render
+from simulations.page import Part, Tables, reached, read_words, render
 from simulations.preset import Options, StudyPreset
 from simulations.replications import Job, Store, run_all, to_frame
 
@@ -39,12 +36,7 @@ class Study(ABC):
     """A study: it runs the replications that are open, then makes tables, figures and the page."""
 
     name: ClassVar[str]  # On the command line, and of its records
-    title: ClassVar[str]
-    question: ClassVar[str]  # What is asked, the page's first paragraph
-    writes: ClassVar[str] = ""  # Its page of the documentation, where it has one
-    goals: ClassVar[Mapping[str, str]] = {}  # What was expected, by the table that says what came
-    headings: ClassVar[Mapping[str, str]] = {}  # Of a page with a section for each of its tables
-    keeps: ClassVar[bool] = False  # Whether the repository has its finished replications
+    page_file: ClassVar[str] = "page.toml"  # The words of its page, beside the class
     preset_class: ClassVar[type[StudyPreset]]
     replicate: ClassVar[Any]  # Of one job and what `prepare` returned: figures by name
 
@@ -53,6 +45,9 @@ class Study(ABC):
         # By part, how many replications were run, and how many the preset asks for
         self.counts: dict[str, tuple[int, int]] = {}
         self.preset = self.preset_class.load(options)
+        self.text = read_words(Path(inspect.getfile(type(self))).with_name(self.page_file))
+        self.goals: dict[str, str] = self.text["goals"]
+        self.keeps: bool = self.text.get("keeps", False)
         self.shared = self.prepare()
 
     def prepare(self) -> Any:
@@ -70,7 +65,7 @@ class Study(ABC):
 
     def chosen(self) -> list[Job]:
         """Return the replications that the options choose."""
-        return self.jobs()
+        return self.preset.chosen(self.jobs(), self.options)
 
     @abstractmethod
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -80,13 +75,18 @@ class Study(ABC):
         """Return the figures by the name of their PNG file."""
         return {}
 
-    def notes(self) -> list[str]:
+    def words(self, tables: Tables) -> dict[str, Any]:
+        """Return what stands for names in braces in words of the page, beside the preset's."""
+        return {}
+
+    def notes(self, words: Mapping[str, Any]) -> list[str]:
         """Return what a reader must know: choices, and where they differ from the paper's."""
-        return []
+        return [text.format(**words) for text in self.text.get("notes", ())]
 
     def parts(self, tables: Tables) -> Sequence[Part]:
         """Return the sections of the page."""
-        return [Part(heading, tables={name: ""}) for name, heading in self.headings.items()]
+        words = {**self.preset.values, **self.words(tables)}
+        return [Part.of(part, words) for part in self.text["parts"]]
 
     def compute(self, store: Store) -> None:
         """Run the chosen replications that are not finished."""
@@ -146,11 +146,12 @@ class Study(ABC):
     def page(self, tables: Tables, figures: Sequence[str]) -> str:
         """Return the page."""
         command = f"python -m simulations {self.name}" + " --quick" * self.options.quick
-        if self.writes:
-            command += " --report" * self.keeps + f" --write {self.writes}"
+        if "page" in self.text:
+            command += " --report" * self.keeps + f" --write {self.text['page']}"
+        notes = self.notes({**self.preset.values, **self.words(tables)})
         return render(
-            self.title, command, self.question, [*self._open_runs(), *self.notes()], self.goals,
-            self.parts(tables), tables, figures,
+            self.text["title"], command, self.text["question"], [*self._open_runs(), *notes],
+            self.goals, self.parts(tables), tables, figures,
         )  # fmt: skip
 
     def _open_runs(self) -> list[str]:
@@ -170,32 +171,11 @@ class Study(ABC):
             print_table(text, tables[name])
         for part in self.parts(tables):
             for name, caption in part.tables.items():
-                print_table(caption or part.heading, tables[name])
+                if name in tables:
+                    print_table(caption or part.heading, tables[name])
 
 
 def print_table(title: str, frame: pd.DataFrame) -> None:
-    """Print a table with its index: with rules and colours on a terminal, plain elsewhere."""
-    on_terminal = sys.stdout.isatty()
-    # A pipe has no width; wrapped tables could not be read back from a log.
-    console = Console(width=None if on_terminal else 160, highlight=False)
-    # Of its own, since a table's title is as narrow as the table.
-    console.print(Text(title, style="bold"))
-    if frame.empty:
-        console.print("not run\n")
-        return
-    table = RichTable()
-    for name in [str(name or "") for name in frame.index.names]:
-        table.add_column(name)
-    for column in frame.columns:
-        table.add_column(str(column), justify="right")
-    for label, row in zip(frame.index, frame.to_numpy(dtype=object), strict=True):
-        labels = label if isinstance(label, tuple) else (label,)
-        table.add_row(*map(str, labels), *(_cell(value) for value in row))
-    console.print(table)
-    console.print()
-
-
-def _cell(value: object) -> Text:
-    text = value if isinstance(value, str) else format_value(value)
-    style = {PASS: "green", FAIL: "bold red"}.get(text.split(" ")[0], "")
-    return Text(text, style=style)
+    """Print a table with its index."""
+    text = frame.to_string(na_rep="–", float_format="{:.3g}".format) if len(frame) else "not run"
+    print(f"{title}\n{text}\n")

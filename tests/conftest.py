@@ -126,9 +126,7 @@ def ray_cluster():
     ray = pytest.importorskip("ray")
     from flwr_vertical.grids.ray import start_ray
 
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    start_ray(address="local", num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False)
+    start_ray("local", num_cpus=4, num_gpus=2)
     yield ray
     ray.shutdown()
 

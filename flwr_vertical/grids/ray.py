@@ -17,12 +17,23 @@ _STARTS = 3
 MakeApp = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[ClientApp, Outputs]]
 
 
-def start_ray(**options: Any) -> None:
-    """Start Ray, or join it; where its own start times out on a busy machine, try again."""
+def start_ray(address: str | None = None, num_cpus: int | None = None, **options: Any) -> None:
+    """Start Ray, or join the cluster at an address, by default the one that ``RAY_ADDRESS`` names.
+
+    Where Ray's own start times out on a busy machine, try again. A cluster has CPUs of its own.
+    """
     ray: Any = require("ray", "engine 'ray'")
+    # Ray probes for accelerators and phones home unless told not to.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Without an address Ray would wait for a cluster that is gone, if one that was killed has left
+    # its file 'ray_current_cluster'.
+    options["address"] = address or os.environ.get("RAY_ADDRESS") or "local"
+    if options["address"] == "local":
+        options |= {"num_cpus": num_cpus, "include_dashboard": False}
     for left in reversed(range(_STARTS)):
         try:
-            ray.init(**options)
+            ray.init(log_to_driver=False, configure_logging=False, **options)
             return
         except Exception as error:
             ray.shutdown()
@@ -106,18 +117,7 @@ class RayGrid(NodesGrid):
         self._actors: list[Any] = []
         self._owns_ray = not ray.is_initialized()
         if self._owns_ray:
-            # Ray probes for accelerators and phones home unless told not to.
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-            # Without an address Ray would wait for a cluster that is gone, if one that was killed
-            # has left its file 'ray_current_cluster'.
-            address = address or os.environ.get("RAY_ADDRESS") or "local"
-            start_ray(
-                address=address,
-                include_dashboard=False if address == "local" else None,
-                log_to_driver=False,
-                configure_logging=False,
-            )
+            start_ray(address)
         resources = ray.cluster_resources()
         cpus = max(1, int(resources.get("CPU", 1)))
         n_actors = max(1, min(n_actors or cpus, len(nodes)))

@@ -22,9 +22,8 @@ from simulations.attacks.cases import (
     routed_cases,
 )
 from simulations.attacks.deviating import OUTCOMES, deviate
-from simulations.attacks.labels import labels_from
+from simulations.attacks.labels import columns_from, labels_from
 from simulations.attacks.recording import record
-from simulations.attacks.rough import columns_from
 from simulations.attacks.routing import (
     bins_recovered,
     bits_told,

@@ -1,10 +1,11 @@
 """The study's settings, from ``preset.toml``, and the jobs they ask for."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from simulations.attacks.cases import cases, routed_cases
 from simulations.preset import StudyPreset
-from simulations.replications import Job
+from simulations.replications import Job, grid
 
 REPEATED = ("grid", "consented", "rough", "labels", "routed", "deviating", "several")
 SYNTHESES = ("vcds", "evcds", "ievcds")
@@ -17,85 +18,43 @@ class Preset(StudyPreset):
 
     def jobs(self) -> list[Job]:
         """Return all jobs."""
-        found = [*self._grid(), *self._consented(), *self._rough()]
-        found += [*self._labels(), *self._routed(), *self._deviating()]
-        return [*found, *self._several()]
-
-    def _grid(self) -> list[Job]:
-        part = self["grid"]
-        settings = [
-            {"case": case.name, "mode": mode, "parties": n_parties}
+        default, asked = ([case.name for case in cases(consented)] for consented in (False, True))
+        routed = [case.name for case in routed_cases()]
+        only = self["deviating"]["cases"]
+        tried = [name for name in (*default, *asked, *routed) if not only or name in only]
+        part, other = self["grid"], [self["grid"]["other_modes_parties"]]
+        modes = [
+            (mode, n_parties)
             for mode in part["modes"]
-            for n_parties in (
-                part["parties"] if mode == "masked" else [part["other_modes_parties"]]
-            )
-            for case in cases()
+            for n_parties in (part["parties"] if mode == "masked" else other)
         ]
-        return _jobs("grid", part, settings)
-
-    def _consented(self) -> list[Job]:
-        part = self["consented"]
-        settings = [
-            {"case": case.name, "mode": mode, "parties": n_parties}
-            for mode in part["modes"]
-            for n_parties in part["parties"]
-            for case in cases(consented=True)
+        return [
+            *self._jobs("grid", {("mode", "parties"): modes, "case": default}),
+            *self._jobs("consented", {"mode": "modes", "parties": "parties", "case": asked}),
+            *self._jobs("rough", {"mode": "modes", "case": asked, "parties": "parties"}),
+            *self._jobs("labels", {"case": "cases", "parties": "parties"}),
+            *self._jobs("routed", {"parties": "parties", "case": routed, "trees": "trees"}),
+            *self._jobs("deviating", {"mode": "modes", "case": tried, "parties": "parties"}),
+            *self._several("other labels", {"repeated": "repeated_runs", "parties": [3]}),
+            *self._several("one label less", {"parties": [3]}),
+            *self._several("chosen model", {"parties": [3]}),
+            *self._several("flags from predictions", {"flags": "flags"}),
+            *self._several("scales", {}),
+            *self._several(
+                "synthetic",
+                {"case": SYNTHESES, "rows": "synthetic_rows", "replications": "synthetic_runs"},
+            ),
         ]
-        return _jobs("consented", part, settings)
 
-    def _rough(self) -> list[Job]:
-        part = self["rough"]
-        settings = [
-            {"case": case.name, "mode": mode, "parties": part["parties"]}
-            for mode in part["modes"]
-            for case in cases(consented=True)
-        ]
-        return _jobs("rough", part, settings)
+    def _several(self, name: str, axes: Mapping[Any, str | Iterable[Any]]) -> list[Job]:
+        return self._jobs("several", axes, name)
 
-    def _labels(self) -> list[Job]:
-        part = self["labels"]
-        settings = [{"case": name, "parties": part["parties"]} for name in part["cases"]]
-        return _jobs("labels", part, settings)
-
-    def _routed(self) -> list[Job]:
-        part = self["routed"]
-        settings = [
-            {"case": case.name, "trees": part["trees"], "parties": n_parties}
-            for n_parties in part["parties"]
-            for case in routed_cases()
-        ]
-        return _jobs("routed", part, settings)
-
-    def _deviating(self) -> list[Job]:
-        part = self["deviating"]
-        every = [*cases(), *cases(consented=True), *routed_cases()]
-        settings = [
-            {"case": case.name, "mode": mode, "parties": part["parties"]}
-            for mode in part["modes"]
-            for case in every
-            if case.name in (part["cases"] or [case.name])
-        ]
-        return _jobs("deviating", part, settings)
-
-    def _several(self) -> list[Job]:
-        part = self["several"]
-        found = _jobs(
-            "other labels",
-            part,
-            [{"repeated": runs, "parties": 3} for runs in part["repeated_runs"]],
-        )
-        found += _jobs("one label less", part, [{"parties": 3}])
-        found += _jobs("chosen model", part, [{"parties": 3}])
-        found += _jobs("flags from predictions", part, [{"flags": n} for n in part["flags"]])
-        found += _jobs("scales", part, [{}])
-        synthetic = {"rows": part["synthetic_rows"], "replications": part["synthetic_runs"]}
-        found += _jobs("synthetic", part, [{"case": name} | synthetic for name in SYNTHESES])
-        return found
-
-
-def _jobs(name: str, part: dict[str, Any], settings: list[dict[str, Any]]) -> list[Job]:
-    return [
-        Job(name, {"rows": part["rows"], "seed": seed, **chosen})
-        for chosen in settings
-        for seed in range(part["runs"])
-    ]
+    def _jobs(
+        self, section: str, axes: Mapping[Any, str | Iterable[Any]], name: str = ""
+    ) -> list[Job]:
+        """Return a job for each combination of values, or of those that settings so named have."""
+        part = self[section]
+        named = {key: part[of] if isinstance(of, str) else of for key, of in axes.items()}
+        listed = {key: of if isinstance(of, Iterable) else [of] for key, of in named.items()}
+        seeds = range(part["runs"])
+        return grid(name or section, {"rows": [part["rows"]], **listed, "seed": seeds})

@@ -8,23 +8,12 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
-from flwr.app import Context
 
-from flwr_vertical import (
-    LocalGrid,
-    MemoryStorage,
-    Result,
-    Strategy,
-    Table,
-    load_strategy,
-    party_app,
-    simulate,
-)
+from flwr_vertical import Result, Strategy, load_strategy, simulate
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import PartyError, VerticalError
 from flwr_vertical.grading import risks
 from flwr_vertical.privacy import seeded_noise
-from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from simulations.attacks.distances import matrices, scale_candidates
 from simulations.attacks.opened import atoms, smallest_set
 from simulations.attacks.recording import record
@@ -36,7 +25,6 @@ from strategies.fknn import party as fknn_party
 from strategies.fknn.blinding import Blinding
 
 Tables = Mapping[str, pd.DataFrame]
-Labels = "pd.Series[Any]"
 
 
 def runs_with_other_labels(
@@ -81,31 +69,18 @@ def refused_with_one_label_less(
     strategy: Strategy, tables: Tables, labels: Any, folder: Path
 ) -> str:
     """Ask for the same two runs of parties that keep a privacy ledger each."""
+    agreed = {"alignments": "plain"}
     for number, given in enumerate((labels, _one_less(labels))):
-        own = {name: Table.of(frame, party=name) for name, frame in tables.items()}
-        app = party_app(strategy.party, storage=_WithLedger(own, folder))
-        with LocalGrid(app, [{"party": name} for name in tables]) as grid:
-            try:
-                strategy.start(grid=grid, labels=given, alignment="plain", progress=False)
-            except PartyError as error:
-                if not number:
-                    raise
-                return str(error)
+        try:
+            simulate(
+                strategy, tables, given, alignment="plain", policy=agreed, ledgers=folder,
+                progress=False,
+            )  # fmt: skip
+        except PartyError as error:
+            if not number:
+                raise
+            return str(error)
     return ""
-
-
-class _WithLedger(MemoryStorage):
-    """Tables in memory, and ledgers in a folder."""
-
-    def __init__(self, tables: Mapping[str, Table], folder: Path) -> None:
-        super().__init__(tables)
-        self._folder_of_ledgers = folder
-
-    def privacy_ledger(self, context: Context) -> PrivacyLedger:
-        """Return the party's ledger."""
-        party = self.party_name(context)
-        path = self._folder_of_ledgers / f"{party}.privacy-ledger.sqlite"
-        return PrivacyLedger(path, party, self.policy(context))
 
 
 def _one_less(labels: Any) -> Any:

@@ -1,15 +1,14 @@
 """The audits: many runs of every mechanism with noise, and a lower bound of its epsilon."""
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError
 from simulations.audits import counts, releases, sums, tables
 from simulations.audits.mechanism import Mechanism, audit
-from simulations.page import FAIL, PASS, Part, Tables
+from simulations.page import FAIL, PASS, Tables
 from simulations.preset import StudyPreset
 from simulations.replications import Job, Metrics
 from simulations.study import Study
@@ -38,19 +37,6 @@ class AuditsStudy(Study):
     """Lower bounds of epsilon."""
 
     name = "audits"
-    title = "Audits of epsilon"
-    question = (
-        "Is the epsilon that each mechanism states true? Each runs many times on two tables that "
-        "differ in one row, chosen so that the outcomes differ as much as they can. The first "
-        "half of the runs chooses an outcome, the second half counts it "
-        "(`flwr_vertical.grading.audit.audit_epsilon`): a lower bound of epsilon, which would "
-        "show an error if it were above what is stated."
-    )
-    writes = "docs/audits.md"
-    goals: ClassVar[Mapping[str, str]] = {
-        "audits": "No bound is above the stated epsilon; where outcomes that attain epsilon are "
-        "not rare, it is above half of it, so that the audit would see an error."
-    }
     preset_class = Preset
     preset: Preset
 
@@ -88,30 +74,9 @@ class AuditsStudy(Study):
             for name, own in rows.items()
         }
 
-    def notes(self) -> list[str]:
-        """Return what a reader must know."""
-        part = self.preset["audit"]
-        return [
-            f"Each bound holds at a confidence of {100 * part['confidence']:g} %. Where many "
-            "numbers share the budget, no single outcome shows it: there the bound is far below "
-            "and shows little. `tests/privacy/test_privacy_audits.py` replays releases on "
-            "neighbouring tables with the same outcome, which gives their loss exactly: it comes "
-            "near what the ledger counts, and never exceeds it.",
-            "Delta is large here, so that outcomes which attain epsilon are frequent enough to "
-            "count.",
-            "VFL-ADMM-DP (`glm-admm` with `epsilon`) is a baseline of a paper, not a protection: a "
-            "fit lies in the span of the party's columns, and so does its noise. Who knows as "
-            "many rows as there are columns solves for the noisy coefficients, and every other "
-            "row's fit then tells of its columns. Use `glm` with `epsilon`.",
-            f"Noise comes from the seed {part['seed']}, so that the command repeats the numbers.",
-        ]
-
-    def parts(self, found: Tables) -> Sequence[Part]:
-        """Return both tables."""
-        return [
-            Part("What is told with noise", tables={"audits": ""}),
-            Part("What is told with noise, but promises nothing", tables={REFUTED: ""}),
-        ]
+    def words(self, found: Tables) -> dict[str, Any]:
+        """Return the confidence in percent."""
+        return {"percent": 100 * self.preset["audit"]["confidence"]}
 
 
 def _verdict(mechanism: Mechanism, found: float) -> str:

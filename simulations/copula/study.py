@@ -1,18 +1,16 @@
 """The copula study: Tang, Feng, Li and Wang, synthetic tables (VCDS) and sparse GLMs."""
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from simulations.copula import figures, page, tables, targets
+from simulations.copula import figures, tables, targets
 from simulations.copula.criteria import MEASURES
 from simulations.copula.experiments import replicate
 from simulations.copula.preset import Preset
 from simulations.data import read_paper
-from simulations.page import Part, Tables
-from simulations.replications import Job
+from simulations.page import Tables, listed
 from simulations.study import Study
 
 PAPERS = {"complete": (1, 2, 3), "missing": (4, 5, 6, 7), "sme": (9,)}
@@ -22,26 +20,6 @@ class CopulaStudy(Study):
     """Sparse regressions on generated data and on synthetic tables of them."""
 
     name = "copula"
-    title = "Synthetic tables by copulas, sparse GLMs by ADMM"
-    question = (
-        "Tang, Feng, Li and Wang, data privatization in vertical federated learning with "
-        "client-wise missing problem (VCDS, EVCDS, IEVCDS, VFL-GLM-VS): how well do sparse "
-        "regressions select and estimate on the data themselves, and on synthetic tables made of "
-        "them, complete and with blocks missing? And what does an attacker learn from such a table?"
-    )
-    writes = "docs/copula-study.md"
-    goals: ClassVar[Mapping[str, str]] = {
-        "target_unprotected": "VFL-GLM-VS on the data themselves, with enough rows: RMSE, G-means "
-        "and FDR no worse than the paper's (in brackets) by more than two standard errors of our "
-        "mean; its tolerances within 200 rounds for the whole path.",
-        "target_synthetic": "Synthetic tables of complete data: RMSE and G-means near the paper's "
-        "(limits in brackets).",
-        "target_ranking": "MAR complex: IEVCDS at least as good in G-means as EVCDS, and EVCDS as "
-        "the baselines; both near the paper's (limits in brackets).",
-        "target_attacks": "Attacks gain few points over chance where rows are drawn afresh "
-        "(limits in brackets).",
-    }
-    keeps = True
     preset_class = Preset
     preset: Preset
     replicate = staticmethod(replicate)
@@ -54,10 +32,6 @@ class CopulaStudy(Study):
         }
         self._papers = {part: paper.rename(columns={"n": "rows"}) for part, paper in papers.items()}
         self._papers["complete"] = self._papers["complete"].astype({"epsilon": float})
-
-    def chosen(self) -> list[Job]:
-        """Return the replications that the options choose."""
-        return self.preset.chosen(self.options)
 
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return Tables 1 to 7 and 9, and what they are compared with."""
@@ -97,13 +71,12 @@ class CopulaStudy(Study):
             drawn["sme"] = figures.sme_figure(found["table9"])
         return drawn
 
-    def notes(self) -> list[str]:
-        """Return what a reader must know."""
-        return page.notes()
-
-    def parts(self, found: Tables) -> Sequence[Part]:
-        """Return the sections of the page."""
-        return page.parts(self.preset)
+    def words(self, found: Tables) -> dict[str, Any]:
+        """Return the smallest epsilon, and shares of complete rows."""
+        return {
+            "least_epsilon": min(self.preset["complete"]["epsilons"]),
+            "shares": listed(self.preset["missing"]["shares"], "{} {:.2%}"),
+        }
 
 
 open_study = CopulaStudy

@@ -8,16 +8,11 @@ import pandas as pd
 from simulations.copula.mechanisms import MAR_COMPLEX
 from simulations.copula.methods import FEDERATED, FRESH, ORACLE
 from simulations.copula.tables import TITLES
-from simulations.page import indexed, matching, select, verdict
+from simulations.page import at_least, at_most, indexed, matching, select, verdict
 
 SYNTHETIC = ("VCDS", "EVCDS", "EVCDS" + FRESH)
 _ERRORS = 2.0  # "no worse": by no more than so many standard errors of our mean
 ROUNDS = 200
-
-
-def judged(good: bool, value: float, limit: float) -> str:
-    """Return the word, the number and its limit."""
-    return verdict(good, f"{value:.3f} ({limit:.3f})")
 
 
 def synthetic(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
@@ -35,8 +30,8 @@ def synthetic(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> 
         most = part["rmse_within"] * printed["rmse"]
         least = printed["g_means"] - part["g_means_within"]
         rows[key] = {
-            "RMSE (at most)": judged(values["rmse"] <= most, values["rmse"], most),
-            "G-means (at least)": judged(values["g_means"] >= least, values["g_means"], least),
+            "RMSE (at most)": at_most(values["rmse"], most),
+            "G-means (at least)": at_least(values["g_means"], least),
         }
     return indexed(rows, ["model", "rows", "epsilon", "method"])
 
@@ -58,7 +53,8 @@ def unprotected(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -
                 sign = -1.0 if measure == "g_means" else 1.0
                 worse = sign * (values[measure] - printed[measure])
                 good = bool(worse <= _ERRORS * error)
-                row[f"{title} (paper's)"] = judged(good, values[measure], printed[measure])
+                found = f"{values[measure]:.3f} ({printed[measure]:.3f})"
+                row[f"{title} (paper's)"] = verdict(good, found)
         if len(oracle):
             row["RMSE on the true support"] = f"{oracle.iloc[0]:.3f}"
         took = values["iterations"]
@@ -81,15 +77,15 @@ def ranking(ours: pd.DataFrame, paper: pd.DataFrame, part: dict[str, Any]) -> pd
             if best is None or next_best is None or not others:
                 continue
             row = {
-                "IEVCDS ≥ EVCDS": judged(best >= next_best, best, next_best),
-                "EVCDS ≥ Impute, CC": judged(next_best >= max(others), next_best, max(others)),
+                "IEVCDS ≥ EVCDS": at_least(best, next_best),
+                "EVCDS ≥ Impute, CC": at_least(next_best, max(others)),
             }
             for name in ("IEVCDS", "EVCDS"):
                 printed = _printed(paper, model=model, mechanism=mechanism, rows=n, method=name)
                 if printed is not None:
                     least = printed["g_means"] - part["g_means_within"]
                     value = own[name + suffix]
-                    row[f"{name} (at least)"] = judged(value >= least, value, least)
+                    row[f"{name} (at least)"] = at_least(value, least)
             rows[model, n, "fresh rows" if suffix else "as printed"] = row
     return indexed(rows, ["model", "rows", "synthetic rows"])
 
@@ -99,7 +95,7 @@ def attacked(table: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
     most = part["points"]
     rows = {
         name: {
-            kind: judged(value <= most, value, most)
+            kind: at_most(value, most)
             for kind, value in table.loc[name, ["membership", "attribute"]].items()
         }
         for name in part["targets"]

@@ -155,21 +155,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Attack, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=1500)
-    parser.add_argument("--epochs", type=int, default=60, help="of the first stage")
-    parser.add_argument("--known", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     strategy = FalseVFL(
-        pretrain_epochs=options.epochs,
-        epochs=30,
-        h_dim=16,
-        z_dim=4,
-        width=32,
-        pretrain_batch_size=128,
+        pretrain_epochs=60, epochs=30, h_dim=16, z_dim=4, width=32, pretrain_batch_size=128,
         pretrain_learning_rate=5e-3,
-    )
-    seen = look(strategy, options.samples, options.seed)
-    print(attack(seen, options.known, options.seed).round(2).to_string())
+    )  # fmt: skip
+    print(attack(look(strategy, options.samples, 0), 50, 0).round(2).to_string())
 
 
 if __name__ == "__main__":

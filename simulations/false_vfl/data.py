@@ -109,3 +109,41 @@ def to_blocks(tables: dict[str, pd.DataFrame], mask: Flags) -> dict[str, PartyBl
         x = torch.tensor(table.to_numpy()[held], dtype=torch.float32)
         blocks[name] = PartyBlock(x, torch.ones_like(x), torch.from_numpy(row))
     return blocks
+
+
+HAPT_COLUMNS, HAPT_CLASSES, HAPT_EACH = 561, 12, 70
+
+
+def load_hapt(sources: Sources) -> Split:
+    """Load HAPT, human activities and postural transitions, from the files that UCI has.
+
+    ``hapt/Train/X_train.txt`` and ``y_train.txt``, ``hapt/Test/X_test.txt`` and ``y_test.txt``, as
+    the archive "HAPT Data Set" has them: 561 numbers a line, separated by blanks, and a class from
+    1 to 12. Test samples are the data set's own, of nine volunteers that no training sample is of.
+    Eight parties get 70 columns each; the one dropped is the last.
+    """
+    (train, train_labels), (test, test_labels) = (_part(sources, n) for n in ("Train", "Test"))
+    kept = [f"f{i}" for i in range(1, N_PARTIES * HAPT_EACH + 1)]
+    return standardised(train[kept], test[kept], train_labels, test_labels, HAPT_CLASSES)
+
+
+def _part(sources: Sources, name: str) -> tuple[pd.DataFrame, Labels]:
+    path = sources.path(f"hapt/{name}/X_{name.lower()}.txt")
+    try:
+        frame = pd.read_csv(path, sep=r"\s+", header=None, dtype=float)
+    except ValueError as error:
+        raise DataError(f"{path} is not a file of numbers: {error}") from error
+    if frame.shape[1] != HAPT_COLUMNS or bool(frame.isna().to_numpy().any()):
+        raise DataError(
+            f"{path} has lines of {frame.shape[1]} numbers, some perhaps shorter; expected UCI's "
+            f"file with {HAPT_COLUMNS} a line"
+        )
+    frame.columns = pd.Index([f"f{i}" for i in range(1, HAPT_COLUMNS + 1)])
+    where = sources.path(f"hapt/{name}/y_{name.lower()}.txt")
+    classes = pd.read_csv(where, header=None)[0].to_numpy()
+    if len(classes) != len(frame) or not np.isin(classes, range(1, HAPT_CLASSES + 1)).all():
+        raise DataError(
+            f"{where} has {len(classes)} labels from {classes.min()} to {classes.max()}; expected "
+            f"one from 1 to {HAPT_CLASSES} for each of the {len(frame)} lines of {path.name}"
+        )
+    return frame, classes.astype(np.int64) - 1

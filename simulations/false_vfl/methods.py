@@ -19,8 +19,7 @@ import torch
 from flwr_vertical.arrays import Integers
 from flwr_vertical.log import logger
 from flwr_vertical.pages.page import human_seconds
-from simulations.false_vfl.checkpoints import Checkpoint
-from simulations.false_vfl.training import Pretraining, fit_head
+from simulations.false_vfl.training import Checkpoint, Pretraining, fit_head
 from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.networks import NetworkSettings
 from strategies.neural.hardware import device_of, to_numpy

@@ -17,11 +17,10 @@ import numpy as np
 import torch
 
 from simulations.data import Sources
-from simulations.false_vfl.checkpoints import Checkpoint
-from simulations.false_vfl.data import Split, draw_labelled, load_isolet, to_blocks
-from simulations.false_vfl.hapt import load_hapt
+from simulations.false_vfl.data import Split, draw_labelled, load_hapt, load_isolet, to_blocks
 from simulations.false_vfl.images import load_fashion_mnist, load_modelnet10
 from simulations.false_vfl.methods import METHODS, Task
+from simulations.false_vfl.training import Checkpoint
 from simulations.replications import Job, Metrics
 
 LOADERS: dict[str, Callable[[Sources], Split]] = {

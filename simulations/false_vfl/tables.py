@@ -75,6 +75,7 @@ def _ordered(table: pd.DataFrame) -> pd.DataFrame:
     places = [
         pd.Index(names).get_indexer(table.index.get_level_values(level))
         for level, names in known.items()
+        if level in table.index.names
     ]
     return table.iloc[np.lexsort(places[::-1])]
 
@@ -107,9 +108,7 @@ def by_training(found: pd.DataFrame, paper: pd.DataFrame, train: str) -> pd.Data
     others = printed[keys].assign(text=cells).set_index(keys)["text"].unstack(sort=False)
     others = others.assign(seeds="0", forms=0)
     text = pd.concat([text, others[~others.index.isin(text.index)]])
-    names = [list(NAMES.values()), list(METHODS)]
-    places = [pd.Index(n).get_indexer(text.index.get_level_values(i)) for i, n in enumerate(names)]
-    return text.iloc[np.lexsort(places[::-1])].rename_axis(columns=None)
+    return _ordered(text).rename_axis(columns=None)
 
 
 def gaps(found: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:

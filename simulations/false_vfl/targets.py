@@ -6,7 +6,7 @@ import pandas as pd
 
 from simulations.false_vfl.methods import BASELINES, PROPOSED
 from simulations.false_vfl.tables import rivals
-from simulations.page import indexed, select, verdict
+from simulations.page import at_least, indexed, select, verdict
 
 _DATASET = "Isolet"
 
@@ -18,8 +18,8 @@ def accuracy(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
         own = _differences(found, *split_cell(wanted))
         if own.empty:
             continue
-        row = {str(test): _verdict(value, -part["within"]) for test, value in own.items()}
-        row["average"] = _verdict(float(own.mean()), 0.0)
+        row = {str(test): at_least(value, -part["within"], "+.1f") for test, value in own.items()}
+        row["average"] = at_least(float(own.mean()), 0.0, "+.1f")
         row["seeds"] = _runs(found, *split_cell(wanted))
         rows[split_cell(wanted)] = row
     return indexed(rows, ["method", "train"])
@@ -33,7 +33,7 @@ def baselines(found: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
             own = _differences(found, method, train)
             if len(own):
                 least = -part["baselines_within"]
-                row = {str(test): _verdict(value, least) for test, value in own.items()}
+                row = {str(test): at_least(value, least, "+.1f") for test, value in own.items()}
                 rows[method, train] = {**row, "seeds": _runs(found, method, train)}
     return indexed(rows, ["method", "train"])
 
@@ -80,7 +80,3 @@ def _differences(found: pd.DataFrame, method: str, train: str) -> "pd.Series[flo
 def _runs(found: pd.DataFrame, method: str, train: str) -> str:
     own = select(found, dataset=_DATASET, method=method, train=train)
     return str(int(own["runs"].min()))
-
-
-def _verdict(value: float, least: float) -> str:
-    return verdict(value >= least, f"{value:+.1f} ({least:+.1f})")

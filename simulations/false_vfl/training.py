@@ -1,20 +1,56 @@
-"""Both stages of FALSE-VFL in the central form, as Table 10 of the paper has them for tables."""
+"""Both stages of FALSE-VFL in the central form, as Table 10 of the paper has them for tables.
+
+A training takes tens of minutes and may be stopped at any moment, so it writes checkpoints.
+"""
 
 import copy
 import json
 import math
+import pickle
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from flwr_vertical.log import logger
+from flwr_vertical.whole_files import atomic_path
 from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.posterior import log_bound
 from strategies.neural.networks import descend
 from strategies.neural.party import PartyBlock
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One file, written every few epochs."""
+
+    path: Path
+    every: int  # Epochs between two checkpoints; 0 writes none
+
+    def due(self, epoch: int) -> bool:
+        """Whether to write one after so many epochs."""
+        return self.every > 0 and epoch % self.every == 0
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Write the state in place of the last one."""
+        with atomic_path(self.path) as temporary:
+            torch.save(state, temporary)
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the last state; None, and a line in the log, where none can be read."""
+        if not self.path.is_file():
+            return None
+        try:
+            state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
+        except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+            logger.warning("the checkpoint %s cannot be read, from the start: %s", self.path, error)
+            return None
+        return state
 
 
 class Pretraining:

@@ -73,10 +73,6 @@ class JointStudy(Study):
         """Return all replications of data sets that are here."""
         return with_data(self.preset.jobs(), self.shared)
 
-    def chosen(self) -> list[Job]:
-        """Return the replications that the options choose."""
-        return with_data(self.preset.chosen(self.options), self.shared)
-
 
 def load(name: str, sources: Sources) -> Joint:
     """Load ``Bank``, ``Credit``, ``Letter``, ``News``, ``Motor`` or ``Breast cancer``."""

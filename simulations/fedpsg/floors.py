@@ -13,8 +13,6 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from simulations.fedpsg.data import Task, coded, is_level
 
-_KEPT: dict[tuple[object, ...], pd.DataFrame] = {}
-
 DRAW, MEAN, BEST, VALID = "random draw", "mean", "conditional mean", "conditional mean, valid"
 BOOSTED = "boosting of A"
 TRUE = "other true rows"
@@ -31,15 +29,6 @@ def mean(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
     """Return the mean code of each attribute, which is no valid value of a level."""
     means = coded(task.seen, task.whole).mean()
     return pd.DataFrame([means] * len(task.truth), index=task.missing)
-
-
-def best(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """Return `boosted`; the last ones are kept, since two floors use them."""
-    key = (seed, len(task.seen), len(task.truth), tuple(task.seen), tuple(task.seen.index[:50]))
-    if key not in _KEPT:
-        _KEPT.clear()
-        _KEPT[key] = boosted(task, a, seed)
-    return _KEPT[key].copy()
 
 
 def boosted(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
@@ -70,8 +59,8 @@ def stopped(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
 
 
 def valid(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """Return `best` with levels rounded to the nearest one: the floor of whoever returns levels."""
-    made = best(task, a, seed)
+    """Return `boosted` with levels rounded to the nearest: the floor of whoever returns levels."""
+    made = boosted(task, a, seed)
     for name in made:
         if is_level(task.whole[name]):
             made[name] = made[name].round().clip(0, task.whole[name].nunique() - 1)
@@ -79,5 +68,5 @@ def valid(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
 
 
 FLOORS: dict[str, Callable[[Task, pd.DataFrame, int], pd.DataFrame]] = {
-    DRAW: draw, MEAN: mean, BEST: best, VALID: valid, BOOSTED: stopped,
+    DRAW: draw, MEAN: mean, BEST: boosted, VALID: valid, BOOSTED: stopped,
 }  # fmt: skip

@@ -1,11 +1,11 @@
 """The study's settings, from ``preset.toml``, and the replications they ask for."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from simulations.fedpsg.generation import NETWORKS
 from simulations.preset import Options, StudyPreset
-from simulations.replications import Job
+from simulations.replications import Job, grid
 
 GENERATING = ("methods_compared", "imputers", "cnum")
 """Parts whose replications generate rows and compare them with the true ones."""
@@ -38,25 +38,28 @@ class Preset(StudyPreset):
         once = {job.key(""): job for job in found}
         return sorted(once.values(), key=self._effort)
 
-    def chosen(self, options: Options) -> list[Job]:
-        """Return the jobs that the command line chooses, of those that `jobs` returns."""
-        jobs = super().chosen(options)
+    def chosen(self, jobs: Sequence[Job], options: Options) -> list[Job]:
+        """Return the jobs that the command line chooses; parts have some in common."""
+        chosen = super().chosen(jobs, options)
         if not options.chosen.get("parts"):
-            return jobs
-        parts = options.choice("parts", PARTS)  # some have replications in common
-        allowed = {job.key("") for part in parts for job in self.of_part(part)}
-        return [job for job in jobs if job.key("") in allowed]
+            return chosen
+        parts = options.choice("parts", PARTS)
+        of_parts = {_key(job) for part in parts for job in self.of_part(part)}
+        return [job for job in chosen if _key(job) in of_parts]
 
     def of_part(self, part: str) -> list[Job]:
         """Return the jobs of one part; parts that generate rows have some in common."""
-        if part in GENERATING:
-            return self.generating(part)
-        others = {
-            "downstream": self._downstream,
-            "aligned": self._aligned,
-            "default": self._default,
+        section = self[part]
+        several = {"mechanism": "mechanisms", "ratio": "ratios", "aligned": "aligned"}
+        axes = {
+            "dataset": section.get("datasets") or [section["dataset"]],
+            **{name: section[of] for name, of in several.items() if of in section},
+            "seed": range(section["runs"]),
+            "method": [*section.get("floors", ()), *section["methods"]],
         }
-        return others[part]()
+        fixed = {name: section[name] for name in ("test", "test_rows") if name in section}
+        jobs = grid("rows" if part in GENERATING else part, axes, **fixed)
+        return [self._with(job, part, cnum) for job in jobs for cnum in self._cnums(part, job)]
 
     def _effort(self, job: Job) -> tuple[int, int, float]:
         how = job.settings["how"]
@@ -65,73 +68,30 @@ class Preset(StudyPreset):
         middle = abs(job.settings.get("ratio", 0.5) - 0.5)
         return job.settings["seed"], _QUICK_ORDER[how["kind"]] + 2 * trained, middle
 
-    def _job(self, part: str, name: str, dataset: str, cnum: int, **more: Any) -> Job:
-        how = dict(self["methods"][name])
+    def _with(self, job: Job, part: str, cnum: int) -> Job:
+        """Return a job with the settings of its method."""
+        section, how = self[part], dict(self["methods"][job.settings["method"]])
         cnum = int(how.pop("cnum", cnum)) if how["kind"] == "fedpsg" else 0
-        settings = {"dataset": dataset, "method": name, "cnum": cnum, "how": how, **more}
+        rows = {}
+        if "rows" in section:
+            rows = {"rows": section["rows"].get(job.settings["dataset"], 0)}
         trains = how["kind"] in ("local", "joint") or how.get("imputer") in NETWORKS
-        return Job(part, {**settings, "networks": self["networks"] if trains else {}})
+        networks = self["networks"] if trains else {}
+        return Job(
+            job.part, {**job.settings, **rows, "cnum": cnum, "how": how, "networks": networks}
+        )
 
-    def generating(self, part: str) -> list[Job]:
-        """Return the jobs of one of the parts `GENERATING`; parts may have some in common."""
-        section = self[part]
-        return [
-            self._job(
-                "rows", name, dataset, cnum, ratio=ratio, seed=seed,
-                rows=section["rows"].get(dataset, 0),
-            )
-            for dataset in section["datasets"]
-            for ratio in section["ratios"]
-            for seed in range(section["runs"])
-            for name in (*section["floors"], *section["methods"])
-            for cnum in self._cnums(part, name, dataset)
-        ]  # fmt: skip
-
-    def _cnums(self, part: str, name: str, dataset: str) -> list[int]:
-        section = self[part]
+    def _cnums(self, part: str, job: Job) -> list[int]:
+        section, name = self[part], job.settings["method"]
         if self["methods"][name]["kind"] != "fedpsg":
             return [0]
         if part == "cnum":
-            return list(range(1, int(section["largest"][dataset]) + 1))
+            return list(range(1, int(section["largest"][job.settings["dataset"]]) + 1))
         if part == "imputers":
             return list(section["cnums"]) if name in section["at_every_cnum"] else [5]
         return [int(section["cnum"])]
 
-    def _downstream(self) -> list[Job]:
-        section = self["downstream"]
-        return [
-            self._job(
-                "downstream", name, dataset, section["cnum"], ratio=ratio, seed=seed,
-                rows=section["rows"].get(dataset, 0), test=section["test"],
-            )
-            for dataset in section["datasets"]
-            for ratio in section["ratios"]
-            for name in section["methods"]
-            for seed in range(section["runs"])
-        ]  # fmt: skip
 
-    def _aligned(self) -> list[Job]:
-        section = self["aligned"]
-        return [
-            self._job(
-                "aligned", name, section["dataset"], section["cnum"], aligned=aligned, seed=seed,
-                test_rows=section["test_rows"],
-            )
-            for aligned in section["aligned"]
-            for name in section["methods"]
-            for seed in range(section["runs"])
-        ]  # fmt: skip
-
-    def _default(self) -> list[Job]:
-        section = self["default"]
-        return [
-            self._job(
-                "default", name, dataset, section["cnum"], ratio=ratio, mechanism=mechanism,
-                seed=seed, rows=section["rows"].get(dataset, 0), test=section["test"],
-            )
-            for dataset in section["datasets"]
-            for mechanism in section["mechanisms"]
-            for ratio in section["ratios"]
-            for name in (*section["floors"], *section["methods"])
-            for seed in range(section["runs"])
-        ]  # fmt: skip
+def _key(job: Job) -> str:
+    """Return the key of a job, whatever its data."""
+    return Job(job.part, {**job.settings, "data": ""}).key("")

@@ -1,7 +1,7 @@
 """The FedPSG-AR study: samples that a party lacks, beside the paper and beside floors."""
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -9,40 +9,17 @@ from matplotlib.figure import Figure
 from flwr_vertical.errors import DataError
 from flwr_vertical.log import logger
 from simulations.data import Sources, read_paper
-from simulations.fedpsg import figures, page, tables, targets
+from simulations.fedpsg import figures, tables, targets
 from simulations.fedpsg.data import NEWS_NAME, Joint, JointStudy, load
 from simulations.fedpsg.experiments import replicate
 from simulations.fedpsg.preset import Preset
-from simulations.page import Part, Tables
+from simulations.page import Tables, listed
 
 
 class FedPSGStudy(JointStudy):
     """Bank Marketing, German Credit, Letter Recognition and, where it is, News."""
 
     name = "fedpsg"
-    title = "FedPSG-AR beside the paper and beside floors"
-    question = (
-        "Liu, He, Tan, Chen, Qian, Wei and Zhu, participants sample generation based on "
-        "association rules and data imputation in vertical federated learning (FedPSG-AR): how "
-        "near do the samples that party B lacks come to the true ones, by the method, its variants "
-        "and local generators? Do rows look like real ones? And do classifiers that are trained on "
-        "completed tables predict better than those trained on the aligned rows alone?"
-    )
-    writes = "docs/fedpsg-study.md"
-    goals: ClassVar[Mapping[str, str]] = {
-        "target_default": "The error of the default, `FedPSGAR()`, is at most 0.05 standard "
-        "deviations above that of boosting on A's attributes (limits in brackets), and below the "
-        "paper's forms.",
-        "target_errors": "RMSE of the best variant is near the conditional mean's (limits in "
-        "brackets), and it and the paper's own variant are below imputation by B alone, rules "
-        "left out, and every local generator.",
-        "target_dependence": "RMSE alone rewards the mean. So drawn rows have a correlation "
-        "distance of at most half of the conditional mean's, and a quality no worse than the "
-        "copula methods' (limits in brackets).",
-        "target_training": "Completed tables train better classifiers than aligned rows alone "
-        "where few samples are aligned, and lose little AUC where many are.",
-    }
-    keeps = True
     preset_class = Preset
     preset: Preset
     replicate = staticmethod(replicate)
@@ -92,11 +69,11 @@ class FedPSGStudy(JointStudy):
             },
             "aligned": tables.by_classifier(frame, "aligned", ["aligned", "method"], "auc"),
             "default_beside": tables.beside_default(
-                frame, preset["default"], page.BESIDE, goals["default"]
+                frame, preset["default"], tables.BESIDE, goals["default"]
             ),
             **{
                 f"default_{name}": tables.by_method(frame, preset["default"], metric)
-                for name, metric in page.DEFAULT.items()
+                for name, metric in tables.DEFAULT.items()
             },
             "paired": tables.paired(frame),
             "rmse": every,
@@ -106,13 +83,22 @@ class FedPSGStudy(JointStudy):
         """Return errors by share, and AUC by number of aligned samples."""
         return {"errors": figures.errors_figure(frame), "aligned": figures.aligned_figure(frame)}
 
-    def notes(self) -> list[str]:
-        """Return what a reader must know."""
-        return page.notes(self.preset, self._absent)
+    def words(self, found: Tables) -> dict[str, Any]:
+        """Return how many rows are drawn where not all are used."""
+        drawn = {**self.preset["cnum"]["rows"], **self.preset["imputers"]["rows"]}
+        default = self.preset["default"]["rows"]
+        return {
+            "few_rows": listed(drawn, "{1:,} rows of {0}") or "nothing",
+            "default_rows": listed(default, "{1:,} of {0}", " and "),
+        }
 
-    def parts(self, found: Tables) -> Sequence[Part]:
-        """Return the sections of the page."""
-        return page.parts(self.preset)
+    def notes(self, words: Mapping[str, Any]) -> list[str]:
+        """Return what a reader must know, and which data sets are not here."""
+        absent = [
+            f"Not here, so left out: {name}; `python -m simulations data` says how to get it."
+            for name in self._absent
+        ]
+        return super().notes(words) + absent
 
 
 def _rows_of(found: pd.DataFrame, rows: dict[str, int]) -> pd.DataFrame:

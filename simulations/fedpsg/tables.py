@@ -186,6 +186,13 @@ def by_classifier(frame: pd.DataFrame, part: str, keys: list[str], measure: str)
     return indexed(dict(ordered), keys).fillna("–")
 
 
+DEFAULT = {
+    "error": "error", "margin": "margin", "correlation": "correlation", "auc": "GBDT auc",
+    "lr": "LR auc",
+}  # fmt: skip
+"""Measures of the part on the default, by the name of its table."""
+BESIDE = {"error": "error", "margins": "margin", "AUC": "GBDT auc"}
+"""Measures of which methods have a mean beside the default's, by title."""
 CELL = ["dataset", "mechanism", "ratio"]
 """What a cell of the part on the default is."""
 

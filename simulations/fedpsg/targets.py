@@ -8,7 +8,7 @@ import pandas as pd
 
 from simulations.fedpsg.floors import BEST, BOOSTED, TRUE
 from simulations.fedpsg.tables import KEYS, SEEDS, each, means, paired, whole
-from simulations.page import indexed, verdict
+from simulations.page import at_least, at_most, indexed, verdict
 
 NOT_RUN = "not run"
 
@@ -28,7 +28,7 @@ def errors(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
         beaten = [here.get(name, float("nan")) for name in part["beaten"]]
         rows[place] = {
             "best variant": best,
-            "RMSE (at most)": verdict(ours[best] <= most, f"{ours[best]:.3f} ({most:.3f})"),
+            "RMSE (at most)": at_most(ours[best], most),
             part["paper"]: NOT_RUN if np.isnan(printed) else f"{printed:.3f}",
             "best below others": below(ours[best], part["beaten"], beaten),
             "paper's below others": below(printed, part["beaten"], beaten),
@@ -60,13 +60,11 @@ def dependence(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
             for other in part["conditional"]:
                 if name in here and other in here:
                     most = part["correlation_share"] * here[other]
-                    row[f"correlation distance (at most half of {other})"] = verdict(
-                        here[name] <= most, f"{here[name]:.3f} ({most:.3f})"
+                    row[f"correlation distance (at most half of {other})"] = at_most(
+                        here[name], most
                     )
             if name in quality and copulas:
-                row["quality (at least the copulas')"] = verdict(
-                    quality[name] >= max(copulas), f"{quality[name]:.3f} ({max(copulas):.3f})"
-                )
+                row["quality (at least the copulas')"] = at_least(quality[name], max(copulas))
             if row:
                 if TRUE in here:
                     row[f"correlation distance of {TRUE}"] = f"{here[TRUE]:.3f}"
@@ -104,7 +102,7 @@ def default(frame: pd.DataFrame, part: dict[str, Any]) -> pd.DataFrame:
         most = boosted + part["boosted_within"]
         paper = [here.get(name, float("nan")) for name in part["paper_forms"]]
         rows[place] = {
-            "error (at most)": verdict(ours <= most, f"{ours:.3f} ({most:.3f})"),
+            "error (at most)": at_most(ours, most),
             "below the paper's forms": below(ours, part["paper_forms"], paper),
             SEEDS: f"{found.loc[(*place, part['default']), SEEDS]:g}",
         }

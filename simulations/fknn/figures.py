@@ -28,7 +28,7 @@ MEASURE_LABELS = {"explained variance": "explained variance", "RMSE": "RMSE of m
 
 def imputed_figure(data: VerticalData, preset: Preset) -> Figure:
     """Figure 4: original against imputed values of one run, by missing rate and method."""
-    rates, guest = preset.rates("table3"), data.parties["guest"]
+    rates, guest = preset["table3"]["rates"], data.parties["guest"]
     strategies = compared(preset.method)
     figure, axes = new_figure(2.35 * len(rates), len(rates), len(strategies))
     low, high = float(guest.min().min()), float(guest.max().max())

@@ -3,7 +3,7 @@
 from typing import Any
 
 from simulations.preset import StudyPreset
-from simulations.replications import Job
+from simulations.replications import Job, grid
 
 PARTS = ("table3", "table4", "stability", "rows", "settings", "lossless", "regression")
 SCOPES = ("A", "A and B")
@@ -19,26 +19,17 @@ class Preset(StudyPreset):
         """Arguments of `FKNN`."""
         return dict(self.values["method"])
 
-    def rates(self, part: str) -> list[float]:
-        """Missing rates of a part."""
-        return [float(rate) for rate in self.values[part]["rates"]]
-
-    def runs(self, part: str) -> int:
-        """Replications of a part at each rate."""
-        return int(self.values[part]["runs"])
-
     def jobs(self) -> list[Job]:
         """Return the replications of all parts."""
-        jobs = []
-        for part in PARTS:
-            extra: dict[str, Any] = {"fknn": self.method}
-            if part in ("table4", "stability", "rows"):
-                extra["local"] = self.values["local"]
-            if part == "regression":
-                extra["train_share"] = self.values["regression"]["train_share"]
-            for rate in self.rates(part):
-                for seed in range(self.runs(part)):
-                    for scope in SCOPES if part == "regression" else ("A",):
-                        settings = {"rate": rate, "seed": seed, "scope": scope, **extra}
-                        jobs.append(Job(part, settings))
-        return jobs
+        return [job for part in PARTS for job in self._part(part)]
+
+    def _part(self, name: str) -> list[Job]:
+        part, regression = self[name], name == "regression"
+        fixed: dict[str, Any] = {"fknn": self.method}
+        if name in ("table4", "stability", "rows"):
+            fixed["local"] = self["local"]
+        if regression:
+            fixed["train_share"] = part["train_share"]
+        scopes = SCOPES if regression else SCOPES[:1]
+        axes = {"rate": map(float, part["rates"]), "seed": range(part["runs"]), "scope": scopes}
+        return grid(name, axes, **fixed)

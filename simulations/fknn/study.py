@@ -1,37 +1,30 @@
 """The FKNN study: Du, Wang, Meng and Guo (2024) on the motor data."""
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from simulations.data import Sources, VerticalData, load_motor, read_paper
-from simulations.fknn import figures, page, tables
+from simulations.fknn import figures, tables
 from simulations.fknn.experiments import replicate
 from simulations.fknn.preset import SCOPES, Preset
 from simulations.fknn.regression import cross_validation, regression_table
-from simulations.page import Part, Tables, beside_paper
+from simulations.page import Tables, beside_paper
 from simulations.study import Study
+
+READINGS = {
+    "strong": "(a) usual local imputers",
+    "label": "(b) the same, allowed to use the label",
+    "printed": "(c) as the paper's numbers suggest",
+}
+REGRESSION_NAMES = {"A": "figure11_regression", "A and B": "figure15_regression"}
 
 
 class FKNNStudy(Study):
     """Section 4 of the paper, through the federated code with masked sums."""
 
     name = "fknn"
-    title = "FKNN on the motor data"
-    question = (
-        "Du, Wang, Meng and Guo (2024), Privacy-Preserving Vertical Federated KNN Feature "
-        "Imputation Method, Electronics 13(2), 381: how near do imputed cells come to the removed "
-        "ones, beside constants and beside imputers that see one party's table alone; and is "
-        "anything lost by not pooling the tables?"
-    )
-    writes = "docs/fknn-study.md"
-    goals: ClassVar[Mapping[str, str]] = {
-        "targets": "At every missing rate FKNN's RMSE is near the paper's (on average below it), "
-        "and below MEAN, LR, KNN and RF on the guest's data in each of three readings."
-    }
-    keeps = True
     preset_class = Preset
     preset: Preset
     shared: VerticalData
@@ -49,15 +42,15 @@ class FKNNStudy(Study):
 
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return the paper's tables, and what they are compared with."""
-        self.seeds = {str(k): int(n) for k, n in frame.groupby("part")["seed"].nunique().items()}
+        self._seeds = {str(k): int(n) for k, n in frame.groupby("part")["seed"].nunique().items()}
         paper3, paper4 = (tables.paper_table(self._paper[name]) for name in ("table3", "table4"))
         table3 = tables.means(frame, "table3")[list(tables.TABLE3)]
         found = {
             "table3": table3,
             "table3_beside": beside_paper(table3, paper3),
-            "table3_relative": beside_paper(page.relative(table3), page.relative(paper3)),
+            "table3_relative": beside_paper(tables.relative(table3), tables.relative(paper3)),
         }
-        for reading in page.READINGS:
+        for reading in READINGS:
             table = tables.table4(frame, reading)
             found[f"table4_{reading}"] = table
             found[f"table4_{reading}_beside"] = beside_paper(table, paper4)
@@ -69,13 +62,13 @@ class FKNNStudy(Study):
         found["table5"] = tables.lossless(frame, self._paper["table5"])
         found["table5_turned"] = found["table5"].T
         for scope in SCOPES:
-            found[page.REGRESSION_NAMES[scope]] = regression_table(frame, scope)
+            found[REGRESSION_NAMES[scope]] = regression_table(frame, scope)
         return {**found, "section42_regression": cross_validation(self.shared)}
 
     def figures(self, frame: pd.DataFrame, found: Tables) -> dict[str, Figure]:
         """Return Figures 4 to 18."""
         paper3, paper4 = (tables.paper_table(self._paper[name]) for name in ("table3", "table4"))
-        by_reading = {text: found[f"table4_{name}"] for name, text in page.READINGS.items()}
+        by_reading = {text: found[f"table4_{name}"] for name, text in READINGS.items()}
         return {
             "figure4_imputed": figures.imputed_figure(self.shared, self.preset),
             "figures5-7_runs": figures.runs_figure(frame, paper3),
@@ -86,13 +79,9 @@ class FKNNStudy(Study):
             "figures16-18_boxes": figures.box_figure(frame, "A and B"),
         }
 
-    def notes(self) -> list[str]:
-        """Return what differs from the paper, and why."""
-        return page.notes(self.preset)
-
-    def parts(self, found: Tables) -> Sequence[Part]:
-        """Return the sections of the page."""
-        return page.parts(found, self.seeds)
+    def words(self, found: Tables) -> dict[str, Any]:
+        """Return how many seeds were run of each part."""
+        return {"seeds": self._seeds}
 
 
 open_study = FKNNStudy

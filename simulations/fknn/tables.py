@@ -32,6 +32,11 @@ def table4(frame: pd.DataFrame, reading: str, part: str = "table4") -> pd.DataFr
     return pd.DataFrame({name: table[columns.get(name, name)] for name in TABLE4})
 
 
+def relative(table: pd.DataFrame) -> pd.DataFrame:
+    """Return Table 3 in units of MEAN's error."""
+    return table[list(TABLE3)].div(table["MEAN"], axis=0)
+
+
 def targets(frame: pd.DataFrame, paper: pd.DataFrame, largest: float) -> pd.DataFrame:
     """Compare FKNN with the paper's FKNN and with every local method in every reading."""
     ours = table4(frame, "strong")["FKNN"]

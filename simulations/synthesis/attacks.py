@@ -10,7 +10,7 @@ from flwr_vertical.grading import risks
 from flwr_vertical.grading.proportions import CONFIDENCE, Estimate, Rate, Risk
 from flwr_vertical.privacy import seeded_noise
 from simulations.page import indexed, verdict
-from simulations.replications import Job, Metrics
+from simulations.replications import Job, Metrics, grid
 from simulations.synthesis.data import draw, split
 from strategies.copula import EVCDS, VCDS
 from strategies.marginals import AIM, MST
@@ -35,24 +35,16 @@ def attack_jobs(part: dict[str, Any], fingerprints: dict[str, str]) -> list[Job]
         for method in FRESH
         for epsilon in part["people" if method in PEOPLE else "epsilons"]
     ]
-    trials += [(REARRANGED, max(part["epsilons"])), (COPIES, np.inf)]
+    trials += [(REARRANGED, max(part["epsilons"])), (COPIES, "none")]
     return [
-        Job(
+        job
+        for name, of in part["datasets"].items()
+        for job in grid(
             "attacks",
-            {
-                "dataset": dataset,
-                "epsilon": "none" if np.isinf(epsilon) else epsilon,
-                "method": method,
-                "seed": seed,
-                "rows": of["rows"],
-                "attacks": part["predicates"],
-                "data": fingerprints[dataset],
-            },
+            {("method", "epsilon"): trials, "seed": range(of["runs"])},
+            dataset=name, rows=of["rows"], attacks=part["predicates"], data=fingerprints.get(name),
         )
-        for dataset, of in part["datasets"].items()
-        for method, epsilon in trials
-        for seed in range(of["runs"])
-    ]
+    ]  # fmt: skip
 
 
 def attack(job: Job, data: dict[str, pd.DataFrame]) -> Metrics:
@@ -142,28 +134,3 @@ def _pooled(attack: str, counts: "pd.Series[float]") -> Risk:
 def _cell(gain: Estimate, most: float | None) -> str:
     text = f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
     return text if most is None else verdict(gain.value <= most, text)
-
-
-def attack_notes(part: dict[str, Any]) -> list[str]:
-    """Return what a reader of the attacks' table must know."""
-    sizes = ", ".join(
-        f"{name} {of['rows']:,} and {of['rows']:,}, {of['runs']} times"
-        for name, of in part["datasets"].items()
-    )
-    return [
-        "Attacks: a synthetic table is made of some rows of a data set, members, and attacked with "
-        f"what is known of these and of as many others (members and others: {sizes}, drawn by the "
-        "seed). A cell is how much oftener an attack succeeds with members than with others, over "
-        "all seeds, and the 95 % interval of that (Newcombe), which takes attacks for independent; "
-        "of the worst column it holds for all columns together.",
-        "Singling out, linkability (of the two parties' columns) and inference (each column from "
-        "all others) are Anonymeter's; membership is the share of members found less that of "
-        "others taken for them, which is twice what right answers gain above one half.",
-        "German Credit has 1,000 rows, so its others are all rows that are no members: what is "
-        "particular to members is missing in them, and attacks by such differences, as membership "
-        "is one, find about twice of what they would with others drawn independently. Epsilon "
-        "protects a column's value, by comparison and margin; what a mean over 500 people has of "
-        "each is not hidden at epsilon 100.",
-        "Rows that follow real ones (`rearrange=True`) and the members' own rows show what the "
-        "attacks find where there is something to find.",
-    ]

@@ -20,8 +20,8 @@ from flwr_vertical.arrays import Flags
 from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete.splits import split_columns
 from flwr_vertical.privacy import seeded_noise
-from simulations.page import indexed, verdict
-from simulations.replications import Job, Metrics
+from simulations.page import at_least, at_most, indexed, verdict
+from simulations.replications import Job, Metrics, grid
 from strategies.copula import EVCDS, VCDS
 from strategies.marginals import AIM, MST
 
@@ -43,26 +43,16 @@ def people_jobs(part: dict[str, Any], data: dict[str, str]) -> list[Job]:
     trials += [(*one, missing) for one in made for missing in (COMPLETE, *MECHANISMS)]
     trials += [("vcds", 1.0, COMPLETE)]
     trials += [("evcds", 1.0, missing) for missing in (COMPLETE, *MECHANISMS)]
-    return [
-        Job(
-            "people",
-            {
-                "dataset": dataset,
-                "method": method,
-                "epsilon": epsilon,
-                "missing": missing,
-                "seed": seed,
-                "rows": of["rows"],
-                "label": of["label"],
-                "drop": of["drop"],
-                "delta": part["delta"],
-                "data": data[dataset],
-            },
-        )
-        for seed in range(part["runs"])
-        for dataset, of in part["datasets"].items()
-        for method, epsilon, missing in trials
+    datasets = [
+        (name, of["rows"], of["label"], of["drop"], data.get(name))
+        for name, of in part["datasets"].items()
     ]
+    axes = {
+        "seed": range(part["runs"]),
+        ("dataset", "rows", "label", "drop", "data"): datasets,
+        ("method", "epsilon", "missing"): trials,
+    }
+    return grid("people", axes, delta=part["delta"])
 
 
 def central_name(settings: dict[str, Any]) -> str:
@@ -227,41 +217,13 @@ def people_table(frame: pd.DataFrame, targets: dict[str, float]) -> pd.DataFrame
             if central in by_key:
                 other = by_key[central]
                 auc, tv = other["AUC"] - targets["auc"], other["TV"] * targets["variation"]
-                cells["AUC"] = verdict(own["AUC"] >= auc, f"{own['AUC']:.3f} ({auc:.3f})")
-                cells["TV"] = verdict(own["TV"] <= tv, f"{own['TV']:.3f} ({tv:.3f})")
+                cells["AUC"] = at_least(own["AUC"], auc)
+                cells["TV"] = at_most(own["TV"], tv)
         elif method in ("mst", "aim") and missing != ALL_LACK:
             auc = by_key[dataset, epsilon, method, COMPLETE]["AUC"] - targets["complete"]
-            cells["AUC"] = verdict(own["AUC"] >= auc, f"{own['AUC']:.3f} ({auc:.3f})")
+            cells["AUC"] = at_least(own["AUC"], auc)
         spread = values.xs(key, level=keys)["AUC"].std()
         cells["AUC of seeds, SD"] = "" if spread != spread else f"{spread:.3f}"
         cells["rounds"] = f"{own['rounds']:.0f}" if own["rounds"] else ""
         found[key] = {**cells, "seeds": int(counts[key])}
     return indexed(found, keys)
-
-
-def people_notes(part: dict[str, Any]) -> list[str]:
-    """Return what a reader of the table must know."""
-    sizes = ", ".join(
-        f"{name} {of['rows']:,} (label {of['label']})" for name, of in part["datasets"].items()
-    )
-    return [
-        f"Guarantee for people: rows drawn by the seed ({sizes}); the others are predicted by "
-        "boosted trees which learn from as many synthetic rows (AUC). KS is the mean of all "
-        "columns of numbers, TV the mean total variation of all pairs of columns, numbers in "
-        "tenths; for both, 'real rows' are the very ones that tables were made of. `mst` and `aim` "
-        f"have epsilon and a delta of {part['delta']:g} for a person, `vcds` and `evcds` epsilon "
-        "for each value of a column, which adds up.",
-        "Three parties have a third of the columns each, in their order. Missing: the second lacks "
-        "a third of its rows, by chance (MCAR) or the likelier the larger the first party's first "
-        "column is (MAR). In 'MAR, all', for which there is no target, the first and the third "
-        "lack a fifth by chance, too.",
-        "A person's epsilon is shared by all columns and pairs, a value's is not: with few rows or "
-        "at epsilon 1, `vcds` and `evcds` are expected to be ahead, most of all on German Credit.",
-        "Central tables are by dpmm 0.1.9 from all columns at one place, with the same epsilon and "
-        "delta. Its guarantee is for a row that is there or not, ours for one whose values are "
-        "replaced, which is the stricter one. It takes names of levels from the rows, so `mst` and "
-        "`aim` are told them, too (`levels`). On Bank, where its private search for ranges fails, "
-        "and on German Credit it is told the observed ranges of all rows, which `mst` and `aim` "
-        "are not. `simulations/synthesis/dpmm_tables.py` makes them in an environment of its own; "
-        "`--set 'people.central=\"FOLDER\"'` reads them.",
-    ]

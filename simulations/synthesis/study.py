@@ -1,8 +1,7 @@
 """The study of synthetic tables on real columns: margins, quality, attacks."""
 
 import time
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 
@@ -10,11 +9,11 @@ from flwr_vertical import simulate
 from flwr_vertical.grading.quality_score import quality_score
 from flwr_vertical.privacy import seeded_noise
 from simulations.data import Sources, fingerprint
-from simulations.page import indexed, verdict
+from simulations.page import Tables, indexed, listed, verdict
 from simulations.preset import StudyPreset
 from simulations.replications import Job, Metrics, grid
 from simulations.study import Study
-from simulations.synthesis.attacks import attack, attack_jobs, attack_notes, attack_table
+from simulations.synthesis.attacks import attack, attack_jobs, attack_table
 from simulations.synthesis.data import ADULT, draw, load, split
 from simulations.synthesis.people import (
     CENTRAL,
@@ -22,7 +21,6 @@ from simulations.synthesis.people import (
     distances,
     grade,
     people_jobs,
-    people_notes,
     people_table,
     read_central,
 )
@@ -39,33 +37,6 @@ class SynthesisStudy(Study):
     """Bank Marketing, German Credit, motor data, generated columns and, where it is, Adult."""
 
     name = "synthesis"
-    title = "Synthetic tables on real columns"
-    question = (
-        "How good are synthetic tables of real columns, heavy tails, zeros and odd scales, where "
-        "nothing is stated about any column? And what does an attacker learn from them about the "
-        "people whose rows they were made of?"
-    )
-    writes = "docs/synthesis-study.md"
-    goals: ClassVar[Mapping[str, str]] = {
-        "quality": "Quality at epsilon 1 is at least 0.9.",
-        "distances": "The mean distance of every column, over the seeds, is at most 0.08 at "
-        "epsilon 1 and 0.03 at epsilon 100. These limits were set for 2,000 rows: with 800, as "
-        "motor has, noise weighs 2.5 times as much, and a fifth of them at all but one value, as "
-        "in four columns of motor, is not told from it.",
-        "attacks": "Where rows are drawn afresh, no attack succeeds by more than 0.02 oftener with "
-        "members than with others.",
-        "people": "`mst` and `aim` at three parties: AUC of what learns from synthetic rows at "
-        "least that of central tables less 0.01, mean KS at most 0.03, TV at most 1.1 times that "
-        "of central tables. With a third of one party's rows missing, AUC within 0.02 of complete.",
-    }
-    headings: ClassVar[Mapping[str, str]] = {
-        "quality": "Quality, with nothing stated about the columns",
-        "distances": "Largest distance of a column of numbers",
-        "columns": "Distance of every column of numbers, trees",
-        "people": "With a guarantee for people: `mst` and `aim`",
-        "attacks": "Attacks: success with members above that with others",
-    }
-    keeps = True
     preset_class = Preset
     preset: Preset
     shared: dict[str, pd.DataFrame]
@@ -158,24 +129,13 @@ class SynthesisStudy(Study):
             "attacks": attack_table(frame, targets["gain"]),
         }
 
-    def notes(self) -> list[str]:
-        """Return what a reader must know."""
-        part = self.preset["tables"]
-        return [
-            "VCDS makes as many rows as there are, over two parties with half of the columns "
-            "each; each column has the epsilon, three quarters of it for the margin. 'tree' is "
-            "the default; 'bernstein' are the paper's margins, over the observed range.",
-            f"{part['rows']:,} rows drawn by the seed; German Credit has 1,000 and motor 800 in "
-            f"all. Tables 'drawn again' have {part['rows']:,} rows drawn from these with "
-            "replacement, so that they show what so many rows of the same columns would give.",
-            "Quality is `flwr_vertical.grading.quality_score`: column shapes and pair trends as "
-            "SDMetrics defines them. Distances are Kolmogorov and Smirnov's, of real and "
-            "synthetic columns. Numbers in brackets are the limits of what was expected.",
-            *people_notes(self.preset["people"]),
-            *attack_notes(self.preset["attacks"]),
-            "Noise comes from seeds here, so that the command repeats the numbers. Processor "
-            f"seconds of the kept records: {self.preset['kept']['machine']}.",
-        ]
+    def words(self, found: Tables) -> dict[str, Any]:
+        """Return how many rows there are."""
+        people, attacked = (self.preset[part]["datasets"] for part in ("people", "attacks"))
+        return {
+            "people_rows": listed(people, "{0} {1[rows]:,} (label {1[label]})"),
+            "attacked_rows": listed(attacked, "{0} {1[rows]:,} and {1[rows]:,}, {1[runs]} times"),
+        }
 
 
 def measure(job: Job, data: dict[str, pd.DataFrame]) -> Metrics:

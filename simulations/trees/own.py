@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ from flwr_vertical.incomplete import blank_cells, mcar_blocks, mcar_cells
 from flwr_vertical.incomplete.splits import split_columns
 from flwr_vertical.log import logger
 from simulations.data import fingerprint
-from simulations.page import Part, verdict
+from simulations.page import verdict
 from simulations.preset import StudyPreset
 from simulations.replications import Job, Metrics
 from simulations.study import Study
@@ -52,14 +52,7 @@ class OwnStudy(Study):
     """The file that the command line names."""
 
     name = "trees"
-    title = "Vertical boosting on an own table"
-    question = (
-        "Held-out samples of a table, predicted by vertical boosting and by others that have the "
-        "pooled table, in bins of their own."
-    )
-    goals: ClassVar[Mapping[str, str]] = {
-        "own": "The federated AUC is not further below another library's than stated."
-    }
+    page_file = "own.toml"
     preset_class = OwnPreset
     shared: tuple[Tables, "pd.Series[float]"]
 
@@ -121,7 +114,7 @@ class OwnStudy(Study):
         wide = frame.pivot_table("value", ["method", "seed"], "metric", sort=False)
         return {"own": summary(wide, self.preset["targets"]["within"]), "own_by_seed": wide}
 
-    def notes(self) -> list[str]:
+    def notes(self, words: Mapping[str, Any]) -> list[str]:
         """Return what was compared."""
         settings, tables = self._settings, self.shared[0]
         blocks = " of each party but the first" if settings["mechanism"] == "blocks" else ""
@@ -132,11 +125,6 @@ class OwnStudy(Study):
             "All have their defaults, 'tuned' the best of several settings.",
             *(f"{name}: {', '.join(map(str, own))}" for name, own in tables.items()),
         ]
-
-    def parts(self, found: Mapping[str, pd.DataFrame]) -> list[Part]:
-        """Return the one section."""
-        title = "Held-out samples, means over seeds (standard deviations)"
-        return [Part(title, tables={"own": ""})]
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simulations.page import FAIL, PASS, verdict
+from simulations.page import FAIL, PASS, indexed, verdict
 from simulations.trees.methods import METHODS, OURS
 from simulations.trees.own import OURS as DEFAULTS
 from simulations.trees.own import TUNED
@@ -48,7 +48,7 @@ def pooled(frame: pd.DataFrame, within: float) -> pd.DataFrame:
                 f"within {within:g}": (PASS if off <= within else FAIL) + text,
                 SEEDS: len(gap),
             }
-    return _table(rows, ["dataset", "cells missing", "histograms", "measure"])
+    return indexed(rows, ["dataset", "cells missing", "histograms", "measure"])
 
 
 def defaults(frame: pd.DataFrame, within: float) -> pd.DataFrame:
@@ -64,7 +64,7 @@ def defaults(frame: pd.DataFrame, within: float) -> pd.DataFrame:
             near = gap.mean() >= -within
             row[f"less {name}"] = verdict(near, said) if name == TUNED else said
         rows[(dataset,)] = {**row, SEEDS: len(auc)}
-    return _table(rows, ["dataset"])
+    return indexed(rows, ["dataset"]).fillna("not run")
 
 
 def blocks(frame: pd.DataFrame, metric: str = "AUC") -> pd.DataFrame:
@@ -78,7 +78,7 @@ def blocks(frame: pd.DataFrame, metric: str = "AUC") -> pd.DataFrame:
                 spread = f" ({value.std():.4f})" if len(value) > 1 else ""
                 text = f"{value.mean():.4f}{spread}"
                 rows.setdefault((method,), {})[f"{share:.0%} of b's missing"] = text
-    return _table(rows, ["method"])
+    return indexed(rows, ["method"]).fillna("not run")
 
 
 def margins(frame: pd.DataFrame) -> pd.DataFrame:
@@ -94,7 +94,7 @@ def margins(frame: pd.DataFrame) -> pd.DataFrame:
             least = f"{gap.mean():+.4f} (least {gap.min():+.4f}, {len(gap)} seeds)"
             said = verdict(gap.mean() > 0, least)
             rows.setdefault((method,), {})[f"{share:.0%} of b's missing"] = said
-    return _table(rows, ["above"])
+    return indexed(rows, ["above"]).fillna("not run")
 
 
 def seconds(frame: pd.DataFrame) -> pd.DataFrame:
@@ -105,11 +105,4 @@ def seconds(frame: pd.DataFrame) -> pd.DataFrame:
             if part == "pooled" or str(method).startswith("federated"):
                 spent.setdefault((dataset, method), []).append(own["CPU seconds"].mean())
     means = {key: {"processor seconds": f"{np.mean(of):.0f}"} for key, of in spent.items()}
-    return _table(means, ["dataset", "histograms or method"])
-
-
-def _table(rows: dict[Any, dict[str, Any]], names: list[str]) -> pd.DataFrame:
-    if not rows:
-        return pd.DataFrame(index=pd.MultiIndex.from_tuples([], names=names))
-    index = pd.MultiIndex.from_tuples(list(rows), names=names)
-    return pd.DataFrame(list(rows.values()), index).fillna("not run")
+    return indexed(means, ["dataset", "histograms or method"])

@@ -18,6 +18,18 @@ from strategies.vfem import VFEM, CompleteCase
 OURS, COMPLETE = "VFEM", "CC"
 
 
+def draw_labelled(
+    rng: np.random.Generator, n: int, p: int, correlation: float
+) -> tuple[Array, "pd.Series[float]", Array]:
+    """Draw columns with one correlation, labels of which they explain 3/4, and coefficients."""
+    covariance = correlation + (1.0 - correlation) * np.eye(p)
+    x = rng.multivariate_normal(np.zeros(p), covariance, size=n)
+    beta = rng.normal(size=p)
+    noise = np.sqrt(beta @ covariance @ beta / 3.0)
+    index = [f"row-{i:05d}" for i in range(n)]
+    return x, pd.Series(x @ beta + noise * rng.normal(size=n), index=index), beta
+
+
 def draw_apart(
     settings: dict[str, Any],
 ) -> tuple[dict[str, pd.DataFrame], "pd.Series[float]", Array]:
@@ -25,17 +37,12 @@ def draw_apart(
     rng = np.random.default_rng(settings["seed"])
     widths, n = settings["widths"], settings["rows"]
     p = sum(widths)
-    covariance = settings["correlation"] + (1.0 - settings["correlation"]) * np.eye(p)
-    x = rng.multivariate_normal(np.zeros(p), covariance, size=n)
-    beta = rng.normal(size=p)
-    noise = np.sqrt(beta @ covariance @ beta / 3.0)
-    index = [f"row-{i:05d}" for i in range(n)]
-    labels = pd.Series(x @ beta + noise * rng.normal(size=n), index=index)
+    x, labels, beta = draw_labelled(rng, n, p, settings["correlation"])
     absent = rng.random((n, len(widths))) < settings["rate"]
     if settings["apart"]:
         absent[:, 0] = rng.random(n) < 0.5
         absent[:, 1] = ~absent[:, 0]
-    frame = pd.DataFrame(x, index=index, columns=[f"x{j:02d}" for j in range(p)])
+    frame = pd.DataFrame(x, index=labels.index, columns=[f"x{j:02d}" for j in range(p)])
     ends = np.cumsum([0, *widths])
     tables = {
         f"party-{k:02d}": frame.loc[~absent[:, k]].iloc[:, ends[k] : ends[k + 1]]

@@ -24,7 +24,9 @@ from sklearn.impute import IterativeImputer
 from flwr_vertical import simulate
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import VerticalError
+from simulations.page import indexed, markdown_table
 from simulations.replications import Job, Metrics, Store, grid, run_all
+from simulations.vfem.apart import draw_labelled
 from simulations.vfem.missing import logistic_chance, standardised
 from strategies.linear.moments.linear import least_squares
 from strategies.linear.moments.many_columns import counts_of, maximum
@@ -44,13 +46,7 @@ def draw(settings: dict[str, Any]) -> tuple[dict[str, pd.DataFrame], "pd.Series[
     """Draw the parties' tables, the labels, and the coefficients."""
     rng = np.random.default_rng(settings["seed"])
     k, width = settings["parties"], settings["width"]
-    p = k * width
-    covariance = 0.4 + 0.6 * np.eye(p)
-    x = rng.multivariate_normal(np.zeros(p), covariance, size=_ROWS)
-    beta = rng.normal(size=p)
-    noise = np.sqrt(beta @ covariance @ beta / 3.0)
-    index = [f"row-{i:05d}" for i in range(_ROWS)]
-    labels = pd.Series(x @ beta + noise * rng.normal(size=_ROWS), index=index)
+    x, labels, beta = draw_labelled(rng, _ROWS, k * width, 0.4)
     tables = {}
     for j in range(k):
         score = np.zeros(_ROWS)
@@ -59,7 +55,7 @@ def draw(settings: dict[str, Any]) -> tuple[dict[str, pd.DataFrame], "pd.Series[
         elif settings["missing"] == "mnar":
             score = 1.5 * standardised(x[:, j * width])
         here = rng.random(_ROWS) >= logistic_chance(score, settings["rate"])
-        frame = pd.DataFrame(x[:, j * width : (j + 1) * width], index)
+        frame = pd.DataFrame(x[:, j * width : (j + 1) * width], labels.index)
         tables[f"party-{j:02d}"] = frame.loc[here].add_prefix(f"x{j:02d}-")
     return tables, labels, beta
 
@@ -139,18 +135,12 @@ def replicate(job: Job, shared: Any = None) -> Metrics:
 
 def jobs_of(quick: bool) -> list[Job]:
     """List replications: the two cells of the issue, that by the label, then a grid."""
+    names = ("parties", "width", "rate", "missing")
     if quick:
-        return [Job("quick", {"parties": 5, "width": 1, "rate": 0.4, "missing": "mcar",
-                              "imputed": True, "seed": 0})]  # fmt: skip
-    jobs = []
-    for seed in range(100):
-        for parties, width, rate, missing in (
-            (10, 2, 0.35, "mcar"),
-            (5, 4, 0.5, "mcar"),
-            (5, 2, 0.35, "mar"),
-        ):
-            made = {"parties": parties, "width": width, "rate": rate, "missing": missing}
-            jobs.append(Job("targets", made | {"imputed": seed < 10, "seed": seed}))
+        return grid("quick", {names: [(5, 1, 0.4, "mcar")], "seed": [0]}, imputed=True)
+    targets = [(10, 2, 0.35, "mcar"), (5, 4, 0.5, "mcar"), (5, 2, 0.35, "mar")]
+    seeds = [(seed, seed < 10) for seed in range(100)]
+    jobs = grid("targets", {("seed", "imputed"): seeds, names: targets})
     axes = {
         "seed": range(5),
         "parties": (2, 5, 10),
@@ -162,24 +152,21 @@ def jobs_of(quick: bool) -> list[Job]:
 
 def table(frame: pd.DataFrame) -> str:
     """Return RMSE and coverage (in percent) of all methods by cell, as a table of a page."""
-    names = ["VFEM", "ML", "CC", "MI"]
-    head = ["parties x columns", "missing", "runs", *(f"{n} RMSE (covered)" for n in names)]
-    lines = ["| " + " | ".join([*head, "rounds"]) + " |", "|---" * (len(head) + 1) + "|"]
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
     for (_, k, width, rate, missing), own in frame.groupby(
         ["part", "parties", "width", "rate", "missing"], sort=False
     ):
         wide = own.pivot_table(index="seed", columns="metric", values="value")
-        cells = [f"{k} x {width}", f"{rate:.0%} {missing}", str(len(wide))]
-        for name in names:
-            if f"{name}/squared error" not in wide:
-                cells.append("none")
-                continue
-            error = float(np.sqrt(wide[f"{name}/squared error"].mean()))
-            covered = wide.get(f"{name}/covered", pd.Series([np.nan])).mean()
-            cells.append(f"{error:.3f} ({100 * covered:.1f})")
-        most = wide["rounds"].max() if "rounds" in wide else np.nan
-        lines.append("| " + " | ".join([*cells, f"{most:.0f}"]) + " |")
-    return "\n".join(lines)
+        wide = wide.reindex(columns=wide.columns.union(["rounds"]))
+        row: dict[str, Any] = {"runs": len(wide)}
+        for name in ("VFEM", "ML", "CC", "MI"):
+            there = f"{name}/squared error" in wide
+            error = np.sqrt(wide[f"{name}/squared error"].mean()) if there else np.nan
+            covered = 100 * wide.get(f"{name}/covered", pd.Series([np.nan])).mean()
+            row[f"{name} RMSE (covered)"] = f"{error:.3f} ({covered:.1f})" if there else "none"
+        row["rounds"] = f"{wide['rounds'].max():.0f}"
+        rows[f"{k} x {width}", f"{rate:.0%} {missing}"] = row
+    return markdown_table(indexed(rows, ["parties x columns", "missing"]))
 
 
 def main() -> None:

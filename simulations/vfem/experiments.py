@@ -7,10 +7,9 @@ from flwr_vertical.errors import VerticalError
 from simulations.replications import Job, Metrics
 from simulations.vfem.apart import replicate_apart
 from simulations.vfem.correlated import replicate_correlated
-from simulations.vfem.design import draw_design
 from simulations.vfem.fresh import measure_fresh
 from simulations.vfem.methods import flatten, make_method, measure, run_method, slopes
-from simulations.vfem.sample import Sample
+from simulations.vfem.sample import Sample, draw_design
 from simulations.vfem.sme import draw_sme
 
 

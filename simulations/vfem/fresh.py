@@ -1,14 +1,13 @@
 """One fit on the SME-like data in a fresh process, so that its memory is its own."""
 
-import json
-import subprocess
+import multiprocessing
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from flwr_vertical.errors import VerticalError
-from simulations.data import ROOT
 from simulations.replications import Metrics
 from simulations.vfem.methods import flatten, make_method, measured, run_method, slopes
 from simulations.vfem.sme import draw_sme
@@ -18,13 +17,8 @@ KIB = 1024
 
 def measure_fresh(settings: dict[str, Any]) -> Metrics:
     """Run `measure_here` in a new Python process."""
-    command = [sys.executable, "-m", "simulations.vfem.fresh"]
-    done = subprocess.run(
-        command, input=json.dumps(settings), capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    if done.returncode:
-        raise VerticalError(f"the fit of {settings['method_name']} failed: {done.stderr[-2000:]}")
-    return {name: float(value) for name, value in json.loads(done.stdout).items()}
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(measure_here, settings).result()
 
 
 def measure_here(settings: dict[str, Any]) -> Metrics:
@@ -58,7 +52,3 @@ def peak_bytes() -> int:
 
     unit = 1 if sys.platform == "darwin" else KIB
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure_here(json.loads(sys.stdin.read()))))

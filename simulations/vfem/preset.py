@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 from simulations.preset import StudyPreset
 from simulations.replications import Job, grid
-from simulations.vfem.design import MAR, MCAR
 from simulations.vfem.methods import BASELINES, STEADIED
+from simulations.vfem.sample import MAR, MCAR
 
 REPEATED = ("correlated", "apart", "finite", "inference", "parting", "splits", "repeats")
 FINITE_METHODS = (*BASELINES, "VFEM", STEADIED)

@@ -6,8 +6,8 @@ import pytest
 from flwr_vertical import load_strategy
 from simulations.attacks.cases import ROWS, cases, make_case_tables, make_strategy_of, routed_cases
 from simulations.attacks.distances import list_tables, lists_of, r_squared_of_lists
+from simulations.attacks.labels import columns_from
 from simulations.attacks.recording import record
-from simulations.attacks.rough import columns_from
 from simulations.attacks.routing import (
     _last_nodes,
     bins_recovered,

@@ -7,12 +7,12 @@ from simulations.__main__ import make_parser
 from simulations.attacks import tables
 from simulations.attacks.cases import cases, routed_cases
 from simulations.attacks.deviating import OUTCOMES
-from simulations.attacks.docs import ATTACKS_IN_WORDS, TITLES
 from simulations.attacks.experiments import PARTS, replicate
 from simulations.attacks.preset import Preset
 from simulations.attacks.study import AttackStudy
 from simulations.attacks.suite import ATTACKS, LABELS
-from simulations.page import FAIL, PASS
+from simulations.data import HERE
+from simulations.page import FAIL, PASS, read_words
 from simulations.preset import Options
 from simulations.replications import Job
 from strategies import BUILTIN
@@ -93,13 +93,14 @@ def test_tables_and_pages_show_what_was_found(tmp_path):
     assert found["smallest_sets"].loc["mean", "rows"] == 107
     assert "0.25" in found["several"].to_string()
     text = study.page(found, [])
-    assert all(title in text for title in TITLES.values())
+    assert all(part["heading"] in text for part in study.text["parts"])
     assert "| masked | mean | 0.7 | 1 | 0.2 | 0 | 0.004 | distances |" in text
     assert "--quick" in text
 
 
 def test_every_attack_is_explained_and_every_strategy_is_a_case(preset):
-    assert {*ATTACKS_IN_WORDS} == {*ATTACKS, LABELS}
+    words = read_words(HERE / "attacks" / "page.toml")["attacks_in_words"]
+    assert {*words} == {*ATTACKS, LABELS}
     every = [*cases(), *cases(consented=True), *routed_cases()]
     assert {case.strategy for case in every} == {*BUILTIN}
     assert not any(case.consented for case in cases())

@@ -13,14 +13,12 @@ from flwr_vertical.errors import ConfigError, DataError
 from simulations.__main__ import main
 from simulations.data import Sources, read_paper
 from simulations.false_vfl import attacks, images, tables
-from simulations.false_vfl.checkpoints import Checkpoint
-from simulations.false_vfl.data import Split, draw_labelled, load_isolet, to_blocks
-from simulations.false_vfl.hapt import load_hapt
+from simulations.false_vfl.data import Split, draw_labelled, load_hapt, load_isolet, to_blocks
 from simulations.false_vfl.images import load_fashion_mnist, load_modelnet10
 from simulations.false_vfl.methods import BASELINES, METHODS, PROPOSED, section
 from simulations.false_vfl.preset import Preset
 from simulations.false_vfl.runs import Shared, replicate
-from simulations.false_vfl.training import Pretraining
+from simulations.false_vfl.training import Checkpoint, Pretraining
 from simulations.preset import Options
 from simulations.replications import Store, run_all
 from strategies.false_vfl.strategy import FalseVFL

@@ -400,12 +400,12 @@ def test_command_line_chooses_replications(tmp_path):
     full = Preset.load(Options(tmp_path))
     chosen = {"parts": ("imputers",), "datasets": ("Credit",), "ratios": ("0.5",),
               "methods": ("FedPSG-AR (VF-GAIN)",), "only-seeds": ("1",)}  # fmt: skip
-    jobs = [job.settings for job in full.chosen(Options(tmp_path, chosen=chosen))]
+    jobs = [job.settings for job in full.chosen(full.jobs(), Options(tmp_path, chosen=chosen))]
     assert sorted((s["cnum"], s["seed"], s["rows"]) for s in jobs) == [
         (1, 1, 0), (5, 1, 0), (8, 1, 0)
     ]  # fmt: skip
-    assert len(full.chosen(Options(tmp_path))) == len(full.jobs())
-    aligned = full.chosen(Options(tmp_path, chosen={"parts": ("aligned",)}))
+    assert len(full.chosen(full.jobs(), Options(tmp_path))) == len(full.jobs())
+    aligned = full.chosen(full.jobs(), Options(tmp_path, chosen={"parts": ("aligned",)}))
     assert {job.part for job in aligned} == {"aligned"}
     with pytest.raises(ConfigError, match="--datasets 'Bnak' is unknown"):
-        full.chosen(Options(tmp_path, chosen={"datasets": ("Bnak",)}))
+        full.chosen(full.jobs(), Options(tmp_path, chosen={"datasets": ("Bnak",)}))

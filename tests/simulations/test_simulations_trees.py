@@ -74,12 +74,12 @@ def test_preset_asks_for_every_method_and_data_set(tmp_path):
     assert len(blocks) == 3 * 3 * len(METHODS)
     pooled = {job.settings["dataset"] for job in jobs if job.part == "pooled"}
     assert pooled == {"Bank", "Credit", "Letter", "motor"}
-    few = Preset.load(Options(tmp_path, quick=True)).chosen(
-        Options(tmp_path, chosen={"parts": ("blocks",), "methods": ("two models",)})
-    )
+    quick = Preset.load(Options(tmp_path, quick=True))
+    of = {"parts": ("blocks",), "methods": ("two models",)}
+    few = quick.chosen(quick.jobs(), Options(tmp_path, chosen=of))
     assert [job.settings["method"] for job in few] == ["two models"]
     with pytest.raises(ConfigError, match="--methods 'nothing' is unknown"):
-        preset.chosen(Options(tmp_path, chosen={"methods": ("nothing",)}))
+        preset.chosen(jobs, Options(tmp_path, chosen={"methods": ("nothing",)}))
 
 
 def test_study_makes_pages_and_resumes(tmp_path, sources_with):

@@ -8,11 +8,10 @@ from simulations.replications import Job
 from simulations.vfem import fresh, missing, tables, targets
 from simulations.vfem.apart import replicate_apart
 from simulations.vfem.correlated import BLOCK, COMPLETE, FULL, IMPUTE, replicate_correlated
-from simulations.vfem.design import MAR, covariance, draw_design
 from simulations.vfem.experiments import replicate
 from simulations.vfem.methods import coefficient_rmse, make_method, measure, run_method, slopes
 from simulations.vfem.preset import Preset
-from simulations.vfem.sample import Sample
+from simulations.vfem.sample import MAR, Sample, covariance, draw_design
 from simulations.vfem.sme import correlation, draw_sme, scales
 
 pytestmark = pytest.mark.studies

@@ -11,10 +11,5 @@ from simulations.fedpsg.generators.tablegan import TableGAN
 from simulations.fedpsg.generators.tvae import TVAE
 
 GENERATORS: dict[str, type[LocalGenerator]] = {
-    "CTGAN": CTGAN,
-    "TableGAN": TableGAN,
-    "TVAE": TVAE,
-    "TabDDPM": TabDDPM,
+    kind.__name__: kind for kind in (CTGAN, TableGAN, TVAE, TabDDPM)
 }
-
-__all__ = ["CTGAN", "GENERATORS", "TVAE", "LocalGenerator", "TabDDPM", "TableGAN"]
