@@ -1,6 +1,7 @@
 """The base of all studies: from options to tables, figures and one page."""
 
 import inspect
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -11,14 +12,17 @@ from typing import Any, ClassVar
 
 import pandas as pd
 from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.pages.figures import to_png
-from flwr_vertical.pages.page import human_seconds
+from flwr_vertical.pages.page import format_value, human_seconds
 from flwr_vertical.whole_files import write_bytes_atomically, write_text_atomically
 from simulations.data import ROOT
 from simulations.kept import as_kept, read_kept, write_kept
-from simulations.page import Part, Tables, reached, read_words, render
+from simulations.page import FAIL, PASS, Part, Tables, reached, read_words, render
 from simulations.preset import Options, StudyPreset
 from simulations.replications import Job, Store, run_all, to_frame
 
@@ -176,6 +180,28 @@ class Study(ABC):
 
 
 def print_table(title: str, frame: pd.DataFrame) -> None:
-    """Print a table with its index."""
-    text = frame.to_string(na_rep="–", float_format="{:.3g}".format) if len(frame) else "not run"
-    print(f"{title}\n{text}\n")
+    """Print a table with its index: with rules and colours on a terminal, plain elsewhere."""
+    on_terminal = sys.stdout.isatty()
+    # A pipe has no width; wrapped tables could not be read back from a log.
+    console = Console(width=None if on_terminal else 160, highlight=False)
+    # Of its own, since a table's title is as narrow as the table.
+    console.print(Text(title, style="bold"))
+    if frame.empty:
+        console.print("not run\n")
+        return
+    table = RichTable()
+    for name in [str(name or "") for name in frame.index.names]:
+        table.add_column(name)
+    for column in frame.columns:
+        table.add_column(str(column), justify="right")
+    for label, row in zip(frame.index, frame.to_numpy(dtype=object), strict=True):
+        labels = label if isinstance(label, tuple) else (label,)
+        table.add_row(*map(str, labels), *(_cell(value) for value in row))
+    console.print(table)
+    console.print()
+
+
+def _cell(value: object) -> Text:
+    text = value if isinstance(value, str) else format_value(value)
+    style = {PASS: "green", FAIL: "bold red"}.get(text.split(" ")[0], "")
+    return Text(text, style=style)
