@@ -134,7 +134,7 @@ class Ascent:
         self.target, self._free, self.weight = target, free, weight
         self.evaluations, self._begun = 0, False
         self.here = self.means = target  # Where sums of means were evaluated last, and these
-        self._exact: Array | None = None
+        self.exact: Array | None = None  # The information, here or near, if it was asked for
         self._pairs: list[tuple[Array, Array]] = []
 
     def climb(
@@ -190,14 +190,9 @@ class Ascent:
         """Go to where sums of means were evaluated."""
         self.here, self.means, self._begun = here, means, True
 
-    @property
-    def exact(self) -> bool:
-        """Whether an information was asked for, here or near."""
-        return self._exact is not None
-
     def replace(self, information: Array) -> None:
         """Start anew from the exact information, without the penalty."""
-        self._exact, self._pairs = information, []
+        self.exact, self._pairs = information, []
 
     @property
     def score(self) -> Array:
@@ -210,7 +205,7 @@ class Ascent:
     @property
     def information(self) -> Array:
         """What is known of it here, and the penalty's second derivative."""
-        information, ridge = self._exact, np.diag(self.weight)
+        information, ridge = self.exact, np.diag(self.weight)
         if information is None:
             information = self._predict(self.here, self.means)
         pairs = ((step, change + ridge @ step) for step, change in self._pairs)
@@ -339,16 +334,9 @@ def _quadratic(ascent: Ascent, cumulant: float | None) -> MeanMaximum:
     # The score's step counts the penalty, which is no part of the likelihood.
     value += float(ascent.weight @ (here**2 - around**2)) / 2.0
     return MeanMaximum(
-        float(here[0]),
-        here[1:],
-        information,
-        value,
-        ascent.evaluations,
-        distance,
-        around,
-        exact=ascent.exact,
-        whole=cumulant is not None,
-    )
+        float(here[0]), here[1:], information, value, ascent.evaluations, distance, around,
+        ascent.exact is not None, cumulant is not None,
+    )  # fmt: skip
 
 
 def predicted_information(family: Family, moments: MeanMoments, here: Array, means: Array) -> Array:
