@@ -13,9 +13,9 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)  # no test fails for a busy machine
 settings.load_profile("untimed")
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: one BLAS thread each
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
+# Workers share the cores, and Ray's actors, whose results are to have the same bits, have one.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[name] = os.environ.get(name) or "1"
 
 # Where a machine keeps no compiled code, each worker and each process of a test would compile
 # 150,000 lines first: half of the time of collecting.
