@@ -36,7 +36,15 @@ REMOVED: dict[str, str] = {
 
 
 def register_strategy(name: str, target: str) -> None:
-    """Make a strategy, ``"module:Class"``, available by a short name in this process."""
+    """Make a strategy available by name in this process.
+
+    Parameters
+    ----------
+    name : str
+        Short name.
+    target : str
+        ``"module:Class"``.
+    """
     _REGISTERED[name] = target
 
 

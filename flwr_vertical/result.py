@@ -180,8 +180,14 @@ class Result(ResultData):
     ) -> None:
         """Compare imputed cells with their true values; fills `imputation`, metrics and notes.
 
-        By party: the table that the run was given and the one that it made, values of cells that
-        were missing, and its table as imputed without the others.
+        Parameters
+        ----------
+        before, after : Mapping of str to DataFrame
+            By party, the table that the run was given and the one that it made.
+        truth : Mapping of str to DataFrame
+            By party, values of cells that were missing.
+        alone : Mapping of str to DataFrame, optional
+            By party, its table as imputed without the others.
         """
         columns = imputation.imputed_columns(before, after, truth)
         found = imputation.imputation_quality(columns, alone)

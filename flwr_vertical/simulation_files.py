@@ -37,16 +37,20 @@ def simulate_files(
 
     Parameters
     ----------
-    strategy, label_holder, positive_label
-        As of `simulate`.
+    strategy : Strategy
+        The method and its settings.
     nodes : path-like, or mapping of str to mapping or path-like
         A folder with ``NAME.toml`` or ``NAME/node.toml`` for each node; or the keys of the node
         config, or its file, by party. Relative paths are taken from the current folder, as on a
         node from the one in which its SuperNode starts.
     labels : pandas.Series or path-like, optional
         Labels that the server holds, by sample ID, or their file.
+    label_holder : str, optional
+        The party that holds the labels instead, in its `label_column`.
     label_column : str, optional
-        The column of the labels at their holder, or in a file of the server.
+        That column, or the one of a file of the server.
+    positive_label : str, optional
+        Of labels of two classes the one that counts as 1, such as ``"yes"``.
     **options
         As of `simulate`; ``policy``, ``kinds``, ``node_config`` and ``min_rows`` are stated in the
         node configs, and so is ``hold_out`` by ``hold-out``.
@@ -54,7 +58,14 @@ def simulate_files(
     Returns
     -------
     Result
-        As of `simulate`, as errors are; `ConfigError` also of a node config or a file.
+        As of `simulate`.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If a node config, a file or a setting cannot be used.
+    PartyError
+        If a party fails during the run, or its policy forbids it.
 
     Examples
     --------

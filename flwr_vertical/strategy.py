@@ -148,14 +148,22 @@ class Strategy(Settings, ABC):
         return None
 
     def building_on(self, earlier: "Result | Path") -> Self:
-        """Return the strategy for a run on an earlier one (``fitted``), by its result or folder."""
+        """Return the strategy for a run that names an earlier one (``fitted``).
+
+        Parameters
+        ----------
+        earlier : Result or Path
+            That run's result, or the folder where the server would have saved it.
+        """
         return self
 
     def at_node(self, load_model: Callable[[], bytes | None]) -> Self:
         """Return the strategy at a party, for strategies that read what an earlier run left there.
 
-        `load_model` returns the party's part of the model of the run named ``fitted``, None if none
-        is.
+        Parameters
+        ----------
+        load_model : Callable
+            Returns the party's part of the model of the run named ``fitted``, None if none is.
         """
         return self
 
@@ -176,11 +184,19 @@ class Strategy(Settings, ABC):
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
     ) -> None:
-        """Carry out the method, and fill in the result: metrics, history, coefficients, model.
+        """Carry out the method and fill in the result.
 
-        The federation is open; its ``labels`` are an array of shape (n_samples,) with NaN where a
-        sample has no label, or None. The alignment is row index and mask; `progress` is to be told
-        about every step of long work.
+        Parameters
+        ----------
+        federation : Federation
+            The open federation; ``federation.labels`` is an array of shape (n_samples,) with
+            NaN where a sample has no label, or None.
+        alignment : Alignment
+            Row index and mask.
+        result : Result
+            To be filled: metrics, history, coefficients, model.
+        progress : Progress
+            To be told about every step of long work.
         """
 
     def start(

@@ -27,6 +27,11 @@ class ChannelClientApp(ClientApp):
     Simulation Runtime), where a held message would starve the other nodes, a thread serves the
     channel; its state is found by the node's next ordinary message.
 
+    Parameters
+    ----------
+    *args, **kwargs
+        As for ``ClientApp``.
+
     Examples
     --------
     >>> app = ChannelClientApp()

@@ -63,12 +63,15 @@ def _days(column: pd.Series) -> pd.Series:
 def margin_quality(
     originals: Mapping[str, pd.DataFrame], tables: Mapping[str, pd.DataFrame]
 ) -> pd.DataFrame:
-    """Return how far each synthetic margin is from the real one, by (party, column).
+    """Return how far each synthetic margin is from the real one.
 
-    ``distance`` is Kolmogorov and Smirnov's (the largest difference of distribution functions) for
-    numbers and the total variation for levels, both in [0, 1]; for numbers also means and standard
-    deviations. Of values that are not missing, which under missing at random are not like the
-    whole.
+    Returns
+    -------
+    pandas.DataFrame
+        Index (party, column). ``distance`` is Kolmogorov and Smirnov's (the largest difference of
+        distribution functions) for numbers and the total variation for levels, both in [0, 1];
+        for numbers also means and standard deviations. Of values that are not missing, which under
+        missing at random are not like the whole.
     """
     from scipy.stats import ks_2samp  # parties import this package with every message
 
@@ -206,9 +209,19 @@ def downstream_quality(
 ) -> pd.DataFrame:
     """Predict each column from all others by models fitted on synthetic and on real rows.
 
-    Of rows that all parties have completely; columns of more than 20 levels are left out, and of
-    those left the first `most` are predicted. Returns by (party, column) ``real`` and ``synthetic``
-    (see `downstream_fit`); empty with fewer than two columns or 60 complete rows of either.
+    Parameters
+    ----------
+    originals, tables : mapping of party to pandas.DataFrame
+        Rows are those that all parties have completely; columns of more than 20 levels are left
+        out.
+    most : int, default 12
+        Columns predicted at most; the first ones win.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Index (party, column), columns ``real`` and ``synthetic`` (see `downstream_fit`); empty
+        with fewer than two columns or 60 complete rows of either.
     """
     pairs = [p for p in synthetic_pairs(originals, tables) if p.numeric or p.real.nunique() <= 20]
     names = [f"{pair.party} · {pair.column}" for pair in pairs]

@@ -38,10 +38,13 @@ class QualityScore(NamedTuple):
 def quality_score(
     originals: Mapping[str, pd.DataFrame], tables: Mapping[str, pd.DataFrame]
 ) -> QualityScore:
-    """Score synthetic tables beside the real ones, as far as values of these are observed.
+    """Score synthetic tables beside the real ones.
 
-    Rows of synthetic tables belong together by their position. Numbers with three values at most
-    count as levels.
+    Parameters
+    ----------
+    originals, tables : mapping of party to pandas.DataFrame
+        Real tables, as far as values are observed, and synthetic ones. Rows of synthetic tables
+        belong together by their position. Numbers with three values at most count as levels.
     """
     pairs = synthetic_pairs(originals, tables)
     shapes = {(pair.party, pair.column): column_shape(pair) for pair in pairs}

@@ -31,12 +31,19 @@ class LocalGrid(NodesGrid):
     ----------
     app : flwr.clientapp.ClientApp
         Serves every node.
-    nodes, run_config
-        The node config of each node, and the run config that every node sees.
+    nodes : Sequence[NodeConfig]
+        The node config of each node.
+    run_config : Mapping[str, Any], optional
+        The run config.
     storage : object with ``outputs`` and ``models``, optional
         The storage given to the app, if `outputs` and `models` shall find the results.
     max_parallel : int, optional
         How many parties run at once (default: as many as this process may use cores).
+
+    Raises
+    ------
+    ConfigError
+        If there is no node, or `max_parallel` is below 1.
     """
 
     def __init__(

@@ -18,7 +18,23 @@ def at_least_one_party(mask: npt.ArrayLike, *, seed: Seed = 0) -> Mask:
     Hong, Park and Hwang (FALSE-VFL), Section 3.1, assume that no sample is missing everywhere; a
     private alignment of the parties' IDs could not see it either. They do not say how their
     generators ensure it. VFEM and the copula method know the samples from the labels and do not
-    need it. Returns a copy in which no row is all True.
+    need it.
+
+    Parameters
+    ----------
+    mask : array_like of bool, shape (n_samples, n_parties)
+        True where the block is missing.
+    seed : int or numpy.random.Generator, default 0
+
+    Returns
+    -------
+    ndarray of bool, shape (n_samples, n_parties)
+        A copy in which no row is all True.
+
+    Raises
+    ------
+    DataError
+        If the mask is not boolean with two axes and at least one party.
     """
     array = np.array(mask)
     if array.ndim != 2 or array.shape[1] == 0:
@@ -31,7 +47,25 @@ def at_least_one_party(mask: npt.ArrayLike, *, seed: Seed = 0) -> Mask:
 
 
 def drop_blocks(tables: Mapping[str, pd.DataFrame], mask: npt.ArrayLike) -> dict[str, pd.DataFrame]:
-    """Return the tables without the rows of missing blocks; the mask has a column for each."""
+    """Remove the rows of missing blocks from the complete tables.
+
+    Parameters
+    ----------
+    tables : mapping of party to pandas.DataFrame, shapes (n_samples, p_k)
+        With the same index.
+    mask : array_like of bool, shape (n_samples, n_parties)
+        True where the block is missing; columns in the order of `tables`.
+
+    Returns
+    -------
+    dict of str to pandas.DataFrame
+        The same columns, only the rows that the party keeps, in order.
+
+    Raises
+    ------
+    DataError
+        If the indices or the mask's shape do not fit, or a party would keep no row.
+    """
     n_samples = len(shared_index(tables))
     array = checked_mask(mask, (n_samples, len(tables)))
     if emptied := [party for party, lost in zip(tables, array.T, strict=True) if lost.all()]:
@@ -50,6 +84,7 @@ def blank_cells(frame: pd.DataFrame, mask: npt.ArrayLike) -> pd.DataFrame:
 
     Parameters
     ----------
+    frame : pandas.DataFrame, shape (n_samples, n_columns)
     mask : array_like of bool, shape (n_samples, n_columns)
         True where the cell shall be missing; cells that are already missing stay so.
 
@@ -58,6 +93,11 @@ def blank_cells(frame: pd.DataFrame, mask: npt.ArrayLike) -> pd.DataFrame:
     pandas.DataFrame, shape (n_samples, n_columns)
         A copy. Columns that lose a cell change their dtype where it has no missing value:
         integers to float64, booleans to nullable `boolean`. Strings and Categoricals stay.
+
+    Raises
+    ------
+    DataError
+        If the mask is not boolean or has another shape.
     """
     array = checked_mask(mask, frame.shape)
     result = frame.copy()

@@ -24,10 +24,19 @@ from flwr_vertical.tables import Table
 class MemoryStorage(Storage):
     """Tables held in memory, by party name: for notebooks, tests and studies.
 
-    `fitted` and `fitted_models` are what an earlier run left at each party. What the parties save
-    is also kept in `folder`, and what is there belongs to this run. Where it is `counted`, each
-    party keeps a privacy ledger, so that limits of its policy on what adds up hold: over the runs
-    that this storage serves, or in a folder over all that name it.
+    Parameters
+    ----------
+    tables : Mapping[str, Table]
+        Each party's table.
+    fitted : Mapping[str, Table], optional
+        What an earlier run left at each party.
+    fitted_models : Mapping[str, bytes], optional
+        What each party saved of an earlier run's model.
+    folder : path-like, optional
+        What the parties save is also kept there, and what is there belongs to this run.
+    counted : bool or path-like, default False
+        Whether each party keeps a privacy ledger, so that limits of its policy on what adds up
+        hold: over the runs that this storage serves, or in a folder over all that name it.
     """
 
     in_memory = True

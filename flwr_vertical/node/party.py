@@ -134,9 +134,21 @@ class Party(Node):
         return rows
 
     def open_bits(self, chosen: Any, bits: float, **options: Any) -> None:
-        """Tell at most so many bits of some of `own_ids`, or refuse; before it leaves.
+        """Tell something of single own rows, or refuse; before it leaves.
 
-        Options are those of `PrivacyLedger.open_bits`. A `PolicyError` names the key of the policy.
+        Parameters
+        ----------
+        chosen : array_like of shape (n_own,), bool
+            Of which of `own_ids`.
+        bits : float
+            Of each of them at most.
+        **options
+            See `PrivacyLedger.open_bits`.
+
+        Raises
+        ------
+        PolicyError
+            Names the key of the policy.
         """
         if "bits-of-row" not in self.cache:
             self.cache["bits-of-row"] = bits_of_row(self.table)
@@ -145,12 +157,24 @@ class Party(Node):
         self.privacy_ledger.open_bits(chosen, bits, rows=rows, **options)
 
     def open_exchange(self, name: str, what: str) -> None:
-        """Take part in an exchange that opens numbers of single samples (`what`), or refuse.
+        """Take part in an exchange that opens numbers of single samples, or refuse.
 
         However many numbers it opens, they tell no more of a row than it holds; that is written
-        down, once a run, for every own row that takes part. Beyond `check_exchange`, it is a
-        `PolicyError` if a row holds more bits than ``policy.openings``, or too many versions of it
-        were told.
+        down, once a run, for every own row that takes part.
+
+        Parameters
+        ----------
+        name : str
+            See `check_exchange`.
+        what : str
+            What is opened, in words.
+
+        Raises
+        ------
+        DataError
+            See `check_exchange`.
+        PolicyError
+            If a row holds more bits than ``policy.openings``, or too many versions of it were told.
         """
         self.check_exchange(name)
         noted = f"node.opened.{name}"
@@ -171,10 +195,18 @@ class Party(Node):
         return self.services.save_output(frame, beside)
 
     def save_model(self, model: Model) -> str:
-        """Keep this party's part of the model in its own storage; return where.
+        """Keep this party's part of the model in its own storage, under the run's name.
 
-        It holds only what this party may know; no message carries it. It replaces what an earlier
-        step of the run saved.
+        Parameters
+        ----------
+        model : Model
+            Only what this party may know; no message carries it. It replaces what an earlier step
+            of the run saved.
+
+        Returns
+        -------
+        str
+            Where it is, for the party's own log.
         """
         self._save_names()
         return self.services.save_model(model.to_bytes())
@@ -189,11 +221,26 @@ class Party(Node):
         self.save_output(pd.DataFrame({"sample": names}, index=self.own_ids[held]), NAMES)
 
     def load_model(self, kind: type[_M], run: str = "") -> _M | None:
-        """Read what this party saved of a model in an earlier run; None if no run is named at all.
+        """Read what this party saved of a model in an earlier run.
 
-        By default the run is the one named ``fitted`` in the run config. `DataError` if it left no
-        model here, or its file is damaged; `ConfigError` if it is the model of another strategy, or
-        of a newer version.
+        Parameters
+        ----------
+        kind : type[Model]
+            The model that is expected.
+        run : str, optional
+            Name of that run (default: the one named ``fitted`` in the run config).
+
+        Returns
+        -------
+        Model or None
+            None if no run is named at all.
+
+        Raises
+        ------
+        DataError
+            If the run left no model here, or its file is damaged.
+        ConfigError
+            If it is the model of another strategy, or of a newer version.
         """
         self._save_names()
         data = self.services.load_model(run)
@@ -208,11 +255,20 @@ class Party(Node):
         return pins.NodeIdentity(self.name, "party", purpose, 0, self.services.node_config)
 
     def check_exchange(self, name: str) -> None:
-        """Refuse to take part in an exchange (``"sums"``) to which this node has not agreed.
+        """Refuse to take part in an exchange to which this node has not agreed.
 
         A step that tells more than the method's default exchange does calls this before it answers.
-        The run config asks; the node's policy alone allows (``exchanges`` of the node config), or
-        it is a `PolicyError`.
+        The run config asks; the node's policy alone allows (``exchanges`` of the node config).
+
+        Parameters
+        ----------
+        name : str
+            Of the exchange, such as ``"sums"``.
+
+        Raises
+        ------
+        PolicyError
+            If the policy does not name it.
         """
         allowed = self.policy.exchanges
         if not allows(allowed, name):
@@ -251,18 +307,36 @@ class Party(Node):
         return self.cache["positions"]
 
     def to_aligned(self, values: Any, fill: Any) -> Any:
-        """Scatter values of `own_ids` (n_own, ...) into the aligned order (n_samples, ...).
+        """Scatter values of the own rows into the aligned order.
 
-        `fill` stands where this party has no row. The dtype is that of the values, or the smallest
-        that holds `fill`, too.
+        Parameters
+        ----------
+        values : array_like of shape (n_own, ...)
+            A value for each of `own_ids`.
+        fill : scalar
+            Stands where this party has no row.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_samples, ...)
+            Of the values' dtype, or the smallest that holds `fill`, too.
         """
         return to_aligned(values, self.positions, self.n_samples, fill)
 
     def rows_of(self, batch: Any) -> tuple[Any, Any]:
-        """Find which rows of a batch this party holds, of aligned row numbers in any order.
+        """Find which rows of a batch this party holds.
 
-        Returns where in the batch the rows held stand, ascending, and which own rows these are:
-        ``values[rows]`` belongs to ``batch[places]``.
+        Parameters
+        ----------
+        batch : array_like of shape (n_batch,)
+            Aligned row numbers, in any order.
+
+        Returns
+        -------
+        places : numpy.ndarray of shape (n_held,), int64
+            Where in the batch the rows held stand, ascending.
+        rows : numpy.ndarray of shape (n_held,), int64
+            Which own rows these are: ``values[rows]`` belongs to ``batch[places]``.
         """
         if "own-rows" not in self.cache:
             self.cache["own-rows"] = own_rows(self.positions, self.n_samples)

@@ -271,7 +271,12 @@ class StepGroup:
 class Uses(Generic[_G]):
     """Declares, in the body of a `Party` or `Arbiter` class, a step group that it offers.
 
-    Settings are handed to the group with the party.
+    Parameters
+    ----------
+    group : type[StepGroup]
+        The group.
+    **settings
+        Handed to the group with the party.
     """
 
     def __init__(self, group: type[_G], **settings: Any) -> None:

@@ -239,9 +239,20 @@ class PrivateProductSteps(SentRows):
     def allow(self, group: Indices, n_groups: int, n_vectors: int, attempt: bytes = b"") -> Flags:
         """Count sums over groups of rows that another step group is asked for, or refuse them.
 
-        Columns are multiplied with `n_vectors` that the server does not know, so nothing is
-        committed to; `attempt` is then the name of the pads, used once. Returns, (n_groups,
-        n_columns), where nothing of a column may be told, see `ToldRows.admit`.
+        Parameters
+        ----------
+        group, n_groups
+            As in `open_products`.
+        n_vectors : int
+            With how many vectors columns are multiplied; such as the server does not know, so
+            nothing is committed to.
+        attempt : bytes
+            With vectors, the name of the pads; used once.
+
+        Returns
+        -------
+        numpy.ndarray of shape (n_groups, n_columns), bool
+            True where nothing of a column may be told, see `ToldRows.admit`.
         """
         return self._told.admit(self._columns(), group, n_groups, None, n_vectors, attempt, None)
 
@@ -349,10 +360,18 @@ class PrivateProducts:
     def send(self, vectors: Array | None = None, **common: Any) -> dict[str, dict[str, Any]]:
         """Have every party hand over its columns under the group's key stream; one round.
 
-        Vectors that `moments` will be asked for with, (n_samples, n_vectors), are committed to if
-        they are given here, before anything of the columns is opened. `common` is what a step of
-        the strategy takes beside; returns by party what a step that does more than
-        `PrivateProductSteps.send_masked` told.
+        Parameters
+        ----------
+        vectors : numpy.ndarray of shape (n_samples, n_vectors), optional
+            What `moments` will be asked for with. Given here, they are committed to before
+            anything of the columns is opened.
+        **common
+            What a step of the strategy takes beside.
+
+        Returns
+        -------
+        dict[str, dict[str, Any]]
+            By party, what a step that does more than `PrivateProductSteps.send_masked` told.
         """
         arguments: dict[str, Any] = {"limbs": self.limbs, **common}
         if self.room:
@@ -407,8 +426,18 @@ class PrivateProducts:
     def min_rows(self, n_columns: int, n_vectors: int) -> int:
         """Return the fewest rows of a group that every party tells of.
 
-        The largest over the parties of ``min-rows`` of their node configs, or of the default
-        `policy.defaults.min_rows` where a party has none.
+        Parameters
+        ----------
+        n_columns : int
+            Columns of all parties that are multiplied.
+        n_vectors : int
+            Vectors of the server that they are multiplied with.
+
+        Returns
+        -------
+        int
+            The largest over the parties of ``min-rows`` of their node configs, or of the default
+            `policy.defaults.min_rows` where a party has none.
         """
         return largest_minimum(self.federation.parties, self._minima, n_columns, n_vectors)
 

@@ -182,9 +182,16 @@ class Ledger:
     def summary(self, by: str = "step") -> pd.DataFrame:
         """Return the totals of each step, in the order of their first message.
 
-        Or of each ``party``, ``mode`` or ``round``, or the ``total`` of all in one row. Columns are
-        rounds, messages, bytes_up, bytes_down, values_up, bytes_per_value (bytes up per number
-        entering a private sum; NaN where there is none) and seconds.
+        Parameters
+        ----------
+        by : {"step", "party", "mode", "round", "total"}, optional
+            What to group the messages by; "total" gives one row of all.
+
+        Returns
+        -------
+        DataFrame
+            Columns rounds, messages, bytes_up, bytes_down, values_up, bytes_per_value (bytes up per
+            number entering a private sum; NaN where there is none) and seconds.
         """
         parts = self._parts(by)
         rows = [part._row() for part in parts.values()]

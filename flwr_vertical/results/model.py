@@ -52,15 +52,32 @@ class Model:
             _CLASSES[cls.strategy, cls.__name__] = cls
 
     def to_bytes(self) -> bytes:
-        """Return the bytes of an ``.npz`` file; `ConfigError` names a field that cannot be kept."""
+        """Return the model as the bytes of an ``.npz`` file.
+
+        Raises
+        ------
+        ConfigError
+            If a field holds something that cannot be written, saying which.
+        """
         return pack_model(self)
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str = "the model") -> Self:
-        """Read what `to_bytes` made; errors say `where` it comes from.
+        """Read what `to_bytes` made.
 
-        `ConfigError` if it is the model of another strategy, or of a newer version; `DataError` if
-        it is damaged.
+        Parameters
+        ----------
+        data : bytes
+            The bytes.
+        where : str
+            Where they come from, for messages.
+
+        Raises
+        ------
+        ConfigError
+            If it is the model of another strategy, or of a newer version.
+        DataError
+            If it is damaged.
         """
         head, value = _read(data, where)
         if cls is not Model and (head["strategy"], head["model"]) != (cls.strategy, cls.__name__):

@@ -78,10 +78,18 @@ class Progress:
     ) -> None:
         """Say what is done: ``step("distances")``, or ``step(i, total, loss=loss)`` in a training.
 
-        After a name, `advance` is how many more steps are done (default 1). Instead of a name there
-        may be how many steps are done, which begins again with each phase; `advance` is then how
-        many there are in all. Numbers to be shown, such as ``loss=0.3``, are read only when they
-        are shown, so that a number on an accelerator does not make every step wait for it.
+        Parameters
+        ----------
+        name : str or int
+            What is going on; or how many steps are done, which begins again with each phase.
+        advance : int, optional
+            After a name, how many more steps are done (default 1). After a number, how many there
+            are in all.
+        detail : str, optional
+            More about it.
+        **values : float
+            Numbers to be shown, such as ``loss=0.3``. They are read only when they are shown, so
+            that a number on an accelerator does not make every step wait for it.
         """
         if not self._enabled:
             return

@@ -108,7 +108,12 @@ class Federation(Nodes):
     def keep(self, name: str, make: Callable[[], Payload]) -> Payload:
         """Compute values on the server, and journal them in place of the replies behind them.
 
-        A resumed run has them from the journal by their name, without calling `make`.
+        Parameters
+        ----------
+        name : str
+            What it is. A resumed run has it from the journal, without calling `make`.
+        make : Callable[[], dict[str, Any]]
+            Works it out.
         """
         return self._record.once(name, {}, lambda: (make(), {}))[0]
 
@@ -122,8 +127,12 @@ class Federation(Nodes):
         """Ask again, within it, for what a journal does not keep.
 
         An unbroken run does not ask twice. So these rounds do not count in the course, by which
-        parties draw random numbers: they draw what they drew when they were asked first, at this
-        `course`.
+        parties draw random numbers: they draw what they drew when they were asked first.
+
+        Parameters
+        ----------
+        course : int
+            `course` before they were asked first.
         """
         here, self._record.course = self._record.course, course
         try:
@@ -271,7 +280,17 @@ class Federation(Nodes):
     def limit_of(self, dtype: Any = np.float64, scale: float | None = None) -> float:
         """Largest absolute value of a floating type that a party may send into a sum.
 
-        At least the scale, which is as in `sum`; infinite in ``plain`` mode.
+        Parameters
+        ----------
+        dtype : numpy dtype, default float64
+            Type of the summand.
+        scale : float, optional
+            As in `sum`. The limit is at least that.
+
+        Returns
+        -------
+        float
+            Infinite in ``plain`` mode.
         """
         how = self.aggregation, len(self.parties), self.fraction_bits
         return private_sum.limit(*how, dtype, scale)
@@ -279,8 +298,11 @@ class Federation(Nodes):
     def resolution_of(self, dtype: Any = np.float64, scale: float | None = None) -> float:
         """Step to which values are rounded on their way into a sum; parameters as of `limit_of`.
 
-        A ``masked`` sum errs by half of it for each party, a ``ckks`` sum by one. 0 in ``plain``
-        mode. float32 totals have their own rounding on top.
+        Returns
+        -------
+        float
+            A ``masked`` sum errs by half of it for each party, a ``ckks`` sum by one. 0 in
+            ``plain`` mode. float32 totals have their own rounding on top.
         """
         how = self.aggregation, len(self.parties), self.fraction_bits
         return private_sum.resolution(*how, dtype, scale)

@@ -108,8 +108,17 @@ def read_frame(
 ) -> tuple[pd.DataFrame, tuple[Finding, ...]]:
     """Read a file as `read_table` does, without the checks of its content.
 
-    Returns the frame (n_samples, n_columns), indexed by sample ID, and how the file was read, where
-    it leaves a choice.
+    Returns
+    -------
+    frame : pandas.DataFrame of shape (n_samples, n_columns)
+        Indexed by sample ID.
+    reading : tuple of Finding
+        How the file was read, where it leaves a choice.
+
+    Raises
+    ------
+    DataError, ConfigError
+        As `read_table`.
     """
     stated = CsvFormat.of(csv)
     cleaning = cleaning or Cleaning()
@@ -131,11 +140,30 @@ def read_labels(
     column: str | None = None,
     csv: Csv = None,
 ) -> "pd.Series[Any]":
-    """Read the labels that the server holds, indexed by sample ID; NaN where a sample has no label.
+    """Read the labels that the server holds.
 
-    Path, IDs and `csv` are as for `read_table`, and so are errors; `column` is the one of labels,
-    by default the only one besides the IDs. What is not certain of how the file is written is a
-    Python warning, `DataWarning`.
+    What is not certain of how the file is written is a Python warning, `DataWarning`.
+
+    Parameters
+    ----------
+    path : path-like
+        As for `read_table`.
+    id_column : str, optional
+        As for `read_table`.
+    column : str, optional
+        Column of labels; default the only one besides the IDs.
+    csv : CsvFormat or mapping of str to str, optional
+        As for `read_table`.
+
+    Returns
+    -------
+    pandas.Series, shape (n_samples,)
+        Indexed by sample ID, named after the column; NaN where a sample has no label.
+
+    Raises
+    ------
+    DataError
+        As for `read_table`, or if `column` is needed and not given.
     """
     frame, reading = read_frame(path, id_column=id_column, csv=csv)
     if column is None:
@@ -159,9 +187,21 @@ def label_numbers(
 ) -> "pd.Series[Any]":
     """Return labels as numbers: of two classes with a stated positive one, 1 and 0.
 
-    `positive_label` is written as in the labels, and empty if these are numbers. `DataError`, which
-    names whose they are, if labels are text and no class is stated, or a stated one is none of two:
-    a `log` of the party that holds them names the classes in place of the error.
+    Parameters
+    ----------
+    labels : pandas.Series, shape (n_samples,)
+        NaN where a sample has none.
+    positive_label : str
+        The class that counts as 1, as it is written; empty if labels are numbers.
+    who : str
+        Whose labels they are, for errors.
+    log : logging.Logger, optional
+        Where classes are named in place of the error: the log of the party that holds them.
+
+    Raises
+    ------
+    DataError
+        If labels are text and no class is stated, or a stated one is none of two.
     """
     check_series(labels, who)
     observed = labels.dropna()

@@ -145,8 +145,16 @@ def whole_numbers(index: "pd.Index[Any]") -> "pd.Index[Any]":
 def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
     """Return sample IDs as a plain index of integers or of strings; composite ones are joined.
 
-    `DataError`, which begins with `who`, such as "the table of party 'bank'", if an ID is missing
-    or repeated, or they are not all whole numbers or all strings.
+    Parameters
+    ----------
+    index : pandas.Index, shape (n_samples,)
+    who : str
+        Whose IDs they are, to begin messages with, such as "the table of party 'bank'".
+
+    Raises
+    ------
+    DataError
+        If an ID is missing or repeated, or they are not all whole numbers or all strings.
     """
     if isinstance(index, pd.MultiIndex):
         gaps = np.any([index.get_level_values(k).isna() for k in range(index.nlevels)], axis=0)
