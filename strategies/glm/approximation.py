@@ -14,6 +14,9 @@ from flwr_vertical.arrays import Array, Flags, Integers
 from strategies.glm.penalties import CONCAVE, SELECTING, grid, lla_weights
 from strategies.glm.quadratic import Quadratic, concave_fit, penalised_path
 
+_NEAR = 3.0
+"""Standard errors from where a likelihood is expanded within which BIC knows it well enough."""
+
 
 @dataclass(frozen=True)
 class Approximation:
@@ -173,8 +176,9 @@ def select(
     """Fit all values of lambda and choose one.
 
     BIC is that of the likelihood (of normal labels with their own noise variance: Wang, Li and
-    Tsai, 2007), which the quadratic gives up to a constant. `last`: whose lambda to keep, if any,
-    and `near` its coefficients where several are minima.
+    Tsai, 2007), which the quadratic gives up to a constant. `last`: a choice before; kept are its
+    lambda and, of several minima, the one that is `near`; or else the better one, or another
+    lambda whose fit is near.
 
     Shapes: lambdas (n_lambdas,): values to fit; left out, those of `grid` from that which
     selects nothing down; penalised (n_columns,): false for columns that always
@@ -191,9 +195,12 @@ def select(
         lambdas = grid(max(loss.largest_lambda(penalised), 1e-300), ratio=ratio)
     scaled = penalised_path(ridged, lambdas, penalty, penalised)
     unit = np.where(at.scale > 0.0, at.scale, 1.0)
-    if last is not None and near and penalty in CONCAVE:
+    if last is not None and penalty in CONCAVE:
         before, strength = last.beta[:, last.chosen] * unit, float(lambdas[last.chosen])
-        scaled[:, last.chosen] = concave_fit(loss, before, strength, penalty, penalised)
+        minima = [scaled[:, last.chosen], concave_fit(loss, before, strength, penalty, penalised)]
+        fit = 2.0 * at.n_rows * loss.loss(np.column_stack(minima))
+        worse = fit + np.log(at.n_rows) * np.count_nonzero(minima, axis=1)
+        scaled[:, last.chosen] = minima[1 if near else int(np.argmin(worse))]
     scaled[at.scale == 0.0] = 0.0  # not rounding's
     beta = scaled / unit[:, None]
     selected = np.count_nonzero(beta, axis=0)
@@ -204,6 +211,11 @@ def select(
         worse = at.n_rows * np.log1p(lost / (at.n_rows * max(at.noise, 1e-300)))
     bic = worse + selected * np.log(at.n_rows)
     chosen = int(np.argmin(bic)) if last is None else last.chosen
+    if last is not None and not near:
+        step = scaled - (last.beta[:, last.chosen] * unit)[:, None]
+        moved = at.n_rows * np.einsum("jf,jk,kf->f", step, loss.hessian, step)
+        moved[chosen] = 0.0
+        chosen = int(np.argmin(np.where(moved <= _NEAR**2, bic, np.inf)))
     best, strength = scaled[:, chosen], lambdas[chosen]
     tangent = lla_weights(best[:, None], np.array([strength]), penalty)[:, 0]
     return Selection(

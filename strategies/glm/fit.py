@@ -63,7 +63,7 @@ class Path:
         last = self.found if self._kept or self._times >= _CHOICES else None
         self._times += 1
         if not self.ridge:
-            # Of a concave penalty the lasso leads to a better minimum than what was near before.
+            # Then of a concave penalty the lasso leads to a better minimum than what was near.
             near = last is not None and not first
             self.found = select(at, self._penalty, self.lambdas, self.penalised, last, near)
             self.lambdas = self.found.lambdas

@@ -189,7 +189,7 @@ def test_actors_that_die_or_hang_are_errors_that_name_the_party_and_closing_ends
 
 def is_alive(ray, actor):
     try:
-        ray.get(actor.outputs.remote(), timeout=1.0)
+        ray.get(actor.saved.remote("outputs"), timeout=1.0)
     except ray.exceptions.GetTimeoutError:
         return True
     except ray.exceptions.RayActorError:

@@ -371,6 +371,23 @@ def test_the_lasso_that_bic_chooses_is_as_good_as_that_of_the_exact_path():
     assert predicted < 1.02 * least
 
 
+@pytest.mark.parametrize("vectors", [15, 400])
+def test_bic_chooses_the_lambda_of_the_exact_path(vectors):
+    """About the fit of the best of these lambdas, the quadratic prefers one that is far worse."""
+    X, y, _ = pooled("binomial", n=150, sizes=(4, 4, 4), seed=1, strength=0.7)
+    policy = {"vectors": vectors, "min-rows": 50}
+    given = {"family": "binomial", "penalty": "lasso"}
+    result = run(X, y, "masked", (4, 4, 4), policy, **given)
+    z, start, bic = (X - X.mean(axis=0)) / X.std(axis=0), np.zeros(13), []
+    for strength in result.model.path.index:
+        start = weighted_lasso(z, y, "binomial", np.full(12, strength), start, tol=1e-8)
+        eta = start[0] + z @ start[1:]
+        lost = -2.0 * family_named("binomial").log_likelihood(y, eta)
+        bic.append(lost + np.log(150) * np.count_nonzero(start[1:]))
+    best = result.model.path.index[int(np.argmin(bic))]
+    assert result.metrics["lambda"] == pytest.approx(best, rel=1e-9)
+
+
 @pytest.fixture(scope="module")
 def lone_level():
     """32 rows of a flag whose labels are all 0."""

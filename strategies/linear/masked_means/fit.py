@@ -28,6 +28,8 @@ from strategies.linear.masked_means.solver import Expansions, MeanMaximum, OutOf
 _STAYS = 0.01
 """Standard errors to the next coefficients at which these are the last: they are a step of Newton's
 method, which leaves about the square."""
+_NEAR = 0.1
+"""Standard errors from where the information was asked for within which it is not asked anew."""
 _NOTE_ON_PREDICTED = (
     "parties allow too few vectors (policy key 'vectors', one for ten rows where an owner states "
     "none) for products of columns weighted by the labels' variance, so standard errors go by what "
@@ -177,16 +179,16 @@ class _Search:
             found = expansions.start(problem.ridge, RIDGE)
         except OutOfReachError as error:
             raise DataError(refusal(problem, error.tried[1:], self._cure)) from error
+        told: Array | None = None  # Where the information was asked for
         while True:
             fit = self.fit(found)
             # Far from where it is expanded the likelihood is not known well enough to choose anew.
             to = problem.own(*follow(fit, found.exact))
-            step = to - found.around
-            curved = found.information + np.diag(np.append(0.0, 2.0 * problem.ridge))
-            distance = float(np.sqrt(max(float(step @ curved @ step), 0.0)))
+            distance = self._errors(to - found.around, found)
             stays, more = distance < _STAYS, self._left(2) >= 1
-            if (stays or not more) and not found.exact and self._affords_information:
-                found = expansions.inform()
+            near = told is not None and self._errors(found.around - told, found) < _NEAR
+            if (stays or not more) and not near and self._affords_information:
+                found, told = expansions.inform(), found.around
                 continue
             if stays or not more:
                 break
@@ -203,6 +205,11 @@ class _Search:
             found = following
         fit = replace(self.fit(expansions.finish(found)), distance=distance)
         return fit if found.exact else replace(fit, notes=(*fit.notes, _NOTE_ON_PREDICTED))
+
+    def _errors(self, step: Array, found: MeanMaximum) -> float:
+        """Return the length of a step in standard errors."""
+        curved = found.information + np.diag(np.append(0.0, 2.0 * self._problem.ridge))
+        return float(np.sqrt(max(float(step @ curved @ step), 0.0)))
 
     @property
     def _affords_information(self) -> bool:
