@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 
 from flwr_vertical.arrays import Array, Flags, Integers
-from strategies.glm.penalties import CONCAVE, SELECTING, grid, lla_weights
+from strategies.glm.penalties import CONCAVE, SELECTING, grid, lla_weights, penalty_values
 from strategies.glm.quadratic import Quadratic, concave_fit, penalised_path
 
 _NEAR = 3.0
@@ -198,9 +198,11 @@ def select(
     if last is not None and penalty in CONCAVE:
         before, strength = last.beta[:, last.chosen] * unit, float(lambdas[last.chosen])
         minima = [scaled[:, last.chosen], concave_fit(loss, before, strength, penalty, penalised)]
-        fit = 2.0 * at.n_rows * loss.loss(np.column_stack(minima))
-        worse = fit + np.log(at.n_rows) * np.count_nonzero(minima, axis=1)
-        scaled[:, last.chosen] = minima[1 if near else int(np.argmin(worse))]
+        values = [
+            float(loss.loss(b[:, None])[0] + penalty_values(b, strength, penalty) @ penalised)
+            for b in minima
+        ]
+        scaled[:, last.chosen] = minima[1 if near else int(np.argmin(values))]
     scaled[at.scale == 0.0] = 0.0  # not rounding's
     beta = scaled / unit[:, None]
     selected = np.count_nonzero(beta, axis=0)

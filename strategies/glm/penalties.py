@@ -34,6 +34,14 @@ def lla_weights(beta: Array, strengths: Array, penalty: str) -> Array:
     return np.where(size <= level, 1.0, beyond)
 
 
+def penalty_values(beta: Array, strength: float, penalty: str) -> Array:
+    """Return ``P(|beta|)``, (n_columns,): the integral of its derivative."""
+    share = np.linspace(0.0, 1.0, 1001)
+    strengths = np.full(len(share), strength)
+    slopes = strength * lla_weights(np.abs(np.outer(beta, share)), strengths, penalty)
+    return np.abs(beta) * np.asarray(np.trapezoid(slopes, share, axis=1))
+
+
 def parse_lambdas(lambdas: "str | float | Sequence[float]") -> str | float:
     """Return the setting in plain form: ``"bic"``, a number, or numbers as text with commas."""
     if isinstance(lambdas, str) and lambdas.strip().lower() == BIC:
