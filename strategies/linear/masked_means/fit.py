@@ -56,6 +56,7 @@ def fit_mean_model(
 ) -> MeanFit:
     """Fit a binomial or Poisson model to columns of several parties.
 
+    `follow`: what a penalty makes of a fit, and whether it keeps its choices from now on.
     `fewest`: rows of the smallest set that a party counts vectors for; by default all of the fit.
     `allowed`: with how many vectors every party multiplies a set of so many rows.
     `more`: sums over squared residuals to open at the end, ``middle`` or of `MORE`, beside the
@@ -113,7 +114,7 @@ def _with_residuals(
     `spare`: with so many vectors more the parties multiply columns: for the information, which else
     stays that of a step before, and for more digits.
     """
-    last = problem.own(*((fit.level, fit.beta) if follow is None else follow(fit, True)))
+    last = problem.own(*((fit.level, fit.beta) if follow is None else follow(fit, False)))
     residuals = problem.residuals(float(last[0]), last[1:])
     information, of_products = fit.information, problem.of_products
     if spare >= of_products:
@@ -182,7 +183,7 @@ class _Search:
         told: Array | None = None  # Where the information was asked for
         while True:
             fit = self.fit(found)
-            # Far from where it is expanded the likelihood is not known well enough to choose anew.
+            # By the exact information the choice of a penalty is final.
             to = problem.own(*follow(fit, found.exact))
             distance = self._errors(to - found.around, found)
             stays, more = distance < _STAYS, self._left(2) >= 1
