@@ -1,4 +1,4 @@
-"""The likelihood as a quadratic at its maximum, and what penalties select on it.
+"""The likelihood as a quadratic at its maximum.
 
 Maximum and information are all that selection needs (Wang and Leng, 2007): for normal labels the
 quadratic is the likelihood itself, for others it is so near where it was expanded. Expanded about
@@ -8,14 +8,9 @@ the fit that BIC chooses, until this stays where it is, it has the fit of the li
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy
 
-from flwr_vertical.arrays import Array, Flags, Integers
-from strategies.glm.penalties import CONCAVE, SELECTING, grid, lla_weights, penalty_values
-from strategies.glm.quadratic import Quadratic, concave_fit, penalised_path
-
-_NEAR = 3.0
-"""Standard errors from where a likelihood is expanded within which BIC knows it well enough."""
+from flwr_vertical.arrays import Array, Integers
+from strategies.glm.quadratic import Quadratic
 
 
 @dataclass(frozen=True)
@@ -146,120 +141,6 @@ class Approximation:
         turn = np.eye(len(kept))
         turn[0, 1:] = -self.center[chosen]
         return np.asarray(turn @ at_center @ turn.T)
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Fits of all values of lambda, and which of them BIC prefers."""
-
-    lambdas: Array  # (n_lambdas,): BIC up to a constant
-    bic: Array  # (n_lambdas,): BIC up to a constant
-    beta: Array  # (n_columns, n_lambdas): per unit of the columns
-    intercepts: Array  # (n_lambdas,): BIC up to a constant
-    selected: Integers  # (n_lambdas,): how many coefficients are not zero
-    # (n_lambdas,): twice the log likelihood that each fit lacks to the maximum, by the quadratic,
-    # in units of the dispersion
-    lost: Array
-    chosen: int
-    violation: float  # Of the conditions of optimality of the chosen fit, in units of the loss
-
-
-def select(
-    at: Approximation,
-    penalty: str,
-    lambdas: Array | None,
-    penalised: Flags,
-    last: Selection | None = None,
-    near: bool = False,
-    ridge: Array | None = None,
-) -> Selection:
-    """Fit all values of lambda and choose one.
-
-    BIC is that of the likelihood (of normal labels with their own noise variance: Wang, Li and
-    Tsai, 2007), which the quadratic gives up to a constant. `last`: a choice before; kept are its
-    lambda and, of several minima, the one that is `near`; or else the better one, or another
-    lambda whose fit is near.
-
-    Shapes: lambdas (n_lambdas,): values to fit; left out, those of `grid` from that which
-    selects nothing down; penalised (n_columns,): false for columns that always
-    stay; ridge (n_columns,): what squared coefficients in units of `scale` are multiplied by.
-    """
-    loss = ridged = at.loss
-    if ridge is not None:
-        ridged = replace(loss, hessian=loss.hessian + np.diag(2.0 * ridge / at.n_rows))
-    if penalty not in SELECTING:
-        lambdas = np.zeros(1)
-    elif lambdas is None:
-        # With as many columns as rows, fits of small values have no error left to choose by.
-        ratio = 0.1 if len(at.scale) >= at.n_rows else 0.01
-        lambdas = grid(max(loss.largest_lambda(penalised), 1e-300), ratio=ratio)
-    scaled = penalised_path(ridged, lambdas, penalty, penalised)
-    unit = np.where(at.scale > 0.0, at.scale, 1.0)
-    if last is not None and penalty in CONCAVE:
-        before, strength = last.beta[:, last.chosen] * unit, float(lambdas[last.chosen])
-        minima = [scaled[:, last.chosen], concave_fit(loss, before, strength, penalty, penalised)]
-        values = [
-            float(loss.loss(b[:, None])[0] + penalty_values(b, strength, penalty) @ penalised)
-            for b in minima
-        ]
-        scaled[:, last.chosen] = minima[1 if near else int(np.argmin(values))]
-    scaled[at.scale == 0.0] = 0.0  # not rounding's
-    beta = scaled / unit[:, None]
-    selected = np.count_nonzero(beta, axis=0)
-    lost = 2.0 * at.n_rows * (loss.loss(scaled) - loss.loss(loss.minimum()[:, None]))
-    lost = np.maximum(lost, 0.0)
-    worse = lost
-    if at.noise is not None:
-        worse = at.n_rows * np.log1p(lost / (at.n_rows * max(at.noise, 1e-300)))
-    bic = worse + selected * np.log(at.n_rows)
-    chosen = int(np.argmin(bic)) if last is None else last.chosen
-    if last is not None and not near:
-        step = scaled - (last.beta[:, last.chosen] * unit)[:, None]
-        moved = at.n_rows * np.einsum("jf,jk,kf->f", step, loss.hessian, step)
-        moved[chosen] = 0.0
-        chosen = int(np.argmin(np.where(moved <= _NEAR**2, bic, np.inf)))
-    best, strength = scaled[:, chosen], lambdas[chosen]
-    tangent = lla_weights(best[:, None], np.array([strength]), penalty)[:, 0]
-    return Selection(
-        lambdas=lambdas,
-        bic=bic,
-        beta=beta,
-        intercepts=at.levels(beta) - at.center @ beta,
-        selected=selected,
-        lost=lost,
-        chosen=chosen,
-        violation=ridged.violation(best, strength * tangent * penalised),
-    )
-
-
-def choose_ridge(at: Approximation, penalised: Flags) -> float:
-    """Return the strength of a ridge that predicts best, as far as the likelihood tells.
-
-    With normal labels generalised cross-validation, ``n RSS / (n - df)^2`` (Golub, Heath and Wahba,
-    1979), with others the unbiased estimate of risk, deviance + 2 df (Craven and Wahba, 1979; Wood,
-    2004), which the quadratic gives up to a constant; df is the trace of what maps labels to fits.
-
-    Shapes: penalised (n_columns,): which columns have the ridge.
-    """
-    loss, n, used = at.loss, at.n_rows, at.scale > 0.0
-    hessian, gradient = loss.hessian[np.ix_(used, used)], loss.gradient[used]
-    inner = Quadratic(hessian, gradient)
-    least = float(inner.loss(inner.minimum()[:, None])[0])
-
-    def score(logarithm: float) -> float:
-        ridge = np.diag(2.0 * np.exp(logarithm) / n * penalised[used])
-        inverse = np.linalg.pinv(hessian + ridge, rcond=1e-12, hermitian=True)
-        here = float(inner.loss((inverse @ gradient)[:, None])[0])
-        lost, freedom = 2.0 * n * max(here - least, 0.0), float(np.trace(inverse @ hessian))
-        if at.noise is None:
-            return lost + 2.0 * freedom
-        return float(np.log(n * at.noise + lost) - 2.0 * np.log(n - at.intercept - freedom))
-
-    middle = np.log(n * max(float(np.diag(hessian).mean()), 1e-300) / 2.0)
-    values = middle + np.linspace(-16.0, 10.0, 105)
-    best = int(np.argmin([score(value) for value in values]))
-    ends = values[max(best - 1, 0)], values[min(best + 1, len(values) - 1)]
-    return float(np.exp(scipy.optimize.minimize_scalar(score, bounds=ends, method="bounded").x))
 
 
 def _inverse(information: Array, dispersion: float, intercept: bool) -> Array | None:

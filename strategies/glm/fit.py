@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -10,10 +9,11 @@ from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags, Integers
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
-from strategies.glm.approximation import Approximation, Selection, choose_ridge, select
+from strategies.glm.approximation import Approximation
 from strategies.glm.means import MaximumLikelihood
 from strategies.glm.outcome import NOT_CONVERGED, GLMModel
 from strategies.glm.penalties import grid
+from strategies.glm.selection import Selection
 from strategies.linear.families import Family
 from strategies.linear.moments.collect import OpenedMoments
 from strategies.linear.moments.dp_moments import moved_by
@@ -22,8 +22,6 @@ from strategies.linear.moments.patterns import Pattern
 from strategies.linear.problem import Problem, note
 
 _BETWEEN = re.compile(r",(?![^(]*\))")  # not within bs(age, 4)
-_CHOICES = 8
-"""How often BIC may choose another value of lambda; of two alike it would go on for ever."""
 
 
 def rows_in_common(
@@ -38,47 +36,6 @@ def rows_in_common(
         if some.any():
             text += f". {some.sum():,} more samples lack some party: {advice}"
         raise DataError(text + few) from error
-
-
-class Path:
-    """The path of penalties on one quadratic after the other.
-
-    With `ridge` one fit, whose strength generalised cross-validation chooses.
-    """
-
-    def __init__(
-        self, penalty: str, lambdas: Array | None, penalised: Flags, ridge: bool = False
-    ) -> None:
-        self._penalty, self.lambdas, self.penalised = penalty, lambdas, penalised
-        self._times, self._kept, self.ridge, self._strength = 0, False, ridge, 0.0
-        self.found: Selection | None = None
-
-    def select(self, at: Approximation, keep: bool = False) -> Selection:
-        """Fit all values of lambda and choose one; after a few times that of the last time.
-
-        `keep`: from now on.
-        """
-        first = keep and not self._kept
-        self._kept |= first
-        last = self.found if self._kept or self._times >= _CHOICES else None
-        self._times += 1
-        if not self.ridge:
-            # Then of a concave penalty the lasso leads to a better minimum than what was near.
-            near = last is not None and not first
-            self.found = select(at, self._penalty, self.lambdas, self.penalised, last, near)
-            self.lambdas = self.found.lambdas
-            return self.found
-        if last is None:
-            self._strength = choose_ridge(at, self.penalised)
-        ridge = np.where(self.penalised, self._strength, 0.0)
-        found = select(at, self._penalty, None, self.penalised, ridge=ridge)
-        self.found = replace(found, lambdas=np.array([self._strength * at.mean_weight]))
-        return self.found
-
-    def choose(self, at: Approximation, keep: bool) -> Array:
-        """Return the coefficients of the chosen value."""
-        found = self.select(at, keep)
-        return found.beta[:, found.chosen]
 
 
 def grid_of(

@@ -13,7 +13,6 @@ from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from strategies.glm.approximation import Approximation
 from strategies.glm.fit import (
-    Path,
     fill_means,
     fill_normal,
     grid_of,
@@ -37,6 +36,7 @@ from strategies.glm.means import (
 )
 from strategies.glm.outcome import GLMModel, Reported, fill_selected
 from strategies.glm.penalties import GCV, SELECTING, stated
+from strategies.glm.selection import Path
 from strategies.glm.summary import EXTRA, inflation, statistics_of
 from strategies.glm.unseen import Unseen, copied
 from strategies.glm.weighted import NormalResiduals

@@ -12,7 +12,8 @@ from flwr_vertical import Model, Result
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.pages.page import Section
-from strategies.glm.approximation import Approximation, Selection
+from strategies.glm.approximation import Approximation
+from strategies.glm.selection import Selection
 from strategies.glm.summary import text_of
 from strategies.glm.unseen import Unseen
 from strategies.linear.coefficients import by_name, coefficient_table, variables

@@ -16,11 +16,12 @@ from flwr_vertical.products.labels import Commitment
 from flwr_vertical.products.masked import OPENING
 from flwr_vertical.protocol.declaration import Protocol
 from strategies.binning.steps import BINS_OPENING, MOST_BINS, TOLD_BINS
-from strategies.glm.fit import Path, fill_means, grid_of
+from strategies.glm.fit import fill_means, grid_of
 from strategies.glm.likelihoods import usable_rows
 from strategies.glm.means import check_federation, given_labels, maximum_likelihood
 from strategies.glm.outcome import fill_selected
 from strategies.glm.penalties import SELECTING
+from strategies.glm.selection import Path
 from strategies.linear import settings as shared
 from strategies.linear.families import family_named
 from strategies.linear.masked_means.problem import Beside, null_deviance

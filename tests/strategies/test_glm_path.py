@@ -9,9 +9,9 @@ from sklearn.linear_model import lasso_path
 
 from flwr_vertical.errors import DataError
 from strategies.glm import quadratic
-from strategies.glm.approximation import select
 from strategies.glm.likelihoods import from_complete_rows
 from strategies.glm.quadratic import Quadratic, penalised_path
+from strategies.glm.selection import PenalisedFits
 from strategies.linear.moments.patterns import Patterns
 
 
@@ -124,7 +124,7 @@ def test_a_large_level_costs_no_digits_of_moments_in_standard_units():
     X, y = rows(level=1e6)
     center, unit = X.mean(axis=0), X.std(axis=0)
     at = complete((X - center) / unit, y).in_units(center, unit)
-    found = select(at, "none", None, EVERY)
+    found = PenalisedFits(at, "none", None, EVERY).by_bic()
     other = sm.OLS(y, sm.add_constant(X - 1e6)).fit()
     np.testing.assert_allclose(found.beta[:, 0], other.params[1:], rtol=1e-7)
     spread = np.sqrt(np.diag(at.covariance(np.arange(P), other.scale)))
@@ -138,7 +138,7 @@ def test_bic_chooses_as_on_the_rows(penalty, standardize):
     lambdas = np.geomspace(1.5, 0.01, 12)
     steps = {"lasso": 0, "scad": 30}[penalty]
     at = complete(X, y, standardize)
-    found = select(at, penalty, lambdas, EVERY)
+    found = PenalisedFits(at, penalty, lambdas, EVERY).by_bic()
     unit = X.std(axis=0) if standardize else np.ones(P)
     bic = []
     for f, strength in enumerate(lambdas):
@@ -157,14 +157,14 @@ def test_columns_that_do_not_vary():
     X, y = rows(4)
     X[:, 3] = 2.5
     at = complete(X, y)
-    found = select(at, "none", None, EVERY)
+    found = PenalisedFits(at, "none", None, EVERY).by_bic()
     kept = np.delete(np.arange(P), 3)
     other = sm.OLS(y, sm.add_constant(X[:, kept])).fit()
     np.testing.assert_allclose(found.beta[kept, 0], other.params[1:], rtol=1e-8)
     assert found.beta[3, 0] == 0.0
     assert at.scale[3] == 0.0
     level = complete(X, y, intercept=False)  # here it is the intercept
-    found = select(level, "none", None, EVERY)
+    found = PenalisedFits(level, "none", None, EVERY).by_bic()
     assert 2.5 * found.beta[3, 0] == pytest.approx(other.params[0], rel=1e-7)
 
 
