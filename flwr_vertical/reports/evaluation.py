@@ -11,7 +11,8 @@ from sklearn.calibration import calibration_curve
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.pages import figures as fg
 from flwr_vertical.pages import page
-from flwr_vertical.results.evaluation import CONSTANT, Evaluation
+from flwr_vertical.results.evaluation import CONSTANT, HAZARD_RATIO, TIMES, Evaluation
+from flwr_vertical.results.survival import survival_curve
 from flwr_vertical.tables.codes import level_text
 
 _BINS = 10  # of the reliability curve, each with as many samples
@@ -25,17 +26,44 @@ _HEIGHT = 3.1
 def section(evaluation: Evaluation) -> page.Section:
     """Return the report's section."""
     items: list[page.Item] = [page.dataframe_html(evaluation.table())]
-    if evaluation.task == "numbers":
-        items.append(numbers_figure(evaluation))
-    else:
-        if figure := classes_figure(evaluation):
-            items.append(figure)
-        if len(evaluation.classes) > 2:
-            table = page.dataframe_html(evaluation.by_class(), max_rows=1000)
-            items.append(page.details_html(f"All {len(evaluation.classes)} classes", table))
+    if found := figure(evaluation):
+        items.append(found)
+    if len(evaluation.classes) > 2:
+        table = page.dataframe_html(evaluation.by_class(), max_rows=1000)
+        items.append(page.details_html(f"All {len(evaluation.classes)} classes", table))
     if evaluation.notes:
         items.append(page.bullet_list(evaluation.notes))
     return page.Section("Predictions against true labels", items, _caption(evaluation))
+
+
+def figure(evaluation: Evaluation) -> str | None:
+    """Draw predictions against labels, as SVG."""
+    if evaluation.task == TIMES:
+        return times_figure(evaluation)
+    return (numbers_figure if evaluation.task == "numbers" else classes_figure)(evaluation)
+
+
+def times_figure(evaluation: Evaluation) -> str:
+    """Draw which share survives of samples whose predicted hazards are low to high, as SVG.
+
+    The curves are those of Kaplan and Meier.
+    """
+    figure, (axes,) = fg.new_figure(_HEIGHT, 1, 1)
+    time, event, _ = evaluation.times()
+    place = evaluation.samples[HAZARD_RATIO].rank(method="first").to_numpy() - 1
+    third = (3 * place // len(place)).astype(int)
+    for number, name in enumerate(("lowest", "middle", "highest")):
+        own = third == number
+        at, share = survival_curve(time[own], event[own])
+        steps = np.concatenate([[0.0], at, time[own].max(initial=0.0, keepdims=True)])
+        axes.step(
+            steps, np.concatenate([[1.0], share, share[-1:] if len(share) else [1.0]]),
+            where="post", color=fg.colour(number), label=f"{name} third of hazards",
+        )  # fmt: skip
+    axes.set_ylim(0.0, 1.02)
+    fg.label(axes, "Survival by predicted hazard", "time", "share")
+    fg.legend(axes)
+    return fg.to_svg(figure)
 
 
 def classes_figure(evaluation: Evaluation) -> str | None:
@@ -234,6 +262,8 @@ def _confusion(ax: Axes, evaluation: Evaluation) -> None:
 
 def _caption(evaluation: Evaluation) -> str:
     text = f"{len(evaluation):,} {evaluation.what}. "
+    if evaluation.task == TIMES:
+        return text + "In thirds by their predicted hazards. The constant predicts one for all."
     if evaluation.task == "numbers":
         return text + "The constant predicts the mean label for all."
     text += "The constant predicts the same class shares for all. "

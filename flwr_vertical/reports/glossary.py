@@ -11,6 +11,8 @@ _PREFIXES = {
 _MEANINGS = {
     "accuracy": "Share of samples whose class is predicted right.",
     "adjusted_r2": "R2, less what as many columns of noise would explain.",
+    "concordance": "Share of pairs of samples, one of which is known to end first, in which it has "
+    "the larger hazard; 0.5 is chance (Harrell).",
     "auc": "Probability that a sample of the class is ranked above one of the rest; 0.5 is chance.",
     "average_precision": "Area under precision against recall; the class's share is chance.",
     "bias": "Mean of predicted less true values.",
@@ -72,8 +74,8 @@ _MEANINGS = {
 # What a reader looks for, the first one that is there.
 _TELLING = (
     "test_auc", "test_r2", "test_accuracy", "test_rmse", "validation_auc", "validation_rmse",
-    "auc", "r2", "imputation_skill", "deviance_explained", "accuracy", "rmse", "validation_loss",
-    "train_auc",
+    "auc", "r2", "test_concordance", "concordance", "imputation_skill", "deviance_explained",
+    "accuracy", "rmse", "validation_loss", "train_auc",
 )  # fmt: skip
 
 

@@ -88,11 +88,8 @@ def report_html(
 def key_figures(result: ResultData) -> Iterator[tuple[str, str | bytes]]:
     """Yield figures of a result with their titles, the one that says most first."""
     found = result.evaluation
-    if found is not None:
-        numbers = found.task == "numbers"
-        figure = ev.numbers_figure(found) if numbers else ev.classes_figure(found)
-        if figure:
-            yield "Predictions against true labels", figure
+    if found is not None and (figure := ev.figure(found)):
+        yield "Predictions against true labels", figure
     if pairs := qu.synthetic_pairs(result.originals, result.tables):
         yield "Synthetic and observed values", sy.margins_figure(pairs[:_FEW_PANELS])
     columns = im.columns_of(result)

@@ -12,17 +12,18 @@ import numpy as np
 import pandas as pd
 from sklearn import metrics as sk
 
-from flwr_vertical.arrays import AnyArray, Array, Flags
+from flwr_vertical.arrays import AnyArray, Array, Flags, Indices
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.pages.page import format_value
+from flwr_vertical.results.survival import concordance_index, read_times
 from flwr_vertical.tables.codes import level_text
 from flwr_vertical.tables.ids import with_joined_ids
 
 PROBABILITY = "probability_"
 DECISION = "decision"
-HAZARD_RATIO = "hazard_ratio"
+HAZARD_RATIO, STRATUM_SPAN = "hazard_ratio", "stratum_span"
 CONSTANT = "constant"
-TASKS = ("classes", "numbers")
+TASKS, TIMES = ("classes", "numbers"), "times"
 YOUDEN = "youden"
 
 _MOST_LISTED = 10  # classes that a message names
@@ -58,8 +59,8 @@ class Evaluation:
 
     @property
     def classes(self) -> list[float]:
-        """Labels of the classes that the predictions know, ascending; none of numbers."""
-        if self.task == "numbers":
+        """Labels of the classes that the predictions know, ascending; none of numbers or times."""
+        if self.task != "classes":
             return []
         if named := _probability_classes(self.samples):
             return named
@@ -89,9 +90,16 @@ class Evaluation:
             counts, pd.Index(names, name="label"), pd.Index(names, name="predicted")
         )
 
+    def times(self) -> tuple[Array, Flags, Indices]:
+        """Return what labels of times say; see `read_times`."""
+        return read_times(self.labels, self.samples.get(STRATUM_SPAN, pd.Series([0.0])).iloc[0])
+
     def metrics(self, name: str = "") -> dict[str, float]:
         """Return figures of merit."""
         y = self.labels
+        if self.task == TIMES:
+            index = concordance_index(*self.times(), self._of(name)[HAZARD_RATIO].to_numpy())
+            return {} if np.isnan(index) else {"concordance": index}
         if self.task == "numbers":
             found = self.predicted(name)
             out = {
@@ -164,14 +172,10 @@ def evaluate(
     what: str = "test samples",
 ) -> Evaluation:
     """Compare predictions with true labels."""
-    if task is not None and task not in TASKS:
-        raise ConfigError(f"task must be one of {list(TASKS)}, got {task!r}")
-    if HAZARD_RATIO in predictions:
-        raise ConfigError(
-            "predictions are relative hazards and labels times, negative where they were censored: "
-            "compare their order, such as by lifelines' concordance_index(times, -hazard_ratio, "
-            "events)"
-        )
+    hazards = HAZARD_RATIO in predictions
+    if task is not None and (task not in TASKS or hazards):
+        why = ", and predictions are relative hazards, whose labels are times" if hazards else ""
+        raise ConfigError(f"task must be one of {list(TASKS)}, or be left out, got {task!r}{why}")
     y = _labels_of(predictions, labels)
     own = predictions.loc[y.index]
     source = y if known is None else known.dropna().astype(float)
@@ -179,6 +183,8 @@ def evaluate(
     own = with_probabilities(own) if task == "classes" else own
     samples = own.assign(label=y.to_numpy(dtype=float))
     samples = samples[["label", *own.columns]]
+    if hazards:
+        Evaluation(samples, task).times()  # refuses labels that are none
     classes = Evaluation(samples, task).classes
     notes = []
     if strange := sorted(set(samples["label"]) - set(classes)) if task == "classes" else []:
@@ -192,7 +198,7 @@ def evaluate(
             f"{strange[:_MOST_LISTED]} that the fit did not know: their predictions are wrong in "
             "any case, and log_loss is left out"
         )
-    if known is None:
+    if known is None and task != TIMES:
         notes.append("the constant is made of the labels that are compared with")
     constant = _constant(samples, source, task, classes)
     others = {CONSTANT: constant}
@@ -258,6 +264,8 @@ def _some(index: pd.Index) -> str:
 
 def _task_of(frame: pd.DataFrame, labels: pd.Series, may_be_counts: bool) -> str:
     """Tell what labels are, those of the fit among them unless they `may_be_counts`."""
+    if HAZARD_RATIO in frame:
+        return TIMES
     if _probability_classes(frame) or DECISION in frame:
         return "classes"
     p = frame["prediction"].to_numpy(dtype=float)
@@ -279,7 +287,9 @@ def _constant(
     samples: pd.DataFrame, known: pd.Series, task: str, classes: Sequence[float]
 ) -> pd.DataFrame:
     """Return what would be predicted without any column: class shares, or the mean."""
-    if task == "numbers":
+    if task == TIMES:
+        columns = {name: np.ones(len(samples)) for name in ("prediction", HAZARD_RATIO)}
+    elif task == "numbers":
         columns = {"prediction": np.full(len(samples), known.mean())}
     else:
         shares = np.array([float((known == c).mean()) for c in classes])

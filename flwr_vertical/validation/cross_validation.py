@@ -22,7 +22,7 @@ from flwr_vertical.tables import Table, label_index, label_numbers
 from flwr_vertical.tables.codes import level_text
 
 LOWER_IS_BETTER = ("log_loss", "brier", "rmse", "mae", "bias")
-FIRST = ("auc", "accuracy", "rmse")
+FIRST = ("auc", "accuracy", "concordance", "rmse")
 """By which of the scores that there are settings are compared unless it is said."""
 
 MOST_CLASSES = 50
@@ -174,7 +174,8 @@ def cross_validate(
         Settings to choose among, such as ``{"n_trees": [50, 100]}``; all combinations are
         validated on the same folds, and the best one is returned.
     score_by : str, optional
-        The score that chooses: by default ``auc``, ``accuracy`` or ``rmse``, the first there is.
+        The score that chooses: by default ``auc``, ``accuracy``, ``concordance`` or ``rmse``, the
+        first there is.
         The best ``bias`` is the one nearest to 0.
     policy : Policy or Mapping[str, Any], optional
         As of `simulate`.

@@ -11,6 +11,7 @@ import pandas as pd
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.results.survival import read_times
 from flwr_vertical.tables import label_index
 
 
@@ -74,19 +75,10 @@ def survival_labels(
 
 def read_labels(labels: Array, span: float | None) -> tuple[Array, Flags, Indices]:
     """Return times, events and strata of labels that are known, all of shape (n,)."""
-    if (labels == 0.0).any():
-        raise DataError(
-            "a time of 0 has no sign to say whether it was censored; cox needs labels above 0 for "
-            "events and below 0 for censored times (strategies.cox.survival_labels makes them)"
-        )
-    time, event = np.abs(labels), labels > 0.0
+    time, event, stratum = read_times(labels, span)
     if not event.any():
         raise DataError(
             f"none of {len(labels):,} labels is above 0: no event was observed. Labels are times, "
             "negative where they were censored"
         )
-    stratum = np.zeros(len(labels), dtype=np.int64)
-    if span is not None:
-        stratum = np.floor(time / span).astype(np.int64)
-        time = time - span * stratum
     return time, event, stratum

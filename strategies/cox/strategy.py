@@ -6,6 +6,7 @@ event, how many were expected without columns, and when. With ``rows="all"`` the
 mostly there are four; the information takes one.
 """
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -75,8 +76,8 @@ class Cox(Strategy):
     `Result.coefficients` has log hazard ratios and ``hazard_ratio``; `Result.model` the baseline,
     `CoxModel.summary`, and the test of proportional hazards. `Result.predictions` has the samples
     without a label: ``linear_predictor``, and as ``prediction`` and ``hazard_ratio`` the hazard
-    relative to that of a sample whose columns all have their mean. They are not compared with times
-    (`test_labels`, `cross_validate`): lifelines' ``concordance_index`` does that.
+    relative to that of a sample whose columns all have their mean. Compared with times
+    (`test_labels`, `cross_validate`), they have Harrell's ``concordance``.
 
     Examples
     --------
@@ -195,6 +196,7 @@ class Cox(Strategy):
             opened.widths,
             HAZARD,
         )
+        regressions = replace(regressions, stratum_span=self.stratum_span or 0.0)
         labels = result.labels
         free = opened.problem.free, opened.problem.free_mask
         keep_and_predict(federation, alignment, result, regressions, *free, step="finish_moments")

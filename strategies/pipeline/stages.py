@@ -14,7 +14,6 @@ from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.registry import SETTINGS, name_of
 from flwr_vertical.settings import Settings, nearest, setting, settings_of
 from strategies.common.imputing_party import ImputingParty
-from strategies.cox import Cox
 from strategies.explore import Explore
 from strategies.glm.penalties import SELECTING
 from strategies.predict import Predict
@@ -245,12 +244,6 @@ def check_place(stage: Stage, before: list[Stage]) -> None:
         raise ConfigError(
             f"{where} comes before any stage that fits a model, and needs one; put a stage 'fit' "
             f"before it (here: {[one.name for one in before] or 'nothing'})"
-        )
-    if role == EVALUATE and isinstance([one.made for one in before if one.role == FIT][-1], Cox):
-        raise ConfigError(
-            f"{where} compares predictions with labels, and those of 'cox' are hazards where "
-            "labels are times; leave the stage out: the metrics of the fit have a probability of "
-            "concordance"
         )
     if isinstance(made, Predict) and made.model:
         raise ConfigError(f"{where} predicts with the model of this pipeline's fit; name no other")

@@ -6,14 +6,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from statsmodels.duration.hazard_regression import PHReg
+from statsmodels.duration.survfunc import SurvfuncRight
 
 from flwr_vertical import Result, cross_validate, simulate
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.policy.defaults import max_vectors
 from flwr_vertical.reports.report import report_html
+from flwr_vertical.results.survival import concordance_index, survival_curve
 from strategies.cox import Cox, survival_labels
 from strategies.cox.model import concordance
 from strategies.cox.risk_sets import risk_sets
+from strategies.pipeline import Pipeline
 from strategies.predict import Predict
 from tests.oracles import cox as oracle
 
@@ -392,23 +395,72 @@ def test_samples_that_a_party_lacks_are_left_out_and_others_predicted():
     np.testing.assert_allclose(later.loc[x.index, "prediction"], both["prediction"], rtol=1e-9)
 
 
-def test_relative_hazards_are_not_compared_with_times():
+def concordant_share(time, event, stratum, risk):
+    """Pair by pair: 1 where the larger risk ends first, half where risks are equal."""
+    hits = [
+        1.0 if risk[i] > risk[j] else 0.5 * (risk[i] == risk[j])
+        for i in np.flatnonzero(event)
+        for j in range(len(time))
+        if stratum[i] == stratum[j] and (time[i] < time[j] or (time[i] == time[j] and not event[j]))
+    ]
+    return np.mean(hits)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_concordance_index_is_that_of_all_pairs(seed):
+    rng = np.random.default_rng(seed)
+    time, risk = rng.integers(1, 20, 150) * 1.0, np.round(rng.normal(size=150), 1)
+    event, stratum = rng.random(150) < 0.4, rng.integers(0, 3, 150)
+    found = concordance_index(time, event, stratum, risk)
+    assert found == pytest.approx(concordant_share(time, event, stratum, risk), abs=1e-12)
+    at_once = np.zeros(150)
+    assert np.isnan(concordance_index(at_once, np.ones(150, dtype=bool), stratum, risk))
+
+
+def test_survival_curves_are_those_of_statsmodels():
+    rng = np.random.default_rng(3)
+    time, event = rng.integers(1, 15, 200) * 1.0, rng.random(200) < 0.5
+    at, share = survival_curve(time, event)
+    expected = SurvfuncRight(time, event.astype(int))
+    np.testing.assert_array_equal(at, expected.surv_times)
+    np.testing.assert_allclose(share, expected.surv_prob, rtol=1e-12)
+
+
+@pytest.mark.parametrize("span", [None, 50.0])
+def test_relative_hazards_are_compared_with_times(span):
+    tables, time, event = cohort(900, 7)
+    strata = pd.Series(np.arange(900) % 2, time.index)
+    labels = survival_labels(time, event, *([] if span is None else [strata, span]))
+    known = labels.where(np.arange(900) < 700)
+    result = run(tables, known, Cox(stratum_span=span), test_labels=labels)
+    hidden = labels.index[700:]
+    stratum = np.zeros(200) if span is None else strata[hidden].to_numpy()
+    hazard = result.predictions.loc[hidden, "hazard_ratio"].to_numpy()
+    expected = concordant_share(
+        time[hidden].to_numpy(), event[hidden].to_numpy() == 1, stratum, hazard
+    )
+    assert result.metrics["test_concordance"] == pytest.approx(expected, abs=1e-12)
+    assert 0.6 < expected < 0.8
+    table = result.evaluation.table()["concordance"]
+    assert table["constant"] == 0.5
+    assert "In thirds by their predicted hazards" in report_html(result)
+    later = result.predict({name: table[700:] for name, table in tables.items()}, labels[700:])
+    assert later.metrics["concordance"] == pytest.approx(expected, abs=2e-3)
+    with pytest.raises(ConfigError, match="whose labels are times"):
+        result.evaluate(labels, task="numbers")
+    with pytest.raises(DataError, match="a time of 0 has no sign"):
+        result.evaluate(labels * 0.0)
+    assert result.evaluation.table()["concordance"].equals(table)  # of what was right
+
+
+def test_hazards_of_folds_and_of_a_pipeline_are_compared_with_times():
     tables, time, event = cohort(900, 7)
     labels = survival_labels(time, event)
-    known = labels.where(np.arange(900) < 700)
-    result = run(tables, known, test_labels=labels)
-    later = result.predict({name: table[700:] for name, table in tables.items()}, labels[700:])
-    for found in (result, later):
-        pd.testing.assert_series_equal(
-            found.predictions["hazard_ratio"], found.predictions["prediction"], check_names=False
-        )
-        assert found.evaluation is None
-        assert any("compare their order" in note for note in found.notes)
-        assert not {"rmse", "test_rmse", "r2", "test_r2"} & set(found.metrics)
-    with pytest.raises(ConfigError, match="concordance_index"):
-        result.evaluate(labels)
-    with pytest.raises(ConfigError, match="concordance_index"):
-        cross_validate(Cox(), tables, labels, folds=3)
+    found = cross_validate(Cox(), tables, labels, folds=3, progress=False)
+    assert found.score == "concordance"
+    assert 0.6 < found.scores.loc["concordance", "mean"] < 0.8
+    result = run(tables, labels, Pipeline([("fit", Cox()), ("evaluate", None)]))
+    assert 0.6 < result.metrics["test_concordance"] < 0.85
 
 
 def test_results_come_back_and_reports_show_survival(fitted, tmp_path, drawn):

@@ -362,7 +362,6 @@ def test_stages_have_states_of_their_own():
         ([("fit", {"strategy": "glm", "penalti": "none"})], "did you mean 'glm.penalty'"),
         ([("fit", Explore())], "strategy 'explore' fits no model; name the stage 'explore'"),
         ([("explore", PLAIN)], "it is 'explore' there"),
-        ([("fit", Cox()), ("evaluate", None)], "those of 'cox' are hazards where labels are times"),
         ([("fit", JointNormal())], "fills in cells, and fits no model; name the stage 'impute'"),
         ([("impute", PLAIN)], "strategy 'glm' fills in no cells"),
         ([("select", PLAIN)], "with these settings keeps all columns"),

@@ -136,6 +136,8 @@ class Regressions:
     # Of the family `CLASSES`; then each pattern has ``len(classes) - 1`` lines of `level`,
     # `coefficients` and `offsets`, of the log odds of each class but the first
     classes: tuple[float, ...] = ()
+    # Of the family `HAZARD`: how many times its stratum is added to a label's time
+    stratum_span: float = 0.0
     # (n_parties,): where there is one regression only: variance of each party's fit, for rows
     # that it lacks
     absent_variance: Array | None = None

@@ -67,7 +67,7 @@ class Predictor(Model):
     """What the server needs to turn sums of terms into predictions; it has no row and no term."""
 
     strategy = "predict"
-    version = 2
+    version = 3
 
     digest: str  # Names the model at the parties
     family: str  # See `Regressions`
@@ -85,11 +85,12 @@ class Predictor(Model):
     coarser: dict[str, int]  # By party, see `LinearPart`
     bits: dict[str, int]  # By party, see `LinearPart`
     classes: list[float]  # See `Regressions`
+    stratum_span: float  # See `Regressions`
 
     @classmethod
     def upgrade(cls, version: int, fields: dict[str, Any]) -> dict[str, Any]:
-        """Read models from before there were classes."""
-        return {**fields, "classes": []} if version == 1 else super().upgrade(version, fields)
+        """Read models from before there were classes, and strata."""
+        return {"classes": [], "stratum_span": 0.0, **fields}
 
     @property
     def scores(self) -> tuple[int, ...]:
@@ -134,13 +135,14 @@ class Predictor(Model):
         rounding = held.astype(float) @ np.array(
             [self.rounding_variance[name] for name in self.parties]
         )
-        return prediction_table(
+        found = prediction_table(
             self.family,
             self.level[chosen] + self.grid * np.asarray(term, dtype=np.float64) + shift,
             self.unseen[chosen] + absent @ self.absent_variance,
             np.maximum(self.leverage[chosen] - absent @ self.absent_leverage, 0.0) + rounding,
             self.noise / weights,
         )
+        return found.assign(stratum_span=self.stratum_span) if self.stratum_span else found
 
 
 def keep_and_predict(
@@ -210,6 +212,7 @@ def keep_and_predict(
         {name: int(told[name]["coarser"]) for name in names},
         {name: int(told[name]["bits"]) for name in names},
         list(regressions.classes),
+        regressions.stratum_span,
     )
     result.predictor = predictor
     if len(free):
