@@ -154,8 +154,10 @@ def _scorer(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Attack, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=1500)
+    parser.add_argument("--samples", type=int, default=1500, help="500 or more")
     options = parser.parse_args(arguments)
+    if options.samples < 500:  # a sixth of them are at one party alone
+        parser.error(f"--samples {options.samples}: attackers know 50 of each group; give 500")
     strategy = FalseVFL(
         pretrain_epochs=60, epochs=30, h_dim=16, z_dim=4, width=32, pretrain_batch_size=128,
         pretrain_learning_rate=5e-3,
