@@ -69,7 +69,7 @@ def node(tmp_path):
 A, B, LONE = set(range(20)), set(range(20, 40)), {45}
 
 
-@pytest.mark.parametrize("order", itertools.permutations(range(3)))
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 @pytest.mark.parametrize("corrected", [False, True])
 def test_three_runs_that_isolate_a_row_are_refused_in_any_order(node, order, corrected):
     """Pairwise, A+B, A+i and B differ by many rows; together they give row i."""
