@@ -71,10 +71,10 @@ def test_regressions_of_both_kinds(data, family):
     tables, labels, truth = data
     strategy = VerticalGLM(family="binomial") if family == "binomial" else CompleteCase()
     result = simulate(
-        strategy, tables, labels, test_labels=truth, beside_single_parties=family == "gaussian",
-        min_rows=50,
-    )  # fmt: skip
+        strategy, tables, labels, test_labels=truth, beside_single_parties=True, min_rows=50
+    )
     y, found = truth[labels.isna()], result.predictions["prediction"]
+    assert list(result.evaluation.beside) == ["constant", "bank alone", "court alone"]
     if family == "binomial":
         assert result.metrics["test_auc"] == pytest.approx(roc_auc_score(y, found[y.index]))
         return
@@ -83,7 +83,6 @@ def test_regressions_of_both_kinds(data, family):
     # Labels that the method completes by its predictions are not the constant's.
     constant = result.evaluation.beside["constant"]["prediction"]
     np.testing.assert_allclose(constant, labels.mean())
-    assert list(result.evaluation.beside) == ["constant", "bank alone", "court alone"]
 
 
 def test_new_rows_with_labels_are_compared_by_themselves(data, trees):

@@ -112,6 +112,7 @@ class Cox(Strategy):
 
     name: ClassVar[str] = "cox"
     needs_labels = True
+    needs_parties = 2
     demo = shared.demo(0.1, more={"cox.rows": "all"})
     party = CoxParty
     protocol = moments_protocol("True", opening=OPENED_ROWS)

@@ -75,6 +75,7 @@ class Explore(Strategy):
 
     name: ClassVar[str] = "explore"
     uses_labels = True
+    needs_parties = 2
     demo = shared.demo(0.2, 0.3, "breast-cancer")
     party = ExploreParty
     protocol = Protocol(

@@ -248,6 +248,11 @@ class VerticalGLM(Strategy):
         ),
     )
 
+    @property
+    def needs_parties(self) -> int:  # type: ignore[override]
+        """The fewest parties that it can work with: sums beside those of moments take two."""
+        return 2 if self.family != "gaussian" or self.standard_errors == "robust" else 1
+
     def check(self) -> None:
         """Raise if settings do not go together."""
         check_budget(self)

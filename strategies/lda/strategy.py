@@ -107,6 +107,7 @@ class LDA(Strategy):
 
     name: ClassVar[str] = "lda"
     needs_labels = True
+    needs_parties = 2
     demo = shared.demo(0.2, 0.1, "breast-cancer")
     party = DiscriminantParty
     protocol = moments_protocol(opening=Protocol(*COMPLETING))

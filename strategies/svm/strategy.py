@@ -158,6 +158,11 @@ class VerticalSVM(Strategy):
         *COLLUSION,
     )
 
+    @property
+    def needs_parties(self) -> int:  # type: ignore[override]
+        """The fewest parties that it can work with: the squared hinge takes two."""
+        return 2 if self.loss == "squared_hinge" else 1
+
     def check(self) -> None:
         """Raise if settings do not go together."""
         if self.rows == "mean" and self.loss != "squared":

@@ -432,7 +432,9 @@ def test_relative_hazards_are_compared_with_times(span):
     strata = pd.Series(np.arange(900) % 2, time.index)
     labels = survival_labels(time, event, *([] if span is None else [strata, span]))
     known = labels.where(np.arange(900) < 700)
-    result = run(tables, known, Cox(stratum_span=span), test_labels=labels)
+    result = run(
+        tables, known, Cox(stratum_span=span), test_labels=labels, beside_single_parties=True
+    )
     hidden = labels.index[700:]
     stratum = np.zeros(200) if span is None else strata[hidden].to_numpy()
     hazard = result.predictions.loc[hidden, "hazard_ratio"].to_numpy()
@@ -442,7 +444,7 @@ def test_relative_hazards_are_compared_with_times(span):
     assert result.metrics["test_concordance"] == pytest.approx(expected, abs=1e-12)
     assert 0.6 < expected < 0.8
     table = result.evaluation.table()["concordance"]
-    assert table["constant"] == 0.5
+    assert table["constant"] == 0.5 < table["laboratory alone"] < expected
     assert "In thirds by their predicted hazards" in report_html(result)
     later = result.predict({name: table[700:] for name, table in tables.items()}, labels[700:])
     assert later.metrics["concordance"] == pytest.approx(expected, abs=2e-3)

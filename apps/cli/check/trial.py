@@ -132,7 +132,7 @@ def try_strategy(
             given = Table.of(chosen[party], (kinds or {}).get(party))
             chosen[party] = hide_cells(given, share, party).frame
     note = ""
-    if (lacking := load_strategy(name).needs_parties - len(tables)) > 0:
+    if (lacking := strategy.needs_parties - len(tables)) > 0:
         index = next(iter(tables.values())).index
         blank = pd.DataFrame({"blank": 0.0}, index)
         chosen |= {f"{NOBODY}-{k}": blank for k in range(lacking)}
