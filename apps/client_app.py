@@ -7,7 +7,6 @@ from flwr.app import Context
 
 from flwr_vertical import Strategy, make_strategy, party_app
 from flwr_vertical.node.policy_check import NodeTypes
-from flwr_vertical.node.storage import node_in_words
 from flwr_vertical.policy.requirements import asked_by
 from flwr_vertical.policy.run_request import RunRequest, check_request
 from strategies import register_all
@@ -24,7 +23,7 @@ def pick(context: Context) -> NodeTypes:
 
         # Before the strategies of its stages are imported; more is asked once they are.
         asked = RunRequest(stages=tuple(methods_of(context.run_config.get("pipeline.stages", ""))))
-        check_request(node_in_words(context), storage.policy(context), asked)
+        check_request(storage.in_words(context), storage.policy(context), asked)
     strategy = _strategy(tuple(sorted(context.run_config.items())))
     if storage.role(context) != "arbiter":
         strategy = strategy.at_node(lambda: storage.load_model(context))

@@ -14,7 +14,7 @@ from flwr_vertical.node.node_data import RUN, SECRET, SEED, NodeData
 from flwr_vertical.node.policy_check import Admitted, NodeTypes
 from flwr_vertical.node.state import State
 from flwr_vertical.node.steps import node_keys_of, unrepeatable_steps
-from flwr_vertical.node.storage import Storage, node_in_words
+from flwr_vertical.node.storage import Storage
 from flwr_vertical.protocol import pins, private_sum
 from flwr_vertical.version import __version__
 
@@ -51,7 +51,7 @@ class Introduction:
             public_keys["public-key"] = public
         identity = pins.introduce(self.identified(context, state), public_keys)
         types = admitted.types
-        who = node_in_words(context)
+        who = self._storage.in_words(context)
         check_node_config(who, context.node_config, node_keys_of(*types.of(role)))
         self._refuse_to_replace(who, context)
         if not str(state.get(RUN, "")):  # else told before the version of the data was noted
@@ -98,7 +98,7 @@ class Introduction:
         told = str(envelope.get("protocol", ""))
         if told and types.protocol is not None and types.protocol.of_strategy != told:
             raise ConfigError(
-                f"{node_in_words(context)} has another protocol of this strategy than the "
+                f"{self._storage.in_words(context)} has another protocol of this strategy than the "
                 f"server: it has flwr-vertical {__version__}, the server "
                 f"{str(envelope.get('server-version', 'an unknown version'))[:40]}. Install the "
                 "same version everywhere, and give all the same settings; nothing has left"

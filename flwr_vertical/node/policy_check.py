@@ -8,7 +8,7 @@ from flwr.app import Context
 
 from flwr_vertical.node.party import Arbiter, Party
 from flwr_vertical.node.steps import StepGroup
-from flwr_vertical.node.storage import Storage, node_in_words
+from flwr_vertical.node.storage import Storage
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.requirements import for_arbiter
 from flwr_vertical.policy.run_request import RunRequest, check_request
@@ -57,7 +57,7 @@ class Guard:
         """Return what the node runs, or refuse the run."""
         policy = self._storage.policy(context)
         is_arbiter = self._storage.role(context) == "arbiter"
-        who = node_in_words(context)
+        who = self._storage.in_words(context)
         given = RunRequest.of(
             context.run_config, "" if is_arbiter else self._storage.party_name(context), n_parties
         )

@@ -30,7 +30,7 @@ from flwr_vertical.node.recovering import Recovery, check_follows, keep_reply, r
 from flwr_vertical.node.rollback import SEQUENCE, forget, remember, take_back
 from flwr_vertical.node.state import State
 from flwr_vertical.node.steps import Summands, function_of
-from flwr_vertical.node.storage import Storage, node_in_words
+from flwr_vertical.node.storage import Storage
 from flwr_vertical.policy.run_request import RunRequest
 from flwr_vertical.protocol import messages, pins, private_sum
 from flwr_vertical.protocol.binding import binding_of, context_of_run
@@ -189,7 +189,7 @@ class StepServer:
             or "node.name" not in state
         ):
             return None
-        role, who = self._storage.role(context), node_in_words(context)
+        role, who = self._storage.role(context), self._storage.in_words(context)
         return Course(protocol, role, state, call.request, who)
 
     def _admit(self, course: Course, call: _Call, admitted: Admitted) -> None:
@@ -240,7 +240,7 @@ class StepServer:
                 "the run and lost its state; start the run again"
             )
         peers = len(updates[private_sum.PEERS]) if private_sum.PEERS in updates else None
-        who = node_in_words(call.context)
+        who = self._storage.in_words(call.context)
         check_n_parties(who, admitted.policy, call.envelope, peers)
         check_n_parties(who, admitted.policy, updates, None)
         if pins.check_updates(updates):

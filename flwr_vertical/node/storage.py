@@ -30,6 +30,12 @@ class Storage(Protocol):
         """Name of the party that runs on this node: that of the node config."""
         return configured_name(context)
 
+    def in_words(self, context: Context) -> str:
+        """Return the node as errors name it."""
+        if self.role(context) == "arbiter":
+            return "the arbiter"
+        return f"party {self.party_name(context)!r}"
+
     def load(self, context: Context) -> Table:
         """Read the party's table."""
 
@@ -87,7 +93,7 @@ class Storage(Protocol):
 
 
 def node_in_words(context: Context) -> str:
-    """Return a node as errors name it."""
+    """Return a node as errors name it by its node config alone; see `Storage.in_words`."""
     if configured_role(context) == "arbiter":
         return "the arbiter"
     return f"party {str(context.node_config.get('party', context.node_id))!r}"

@@ -17,8 +17,12 @@ KIB = 1024
 
 def measure_fresh(settings: dict[str, Any]) -> Metrics:
     """Run `measure_here` in a new Python process."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        return process.submit(measure_here, settings).result()
+    try:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+            return process.submit(measure_here, settings).result()
+    except Exception as error:  # also the end of the process, where memory is short
+        what = f"{type(error).__name__}: {error}"
+        raise VerticalError(f"the fit of {settings['method_name']} failed: {what}") from error
 
 
 def measure_here(settings: dict[str, Any]) -> Metrics:

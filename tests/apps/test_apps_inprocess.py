@@ -78,6 +78,14 @@ def test_a_demonstration_agrees_to_exchanges_that_tell_more(home):
         run_app(own_files(home, **tables), **given, run_name="again")
 
 
+@pytest.mark.parametrize(("place", "who"), [(1, f"party {demo_names(2)[1]!r}"), (2, "the arbiter")])
+def test_errors_name_simulated_nodes_as_results_do(home, place, who):
+    nodes = simulated(3)
+    nodes[place]["max-epsilom"] = 0.5
+    with pytest.raises(PartyError, match=f"{who}: unknown key 'max-epsilom'"):
+        run_app(nodes, aggregation="ckks")
+
+
 def test_synthetic_tables_stay_at_the_parties_with_a_report_of_their_own(home, pages):
     nodes = simulated(2)
     nodes[1]["grade"] = False

@@ -1,7 +1,11 @@
+import os
+import signal
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from flwr_vertical.errors import VerticalError
 from simulations.page import FAIL, reached
 from simulations.preset import Options
 from simulations.replications import Job
@@ -249,6 +253,16 @@ def test_a_fresh_process_measures_itself(preset):
     assert found["estimate/Judicial Organ/ABNAP"] != 0
     here = fresh.measure_here(settings)
     assert here["coefficients"] == pytest.approx(found["coefficients"], abs=1e-9)
+
+
+def killed(settings):
+    os.kill(os.getpid(), signal.SIGKILL)  # as a system without memory does
+
+
+def test_a_fit_whose_process_ends_is_an_error_that_names_the_method(monkeypatch):
+    monkeypatch.setattr(fresh, "measure_here", killed)
+    with pytest.raises(VerticalError, match="the fit of Impute failed: BrokenProcessPool"):
+        fresh.measure_fresh({"method_name": "Impute"})
 
 
 def test_with_nothing_missing_the_methods_for_correlated_parties_agree():
