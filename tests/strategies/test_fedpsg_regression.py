@@ -79,14 +79,10 @@ def steps_of(result):
 # -- numerics ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def rows():
+def test_coefficients_are_those_of_ridge_regression_on_rows():
     rng = np.random.default_rng(3)
     x = rng.normal(size=(120, 6)) @ rng.normal(size=(6, 6))
-    return np.hstack([x, x @ rng.normal(size=(6, 2)) + rng.normal(size=(120, 2))])
-
-
-def test_coefficients_are_those_of_ridge_regression_on_rows(rows):
+    rows = np.hstack([x, x @ rng.normal(size=(6, 2)) + rng.normal(size=(120, 2))])
     moments = RowMoments.of_sums(len(rows), rows.sum(axis=0), rows.T @ rows)
     found = regress(moments, np.arange(6), np.arange(6, 8))
     weights, offset, scores = oracle.ridge(rows[:, :6], rows[:, 6:], PENALTIES)

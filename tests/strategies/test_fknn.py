@@ -95,26 +95,6 @@ def test_bytes_of_a_pair(mode, n, bytes_a_number):
 # -- tables ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("party", "edit", "why"),
-    [
-        ("bank", lambda t: pd.concat([t, t.iloc[:2]]),
-         "party 'bank' has 2 rows whose sample ID repeats"),
-        ("court", lambda t: t.set_axis(range(12)),
-         "different types: {'bank': 'text', 'court': 'integer'}"),
-        ("bank", lambda t: t.assign(debt=np.nan),
-         "party 'bank' has columns without a single observed value: debt"),
-        ("bank", lambda t: t.iloc[:0], "party 'bank' has 0 rows and 2 columns"),
-        ("court", lambda t: t.iloc[:, :0], "party 'court' has 12 rows and 0 columns"),
-        ("court", lambda t: t.assign(when=pd.Timestamp("2024-01-01")),
-         "column 'when' of party 'court'.*convert it to a number of days"),
-    ],
-)  # fmt: skip
-def test_tables_that_cannot_be_used(party, edit, why):
-    with pytest.raises(DataError, match=why):
-        run(change(good(), party, edit))
-
-
 @pytest.mark.parametrize("mode", ["masked", "ckks"])
 def test_more_neighbours_than_donors(mode):
     tables = good()
