@@ -193,7 +193,6 @@ def test_a_new_sample_that_is_a_donor_elsewhere():
 @pytest.mark.parametrize(
     ("kwargs", "why"),
     [
-        ({"aggregation": "secret"}, r"'secret'; expected one of \['plain', 'masked', 'ckks'\]"),
         ({"engine": "spark"}, r"unknown engine 'spark'; expected one of \['local', 'ray'\]"),
         ({"strategy": "fknn"}, r"must be a Strategy object such as FKNN\(\), got str"),
         ({"strategy": FKNN}, "must be a Strategy object such as FKNN"),
@@ -201,8 +200,6 @@ def test_a_new_sample_that_is_a_donor_elsewhere():
          r"unknown parties \['bnak'\]; the parties are \['bank', 'court'\]"),
         ({"kinds": {"bank": {"incme": "count"}}},
          "column 'incme' of party 'bank'.*not in the table"),
-        ({"kinds": {"bank": {"income": "float"}}}, "unknown kind 'float'; valid are continuous"),
-        ({"kinds": {"court": {"type": "count"}}}, "column 'type' of party 'court'.*holds labels"),
         ({"fraction_bits": 70}, "fraction_bits must be 0 to 62, got 70"),
         ({"parties": {}}, "at least one entry"),
         ({"parties": [good()["bank"]]}, "dict of party name to DataFrame.*got list"),
@@ -247,10 +244,5 @@ def test_a_strategy_is_made_by_name_from_the_run_config():
     assert (strategy.n_neighbors, strategy.complete_blocks) == (7, False)
     assert strategy.weighting == "party-mean"
     valid = "'fknn.n-neighbors', 'fknn.weighting', 'fknn.weights'"
-    for config, why in (
-        ({"fknn.neighbors": 7, "fknn.weights": "uniform"}, rf"(?s)\['neighbors'\].*{valid}"),
-        ({"fknn.n-neighbors": 0}, "n_neighbors must be an integer"),
-        ({"fknn.standardize": "no"}, "standardize must be true or false, got 'no'"),
-    ):
-        with pytest.raises(ConfigError, match=why):
-            make_strategy("neighbours", config)
+    with pytest.raises(ConfigError, match=rf"(?s)\['neighbors'\].*{valid}"):
+        make_strategy("neighbours", {"fknn.neighbors": 7, "fknn.weights": "uniform"})
