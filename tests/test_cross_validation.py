@@ -3,14 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn import metrics
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import KFold
 
 from flwr_vertical import cross_validate, simulate
 from flwr_vertical.errors import ConfigError, DataError
-from flwr_vertical.results.evaluation import evaluate
 from flwr_vertical.validation.cross_validation import are_classes, make_folds
 from strategies import register_all
 from strategies.baselines import Mean
@@ -173,10 +171,6 @@ def test_nodes_count_all_folds_and_refuse_what_their_rules_forbid(data):
         cross_validate(CompleteCase(), tables, labels, 8, policy={"min-rows": 100})
 
 
-def score(table, labels):
-    return evaluate(table, pd.Series(labels)).metrics()
-
-
 def test_scorecards_are_judged_as_classifiers(data):
     rng = np.random.default_rng(3)
     bank, court = (pd.DataFrame({name: rng.normal(size=600)}) for name in "ab")
@@ -186,25 +180,6 @@ def test_scorecards_are_judged_as_classifiers(data):
     assert {"auc", "log_loss"} <= set(found.folds)
     assert "rmse" not in found.folds
     assert found.folds["auc"].min() > 0.7
-
-
-def test_scores_of_classes_are_scikit_learn_s():
-    rng = np.random.default_rng(1)
-    labels = rng.integers(0, 3, size=50).astype(float)
-    chances = rng.dirichlet(np.ones(3), size=50)
-    table = pd.DataFrame(chances, columns=["probability_0", "probability_1", "probability_2"])
-    found = score(table.assign(prediction=chances.argmax(axis=1)), labels)
-    assert found["log_loss"] == pytest.approx(metrics.log_loss(labels, chances))
-    assert found["auc"] == pytest.approx(
-        metrics.roc_auc_score(labels, chances, multi_class="ovr", average="macro")
-    )
-    two = (labels > 0).astype(float)
-    table = pd.DataFrame({"prediction": chances[:, 0], "linear_predictor": chances[:, 0]})
-    found = score(table, two)
-    assert found["brier"] == pytest.approx(metrics.brier_score_loss(two, chances[:, 0]))
-    assert found["auc"] == pytest.approx(metrics.roc_auc_score(two, chances[:, 0]))
-    table = pd.DataFrame({"prediction": (chances[:, 0] > 0.5) * 1.0, "decision": chances[:, 0]})
-    assert score(table, two)["auc"] == found["auc"]
 
 
 def test_few_whole_numbers_are_classes():

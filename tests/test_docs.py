@@ -6,6 +6,7 @@ import pathlib
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -107,6 +108,11 @@ def test_what_the_page_on_evaluation_shows_is_right(names_after):
 
 def test_what_the_page_on_adding_a_strategy_shows_is_right(names_after, tmp_path):
     names = names_after("docs/add-a-strategy.md")
+    bank = pd.DataFrame({"u": [1.0, np.nan], "v": [3.0, 4.0]}, index=["a", "b"])
+    court = pd.DataFrame({"w": [10.0, 20.0]}, index=["b", "c"])
+    known = simulate(names["KnownCells"](2.5, columns="u, w"), {"bank": bank, "court": court})
+    assert known.metrics["cells"] == pytest.approx(2.5 * 3)
+    assert known.settings["columns"] == "u,w"
     parties = load_demo("wine").parties
     half = [simulate(names["Median"](share=0.5), parties, seed=1) for _ in range(2)]
     assert half[0].metrics == half[1].metrics == names["median"].metrics

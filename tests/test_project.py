@@ -8,15 +8,13 @@ import shutil
 import subprocess
 import tomllib
 
-import numpy as np
-import pandas as pd
 import pytest
 from packaging.specifiers import SpecifierSet
 
 from apps import generate
 from apps.client_app import app as client_app
 from apps.server_app import app as server_app
-from flwr_vertical import __version__, load_strategy, make_strategy, registry, simulate
+from flwr_vertical import __version__, load_strategy, make_strategy, registry
 from flwr_vertical.settings.toml import flat
 from strategies import BUILTIN, register_all
 
@@ -37,19 +35,6 @@ def test_ci_runs_what_that_command_leaves_out(project):
     chosen = " ".join(re.findall(r"-m '([^']+)'", (ROOT / ".ci" / "run").read_text()))
     assert len(left_out) >= 2
     assert set(left_out) <= set(re.findall(r"(?<!not )\b\w+", chosen))
-
-
-def test_example_of_the_authors_page_runs():
-    text = (ROOT / "docs" / "add-a-strategy.md").read_text()
-    code = re.findall(r"```python\n(.*?)```", text, re.S)[0]
-    names = {"__name__": __name__}
-    exec(code, names)
-    bank = pd.DataFrame({"u": [1.0, np.nan], "v": [3.0, 4.0]}, index=["a", "b"])
-    court = pd.DataFrame({"w": [10.0, 20.0]}, index=["b", "c"])
-    strategy = names["KnownCells"](2.5, columns="u, w")
-    result = simulate(strategy, {"bank": bank, "court": court})
-    assert result.metrics["cells"] == pytest.approx(2.5 * 3)
-    assert result.settings["columns"] == "u,w"
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 from app_runs import DEFAULTS, ROOT, own_files, preset, run_app, simulated
 from flwr.app import Context, RecordDict
+from resuming import ServerKilled
 from third_party import install_known_cells
 
 from apps.client_app import pick
@@ -427,10 +428,6 @@ def test_a_run_that_broke_off_is_resumed(home, bank, court, monkeypatch):
     for name in ("bank", "court"):
         tables = (home / f"{name}-out" / run / f"{name}.parquet" for run in ("whole", "test"))
         pd.testing.assert_frame_equal(*map(pd.read_parquet, tables))
-
-
-class ServerKilled(BaseException):
-    """As if by a signal."""
 
 
 @pytest.mark.parametrize("at", ["report", "discard", "end"])

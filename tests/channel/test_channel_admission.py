@@ -12,7 +12,6 @@ from cryptography import x509
 from flwr.app import Message
 
 from flwr_vertical.channel import admission
-from flwr_vertical.channel import client as clients
 from flwr_vertical.channel import endpoint as endpoints
 from flwr_vertical.channel.address import advertised, split_address
 from flwr_vertical.channel.client import ChannelError, dial
@@ -101,13 +100,6 @@ def test_codes_of_refusals(endpoint):
     assert code() is grpc.StatusCode.OK
     assert code() is grpc.StatusCode.PERMISSION_DENIED
     assert endpoint.admission.judge([])[1] is grpc.StatusCode.UNAUTHENTICATED
-
-
-def test_another_version_is_refused_with_both(endpoint, monkeypatch):
-    monkeypatch.setattr(clients, "__version__", "0.0.9")
-    text = refused(endpoint.invite(1))
-    assert f"the server has flwr-vertical {__version__}, node 1 has 0.0.9" in text
-    assert "install the same version" in text
 
 
 def test_another_certificate_is_refused_in_little_time(endpoint):

@@ -199,7 +199,8 @@ def test_parties_of_another_version_are_refused_with_both_versions(monkeypatch, 
     with echo_grid(2) as inner:
         with ChannelGrid(inner) as grid:
             assert grid.channels == set()
-            assert f"has flwr-vertical {__version__}, node 1 has 0.0.9" in log.text
+            said = f"has flwr-vertical {__version__}, node 1 has 0.0.9; install the same version"
+            assert said in log.text
             with pytest.raises(ConfigError) as caught:
                 federation(grid, 2)
         text = str(caught.value)

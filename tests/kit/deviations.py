@@ -1,5 +1,7 @@
 """Servers that ask for something else than their strategy has them ask; nodes are unchanged."""
 
+import copy
+
 from flwr_vertical.server import Federation
 
 
@@ -14,12 +16,21 @@ def asked_for(monkeypatch, step, change, at=None):
         if name == step:
             count.append(name)
             if at in (None, len(count)):
-                arguments = dict(arguments or {})
-                per_party = {party: dict(own) for party, own in (per_party or {}).items()}
+                arguments = copy.deepcopy(dict(arguments or {}))
+                per_party = copy.deepcopy(dict(per_party or {}))
                 change(arguments, per_party)
         return once(self, name, arguments, per_party, *more, **options)
 
     monkeypatch.setattr(Federation, "_requests", other)
+
+
+def altered(name, change):
+    """Return the change of one argument, which all parties get."""
+
+    def alter(common, each):
+        common[name] = change(common[name])
+
+    return alter
 
 
 def told_otherwise(monkeypatch, step, party, change):

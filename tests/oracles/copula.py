@@ -73,17 +73,6 @@ def bernstein(f, l, h):  # noqa: E741
     return lambda x: sum(f(v / l) * basis(v, x) for v in range(l + 1))
 
 
-def monotone(values):
-    """Least-squares increasing fit: neighbours that are out of order are averaged."""
-    blocks = []
-    for value in values:
-        blocks.append([value, 1])
-        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            (b, m), (a, n) = blocks.pop(), blocks.pop()
-            blocks.append([(a * n + b * m) / (n + m), n + m])
-    return [value for value, count in blocks for _ in range(count)]
-
-
 def evcds_margin(x, z, ranks):
     """Eqs. (2.5) to (2.7): reordered values and their F~, for scores z in rank order.
 

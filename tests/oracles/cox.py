@@ -1,32 +1,7 @@
-"""Cox's partial likelihood row by row: ties by Breslow, strata, baseline, proportionality."""
+"""What statsmodels' `PHReg` lacks: steps with offsets, Breslow's baseline, proportionality."""
 
 import numpy as np
 from scipy import optimize
-
-
-def partial(beta, x, time, event, stratum):
-    """Return the log partial likelihood, its score and its information, of all rows."""
-    value, score = 0.0, np.zeros(x.shape[1])
-    information, means = np.zeros((x.shape[1], x.shape[1])), np.full(x.shape, np.nan)
-    for i in np.flatnonzero(event):
-        at_risk = (time >= time[i]) & (stratum == stratum[i])
-        weight = np.exp(x[at_risk] @ beta)
-        share = weight / weight.sum()
-        means[i] = share @ x[at_risk]
-        value += x[i] @ beta - np.log(weight.sum())
-        score += x[i] - means[i]
-        information += (x[at_risk].T * share) @ x[at_risk] - np.outer(means[i], means[i])
-    return value, score, information, means
-
-
-def fit(x, time, event, stratum=None):
-    """Return coefficients, their covariance and the log partial likelihood, by Newton's method."""
-    stratum = np.zeros(len(x)) if stratum is None else stratum
-    beta = np.zeros(x.shape[1])
-    for _ in range(30):
-        value, score, information, _ = partial(beta, x, time, event, stratum)
-        beta = beta + np.linalg.solve(information, score)
-    return beta, np.linalg.inv(information), value
 
 
 def step_with_offset(beta, x, time, event, offset, steps=30):
@@ -51,13 +26,12 @@ def baseline(beta, x, time, event, at):
     return np.array([jumps[time[event] <= t].sum() for t in at])
 
 
-def proportional(beta, covariance, x, time, event):
+def proportional(fit, time, event):
     """Return the statistic of Grambsch and Therneau (1994) by column, by rank of time."""
-    means = partial(beta, x, time, event, np.zeros(len(x)))[3]
-    residuals, times = (x - means)[event], time[event]
+    times, covariance = time[event], fit.cov_params()
     rank = np.array([np.mean(times < t) + np.mean(times <= t) for t in times]) * len(times) / 2
     centred = rank - rank.mean()
-    scaled = residuals @ covariance * len(times)
+    scaled = fit.schoenfeld_residuals[event] @ covariance * len(times)
     return (centred @ scaled) ** 2 / (len(times) * np.diag(covariance) * (centred @ centred))
 
 

@@ -8,7 +8,7 @@ parameters and the random numbers come from the code under test.
 import math
 
 import torch
-from torch.distributions import Bernoulli, Categorical, Normal
+from torch.distributions import Bernoulli, Normal
 
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "silu": torch.nn.functional.silu}
 
@@ -28,7 +28,7 @@ def gaussian(net, x, activation):
     return Normal(mean, torch.exp(low * (1 - share) + high * share))
 
 
-def log_ratios(model, x, observed, noise, activation="relu", y=None):
+def log_ratios(model, x, observed, noise, activation="relu"):
     """log r_ij of every row and draw, and the draws of h.
 
     Shapes: x (n, p_k): anything where a row is not observed; observed (n,).
@@ -64,8 +64,6 @@ def log_ratios(model, x, observed, noise, activation="relu", y=None):
             logit = mlp(nets.indicator, both, activation)[..., 0]
             missing = (~observed[name]).to(h.dtype)[:, None].expand(n, kappa)
             ratio = ratio + Bernoulli(logits=logit).log_prob(missing)
-    if y is not None:
-        ratio = ratio + Categorical(logits=mlp(model.head.net, h, activation)).log_prob(y[:, None])
     return ratio, h
 
 

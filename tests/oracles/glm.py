@@ -66,10 +66,3 @@ def lla(X, y, family, penalty, strength, a, steps, intercept=True):
         slopes = tangent(beta[int(intercept) :], strength, penalty, a)
         beta = weighted_lasso(X, y, family, slopes, beta, intercept)
     return beta
-
-
-def kkt_violation(X, y, family, beta, level, slopes):
-    """Largest violation of the optimality conditions of a lasso with these slopes at zero."""
-    g = X.T @ (mean_of(family, level + X @ beta) - y) / len(y)
-    off = np.where(beta != 0, np.abs(g + slopes * np.sign(beta)), np.maximum(np.abs(g) - slopes, 0))
-    return off.max()

@@ -9,6 +9,7 @@ triangle.
 from dataclasses import dataclass
 
 import numpy as np
+from oracles import normal
 from scipy.linalg import block_diag
 
 
@@ -60,7 +61,7 @@ def generate(n, sizes, rates, seed, rho=0.3, mean=0.0, noise=1.0, cross=0.0, bet
     return Pooled(X, y, mask), Theta(float(beta0), beta, mu, sigma, float(noise) ** 2)
 
 
-def initial(pooled, beta=None, beta0=None):
+def initial(pooled):
     """Algorithm 1's input: moments of the observed rows, divided by m_k; mean and variance of y."""
     mu, sigma = [], []
     for k in pooled.parties:
@@ -69,10 +70,8 @@ def initial(pooled, beta=None, beta0=None):
         mean = sum(observed) / m_k
         mu.append(mean)
         sigma.append(sum(np.outer(row - mean, row - mean) for row in observed) / m_k)
-    beta = [np.zeros(size) for size in pooled.sizes] if beta is None else beta
-    beta0 = pooled.y.mean() if beta0 is None else beta0
-    sigma2 = np.mean((pooled.y - pooled.y.mean()) ** 2)
-    return Theta(float(beta0), [np.array(b, dtype=float) for b in beta], mu, sigma, float(sigma2))
+    beta, beta0 = [np.zeros(size) for size in pooled.sizes], pooled.y.mean()
+    return Theta(float(beta0), beta, mu, sigma, float(np.mean((pooled.y - beta0) ** 2)))
 
 
 # Eqs. (4) to (8)
@@ -162,57 +161,24 @@ def complete_moments(pooled, samples):
     return square, rows.T @ pooled.y
 
 
-def exact_em(pooled, theta, n_iter, tol=0.0):
-    """The same with beta by Eq. (6), until no parameter changes by more than `tol`."""
-    n, thetas = len(pooled.y), []
-    for _ in range(n_iter):
-        samples = [expectation(pooled, theta, i) for i in range(n)]
-        solution = np.linalg.solve(*complete_moments(pooled, samples))
-        beta = [solution[1:][where] for where in columns_of(pooled)]
-        new = Theta(float(solution[0]), beta, *distribution_step(pooled, theta, samples))
-        change = np.abs(flatten(new) - flatten(theta)).max()
-        theta = new
-        thetas.append(theta)
-        if change <= tol:
-            break
-    return thetas
+def exact_em_step(pooled, theta):
+    """The same with beta by Eq. (6), once."""
+    samples = [expectation(pooled, theta, i) for i in range(len(pooled.y))]
+    solution = np.linalg.solve(*complete_moments(pooled, samples))
+    beta = [solution[1:][where] for where in columns_of(pooled)]
+    return Theta(float(solution[0]), beta, *distribution_step(pooled, theta, samples))
 
 
 # The observed likelihood, Eq. (3)
 
 
-def joint_moments(pooled, theta, missing):
-    """Mean and covariance of (the columns that a sample has, y); `missing` is its row of mask."""
-    observed = [k for k in pooled.parties if not missing[k]]
-    mean_y = theta.beta0 + sum(theta.mu[k] @ theta.beta[k] for k in pooled.parties)
-    var_y = theta.sigma2
-    var_y += sum(theta.beta[k] @ theta.sigma[k] @ theta.beta[k] for k in pooled.parties)
-    mean = np.concatenate([*[theta.mu[k] for k in observed], [mean_y]])
-    with_y = np.concatenate([*[theta.sigma[k] @ theta.beta[k] for k in observed], [var_y]])
-    covariance = block_diag(*[theta.sigma[k] for k in observed], [[var_y]])
-    covariance[-1, :] = covariance[:, -1] = with_y
-    return mean, covariance
-
-
-def fast_loglik(pooled):
-    """Eq. (3) with all constants, a function of theta; samples with the same parties at once."""
-    groups = []
-    for pattern in np.unique(pooled.mask, axis=0):
-        rows = np.all(pooled.mask == pattern, axis=1)
-        observed = [pooled.X[k][rows] for k in pooled.parties if not pattern[k]]
-        groups.append((pattern, np.column_stack([*observed, pooled.y[rows]])))
-
-    def loglik(theta):
-        total = 0.0
-        for pattern, values in groups:
-            mean, covariance = joint_moments(pooled, theta, pattern)
-            factor = np.linalg.cholesky(covariance)
-            white = np.linalg.solve(factor, (values - mean).T)
-            total -= 0.5 * np.sum(white**2) + 0.5 * values.size * np.log(2 * np.pi)
-            total -= len(values) * np.sum(np.log(np.diag(factor)))
-        return float(total)
-
-    return loglik
+def loglik(pooled, theta):
+    """Eq. (3) with all constants: of rows of the joint normal (columns, y), some cells missing."""
+    beta, sigma = np.concatenate(theta.beta), block_diag(*theta.sigma)
+    mean = np.concatenate([*theta.mu, [theta.beta0 + np.concatenate(theta.mu) @ beta]])
+    with_y = sigma @ beta
+    covariance = np.block([[sigma, with_y[:, None]], [with_y, theta.sigma2 + beta @ with_y]])
+    return normal.log_likelihood(np.column_stack([*pooled.X, pooled.y]), mean, covariance)
 
 
 # Coordinates
@@ -239,11 +205,6 @@ def unflatten(vector, sizes):
 
 
 # Standard errors of (beta0, beta)
-
-
-def of_information(information, sizes):
-    """Standard errors, also from an information that is not symmetric."""
-    return np.sqrt(np.diag(np.linalg.inv(information))[: 1 + sum(sizes)])
 
 
 def symmetric_units(p):
@@ -318,4 +279,5 @@ def expected_information(pooled, theta, cross="gram"):
 
 def expected_standard_errors(pooled, theta, cross="gram"):
     """Standard errors of (beta0, beta)."""
-    return of_information(expected_information(pooled, theta, cross), pooled.sizes)
+    information = expected_information(pooled, theta, cross)
+    return np.sqrt(np.diag(np.linalg.inv(information))[: 1 + sum(pooled.sizes)])

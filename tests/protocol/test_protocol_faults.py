@@ -5,8 +5,6 @@ import pytest
 from resuming import Place, ServerKilled, assert_same
 from training import TorchTrainer, Trainer, TrainingPlace, assert_same_model
 
-from flwr_vertical.errors import PartyError
-
 STEPS = 7  # a snapshot after three and six, and an end between two
 
 
@@ -88,13 +86,3 @@ def test_whoever_dies_the_numbers_stay_the_same(tmp_path, unbroken, kind, mode, 
         if kind == "journal" and mode != "ckks" and len(lives) == 1:
             # A node that is silent is asked again, and greeted only if that does not help.
             assert greeted == (0 if who == "an answer alone" else len(lives[0]["lose"]))
-
-
-@pytest.mark.parametrize(("kind", "mode"), [("journal", "masked"), ("snapshots", "masked")])
-def test_other_data_at_a_party_are_refused(tmp_path, kind, mode):
-    place = make_place(tmp_path, kind, mode)
-    place.broken(die_after=10)
-    place.tables["court"] = place.tables["court"].copy()
-    place.tables["court"].iloc[0, 0] += 1e-9
-    error = place.broken(PartyError, resume=True)
-    assert (error.party, "its data have changed" in str(error)) == ("court", True)

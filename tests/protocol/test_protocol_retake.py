@@ -59,10 +59,6 @@ class Walker(Party):
     def draw(self):
         return {"x": self.rng.normal(size=2), "key": self.secret_bytes("test")}
 
-    @step
-    def draw_again(self):
-        return {"x": self.rng.normal(size=2)}
-
 
 class LossyGrid(RecordingGrid):
     """Loses the answer of a party to a message, by its number."""

@@ -274,12 +274,6 @@ def test_the_density_of_extreme_numbers_stays_finite():
     assert torch.isfinite(gradient).all()
 
 
-@pytest.fixture
-def native(monkeypatch):
-    """PyTorch computes in bfloat16 on any processor; only its speed depends on it."""
-    monkeypatch.setattr(hardware, "has_bfloat16", lambda device: True)
-
-
 def party_nets(mixed):
     settings = NetworkSettings(h_dim=6, party_width=16, mixed=mixed)
     return PartyNetworks(5, settings, "II", seed=1, name="bank")
@@ -293,7 +287,9 @@ def terms_and_gradients(nets):
     return terms, torch.autograd.grad(terms.sum(), parameters)
 
 
-def test_mixed_precision_rounds_matrix_products_and_nothing_else(native):
+def test_mixed_precision_rounds_matrix_products_and_nothing_else(monkeypatch):
+    """PyTorch computes in bfloat16 on any processor; only its speed depends on it."""
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda device: True)
     (exact, of_exact), (found, of_found) = (
         terms_and_gradients(party_nets(mixed)) for mixed in (False, True)
     )

@@ -43,10 +43,6 @@ ROUNDS = [
 ]  # fmt: skip
 
 
-def run(strategy, given, **kwargs):
-    return simulate(strategy, given, **kwargs)
-
-
 # -- groups of values, rules, pairs ------------------------------------------------------------
 
 
@@ -217,7 +213,7 @@ def related(n=700, parties=2):
 def pooled(request):
     given = related(parties=request.param)
     chosen = {"n_associated": 3} if request.param == 2 else {"n_associated": 2, "bins": 200}
-    return given, run(ruled(**chosen), given, min_rows=1)
+    return given, simulate(ruled(**chosen), given, min_rows=1)
 
 
 def test_rank_correlations_are_spearmans(pooled):
@@ -280,7 +276,7 @@ def test_own_samples_stay_and_completed_ones_stand_behind(pooled):
     # Who lacks nothing gets no further row.
     shared = sorted(set.intersection(*(set(table.index) for table in given.values())))
     full = {name: table.loc[shared] for name, table in given.items()}
-    result = run(ruled(n_associated=3), full, min_rows=1)
+    result = simulate(ruled(n_associated=3), full, min_rows=1)
     for name, table in full.items():
         pd.testing.assert_frame_equal(result.tables[name], table, check_dtype=False)
     assert any("no party lacks a sample" in note for note in result.notes)
@@ -292,7 +288,7 @@ def test_the_mean_is_the_mean_given_the_sources_group():
     group = rng.integers(0, 3, size=400)
     a = pd.DataFrame({"group": np.array(["x", "y", "z"])[group]}, index=ids)
     b = pd.DataFrame({"value": group + rng.integers(0, 4, size=400) / 2.0}, index=ids)[:300]
-    result = run(ruled(n_associated=1, rule="mean"), {"a": a, "b": b}, min_rows=1)
+    result = simulate(ruled(n_associated=1, rule="mean"), {"a": a, "b": b}, min_rows=1)
     means = b["value"].groupby(a["group"][:300]).mean()
     found = result.tables["b"]["value"].loc[ids[300:]]
     # Shares are rounded to 1/255 of at most 9 values that span 3.5.
@@ -304,7 +300,7 @@ def test_draws_follow_the_values_given_the_source():
     ids = [f"s{i}" for i in range(4000)]
     a = pd.DataFrame({"x": rng.integers(0, 2, size=4000)}, index=ids)
     b = pd.DataFrame({"y": rng.random(4000) + 0.5 * a["x"]})[:2000]
-    result = run(ruled(n_associated=1, rule="draw"), {"a": a, "b": b}, min_rows=1)
+    result = simulate(ruled(n_associated=1, rule="draw"), {"a": a, "b": b}, min_rows=1)
     found = result.tables["b"]["y"].loc[ids[2000:]]
     for value, drawn in found.groupby(a["x"][2000:]):
         expected = b["y"][a["x"][:2000] == value]
@@ -319,7 +315,7 @@ def test_modes_agree(mode):
         pytest.importorskip("tenseal")
     given = {name: table.iloc[:, [1]] for name, table in related(300).items()}
     ours, theirs = (
-        run(ruled(n_associated=1, bins=3), given, aggregation=which, min_rows=1).model
+        simulate(ruled(n_associated=1, bins=3), given, aggregation=which, min_rows=1).model
         for which in ("masked", mode)
     )
     for name in ("correlations", "rules"):
@@ -352,7 +348,7 @@ def rounds_of(result):
 
 
 def test_without_anything_to_associate_two_rounds_are_left():
-    result = run(FedPSGAR(imputer="mean"), tables())
+    result = simulate(FedPSGAR(imputer="mean"), tables())
     assert rounds_of(result) == SHORT
     made = result.tables["court"]
     assert not made.isna().any().any()
@@ -362,7 +358,7 @@ def test_without_anything_to_associate_two_rounds_are_left():
 
 def test_eight_bytes_a_row_and_column_travel_under_the_key_stream():
     for n in (900, 1800):
-        result = run(ruled(n_associated=1), tables(n))
+        result = simulate(ruled(n_associated=1), tables(n))
         frame = result.ledger.to_frame()
         sent = frame[frame["step"] == "send_masked"].groupby("round")["bytes_up"].sum()
         scores = 2 * 3 * 8 * n
@@ -441,7 +437,7 @@ def test_a_party_refuses_what_a_server_may_not_ask(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(home, name, cheating)
             with pytest.raises(PartyError, match=said):
-                run(TWO, tables(parties=parties))
+                simulate(TWO, tables(parties=parties))
 
 
 def test_different_labels_open_noise(monkeypatch):
@@ -489,8 +485,8 @@ def test_what_is_told_of_single_samples_needs_consent_and_is_in_the_ledger(tmp_p
 @pytest.mark.parametrize("variant", ["ar", "ag", "cag"])
 def test_parties_with_fewer_attributes_than_rules_may_generate(variant):
     given = {name: table.iloc[:, :2] for name, table in tables().items()}
-    result = run(ruled(variant=variant), given)
-    exact = run(ruled(n_associated=2, variant=variant), given)
+    result = simulate(ruled(variant=variant), given)
+    exact = simulate(ruled(n_associated=2, variant=variant), given)
     told = "n_associated is 5, but of the parties that lack samples 'court' has 2 attr"
     assert result.notes[0].startswith(told)
     assert not any("n_associated" in note for note in exact.notes)
@@ -512,7 +508,7 @@ def test_tables_of_which_nothing_is_learnt_are_refused():
         (empty, PartyError, r"column 'bank\.count': no row that takes part"),
     ):
         with pytest.raises(error, match=said):
-            run(one, parties, align_rows="intersection" if parties is empty else "union")
+            simulate(one, parties, align_rows="intersection" if parties is empty else "union")
     for wrong in ({"rule": "best"}, {"bins": 1}, {"n_associated": 0}, {"threshold": 1.0}):
         with pytest.raises(ConfigError):
             FedPSGAR(**wrong)
@@ -522,7 +518,7 @@ def test_a_party_of_constants_has_no_rules():
     given = tables()
     for name in given["court"].columns:
         given["court"][name] = given["court"][name].iloc[0]
-    result = run(TWO, given)
+    result = simulate(TWO, given)
     assert any("largest absolute rank correlation" in note for note in result.notes)
     rows = result.tables["court"]
     assert (rows["court.level"] == given["court"]["court.level"].iloc[0]).all()
@@ -536,7 +532,7 @@ def test_levels_that_are_new_fall_back_to_the_column_and_are_counted():
     ids = [f"s{i}" for i in range(600)]
     a = pd.DataFrame({"level": level}, index=ids)
     b = pd.DataFrame({"value": (level == "x") * 2.0 + rng.random(600)}, index=ids)[:400]
-    result = run(ruled(n_associated=1), {"a": a, "b": b}, min_rows=20)
+    result = simulate(ruled(n_associated=1), {"a": a, "b": b}, min_rows=20)
     assert result.metrics["cells_without_rule"] == 100.0
     assert result.metrics["cells_by_rules"] == 100.0
     found = result.tables["b"]["value"].loc[ids[500:]]

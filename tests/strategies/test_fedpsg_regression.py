@@ -72,10 +72,6 @@ def mixed(n=N, cells=0.0):
     return tables, court
 
 
-def run(strategy, tables, **more):
-    return simulate(strategy, tables, **more)
-
-
 def steps_of(result):
     return result.ledger.to_frame().drop_duplicates("round")["step"].tolist()[2:]
 
@@ -83,14 +79,10 @@ def steps_of(result):
 # -- numerics ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def rows():
+def test_coefficients_are_those_of_ridge_regression_on_rows():
     rng = np.random.default_rng(3)
     x = rng.normal(size=(120, 6)) @ rng.normal(size=(6, 6))
-    return np.hstack([x, x @ rng.normal(size=(6, 2)) + rng.normal(size=(120, 2))])
-
-
-def test_coefficients_are_those_of_ridge_regression_on_rows(rows):
+    rows = np.hstack([x, x @ rng.normal(size=(6, 2)) + rng.normal(size=(120, 2))])
     moments = RowMoments.of_sums(len(rows), rows.sum(axis=0), rows.T @ rows)
     found = regress(moments, np.arange(6), np.arange(6, 8))
     weights, offset, scores = oracle.ridge(rows[:, :6], rows[:, 6:], PENALTIES)
@@ -180,14 +172,14 @@ def test_noise_is_balanced_and_levels_are_drawn_as_often_as_predicted(linear):
 @pytest.fixture(scope="module")
 def two():
     tables, _ = numbers()
-    return tables, run(MICE, tables)
+    return tables, simulate(MICE, tables)
 
 
 def test_predictions_are_where_chained_equations_end(monkeypatch):
     """scikit-learn goes through the attributes again and again; here the end is solved for."""
     monkeypatch.setattr(targets, "PENALTIES", np.array([1e-10]))
     tables, _ = numbers()
-    result = run(MICE, tables)
+    result = simulate(MICE, tables)
     chained = IterativeImputer(LinearRegression(), max_iter=100, tol=1e-8, random_state=0)
     expected = chained.fit_transform(pd.concat(tables, axis=1))[-200:, 3:]
     expected = np.clip(expected, tables["court"].min(), tables["court"].max())
@@ -195,7 +187,7 @@ def test_predictions_are_where_chained_equations_end(monkeypatch):
     np.testing.assert_array_equal(result.tables["court"].iloc[:-200], tables["court"])
     # With three parties each sample is predicted from those who have it.
     tables, whole = numbers(parties=3)
-    made = run(MICE, tables).tables
+    made = simulate(MICE, tables).tables
     x = pd.concat([whole["bank"], whole["shop"]], axis=1).to_numpy()
     fitted = LinearRegression().fit(x[150:500], whole["court"].iloc[150:500])
     expected = np.clip(fitted.predict(x[500:]), tables["court"].min(), tables["court"].max())
@@ -221,7 +213,7 @@ def test_the_default_is_ridge_regression_on_what_the_others_know_and_leaves(monk
     monkeypatch.setattr(RegressionColumns, "fit", kept)
     monkeypatch.setattr(steps, "solve", solved)
     tables, _ = numbers()
-    result = run(FedPSGAR(trees=20), tables)
+    result = simulate(FedPSGAR(trees=20), tables)
     assert steps_of(result)[:2] == ["prepare", "take_up"]
     bank, court = tables["bank"].to_numpy(), tables["court"].to_numpy()
     of_bank = next(of for of in made if np.allclose(of.centre, bank.mean(axis=0)))
@@ -240,10 +232,10 @@ def test_five_rounds_more_and_modes_agree_but_for_ckks_which_cannot_carry_it(two
     assert steps_of(masked) == [
         "prepare", "take_up", "seal_group_seed", "send_masked", "open_products", "predict", "fill",
     ]  # fmt: skip
-    plain = run(MICE, tables, aggregation="plain")
+    plain = simulate(MICE, tables, aggregation="plain")
     pd.testing.assert_frame_equal(plain.tables["court"], masked.tables["court"], rtol=1e-6)
     with pytest.raises(ConfigError, match="'ckks' sums do not carry"):
-        run(MICE, tables, aggregation="ckks")
+        simulate(MICE, tables, aggregation="ckks")
 
 
 def test_leaves_follow_curves_and_draws_the_distribution():
@@ -252,13 +244,13 @@ def test_leaves_follow_curves_and_draws_the_distribution():
     errors = {}
     for imputer in ("mice", "forest"):
         strategy = FedPSGAR(imputer=imputer, trees=30)
-        made = run(strategy, tables).tables["court"].loc[lost]
+        made = simulate(strategy, tables).tables["court"].loc[lost]
         errors[imputer] = (made["curve"] - truth.loc[lost, "curve"]).std()
         assert set(made["level"]) <= set("uvw")
         assert (made["level"] == truth.loc[lost, "level"]).mean() > 0.8
     assert errors["forest"] < 0.6 * errors["mice"]
     strategy = FedPSGAR(rule="draw", trees=30)
-    drawn = run(strategy, tables).tables["court"].loc[lost]
+    drawn = simulate(strategy, tables).tables["court"].loc[lost]
     for name in ("curve", "sum"):
         assert ks_2samp(drawn[name], truth.loc[lost, name]).pvalue > 0.01
     both = [t[["curve", "sum"]].corr("spearman").iloc[0, 1] for t in (drawn, truth.loc[lost])]
@@ -274,7 +266,7 @@ def test_leaves_of_four_parties_keep_to_three_rows_a_column():
         columns = common[:, None] + rng.normal(size=(700, 3))
         table = pd.DataFrame(columns, ids, [f"{name}{j}" for j in range(3)])
         tables[name] = table[rng.random(700) < 0.8]
-    made = run(FedPSGAR(), tables).tables
+    made = simulate(FedPSGAR(), tables).tables
     assert not any(table.isna().any().any() for table in made.values())
     lost = made["bank"].index.difference(tables["bank"].index)
     assert np.corrcoef(made["bank"].loc[lost, "bank0"], common[ids.get_indexer(lost)])[0, 1] > 0.5
@@ -282,7 +274,7 @@ def test_leaves_of_four_parties_keep_to_three_rows_a_column():
 
 def test_missing_cells_and_attributes_by_rules_go_together():
     tables, _ = mixed(cells=0.1)
-    result = run(
+    result = simulate(
         FedPSGAR(variant="ar", n_associated=1, rule="mean", imputer="mice"), tables, min_rows=40
     )
     made = result.tables["court"]
@@ -305,7 +297,7 @@ def test_rare_sets_of_missing_attributes_get_what_their_column_says(monkeypatch)
     """Whole samples, which most miss, are regressed; a note says how many others are not."""
     tables, _ = mixed(cells=0.2)
     monkeypatch.setattr(targets, "MOST_JOBS", 1)
-    result = run(MICE, tables)
+    result = simulate(MICE, tables)
     made, own = result.tables["court"], tables["court"]
     assert made.loc[made.index[-200:], "curve"].nunique() > 100
     some = own.isna().any(axis=1) & own.notna().any(axis=1)  # others are as those it lacks
@@ -318,7 +310,7 @@ def test_a_party_that_shares_too_few_samples_is_refused():
     tables, _ = numbers()
     apart = {"bank": tables["bank"].iloc[:500], "court": tables["court"].iloc[450:]}
     with pytest.raises(DataError, match=r"shares too few samples .* 50, .* fewer than 100"):
-        run(FedPSGAR(), apart)
+        simulate(FedPSGAR(), apart)
 
 
 # -- what it tells -----------------------------------------------------------------------------
@@ -350,7 +342,7 @@ def test_terms_of_predictions_are_in_the_ledger_and_need_consent(two, tmp_path):
 
 def test_ag_chooses_what_ar_does_and_generates_it_alone(two):
     tables, _ = two
-    ruled = run(FedPSGAR(variant="ag", n_associated=2, imputer="mean"), tables)
+    ruled = simulate(FedPSGAR(variant="ag", n_associated=2, imputer="mean"), tables)
     assert steps_of(ruled) == [
         "prepare", "seal_group_seed", "send_masked", "open_products", "complete",
     ]  # fmt: skip
@@ -366,7 +358,7 @@ def test_ag_chooses_what_ar_does_and_generates_it_alone(two):
 
 def test_cag_chooses_within_the_party(two):
     tables, _ = two
-    result = run(FedPSGAR(variant="cag", n_associated=2, imputer="mean"), tables)
+    result = simulate(FedPSGAR(variant="cag", n_associated=2, imputer="mean"), tables)
     assert steps_of(result) == ["prepare", "complete"]
     correlation = tables["court"].corr("spearman").abs().to_numpy() - np.eye(3)
     chosen = tables["court"].columns[list(np.unravel_index(correlation.argmax(), (3, 3)))]
@@ -378,7 +370,7 @@ def test_a_party_alone_regresses_on_its_own_attributes():
     tables, _ = mixed(cells=0.1)
     strategy = FedPSGAR(imputer="mice", federated=False)
     assert strategy.exchanges_asked == ()
-    result = run(strategy, tables)
+    result = simulate(strategy, tables)
     assert steps_of(result) == ["prepare", "complete"]
     own = tables["court"]
     whole = own.dropna()
@@ -407,7 +399,7 @@ def test_a_party_alone_trains_its_networks():
         batch=8,
         rule="mean",
     )
-    first, second = (run(strategy, tables, seed=5, min_rows=40) for _ in range(2))
+    first, second = (simulate(strategy, tables, seed=5, min_rows=40) for _ in range(2))
     assert steps_of(first)[-1] == "complete"
     pd.testing.assert_frame_equal(first.tables["court"], second.tables["court"])
     assert not first.tables["court"].isna().any().any()
@@ -418,7 +410,7 @@ def test_levels_stated_as_numbers_have_means():
     tables, _ = numbers()
     flag = (tables["court"]["court.0"] > 100).astype(float)
     tables["court"] = Table.of(tables["court"].assign(flag=flag), {"flag": "continuous"})
-    made = run(MICE, tables).tables["court"].iloc[-200:]["flag"]
+    made = simulate(MICE, tables).tables["court"].iloc[-200:]["flag"]
     assert made.between(0, 1).all()
     assert made.nunique() > 100
 

@@ -95,26 +95,6 @@ def test_bytes_of_a_pair(mode, n, bytes_a_number):
 # -- tables ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("party", "edit", "why"),
-    [
-        ("bank", lambda t: pd.concat([t, t.iloc[:2]]),
-         "party 'bank' has 2 rows whose sample ID repeats"),
-        ("court", lambda t: t.set_axis(range(12)),
-         "different types: {'bank': 'text', 'court': 'integer'}"),
-        ("bank", lambda t: t.assign(debt=np.nan),
-         "party 'bank' has columns without a single observed value: debt"),
-        ("bank", lambda t: t.iloc[:0], "party 'bank' has 0 rows and 2 columns"),
-        ("court", lambda t: t.iloc[:, :0], "party 'court' has 12 rows and 0 columns"),
-        ("court", lambda t: t.assign(when=pd.Timestamp("2024-01-01")),
-         "column 'when' of party 'court'.*convert it to a number of days"),
-    ],
-)  # fmt: skip
-def test_tables_that_cannot_be_used(party, edit, why):
-    with pytest.raises(DataError, match=why):
-        run(change(good(), party, edit))
-
-
 @pytest.mark.parametrize("mode", ["masked", "ckks"])
 def test_more_neighbours_than_donors(mode):
     tables = good()
@@ -213,7 +193,6 @@ def test_a_new_sample_that_is_a_donor_elsewhere():
 @pytest.mark.parametrize(
     ("kwargs", "why"),
     [
-        ({"aggregation": "secret"}, r"'secret'; expected one of \['plain', 'masked', 'ckks'\]"),
         ({"engine": "spark"}, r"unknown engine 'spark'; expected one of \['local', 'ray'\]"),
         ({"strategy": "fknn"}, r"must be a Strategy object such as FKNN\(\), got str"),
         ({"strategy": FKNN}, "must be a Strategy object such as FKNN"),
@@ -221,8 +200,6 @@ def test_a_new_sample_that_is_a_donor_elsewhere():
          r"unknown parties \['bnak'\]; the parties are \['bank', 'court'\]"),
         ({"kinds": {"bank": {"incme": "count"}}},
          "column 'incme' of party 'bank'.*not in the table"),
-        ({"kinds": {"bank": {"income": "float"}}}, "unknown kind 'float'; valid are continuous"),
-        ({"kinds": {"court": {"type": "count"}}}, "column 'type' of party 'court'.*holds labels"),
         ({"fraction_bits": 70}, "fraction_bits must be 0 to 62, got 70"),
         ({"parties": {}}, "at least one entry"),
         ({"parties": [good()["bank"]]}, "dict of party name to DataFrame.*got list"),
@@ -267,10 +244,5 @@ def test_a_strategy_is_made_by_name_from_the_run_config():
     assert (strategy.n_neighbors, strategy.complete_blocks) == (7, False)
     assert strategy.weighting == "party-mean"
     valid = "'fknn.n-neighbors', 'fknn.weighting', 'fknn.weights'"
-    for config, why in (
-        ({"fknn.neighbors": 7, "fknn.weights": "uniform"}, rf"(?s)\['neighbors'\].*{valid}"),
-        ({"fknn.n-neighbors": 0}, "n_neighbors must be an integer"),
-        ({"fknn.standardize": "no"}, "standardize must be true or false, got 'no'"),
-    ):
-        with pytest.raises(ConfigError, match=why):
-            make_strategy("neighbours", config)
+    with pytest.raises(ConfigError, match=rf"(?s)\['neighbors'\].*{valid}"):
+        make_strategy("neighbours", {"fknn.neighbors": 7, "fknn.weights": "uniform"})

@@ -14,7 +14,7 @@ from simulations.attacks.suite import LABELS, RULED, attack_run
 from strategies.glm import VerticalGLM
 from strategies.glm.unseen import Unseen
 from strategies.linear.families import family_named
-from tests.kit.deviations import asked_for
+from tests.kit.deviations import altered, asked_for
 from tests.kit.ledgered import Nodes
 
 FAMILIES = {"binomial": sm.families.Binomial(), "poisson": sm.families.Poisson()}
@@ -288,7 +288,6 @@ def test_columns_without_labelled_samples_or_variance_have_no_coefficient():
 def one_row_apart(common, own):
     """A set of one row, held as others are."""
     common["holders"] = np.vstack([common["holders"], common["holders"][-1:]])
-    common["pattern"] = common["pattern"].copy()
     common["pattern"][np.flatnonzero(common["pattern"] == len(common["holders"]) - 2)[0]] += 1
     common["n_patterns"] += 1
     for arguments in own.values():
@@ -297,22 +296,12 @@ def one_row_apart(common, own):
 
 
 def other_holders(common, own):
-    common["holders"] = common["holders"].copy()
     common["holders"][0] = ~common["holders"][0]
 
 
 def others_hold(common, own):
-    common["holders"] = common["holders"].copy()
     lacking = np.flatnonzero(common["holders"][:, 0] & ~common["holders"][:, 1])
     common["holders"][lacking, 1] = True
-
-
-def other_rows_wanted(common, own):
-    common["wanted:p1"] = common["wanted:p1"] + np.uint64(1)
-
-
-def other_tag(common, own):
-    common["tags"] = [b"x" * 16, *common["tags"][1:]]
 
 
 def far_out(common, own):
@@ -334,24 +323,22 @@ def narrow_unit(common, own):
             arguments[name] = arguments[name][:, :1]
 
 
-def rows_of_no_fit(common, own):
-    common["group"] = np.zeros_like(common["group"])
-
-
 @pytest.mark.parametrize(
     ("step", "change", "says"),
     [
         ("complete", one_row_apart, "may tell of 1 of its rows alone"),
         ("complete", other_holders, "holds other rows than the server's patterns say"),
         ("complete", others_hold, "that other parties hold than the server said"),
-        ("complete", other_rows_wanted, "which rows 'p1' wants is not what"),
-        ("complete", other_tag, "which rows 'p0' wants is not what"),
+        ("complete", altered("wanted:p1", lambda rows: rows + np.uint64(1)),
+         "which rows 'p1' wants is not what"),
+        ("complete", altered("tags", lambda tags: [b"x" * 16, *tags[1:]]),
+         "which rows 'p0' wants is not what"),
         ("send_masked", far_out, "beyond what others can have told"),
         ("send_masked", large_units, "'unit' has numbers"),
         ("send_masked", narrow_unit, "has shape"),
-        ("open_products", rows_of_no_fit, "rows of the fit were not completed"),
+        ("open_products", altered("group", np.zeros_like), "rows of the fit were not completed"),
     ],
-)
+)  # fmt: skip
 def test_a_server_that_deviates_is_refused(monkeypatch, step, change, says):
     tables, labels = truth(n=1300)
     given = {**without(tables, 0.5), "p2": tables["p2"].iloc[30:]}

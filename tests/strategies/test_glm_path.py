@@ -7,7 +7,6 @@ from glm_runs import pooled
 from oracles.glm import lla
 from sklearn.linear_model import lasso_path
 
-from flwr_vertical.errors import DataError
 from strategies.glm import quadratic
 from strategies.glm.likelihoods import from_complete_rows
 from strategies.glm.quadratic import Quadratic, penalised_path
@@ -166,9 +165,3 @@ def test_columns_that_do_not_vary():
     level = complete(X, y, intercept=False)  # here it is the intercept
     found = PenalisedFits(level, "none", None, EVERY).by_bic()
     assert 2.5 * found.beta[3, 0] == pytest.approx(other.params[0], rel=1e-7)
-
-
-def test_labels_that_are_all_the_same():
-    X, _ = rows(5)
-    with pytest.raises(DataError, match="labels of all 300 samples of the fit are the same"):
-        complete(X, np.ones(300))

@@ -349,18 +349,6 @@ def test_prediction_intervals_are_of_the_weights_of_their_samples():
     )
 
 
-def test_more_columns_than_rows_need_the_nodes_consent():
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((200, 300))
-    y = x[:, [3, 50, 160, 250]] @ np.array([1.0, -1.0, 0.8, -0.8]) + rng.standard_normal(200)
-    tables, labels = split(x, y, (150, 150))
-    with pytest.raises(DataError, match=r"fewer than 903 .* lower 'min-rows' in its node config"):
-        simulate(VerticalGLM(penalty="lasso"), tables, labels)
-    result = simulate(VerticalGLM(penalty="lasso"), tables, labels, min_rows=100)
-    assert set(np.flatnonzero(estimates(result)[1:])) >= {3, 50, 160, 250}
-    assert result.metrics["n_selected"] < 20
-
-
 def test_what_cannot_be_used_is_refused():
     x, y, weights, _ = claims("binomial")
     wrong = weights.copy()

@@ -45,15 +45,8 @@ def random_model(rng, widths):
     p = sum(widths)
     root = rng.normal(size=(p, p))
     none = np.zeros((p, len(widths)), dtype=bool)
-    return JointModel(
-        rng.normal(size=p),
-        root @ root.T + np.eye(p),
-        0.0,
-        np.inf,
-        1.0,
-        none,
-        np.zeros(p, dtype=bool),
-    )
+    covariance = root @ root.T + np.eye(p)
+    return JointModel(rng.normal(size=p), covariance, 0.0, np.inf, 1.0, none, none[:, 0])
 
 
 # -- numerics --------------------------------------------------------------------------------
@@ -377,22 +370,20 @@ def units_of(result):
     return {name: JointNormalPart.from_bytes(b) for name, b in result._party_models.items()}
 
 
-def other_columns(given):
-    return given | {"p1": given["p1"].rename(columns={"x2": "other"})}
-
-
-def stranger(given):
-    return given | {"stranger": given["p2"]}
-
-
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        (other_columns, DataError, "lacks \\['x2'\\] of the earlier rows"),
-        (stranger, ConfigError, "parties \\['stranger'\\] took no part in the fit"),
+        (
+            lambda given: given | {"p1": given["p1"].rename(columns={"x2": "other"})},
+            DataError, "lacks \\['x2'\\] of the earlier rows",
+        ),
+        (
+            lambda given: given | {"stranger": given["p2"]},
+            ConfigError, "parties \\['stranger'\\] took no part in the fit",
+        ),
         (lambda given: {"p0": given["p0"]}, ConfigError, "it needs two parties or more"),
     ],
-)
+)  # fmt: skip
 def test_new_rows_that_do_not_fit_the_model_are_refused(fit, change, error, says):
     given, _ = normal_tables(100, 1, prefix="n")
     with pytest.raises(error, match=says):
@@ -503,45 +494,27 @@ def test_wide_parties_of_which_one_lacks_a_few_rows_more_than_a_hundred():
     assert result.party_metrics["p1"]["rmse_in_sd"] < 1.0
 
 
-def not_a_root(own):
-    return own | {"factor": own["factor"] * 1.1}
-
-
-def another_size(own):
-    return own | {"factor": own["factor"][:, :1]}
-
-
-def left_out(own):
-    return {name: value for name, value in own.items() if name != "factor"}
-
-
-def not_a_number(own):
-    return own | {"factor": own["factor"] + np.float32(np.nan)}
-
-
-def too_few_flags(own):
-    return own | {"sure": own["sure"][:, :1]}
-
-
-def more_draws(own):
-    return own | {"draws": 9}
+NOT_THERE = object()
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("name", "change", "says"),
     [
-        (not_a_root, "the noise of draws has another covariance"),
-        (another_size, "argument 'factor'"),
-        (left_out, "the noise of 1 draws was left out"),
-        (not_a_number, "numbers that are not finite"),
-        (too_few_flags, "argument 'sure'"),
-        (more_draws, "argument 'draws'"),
+        ("factor", lambda f: f * 1.1, "the noise of draws has another covariance"),
+        ("factor", lambda f: f[:, :1], "argument 'factor'"),
+        ("factor", lambda f: NOT_THERE, "the noise of 1 draws was left out"),
+        ("factor", lambda f: f + np.float32(np.nan), "numbers that are not finite"),
+        ("sure", lambda flags: flags[:, :1], "argument 'sure'"),
+        ("draws", lambda n: 9, "argument 'draws'"),
     ],
 )
-def test_a_server_that_deviates_is_refused(fit, monkeypatch, change, says):
+def test_a_server_that_deviates_is_refused(fit, monkeypatch, name, change, says):
     def deviating(common, each):
         del common["draws"]
-        each.update({name: change({"draws": 1} | own) for name, own in each.items()})
+        for own in each.values():
+            own["draws"] = 1
+            if (value := change(own.pop(name))) is not NOT_THERE:
+                own[name] = value
 
     asked_for(monkeypatch, "finish", deviating)
     with pytest.raises(PartyError, match=says):

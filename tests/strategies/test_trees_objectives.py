@@ -35,7 +35,7 @@ def as_central(kind, x, y, **settings):
 
 def test_quantiles_are_those_of_scikit_learn():
     tables, x = numbers()
-    labels = make_labels(tables_with_levels(), "regression", seed=2)
+    labels = make_labels(make_tables(seed=1), "regression", seed=2)
     labels += np.random.default_rng(5).exponential(2.0, len(labels))
     two, many = (
         fit(tables, labels, objective="quantile", quantile=0.9, **{**OPEN, "n_trees": n})
@@ -51,10 +51,6 @@ def test_quantiles_are_those_of_scikit_learn():
     assert own == pytest.approx(other, rel=0.02)
     assert many.metrics["train_loss"] == pytest.approx(own, rel=1e-12)
     assert abs(np.mean(labels <= found) - 0.9) < 0.05
-
-
-def tables_with_levels():
-    return make_tables(seed=1)
 
 
 def test_amounts_are_those_of_lightgbm():
@@ -107,7 +103,7 @@ def test_derivatives_are_differences_of_the_loss(objective):
 @pytest.mark.parametrize("stated", ["balanced", pytest.param("1, 3.5", marks=pytest.mark.slow)])
 def test_class_weights_are_those_of_scikit_learn(stated):
     tables, x = numbers()
-    labels = make_labels(tables_with_levels(), seed=2)
+    labels = make_labels(make_tables(seed=1), seed=2)
     result = fit(tables, labels, class_weights=stated, **OPEN)
     found = result.predict(tables, labels).predictions["probability_1"]
     weight = "balanced" if stated == "balanced" else {0: 1.0, 1: 3.5}
@@ -148,17 +144,6 @@ def test_what_is_held_out_has_the_shares_of_classes():
     assert len(validation_rows(np.arange(100_000), many, None, 99_960)) == 2_000
     other = validation_rows(np.random.default_rng(1).permutation(1000), labels, 0.2, 960)
     assert 20 < len(np.intersect1d(rows, other)) < 60  # drawn, not the same ones
-
-
-def test_boosting_ends_where_validation_says_so():
-    tables = make_tables()
-    labels = make_labels(tables)
-    stopped = fit(
-        tables, labels, n_trees=60, learning_rate=0.5, validation_share=0.2, histograms="open"
-    )
-    kept = int(stopped.metrics["iterations"])
-    assert kept < 60
-    assert len(stopped.history) == kept + VerticalGBDT().early_stopping
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from strategies.vfem import VFEM, completed_steps, scoring, strategy
 from strategies.vfem.completed_rounds import CompletedProducts, rows_to_complete
 from strategies.vfem.completion import LEAST_EIGENVALUE
 from tests.kit import resuming
-from tests.kit.deviations import asked_for, told_otherwise
+from tests.kit.deviations import altered, asked_for, told_otherwise
 from tests.kit.ledgered import Nodes
 from tests.kit.vfem_runs import rounds_of
 
@@ -189,46 +189,28 @@ def test_sets_of_rows_that_are_told_of_are_none_or_enough(seed):
 
 
 def larger_coefficient(common, own):
-    common["coefficients"] = common["coefficients"].copy()
     common["coefficients"][5] += 2
 
 
-def other_tags(common, own):
-    common["tags"] = [bytes(16), *common["tags"][1:]]
-
-
 def nearly_a_copy(common, own):
-    common["correlations"] = common["correlations"].copy()
     most = int(np.sqrt((common["held"].all(axis=1)).sum())) * 5
     common["correlations"][0, 2] = common["correlations"][2, 0] = most
 
 
 def one_sided(common, own):
-    common["correlations"] = common["correlations"].copy()
     common["correlations"][0, 2] += 1
 
 
-def quiet(common, own):
-    common["sizes"] = np.full_like(common["sizes"], 7)
-
-
-def not_whole(common, own):
-    common["mean"] = np.full(common["mean"].shape, np.nan)
-
-
 def other_rows(common, own):
-    common["taken"] = common["taken"].copy()
     common["taken"][:300] = False
 
 
 def few_rows(common, own):
-    common["taken"] = common["taken"].copy()
     lacking = np.flatnonzero(~common["held"][:, 0])
     common["taken"][lacking[5:]] = False
 
 
 def other_holders(common, own):
-    common["held"] = common["held"].copy()
     common["held"][:50, 0] ^= True
 
 
@@ -237,16 +219,18 @@ def other_holders(common, own):
     [
         (larger_coefficient, 2, "are not those of the covariance that comes with them"),
         (larger_coefficient, 1, "are not those of the covariance that comes with them"),
-        (other_tags, 2, "of other columns than those that this party sent"),
+        (altered("tags", lambda tags: [bytes(16), *tags[1:]]), 2,
+         "of other columns than those that this party sent"),
         (nearly_a_copy, 2, "smallest eigenvalue is"),
         (one_sided, 2, "smallest eigenvalue is nan"),
-        (quiet, 2, "smaller than a row"),
-        (not_whole, 2, "'mean' is an array of float64, expected"),
+        (altered("sizes", lambda sizes: np.full_like(sizes, 7)), 2, "smaller than a row"),
+        (altered("mean", lambda mean: np.full(mean.shape, np.nan)), 2,
+         "'mean' is an array of float64, expected"),
         (other_rows, 2, "other rows are to be completed than before"),
         (few_rows, 1, "(which are few)|(coefficients)"),
         (other_holders, 1, "(holds other rows)|(coefficients)"),
     ],
-)
+)  # fmt: skip
 def test_a_node_refuses(monkeypatch, change, at, says):
     asked_for(monkeypatch, "open_completed", change, at)
     with pytest.raises(PartyError, match=says):
