@@ -1,6 +1,6 @@
 """What a round costs over live channels, beside Flower's plain messages in the same run.
 
-    python benchmarks/channels.py [--quick] [--parties 3 16] [--rounds 50] [--plain-rounds 2]
+    python benchmarks/channels.py [--quick] [--parties 3,16] [--rounds 50] [--plain-rounds 2]
 
 A SuperLink and a SuperNode per party are started on this machine, with homes of their own, and
 stopped at the end: Flower's own SuperNodes, then those of `flwr-vertical`. A round sends as many
@@ -13,17 +13,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from common import NodeProcesses, begin, command_line
+from common import Cases, NodeProcesses, run, show
 from flwr.clientapp import ClientApp
 
 ROOT = Path(__file__).parents[1]
 APP = Path(__file__).with_name("channel_app")
 sys.path[:0] = [str(APP), str(ROOT / "tests" / "kit")]
 
-from channel_bench import client, measure  # noqa: E402
+from channel_bench import Figures, client, measure  # noqa: E402
 from deployments import Deployment  # noqa: E402
 
 
@@ -32,7 +34,7 @@ def echo_app() -> ClientApp:
     return client
 
 
-def without_flower(n: int, rounds: int) -> dict[str, Any]:
+def without_flower(n: int, rounds: int) -> Figures:
     """Measure with a process for each party, started before."""
     config = {"parties": n, "rounds": rounds, "plain-rounds": 0, "sizes": "100,10000,200000"}
     agreed = {"policy.aggregations": "plain", "policy.min-parties": 1}
@@ -42,9 +44,7 @@ def without_flower(n: int, rounds: int) -> dict[str, Any]:
     return found
 
 
-def on_deployment(
-    n: int, rounds: int, plain_rounds: int, supernode: tuple[str, ...]
-) -> dict[str, Any]:
+def on_deployment(n: int, rounds: int, plain_rounds: int, supernode: tuple[str, ...]) -> Figures:
     """Measure on the Deployment Runtime, on loopback."""
     with tempfile.TemporaryDirectory(prefix="flwr-channels-") as folder:
         home = Path(folder)
@@ -62,37 +62,31 @@ def on_deployment(
             deployment.stop()
         if not results.exists():
             raise SystemExit(f"the run failed:\n{answer.stdout[-4000:]}{answer.stderr[-2000:]}")
-        found: dict[str, Any] = json.loads(results.read_text())
+        found: Figures = json.loads(results.read_text())
         return found
 
 
-def show(n: int, where: str, found: dict[str, Any]) -> None:
+def show_all(where: str, measured: Callable[[], Figures]) -> None:
     """Print what was measured."""
-    print(
-        f"{where}, {n} parties: opened in {found['opening']:.1f} s, "
-        f"closed in {found['closing']:.2f} s"
-    )
-    for size, milliseconds in found["channels"].items():
-        plain = found.get("messages", {}).get(size)
-        beside = f", by messages {plain:8.0f} ms" if plain else ""
-        print(f"  {int(size):7,d} values: {milliseconds:7.2f} ms a round{beside}")
+    for what, figures in measured().items():
+        show(f"{where}, {what}", figures)
 
 
-def main() -> None:
-    """Parse the command line and run."""
-    parser = command_line(__doc__, "without Flower's processes, for CI")
-    parser.add_argument("--parties", type=int, nargs="*", default=[3, 16])
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--plain-rounds", type=int, default=2)
-    options = begin(parser)
+def main(options: Namespace) -> Cases:
+    """Return the cases by name."""
     if options.quick:
-        show(3, "without Flower", without_flower(3, max(20, options.rounds)))
-        return
-    for n in options.parties:
-        for supernode in (("flower-supernode",), ("flwr-vertical", "supernode")):
-            found = on_deployment(n, options.rounds, options.plain_rounds, supernode)
-            show(n, " ".join(supernode), found)
+        quick = partial(without_flower, 3, max(20, options.rounds))
+        return {"quick": partial(show_all, "without Flower, 3 parties", quick)}
+    found = {}
+    for n in map(int, options.parties.split(",")):
+        for supernode in ("flower-supernode", "flwr-vertical supernode"):
+            rounds = options.rounds, options.plain_rounds
+            measured = partial(on_deployment, n, *rounds, tuple(supernode.split()))
+            found[f"{n} {supernode}"] = partial(show_all, f"{supernode}, {n} parties", measured)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    counts = {"rounds": (50, "of each size"), "plain_rounds": (2, "by Flower's messages")}
+    parties = ("3,16", "how many, one after the other")
+    run(__doc__, main, "without Flower's processes, for CI", parties=parties, **counts)

@@ -11,13 +11,13 @@ runs below 1 s; a file below 100 MB.
 
 import tempfile
 import time
-from collections.abc import Callable
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from common import T, Timed, begin, command_line, timed
+from common import run, say, show
 
 from flwr_vertical.privacy_ledger.database import transaction
 from flwr_vertical.privacy_ledger.entries import Book, Entry, add_run, note_stream
@@ -26,13 +26,6 @@ from flwr_vertical.privacy_ledger.row_identities import OwnRows
 
 GROUPS, COLUMNS, LEFT_OUT, REPEATS = 8, 20, 2_000, 100
 SETTINGS = {"family": "binomial", "penalty": "scad", "seed": 3}
-
-
-def say(what: str, call: Callable[[], T]) -> Timed[T]:
-    """Print how long a call took, by the clock and on the processor."""
-    found = timed(call)
-    print(f"{what:<58} {found.seconds:8.3f} s   (processor {found.cpu:.3f} s)")
-    return found
 
 
 def two_sets(ledger: PrivacyLedger, rows: OwnRows, rng: np.random.Generator) -> float:
@@ -75,9 +68,8 @@ def many_runs(ledger: PrivacyLedger, rows: OwnRows, runs: int, rng: np.random.Ge
                 note_stream(connection, number, f"columns of run {k}", rows.digest, "benchmark")
 
 
-def main() -> None:
-    """Run the benchmark."""
-    options = begin(command_line(__doc__, "100,000 rows, 500 runs"))
+def main(options: Namespace) -> None:
+    """Print the times of a ledger's first runs, and of its last."""
     n_rows, runs = (100_000, 500) if options.quick else (1_000_000, 10_000)
     rng = np.random.default_rng(1)
     ids = pd.Index([f"customer-{i:09d}" for i in range(n_rows)], name="id")
@@ -89,9 +81,7 @@ def main() -> None:
         ledger.rows_of_version("one", lambda: rows)
         again = partial(ledger.rows_of_version, "one", hashing)
         say("the same rows in another process, from the ledger", again)
-        both = two_sets(ledger, rows, rng)
-        verdict = "reached" if both < 1.0 else "missed"
-        print(f"two sets: {both:.3f} s; target below 1 s: {verdict}\n")
+        show("two sets", {"s": two_sets(ledger, rows, rng)}, "1 s")
 
         ledger = PrivacyLedger(Path(folder) / "many.sqlite", "bank")
         rows = ledger.rows_of_version("one", lambda: ledger.rows(ids, frame))
@@ -105,12 +95,8 @@ def main() -> None:
             + say("check and entry of a new run with other rows and labels", entry).seconds
         )
         size = ledger.path.stat().st_size / 1e6
-        good = "reached" if seconds < 1.0 and size < 100 else "missed"
-        print(
-            f"after {runs:,} runs: {seconds:.3f} s (target below 1 s), {size:.1f} MB "
-            f"(target below 100 MB): {good}"
-        )
+        show(f"after {runs:,} runs", {"s": seconds, "MB": size}, "1 s, 100 MB")
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, main, "100,000 rows, 500 runs")

@@ -6,11 +6,12 @@ Tables are drawn: correlated normal columns, a quarter of some parties' rows mis
 one process with plain alignment. Beside completion stands the same in numpy on the pooled table.
 """
 
+from argparse import Namespace
 from functools import partial
 
 import numpy as np
 import pandas as pd
-from common import begin, command_line, memory_gib, timed
+from common import memory_gib, run, say, show, timed
 
 from flwr_vertical import Strategy, simulate
 from flwr_vertical.incomplete import split_columns
@@ -50,41 +51,41 @@ def pooled(tables: Tables, n_rows: int) -> None:
         x[np.ix_(rows, m)] = x[np.ix_(rows, o)] @ slope
 
 
-def show(title: str, strategy: Strategy, tables: Tables, labels: "pd.Series[float] | None") -> None:
+def measure(
+    title: str, strategy: Strategy, tables: Tables, labels: "pd.Series[float] | None"
+) -> None:
     """Time a run, and print rounds with greeting and alignment."""
     result, seconds, _ = timed(
         lambda: simulate(
             strategy, tables, labels, alignment="plain", policy=ALLOWING, progress=False
         )
     )
-    rounds = result.ledger.rounds
-    print(f"{title}, {len(tables)} parties: {seconds:.1f} s, {rounds} rounds", flush=True)
+    show(f"{title}, {len(tables)} parties", {"s": seconds, "rounds": result.ledger.rounds})
 
 
-def main() -> None:
-    """Parse the command line and run."""
-    quick = begin(command_line(__doc__)).quick
+def main(options: Namespace) -> None:
+    """Run each method, and what it does on the pooled table."""
+    quick = options.quick
     n_rows = 1_500 if quick else 1_000_000
     tables = make_tables(n_rows, 50, 2, lacking=0)
-    show(f"explore, {n_rows:,} x 50", Explore(), tables, None)
-    print(f"  peak memory of the process, tables and Python with it: {memory_gib():.1f} GiB")
-    both = timed(lambda: [pd.concat(tables, axis=1).corr(how) for how in ("pearson", "spearman")])
-    print(f"  pooled in pandas: {both.seconds:.1f} s")
+    measure(f"explore, {n_rows:,} x 50", Explore(), tables, None)
+    show("  the process, tables and Python with it", {"GiB at most": memory_gib()})
+    whole = pd.concat(tables, axis=1)
+    say("  pooled in pandas", lambda: [whole.corr(how) for how in ("pearson", "spearman")])
     sizes = ((800, 24, 3),) if quick else ((166_207, 35, 3), (6_238, 616, 8))
     for n_rows, n_columns, n_parties in sizes:
         tables = make_tables(n_rows, n_columns, n_parties)
-        show(f"joint-normal, {n_rows:,} x {n_columns}", JointNormal(), tables, None)
-        seconds = timed(partial(pooled, tables, n_rows)).seconds
-        print(f"  pooled in numpy: {seconds:.1f} s")
+        measure(f"joint-normal, {n_rows:,} x {n_columns}", JointNormal(), tables, None)
+        say("  pooled in numpy", partial(pooled, tables, n_rows))
     n_labels, n_classes = (400, 2) if quick else (500, 26)
     labels = pd.Series(np.arange(n_labels) % n_classes + 0.0, name="class").reindex(range(n_rows))
-    show(f"lda, the same, {n_labels} labels of {n_classes} classes", LDA(), tables, labels)
+    measure(f"lda, the same, {n_labels} labels of {n_classes} classes", LDA(), tables, labels)
     n_rows, n_columns = (1_500, 24) if quick else (6_000, 150)
     x = pd.concat(make_tables(n_rows, n_columns, 3, lacking=0).values(), axis=1)
     y = (x.sum(axis=1) + np.random.default_rng(1).normal(size=n_rows)).rename("y")
     tables = make_tables(n_rows, n_columns, 3, lacking=1)
-    show(f"vfem with errors, {n_rows:,} x {n_columns}", VFEM(), tables, y)
+    measure(f"vfem with errors, {n_rows:,} x {n_columns}", VFEM(), tables, y)
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, main)

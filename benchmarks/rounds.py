@@ -10,15 +10,17 @@ the page that shows them (``live-page``), which is asked for every second.
 import statistics
 import tempfile
 import threading
-import time
 import urllib.request
-from contextlib import ExitStack
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import begin, command_line, timed
+from common import Cases, run, show, timed
 
 from apps.live.page import page_of
 from apps.live.server import serving
@@ -50,6 +52,10 @@ class Echo(Party):
         return Summands({"numbers": base})
 
 
+PARTIES = [{"party": f"p{k}"} for k in range(16)]
+APP = party_app(Echo, storage=MemoryStorage({party["party"]: TABLE for party in PARTIES}))
+
+
 def time_rounds(grid: Any, rounds: int, n_parties: int = 5) -> float:
     """Median seconds of a masked round of 100 values."""
     federation = Federation(grid, aggregation="masked", min_nodes=n_parties)
@@ -63,70 +69,82 @@ def time_rounds(grid: Any, rounds: int, n_parties: int = 5) -> float:
     return statistics.median(seconds)
 
 
-def time_run(app: Any, rounds: int, page: bool) -> tuple[float, float, float]:
-    """Seconds of a run over 16 parties, with its page or without, and of CPUs; those of a look."""
-    base, over = np.arange(100.0), threading.Event()
-    status = LiveStatus("rounds", "none", "masked", Presence(0.0))
+@contextmanager
+def looked_at(status: LiveStatus) -> Iterator[None]:
+    """Show a run on its page, and look at it each second."""
+    over = threading.Event()
 
     def look(address: str) -> None:
         while not over.wait(1.0):
             urllib.request.urlopen(address).read()
 
-    with ExitStack() as stack:
-        grid = stack.enter_context(LocalGrid(app, [{"party": f"p{k}"} for k in range(16)]))
-        shown = stack.enter_context(Progress("rounds", rounds))
+    with tempfile.TemporaryDirectory() as folder, serving(status, Path(folder) / "run") as address:
+        threading.Thread(target=look, args=(address,), daemon=True).start()
+        yield
+        over.set()
+
+
+def time_run(rounds: int, page: bool) -> tuple[float, float, float]:
+    """Seconds of a run over 16 parties, with its page or without, and of CPUs; those of a look."""
+    base, status = np.arange(100.0), LiveStatus("rounds", "none", "masked", Presence(0.0))
+    with LocalGrid(APP, PARTIES) as grid, Progress("rounds", rounds) as shown:
         federation = Federation(grid, aggregation="masked", min_nodes=16)
         federation.on_round = shown.round
         status.watch(federation, shown)
-        started, used = time.perf_counter(), time.process_time()
-        if page:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            address = stack.enter_context(serving(status, folder / "run"))
-            threading.Thread(target=look, args=(address,), daemon=True).start()
-            stack.callback(over.set)
-        federation.open()
-        for i in range(rounds):
-            total = federation.sum("numbers", {"base": base})
-            shown.step(i + 1, rounds, loss=total["numbers"][0])
-        seconds, cpu = time.perf_counter() - started, time.process_time() - used
-        page_of(status.read())
-        began = time.thread_time()
-        page_of(status.read())
-        return seconds, cpu, time.thread_time() - began
+
+        def whole() -> None:
+            federation.open()
+            for i in range(rounds):
+                total = federation.sum("numbers", {"base": base})
+                shown.step(i + 1, rounds, loss=total["numbers"][0])
+
+        with looked_at(status) if page else nullcontext():
+            _, seconds, cpu = timed(whole)
+    page_of(status.read())
+    return seconds, cpu, timed(lambda: page_of(status.read())).seconds
 
 
-def on_ray(n_parties: int, rounds: int) -> float:
-    """Median seconds of a masked round on RayGrid."""
-    tables = {f"p{k}": TABLE for k in range(n_parties)}
-    with RayGrid(memory_app(Echo), [{"party": name} for name in tables], tables) as grid:
-        return time_rounds(grid, rounds, n_parties)
+def local(rounds: int) -> None:
+    """Print a round's time on LocalGrid."""
+    with LocalGrid(APP, PARTIES[:5]) as grid:
+        show("LocalGrid, 5 parties", {"ms a round": 1e3 * time_rounds(grid, rounds)}, "5 ms")
 
 
-def main() -> None:
-    """Parse the command line and run."""
-    options = begin(command_line(__doc__, "few rounds, for CI"))
-    rounds = 50 if options.quick else 500
-    app = party_app(Echo, storage=MemoryStorage({f"p{k}": TABLE for k in range(16)}))
-    with LocalGrid(app, [{"party": f"p{k}"} for k in range(5)]) as grid:
-        print(f"LocalGrid, 5 parties: {1e3 * time_rounds(grid, rounds):6.2f} ms a round, target 5")
-    length, pairs = (100, 1) if options.quick else (400, 12)
-    time_run(app, 10, True)  # the first one imports
-    runs = [[time_run(app, length, page) for page in (False, True)] for _ in range(pairs)]
+def page(rounds: int, pairs: int) -> None:
+    """Print what the page of a run costs it."""
+    time_run(10, True)  # the first one imports
+    runs = [[time_run(rounds, shown) for shown in (False, True)] for _ in range(pairs)]
     without, beside = np.swapaxes(runs, 0, 1)
     wall, cpu, _ = np.median(beside / without, axis=0)
-    print(
-        f"LocalGrid, 16 parties, {length} rounds: {np.median(without[:, 0]):.2f} s; with the page "
-        f"{wall:.3f} of the time, {cpu:.3f} of the CPUs' time, target 1.01; a look each second "
-        f"takes {np.median(beside[:, 2]):.2%} of a CPU"
-    )
-    print(f"RayGrid,   5 parties: {1e3 * on_ray(5, rounds):6.2f} ms a round, target 20")
-    n_parties, count = (70, 3) if options.quick else (1_000, 100)
-    median, seconds, _ = timed(lambda: on_ray(n_parties, count))
-    print(
-        f"RayGrid, {n_parties:,} parties, {count} rounds with Ray's start: {seconds:.0f} s, "
-        f"target 60; a round {median:.2f} s"
-    )
+    with_page = {"of the time": wall, "of the CPUs' time": cpu}
+    look = {"ms a look": 1e3 * np.median(beside[:, 2])}
+    show(f"LocalGrid, 16 parties, {rounds} rounds", {"s": np.median(without[:, 0])})
+    show("  with the page", with_page | look, "1.01 of the time")
+
+
+def on_ray(n_parties: int, rounds: int, target: str) -> None:
+    """Print a round's time on RayGrid, and that of all with Ray's start."""
+    tables = {f"p{k}": TABLE for k in range(n_parties)}
+
+    def start() -> float:
+        with RayGrid(memory_app(Echo), [{"party": name} for name in tables], tables) as grid:
+            return time_rounds(grid, rounds, n_parties)
+
+    median, seconds, _ = timed(start)
+    figures = {"ms a round": 1e3 * median, f"s for {rounds} rounds with Ray's start": seconds}
+    show(f"RayGrid, {n_parties:,} parties", figures, target)
+
+
+def main(options: Namespace) -> Cases:
+    """Return the cases by name."""
+    rounds = 50 if options.quick else 500
+    return {
+        "local": partial(local, rounds),
+        "page": partial(page, *((100, 1) if options.quick else (400, 12))),
+        "ray": partial(on_ray, 5, rounds, "20 ms a round"),
+        "thousand": partial(on_ray, *((70, 3) if options.quick else (1_000, 100)), "60 s in all"),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, main, "few rounds")

@@ -6,13 +6,18 @@ Each line is a process of its own. First imports, whose bytecode is there: secon
 the least of five, and memory. Then the parts of a node's answer to a greeting, with a Parquet file
 of 1,000,000 rows of 50 columns and IDs of text, and a fit of `glm` to normal labels, hidden, over
 live channels, with a second party of two columns: peaks are above the memory before, in tables.
-Targets: `import flwr_vertical` below 0.4 s; the greeting below 20 s; a peak of 4 tables.
+Last such a fit of two parties whose tables they do not hold in memory: folders of Parquet files,
+10,000,000 rows and 20 columns each, 1.5 GiB. What is mapped from the disk does not count there.
+Tables, and what is mapped, lie in the folder for temporary files (`TMPDIR`): 15 GiB.
+Targets: `import flwr_vertical` below 0.4 s; the greeting below 20 s; a peak of 4 tables, and of 1.5
+GiB of a party with a folder.
 """
 
 import os
 import subprocess
 import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,13 +25,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import T, begin, command_line, each_alone, fit_over_channels, glm_app, memory_gib, timed
+import pyarrow as pa
+import pyarrow.parquet
+from common import Cases, T, fit_over_channels, memory_gib, run, show, timed, watch_memory
 
 from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
 from flwr_vertical.tables import check_table, read_table
 
-COLUMNS = 50
+COLUMNS, FEW = 50, 20
+FILE_ROWS, GROUP_ROWS = 1_000_000, 131_072
 IMPORTS = (
     "import flwr_vertical",
     "import flwr",
@@ -40,20 +48,19 @@ used = resource.getrusage(resource.RUSAGE_SELF)
 print(used.ru_utime + used.ru_stime, int(status) / 1024)"""
 
 
-def imports(folder: str) -> None:
+def imports() -> None:
     """Print what imports cost."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    environment |= {"PYTHONPYCACHEPREFIX": folder, "PYTHONPATH": os.pathsep.join(sys.path[1:])}
-    for what in IMPORTS:
-        command = [sys.executable, "-c", MEASURED.format(what)]
-        found = []
-        for _ in range(6):  # the first one compiles
-            done = subprocess.run(
-                command, env=environment, check=True, capture_output=True, text=True
-            )
-            found.append([float(part) for part in done.stdout.split()])
-        seconds, size = min(found[1:])
-        print(f"{what:<48} {seconds:6.2f} s, {size:4.0f} MiB")
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path[1:])
+    with tempfile.TemporaryDirectory() as folder:
+        environment["PYTHONPYCACHEPREFIX"] = folder
+        for what in IMPORTS:
+            command = [sys.executable, "-c", MEASURED.format(what)]
+            measure = partial(subprocess.run, command, env=environment, check=True)
+            # The first one compiles.
+            told = [measure(capture_output=True, text=True).stdout.split() for _ in range(6)]
+            seconds, size = min([float(part) for part in one] for one in told[1:])
+            show(what, {"s": seconds, "MiB": size})
 
 
 def make_ids(n_rows: int) -> "pd.Index[str]":
@@ -84,7 +91,7 @@ def greeting(n_rows: int) -> None:
             found, own, cpu = timed(call)
             total[:] += own, cpu
             peak = (memory_gib() - before) / table_gib
-            print(f"{what:<48} {own:6.2f} s (processor {cpu:5.2f}), peak {peak:.1f} tables")
+            show(what, {"s": own, "s of the processor": cpu, "tables at most": peak})
             return found
 
         storage = FileStorage()
@@ -97,7 +104,8 @@ def greeting(n_rows: int) -> None:
         hashing = partial(ledger.rows, table.ids, table.frame)
         rows = say("hash rows", partial(ledger.rows_of_version, "1", hashing))
         say("enter the run", partial(ledger.begin, "1", "1", "glm", {}, rows))
-        print(f"{n_rows:,} x {COLUMNS}: {total[0]:.1f} s (processor {total[1]:.1f} s)")
+        both = dict(zip(("s", "s of the processor"), total, strict=True))
+        show(f"greeting, {n_rows:,} x {COLUMNS}", both, "20 s")
 
 
 def peak_of_fit(n_rows: int, columns: int) -> tuple[float, float]:
@@ -107,34 +115,59 @@ def peak_of_fit(n_rows: int, columns: int) -> tuple[float, float]:
         for path, width in zip(tables.values(), (columns, 2), strict=True):
             write_table(path, n_rows, width)
         labels = pd.Series(np.random.default_rng(1).normal(size=n_rows), make_ids(n_rows))
-        seconds, used = fit_over_channels(tables, labels, glm_app)
-        return seconds, used[0][1]
+        seconds, used = fit_over_channels(tables, labels)
+        return seconds, used[0].peak
 
 
 def fit(n_rows: int) -> None:
     """Print the peak of a party in a fit."""
     seconds, peak = peak_of_fit(n_rows, COLUMNS)
     tables = peak / (n_rows * COLUMNS * 8 / 2**30)
-    print(f"fit over channels, {n_rows:,} x {COLUMNS}: {seconds:.1f} s, peak {tables:.1f} tables")
+    figures = {"s": seconds, "tables at most": tables}
+    show(f"fit over channels, {n_rows:,} x {COLUMNS}", figures, "4 tables")
 
 
 def row(n_rows: int) -> None:
     """Print what a row takes in a fit whatever the columns: two tables of 2 columns, compared."""
     few, many = (peak_of_fit(n, 2)[1] for n in (n_rows // 2, n_rows))
     beside = (many - few) * 2**30 / (n_rows / 2) - 2 * 2 * 8  # table and matrix
-    print(f"a row in a fit, beside its cells: {beside:.0f} bytes")
+    show("a row in a fit, beside its cells", {"bytes": beside})
 
 
-def main() -> None:
-    """Run the benchmark."""
-    options = begin(command_line(__doc__, "100,000 rows, no imports"))
-    if not (options.quick or options.only):
-        with tempfile.TemporaryDirectory() as folder:
-            imports(folder)
+def write_folder(folder: Path, n_rows: int, seed: int) -> None:
+    """Write a table of normal numbers as a folder of Parquet files, one after the other."""
+    rng = np.random.default_rng(seed)
+    folder.mkdir()
+    for start in range(0, n_rows, FILE_ROWS):
+        ids = np.arange(start, min(start + FILE_ROWS, n_rows))
+        columns = {f"{folder.name}{j}": rng.normal(size=len(ids)) for j in range(FEW)}
+        path = folder / f"{start:09d}.parquet"
+        pa.parquet.write_table(pa.table({"id": ids, **columns}), path, row_group_size=GROUP_ROWS)
+
+
+def folders(n_rows: int) -> None:
+    """Print the most memory of parties, and of the server, that cannot be taken back."""
+    with tempfile.TemporaryDirectory() as folder:
+        tables = {name: Path(folder) / name for name in "ab"}
+        for seed, path in enumerate(tables.values()):
+            write_folder(path, n_rows, seed)
+        labels = pd.Series(np.random.default_rng(2).normal(size=n_rows))
+        of_server = watch_memory()
+        seconds, used = fit_over_channels(tables, labels)
+        table = {"GiB a table": 8 * n_rows * FEW / 2**30}
+        show(f"fit to folders, {n_rows:,} x {FEW} each", {"s": seconds} | table)
+        for party in used:
+            show("  party", {"GiB at most": party.anonymous}, "1.5 GiB")
+        show("  server", {"GiB at most": of_server()})
+
+
+def main(options: Namespace) -> Cases:
+    """Return the cases by name."""
     n_rows = 100_000 if options.quick else 1_000_000
-    cases = {part.__name__: partial(part, n_rows) for part in (greeting, fit, row)}
-    each_alone(__file__, options, cases)
+    found = {part.__name__: partial(part, n_rows) for part in (greeting, fit, row)}
+    found["folders"] = partial(folders, n_rows if options.quick else 10_000_000)
+    return found if options.quick else {"imports": imports} | found
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, main, "100,000 rows, no imports")

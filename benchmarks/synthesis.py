@@ -9,11 +9,12 @@ A third of the columns are counts, a third indicators. MST and AIM take them com
 parties.
 """
 
+from argparse import Namespace
 from functools import partial
 
 import numpy as np
 import pandas as pd
-from common import begin, command_line, each_alone, make_parties, memory_gib, timed
+from common import Cases, make_parties, memory_gib, run, show, timed
 
 from flwr_vertical import Strategy, simulate
 from flwr_vertical.privacy import Keystream
@@ -26,7 +27,7 @@ PAPER_RATES = (0.7234, 0.8353, 0.8733, 0.2711, 0.0)
 
 
 def measure(
-    strategy: Strategy, n_rows: int, sizes: tuple[int, ...], rates: tuple[float, ...], goal: str
+    strategy: Strategy, n_rows: int, sizes: tuple[int, ...], rates: tuple[float, ...], target: str
 ) -> None:
     """Run one strategy once and print time and peak memory of this process."""
     parties, common = make_parties(n_rows, sizes)
@@ -43,14 +44,12 @@ def measure(
         labels = pd.Series((common + rng.normal(size=n_rows) > 0).astype(float))
     result, seconds, _ = timed(lambda: simulate(strategy, parties, labels, progress=False))
     missing = f"{1 - sum(map(len, parties.values())) / n_rows / len(parties):.0%} of blocks missing"
-    told = {"levels": "levels", "chosen_pairs": "pairs chosen"}
-    chosen = [f", {result.metrics[k]:.0f} {what}" for k, what in told.items() if labels is None]
-    print(
-        f"{type(strategy).__name__:<7} {n_rows:,} rows, {sum(sizes) + (labels is not None)} "
-        f"columns{''.join(chosen)}, {missing}: {seconds:.1f} s, peak {memory_gib():.2f} GiB{goal}; "
-        f"{result.ledger.rounds} rounds, {result.ledger.bytes_up / 2**20:.1f} MiB up, "
-        f"{result.ledger.bytes_down / 2**20:.1f} down"
-    )
+    ledger, figures = result.ledger, {"s": seconds, "GiB at most": memory_gib()}
+    if labels is None:
+        figures |= {"levels": result.metrics["levels"], "pairs": result.metrics["chosen_pairs"]}
+    figures |= {"rounds": ledger.rounds, "MiB up": ledger.bytes_up / 2**20}
+    what = f"{type(strategy).__name__}, {n_rows:,} x {sum(sizes) + (labels is not None)}, {missing}"
+    show(what, figures | {"MiB down": ledger.bytes_down / 2**20}, target)
 
 
 def ranks_alone(n: int) -> None:
@@ -58,23 +57,23 @@ def ranks_alone(n: int) -> None:
     values, stream = np.random.default_rng(0).random(n), Keystream()
     seconds = timed(lambda: perturbed_ranks(values, Flip.of(0.5), stream)).seconds
     pairs = n * (n - 1) / 2
-    print(f"ranks of one column, n = {n:,}: {seconds:.2f} s, {pairs / seconds:.1e} pairs a second")
+    speed = {"million pairs a second": pairs / seconds / 1e6}
+    show(f"ranks of one column, n = {n:,}", {"s": seconds} | speed)
 
 
-def main() -> None:
-    """Parse the command line and run."""
-    options = begin(command_line(__doc__))
+def main(options: Namespace) -> Cases:
+    """Return the cases by name."""
     paper, tables = (3000, 2000) if options.quick else (PAPER_ROWS, PAPER_ROWS)
-    cases = {"ranks": partial(ranks_alone, 5_000 if options.quick else PAPER_ROWS)}
+    found = {"ranks": partial(ranks_alone, 5_000 if options.quick else PAPER_ROWS)}
     for method in (VCDS, EVCDS, IEVCDS):
-        goal = "" if options.quick or method is not VCDS else ", target 900 s and 4 GiB"
-        how = method(epsilon=1.0), paper, PAPER_COLUMNS, PAPER_RATES, goal
-        cases[method.__name__] = partial(measure, *how)
-    goal = "" if options.quick else ", target 120 s and 40 rounds"
+        target = "" if options.quick or method is not VCDS else "900 s, 4 GiB"
+        how = method(epsilon=1.0), paper, PAPER_COLUMNS, PAPER_RATES, target
+        found[method.__name__] = partial(measure, *how)
+    target = "" if options.quick else "120 s, 40 rounds"
     for each in (MST(epsilon=1.0), AIM(epsilon=1.0)):
-        cases[each.name] = partial(measure, each, tables, (19, 18, 18), (0.0,) * 3, goal)
-    each_alone(__file__, options, cases)
+        found[each.name] = partial(measure, each, tables, (19, 18, 18), (0.0,) * 3, target)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, main)
