@@ -18,6 +18,7 @@ from flwr_vertical.incomplete import split_columns
 from strategies.explore import Explore
 from strategies.lda import LDA
 from strategies.normal import JointNormal
+from strategies.normal.filling import complete_rows
 from strategies.vfem import VFEM
 
 ALLOWING = {"min-rows": 1, "vectors": 26, "predictions": 200.0, "alignments": "plain"}
@@ -41,14 +42,9 @@ def make_tables(n_rows: int, n_columns: int, n_parties: int, lacking: int = 9) -
 def pooled(tables: Tables, n_rows: int) -> None:
     """Complete the pooled table by pairwise covariances."""
     x = np.hstack([table.reindex(range(n_rows)).to_numpy() for table in tables.values()])
-    there, zeros = ~np.isnan(x), np.nan_to_num(x)
-    flags = there.astype(float)
+    zeros, flags = np.nan_to_num(x), (~np.isnan(x)).astype(float)
     covariance = zeros.T @ zeros / (flags.T @ flags) + 0.1 * np.eye(x.shape[1])
-    for pattern in np.unique(there, axis=0):
-        rows = np.flatnonzero((there == pattern).all(axis=1))
-        o, m = np.flatnonzero(pattern), np.flatnonzero(~pattern)
-        slope = np.linalg.solve(covariance[np.ix_(o, o)], covariance[np.ix_(o, m)])
-        x[np.ix_(rows, m)] = x[np.ix_(rows, o)] @ slope
+    complete_rows(x, np.zeros(x.shape), covariance)
 
 
 def measure(

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
-from common import Cases, T, fit_over_channels, memory_gib, run, show, timed, watch_memory
+from common import Cases, fit_over_channels, memory_gib, run, say, show, watch_memory
 
 from flwr_vertical.node.file_storage import FileStorage
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
@@ -80,32 +79,25 @@ def write_table(path: Path, n_rows: int, columns: int) -> None:
 
 def greeting(n_rows: int) -> None:
     """Print the parts of a node's answer to a greeting."""
-    table_gib = n_rows * COLUMNS * 8 / 2**30
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.parquet"
         write_table(path, n_rows, COLUMNS)
         before = memory_gib()
-        total = np.zeros(2)
-
-        def say(what: str, call: Callable[[], T]) -> T:
-            found, own, cpu = timed(call)
-            total[:] += own, cpu
-            peak = (memory_gib() - before) / table_gib
-            show(what, {"s": own, "s of the processor": cpu, "tables at most": peak})
-            return found
-
         storage = FileStorage()
         context: Any = type("Context", (), {"node_config": {"party": "a", "data": str(path),
                             "output": folder}, "run_config": {}, "run_id": 1})()  # fmt: skip
-        say("digest of the file", partial(storage.data_version, context))
-        table = say("read", partial(read_table, path))
-        say("check", partial(check_table, table))
+        digest = say("digest of the file", partial(storage.data_version, context))
+        read = say("read", partial(read_table, path))
+        table = read.value
+        check = say("check", partial(check_table, table))
         ledger = PrivacyLedger(Path(folder) / "ledger.sqlite", "a")
         hashing = partial(ledger.rows, table.ids, table.frame)
         rows = say("hash rows", partial(ledger.rows_of_version, "1", hashing))
-        say("enter the run", partial(ledger.begin, "1", "1", "glm", {}, rows))
-        both = dict(zip(("s", "s of the processor"), total, strict=True))
-        show(f"greeting, {n_rows:,} x {COLUMNS}", both, "20 s")
+        enter = say("enter the run", partial(ledger.begin, "1", "1", "glm", {}, rows.value))
+        seconds = sum(part.seconds for part in (digest, read, check, rows, enter))
+        peak = (memory_gib() - before) / (n_rows * COLUMNS * 8 / 2**30)
+        figures = {"s": seconds, "tables at most": peak}
+        show(f"greeting, {n_rows:,} x {COLUMNS}", figures, "20 s, 4 tables")
 
 
 def peak_of_fit(n_rows: int, columns: int) -> tuple[float, float]:
