@@ -52,17 +52,9 @@ def run(
 ) -> None:
     """Read the command line, print the machine, and run.
 
-    Parameters
-    ----------
-    doc : str
-        Of the benchmark's module; its first line is the command's help.
-    main : Callable
-        Prints lines by `show`, or returns cases that do. Each of these gets a process of its own,
-        so that peaks are its.
-    quick : str
-        What ``--quick`` does.
-    **others : tuple
-        The default of each other option, and its help.
+    `doc` begins with the command's help. `main` prints lines by `show`, or returns cases that do,
+    each of which gets a process of its own, so that peaks are its. `quick` says what ``--quick``
+    does, `others` have the default of each other option and its help.
     """
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help=quick)
@@ -142,39 +134,28 @@ def glm_app() -> ClientApp:
     return party_app(strategy.party, alignment="plain", protocol=strategy.protocol_of_run())
 
 
-class Used(NamedTuple):
-    """Memory of a process in GiB."""
-
-    peak: float  # At most, beyond what it had at first
-    anonymous: float  # At most, of what the system cannot take back
-
-
 def fit_over_channels(
     tables: Mapping[str, Path], labels: "pd.Series[float]"
-) -> tuple[float, list[Used]]:
-    """Fit `glm` to tables on disk; return its seconds, and what each party used."""
+) -> tuple[float, list[float], list[float]]:
+    """Fit `glm` to tables on disk; return seconds, and each party's GiB: at first, and at most."""
     nodes: list[NodeConfig] = [
         {"party": name, "data": str(path), "output": str(path.with_name(f"{name}-output"))}
         | {"policy.alignments": "plain"}
         for name, path in tables.items()
     ]
     processes = NodeProcesses(glm_app, nodes)
+    at_first = processes.used()
     strategy = VerticalGLM(family="gaussian", penalty="none")
     with ChannelGrid(processes, transport="channel") as grid:
         fit = partial(strategy.start, grid=grid, labels=labels, alignment="plain", progress=False)
         seconds = timed(fit).seconds
-    return seconds, processes.used()
+    return seconds, at_first, processes.used()
 
 
 class NodeProcesses(LocalGrid):
     """Serves each node by a process of its own, as on a federation, without Flower's.
 
-    Parameters
-    ----------
-    make_app : Callable
-        Makes, in such a process, the app of its node; a function of a module.
-    nodes : Sequence[NodeConfig]
-        The node config of each node.
+    `make_app`, a function of a module, makes the app of a node in its process.
     """
 
     def __init__(self, make_app: Callable[[], ClientApp], nodes: Sequence[NodeConfig]) -> None:
@@ -189,17 +170,16 @@ class NodeProcesses(LocalGrid):
     def _forward(self, message: Message, context: Context) -> Message:
         return self._processes[context.node_id].submit(_answer, message).result()
 
-    def used(self) -> list[Used]:
-        """Return what each process has used, once it has answered all messages."""
+    def used(self) -> list[float]:
+        """Return GiB of memory of each process, at most, once it has answered all messages."""
         return [process.submit(_used).result() for process in self._processes.values()]
 
 
-_SERVED: dict[str, Any] = {}  # In a node's process: its app, its context, its memory
+_SERVED: dict[str, Any] = {}  # In a node's process: its app and context, and what tells its memory
 
 
 def _begin(make_app: Callable[[], ClientApp], context: Context) -> None:
-    app = make_app()
-    _SERVED.update(app=app, context=context, before=memory_gib(), most=watch_memory())
+    _SERVED.update(app=make_app(), context=context, most=watch_memory())
 
 
 def _answer(message: Message) -> Message:
@@ -207,8 +187,8 @@ def _answer(message: Message) -> Message:
     return reply
 
 
-def _used() -> Used:
-    return Used(memory_gib() - _SERVED["before"], _SERVED["most"]())
+def _used() -> float:
+    return float(_SERVED["most"]())
 
 
 def watch_memory() -> Callable[[], float]:

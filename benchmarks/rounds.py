@@ -4,18 +4,15 @@
 
 A round here is a masked private sum of 100 values over five parties, and on RayGrid over a thousand
 too: request, key stream, reply. Then runs of 400 rounds over 16 parties, in turn with and without
-the page that shows them (``live-page``), which is asked for every second.
+the page that shows them (``live-page``), which is made every second.
 """
 
 import statistics
-import tempfile
 import threading
-import urllib.request
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +20,6 @@ import pandas as pd
 from common import Cases, run, show, timed
 
 from apps.live.page import page_of
-from apps.live.server import serving
 from apps.live.status import LiveStatus
 from flwr_vertical import (
     Federation,
@@ -71,17 +67,16 @@ def time_rounds(grid: Any, rounds: int, n_parties: int = 5) -> float:
 
 @contextmanager
 def looked_at(status: LiveStatus) -> Iterator[None]:
-    """Show a run on its page, and look at it each second."""
+    """Make a run's page each second, as a browser that is open asks for it."""
     over = threading.Event()
 
-    def look(address: str) -> None:
+    def look() -> None:
         while not over.wait(1.0):
-            urllib.request.urlopen(address).read()
+            page_of(status.read())
 
-    with tempfile.TemporaryDirectory() as folder, serving(status, Path(folder) / "run") as address:
-        threading.Thread(target=look, args=(address,), daemon=True).start()
-        yield
-        over.set()
+    threading.Thread(target=look, daemon=True).start()
+    yield
+    over.set()
 
 
 def time_run(rounds: int, page: bool) -> tuple[float, float, float]:

@@ -19,7 +19,7 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
-from common import memory_gib, run, show, timed
+from common import make_parties, memory_gib, run, show, timed
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss, roc_auc_score
 
@@ -33,14 +33,10 @@ DEPTH = 6
 
 def made_up(rows: int, columns: int) -> tuple[dict[str, pd.DataFrame], "pd.Series[Any]"]:
     """Return normal numbers of two parties, 5 % of the cells missing, and labels."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(rows, columns))
-    signal = x[:, 0] * x[:, -1] + np.sin(2 * x[:, 1]) + x[:, -2]
-    y = pd.Series((rng.random(rows) < 1 / (1 + np.exp(-signal))).astype(float))
-    x[rng.random(x.shape) < 0.05] = np.nan
-    frame = pd.DataFrame(x, columns=[f"x{j}" for j in range(columns)])
-    half = columns // 2
-    return {"a": frame.iloc[:, :half], "b": frame.iloc[:, half:]}, y
+    parties, common = make_parties(rows, (columns // 2, columns - columns // 2))
+    rng = np.random.default_rng(1)
+    y = pd.Series((rng.random(rows) < 1 / (1 + np.exp(-2 * common))).astype(float))
+    return {name: x.mask(rng.random(x.shape) < 0.05) for name, x in parties.items()}, y
 
 
 def slow_links(seconds: float) -> Any:
@@ -62,7 +58,7 @@ def main(options: Namespace) -> None:
         bank = load("Bank", Sources.find())
         tables, y = {"a": bank.a, "b": bank.b}, bank.labels.astype(float)
     trees = options.trees or (3 if options.quick else 100)
-    x = pd.concat(tables.values(), axis=1)
+    x = pd.concat(tables.values(), axis=1, ignore_index=True)
     booster = HistGradientBoostingClassifier(
         max_iter=trees, max_depth=DEPTH, max_leaf_nodes=None, max_bins=options.bins,
         early_stopping=False,
