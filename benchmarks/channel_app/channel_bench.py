@@ -1,4 +1,4 @@
-"""The app that `benchmarks/channels.py` runs: parties that return what they get."""
+"""The app that `benchmarks/rounds.py` runs: parties that return what they get."""
 
 import json
 import logging

@@ -1,22 +1,28 @@
-"""What a node spends: imports, the greeting of a large table, its memory in a fit.
+"""What a node spends: imports, the greeting of a large table, memory in a fit, its ledger.
 
-    python benchmarks/start.py [--quick]
+    python benchmarks/node.py [--quick]
 
 Each line is a process of its own. First imports, whose bytecode is there: seconds of the processor,
 the least of five, and memory. Then the parts of a node's answer to a greeting, with a Parquet file
 of 1,000,000 rows of 50 columns and IDs of text, and a fit of `glm` to normal labels, hidden, over
 live channels, with a second party of two columns: peaks are above the memory before, in tables.
+Then two row sets of 1,000,000 rows enter the node's privacy ledger, as a run opens them; and one
+has 10,000 runs: every hundredth opens sums over other rows with one of ten sets of labels, and
+predictions; those between repeat the sums of the one before. What repeats is written as a run
+writes it, but many in one transaction, since each would wait for the disk.
 Last such a fit of two parties whose tables they do not hold in memory: folders of Parquet files,
 10,000,000 rows and 20 columns each, 1.5 GiB. What is mapped from the disk does not count there.
 Tables, and what is mapped, lie in the folder for temporary files (`TMPDIR`): 15 GiB.
 Targets: `import flwr_vertical` below 0.4 s; the greeting below 20 s; a peak of 4 tables, and of 1.5
-GiB of a party with a folder.
+GiB of a party with a folder; two row sets, and a check after 10,000 runs, below 1 s; a ledger's
+file below 100 MB.
 """
 
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from argparse import Namespace
 from functools import partial
 from pathlib import Path
@@ -29,10 +35,15 @@ import pyarrow.parquet
 from common import Cases, fit_over_channels, memory_gib, run, say, show, watch_memory
 
 from flwr_vertical.node.file_storage import FileStorage
-from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
+from flwr_vertical.privacy_ledger.database import transaction
+from flwr_vertical.privacy_ledger.entries import Book, Entry, add_run, note_stream
+from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL, PrivacyLedger
+from flwr_vertical.privacy_ledger.row_identities import OwnRows
 from flwr_vertical.tables import check_table, read_table
 
 COLUMNS, FEW = 50, 20
+GROUPS, LEFT_OUT, REPEATS = 8, 2_000, 100
+SETTINGS = {"family": "binomial", "penalty": "scad", "seed": 3}
 FILE_ROWS, GROUP_ROWS = 1_000_000, 131_072
 IMPORTS = (
     "import flwr_vertical",
@@ -153,10 +164,79 @@ def folders(n_rows: int) -> None:
         show("  server", {"GiB at most": of_server()})
 
 
+def two_sets(ledger: PrivacyLedger, rows: OwnRows, rng: np.random.Generator) -> float:
+    """Open sums over all rows by group, and over all but a few; return the seconds."""
+    ledger.begin("first", "first", "vfem", {}, rows)
+    group = rng.integers(0, GROUPS, len(rows))
+    fewer = group.copy()
+    fewer[rng.choice(len(rows), LEFT_OUT, replace=False)] = -1
+    total = 0.0
+    for name, sets in (("first", group), ("second", fewer)):
+        enter = partial(ledger.check_and_note_rows, "first", rows, sets, 100, n_vectors=1)
+        what = f"check and entry of the {name} set of {len(rows):,} rows"
+        total += say(what, partial(enter, commitment=b"labels")).seconds
+    return total
+
+
+def many_runs(ledger: PrivacyLedger, rows: OwnRows, runs: int, rng: np.random.Generator) -> None:
+    """Fill the ledger with runs; each that is new leaves out another block of rows."""
+    group = rng.integers(0, GROUPS, len(rows))
+    block = np.arange(len(rows)) % 64
+    for i in range(0, runs, REPEATS):
+        token, left = f"run {i}", block == int(rng.integers(0, 64))
+        ledger.begin(token, f"study-{i}", "glm", SETTINGS, rows)
+        own, labels = np.where(left, -1, group), b"labels %d" % (i // REPEATS % 10)
+        ledger.check_and_note_rows(token, rows, own, 100, n_vectors=1, commitment=labels)
+        ledger.note_stream(token, f"columns of run {i}", rows.digest)
+        ledger.open_bits(
+            token, rows, left, 1e-3, content=b"%d" % i, predictions=True, what="predictions"
+        )
+        entry = Entry(
+            "rows", "server", "sums over groups of rows (again)", len(rows), colluding=HELD_BY_ALL
+        )
+        with transaction(ledger.path, "benchmark", 30.0) as connection:
+            book = Book(connection, ledger.path, "benchmark")
+            for k in range(i + 1, min(i + REPEATS, runs)):
+                token = f"run {k}"
+                add_run(connection, token, f"study-{k}", "glm", SETTINGS, time.time())
+                number = book.run(token)
+                book.add(number, time.time(), entry)
+                note_stream(connection, number, f"columns of run {k}", rows.digest, "benchmark")
+
+
+def ledgers(n_rows: int, runs: int) -> None:
+    """Print the times of a privacy ledger's first runs, and of its last."""
+    rng, ids = np.random.default_rng(1), make_ids(n_rows)
+    frame = pd.DataFrame(rng.normal(size=(n_rows, FEW)), index=ids)
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = PrivacyLedger(Path(folder) / "two.sqlite", "bank")
+        hashing = partial(ledger.rows, ids, frame)
+        rows = say(f"hash {n_rows:,} IDs and rows of {FEW} columns, once", hashing).value
+        ledger.rows_of_version("one", lambda: rows)
+        again = partial(ledger.rows_of_version, "one", hashing)
+        say("the same rows in another process, from the ledger", again)
+        show("two sets", {"s": two_sets(ledger, rows, rng)}, "1 s")
+
+        ledger = PrivacyLedger(Path(folder) / "many.sqlite", "bank")
+        rows = ledger.rows_of_version("one", lambda: ledger.rows(ids, frame))
+        say(f"fill a ledger with {runs:,} runs", partial(many_runs, ledger, rows, runs, rng))
+        block = np.arange(n_rows) % 64
+        sets = np.where(block == 63, -1, block // 8)
+        begun = partial(ledger.begin, "new", "new", "vfem", {}, rows)
+        entry = partial(ledger.check_and_note_rows, "new", rows, sets, 100, n_vectors=1)
+        seconds = (
+            say("greeting of a new run, which checks the whole file", begun).seconds
+            + say("check and entry of a new run with other rows and labels", entry).seconds
+        )
+        size = ledger.path.stat().st_size / 1e6
+        show(f"after {runs:,} runs", {"s": seconds, "MB": size}, "1 s, 100 MB")
+
+
 def main(options: Namespace) -> Cases:
     """Return the cases by name."""
     n_rows = 100_000 if options.quick else 1_000_000
     found = {part.__name__: partial(part, n_rows) for part in (greeting, fit, row)}
+    found["ledgers"] = partial(ledgers, n_rows, 500 if options.quick else 10_000)
     found["folders"] = partial(folders, n_rows if options.quick else 10_000_000)
     return found if options.quick else {"imports": imports} | found
 
