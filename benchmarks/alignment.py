@@ -18,10 +18,11 @@ from argparse import Namespace
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import Cases, Timed, memory_gib, run, show, timed
+from common import Cases, Timed, memory_gib, run, say, show, timed
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from apps.cli.align import AlignOnly
@@ -82,7 +83,7 @@ def by_turns(count: int) -> None:
     one_call = (before + bare_seconds(cores, calls)) / 2
     figures = {"s": seconds, "us an ID": 1e6 * seconds / count, "us a bare call": 1e6 * one_call}
     bare = "% of its processor time is the bare primitive"
-    figures[bare] = 4 * count * one_call / used
+    figures[bare] = 400 * count * one_call / used
     show(f"private-id, 2 x {count:,}", figures, "85 % at 1,000,000")
     figures = {"s": by_transfers, "us an ID": 1e6 * by_transfers / count}
     times = {"times as fast": seconds / by_transfers}
@@ -93,11 +94,6 @@ def peak(count: int, alignment: str) -> None:
     """Print the most memory of this process."""
     align(count, alignment)
     show(f"{alignment}, 2 x {count:,}", {"GiB at most": memory_gib()}, "1 GiB")
-
-
-def blind_rsa(count: int) -> None:
-    """Print the speed of `blind-rsa`."""
-    show(f"blind-rsa, 3,072 bits, 2 x {count:,}", {"s": align(count, "blind-rsa").seconds})
 
 
 def beside_openmined(count: int, python: str) -> None:
@@ -111,13 +107,15 @@ def beside_openmined(count: int, python: str) -> None:
 def main(options: Namespace) -> Cases:
     """Return the cases by name."""
     counts = [1_000, 10_000] if options.quick else [10_000, 100_000, 1_000_000]
-    found: dict[str, Callable[[], None]] = {
+    found: dict[str, Callable[[], Any]] = {
         f"speed-{count}": partial(by_turns, count) for count in counts
     }
     found |= {how: partial(peak, counts[-1], how) for how in ("private-id", "kkrt")}
     if options.psi_python:
         found["openmined"] = partial(beside_openmined, counts[-1], options.psi_python)
-    return found | {"blind-rsa": partial(blind_rsa, 200 if options.quick else 10_000)}
+    few = 200 if options.quick else 10_000
+    rsa = partial(say, f"blind-rsa, 3,072 bits, 2 x {few:,}", partial(align, few, "blind-rsa"))
+    return found | {"blind-rsa": rsa}
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def machine_line() -> str:
     )
 
 
-Cases = Mapping[str, Callable[[], None]]
+Cases = Mapping[str, Callable[[], Any]]
 
 
 def run(
@@ -98,16 +98,9 @@ def memory_gib(kind: str = "VmHWM") -> float:
 
 
 def show(what: str, figures: Mapping[str, float], target: str = "") -> None:
-    """Print a line of the table: figures by their units, to four digits, and the target.
-
-    A unit of ``%`` has a share.
-    """
+    """Print a line of the table: figures by their units, to four digits, and the target."""
     told = [
-        f"{100 * figure:.4g} {unit}"
-        if unit.startswith("%")
-        else f"{figure:,.0f} {unit}"
-        if figure >= 1000
-        else f"{figure:.4g} {unit}"
+        f"{figure:,.0f} {unit}" if figure >= 1000 else f"{figure:.4g} {unit}"
         for unit, figure in figures.items()
     ]
     print(f"{what:<48} " + ", ".join(told) + (f"; target {target}" if target else ""), flush=True)

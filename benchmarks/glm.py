@@ -33,7 +33,6 @@ CASES = (
     ("poisson", 0.5, 2),
 )
 N_COLUMNS = 23
-TARGET = "180 MB down"
 
 
 def products(n_rows: int, sizes: tuple[int, ...], target: str = "", mode: str = "masked") -> None:
@@ -91,7 +90,7 @@ def compare(n_rows: int, family: str, strength: float, n_parties: int, repetitio
     show(
         f"{family} {strength}, {n_parties} parties, {n_rows:,} x {N_COLUMNS}",
         {"rounds": ledger.rounds} | travelled | times | {"standard errors apart": far.max()},
-        TARGET if (family, strength, n_parties) == CASES[0] else "",
+        "180 MB down" if (family, strength, n_parties) == CASES[0] else "",
     )
 
 
