@@ -10,28 +10,23 @@ calls in a loop, two for every ID and party.
 protobuf than Flower: python -m venv psi && psi/bin/pip install openmined-psi.
 """
 
+import multiprocessing
 import os
 import subprocess
-import sys
-from pathlib import Path
+import time
+from argparse import Namespace
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import Timed, alone, begin, command_line, memory_gib, timed
+from common import Cases, Timed, memory_gib, run, say, show, timed
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from apps.cli.align import AlignOnly
 from flwr_vertical import Result, simulate
-
-BARE = """
-import os, sys, time
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-key, count = X25519PrivateKey.generate(), int(sys.argv[1])
-points = [os.urandom(32) for _ in range(count)]
-started = time.process_time()
-for point in points:
-    key.exchange(X25519PublicKey.from_public_bytes(point))
-print((time.process_time() - started) / count)
-"""
 
 PSI = """
 import sys, time
@@ -48,15 +43,19 @@ print(time.perf_counter() - started)
 """
 
 
+def bare_call(count: int) -> float:
+    """Seconds of the processor of one X25519 call, the mean of so many."""
+    key, points = X25519PrivateKey.generate(), [os.urandom(32) for _ in range(count)]
+    started = time.process_time()
+    for point in points:
+        key.exchange(X25519PublicKey.from_public_bytes(point))
+    return (time.process_time() - started) / count
+
+
 def bare_seconds(processes: int, count: int) -> float:
     """Seconds of the processor of one X25519 call, so many processes being busy with it."""
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", BARE, str(count)], stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(processes)
-    ]
-    return float(np.mean([float(process.communicate()[0]) for process in running]))
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        return float(np.mean(list(pool.map(bare_call, [count] * processes))))
 
 
 def align(count: int, alignment: str) -> Timed[Result]:
@@ -72,58 +71,52 @@ def align(count: int, alignment: str) -> Timed[Result]:
     return found
 
 
-def main() -> None:
-    """Parse the command line and run."""
-    parser = command_line(__doc__)
-    parser.add_argument("--psi-python", type=Path, help="Python with openmined-psi installed")
-    options = begin(parser)
-    if options.only:
-        alignment, count = options.only.split(":")
-        align(int(count), alignment)
-        print(memory_gib())
-        return
+def by_turns(count: int) -> None:
+    """Print the speed of `private-id`, and of `kkrt` right before and after it."""
+    # Two parties, two calls an ID each, on all cores; before and after, as the speed drifts.
     cores = len(os.sched_getaffinity(0))
+    calls = min(200_000, 4 * count // cores)
+    before = bare_seconds(cores, calls)
+    first = align(count, "kkrt").seconds
+    _, seconds, used = align(count, "private-id")
+    by_transfers = min(first, align(count, "kkrt").seconds)
+    one_call = (before + bare_seconds(cores, calls)) / 2
+    figures = {"s": seconds, "us an ID": 1e6 * seconds / count, "us a bare call": 1e6 * one_call}
+    bare = "% of its processor time is the bare primitive"
+    figures[bare] = 400 * count * one_call / used
+    show(f"private-id, 2 x {count:,}", figures, "85 % at 1,000,000")
+    figures = {"s": by_transfers, "us an ID": 1e6 * by_transfers / count}
+    times = {"times as fast": seconds / by_transfers}
+    show(f"kkrt, 2 x {count:,}", figures | times, "20 s at 1,000,000")
+
+
+def peak(count: int, alignment: str) -> None:
+    """Print the most memory of this process."""
+    align(count, alignment)
+    show(f"{alignment}, 2 x {count:,}", {"GiB at most": memory_gib()}, "1 GiB")
+
+
+def beside_openmined(count: int, python: str) -> None:
+    """Print the speed of OpenMined's PSI, and what it is to that of `private-id`."""
+    command = [python, "-c", PSI, str(count)]
+    theirs = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    ratio = theirs / align(count, "private-id").seconds
+    show(f"openmined-psi, 2 x {count:,}", {"s": theirs, "times the time of private-id": ratio}, "2")
+
+
+def main(options: Namespace) -> Cases:
+    """Return the cases by name."""
     counts = [1_000, 10_000] if options.quick else [10_000, 100_000, 1_000_000]
-    seconds = {}
-    for count in counts:
-        # Two parties, two calls an ID each, on all cores; before and after, as the speed drifts.
-        calls = min(200_000, 4 * count // cores)
-        before = bare_seconds(cores, calls)
-        first = align(count, "kkrt").seconds
-        _, seconds[count], used = align(count, "private-id")
-        by_transfers = min(first, align(count, "kkrt").seconds)
-        one_call = (before + bare_seconds(cores, calls)) / 2
-        bare = 4 * count * one_call
-        print(
-            f"private-id, 2 x {count:>9,}: {seconds[count]:7.2f} s, "
-            f"{1e6 * seconds[count] / count:5.1f} us an ID, "
-            f"{bare / used:4.0%} of its processor time is the bare primitive "
-            f"({1e6 * one_call:.1f} us a call; target 85 % at 1,000,000)"
-        )
-        print(
-            f"kkrt,       2 x {count:>9,}: {by_transfers:7.2f} s, "
-            f"{1e6 * by_transfers / count:5.1f} us an ID, "
-            f"{seconds[count] / by_transfers:.1f} times as fast (target 20 s at 1,000,000)"
-        )
-    for alignment in ("private-id", "kkrt"):
-        peak = float(alone(__file__, f"{alignment}:{counts[-1]}").split()[-1])
-        print(f"peak memory of {alignment} at 2 x {counts[-1]:,}: {peak:.2f} GiB (target 1)")
+    found: dict[str, Callable[[], Any]] = {
+        f"speed-{count}": partial(by_turns, count) for count in counts
+    }
+    found |= {how: partial(peak, counts[-1], how) for how in ("private-id", "kkrt")}
     if options.psi_python:
-        count = counts[-1]
-        answer = subprocess.run(
-            [str(options.psi_python), "-c", PSI, str(count)],
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        theirs = float(answer.stdout)
-        print(
-            f"openmined-psi, 2 x {count:,}: {theirs:.2f} s; private-id is "
-            f"{theirs / seconds[count]:.1f} times as fast (target 2)"
-        )
-    count = 200 if options.quick else 10_000
-    print(f"blind-rsa, 3,072 bits, 2 x {count:,}: {align(count, 'blind-rsa').seconds:.1f} s")
+        found["openmined"] = partial(beside_openmined, counts[-1], options.psi_python)
+    few = 200 if options.quick else 10_000
+    rsa = partial(say, f"blind-rsa, 3,072 bits, 2 x {few:,}", partial(align, few, "blind-rsa"))
+    return found | {"blind-rsa": rsa}
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, main, psi_python=("", "Python with openmined-psi installed"))

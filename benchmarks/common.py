@@ -1,4 +1,4 @@
-"""What benchmarks share: the machine they ran on, seconds and memory, nodes, the command line."""
+"""What benchmarks share: the command line, seconds and memory, lines of the table, nodes."""
 
 import argparse
 import multiprocessing
@@ -7,11 +7,12 @@ import platform
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib.metadata import version
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -22,7 +23,7 @@ from flwr.clientapp import ClientApp
 
 from flwr_vertical import party_app
 from flwr_vertical.channel import ChannelGrid
-from flwr_vertical.grids import NodeConfig, NodesGrid
+from flwr_vertical.grids import LocalGrid, NodeConfig
 from strategies.glm import VerticalGLM
 
 T = TypeVar("T")
@@ -40,20 +41,36 @@ def machine_line() -> str:
     )
 
 
-def command_line(doc: str | None, quick: str = "small sizes, for CI") -> argparse.ArgumentParser:
-    """Return a parser that knows ``--quick``."""
+Cases = Mapping[str, Callable[[], Any]]
+
+
+def run(
+    doc: str | None,
+    main: Callable[[argparse.Namespace], Cases | None],
+    quick: str = "small sizes, for CI",
+    **others: tuple[Any, str],
+) -> None:
+    """Read the command line, print the machine, and run.
+
+    `doc` begins with the command's help. `main` prints lines by `show`, or returns cases that do,
+    each of which gets a process of its own, so that peaks are its. `quick` says what ``--quick``
+    does, `others` have the default of each other option and its help.
+    """
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help=quick)
-    parser.add_argument("--only", default="", help=argparse.SUPPRESS)  # see `alone`
-    return parser
-
-
-def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Read the command line, and print the machine but in a case's own process."""
+    parser.add_argument("--only", default="", help="the name of a case")
+    for name, (default, says) in others.items():
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=type(default), default=default, help=says)
     options = parser.parse_args()
     if not options.only:
         print(machine_line() + "\n", flush=True)
-    return options
+    cases = main(options) or {}
+    if options.only:
+        cases[options.only]()
+        return
+    for case in cases:
+        subprocess.run([sys.executable, *sys.argv, "--only", case], check=True)
 
 
 class Timed(NamedTuple, Generic[T]):
@@ -80,21 +97,20 @@ def memory_gib(kind: str = "VmHWM") -> float:
     return int(next(line for line in status.splitlines() if kind in line).split()[1]) / 2**20
 
 
-def alone(file: str, only: str, quick: bool = False) -> str:
-    """Run a benchmark's case in a process of its own, and return what it prints."""
-    command = [sys.executable, file, "--only", only, *(["--quick"] * quick)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def show(what: str, figures: Mapping[str, float], target: str = "") -> None:
+    """Print a line of the table: figures by their units, to four digits, and the target."""
+    told = [
+        f"{figure:,.0f} {unit}" if figure >= 1000 else f"{figure:.4g} {unit}"
+        for unit, figure in figures.items()
+    ]
+    print(f"{what:<48} " + ", ".join(told) + (f"; target {target}" if target else ""), flush=True)
 
 
-def each_alone(
-    file: str, options: argparse.Namespace, cases: Mapping[str, Callable[[], None]]
-) -> None:
-    """Run every case in a process of its own, so that peaks are its; in that process, the case."""
-    if options.only:
-        cases[options.only]()
-        return
-    for case in cases:
-        print(alone(file, case, options.quick), end="", flush=True)
+def say(what: str, action: Callable[[], T], target: str = "") -> Timed[T]:
+    """Print the time that an action takes."""
+    found = timed(action)
+    show(what, {"s": found.seconds, "s of the processor": found.cpu}, target)
+    return found
 
 
 def make_parties(n_rows: int, sizes: Sequence[int]) -> tuple[dict[str, pd.DataFrame], Any]:
@@ -112,72 +128,71 @@ def glm_app() -> ClientApp:
 
 
 def fit_over_channels(
-    tables: Mapping[str, Path], labels: "pd.Series[float]", make_app: Callable[[], ClientApp]
-) -> tuple[float, list[tuple[float, float]]]:
-    """Fit `glm` to tables on disk; return its seconds, and what each party used."""
+    tables: Mapping[str, Path], labels: "pd.Series[float]"
+) -> tuple[float, list[float], list[float]]:
+    """Fit `glm` to tables on disk; return seconds, and each party's GiB: at first, and at most."""
     nodes: list[NodeConfig] = [
         {"party": name, "data": str(path), "output": str(path.with_name(f"{name}-output"))}
         | {"policy.alignments": "plain"}
         for name, path in tables.items()
     ]
-    processes = NodeProcesses(make_app, nodes)
+    processes = NodeProcesses(glm_app, nodes)
+    at_first = processes.used()
     strategy = VerticalGLM(family="gaussian", penalty="none")
     with ChannelGrid(processes, transport="channel") as grid:
         fit = partial(strategy.start, grid=grid, labels=labels, alignment="plain", progress=False)
         seconds = timed(fit).seconds
-    return seconds, processes.used()
+    return seconds, at_first, processes.used()
 
 
-class NodeProcesses(NodesGrid):
+class NodeProcesses(LocalGrid):
     """Serves each node by a process of its own, as on a federation, without Flower's.
 
-    Parameters
-    ----------
-    make_app : Callable
-        Makes, in such a process, the app of its node; a function of a module.
-    nodes : Sequence[NodeConfig]
-        The node config of each node.
+    `make_app`, a function of a module, makes the app of a node in its process.
     """
 
     def __init__(self, make_app: Callable[[], ClientApp], nodes: Sequence[NodeConfig]) -> None:
-        super().__init__(nodes)
+        super().__init__(self._forward, nodes, max_parallel=len(nodes))  # type: ignore[arg-type]
         spawn = multiprocessing.get_context("spawn")
-        self._pipes: dict[int, Connection[Any, Any]] = {}
-        for node_id, context in self.contexts.items():
-            self._pipes[node_id], there = spawn.Pipe()
-            spawn.Process(target=_serve, args=(there, make_app, context), daemon=True).start()
-        for pipe in self._pipes.values():
-            pipe.recv()
+        self._processes = {
+            node_id: ProcessPoolExecutor(1, spawn, _begin, (make_app, context))
+            for node_id, context in self.contexts.items()
+        }
+        self.used()  # all have started
 
-    def _submit(self, messages: Mapping[str, Message]) -> None:
-        for message in messages.values():
-            self._pipes[message.metadata.dst_node_id].send(message)
+    def _forward(self, message: Message, context: Context) -> Message:
+        return self._processes[context.node_id].submit(_answer, message).result()
 
-    def _collect(self, numbers: list[str], timeout: float | None) -> list[Message]:
-        ready: list[Any] = wait(list(self._pipes.values()), timeout)
-        return [pipe.recv() for pipe in ready]
-
-    def _forget(self, numbers: list[str]) -> None:
-        """Every message is answered."""
-
-    def used(self) -> list[tuple[float, float]]:
-        """End all processes; return seconds of the processor since the start, and GiB beyond it."""
-        found = []
-        for pipe in self._pipes.values():
-            pipe.send(None)
-            while not isinstance(told := pipe.recv(), tuple):
-                pass  # what answered the invitation
-            found.append(told)
-        return found
+    def used(self) -> list[float]:
+        """Return GiB of memory of each process, at most, once it has answered all messages."""
+        return [process.submit(_used).result() for process in self._processes.values()]
 
 
-def _serve(
-    pipe: "Connection[Any, Any]", make_app: Callable[[], ClientApp], context: Context
-) -> None:
-    """Answer messages until there is none."""
-    app = make_app()
-    cpu, peak = time.process_time(), memory_gib()
-    pipe.send("ready")
-    while (message := pipe.recv()) is not None:
-        pipe.send(app(message, context))
-    pipe.send((time.process_time() - cpu, memory_gib() - peak))
+_SERVED: dict[str, Any] = {}  # In a node's process: its app and context, and what tells its memory
+
+
+def _begin(make_app: Callable[[], ClientApp], context: Context) -> None:
+    _SERVED.update(app=make_app(), context=context, most=watch_memory())
+
+
+def _answer(message: Message) -> Message:
+    reply: Message = _SERVED["app"](message, _SERVED["context"])
+    return reply
+
+
+def _used() -> float:
+    return float(_SERVED["most"]())
+
+
+def watch_memory() -> Callable[[], float]:
+    """Watch this process's anonymous memory; return what tells the most so far, in GiB."""
+    most = memory_gib("RssAnon")
+
+    def watch() -> None:
+        nonlocal most
+        while True:
+            most = max(most, memory_gib("RssAnon"))
+            time.sleep(0.005)
+
+    threading.Thread(target=watch, daemon=True).start()
+    return lambda: most

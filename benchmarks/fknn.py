@@ -5,17 +5,18 @@
 
 Contestants run by turns in one process; the least time of each counts.
 
-The million rows run in a process of its own, with all nodes in it and plain alignment, whose time
-`alignment.py` measures. What drawn donors cost is the error of hidden cells over that with all
-donors, by plain nearest neighbours with FKNN's distance: of generated tables of a million rows,
-and of real tables, which are smaller, by the share of their rows.
+The million rows run with all nodes in one process and plain alignment, whose time `alignment.py`
+measures. What drawn donors cost is the error of hidden cells over that with all donors, by plain
+nearest neighbours with FKNN's distance: of generated tables of a million rows, and of real tables,
+which are smaller, by the share of their rows.
 """
 
+from argparse import Namespace
 from functools import partial
 
 import numpy as np
 import pandas as pd
-from common import alone, begin, command_line, memory_gib, timed
+from common import Cases, memory_gib, run, show, timed
 from sklearn import datasets
 from sklearn.impute import KNNImputer
 
@@ -24,20 +25,18 @@ from simulations.data import Sources
 from strategies.fknn import FKNN
 
 CONTESTANTS = ("knn-imputer", "plain", "masked")
-MILLION = "million"
 MOST = FKNN().max_donors
 
 
-def make_table(n_rows: int, n_columns: int = 16, every: int = 10) -> pd.DataFrame:
+def make_table(n_rows: int, every: int = 10) -> pd.DataFrame:
     """Correlated normal columns; one of `every` rows lacks three cells."""
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(n_rows, n_columns)) @ rng.normal(size=(n_columns, n_columns))
+    rng, values = np.random.default_rng(0), generated("normal", n_rows)
     for row in rng.choice(n_rows, n_rows // every, replace=False):
-        values[row, rng.choice(n_columns, 3, replace=False)] = np.nan
-    return pd.DataFrame(values, columns=[f"x{j}" for j in range(n_columns)])
+        values[row, rng.choice(values.shape[1], 3, replace=False)] = np.nan
+    return pd.DataFrame(values).add_prefix("x")
 
 
-def run(contestant: str, table: pd.DataFrame) -> np.ndarray:
+def impute(contestant: str, table: pd.DataFrame) -> np.ndarray:
     """Impute the table by one contestant; all give the same numbers."""
     if contestant == "knn-imputer":
         return np.asarray(KNNImputer(n_neighbors=5).fit_transform(table))
@@ -54,11 +53,11 @@ def compare(n_rows: int, repetitions: int) -> None:
     print(f"{n_rows} rows x {table.shape[1]} columns, 2 parties, 10 % of rows incomplete:")
     seconds = dict.fromkeys(CONTESTANTS, np.inf)
     for name in CONTESTANTS * repetitions:
-        seconds[name] = min(seconds[name], timed(partial(run, name, table)).seconds)
+        seconds[name] = min(seconds[name], timed(partial(impute, name, table)).seconds)
     for name, least in seconds.items():
-        print(f"{name:<12} {least:6.2f} s")
-    for over, under, target in (("masked", "plain", 2.0), ("masked", "knn-imputer", 0.25)):
-        print(f"{over} / {under}: {seconds[over] / seconds[under]:.2f}, target at most {target}")
+        show(name, {"s": least})
+    for over, under, target in (("masked", "plain", "2.0"), ("masked", "knn-imputer", "0.25")):
+        show(f"{over} / {under}", {"of the time": seconds[over] / seconds[under]}, target)
 
 
 def run_million(n_rows: int) -> None:
@@ -68,11 +67,10 @@ def run_million(n_rows: int) -> None:
     del table
     tables = memory_gib()
     _, seconds, cpu = timed(lambda: simulate(FKNN(), parties, alignment="plain", progress=False))
-    print(
-        f"{n_rows} rows x 16 columns, 2 parties, 1 % of rows incomplete, masked, at most {MOST} "
-        f"donors: {seconds:.0f} s, target 120 ({cpu:.0f} s of processors); peak of the "
-        f"process with both parties and the server {memory_gib():.2f} GiB, target 4 ({tables:.2f} "
-        "with the tables alone)"
+    show(
+        f"{n_rows:,} rows, 1 % incomplete, at most {MOST:,} donors",
+        {"s": seconds, "s of processors": cpu, "GiB at most": memory_gib(), "GiB before": tables},
+        "120 s, 4 GiB for both parties and the server",
     )
 
 
@@ -107,58 +105,48 @@ def real_tables() -> dict[str, np.ndarray]:
 def errors_by_donors(values: np.ndarray, sizes: list[int], n_asked: int, seed: int) -> np.ndarray:
     """RMSE of three hidden cells of `n_asked` rows, imputed from so many of the other rows."""
     rng = np.random.default_rng(seed)
-    values = values[:, values.std(axis=0) > 0]
-    values = ((values - values.mean(axis=0)) / values.std(axis=0)).astype(np.float32)
-    values = values[rng.permutation(len(values))]
+    values = rng.permutation(values[:, values.std(axis=0) > 0])
+    values = (values - values.mean(axis=0)) / values.std(axis=0)
     asked, donors = values[:n_asked], values[n_asked:]
-    seen = np.ones(asked.shape, dtype=np.float32)
-    np.put_along_axis(seen, np.argsort(rng.random(asked.shape), axis=1)[:, :3], 0.0, axis=1)
-    left, right = np.hstack([seen, -2 * seen * asked]), np.hstack([donors**2, donors]).T
-    squares = np.zeros(len(sizes))
-    for rows in np.array_split(np.arange(n_asked), max(1, n_asked // 32)):
-        apart = left[rows] @ right
-        for k, size in enumerate(sizes):
-            nearest = np.argpartition(apart[:, :size], 4, axis=1)[:, :5]
-            gaps = donors[nearest].mean(axis=1) - asked[rows]
-            squares[k] += (gaps[seen[rows] == 0] ** 2).sum()
-    return np.sqrt(squares / (seen == 0).sum())
+    hidden = np.zeros(asked.shape, dtype=bool)
+    np.put_along_axis(hidden, np.argsort(rng.random(asked.shape), axis=1)[:, :3], True, axis=1)
+    lacking = np.where(hidden, np.nan, asked)
+    imputers = [KNNImputer().fit(donors[:size]) for size in sizes]
+    gaps = [(imputer.transform(lacking) - asked)[hidden] for imputer in imputers]
+    return np.asarray(np.sqrt(np.square(gaps).mean(axis=1)))
+
+
+def show_errors(what: str, values: np.ndarray, sizes: list[int], n_asked: int, runs: int) -> None:
+    """Print errors by donors over the last one, with all donors."""
+    total = np.sum([errors_by_donors(values, sizes, n_asked, seed) for seed in range(runs)], axis=0)
+    donors = [f"by {size:,}" for size in sizes]
+    show(what, dict(zip(donors, total / total[-1], strict=True)))
 
 
 def cost_of_drawing(n_rows: int) -> None:
     """Print errors with drawn donors over those with all: of generated and of real tables."""
     n_asked = min(1000, n_rows // 10)
     most = min(MOST, n_rows // 2)
-    sizes = [most // 4, most // 2, most, n_rows]
-    heading = "".join(f"{size:>10}" for size in sizes)
-    print(f"\nRMSE over that with all donors, {n_rows} generated rows, donors:\n{'':<14}{heading}")
+    print(f"\nRMSE over that with all donors, {n_rows:,} generated rows:")
     for kind in ("normal", "4 factors", "20 clusters", "curved"):
-        errors = errors_by_donors(generated(kind, n_rows + n_asked), sizes, n_asked, 0)
-        print(f"{kind:<14}" + "".join(f"{error / errors[-1]:>10.3f}" for error in errors))
-    shares = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
-    heading = "".join(f"{share:>10.0%}" for share in shares)
-    print(f"\nReal tables, share of the rows that donate:\n{'':<14}{heading}")
+        values = generated(kind, n_rows + n_asked)
+        show_errors(kind, values, [most // 4, most // 2, most, n_rows], n_asked, 1)
+    print("\nReal tables; a 32nd, 16th, 8th, quarter and half of the rows, and all, donate:")
     for name, values in real_tables().items():
         n_asked = min(1000, len(values) // 5)
-        n_donors = len(values) - n_asked
-        sizes = [max(5, int(share * n_donors)) for share in shares]
-        several = max(1, 4000 // n_asked)
-        total = sum(errors_by_donors(values, sizes, n_asked, seed) for seed in range(several))
-        row = "".join(f"{error / total[-1]:>10.3f}" for error in total)
-        print(f"{name:<14}{row}   {len(values)} rows x {values.shape[1]}")
+        sizes = [max(5, (len(values) - n_asked) >> halvings) for halvings in (5, 4, 3, 2, 1, 0)]
+        show_errors(name, values, sizes, n_asked, max(1, 4000 // n_asked))
 
 
-def main() -> None:
-    """Parse the command line and run."""
-    options = begin(command_line(__doc__))
-    n_rows = 2_000 if options.quick else 20_000
-    many = 20_000 if options.quick else 1_000_000
-    if options.only == MILLION:
-        run_million(many)
-        return
-    compare(n_rows, 2 if options.quick else 5)
-    print("\n" + alone(__file__, MILLION, options.quick).strip())
-    cost_of_drawing(many)
+def main(options: Namespace) -> Cases:
+    """Return the cases by name."""
+    few, repetitions, many = (2_000, 2, 20_000) if options.quick else (20_000, 5, 1_000_000)
+    return {
+        "contestants": partial(compare, few, repetitions),
+        "million": partial(run_million, many),
+        "donors": partial(cost_of_drawing, many),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, main)

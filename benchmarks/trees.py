@@ -12,13 +12,14 @@ as integer codes in the order of their names, so they grow the same trees but fo
 """
 
 import time
+from argparse import Namespace
 from functools import partial
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pandas as pd
-from common import begin, command_line, memory_gib, timed
+from common import make_parties, memory_gib, run, show, timed
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import log_loss, roc_auc_score
 
@@ -32,14 +33,10 @@ DEPTH = 6
 
 def made_up(rows: int, columns: int) -> tuple[dict[str, pd.DataFrame], "pd.Series[Any]"]:
     """Return normal numbers of two parties, 5 % of the cells missing, and labels."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(rows, columns))
-    signal = x[:, 0] * x[:, -1] + np.sin(2 * x[:, 1]) + x[:, -2]
-    y = pd.Series((rng.random(rows) < 1 / (1 + np.exp(-signal))).astype(float))
-    x[rng.random(x.shape) < 0.05] = np.nan
-    frame = pd.DataFrame(x, columns=[f"x{j}" for j in range(columns)])
-    half = columns // 2
-    return {"a": frame.iloc[:, :half], "b": frame.iloc[:, half:]}, y
+    parties, common = make_parties(rows, (columns // 2, columns - columns // 2))
+    rng = np.random.default_rng(1)
+    y = pd.Series((rng.random(rows) < 1 / (1 + np.exp(-2 * common))).astype(float))
+    return {name: x.mask(rng.random(x.shape) < 0.05) for name, x in parties.items()}, y
 
 
 def slow_links(seconds: float) -> Any:
@@ -53,34 +50,24 @@ def slow_links(seconds: float) -> Any:
     return mock.patch.object(LocalGrid, "send_and_receive", later)
 
 
-def main() -> None:
-    """Parse the command line, run and print."""
-    parser = command_line(__doc__, "3 trees, for CI")
-    parser.add_argument("--trees", type=int, default=0, help="how many (default: 100)")
-    parser.add_argument("--rows", type=int, default=0, help="of made-up numbers in place of Bank")
-    parser.add_argument("--columns", type=int, default=50, help="of made-up numbers")
-    parser.add_argument("--bins", type=int, default=32, help="of a column")
-    parser.add_argument("--delay", type=float, default=0, help="milliseconds a round, of links")
-    parser.add_argument("--modes", default="hidden,open", help="which histograms")
-    options = begin(parser)
+def main(options: Namespace) -> None:
+    """Grow the same trees by scikit-learn and by parties, and print what they cost."""
     if options.rows:
         tables, y = made_up(options.rows, options.columns)
     else:
         bank = load("Bank", Sources.find())
         tables, y = {"a": bank.a, "b": bank.b}, bank.labels.astype(float)
     trees = options.trees or (3 if options.quick else 100)
-    x = pd.concat(tables.values(), axis=1)
+    x = pd.concat(tables.values(), axis=1, ignore_index=True)
     booster = HistGradientBoostingClassifier(
         max_iter=trees, max_depth=DEPTH, max_leaf_nodes=None, max_bins=options.bins,
         early_stopping=False,
     )  # fmt: skip
     model, pooled, cpu = timed(lambda: booster.fit(x, y))
-    print(
-        f"scikit-learn, pooled: {pooled:.1f} s wall, {cpu:.1f} s of processor time, AUC in sample "
-        f"{roc_auc_score(y, model.decision_function(x)):.5f}, log loss "
-        f"{log_loss(y, model.predict_proba(x)[:, 1]):.5f}",
-        flush=True,
-    )
+    auc = roc_auc_score(y, model.decision_function(x))
+    loss = log_loss(y, model.predict_proba(x)[:, 1])
+    times = {"s of wall": pooled, "s of the processor": cpu}
+    show("scikit-learn, pooled", times | {"AUC in sample": auc, "log loss": loss})
     for mode in options.modes.split(","):
         strategy = VerticalGBDT(
             n_trees=trees, max_depth=DEPTH, n_bins=options.bins, histograms=mode,
@@ -89,26 +76,29 @@ def main() -> None:
         with slow_links(options.delay / 1e3):
             result, seconds, cpu = timed(partial(simulate, strategy, tables, y, progress=False))
         ledger, metrics = result.ledger, result.metrics
-        frame = ledger.to_frame()
-        told = frame.drop_duplicates("round").groupby("step")["seconds"].sum()
-        steps = ", ".join(f"{step} {value:.1f}" for step, value in told.items() if value >= 0.1)
-        sent = frame.groupby("step")[["bytes_up", "bytes_down"]].sum() / 2**20
-        large = [
-            f"{step} {up:.1f} up {down:.1f} down"
-            for step, up, down in sent.itertuples()
-            if max(up, down) >= 1
-        ]
-        print(
-            f"{mode}: {seconds:.1f} s wall, {cpu:.1f} s of processor time "
-            f"({seconds / pooled:.0f} times scikit-learn's), {ledger.rounds} rounds, "
-            f"{ledger.bytes_up / 2**20:.0f} MiB up, {ledger.bytes_down / 2**20:.0f} MiB down\n"
-            f"  seconds in rounds: {steps}\n"
-            f"  MiB: {', '.join(large)}\n"
-            f"  AUC in sample {metrics['train_auc']:.5f}, log loss {metrics['train_loss']:.5f}; "
-            f"peak memory {memory_gib():.2f} GiB",
-            flush=True,
-        )
+        quality = {"AUC in sample": metrics["train_auc"], "log loss": metrics["train_loss"]}
+        ratio = {"times scikit-learn's": seconds / pooled, "GiB at most": memory_gib()}
+        times = {"s of wall": seconds, "s of the processor": cpu}
+        show(mode, times | ratio | quality)
+        sizes = {"MiB up": ledger.bytes_up / 2**20, "MiB down": ledger.bytes_down / 2**20}
+        show("  in all", {"rounds": ledger.rounds} | sizes)
+        steps = ledger.to_frame().groupby("step")
+        sent = steps[["bytes_up", "bytes_down"]].sum() / 2**20
+        told = ledger.to_frame().drop_duplicates("round").groupby("step")["seconds"].sum()
+        for step, up, down in sent.itertuples():
+            if told[step] >= 0.1 or max(up, down) >= 1:
+                show(f"  {step}", {"s": told[step], "MiB up": up, "MiB down": down})
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        __doc__,
+        main,
+        "3 trees",
+        trees=(0, "how many (default: 100)"),
+        rows=(0, "of made-up numbers in place of Bank"),
+        columns=(50, "of made-up numbers"),
+        bins=(32, "of a column"),
+        delay=(0.0, "milliseconds a round, of links"),
+        modes=("hidden,open", "which histograms"),
+    )

@@ -11,7 +11,7 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.config import NODE_KEYS
 from flwr_vertical.node.storage import check_name, fitted_kinds
 from flwr_vertical.policy.reading import read_policy
-from flwr_vertical.policy.record import PREFIX, Policy, replaced
+from flwr_vertical.policy.record import PREFIX, Policy
 from flwr_vertical.result import Result
 from flwr_vertical.single_parties import NOBODY
 from flwr_vertical.tables import DataWarning, Table, check_table, label_index
@@ -95,7 +95,7 @@ def policies_of(
         raise ConfigError(
             f"min_rows and the policy of {twice} set the same; state it in the policy alone"
         )
-    return {name: replaced(found, min_rows=min_rows) for name, found in policies.items()}
+    return {name: replace(found, min_rows=min_rows) for name, found in policies.items()}
 
 
 def tables_of(

@@ -1,4 +1,4 @@
-"""The app that `benchmarks/channels.py` runs: parties that return what they get."""
+"""The app that `benchmarks/rounds.py` runs: parties that return what they get."""
 
 import json
 import logging
@@ -16,6 +16,8 @@ from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.server.discovery import Presence
 
 server = ServerApp()
+
+Figures = dict[str, dict[str, float]]
 
 
 class Echo(Party):
@@ -37,37 +39,36 @@ class NoTable(FileStorage):
 client = party_app(Echo, storage=NoTable())
 
 
-def time_rounds(federation: Federation, sizes: list[int], rounds: int) -> dict[str, float]:
-    """Median milliseconds of a round by number of values."""
-    found = {}
-    for size in sizes:
-        base = np.arange(float(size))
-        seconds = []
-        for _ in range(rounds):
-            started = time.perf_counter()
-            replies = federation.call("numbers", {"base": base})
-            seconds.append(time.perf_counter() - started)
-            assert all(np.array_equal(reply["base"], base) for reply in replies.values())
-        found[str(size)] = 1e3 * statistics.median(seconds)
-    return found
+def median_ms(federation: Federation, size: int, rounds: int) -> float:
+    """Return the median milliseconds of a round of so many values."""
+    base = np.arange(float(size))
+    seconds = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        replies = federation.call("numbers", {"base": base})
+        seconds.append(time.perf_counter() - started)
+        assert all(np.array_equal(reply["base"], base) for reply in replies.values())
+    return 1e3 * statistics.median(seconds)
 
 
-def measure(grid: Grid, config: dict[str, Any]) -> dict[str, Any]:
+def measure(grid: Grid, config: dict[str, Any]) -> Figures:
     """Time opening, rounds and closing of channels, then rounds by messages."""
-    n, found = int(config["parties"]), {}
+    times: dict[str, float] = {}
+    found = {"channels": times}
     started = time.perf_counter()
     channels = ChannelGrid(grid, transport=str(config["transport"]), timeout=240.0)
     with channels:
-        found["opening"] = time.perf_counter() - started
-        federation = Federation(channels, aggregation="plain", min_nodes=n)
+        times["s to open"] = time.perf_counter() - started
+        federation = Federation(channels, aggregation="plain", min_nodes=int(config["parties"]))
         federation.open()
-        sizes = [int(size) for size in str(config["sizes"]).split(",")]
-        found["channels"] = time_rounds(federation, sizes, int(config["rounds"]))
+        for size in map(int, str(config["sizes"]).split(",")):
+            milliseconds = median_ms(federation, size, int(config["rounds"]))
+            found[f"{size:,} values"] = {"ms a round": milliseconds}
         started = time.perf_counter()
-    found["closing"] = time.perf_counter() - started
+    times["s to close"] = time.perf_counter() - started
     if plain := int(config["plain-rounds"]):
-        sizes = [int(size) for size in str(config["plain-sizes"]).split(",")]
-        found["messages"] = time_rounds(federation, sizes, plain)
+        for size in map(int, str(config["plain-sizes"]).split(",")):
+            found[f"{size:,} values"]["ms by messages"] = median_ms(federation, size, plain)
     return found
 
 

@@ -1,7 +1,7 @@
 """The interface of alignment: from the parties' tables to a common row index and a mask."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,10 +11,13 @@ import pandas as pd
 from flwr_vertical.alignment.steps import AlignmentSteps
 from flwr_vertical.arrays import AnyArray, Bytes, Flags, Integers
 from flwr_vertical.crypto.permutation import secret_order
-from flwr_vertical.errors import ConfigError, DataError, ProtocolError
+from flwr_vertical.errors import ConfigError, DataError, PartyError, ProtocolError
 from flwr_vertical.server.federation import Federation
 from flwr_vertical.server.settings import ROWS as ROWS
-from flwr_vertical.tables.ids import check_normalisation
+from flwr_vertical.tables.ids import bytes_of, check_normalisation, id_type, normal_ids
+
+LABELS = "server (labels)"
+"""Whose sample IDs are those of the server's labels, for errors."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,20 @@ class Aligner(ABC):
         alignment = Alignment(list(federation.parties), ~present[kept], None, label_rows)
         return alignment, np.asarray(values)[kept]
 
+    def finish_pseudonyms(
+        self,
+        federation: Federation,
+        sets: Mapping[str, Bytes],
+        labels: Bytes | None,
+        label_holder: str | None,
+    ) -> Alignment:
+        """As `finish`, of pseudonyms (n_own, 32) of each party's IDs and (n_labels, 32)."""
+        parts = [sets[name] for name in federation.parties]
+        tokens = to_tokens(parts if labels is None else [*parts, labels])
+        label_tokens = None if labels is None else tokens.pop()
+        named = dict(zip(federation.parties, tokens, strict=True))
+        return self.finish(federation, named, label_tokens, label_holder)[0]
+
     def _kept(
         self,
         present: Flags,
@@ -137,6 +154,41 @@ class Aligner(ABC):
         kept = np.zeros(len(present), dtype=bool)
         kept[label_codes] = True
         return kept
+
+
+class ServerIds:
+    """Sample IDs of the server's labels in a secret order, on their way through a protocol."""
+
+    def __init__(
+        self, ids: "pd.Index[Any]", normalise: Sequence[str], random: Callable[[int], bytes]
+    ) -> None:
+        self.id_type = id_type(ids, LABELS)
+        self._order = secret_order(len(ids), random)
+        self.values = bytes_of(normal_ids(ids, normalise, LABELS)[self._order])
+
+    def own_order(self, rows: Bytes) -> Bytes:
+        """Undo the shuffling: rows in the order of the labels."""
+        own = np.empty_like(rows)
+        own[self._order] = rows
+        return own
+
+
+def handed_on(reply: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return values of a reply that go to other parties, and who vouches for them."""
+    return {key: reply[key] for key in (*names, "identity", "signature") if key in reply}
+
+
+def checked_rows(rows: Any, shape: tuple[int | None, ...], party: str, step_name: str) -> Bytes:
+    """Check the form of bytes that a party returned; None stands for any number."""
+    fits = rows.dtype == np.uint8 and rows.ndim == len(shape)
+    if not fits or any(n not in (None, m) for n, m in zip(shape, rows.shape, strict=True)):
+        expected = ", ".join("n" if n is None else str(n) for n in shape)
+        raise PartyError(
+            party,
+            step_name,
+            f"returned values of shape {rows.shape} ({rows.dtype}), expected ({expected}) of uint8",
+        )
+    return np.asarray(rows)
 
 
 def to_tokens(sets: Sequence[Bytes]) -> list[AnyArray]:

@@ -10,33 +10,38 @@ Compared with `private-id`: the work falls on the key holder, messages are 384 b
 bits), and the holder could make the tag of any ID it guesses (but sees nobody's tags).
 """
 
-import hashlib
 import io
 from collections.abc import Callable
 from typing import Annotated, Any
 
-import numpy as np
 import pandas as pd
 
-from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types, to_tokens
+from flwr_vertical.alignment.base import (
+    LABELS,
+    Aligner,
+    Alignment,
+    ServerIds,
+    check_id_types,
+    checked_rows,
+    handed_on,
+)
 from flwr_vertical.alignment.steps import POSITIONS, AlignmentSteps
 from flwr_vertical.arrays import Bytes
 from flwr_vertical.crypto import blind_rsa, rsa_key
-from flwr_vertical.crypto.permutation import secret_order
-from flwr_vertical.errors import ConfigError, PartyError
+from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.steps import step
+from flwr_vertical.products.pair_keys import key_payload
 from flwr_vertical.protocol import pins
 from flwr_vertical.protocol.arguments import OWN
 from flwr_vertical.protocol.declaration import FACTS, IDS, ONE, SOME, Either, Protocol, Round
 from flwr_vertical.server.federation import Federation
-from flwr_vertical.tables.ids import bytes_of, id_type, normal_ids
-
-LABELS = "server (labels)"
+from flwr_vertical.tables.ids import id_type
 
 _BLINDING = "align.blinding"
 _RSA_PUBLIC = "align.rsa-public"
 _HASHES = "align.hashes"
 _RSA_KEY = "align.rsa-key"
+_MODE = "blind-rsa"
 
 
 class BlindRsaSteps(AlignmentSteps):
@@ -65,14 +70,12 @@ class BlindRsaSteps(AlignmentSteps):
         ids = self.shuffled_ids(normalise)
         hashes = blind_rsa.fdh(ids, key.n, nonce, self.id_secret())
         tags = blind_rsa.tags(blind_rsa.sign(hashes, key))
-        endorsement = pins.endorse(
-            self.party.identity("blind-rsa"), _rsa_payload(key.public, nonce)
-        )
+        payload = key_payload(_MODE, key.public, nonce)
         return {
             "public": key.public,
             "tags": tags,
             "id_type": id_type(self.party.own_ids, self.name),
-            **endorsement,
+            **pins.endorse(self.party.identity(_MODE), payload),
         }
 
     @step
@@ -86,15 +89,9 @@ class BlindRsaSteps(AlignmentSteps):
         signature: bytes = b"",
     ) -> dict[str, Any]:
         """Blind the own hashed IDs for the key holder, whose signature of its key pins check."""
-        node = self.party.identity("blind-rsa")
-        pins.check_endorsement(
-            node,
-            pins.read_pins(node, None),
-            holder,
-            _rsa_payload(public, nonce),
-            identity,
-            signature,
-        )
+        node, payload = self.party.identity(_MODE), key_payload(_MODE, public, nonce)
+        pinned = pins.read_pins(node, None)
+        pins.check_endorsement(node, pinned, holder, payload, identity, signature)
         key = rsa_key.load_public(public, holder)
         hashes = blind_rsa.fdh(self.shuffled_ids(normalise), key.n, nonce, self.id_secret())
         blinded, blinding = blind_rsa.blind(hashes, key)
@@ -121,10 +118,6 @@ class BlindRsaSteps(AlignmentSteps):
             signed, self.state[_BLINDING], self.state[_HASHES], key, holder
         )
         return {"tags": blind_rsa.tags(signatures)}
-
-
-def _rsa_payload(public: bytes, nonce: bytes) -> dict[str, bytes]:
-    return {"purpose": b"blind-rsa", "key": hashlib.sha256(public).digest(), "run": nonce}
 
 
 class BlindRsaAligner(Aligner):
@@ -160,62 +153,39 @@ class BlindRsaAligner(Aligner):
         opened = federation.call("rsa_open", {**common, "bits": self.bits}, parties=[holder])[
             holder
         ]
-        public = opened["public"]
-        endorsement: dict[str, Any] = {
-            key: opened[key] for key in ("identity", "signature") if key in opened
-        }
-        replies = (
-            federation.call(
-                "rsa_blind",
-                {**common, "public": public, "holder": holder, **endorsement},
-                parties=others,
-            )
-            if others
-            else {}
-        )
+        common |= {"holder": holder, **handed_on(opened, "public")}
+        replies = federation.call("rsa_blind", common, parties=others) if others else {}
         types = {holder: opened["id_type"]} | {name: replies[name]["id_type"] for name in others}
         blinded = {name: replies[name]["blinded"] for name in others}
         labels = None
         if label_ids is not None:
-            labels = _Labels(
-                label_ids, self.normalise, nonce, public, holder, federation.random_bytes
-            )
-            types[LABELS] = id_type(label_ids, LABELS)
+            key = rsa_key.load_public(opened["public"], holder)
+            labels = _Labels(label_ids, self.normalise, nonce, key, federation.random_bytes)
+            types[LABELS] = labels.id_type
             blinded[LABELS] = labels.blinded
         check_id_types(types)
+        numbered = {str(k): values for k, values in enumerate(blinded.values())}
         signed = federation.call(
-            "rsa_sign", {"senders": list(blinded), **_numbered(blinded)}, parties=[holder]
+            "rsa_sign", {"senders": list(blinded), **numbered}, parties=[holder]
         )[holder]
-        results = {name: signed[str(k)] for k, name in enumerate(blinded)}
-        for name, values in results.items():
-            if values.shape != blinded[name].shape:
-                raise PartyError(
-                    holder,
-                    "rsa_sign",
-                    f"returned {values.shape} for a set of {blinded[name].shape}",
-                )
-        tags = (
-            federation.call(
-                "rsa_tags",
-                {"holder": holder},
-                per_party={name: {"signed": results[name]} for name in others},
-                parties=others,
-            )
-            if others
-            else {}
-        )
-        sets = [_checked(opened["tags"], holder)] + [
-            _checked(tags[name]["tags"], name, len(blinded[name])) for name in others
-        ]
-        if labels is not None:
-            sets.append(labels.tags(results[LABELS]))
-        tokens = to_tokens(sets)
-        label_tokens = tokens.pop() if labels is not None else None
-        named = dict(zip(federation.parties, tokens, strict=True))
-        return self.finish(federation, named, label_tokens, label_holder)[0]
+        results = {
+            name: checked_rows(signed[str(k)], values.shape, holder, "rsa_sign")
+            for k, (name, values) in enumerate(blinded.items())
+        }
+        sets = {
+            holder: checked_rows(opened["tags"], (None, blind_rsa.TAG_BYTES), holder, "rsa_open")
+        }
+        if others:
+            own = {name: {"signed": results[name]} for name in others}
+            tags = federation.call("rsa_tags", {"holder": holder}, per_party=own, parties=others)
+            for name in others:
+                count = len(blinded[name]), blind_rsa.TAG_BYTES
+                sets[name] = checked_rows(tags[name]["tags"], count, name, "rsa_tags")
+        label_tags = None if labels is None else labels.tags(results[LABELS], holder)
+        return self.finish_pseudonyms(federation, sets, label_tags, label_holder)
 
 
-class _Labels:
+class _Labels(ServerIds):
     """The server's own set, signed like another party's."""
 
     def __init__(
@@ -223,35 +193,16 @@ class _Labels:
         ids: "pd.Index[Any]",
         normalise: list[str],
         nonce: bytes,
-        public: bytes,
-        holder: str,
+        key: rsa_key.RsaPublic,
         random: Callable[[int], bytes],
     ) -> None:
-        self._public, self._holder = rsa_key.load_public(public, holder), holder
-        self._order = secret_order(len(ids), random)
-        values = bytes_of(normal_ids(ids, normalise, LABELS)[self._order])
-        self._hashes = blind_rsa.fdh(values, self._public.n, nonce)
-        drawn = io.BytesIO(random(len(ids) * blind_rsa.blinding_bytes(self._public)))
-        self.blinded, self._blinding = blind_rsa.blind(self._hashes, self._public, drawn.read)
+        super().__init__(ids, normalise, random)
+        self._key = key
+        self._hashes = blind_rsa.fdh(self.values, key.n, nonce)
+        drawn = io.BytesIO(random(len(ids) * blind_rsa.blinding_bytes(key)))
+        self.blinded, self._blinding = blind_rsa.blind(self._hashes, key, drawn.read)
 
-    def tags(self, signed: Any) -> Bytes:
+    def tags(self, signed: Bytes, holder: str) -> Bytes:
         """Unblind, and return tags in the order of the labels."""
-        signatures = blind_rsa.unblind(
-            signed, self._blinding, self._hashes, self._public, self._holder
-        )
-        shuffled = blind_rsa.tags(signatures)
-        own = np.empty_like(shuffled)
-        own[self._order] = shuffled
-        return own
-
-
-def _numbered(sets: dict[str, Any]) -> dict[str, Any]:
-    return {str(k): values for k, values in enumerate(sets.values())}
-
-
-def _checked(tags: Any, party: str, count: int | None = None) -> Bytes:
-    if tags.ndim != 2 or tags.shape[1] != 32 or tags.dtype != np.uint8:
-        raise PartyError(party, "rsa_tags", f"returned tags of shape {tags.shape} and {tags.dtype}")
-    if count is not None and len(tags) != count:
-        raise PartyError(party, "rsa_tags", f"returned {len(tags)} tags for {count} samples")
-    return np.asarray(tags)
+        signatures = blind_rsa.unblind(signed, self._blinding, self._hashes, self._key, holder)
+        return self.own_order(blind_rsa.tags(signatures))

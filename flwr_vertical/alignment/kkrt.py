@@ -22,12 +22,12 @@ from typing import Annotated, Any
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types
+from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types, checked_rows, handed_on
 from flwr_vertical.alignment.steps import POSITIONS, AlignmentSteps
 from flwr_vertical.arrays import AnyArray, Bytes, Ring
 from flwr_vertical.crypto import base_ot, batched_oprf
 from flwr_vertical.crypto.masks import generate_keypair
-from flwr_vertical.crypto.pair_seeds import pair_seed
+from flwr_vertical.crypto.pair_seeds import framed, pair_seed
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ConfigError, PartyError, ProtocolError
 from flwr_vertical.node.steps import step
@@ -45,6 +45,7 @@ _PRIVATE, _PUBLIC = "align.pair-private", "align.pair-public"
 _CHOICES, _KEYS, _OFFERS = "align.ot-choices", "align.ot-keys", "align.ot-offers"
 _MODE = "kkrt"
 _WITHOUT = "'private-id' to align"
+_HASHES, _TAG = batched_oprf.N_HASHES, batched_oprf.TAG_BYTES
 
 
 class KkrtSteps(AlignmentSteps):
@@ -187,8 +188,7 @@ def _offered(offers: Bytes, public: bytes) -> bytes:
 
 def _place(sender: str, recipient: str, offers: Bytes) -> bytes:
     """Return what a sealed message is bound to beside its key: its way, and what it answers."""
-    parts = (_MODE, sender, recipient)
-    named = b"".join(len(part.encode()).to_bytes(4, "big") + part.encode() for part in parts)
+    named = framed(_MODE.encode(), sender.encode(), recipient.encode())
     return named + hashlib.sha256(offers.tobytes()).digest()
 
 
@@ -230,25 +230,19 @@ class KkrtAligner(Aligner):
         common["normalise"] = self.normalise
         extended = federation.call(
             "ot_extend",
-            {**common, "holder": holder, **_handed_on(offered, "offers")},
+            {**common, "holder": holder, **handed_on(offered, "offers", "public")},
             parties=[receiver],
         )[receiver]
         check_id_types({holder: offered["id_type"], receiver: extended["id_type"]})
         answer = federation.call(
             "ot_tags",
-            {**common, "receiver": receiver, **_handed_on(extended, "sealed")},
+            {**common, "receiver": receiver, **handed_on(extended, "sealed", "public")},
             parties=[holder],
         )[holder]
-        theirs = _checked(extended["tags"], (batched_oprf.TAG_BYTES,), receiver, "ot_extend")
-        ours = _checked(
-            answer["tags"], (batched_oprf.N_HASHES, batched_oprf.TAG_BYTES), holder, "ot_tags"
-        )
+        theirs = checked_rows(extended["tags"], (None, _TAG), receiver, "ot_extend")
+        ours = checked_rows(answer["tags"], (None, _HASHES, _TAG), holder, "ot_tags")
         tokens = dict(zip((holder, receiver), _joined(ours, theirs, holder, receiver), strict=True))
         return self.finish(federation, tokens, None, label_holder)[0]
-
-
-def _handed_on(reply: dict[str, Any], what: str) -> dict[str, Any]:
-    return {key: reply[key] for key in (what, "public", "identity", "signature") if key in reply}
 
 
 def _joined(ours: Bytes, theirs: Bytes, holder: str, receiver: str) -> tuple[AnyArray, AnyArray]:
@@ -271,12 +265,3 @@ def _joined(ours: Bytes, theirs: Bytes, holder: str, receiver: str) -> tuple[Any
 
 def _first_bytes(tags: Bytes) -> Ring:
     return np.ascontiguousarray(tags[..., :8]).view(np.uint64)[..., 0]
-
-
-def _checked(tags: Any, shape: tuple[int, ...], party: str, step_name: str) -> Bytes:
-    if tags.dtype != np.uint8 or tags.ndim != len(shape) + 1 or tags.shape[1:] != shape:
-        raise PartyError(
-            party, step_name, f"returned values of shape {tags.shape} ({tags.dtype}), expected "
-            f"(n, {', '.join(map(str, shape))}) of uint8"
-        )  # fmt: skip
-    return np.asarray(tags)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types
+from flwr_vertical.alignment.base import LABELS, Aligner, Alignment, check_id_types
 from flwr_vertical.alignment.steps import POSITIONS, AlignmentSteps
 from flwr_vertical.errors import PartyError
 from flwr_vertical.node.steps import step
@@ -58,8 +58,8 @@ class PlainAligner(Aligner):
         types = {name: _type_of(array, name) for name, array in ids.items()}
         labels = None
         if label_ids is not None:
-            labels = normal_ids(label_ids, self.normalise, "server (labels)")
-            types["server (labels)"] = id_type(label_ids, "server (labels)")
+            labels = normal_ids(label_ids, self.normalise, LABELS)
+            types[LABELS] = id_type(label_ids, LABELS)
         check_id_types(types)
         alignment, union = self.finish(federation, ids, labels, label_holder)
         index = index_of(union)

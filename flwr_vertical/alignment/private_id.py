@@ -13,20 +13,24 @@ Rounds: as many as there are parties, all sets travelling at once; 32 bytes an I
 from collections.abc import Callable
 from typing import Annotated, Any
 
-import numpy as np
 import pandas as pd
 
-from flwr_vertical.alignment.base import Aligner, Alignment, check_id_types, to_tokens
+from flwr_vertical.alignment.base import (
+    LABELS,
+    Aligner,
+    Alignment,
+    ServerIds,
+    check_id_types,
+    checked_rows,
+)
 from flwr_vertical.alignment.steps import POSITIONS, AlignmentSteps
 from flwr_vertical.arrays import Bytes
 from flwr_vertical.crypto import commutative
-from flwr_vertical.crypto.permutation import secret_order
-from flwr_vertical.errors import PartyError
 from flwr_vertical.node.steps import step
 from flwr_vertical.protocol.arguments import OWN, Shape
 from flwr_vertical.protocol.declaration import FACTS, IDS, Protocol, Repeat, Round
 from flwr_vertical.server.federation import Federation
-from flwr_vertical.tables.ids import bytes_of, id_type, normal_ids
+from flwr_vertical.tables.ids import id_type
 
 Points = Bytes
 OwnPoints = Annotated[Points, OWN, Shape(None, 32)]
@@ -65,7 +69,7 @@ class PrivateIdSteps(AlignmentSteps):
             "id_type": id_type(self.party.own_ids, self.name),
         }
         if labels is not None:
-            answer["labels"] = self._blind_foreign(labels, "server (labels)")
+            answer["labels"] = self._blind_foreign(labels, LABELS)
         return answer
 
     @step
@@ -121,8 +125,9 @@ class PrivateIdAligner(Aligner):
         )
         types = {name: replies[name]["id_type"] for name in parties}
         if labels is not None:
-            types["server (labels)"] = labels.id_type
-            labels.points = _same_size(replies[first]["labels"], labels.points, first)
+            types[LABELS] = labels.id_type
+            blinded = replies[first]["labels"]
+            labels.points = checked_rows(blinded, labels.points.shape, first, "blind_ids")
         check_id_types(types)
         sets: dict[str, Points] = {name: replies[name]["points"] for name in parties}
         for shift in range(1, len(parties)):
@@ -138,29 +143,24 @@ class PrivateIdAligner(Aligner):
                 visited["labels"], visited["labels_sender"] = labels.points, parties[shift - 1]
             replies = federation.call("blind_for", per_party=arguments)
             sets |= {
-                owner: _same_size(replies[name]["points"], sets[owner], name)
+                owner: checked_rows(replies[name]["points"], sets[owner].shape, name, "blind_for")
                 for name, owner in owners.items()
             }
             if labels is not None:
-                labels.points = _same_size(
-                    replies[parties[shift]]["labels"], labels.points, parties[shift]
-                )
+                visited_by = parties[shift]
+                blinded = replies[visited_by]["labels"]
+                labels.points = checked_rows(blinded, labels.points.shape, visited_by, "blind_for")
         for k, owner in enumerate(parties):  # the last in the ring has nobody to check after it
             commutative.check_points(sets[owner], parties[k - 1])
         if labels is not None:
             commutative.check_points(labels.points, parties[-1])
             sets = {name: commutative.blind(points, labels.key) for name, points in sets.items()}
-        arrays = [sets[name] for name in parties]
-        if labels is not None:
-            arrays.append(labels.own_order(labels.points))
-        tokens = to_tokens(arrays)
-        label_tokens = tokens.pop() if labels is not None else None
-        named = dict(zip(parties, tokens, strict=True))
-        return self.finish(federation, named, label_tokens, label_holder)[0]
+        own = None if labels is None else labels.own_order(labels.points)
+        return self.finish_pseudonyms(federation, sets, own, label_holder)
 
 
-class _Labels:
-    """The server's own set, on its way through the parties."""
+class _Labels(ServerIds):
+    """The server's own set, blinded like another party's."""
 
     def __init__(
         self,
@@ -169,26 +169,6 @@ class _Labels:
         nonce: bytes,
         random: Callable[[int], bytes],
     ) -> None:
-        who = "server (labels)"
-        self.id_type = id_type(ids, who)
         self.key = commutative.generate_blinding_key(random)
-        self._order = secret_order(len(ids), random)
-        values = bytes_of(normal_ids(ids, normalise, who)[self._order])
-        self.points: Points = commutative.hash_and_blind(values, nonce, self.key)
-
-    def own_order(self, points: Points) -> Points:
-        """Undo the shuffling: points in the order of the labels."""
-        own = np.empty_like(points)
-        own[self._order] = points
-        return own
-
-
-def _same_size(points: Any, sent: Points, party: str) -> Points:
-    """Check that a party returned as many points as it was sent."""
-    if points.shape != sent.shape or points.dtype != np.uint8:
-        raise PartyError(
-            party,
-            "blind_for",
-            f"returned points of shape {points.shape} ({points.dtype}) for a set of {sent.shape}",
-        )
-    return np.asarray(points)
+        super().__init__(ids, normalise, random)
+        self.points: Points = commutative.hash_and_blind(self.values, nonce, self.key)

@@ -7,6 +7,7 @@ and a request that comes again over a new stream gets the kept one.
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import grpc
 from flwr.app import Error, Message
@@ -69,15 +70,11 @@ class Connection:
             on_end(self)
 
     def _await_welcome(self, timeout: float) -> str:
-        timer = threading.Timer(timeout, self._call.cancel)
-        timer.daemon = True
-        timer.start()
-        try:
-            assembled = frames.Assembler(_WELCOME_BYTES).feed(next(self._call))
-        except StopIteration:
-            assembled = None
-        finally:
-            timer.cancel()
+        with self._ended_after(timeout):
+            try:
+                assembled = frames.Assembler(_WELCOME_BYTES).feed(next(self._call))
+            except StopIteration:
+                assembled = None
         if assembled is None or assembled.kind != frames.WELCOME:
             raise frames.FrameError("whoever listens there does not speak this protocol")
         return b"".join(assembled.pieces).decode()
@@ -92,12 +89,17 @@ class Connection:
 
     def await_end(self, patience: float) -> None:
         """Let what was sent travel: closing at once could overtake it."""
-        timer = threading.Timer(patience, self._call.cancel)
+        with self._ended_after(patience):
+            for _ in self._call:
+                pass
+
+    @contextmanager
+    def _ended_after(self, seconds: float) -> Iterator[None]:
+        timer = threading.Timer(seconds, self._call.cancel)
         timer.daemon = True
         timer.start()
         try:
-            for _ in self._call:
-                pass
+            yield
         finally:
             timer.cancel()
 

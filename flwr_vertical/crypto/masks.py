@@ -35,17 +35,14 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
+from flwr_vertical.crypto.pair_seeds import OwnKey
 from flwr_vertical.crypto.permutation import secret_order
 from flwr_vertical.errors import ProtocolError
 
-KEY_BYTES = 32
-MIN_NONCE_BYTES = 16
 MAX_STREAM_BYTES = 2**38
 """Bytes one sequence number may mask (256 GiB). Blocks of a stream never repeat, and so few stay
 indistinguishable from random bytes (2^34 of them: an advantage of at most 2^-61)."""
@@ -88,36 +85,21 @@ class PairwiseMasker:
         run_nonce: bytes,
         last_sequence: int = -1,
     ) -> None:
-        if len(private_key) != KEY_BYTES:
-            raise ProtocolError(
-                f"the private key of party {own_name!r} must be {KEY_BYTES} bytes, "
-                f"got {len(private_key)}"
-            )
-        if len(run_nonce) < MIN_NONCE_BYTES:
-            raise ProtocolError(
-                f"the run nonce must be at least {MIN_NONCE_BYTES} bytes, got {len(run_nonce)}"
-            )
         if own_name not in public_keys:
             raise ProtocolError(
                 f"party {own_name!r} is not among the parties with a public key: "
                 f"{sorted(public_keys)}"
             )
-        private = X25519PrivateKey.from_private_bytes(private_key)
-        own_public = private.public_key().public_bytes_raw()
-        if public_keys[own_name] != own_public:
-            raise ProtocolError(
-                f"the public key announced for party {own_name!r} is not that of its private "
-                "key: another run's key, or somebody answered in its name"
-            )
+        own = OwnKey(private_key, own_name, public_keys[own_name], run_nonce)
         self.own_name = own_name
         self.last_sequence = last_sequence
         # (does this party add?, the pair's secret), one per peer.
         self._pairs: list[tuple[bool, bytes]] = []
         self._encryptors: list[Any] = []
         for peer in _neighbours(own_name, public_keys, run_nonce):
-            secret = _agree(private, peer, public_keys[peer], own_public)
-            ends = sorted((name, bytes(public_keys[name])) for name in (own_name, peer))
-            self._pairs.append((own_name < peer, _pair_key(secret, ends, run_nonce)))
+            # 16 bytes are the key of the pair's stream, 16 draw where each of its parts begins.
+            shared = own.agree(peer, public_keys[peer], _DOMAIN)
+            self._pairs.append((own_name < peer, shared))
         self._stream = np.empty(_CHUNK_BYTES, dtype=np.uint8)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -250,33 +232,3 @@ def _circle(names: tuple[str, ...], keys: tuple[bytes, ...], run_nonce: bytes) -
     stream = Cipher(algorithms.AES(drawn), modes.CTR(bytes(16))).encryptor()
     order = secret_order(len(names), lambda count: stream.update(bytes(count)))
     return [names[place] for place in order]
-
-
-def _agree(private: X25519PrivateKey, peer: str, public: bytes, own_public: bytes) -> bytes:
-    """Return the X25519 shared secret with `peer`, or say what is wrong with its key."""
-    if len(public) != KEY_BYTES:
-        raise ProtocolError(
-            f"the public key of party {peer!r} must be {KEY_BYTES} bytes, got {len(public)}"
-        )
-    if bytes(public) == own_public:
-        raise ProtocolError(f"party {peer!r} announced this party's own public key as its own")
-    try:
-        return private.exchange(X25519PublicKey.from_public_bytes(bytes(public)))
-    except ValueError as error:
-        # The library refuses an all-zero secret (RFC 7748, section 6.1): the key is of low order.
-        raise ProtocolError(
-            f"the public key of party {peer!r} is of low order: anybody could compute the masks "
-            "shared with it; it must make a new key pair"
-        ) from error
-
-
-def _pair_key(secret: bytes, ends: Sequence[tuple[str, bytes]], run_nonce: bytes) -> bytes:
-    """Derive the secrets of two parties, bound to this use, both names and both public keys.
-
-    16 bytes are the key of their stream, 16 draw where each of its parts begins.
-    """
-    info = b"".join(
-        len(part).to_bytes(4, "big") + part
-        for part in (_DOMAIN, *(part for name, key in ends for part in (name.encode(), key)))
-    )
-    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=run_nonce, info=info).derive(secret)

@@ -20,12 +20,12 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from flwr_vertical.errors import ProtocolError, VerticalError
+from flwr_vertical.errors import VerticalError
 from flwr_vertical.node.checkpoint import Checkpoint, files_in, restore
 from flwr_vertical.node.live_objects import LiveObjects
-from flwr_vertical.protocol.disk import WHOLE, read_frame, replace_file, writing
+from flwr_vertical.protocol.disk import replace_file, writing
 from flwr_vertical.protocol.messages import make_reply
-from flwr_vertical.protocol.trees import pack_tree, unpack_tree
+from flwr_vertical.protocol.trees import pack_tree, read_tree
 from flwr_vertical.whole_files import flush_folder
 
 _SNAPSHOT = re.compile(r"snapshot-(\d+)")
@@ -69,25 +69,16 @@ class Snapshots:
         path = self._live_path(version)
         if path.exists():
             return False
-        meta = {"token": self._checkpoint.token, "version": version}
-        replace_file(path, pack_tree(meta, live.pack()), f"{self._checkpoint.who}: its model")
+        content = pack_tree(self._live_meta(version), live.pack())
+        replace_file(path, content, f"{self._checkpoint.who}: its model")
         return True
 
     def load_live(self, version: str) -> dict[str, Any] | None:
         """Read live objects; None if this version does not lie here."""
-        path = self._live_path(version)
         try:
-            with path.open("rb") as file:
-                payload = read_frame(file, path)
+            return read_tree(self._live_path(version), self._live_meta(version))
         except FileNotFoundError:
             return None
-        if payload is None:
-            raise ProtocolError(f"{path} is cut off or empty; {WHOLE}")
-        meta, tree = unpack_tree(payload)
-        if meta != {"token": self._checkpoint.token, "version": version}:
-            raise ProtocolError(f"{path} belongs to another run; {WHOLE}")
-        found: dict[str, Any] = tree
-        return found
 
     def sweep(self) -> None:
         """Remove the live objects that no checkpoint names any more."""
@@ -112,6 +103,9 @@ class Snapshots:
         # The whole rest of the name: a neighbour may be called "bank.party.snapshot-1".
         prefix = f"{self._path.name}."
         return pattern.fullmatch(path.name[len(prefix) :]) if path.name.startswith(prefix) else None
+
+    def _live_meta(self, version: str) -> dict[str, Any]:
+        return {"token": self._checkpoint.token, "version": version}
 
     def _live_path(self, version: str) -> Path:
         return self._path.with_name(f"{self._path.name}.live-{version}")

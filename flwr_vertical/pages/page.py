@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Marks our pages, so that a report never overwrites somebody else's file.
 GENERATOR = '<meta name="generator" content="flwr-vertical">'
 
+_FOLDED_FROM = 12  # rows that a table may have without being folded away
 _WORDY = 40  # letters from which a cell wraps, and needs room to do so
 
 Item: TypeAlias = "str | bytes | pd.DataFrame | Figure"
@@ -119,6 +120,12 @@ def side_by_side(parts: Iterable[str]) -> str:
 def details_html(summary: str, html: str) -> str:
     """Return `html` folded away under a line `summary` that opens it."""
     return f"<details><summary>{escape(summary)}</summary>{html}</details>"
+
+
+def folded_html(frame: pd.DataFrame, summary: str) -> str:
+    """Return a data frame as a table, folded away under a line if it is long."""
+    table = dataframe_html(frame, max_rows=1000)
+    return table if len(frame) <= _FOLDED_FROM else details_html(summary, table)
 
 
 def dataframe_html(

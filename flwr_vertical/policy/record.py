@@ -1,6 +1,5 @@
 """What a node takes part in: one frozen record, whose defaults are safe."""
 
-import dataclasses
 from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Any
@@ -136,8 +135,3 @@ def stated(policy: Policy) -> dict[str, Any]:
 def key_of(name: str) -> str:
     """Return how a field of the record is written in a node config."""
     return PREFIX + name.replace("_", "-")
-
-
-def replaced(policy: Policy, **changes: Any) -> Policy:
-    """Return a policy with other values of some keys."""
-    return dataclasses.replace(policy, **changes)

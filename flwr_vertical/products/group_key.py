@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
+from flwr_vertical.crypto.pair_seeds import framed
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.node import Party, StepGroup, step
@@ -112,5 +113,4 @@ class GroupKey:
 
 
 def _place(owner: str, recipient: str, nonce: bytes) -> bytes:
-    parts = (b"group seed", owner.encode(), recipient.encode(), nonce)
-    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    return framed(b"group seed", owner.encode(), recipient.encode(), nonce)

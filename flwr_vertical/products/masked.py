@@ -44,7 +44,13 @@ from flwr_vertical.products.noise import MOST_ROOM
 from flwr_vertical.products.noisy_sums import ROOM, NoisySums, fix_room
 from flwr_vertical.products.pair_keys import PairKeyFields, Widths
 from flwr_vertical.products.sent_rows import SENDING, SentRows, ask_for_rows
-from flwr_vertical.products.streams import SEED_BYTES, KeyStream, stream, tag_of_blocks
+from flwr_vertical.products.streams import (
+    SEED_BYTES,
+    KeyStream,
+    cancelling_pad,
+    stream,
+    tag_of_blocks,
+)
 from flwr_vertical.products.told_rows import COMMITMENT_BYTES, ToldRows
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Shape, Within
 from flwr_vertical.protocol.declaration import EPSILON, ONE, ROWS, Protocol, Round
@@ -279,12 +285,8 @@ class PrivateProductSteps(SentRows):
             total[..., mine, there] = hidden[..., mine, there]
             total[..., there, mine] = hidden[..., there, mine]
         # These cancel in the sum over the parties if all of them were asked the same.
-        names = list(layout.widths)
-        place = names.index(self.name)
         digest = hashlib.sha256(asked).hexdigest()
-        for number, sign in ((place, 1), ((place + 1) % len(names), -1)):
-            pad = stream(seed, f"asked {number} {digest}", total.shape)
-            total += pad if sign > 0 else np.uint64(0) - pad
+        total += cancelling_pad(seed, "asked", digest, [*layout.widths], self.name, total.shape)
 
     def _columns(self) -> HeldColumns:
         held: HeldColumns = self.party.columns_to_multiply()  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ stream, another content another one.
 import hashlib
 import hmac
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 
 import numpy as np
@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from flwr_vertical.arrays import Ring
+from flwr_vertical.crypto.pair_seeds import framed
 from flwr_vertical.errors import ProtocolError
 
 SEED_BYTES = 32
@@ -47,6 +48,20 @@ def tag_of_blocks(seed: bytes, shape: tuple[int, ...], blocks: Iterable[Ring]) -
 def stream(seed: bytes, label: str, shape: tuple[int, ...], tag: bytes = b"") -> Ring:
     """Return the key stream of a label as numbers modulo 2^64."""
     return KeyStream(seed, label, shape, tag).rows(0, shape[0])
+
+
+def cancelling_pad(
+    seed: bytes, what: str, asked: str, names: Sequence[str], name: str, shape: tuple[int, ...]
+) -> Ring:
+    """Return a party's pad of those that cancel in the sum over all parties that are named.
+
+    They do if all were asked for the same, as the digest `asked` tells; `what` is another one for
+    each use of a seed.
+    """
+    place = names.index(name)
+    neighbours = (place, (place + 1) % len(names))
+    added, subtracted = (stream(seed, f"{what} {k} {asked}", shape) for k in neighbours)
+    return added - subtracted
 
 
 class KeyStream:
@@ -105,9 +120,8 @@ class KeyStream:
 
 
 def _derive(seed: bytes, *parts: str | bytes) -> bytes:
-    encoded = [part.encode() if isinstance(part, str) else part for part in (*parts,)]
-    # Lengths make the encoding injective: no two different inputs give the same bytes.
-    info = b"".join(len(part).to_bytes(4, "big") + part for part in (_DOMAIN, *encoded))
+    encoded = [part.encode() if isinstance(part, str) else part for part in parts]
+    info = framed(_DOMAIN, *encoded)
     return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(seed)
 
 

@@ -11,11 +11,13 @@ import json
 import math
 import struct
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flwr_vertical.errors import CodecError
+from flwr_vertical.errors import CodecError, ProtocolError
+from flwr_vertical.protocol.disk import WHOLE, read_frame
 
 Piece = bytes | memoryview
 
@@ -49,6 +51,19 @@ def unpack_tree(payload: bytes) -> tuple[dict[str, Any], Any]:
         return view[at - count : at]
 
     return meta, _build(outline, take)
+
+
+def read_tree(path: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the tree that a run, as `meta` names it, wrote into a file; it may raise OSError."""
+    with path.open("rb") as file:
+        payload = read_frame(file, path)
+    if payload is None:
+        raise ProtocolError(f"{path} is cut off or empty; {WHOLE}")
+    found, tree = unpack_tree(payload)
+    if found != meta:
+        raise ProtocolError(f"{path} belongs to another run; {WHOLE}")
+    made: dict[str, Any] = tree
+    return made
 
 
 def _outline(value: Any, blobs: list[Piece], where: str) -> list[Any]:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.pages import figures as fg
-from flwr_vertical.pages.page import Item, Section, dataframe_html, details_html
+from flwr_vertical.pages.page import Item, Section, folded_html
 from flwr_vertical.results.data import ResultData
 
 _MOST_NAMED = 10
@@ -70,10 +70,7 @@ def sections(result: ResultData) -> Iterator[Section]:
         figure = fg.coefficients_figure(frame, spreads) if "estimate" in frame else None
         if figure:
             items.append(figure)
-        table = dataframe_html(frame, max_rows=1000)
-        items.append(
-            table if len(frame) <= 12 else details_html(f"All {len(frame)} estimates", table)
-        )
+        items.append(folded_html(frame, f"All {len(frame)} estimates"))
         caption = (
             "Standardised is by how much the prediction changes as the variable rises by one of "
             "its standard deviations: that can be compared between variables."

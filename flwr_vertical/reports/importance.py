@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.ticker import PercentFormatter
 
 from flwr_vertical.pages import figures as fg
-from flwr_vertical.pages.page import Item, Section, dataframe_html, details_html, subheading
+from flwr_vertical.pages.page import Item, Section, folded_html, subheading
 
 
 def sections(
@@ -17,10 +17,8 @@ def sections(
     items: list[Item] = []
     if importance is not None and (figure := importance_figure(importance)):
         by, all_of = ("column", "columns") if importance.index.nlevels > 1 else ("party", "parties")
-        table = dataframe_html(importance, max_rows=1000)
-        folded = details_html(f"All {len(importance)} {all_of}", table)
-        items += [subheading(f"Importance by {by}"), figure]
-        items.append(table if len(importance) <= 12 else folded)
+        table = folded_html(importance, f"All {len(importance)} {all_of}")
+        items += [subheading(f"Importance by {by}"), figure, table]
     if contributions is not None and len(contributions) and contributions.shape[1] > 1:
         items += [subheading("Contributions by party"), contributions_figure(contributions)]
         caption = (

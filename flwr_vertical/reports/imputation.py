@@ -8,12 +8,11 @@ from matplotlib.axes import Axes
 
 from flwr_vertical.grading.quality import bin_edges, is_synthetic
 from flwr_vertical.pages import figures as fg
-from flwr_vertical.pages.page import Item, Section, dataframe_html, details_html
+from flwr_vertical.pages.page import Item, Section, dataframe_html, details_html, folded_html
 from flwr_vertical.results import imputation
 from flwr_vertical.results.data import ResultData
 from flwr_vertical.tables.codes import as_labels
 
-_FOLDED_FROM = 12  # rows of a table
 _MOST_PANELS = 12
 
 
@@ -123,9 +122,8 @@ def sections(result: ResultData) -> Iterator[Section]:
             table = dataframe_html(imputation.imputation_quality(known))
             items.append(details_html(f"Errors of all {len(known)} columns", table))
         else:
-            table = dataframe_html(result.imputation, max_rows=1000)
-            folded = details_html(f"Errors of all {len(result.imputation)} columns", table)
-            items.append(folded if len(result.imputation) > _FOLDED_FROM else table)
+            what = f"Errors of all {len(result.imputation)} columns"
+            items.append(folded_html(result.imputation, what))
             caption += (
                 " Beside the error of a column stands that of its mean (of levels, the most "
                 "frequent one), and of the party alone where it was run; skill is the share of the "

@@ -73,8 +73,7 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         journal = cls._open(folder / FILE_NAME)
         try:
-            if journal._scan() is not None and journal.opening is not None:
-                raise _unfinished(journal.path)
+            journal._refuse_unfinished()
             journal._begin(identity)
         except BaseException:
             journal.close()
@@ -89,8 +88,7 @@ class Journal:
             return
         journal = cls._open(path)
         try:
-            if journal._scan() is not None and journal.opening is not None:
-                raise _unfinished(path)
+            journal._refuse_unfinished()
         finally:
             journal.close()
 
@@ -144,6 +142,13 @@ class Journal:
         self._append(meta, RecordDict())
         self.sync()
         self.snapshots.keep_only(set())
+
+    def _refuse_unfinished(self) -> None:
+        if self._scan() is not None and self.opening is not None:
+            raise ConfigError(
+                f"{self.path} is the journal of an unfinished run of this name: go on with it "
+                "(resume=true), remove the file to give it up, or use another run-name"
+            )
 
     def _scan(self) -> dict[str, str] | None:
         """Find all entries and cut off a torn one; return whose journal it is, None if nobody's."""
@@ -350,13 +355,6 @@ class Journal:
             disk.write_frame(self._file, pieces)
             self._file.flush()
         self._unsynced = True
-
-
-def _unfinished(path: Path) -> ConfigError:
-    return ConfigError(
-        f"{path} is the journal of an unfinished run of this name: go on with it (resume=true), "
-        "remove the file to give it up, or use another run-name"
-    )
 
 
 def _write(

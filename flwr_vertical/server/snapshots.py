@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from flwr_vertical.errors import ProtocolError
-from flwr_vertical.protocol.disk import WHOLE, read_frame, replace_file
+from flwr_vertical.protocol.disk import replace_file
 from flwr_vertical.protocol.objects import pack_object, unpack_object
-from flwr_vertical.protocol.trees import pack_tree, unpack_tree
+from flwr_vertical.protocol.trees import pack_tree, read_tree
 
 _NUMBER = re.compile(r"snapshot-(\d+)(\.\d+\.new)?")
 
@@ -29,18 +29,12 @@ class ServerSnapshots:
         """Have objects take up what they held."""
         path = self._path(number)
         try:
-            with path.open("rb") as file:
-                payload = read_frame(file, path)
+            tree = read_tree(path, {"token": token.hex()})
         except FileNotFoundError:
             raise ProtocolError(
                 f"{path}, the snapshot that the journal names, is gone; the run cannot go on "
                 "without it"
             ) from None
-        if payload is None:
-            raise ProtocolError(f"{path} is cut off or empty; {WHOLE}")
-        meta, tree = unpack_tree(payload)
-        if meta["token"] != token.hex():
-            raise ProtocolError(f"{path} belongs to another run; {WHOLE}")
         if sorted(tree) != sorted(live):
             raise ProtocolError(
                 f"{path} holds the objects {sorted(tree)}, but the strategy now trains "

@@ -11,6 +11,7 @@ import pyarrow.parquet
 
 from flwr_vertical.errors import DataError, VerticalError
 from flwr_vertical.sources.columns import SourceColumns
+from flwr_vertical.tables.csv_reader import require_columns
 from flwr_vertical.tables.on_disk import BATCH_ROWS, frame_of
 
 _SUFFIXES = (".parquet", ".pq")
@@ -63,11 +64,7 @@ def read_folder(folder: Path, columns: Sequence[str] | None, made: SourceColumns
             partition_base_dir=str(folder),
         )
         names = _in_order(schema, first[1]) if columns is None else list(columns)
-        if lacking := [name for name in names if name not in schema.names]:
-            raise DataError(
-                f"{folder} has no columns {', '.join(map(repr, lacking))}; there are "
-                f"{', '.join(schema.names)}"
-            )
+        require_columns(names, schema.names, folder)
         plain, make = made.prepare(pa.schema([schema.field(name) for name in names]))
 
         def batches(of: list[str], **how: int) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,7 @@ import io
 import re
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -260,6 +260,16 @@ def _check_nameless(names: Sequence[str], id_column: str | None, path: Path) -> 
         raise DataError(
             f"{path}: the first column has no name, and the sample IDs are in {id_column!r}; take "
             "it out if it holds row numbers, or name it"
+        )
+
+
+def require_columns(wanted: Iterable[str], there: Iterable[Any], where: object) -> None:
+    """Refuse columns that a table does not have."""
+    names = list(there)
+    if lacking := [name for name in wanted if name not in names]:
+        raise DataError(
+            f"{where} has no columns {', '.join(map(repr, lacking))}; there are "
+            f"{', '.join(map(str, names))}"
         )
 
 

@@ -22,7 +22,7 @@ from flwr_vertical.tables.cleaning import Cleaning
 from flwr_vertical.tables.codes import level_text
 from flwr_vertical.tables.conversion import with_days
 from flwr_vertical.tables.csv_format import CsvFormat
-from flwr_vertical.tables.csv_reader import check_header, id_columns, read_csv
+from flwr_vertical.tables.csv_reader import check_header, id_columns, read_csv, require_columns
 from flwr_vertical.tables.findings import DataWarning, Finding, lines_of, warnings_in
 from flwr_vertical.tables.kinds import Kind
 from flwr_vertical.tables.on_disk import BATCH_ROWS, frame_of
@@ -125,7 +125,7 @@ def read_frame(
     frame, reading = _read(Path(path), id_column, stated, cleaning)
     frame = cleaning.apply(frame, str(path))
     if columns is not None:
-        _require(columns, frame, Path(path))
+        require_columns(columns, frame.columns, path)
         frame = frame[list(columns)]
     reading = tuple(one for one in reading if one.column in ("", *frame.columns))
     if stated.dates is not None:
@@ -173,7 +173,7 @@ def read_labels(
                 f"holds the labels: {', '.join(map(str, frame.columns))}"
             )
         column = str(frame.columns[0])
-    _require([column], frame, Path(path))
+    require_columns([column], frame.columns, path)
     for line in lines_of([one for one in warnings_in(reading) if one.column in ("", column)]):
         warnings.warn(f"{path}: {line}", DataWarning, stacklevel=2)
     try:
@@ -288,12 +288,3 @@ def _read_parquet(path: Path, id_column: str | None) -> pd.DataFrame:
         frame = frame.reset_index()
     ids = id_columns(list(frame.columns), id_column, path)
     return frame.set_index(ids[0] if len(ids) == 1 else ids)
-
-
-def _require(columns: Sequence[str], frame: pd.DataFrame, path: Path) -> None:
-    """Refuse columns that the file does not have."""
-    if lacking := [name for name in columns if name not in frame.columns]:
-        raise DataError(
-            f"{path} has no columns {', '.join(map(repr, lacking))}; there are "
-            f"{', '.join(map(str, frame.columns))}"
-        )

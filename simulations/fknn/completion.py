@@ -18,6 +18,7 @@ from flwr_vertical import Result, Strategy, simulate
 from flwr_vertical.errors import VerticalError
 from flwr_vertical.incomplete import imputation_accuracy
 from simulations.data import Sources
+from simulations.page import indexed, markdown_table
 from simulations.preset import quick_asked
 from strategies.baselines import Mean
 from strategies.fknn import FKNN
@@ -28,6 +29,7 @@ LOADS = {"diabetes": (load_diabetes, 2), "breast cancer": (load_breast_cancer, 3
          "wine": (load_wine, 2), "digits": (load_digits, 4),
          "german": ("german/german_credit.csv", 3), "bank": ("bank/bank_full.csv", 3)}  # fmt: skip
 MISSING = ((0.2, 0.0), (0.1, 0.05), (0.0, 0.3))  # shares of cells and of blocks
+COLUMNS = ("`joint-normal`", "intervals", "`fknn`", "`mean`", "pooled")
 SLOPES = np.array([0.3, 0.5, -0.4, 0.25, -0.3])
 Tables = dict[str, pd.DataFrame]
 
@@ -98,8 +100,7 @@ def replicate(cells: float, blocks: float, seed: int, draws: int = 10) -> tuple[
 
 def main(quick: bool) -> None:
     """Print the tables."""
-    print("| table | cells | blocks | `joint-normal` | intervals | `fknn` | `mean` | pooled |")
-    print("|---|---|---|---|---|---|---|---|")
+    found = {}
     chosen = [*LOADS.items()][: 1 if quick else None]
     for (name, (load, k)), rates in ((one, r) for one in chosen for r in MISSING):
         rows = []
@@ -108,10 +109,11 @@ def main(quick: bool) -> None:
             own, fknn, mean = (score(each, *data) for each in (JointNormal(), FKNN(), Mean()))
             rows.append([*own, fknn[0], mean[0], pooled(*data)])
         texts = [f"{x:.3f}" if x == x else "refused" for x in np.mean(rows, axis=0)]
-        print("|", " | ".join([name, *map(str, rates), *texts]), "|", flush=True)
+        found[name, *rates] = dict(zip(COLUMNS, texts, strict=True))
+    print(markdown_table(indexed(found, ["table", "cells", "blocks"])), flush=True)
     for rates in MISSING:
-        found = [replicate(*rates, seed) for seed in range(4 if quick else 200)]
-        print("normal data:", *rates, np.mean(found, axis=0).round(3).tolist(), flush=True)
+        held = [replicate(*rates, seed) for seed in range(4 if quick else 200)]
+        print("normal data:", *rates, np.mean(held, axis=0).round(3).tolist(), flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import pandas as pd
 from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (makes the next one)
 from sklearn.impute import IterativeImputer
 
-from flwr_vertical import simulate
+from flwr_vertical import Result, simulate
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import VerticalError
 from simulations.page import indexed, markdown_table
@@ -32,6 +32,7 @@ from strategies.linear.moments.linear import least_squares
 from strategies.linear.moments.many_columns import counts_of, maximum
 from strategies.linear.moments.patterns import Pattern, Patterns
 from strategies.linear.moments.scoring import covariance_of_slopes
+from strategies.normal.rubin import pool
 from strategies.vfem import VFEM
 
 _DRAWS = 5
@@ -88,19 +89,15 @@ def _least_squares(rows: Array) -> Fitted:
 
 
 def _multiple_imputation(rows: Array, seed: int) -> Fitted:
-    made = [
-        _least_squares(
-            IterativeImputer(
-                sample_posterior=True, max_iter=5, tol=0.0, random_state=_DRAWS * seed + m
-            ).fit_transform(rows)
+    fits = []
+    for m in range(_DRAWS):
+        imputer = IterativeImputer(
+            sample_posterior=True, max_iter=5, tol=0.0, random_state=_DRAWS * seed + m
         )
-        for m in range(_DRAWS)
-    ]
-    betas = np.array([beta for beta, _ in made])
-    within = np.mean([error**2 for _, error in made], axis=0)
-    between = (1.0 + 1.0 / _DRAWS) * betas.var(axis=0, ddof=1)
-    mean, error = betas.mean(axis=0), np.sqrt(within + between)
-    return np.asarray(mean, dtype=np.float64), np.asarray(error, dtype=np.float64)
+        beta, error = _least_squares(imputer.fit_transform(rows))
+        fits.append(Result("", coefficients=pd.DataFrame({"estimate": beta, "std_error": error})))
+    found = pool(fits)
+    return found["estimate"].to_numpy(float), found["std_error"].to_numpy(float)
 
 
 def replicate(job: Job, shared: Any = None) -> Metrics:

@@ -1,18 +1,15 @@
 """One fit on the SME-like data in a fresh process, so that its memory is its own."""
 
 import multiprocessing
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any
 
+from apps.cli.check.trial import most_held
 from flwr_vertical.errors import VerticalError
 from simulations.replications import Metrics
 from simulations.vfem.methods import flatten, make_method, measured, run_method, slopes
 from simulations.vfem.sme import draw_sme
-
-KIB = 1024
 
 
 def measure_fresh(settings: dict[str, Any]) -> Metrics:
@@ -38,21 +35,8 @@ def measure_here(settings: dict[str, Any]) -> Metrics:
         return metrics | {"failed": 1.0}
     metrics["seconds"] = time.perf_counter() - started
     metrics["cpu seconds"] = time.process_time() - busy
-    metrics["GiB"] = peak_bytes() / 2**30
+    metrics["GiB"] = most_held() / 2**30
     metrics |= measured(result, sample, ("r2", "adjusted_r2", "n_samples"))
     for column in ("estimate", "std_error", "p_value"):
         metrics |= flatten(column, slopes(result, sample, column))
     return metrics
-
-
-def peak_bytes() -> int:
-    """Return the most memory that this process held; Linux's ``ru_maxrss`` is its parent's too."""
-    status = Path("/proc/self/status")
-    if status.is_file():
-        for line in status.read_text(encoding="ascii").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * KIB
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else KIB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -15,7 +15,7 @@ from flwr_vertical.products.arithmetic import Layout
 from flwr_vertical.products.masked import SendFields
 from flwr_vertical.products.pair_keys import Nonce
 from flwr_vertical.products.pairs import PairProductSteps
-from flwr_vertical.products.streams import stream
+from flwr_vertical.products.streams import cancelling_pad
 from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits, takes_as
 from strategies.binning.bins import fit_column_bins
 from strategies.binning.steps import MOST_BINS, BinSteps
@@ -129,11 +129,8 @@ class ExploreParty(Party):
         )
         for key in ("taken", "held", "together"):
             asked.update(np.ascontiguousarray(arguments[key]).tobytes())
-        place = names.index(self.name)
-        for number, sign in ((place, 1), ((place + 1) % len(names), -1)):
-            label = f"shared sums {number} {asked.hexdigest()}"
-            pad = stream(self.group_key.seed, label, bits.shape)
-            bits += pad if sign > 0 else np.uint64(0) - pad
+        seed, digest = self.group_key.seed, asked.hexdigest()
+        bits += cancelling_pad(seed, "shared sums", digest, names, self.name, bits.shape)
         modular = (*told.modular, "shared")
         return Summands({**told.values, "shared": bits}, told.public, modular=modular)
 

@@ -25,7 +25,7 @@ from flwr_vertical.products import (
 )
 from flwr_vertical.products.columns import rank_scores
 from flwr_vertical.products.pair_keys import Nonce
-from flwr_vertical.products.streams import stream
+from flwr_vertical.products.streams import cancelling_pad, stream
 from flwr_vertical.protocol.arguments import takes_as
 from flwr_vertical.tables import is_numeric
 from strategies.common.imputing_party import ImputingParty
@@ -143,9 +143,7 @@ class ComparingParty(ImputingParty):
         corrections[:, :, hidden] += stream(secret, "unwanted", corrections.shape)[:, :, hidden]
         # These cancel in the sum over the parties if all of them were told the same labels.
         seed, digest = self.group_key.seed, hashlib.sha256(labels.tobytes()).hexdigest()
-        for number, sign in ((place, 1), ((place + 1) % len(names), -1)):
-            pad = stream(seed, f"labels {number} {digest}", corrections.shape)
-            corrections += pad if sign > 0 else np.uint64(0) - pad
+        corrections += cancelling_pad(seed, "labels", digest, names, self.name, corrections.shape)
         values = {**answer.values, "corrections": corrections}
         return replace(answer, values=values, public=_without_own(answer.public))
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from flwr_vertical import Uses, step
 from flwr_vertical.arrays import Array, Indices, Unsigned16
+from flwr_vertical.crypto.pair_seeds import framed
 from flwr_vertical.crypto.sealed_box import open_sealed, seal
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.products import HeldColumns
@@ -337,5 +338,4 @@ class FedPSGParty(ComparingParty):
 
 
 def _place(source: str, target: str) -> bytes:
-    parts = (_PURPOSE.encode(), source.encode(), target.encode())
-    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    return framed(_PURPOSE.encode(), source.encode(), target.encode())

@@ -25,7 +25,7 @@ from flwr_vertical.products import GroupKeySteps, PairKeySteps
 from flwr_vertical.products.arithmetic import BLOCK_ROWS
 from flwr_vertical.products.noisy_sums import check_epsilon
 from flwr_vertical.products.pair_keys import Names, Nonce, PairKeyFields
-from flwr_vertical.products.streams import KeyStream, content_tag, stream
+from flwr_vertical.products.streams import KeyStream, cancelling_pad, content_tag
 from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import Levels, to_codes
@@ -215,9 +215,7 @@ class MarginalsParty(SynthesisParty):
             total *= np.uint64(UNIT)
             total += tables.noise(place, sigma, noise)
             digest = hashlib.sha256(asked + self.services.binding()).hexdigest()
-            for number, sign in ((place, 1), ((place + 1) % len(names), -1)):
-                pad = stream(seed, f"marginals {number} {digest}", total.shape)
-                total += pad if sign > 0 else np.uint64(0) - pad
+            total += cancelling_pad(seed, "marginals", digest, names, self.name, total.shape)
         return Summands({"corrections": total}, {"own": own}, modular=("corrections",))
 
     @step

@@ -416,7 +416,7 @@ def test_fewer_points_than_sent_stop_the_run(monkeypatch):
         "flwr_vertical.alignment.private_id.PrivateIdSteps._blind_foreign",
         lambda self, points, sender: original(points, self.state["align.key"])[1:],
     )
-    with pytest.raises(PartyError, match=r"returned points of shape \(1, 32\)"):
+    with pytest.raises(PartyError, match=r"returned values of shape \(1, 32\)"):
         align(frames([["u", "v"], ["v", "w"]]))
 
 

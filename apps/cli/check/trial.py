@@ -247,7 +247,7 @@ def _serve(pipe: Connection) -> None:
     warnings.simplefilter("ignore")
     import flwr_vertical.simulation  # noqa: F401 (what takes time to import is not counted)
 
-    before = _most_held()
+    before = most_held()
     pipe.send("ready")
     while True:
         try:
@@ -284,11 +284,11 @@ def _run_one(
         "rounds": float(ledger.rounds),
         "traffic": float(ledger.bytes_up + ledger.bytes_down),
         "seconds": time.perf_counter() - started,
-        "memory": _most_held() - before,
+        "memory": most_held() - before,
     }
 
 
-def _most_held() -> float:
+def most_held() -> float:
     """Return the most memory that this process has held, in bytes; 0 where nobody says."""
     try:
         status = Path("/proc/self/status").read_text()
