@@ -189,10 +189,10 @@ class _Search:
                 found, told, anew = expansions.inform(), found.around, False
                 continue
             bounded, following = problem.bounded.sum(), None
-            whole = found.whole and more and not problem.bounded.all()
+            if stays or not more:
+                break
+            whole = found.whole and not problem.bounded.all()
             if not (whole and all_apart(problem, found)):
-                if stays or not more:
-                    break
                 ridge = watch(to)
                 if problem.bounded.sum() == bounded:
                     following = expansions.about(to, ridge)
