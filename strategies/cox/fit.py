@@ -15,6 +15,7 @@ server multiplies ``E_k`` by ``exp(v / 2)`` at each evaluation, and errors are a
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import linalg
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
@@ -35,6 +36,8 @@ _ROUNDING = 1e-3
 _NEAR = 5e-3
 """Standard errors to the maximum at which the information is asked for: Newton's last step leaves
 about the square."""
+_LEAST_LEFT = 0.5
+"""Of the information in any direction: where the normal model leaves less, it takes too much."""
 _GROWS = 0.1
 """Of a column in standard deviations: a last step that is longer has no end."""
 _CONVERGED = 0.05
@@ -193,17 +196,20 @@ class PartialLikelihood(EvaluatedColumns):
             return np.zeros(self._n_rows)
         return self._completed.variance(self._raw(slopes)) / 2.0
 
-    def _moved(self, slopes: Array) -> Array:
-        """Return by how much scores move less with coefficients than the information says.
+    def _curvature(self, information: Array, by_scores: Array) -> Array:
+        """Return what scores fall by with coefficients: completed, less than the information says.
 
         In samples at risk normal columns ``x^`` have the mean ``(Sigma - V) beta`` by pattern,
-        whose covariance with ``V beta`` is minus that of ``V beta``.
+        whose covariance with ``V beta`` is minus that of ``V beta``. Of strong effects it is
+        smaller, as these change who is at risk: there scores at places before tell it, `by_scores`.
         """
         if self._completed is None:
-            return np.zeros((len(slopes), len(slopes)))
+            return information
         at = np.ix_(self._kept, self._kept)
-        found = self._completed.between(self._raw(slopes))[at]
-        return np.asarray(self._risk.n_events * found / np.outer(self._scale, self._scale))
+        found = self._completed.between(self._raw(self._here.slopes))[at]
+        left = information - self._risk.n_events * found / np.outer(self._scale, self._scale)
+        least = linalg.eigh(left, information, eigvals_only=True)[0]
+        return left if least > _LEAST_LEFT else by_scores
 
     def _may_go_on(self) -> bool:
         """Whether parties allow an evaluation, and the information after it."""
@@ -232,7 +238,8 @@ class PartialLikelihood(EvaluatedColumns):
             if ascent.newton()[1] >= _NEAR and self._may_go_on():
                 continue
             information = self.inform(self._here)
-            curvature = information - self._moved(self._here.slopes)
+            ascent.exact = np.pad(information, ((1, 0), (1, 0)))
+            curvature = self._curvature(information, ascent.information[1:, 1:])
             ascent.replace(np.pad(curvature, ((1, 0), (1, 0))))
             step, distance = ascent.newton()
             if np.abs(step).max() > _GROWS and not self._may_go_on():

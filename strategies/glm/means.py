@@ -53,7 +53,7 @@ def maximum_likelihood(
     intercept: bool,
     standardize: bool,
     ridge: Array | float = 0.0,
-    choose: Callable[[Approximation, bool], Array] | None = None,
+    choose: Callable[[Approximation, bool | None], Array] | None = None,
     cure: str = "set a penalty",
     fewest: int | None = None,
     beside: Beside | None = None,
@@ -95,7 +95,7 @@ def maximum_likelihood(
             found = found.with_scale(np.where(fit.varies, 1.0 / offered.unit, 0.0))
         return found.in_units(center, offered.unit)
 
-    def follow(fit: MeanFit, keep: bool) -> tuple[float, Array]:
+    def follow(fit: MeanFit, keep: bool | None) -> tuple[float, Array]:
         here = at(fit)
         beta = choose(here, keep) if choose is not None else here.estimate[1:]
         return float(here.levels(beta[:, None])[0]), beta * offered.unit

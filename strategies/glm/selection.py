@@ -144,12 +144,14 @@ class Path:
         self._times, self._kept, self.ridge, self._strength = 0, False, ridge, 0.0
         self.found: Selection | None = None
 
-    def select(self, at: Approximation, keep: bool = False) -> Selection:
+    def select(self, at: Approximation, keep: bool | None = False) -> Selection:
         """Fit all values of lambda and choose one; after a few times that of the last time.
 
-        `keep`: from now on, after one more choice among fits near the last one.
+        `keep`: from now on, after one more choice among fits near the last one; None: forget all.
         """
-        first = keep and not self._kept
+        if keep is None:
+            self._times, self._kept, self.found = 0, False, None
+        first = bool(keep) and not self._kept
         self._kept |= first
         last = self.found if self._kept or self._times >= _CHOICES else None
         self._times += 1
@@ -170,7 +172,7 @@ class Path:
         self.lambdas = self.found.lambdas
         return self.found
 
-    def choose(self, at: Approximation, keep: bool) -> Array:
+    def choose(self, at: Approximation, keep: bool | None) -> Array:
         """Return the coefficients of the chosen value."""
         found = self.select(at, keep)
         return found.beta[:, found.chosen]

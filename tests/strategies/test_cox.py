@@ -317,6 +317,31 @@ def test_completed_rows_are_fitted_with_what_is_not_known_of_them():
     assert np.abs((plain - beta) / error).max() > 0.35  # means alone are another fit
 
 
+def test_a_strong_effect_of_a_column_that_half_of_the_rows_lack_has_a_standard_error():
+    """There the normal model takes more from the information than there is."""
+    rng = np.random.default_rng(1)
+    x, ids = rng.normal(size=(3000, 2)), [f"s{i:05}" for i in range(3000)]
+    time = rng.exponential(size=len(x)) / np.exp(x @ [0.3, 1.25])
+    end = np.quantile(time, 0.7)
+    event, time, held = time <= end, np.minimum(time, end), rng.random(len(x)) < 0.5
+    labels = survival_labels(pd.Series(time, ids), pd.Series(event * 1.0, ids))
+    tables = {k: pd.DataFrame({k: x[:, j]}, ids) for j, k in enumerate(("age", "marker"))}
+    tables["marker"] = tables["marker"][held]
+    result = run(tables, labels, Cox(rows="all"))
+    assert result.metrics["converged"] == 1.0
+    x[:, 1] = np.where(held, x[:, 1] - x[held, 1].mean(), 0.0)
+    found, around = result.coefficients["estimate"].to_numpy(), []
+    for change in (-0.05, 0.0, 0.05):
+        beta = found + np.array([0.0, change])
+        offset = np.where(held, 0.0, x[held, 1].var() * beta[1] ** 2 / 2)
+        step, information = oracle.step_with_offset(beta, x, time, event, offset, 1)
+        around.append(information @ (step - beta))
+    error = np.sqrt(information[1, 1]) / ((around[0] - around[2])[1] / 0.1)
+    estimates = result.coefficients.loc[("marker", "marker")]
+    assert abs(around[1][1]) < 0.2 * np.sqrt(information[1, 1])  # of knots
+    assert estimates["std_error"] == pytest.approx(error, rel=0.3)
+
+
 def pooled_fits(seed, strength, last, n=4000):
     """Errors, standard errors and coverage with complete rows and completed ones; share of events.
 

@@ -322,6 +322,27 @@ def test_weighted_labels_in_a_column_are_refused_by_name():
         )
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_column_that_gives_labels_away_is_chosen_and_named(weighted):
+    """A penalty that is flat for large slopes dropped it where no information was left."""
+    rng = np.random.default_rng(0)
+    labels = pd.Series((rng.random(400) < 0.12).astype(float))
+    bank = pd.DataFrame(rng.normal(size=(400, 3)), columns=["a", "b", "c"])
+    court = pd.DataFrame({"d": rng.normal(size=400), "same": labels})
+    weights = pd.Series(rng.uniform(0.5, 2.0, 400)) if weighted else None
+    model = VerticalGLM(family="binomial", penalty="mcp")
+    result = simulate(model, {"bank": bank, "court": court}, labels, weights=weights)
+    estimate = result.coefficients["estimate"].drop(("server", "intercept"))
+    assert estimate.index[estimate != 0.0].tolist() == [("court", "same")]
+    # The best fit less a ridge of 0.5 on the square of the coefficient in standard deviations.
+    known = pd.Series(1.0, labels.index) if weights is None else weights
+    slope, level = estimate["court", "same"], result.coefficients["estimate"].iloc[0]
+    score = (known * (labels - expit(level + slope * labels))) @ labels
+    assert score == pytest.approx(known.mean() * labels.var(ddof=0) * slope, rel=0.02)
+    assert result.metrics["converged"] == 1.0
+    assert any("separation" in note and "court:same" in note for note in result.notes)
+
+
 def test_predictors_far_out_that_separate_nothing_are_fitted():
     rng = np.random.default_rng(3)
     x = rng.standard_normal((3000, 6))

@@ -33,6 +33,7 @@ from strategies.linear.masked_means.information import (
     party_term,
 )
 from strategies.linear.masked_means.solver import (
+    Expansions,
     MeanMoments,
     OutOfReachError,
     maximise,
@@ -370,3 +371,13 @@ def test_separated_labels_lead_out_of_reach():
     with pytest.raises(OutOfReachError) as caught:
         maximise(source.family, source.moments, source, max_evaluations=40)
     assert np.argsort(-np.abs(caught.value.tried[1:]))[:2].tolist() in ([0, 1], [1, 0])
+
+
+def test_a_start_that_is_out_of_reach_takes_no_more_evaluations_than_are_left():
+    x = np.random.default_rng(0).standard_normal((500, 3))
+    source = Pooled("binomial", x, (x[:, 0] > 0).astype(float))
+    source.reach, evaluate, tried = 0.0, source.evaluate, []
+    source.evaluate = lambda *here: tried.append(here) or evaluate(*here)
+    with pytest.raises(OutOfReachError):
+        Expansions(source.family, source.moments, source).start(np.zeros(3), 0.5, most=2)
+    assert len(tried) == 2

@@ -43,12 +43,17 @@ MORE = {
 """Sums over squared residuals, beside ``middle``, that of robust errors."""
 
 
+Follow = Callable[[MeanFit, bool | None], tuple[float, Array]]
+"""What a penalty makes of a fit, and whether it keeps its choices from now on; None: it forgets
+them."""
+
+
 def fit_mean_model(
     problem: MeanProblem,
     group: Indices,
     *,
     max_evaluations: int = 40,
-    follow: Callable[[MeanFit, bool], tuple[float, Array]] | None = None,
+    follow: Follow | None = None,
     cure: str = "set a penalty",
     fewest: int | None = None,
     allowed: Callable[[int], int] = max_vectors,
@@ -56,7 +61,6 @@ def fit_mean_model(
 ) -> MeanFit:
     """Fit a binomial or Poisson model to columns of several parties.
 
-    `follow`: what a penalty makes of a fit, and whether it keeps its choices from now on.
     `fewest`: rows of the smallest set that a party counts vectors for; by default all of the fit.
     `allowed`: with how many vectors every party multiplies a set of so many rows.
     `more`: sums over squared residuals to open at the end, ``middle`` or of `MORE`, beside the
@@ -103,11 +107,7 @@ def check_vectors(needed: int, allowed: int, n_rows: int) -> None:
 
 
 def _with_residuals(
-    problem: MeanProblem,
-    fit: MeanFit,
-    follow: Callable[[MeanFit, bool], tuple[float, Array]] | None,
-    more: Collection[str],
-    spare: int,
+    problem: MeanProblem, fit: MeanFit, follow: Follow | None, more: Collection[str], spare: int
 ) -> MeanFit:
     """Open sums over squared residuals at the last coefficients, and the information there.
 
@@ -172,40 +172,53 @@ class _Search:
             watch.bound(lost)
             start = replace(found, slopes=np.where(problem.bounded, slopes / 2.0, slopes))
 
-    def followed(self, follow: Callable[[MeanFit, bool], tuple[float, Array]]) -> MeanFit:
+    def followed(self, follow: Follow) -> MeanFit:
         """Expand the likelihood about what a penalty makes of it until that stays."""
         problem, watch = self._problem, Watch(self._problem, self.notes)
-        expansions = Expansions(problem.family, problem.moments, problem)
-        try:
-            found = expansions.start(problem.ridge, RIDGE)
-        except OutOfReachError as error:
-            raise DataError(refusal(problem, error.tried[1:], self._cure)) from error
+        expansions, found = self._begun()
         told: Array | None = None  # Where the information was asked for
+        anew = False  # Whether a ridge came since
         while True:
             fit = self.fit(found)
             # By the exact information the choice of a penalty is final.
-            to = problem.own(*follow(fit, found.exact))
+            to = problem.own(*follow(fit, None if anew else found.exact))
             distance = self._errors(to - found.around, found)
             stays, more = distance < _STAYS, self._left(2) >= 1
             near = told is not None and self._errors(found.around - told, found) < _NEAR
             if (stays or not more) and not near and self._affords_information:
-                found, told = expansions.inform(), found.around
+                found, told, anew = expansions.inform(), found.around, False
                 continue
+            bounded, following = problem.bounded.sum(), None
             if stays or not more:
                 break
-            following = expansions.about(to, watch(to))
-            if following is None:
+            whole = found.whole and not problem.bounded.all()
+            if not (whole and all_apart(problem, found)):
+                ridge = watch(to)
+                if problem.bounded.sum() == bounded:
+                    following = expansions.about(to, ridge)
+            if following is None and problem.bounded.sum() == bounded:
                 if problem.family.name != "binomial" or problem.bounded.all():
                     break
                 # A penalty that is flat for large slopes does not bind them.
-                self.notes[:] = [note_on_all(problem, to[1:])]
-                problem.bound(np.arange(len(to) - 1), RIDGE)
-                following = expansions.about(found.around / 2.0, problem.ridge)
-                if following is None:
+                slopes = np.maximum(np.abs(to), np.abs(found.around))[1:]
+                self.notes[:] = [note_on_all(problem, slopes)]
+                problem.bound(np.arange(len(slopes)), RIDGE)
+            if anew := following is None:  # What was known without the ridge leads astray.
+                if self._left(2) < 1:
                     break
+                (expansions, following), told = self._begun(), None
             found = following
         fit = replace(self.fit(expansions.finish(found)), distance=distance)
         return fit if found.exact else replace(fit, notes=(*fit.notes, _NOTE_ON_PREDICTED))
+
+    def _begun(self) -> tuple[Expansions, MeanMaximum]:
+        """Expand the likelihood about least squares."""
+        problem = self._problem
+        expansions = Expansions(problem.family, problem.moments, problem)
+        try:
+            return expansions, expansions.start(problem.ridge, RIDGE, self._left(1))
+        except OutOfReachError as error:
+            raise DataError(refusal(problem, error.tried[1:], self._cure)) from error
 
     def _errors(self, step: Array, found: MeanMaximum) -> float:
         """Return the length of a step in standard errors."""

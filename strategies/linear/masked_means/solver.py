@@ -274,10 +274,10 @@ class Expansions:
         self._ascent = _ascent(family, moments, source, None)
         self._lost = False  # Whether what was evaluated last was out of reach
 
-    def start(self, ridge: Array, least: float) -> MeanMaximum:
-        """Expand about least squares with a ridge of at least `least`."""
+    def start(self, ridge: Array, least: float, most: int = _MOST_HALVINGS) -> MeanMaximum:
+        """Expand about least squares with a ridge of at least `least`, by `most` evaluations."""
         here = _start(self._family, self._moments, 2.0 * np.maximum(ridge, least))
-        for _ in range(_MOST_HALVINGS):
+        for _ in range(min(most, _MOST_HALVINGS)):
             if (found := self.about(here, ridge)) is not None:
                 return found
             here = np.append(here[0], here[1:] / 2.0)
