@@ -19,14 +19,15 @@ before, its own rows and those shared with one party are, over all runs. Relatio
 of three other parties are not looked at.
 """
 
+import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
 
-from flwr_vertical.arrays import Array, Flags, Indices, Integers
+from flwr_vertical.arrays import Array, Flags, Indices, Integers, Ring
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node import Summands, step
 from flwr_vertical.policy.defaults import min_rows
@@ -38,7 +39,7 @@ from flwr_vertical.products.moments import Moments
 from flwr_vertical.products.pair_keys import Widths
 from flwr_vertical.products.row_groups import distinct_rows
 from flwr_vertical.products.sent_rows import SENDING
-from flwr_vertical.products.streams import KeyStream
+from flwr_vertical.products.streams import KeyStream, stream
 from flwr_vertical.protocol.arguments import DISTINCT, Shape, Within
 from flwr_vertical.protocol.declaration import ONE, ROWS, Protocol, Round
 
@@ -105,6 +106,24 @@ class PairProductSteps(PrivateProductSteps):
             "apart": apart,
         }
         return Summands({"corrections": total}, public, modular=("corrections",))
+
+    def bound_to(self, label: str, shape: tuple[int, ...], arguments: Mapping[str, Any]) -> Ring:
+        """Return a pad that cancels in the sum over the parties if all were asked the same.
+
+        label: names what is hidden; arguments: of `open_pairs`.
+        """
+        names = arguments["names"]
+        asked = hashlib.sha256(
+            repr([arguments[key] for key in ("names", "widths", "tags")]).encode()
+        )
+        for key in ("taken", "held", "together"):
+            asked.update(np.ascontiguousarray(arguments[key]).tobytes())
+        seed, place = self.other(GroupKeySteps).seed, names.index(self.name)
+        plus, minus = (
+            stream(seed, f"{label} {number} {asked.hexdigest()}", shape)
+            for number in (place, (place + 1) % len(names))
+        )
+        return np.asarray(plus - minus, dtype=np.uint64)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from strategies.normal.completion import OfferedRows, ask_for_means, notes_apart
 from strategies.normal.equations import JointModel, Shown, fit_model
 from strategies.normal.part import JointNormalModel
 from strategies.normal.party import JointNormalParty
+from strategies.normal.shared import SharedMoments
 
 
 class JointNormal(Strategy):
@@ -164,7 +165,8 @@ class JointNormal(Strategy):
             progress.step("columns")
             moments = offered.pairs(held)
             shown = _shown(sent, offered.widths)
-            model = fit_model(moments, slices_of(offered.widths), shown)
+            shared = SharedMoments.of(moments, offered.widths)
+            model = fit_model(moments, slices_of(offered.widths), shown, shared)
             result.model = JointNormalModel.of(names, list(offered.widths.values()), model)
             finish["model"] = result.model.digest
             _note_left_out(result, moments.n_left_out)
