@@ -91,13 +91,14 @@ def fit_model(
     Sums are of columns whose missing cells their party filled, which weakens correlations; that is
     undone first (`Shown.undone`).
 
-    Means and covariances are for all rows (`all_rows`); without `shared`, covariances of two parties
-    are over the rows that both hold, about the means of each one's own rows. Correlations of different parties are rounded to ``n^-1/2`` of the rows they are over, the
-    size of their errors: exact ones, which coefficients tell, would be equations of another party's
-    columns for whoever knows its own. Where nothing is told of a pair, its element of the inverse
-    is zero (Dempster, 1972). Eigenvalues of the correlation matrix are brought up to what rounding
-    adds, ``(p / 12 n)^1/2``; then it is shrunk towards the identity with the weight of Chen,
-    Wiesel, Eldar and Hero (2010, Eq. 23).
+    Means and covariances are for all rows (`all_rows`); without `shared`, covariances of two
+    parties are over the rows that both hold, about the means of each one's own rows. Correlations
+    of different parties are rounded to ``n^-1/2`` of the rows they are over, the size of their
+    errors: exact ones, which coefficients tell, would be equations of another party's columns for
+    whoever knows its own. Where nothing is told of a pair, its element of the inverse is zero
+    (Dempster, 1972). Eigenvalues of the correlation matrix are brought up to what rounding adds,
+    ``(p / 12 n)^1/2``; then it is shrunk towards the identity with the weight of Chen, Wiesel,
+    Eldar and Hero (2010, Eq. 23).
     """
     party = np.repeat(np.arange(len(slices)), [s.stop - s.start for s in slices])
     n_own = np.maximum(np.diag(moments.n_rows), 1)[party]
