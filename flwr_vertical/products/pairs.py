@@ -28,6 +28,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from flwr_vertical.arrays import Array, Flags, Indices, Integers, Ring
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node import Summands, step
 from flwr_vertical.policy.defaults import min_rows
@@ -186,12 +187,16 @@ class PairProducts(PrivateProducts):
             if 2 * (rows & beside).sum() < beside.sum() and 0 < n_others < beside.sum():
                 return self.pairs(held & beside[:, None], beside, n_beside)
         if not together.any():
-            shared = held.T.astype(np.int64) @ held.astype(np.int64)
+            shared = np.where(alone, 0, held.T.astype(np.int64) @ held.astype(np.int64))
+            a, b = np.unravel_index((shared / both).argmax(), shared.shape)
+            each = "; each level of a text is a column" if 10 * widths.max() > 100 else ""
             raise DataError(
                 "no two parties share enough rows for products of their columns: they share at "
-                f"most {int(np.where(alone, 0, shared).max()):,}, and need {int(both.max()):,} "
-                "(sets of few rows that the same parties hold are left out); check that sample "
-                "IDs match, or lower 'min-rows' in the node configs, if the parties agree"
+                f"most {int(shared[a, b]):,}, and need {int(both[a, b]):,} (of {names[a]!r} with "
+                f"{counted(int(widths[a]), 'column')} and {names[b]!r} with {int(widths[b]):,}"
+                f"{each}; sets of few rows that the same parties hold are left out). Check that "
+                "sample IDs match, leave out columns, such as texts of many levels, or lower "
+                "'min-rows' in the node configs, if the parties agree"
             )
         counts = held[taken].T.astype(np.int64) @ held[taken].astype(np.int64)
         layout = arithmetic.Layout(self.widths, self.limbs)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grading import quality as qu
 from flwr_vertical.pages import figures as fg
@@ -359,7 +360,7 @@ def _rows_got(result: ResultData, party: str) -> Iterator[Section]:
     what = "synthetic rows" if made else "rows of samples that this party had no row of"
     caption = f"{len(got):,} {what}; {len(shown)} are shown here, all are in the table."
     if left := got.shape[1] - shown.shape[1]:
-        caption += f" {left} more columns are not shown."
+        caption += f" {counted(left, 'more column')} not shown."
     yield Section("Rows that it got", dataframe_html(shown), caption)
 
 

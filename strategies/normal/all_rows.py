@@ -3,7 +3,7 @@
 Of two parties k and l the rows fall into those that both hold, and those that one holds alone. If
 blocks are missing at random, the joint likelihood of these three sets has its maximum at what holds
 for all of these rows, not for those that happen to be shared (Little and Rubin, 2019, chapter 7).
-Sums over own and over shared rows are all that it takes. With x_l of a row that l lacks,
+RowSums over own and over shared rows are all that it takes. With x_l of a row that l lacks,
 
     E[x_l | x_k] = mu_l + F (x_k - mu_k),  F = Sigma_lk Sigma_kk^-1,
 
@@ -31,29 +31,29 @@ _NEAR = 1e-4
 
 
 @dataclass(frozen=True)
-class Sums:
+class RowSums:
     """Of a set of rows: how many there are, and sums of columns and of products of two."""
 
     n: float
     sums: Array  # (n_columns,)
     products: Array  # (n_columns, n_columns)
 
-    def about(self, mean: Array) -> "Sums":
+    def about(self, mean: Array) -> "RowSums":
         """Return the same of columns less `mean`."""
         across = np.outer(self.sums, mean)
         products = self.products - across - across.T + self.n * np.outer(mean, mean)
-        return Sums(self.n, self.sums - self.n * mean, products)
+        return RowSums(self.n, self.sums - self.n * mean, products)
 
-    def less(self, others: "Sums") -> "Sums":
+    def less(self, others: "RowSums") -> "RowSums":
         """Return those of the rows that are not among `others`."""
-        return Sums(self.n - others.n, self.sums - others.sums, self.products - others.products)
+        return RowSums(self.n - others.n, self.sums - others.sums, self.products - others.products)
 
-    def at(self, columns: Indices) -> "Sums":
+    def at(self, columns: Indices) -> "RowSums":
         """Return those of some columns."""
-        return Sums(self.n, self.sums[columns], self.products[np.ix_(columns, columns)])
+        return RowSums(self.n, self.sums[columns], self.products[np.ix_(columns, columns)])
 
 
-def differ(first: Sums, second: Sums) -> tuple[float, int]:
+def differ(first: RowSums, second: RowSums) -> tuple[float, int]:
     """Return chi-squared and degrees of freedom of the difference of two sets' means."""
     gap = first.sums / first.n - second.sums / second.n
     within = sum(part.about(part.sums / part.n).products for part in (first, second))
@@ -65,7 +65,7 @@ def differ(first: Sums, second: Sums) -> tuple[float, int]:
     return float(along.sum() / (1.0 / first.n + 1.0 / second.n)), int(kept.sum())
 
 
-def pair_maximum(both: Sums, first: Sums, second: Sums) -> tuple[Array, Array]:
+def pair_maximum(both: RowSums, first: RowSums, second: RowSums) -> tuple[Array, Array]:
     """Return mean and covariance of two parties' columns, by maximum likelihood.
 
     Parameters
@@ -109,7 +109,7 @@ def pair_maximum(both: Sums, first: Sums, second: Sums) -> tuple[Array, Array]:
 class _Changes:
     """What others' columns change of one party's mean and covariance, in its own units."""
 
-    def __init__(self, own: Sums) -> None:
+    def __init__(self, own: RowSums) -> None:
         self._n, self._mean = max(own.n, 1.0), own.sums / max(own.n, 1.0)
         covariance = own.about(self._mean).products / self._n
         self.varies: Flags = np.diag(covariance) > 0.0
@@ -159,7 +159,7 @@ def over_all_rows(
     """
     known = ~(moments.apart | moments.withheld[:, None])
     own = [
-        Sums(float(moments.n_rows[k, k]), moments.sums[at], moments.products[at, at])
+        RowSums(float(moments.n_rows[k, k]), moments.sums[at], moments.products[at, at])
         for k, at in enumerate(slices)
     ]
     changes = [_Changes(part) for part in own]
@@ -174,12 +174,12 @@ def over_all_rows(
         at = [slices[k].start + columns[k] for k in pair]
         n, across = float(moments.n_rows[pair]), moments.products[np.ix_(*at)]
         inside = {
-            k: Sums(n, shared.sums[k, j], shared.products[k, j]).at(columns[k])
+            k: RowSums(n, shared.sums[k, j], shared.products[k, j]).at(columns[k])
             for k, j in (pair, pair[::-1])
         }
         alone = {k: own[k].at(columns[k]).less(inside[k]) for k in pair}
         first, second = (inside[k] for k in pair)
-        both = Sums(
+        both = RowSums(
             n,
             np.concatenate([first.sums, second.sums]),
             np.block([[first.products, across], [across.T, second.products]]),

@@ -20,6 +20,7 @@ import numpy as np
 
 from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import GroupKey
 from flwr_vertical.products.masked import OPENING
@@ -238,8 +239,8 @@ def _note_left_out(result: Result, n_left_out: int) -> None:
     result.metrics["rows_left_out"] = float(n_left_out)
     if n_left_out:
         result.notes.append(
-            f"{n_left_out} rows took no part in the sums, as they could have been told from "
-            "others; they are completed all the same"
+            f"{counted(n_left_out, 'row')} took no part in the sums, as sums would have told "
+            "of few rows; they are completed all the same"
         )
 
 
