@@ -127,7 +127,8 @@ def open_problem(
             note(
                 result,
                 f"party {name!r}: {counted(len(told['dropped']), 'row')} with missing cells left "
-                "out, as if the party lacked them; 'fknn' or 'joint-normal' before fills such cells in",
+                "out, as if the party lacked them; 'fknn' or 'joint-normal' before fills such "
+                "cells in",
             )
         if told["collinear"]:
             note(
