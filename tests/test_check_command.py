@@ -137,7 +137,7 @@ def test_the_first_pass_tells_all_that_ids_differ_by(tmp_path, capsys):
     assert "share 0 IDs, and 60 but for white space and upper and lower case; state" in shown
     assert "normalise-ids='strip,casefold' in the node config (or in the run config" in shown
     # Of a table that is refused for one thing, the others are told, too.
-    assert "1 rows whose sample ID repeats an earlier one" in shown
+    assert "1 row whose sample ID repeats an earlier one" in shown
     assert "1 IDs are blank" in shown
 
 

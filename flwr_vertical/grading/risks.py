@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.arrays import Array, Flags, Integers
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import DataError
 from flwr_vertical.grading.gower import Distances, is_number, nearest, pass_over
 from flwr_vertical.grading.predicates import (
@@ -160,7 +161,7 @@ def singling_out(
         by_chance = counts_of(predicates, strangers) == 1
     guesses = random_predicates(synthetic, n_columns, len(predicates), rng, unique=False)
     return Risk(
-        f"singling out, {n_columns} column{'s' * (n_columns > 1)}",
+        f"singling out, {counted(n_columns, 'column')}",
         _rate(counts_of(predicates, people) == 1),
         _rate(by_chance),
         _rate(counts_of(guesses, people) == 1),

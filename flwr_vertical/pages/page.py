@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
+from flwr_vertical.counted import counted
 from flwr_vertical.log import logger
 from flwr_vertical.pages.template import PAGE, PHONE
 
@@ -168,7 +169,7 @@ def dataframe_html(
         ])  # fmt: skip
     rows = "".join(f"<tr>{''.join(row)}</tr>\n" for row in zip(*cells, strict=True))
     left_out = len(df) - len(shown)
-    note = f'<p class="caption">{left_out:,} more rows are not shown.</p>' if left_out else ""
+    note = f'<p class="caption">{counted(left_out, "more row")} not shown.</p>' if left_out else ""
     table = f"<table><thead><tr>{''.join(head)}</tr></thead>\n<tbody>\n{rows}</tbody></table>"
     return f'<div class="table">{table}</div>{note}'
 

@@ -6,7 +6,6 @@ Attacks on synthetic tables are in `flwr_vertical.grading.risks`.
 from flwr_vertical.privacy.accounting import (
     ColumnSpending,
     PrivacyStatement,
-    count_columns,
     rank_error,
     split_budget,
 )
@@ -38,7 +37,6 @@ __all__ = [
     "MomentStatement",
     "PrivacyStatement",
     "TableStatement",
-    "count_columns",
     "fresh_keystream",
     "gaussian_delta",
     "gaussian_integers",

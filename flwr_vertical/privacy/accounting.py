@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
+from flwr_vertical.counted import counted
+
 UNGRADED = (
     "What attacks on the synthetic tables find is not said here: it takes real rows, so each party "
     "has the grade of its own columns on its own page, and who has all tables calls `Result.grade`."
@@ -134,7 +136,8 @@ class PrivacyStatement:
         said.append(practice + ("; so it knows, roughly, who is alike." if share < 20 else "."))
         if ranged := sum(column.exact_range for column in self.columns):
             said.append(
-                f"The observed range of {count_columns(ranged)} was used as it is and shows in the "
+                f"The observed range of {counted(ranged, 'column')} was used as it is and shows "
+                "in the "
                 "synthetic tables: no guarantee covers it. State bounds for these columns."
             )
         return [*said, *self.warnings, *(self.graded or [UNGRADED])]
@@ -183,8 +186,3 @@ def rank_error(noise_variance: float, n: int) -> float:
 
 def _number(value: float) -> str:
     return "infinite" if value == inf else f"{value:,.4g}"
-
-
-def count_columns(count: int) -> str:
-    """Return "1 column", "2 columns" and so on."""
-    return f"{count} column" + "s" * (count != 1)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flwr_vertical.arrays import AnyArray, Integers, Ring
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.row_identities import OwnRows, are_first, places
@@ -92,8 +93,8 @@ class LedgerRows:
             return self.label(run, n_vectors, name, known)
         if row[1] != n_vectors:
             raise ProtocolError(
-                f"{self._who}: the server committed to {row[1]} vector(s), and now to {n_vectors} "
-                "in the same words"
+                f"{self._who}: the server committed to {counted(row[1], 'vector')}, and now to "
+                f"{n_vectors} in the same words"
             )
         return int(row[0])
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from flwr_vertical.arrays import Flags, Integers
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import PolicyError
 from flwr_vertical.policy.defaults import max_vectors, min_rows
 from flwr_vertical.policy.record import Policy, key_of
@@ -130,7 +131,7 @@ def _check_vectors(
     raise PolicyError(
         who,
         key_of("vectors"),
-        f"{totals[worst]} different vectors of the server, over all runs, with a set of "
+        f"{counted(totals[worst], 'different vector')} of the server, over all runs, with a set of "
         f"{refined.size[worst]} of its rows",
         f"{limit[worst]} with such a set{rule}",
         "the same labels as before are free",

@@ -19,14 +19,16 @@ before, its own rows and those shared with one party are, over all runs. Relatio
 of three other parties are not looked at.
 """
 
+import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
 
-from flwr_vertical.arrays import Array, Flags, Indices, Integers
+from flwr_vertical.arrays import Array, Flags, Indices, Integers, Ring
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node import Summands, step
 from flwr_vertical.policy.defaults import min_rows
@@ -38,7 +40,7 @@ from flwr_vertical.products.moments import Moments
 from flwr_vertical.products.pair_keys import Widths
 from flwr_vertical.products.row_groups import distinct_rows
 from flwr_vertical.products.sent_rows import SENDING
-from flwr_vertical.products.streams import KeyStream
+from flwr_vertical.products.streams import KeyStream, cancelling_pad
 from flwr_vertical.protocol.arguments import DISTINCT, Shape, Within
 from flwr_vertical.protocol.declaration import ONE, ROWS, Protocol, Round
 
@@ -106,6 +108,20 @@ class PairProductSteps(PrivateProductSteps):
         }
         return Summands({"corrections": total}, public, modular=("corrections",))
 
+    def bound_to(self, label: str, shape: tuple[int, ...], arguments: Mapping[str, Any]) -> Ring:
+        """Return a pad that cancels in the sum over the parties if all were asked the same.
+
+        label: names what is hidden; arguments: of `open_pairs`.
+        """
+        names = arguments["names"]
+        asked = hashlib.sha256(
+            repr([arguments[key] for key in ("names", "widths", "tags")]).encode()
+        )
+        for key in ("taken", "held", "together"):
+            asked.update(np.ascontiguousarray(arguments[key]).tobytes())
+        seed, digest = self.other(GroupKeySteps).seed, asked.hexdigest()
+        return cancelling_pad(seed, label, digest, names, self.name, shape)
+
 
 @dataclass(frozen=True)
 class PairMoments:
@@ -167,12 +183,16 @@ class PairProducts(PrivateProducts):
             if 2 * (rows & beside).sum() < beside.sum() and 0 < n_others < beside.sum():
                 return self.pairs(held & beside[:, None], beside, n_beside)
         if not together.any():
-            shared = held.T.astype(np.int64) @ held.astype(np.int64)
+            shared = np.where(alone, 0, held.T.astype(np.int64) @ held.astype(np.int64))
+            a, b = np.unravel_index((shared / both).argmax(), shared.shape)
+            each = "; each level of a text is a column" if 10 * widths.max() > 100 else ""
             raise DataError(
                 "no two parties share enough rows for products of their columns: they share at "
-                f"most {int(np.where(alone, 0, shared).max()):,}, and need {int(both.max()):,} "
-                "(sets of few rows that the same parties hold are left out); check that sample "
-                "IDs match, or lower 'min-rows' in the node configs, if the parties agree"
+                f"most {int(shared[a, b]):,}, and need {int(both[a, b]):,} (of {names[a]!r} with "
+                f"{counted(int(widths[a]), 'column')} and {names[b]!r} with {int(widths[b]):,}"
+                f"{each}; sets of few rows that the same parties hold are left out). Check that "
+                "sample IDs match, leave out columns, such as texts of many levels, or lower "
+                "'min-rows' in the node configs, if the parties agree"
             )
         counts = held[taken].T.astype(np.int64) @ held[taken].astype(np.int64)
         layout = arithmetic.Layout(self.widths, self.limbs)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.grading import quality as qu
 from flwr_vertical.pages import figures as fg
@@ -333,14 +334,15 @@ def _own_facts(result: ResultData, party: str) -> dict[str, str]:
 def _own_sentence(result: ResultData, party: str) -> str:
     """Return the sentence under the title of a party's page."""
     before, after = result.originals[party], result.tables.get(party)
-    text = f"Party {party!r} gave {len(before):,} rows of {before.shape[1]:,} columns"
+    columns = counted(before.shape[1], "column")
+    text = f"Party {party!r} gave {counted(len(before), 'row')} of {columns}"
     if after is None:
         return text + "; its table is unchanged."
     if qu.is_synthetic(before, after):
         return text + f" and got {len(after):,} synthetic rows."
     text += f"; {_filled_cells(before, after):,} of its missing cells are filled in"
     got = len(_got(before, after))
-    return text + (f", and it got {got:,} rows that only others had." if got else ".")
+    return text + (f", and it got {counted(got, 'row')} that only others had." if got else ".")
 
 
 def _rows_got(result: ResultData, party: str) -> Iterator[Section]:
@@ -356,7 +358,7 @@ def _rows_got(result: ResultData, party: str) -> Iterator[Section]:
     what = "synthetic rows" if made else "rows of samples that this party had no row of"
     caption = f"{len(got):,} {what}; {len(shown)} are shown here, all are in the table."
     if left := got.shape[1] - shown.shape[1]:
-        caption += f" {left} more columns are not shown."
+        caption += f" {counted(left, 'more column')} not shown."
     yield Section("Rows that it got", dataframe_html(shown), caption)
 
 

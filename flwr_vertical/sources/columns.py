@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import pandas as pd
 import pyarrow as pa
 
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.csv_reader import id_columns
 
@@ -119,7 +120,8 @@ def with_ids(frame: pd.DataFrame, id_column: str | None, where: str) -> pd.DataF
         gaps = int(frame[ids].isna().any(axis=1).sum())
         if gaps:  # whole numbers with a gap have become float64
             raise DataError(
-                f"{where} has {gaps} rows without a sample ID; give them one or leave them out"
+                f"{where} has {counted(gaps, 'row')} without a sample ID; give each one or leave "
+                "it out"
             )
     return frame.set_index(ids[0] if len(ids) == 1 else ids)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.compute as pc
 
+from flwr_vertical.counted import counted
 from flwr_vertical.tables import text_dates, text_numbers
 from flwr_vertical.tables.cleaning import DROP, MISSING_IN
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
@@ -54,7 +55,7 @@ def check_written(
         marks = [text for text, no in zip(texts.to_pylist(), odd, strict=True) if no]
         mends = len(marks) <= FEW_MARKS and not any("," in text for text in marks)
         cells = int(counts.to_numpy()[odd].sum())
-        seen = f"numbers but for {cells:,} cells; {levels}"
+        seen = f"numbers but for {counted(cells, 'cell')}; {levels}"
         advice = f"state missing.{name} with these texts if such cells are missing, or correct them"
         mend = {MISSING_IN + name: ", ".join(marks)} if mends else {}
         yield Finding("numbers-as-text", name, seen, advice, examples_of(marks), mend)

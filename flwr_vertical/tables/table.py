@@ -9,6 +9,7 @@ import pandas as pd
 from pandas.api import types
 
 from flwr_vertical.arrays import Flags
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import DataError
 from flwr_vertical.tables.dtypes import lost_digits, plain, whole_with_gaps
 from flwr_vertical.tables.findings import Finding
@@ -160,11 +161,14 @@ def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
         gaps = np.any([index.get_level_values(k).isna() for k in range(index.nlevels)], axis=0)
         if missing := int(gaps.sum()):
             raise DataError(
-                f"{who} has {missing} rows whose composite sample ID lacks a part; drop them"
+                f"{who} has {counted(missing, 'row')} whose composite sample ID lacks a part; "
+                "drop these"
             )
         index = join_levels(index)
     if missing := int(np.count_nonzero(index.isna())):
-        raise DataError(f"{who} has {missing} rows without a sample ID; give them one or drop them")
+        raise DataError(
+            f"{who} has {counted(missing, 'row')} without a sample ID; give each one or drop it"
+        )
     index = without_categories(index)
     held = types.infer_dtype(index, skipna=False)
     if held == "floating" and len(whole := whole_numbers(index)):
@@ -177,8 +181,8 @@ def checked_ids(index: "pd.Index[Any]", who: str) -> "pd.Index[Any]":
     if repeated := count_repeated(index):
         other = f", or name another ID column than {index.name!r}" if index.name else ""
         raise DataError(
-            f"{who} has {repeated} rows whose sample ID repeats an earlier one, expected one row "
-            f"for each sample; drop or combine them{other}"
+            f"{who} has {counted(repeated, 'row')} whose sample ID repeats an earlier one, "
+            f"expected one row for each sample; drop or combine them{other}"
         )
     if held != "integer":
         return index

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.pages.page import human_bytes, human_seconds
 from flwr_vertical.policy.record import Policy
@@ -332,7 +333,7 @@ def _together(
     )
     notes = [_RUNS]
     if missed := int(lines["n_unpredicted"].sum()):
-        notes.append(f"{missed:,} labelled samples were not predicted, and do not count")
+        notes.append(f"{counted(missed, 'labelled sample')} not predicted, and not counted")
     return CrossValidation(strategy, lines, pd.concat([own for _, own in tables]), "", notes=notes)
 
 

@@ -5,7 +5,9 @@
     PSI = sum_b (p_b - q_b) ln(p_b / q_b)
 
 ``n_b`` rows of a bin have ``e_b`` events, of N and E in all: WoE is positive where events are rarer
-than on average. Where one of two numbers that are compared is 0, and there alone, both get 0.5.
+than on average. Where one of two numbers that are compared is 0, and there alone, it gets 0.5, and
+the other as much more as makes 0 of a bin without rows: half of the ratio of all. So few rows
+without an event are never evidence of events, however rare these are.
 """
 
 import numpy as np
@@ -48,9 +50,13 @@ def _log_ratio(first: Array, second: Array, present: Flags) -> Array:
     first_all, second_all = float(np.sum(first)), float(np.sum(second))
     if not first_all or not second_all:
         return np.zeros(len(first))
-    empty = present & ((first == 0) | (second == 0))
-    a, b = (np.where(present, part + 0.5 * empty, 1.0) for part in (first, second))
-    ratio = np.log(a / first_all) - np.log(b / second_all)
+    # Shares of half a row, of the set that has none there.
+    more = np.where(first == 0, 0.5 / first_all, np.where(second == 0, 0.5 / second_all, 0.0))
+    a, b = (
+        np.where(present, part / whole + more, 1.0)
+        for part, whole in ((first, first_all), (second, second_all))
+    )
+    ratio = np.log(a) - np.log(b)
     return np.asarray(np.where(present, ratio, 0.0))
 
 

@@ -10,10 +10,11 @@ import pandas as pd
 
 from flwr_vertical import step
 from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import DataError, PolicyError, ProtocolError
 from flwr_vertical.log import logger
 from flwr_vertical.policy.record import allows, key_of, text_of
-from flwr_vertical.privacy import KEY_BYTES, count_columns, fresh_keystream, parse_bounds
+from flwr_vertical.privacy import KEY_BYTES, fresh_keystream, parse_bounds
 from flwr_vertical.protocol.arguments import DISTINCT, OWN, Is, Shape, Within
 from flwr_vertical.tables import Kind, Table, is_numeric
 from flwr_vertical.tables.codes import fit_levels, from_codes, to_codes
@@ -184,7 +185,7 @@ class CopulaParty(SynthesisParty):
         self.privacy_ledger.spend_epsilon(
             budget.spent(compared.tolist()),
             release=release.digest(),
-            what=f"perturbed ranks and noisy margins of {count_columns(codes.shape[1])}; "
+            what=f"perturbed ranks and noisy margins of {counted(codes.shape[1], 'column')}; "
             f"{budget.epsilon:g} {_COUNTED[budget.budget]} by the count of its paper (VDADP)",
         )
 

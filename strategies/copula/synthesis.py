@@ -11,11 +11,11 @@ import numpy as np
 
 from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array, Integers
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.privacy import (
     ColumnSpending,
     PrivacyStatement,
-    count_columns,
     noise_is_seeded,
     parse_bounds,
     rank_error,
@@ -273,7 +273,7 @@ class CopulaSynthesis(Strategy):
             if reply["rare"]:
                 warnings.append(
                     f"Party {name!r} has a level that a single sample holds in "
-                    f"{count_columns(reply['rare'])}; that it may occur in the synthetic table "
+                    f"{counted(reply['rare'], 'column')}; that it may occur in the synthetic table "
                     "tells that somebody holds it. Its log names the columns: merge these levels."
                 )
             if reply["name_chance"] > 0:
@@ -281,8 +281,8 @@ class CopulaSynthesis(Strategy):
         if nominal := [j for j, width in enumerate(observed.widths) if width > 1]:
             least = min(observed.level_errors(j) for j in nominal)
             warnings.append(
-                f"Each level of {count_columns(len(nominal))} without an order has ranks of its "
-                "own: the server can tell which level a sample has, with errors in at most "
+                f"Each level of {counted(len(nominal), 'column')} without an order has ranks of "
+                "its own: the server can tell which level a sample has, with errors in at most "
                 f"{_rounded_up(100 * max(least, 1e-4)):g} % of the samples (the column told best). "
                 "nominal='order' tells less."
             )
@@ -323,13 +323,13 @@ class CopulaSynthesis(Strategy):
         found = []
         if recast := total("n_recast"):
             found.append(
-                f"{count_columns(recast)} of numbers with few values were taken for levels; the "
-                "nodes' logs name them. State their kinds if that is wrong."
+                f"{counted(recast, 'column')} of numbers with few values were taken for levels; "
+                "the nodes' logs name them. State their kinds if that is wrong."
             )
         if like_ids := total("n_like_ids"):
             found.append(
-                f"{count_columns(like_ids)} may be identifiers (every value once, and in a row); "
-                "the nodes' logs name them. Leave them out."
+                f"{counted(like_ids, 'column')} may be identifiers (every value once, and in a "
+                "row); the nodes' logs name them. Leave them out."
             )
         if least := max(reply["least_epsilon"] for reply in replies):
             found.append(

@@ -15,6 +15,7 @@ import scipy
 
 from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array, Flags, Integers
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import DataError
 from flwr_vertical.policy.defaults import vectors_of_products
 from flwr_vertical.products import PrivateProducts
@@ -246,7 +247,8 @@ class _Survival:
         n_knots = len(self.risk.exposure)
         if for_means // n_knots < 3:
             raise DataError(
-                f"too few samples: the fit multiplies columns with {n_knots} vectors in each of "
+                f"too few samples: the fit multiplies columns with {counted(n_knots, 'vector')} "
+                "in each of "
                 f"some {_EVALUATIONS} evaluations, and {of_products} at least for the information; "
                 f"parties allow {self._allowed} for "
                 f"{self.n_samples:,} samples, a tenth of the smallest set where no node config "

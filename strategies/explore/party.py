@@ -1,6 +1,5 @@
 """The party half of exploration: what it offers of its variables, and its own page."""
 
-import hashlib
 from typing import Annotated, Any, Unpack
 
 import numpy as np
@@ -15,7 +14,6 @@ from flwr_vertical.products.arithmetic import Layout
 from flwr_vertical.products.masked import SendFields
 from flwr_vertical.products.pair_keys import Nonce
 from flwr_vertical.products.pairs import PairProductSteps
-from flwr_vertical.products.streams import cancelling_pad
 from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits, takes_as
 from strategies.binning.bins import fit_column_bins
 from strategies.binning.steps import MOST_BINS, BinSteps
@@ -124,13 +122,7 @@ class ExploreParty(Party):
         layout = Layout(dict(zip(names, arguments["widths"], strict=True)))
         bits = np.zeros((len(names), 2, layout.total), dtype=np.uint64)
         bits[..., layout.slices[self.name]] = sums.view(np.uint64)
-        asked = hashlib.sha256(
-            repr([arguments[key] for key in ("names", "widths", "tags")]).encode()
-        )
-        for key in ("taken", "held", "together"):
-            asked.update(np.ascontiguousarray(arguments[key]).tobytes())
-        seed, digest = self.group_key.seed, asked.hexdigest()
-        bits += cancelling_pad(seed, "shared sums", digest, names, self.name, bits.shape)
+        bits += self.products.bound_to("shared sums", bits.shape, arguments)
         modular = (*told.modular, "shared")
         return Summands({**told.values, "shared": bits}, told.public, modular=modular)
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Indices
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import GroupKey
 from flwr_vertical.protocol.declaration import BITS, FACTS, NOTHING, ONE, Protocol, Repeat, Round
@@ -339,11 +340,11 @@ class FKNN(Strategy):
             )
         if fewer := int(cells["cells_with_fewer_donors"]):
             result.notes.append(
-                f"{fewer} cells were imputed from fewer than {self.n_neighbors} donors: of the "
-                f"{plan.n_ranked} nearest, no more had a value"
+                f"{counted(fewer, 'cell was', 'cells were')} imputed from fewer than "
+                f"{self.n_neighbors} donors: of the {plan.n_ranked} nearest, no more had a value"
             )
         if without := int(cells["cells_without_neighbour"]):
             result.notes.append(
-                f"{without} cells got their column's mean or most frequent level: no donor was "
-                f"comparable, or none of the {plan.n_ranked} nearest had a value"
+                f"{counted(without, 'cell')} got the column's mean or most frequent level: no "
+                f"donor was comparable, or none of the {plan.n_ranked} nearest had a value"
             )

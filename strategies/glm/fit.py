@@ -7,6 +7,7 @@ import numpy as np
 
 from flwr_vertical import Result
 from flwr_vertical.arrays import Array, Flags, Integers
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from strategies.glm.approximation import Approximation
@@ -34,7 +35,8 @@ def rows_in_common(
         some = mask.any(axis=1) & ~mask.all(axis=1)
         text = str(error)
         if some.any():
-            text += f". {some.sum():,} more samples lack some party: {advice}"
+            more = counted(some.sum(), "more sample lacks", "more samples lack")
+            text += f". {more} some party: {advice}"
         raise DataError(text + few) from error
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from flwr_vertical import Alignment, Federation, Progress, Result
 from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from strategies.glm.approximation import Approximation
@@ -352,7 +353,10 @@ class Fitting:
         if "offset" in federation.beside and len(free):
             known = federation.beside["offset"][free]
             if n := int(np.isnan(known).sum()):
-                note(self.result, f"{n:,} samples without a label are predicted without an offset")
+                note(
+                    self.result,
+                    f"{counted(n, 'sample')} without a label predicted without an offset",
+                )
             shift = np.nan_to_num(known)
         keep_and_predict(
             federation, self.alignment, self.result, regressions, free,

@@ -23,13 +23,13 @@ OPENED_ROWS = If(COMPLETES, *COMPLETING, otherwise=(OPENED_PRODUCTS,))
 TOLD_COMPLETING = (
     (
         "server, with rows='all' and labels that are not gaussian",
-        "of each party, sums of columns and of products of two of them over its rows; of two "
-        "parties, sums of products of their columns over the rows that both hold; parties that "
-        "share too few rows, how many numbers a party tells of a row where it alone helps, and "
-        "columns with a value too rare in these, or in the rows that "
-        "one of them lacks; the sums above over labelled rows that others completed for a "
-        "party: of others' columns, over rows that it lacks, where enough are held by the same "
-        "parties",
+        "of each party, sums of columns and of products of two of them over its rows, and over "
+        "those that each other party holds, too; of two parties, sums of products of their "
+        "columns over the rows that both hold; parties that share too few rows, how many numbers a "
+        "party tells of a row where it alone helps, and columns with a value too rare in these, or "
+        "in the rows that one of them lacks; the sums above over labelled rows that others "
+        "completed for a party: of others' columns, over rows that it lacks, where enough are held "
+        "by the same parties",
     ),
     (
         "every party, with rows='all' and labels that are not gaussian",

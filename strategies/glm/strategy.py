@@ -69,9 +69,10 @@ class VerticalGLM(Strategy):
     With ``rows="all"`` and labels 0 and 1, or counts, each party is told the means of its columns
     in labelled samples that it lacks, given the others' columns. Coefficients and standard errors
     are corrected for that these are means, but with a ridge; deviance, BIC and path are of the
-    completed rows. Blocks count as missing completely at random: where a party lacks samples by
-    another party's column, coefficients are biased, and those of ``rows="complete"`` are not. With
-    gaussian labels blocks may be missing by all that is observed.
+    completed rows. Blocks may be missing by another party's columns; with three parties or more
+    that is made up for as far as columns of two parties tell. Where they are missing by the label
+    or by own values, coefficients are biased. With gaussian labels blocks may be missing by all
+    that is observed.
 
     `Result.predictions` has the samples without a label, of labels 0 and 1 the probability of 1;
     where a party lacks one, its columns are expected given those of the others. A sum over few rows

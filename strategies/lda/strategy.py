@@ -15,6 +15,7 @@ import pandas as pd
 
 from flwr_vertical import Alignment, Federation, Model, Progress, Result, Strategy, Uses
 from flwr_vertical.arrays import Array, Flags, Integers
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products.row_groups import RowGroups
 from flwr_vertical.protocol.declaration import Protocol
@@ -197,7 +198,7 @@ class ClassSums(LabelledCompletion):
         self.n_labels = self.n_vectors = len(self.classes)
         if not 2 <= len(self.classes) <= MOST_CLASSES:
             raise DataError(
-                f"the labels have {len(self.classes)} different values; lda tells 2 to "
+                f"the labels have {counted(len(self.classes), 'different value')}; lda tells 2 to "
                 f"{MOST_CLASSES} "
                 "classes apart. For labels that are numbers use `vfem` or `glm`"
             )

@@ -36,8 +36,9 @@ BY_PATTERN = (
 )
 PAIRS_OF_COLUMNS = (
     "server",
-    "of each party, sums of columns and of products of two of them over its rows; of two "
-    "parties, sums of products of their columns over the rows that both hold",
+    "of each party, sums of columns and of products of two of them over its rows, and over "
+    "those that each other party holds, too; of two parties, sums of products of their columns "
+    "over the rows that both hold",
 )
 ROUGH_UNITS = (
     "server",

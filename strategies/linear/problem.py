@@ -10,6 +10,7 @@ import pandas as pd
 
 from flwr_vertical import Alignment, Federation, Result
 from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.log import logger
 from flwr_vertical.node.row_index import aligned_name, free_names
@@ -125,8 +126,9 @@ def open_problem(
         if len(told["dropped"]):
             note(
                 result,
-                f"party {name!r}: {len(told['dropped'])} rows with missing cells left out, as if "
-                "the party lacked them; 'fknn' or 'joint-normal' before fills such cells in",
+                f"party {name!r}: {counted(len(told['dropped']), 'row')} with missing cells left "
+                "out, as if the party lacked them; 'fknn' or 'joint-normal' before fills such "
+                "cells in",
             )
         if told["collinear"]:
             note(
@@ -157,7 +159,9 @@ def open_problem(
             )
     if len(free):
         then = ", but predicted" if getattr(federation, "predicts", True) else ""
-        result.notes.append(f"{len(free):,} samples have no label: not fitted{then}")
+        result.notes.append(
+            f"{counted(len(free), 'sample has', 'samples have')} no label: not fitted{then}"
+        )
     return problem
 
 

@@ -17,6 +17,7 @@ from scipy.special import ndtri
 
 from flwr_vertical import Federation, Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Flags, Floats32, Indices, Ring
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.privacy_ledger.ledger import HELD_BY_ALL
 from flwr_vertical.products import GroupKeySteps, HeldColumns
@@ -301,7 +302,7 @@ def notes_apart(widths: Mapping[str, int], apart: Flags, what: str) -> list[str]
     found = [f"{', '.join(pairs)} share too few rows: {what}"] if pairs else []
     parts = [apart[own].sum(axis=0) for own in slices_of(widths)]
     rare = [
-        f"{parts[i][j]} of {widths[a]} column(s) of {a} with those of {b}"
+        f"{parts[i][j]} of {counted(widths[a], 'column')} of {a} with those of {b}"
         for (i, a), (j, b) in permutations(enumerate(widths), 2)
         if parts[i][j] and not {f"{a} and {b}", f"{b} and {a}"} & set(pairs)
     ]

@@ -24,6 +24,8 @@ from scipy.linalg import block_diag
 from flwr_vertical.arrays import Array, Flags, Floats32, Indices
 from flwr_vertical.products.pairs import PairMoments, unknown_products
 from strategies.linear.moments.covariances import FullCovariance
+from strategies.normal.all_rows import over_all_rows
+from strategies.normal.shared import SharedMoments
 
 _FLOOR = 1e-3
 """Least eigenvalue of a correlation matrix, at least: those of pairs may be negative."""
@@ -79,26 +81,32 @@ class Shown:
 
 
 def fit_model(
-    moments: PairMoments, slices: Sequence[slice], shown: Shown | None = None
+    moments: PairMoments,
+    slices: Sequence[slice],
+    shown: Shown | None = None,
+    shared: SharedMoments | None = None,
 ) -> JointModel:
     """Estimate the model from sums over own rows and over shared rows.
 
     Sums are of columns whose missing cells their party filled, which weakens correlations; that is
     undone first (`Shown.undone`).
 
-    Covariances of two parties are over the rows that both hold, about the means of each one's own
-    rows. Correlations of different parties are rounded to ``n^-1/2`` of the rows they are over, the
-    size of their errors: exact ones, which coefficients tell, would be equations of another party's
-    columns for whoever knows its own. Where nothing is told of a pair, its element of the inverse
-    is zero (Dempster, 1972). Eigenvalues of the correlation matrix are brought up to what rounding
-    adds, ``(p / 12 n)^1/2``; then it is shrunk towards the identity with the weight of Chen,
-    Wiesel, Eldar and Hero (2010, Eq. 23).
+    Means and covariances are for all rows (`all_rows`); without `shared`, covariances of two
+    parties are over the rows that both hold, about the means of each one's own rows. Correlations
+    of different parties are rounded to ``n^-1/2`` of the rows they are over, the size of their
+    errors: exact ones, which coefficients tell, would be equations of another party's columns for
+    whoever knows its own. Where nothing is told of a pair, its element of the inverse is zero
+    (Dempster, 1972). Eigenvalues of the correlation matrix are brought up to what rounding adds,
+    ``(p / 12 n)^1/2``; then it is shrunk towards the identity with the weight of Chen, Wiesel,
+    Eldar and Hero (2010, Eq. 23).
     """
     party = np.repeat(np.arange(len(slices)), [s.stop - s.start for s in slices])
     n_own = np.maximum(np.diag(moments.n_rows), 1)[party]
     n_both = moments.n_rows[np.ix_(party, party)]
     mean = np.where(moments.withheld, 0.0, moments.sums / n_own)
     covariance = moments.products / np.maximum(n_both, 1) - np.outer(mean, mean)
+    if shared is not None:
+        mean, covariance = over_all_rows(moments, shared, slices)
     unknown = unknown_products(party, moments.apart)
     unknown |= moments.withheld | moments.withheld[:, None]
     unknown &= ~np.eye(len(mean), dtype=bool)

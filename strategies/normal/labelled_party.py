@@ -28,6 +28,7 @@ from strategies.linear.moment_party import MomentParty
 from strategies.linear.moments.steps import MomentSteps
 from strategies.linear.prediction.steps import KeptCoefficients
 from strategies.normal.completion import BITS, MOST, CompletionSteps
+from strategies.normal.shared import SharedProductSteps
 
 # Under a prefix that the server may not write to.
 _SHARED, _PATTERN, _HOLDERS = (
@@ -120,7 +121,7 @@ class CompletedRows(ToldRows):
             )
 
 
-class LabelledProductSteps(PairProductSteps):
+class LabelledProductSteps(SharedProductSteps):
     """Products over own, shared and completed rows."""
 
     def __init__(self, party: Any, purpose: str, **rules: Any) -> None:

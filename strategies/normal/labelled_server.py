@@ -21,6 +21,7 @@ from strategies.linear.moments.groups import MinimumRows, too_few
 from strategies.linear.problem import Problem, note
 from strategies.normal.completion import ask_for_means, notes_apart, slices_of
 from strategies.normal.equations import JointModel, fit_model
+from strategies.normal.shared import SharedMoments
 
 COMPLETING = (
     PAIRS_OPENING,
@@ -118,7 +119,8 @@ class LabelledCompletion:
         held = ~mask & taken[:, None]
         moments = products.pairs(held)
         told = [np.asarray(moments.told[name]["unshown"], dtype=bool).T for name in names]
-        model = fit_model(moments, slices_of(products.widths))
+        shared = SharedMoments.of(moments, products.widths)
+        model = fit_model(moments, slices_of(products.widths), shared=shared)
         n_alone = [int(sent[name]["n_alone"]) for name in names]
         self.model = replace(model, unshown=np.concatenate(told), n_alone=n_alone)
         _, own = ask_for_means(federation, products, self.model, held, sent)

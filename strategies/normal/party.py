@@ -13,7 +13,6 @@ from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.products import GroupKeySteps, HeldColumns, PairKeySteps
 from flwr_vertical.products.masked import PrivateProductSteps
 from flwr_vertical.products.pair_keys import PairKeyFields
-from flwr_vertical.products.pairs import PairProductSteps
 from flwr_vertical.products.streams import content_tag
 from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within, check_fits, takes_as
 from flwr_vertical.tables import Kind, Table, is_numeric
@@ -24,6 +23,7 @@ from strategies.normal.coding import Coding
 from strategies.normal.completion import CompletionSteps
 from strategies.normal.filling import OwnModel, complete_rows, draw_rows, errors_of, own_columns
 from strategies.normal.part import JointNormalPart
+from strategies.normal.shared import SharedProductSteps
 
 _Z = 1.959963984540054
 """Of the normal distribution, 95 % lie within so many standard deviations."""
@@ -39,7 +39,7 @@ class JointNormalParty(ImputingParty):
     pair_keys = Uses(PairKeySteps, sends="masked columns")
     group_key = Uses(GroupKeySteps)
     completion = Uses(CompletionSteps)
-    products = Uses(PairProductSteps, purpose="joint normal")
+    products = Uses(SharedProductSteps, purpose="joint normal")
 
     def columns_to_multiply(self) -> HeldColumns:
         """Return the columns of the model in rough units; missing cells from the own columns."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.products import GroupKey
 from flwr_vertical.products.masked import OPENING
@@ -31,6 +32,7 @@ from strategies.normal.completion import OfferedRows, ask_for_means, notes_apart
 from strategies.normal.equations import JointModel, Shown, fit_model
 from strategies.normal.part import JointNormalModel
 from strategies.normal.party import JointNormalParty
+from strategies.normal.shared import SharedMoments
 
 
 class JointNormal(Strategy):
@@ -164,7 +166,8 @@ class JointNormal(Strategy):
             progress.step("columns")
             moments = offered.pairs(held)
             shown = _shown(sent, offered.widths)
-            model = fit_model(moments, slices_of(offered.widths), shown)
+            shared = SharedMoments.of(moments, offered.widths)
+            model = fit_model(moments, slices_of(offered.widths), shown, shared)
             result.model = JointNormalModel.of(names, list(offered.widths.values()), model)
             finish["model"] = result.model.digest
             _note_left_out(result, moments.n_left_out)
@@ -236,8 +239,8 @@ def _note_left_out(result: Result, n_left_out: int) -> None:
     result.metrics["rows_left_out"] = float(n_left_out)
     if n_left_out:
         result.notes.append(
-            f"{n_left_out} rows took no part in the sums, as they could have been told from "
-            "others; they are completed all the same"
+            f"{counted(n_left_out, 'row')} took no part in the sums, as sums would have told "
+            "of few rows; they are completed all the same"
         )
 
 

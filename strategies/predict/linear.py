@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from flwr_vertical import Alignment, Federation, Party, Progress, Result, Summands, step
 from flwr_vertical.arrays import Array, Flags, Integers
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import DataError
 from flwr_vertical.node.kept import part_of_fit
 from flwr_vertical.predictions import Predictions
@@ -147,7 +148,8 @@ class LinearPredictions(Predictions):
             if n_dropped := len(values["dropped"]):
                 note(
                     result,
-                    f"party {name!r}: {n_dropped} rows have a missing cell or a level that the fit "
+                    f"party {name!r}: {counted(n_dropped, 'row has', 'rows have')} a missing "
+                    "cell or a level that the fit "
                     "did not know; they were predicted as if the party lacked them",
                 )
         note_bits(result, predictor, total.public)

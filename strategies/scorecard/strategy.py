@@ -283,6 +283,17 @@ class Scorecard(Strategy):
                 f"levels, one at most has enough rows, {LEAST_EVENTS} of them with the event and "
                 f"{LEAST_EVENTS} without. A column that tells the labels exactly is such a one"
             )
+        card = result.frames["scorecard"]
+        pure = (card["events"] == 0) | (card["events"] == card["n"])
+        if names := [
+            f"{party}.{column}: {label}"
+            for party, column, label in card.index[pure & (card["n"] > 0) & (card["points"] != 0)]
+        ]:
+            result.notes.append(
+                f"bins {names} have the event in no row, or in all: their points are those of half "
+                "an event, or of half a row without it. Look whether such cells are missing for a "
+                "reason that is not there when samples are scored"
+            )
         names = opened.names(np.flatnonzero(beta > 0))
         if wrong := [name for name in names if not name.endswith(HELD)]:
             result.notes.append(

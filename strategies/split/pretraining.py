@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from flwr_vertical.arrays import Integers
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import DataError
 from flwr_vertical.protocol.arguments import Shape, check_fits
 from strategies.neural.images import ImageShape
@@ -194,7 +195,7 @@ def check_rows(n_rows: int, name: str) -> None:
     """Refuse to pretrain on fewer rows than a batch can be normalised over."""
     if n_rows < 2:
         raise DataError(
-            f"party {name!r} has {n_rows} rows to pretrain on; expected 2 or more. Set "
+            f"party {name!r} has {counted(n_rows, 'row')} to pretrain on; expected 2 or more. Set "
             "pretrain='none', or align samples that it holds"
         )
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from flwr_vertical import Federation, Result
 from flwr_vertical.arrays import Flags
+from flwr_vertical.counted import counted
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.sent_rows import ReceivedRows
 from flwr_vertical.protocol.messages import ARBITER
@@ -148,9 +149,9 @@ def prepare(
     for name, layout in layouts.items():
         few = [n for n in layout.n_bins if n < n_bins]
         if few:
-            have = "column has" if len(few) == 1 else "columns have"
             result.notes.append(
-                f"party {name!r}: {len(few)} {have} fewer than {n_bins} bins: there are "
+                f"party {name!r}: {counted(len(few), 'column has', 'columns have')} fewer than "
+                f"{n_bins} bins: there are "
                 "fewer distinct values, or too few rows have some of them"
             )
     monotone = {name: np.asarray(replies[name]["monotone"], dtype=np.int8) for name in names}

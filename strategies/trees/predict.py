@@ -9,6 +9,7 @@ import pandas as pd
 
 from flwr_vertical import Alignment, Federation, Party, Progress, Result, step
 from flwr_vertical.arrays import Flags, Integers32
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import ConfigError, DataError
 from flwr_vertical.node.kept import part_of_fit
 from flwr_vertical.predictions import Predictions
@@ -152,8 +153,8 @@ class TreesPredictions(Predictions):
         for name, reply in told.items():
             if reply["unknown"]:
                 result.notes.append(
-                    f"party {name!r}: {reply['unknown']} rows have a level that the fit did not "
-                    "know; it counts as a missing cell"
+                    f"party {name!r}: {counted(reply['unknown'], 'row has', 'rows have')} a "
+                    "level that the fit did not know; it counts as a missing cell"
                 )
         index = sample_index(alignment, result.labels, np.arange(alignment.n_samples))
         alone: dict[str, pd.DataFrame] = {}

@@ -181,7 +181,7 @@ TABLES = frames([["u", "v", "w"], ["w", "x", "u"]])
 def test_labels_that_cannot_be_used():
     assert run_labels(TABLES, None)[1] is None
     for labels, why in (
-        (pd.Series([1.0, 2.0, 3.0], ["u", "u", "v"]), "has 1 rows whose sample ID repeats"),
+        (pd.Series([1.0, 2.0, 3.0], ["u", "u", "v"]), "has 1 row whose sample ID repeats"),
         (pd.Series({"U": 1.0}), "no label belongs to a sample of any party"),
         (pd.Series({1: 1.0}), r"different types.*labels.*integer"),
     ):

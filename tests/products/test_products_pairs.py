@@ -68,6 +68,18 @@ def test_parties_that_share_few_rows_are_apart():
     assert found.products[0, 1] != 0.0
 
 
+def test_too_few_rows_for_the_levels_of_a_text_are_told_with_its_columns():
+    """A text of many levels is as many columns, which a reader of the table does not see."""
+    rng = np.random.default_rng(0)
+    bank = pd.DataFrame({"income": rng.normal(size=300), "age": rng.normal(size=300)})
+    court = pd.DataFrame(
+        {"cases": rng.normal(size=260), "town": [f"t{i % 40}" for i in range(260)]}
+    )
+    said = r"260, and need 410 \(of 'bank' with 2 columns and 'court' with 41; each level of a text"
+    with pytest.raises(DataError, match=said):
+        simulate(JointNormal(), {"bank": bank, "court": court})
+
+
 def test_without_shared_rows_there_is_nothing_to_open():
     own = tables(2)
     own["court"] = own["court"][~own["court"].index.isin(own["bank"].index)]

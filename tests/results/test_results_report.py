@@ -285,7 +285,7 @@ def test_a_party_s_page_names_it_and_shows_the_rows_that_it_got():
     for part in (
         "bank: fknn", "party report · r7", "Rows that it got", "aligned-3",
         "Party 'bank' gave 3 rows of 2 columns; 1 of its missing cells are filled in",
-        "it got 1 rows that only others had", "16.7%",  # one of six cells
+        "it got 1 row that only others had", "16.7%",  # one of six cells
     ):  # fmt: skip
         assert part in text
     text = text_of(synthetic)

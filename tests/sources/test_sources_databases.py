@@ -94,7 +94,7 @@ REFUSED = [
     ),
     ({"table": "customers", "id_column": "nr"}, DataError, "no column 'nr' for the sample IDs"),
     ({"query": "SELECT id, id, amount FROM customers"}, DataError, "several columns named"),
-    ({"query": "SELECT visits, amount FROM customers"}, DataError, "1 rows without a sample"),
+    ({"query": "SELECT visits, amount FROM customers"}, DataError, "1 row without a sample"),
     ({"query": "SELECT id FROM customers"}, DataError, "0 columns besides the sample ID"),
 ]  # fmt: skip
 

@@ -76,7 +76,7 @@ def test_whole_numbers_with_gaps_in_one_file_go_together(tmp_path, frame):
         (lambda f: f.drop(columns="x"), r"2\.parquet lacks 'x', compared with .*1\.parquet"),
         (lambda f: f.assign(more=1.0), r"2\.parquet has 'more' besides"),
         (lambda f: f.astype({"x": str}), r"2\.parquet: column 'x' is of type"),
-        (lambda f: f.set_axis(["p", "z"]).rename_axis("firm"), "1 rows whose sample ID repeats"),
+        (lambda f: f.set_axis(["p", "z"]).rename_axis("firm"), "1 row whose sample ID repeats"),
         (lambda f: f.assign(x=[[1.0], [2.0]]), r"2\.parquet: column 'x' is of type list"),
     ],
 )

@@ -19,6 +19,7 @@ from strategies.cox.risk_sets import risk_sets
 from strategies.pipeline import Pipeline
 from strategies.predict import Predict
 from tests.oracles import cox as oracle
+from tests.oracles.normal import em
 
 EVERY_TIME = {"policy": {"min-rows": 1, "vectors": 10**6, "openings": 10**6}}
 """With which all event times are knots."""
@@ -279,7 +280,7 @@ def test_a_column_that_both_hold_counts_once_where_rows_are_completed():
 
 
 def test_completed_rows_are_fitted_with_what_is_not_known_of_them():
-    """Against the same equations row by row, means by the sample covariance of all pairs.
+    """Against the same equations row by row, means by the maximum of the normal likelihood.
 
     The other party alone holds such a row, and tells one number: the direction of its columns that
     says most of both, in standard deviations.
@@ -292,8 +293,7 @@ def test_completed_rows_are_fitted_with_what_is_not_known_of_them():
     x, mask, y = x[some], mask[some], labels.to_numpy()[some]
     assert result.metrics["n_samples"] == some.sum()
     assert result.metrics["samples_completed"] == mask.any(axis=1).sum()
-    frame = pd.DataFrame(x)
-    mean, covariance = frame.mean().to_numpy(), frame.cov(min_periods=1).to_numpy()
+    mean, covariance = em(x)
     unseen = np.zeros((len(x), 4, 4))
     for k, gone in enumerate(mask):
         if gone.any():

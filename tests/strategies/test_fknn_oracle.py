@@ -337,7 +337,7 @@ def test_cells_without_comparable_donor_get_the_column_mean(mode):
         assert_tables(result, tables, expected, TOLERANCE[mode])
         assert result.metrics["cells_without_neighbour"] == 8 * 2 + 12
         assert result.party_metrics["a"]["cells_without_neighbour"] == 12
-        assert any("28 cells got their column's mean" in note for note in result.notes)
+        assert any("28 cells got the column's mean" in note for note in result.notes)
 
 
 def test_fewer_comparable_donors_than_asked_for_are_used():

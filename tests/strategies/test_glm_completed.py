@@ -199,6 +199,19 @@ def test_the_correction_undoes_what_means_do_to_a_large_sample(family):
     np.testing.assert_allclose(np.diag(errors), np.diag(slope @ robust @ slope.T), rtol=0.15)
 
 
+def test_blocks_may_be_missing_by_anothers_columns():
+    """Coefficients of completed rows, where the second party lacks rows by the first one's."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(6000, 4)) + rng.normal(size=(6000, 1))
+    labels = pd.Series((rng.random(len(x)) < expit(0.5 * x.sum(axis=1))).astype(float))
+    whole = pd.DataFrame(x, columns=list("abcd"))
+    lacks = rng.random(len(x)) < expit(2.0 * whole["a"])
+    found = run({"p0": whole[["a", "b"]], "p1": whole[["c", "d"]][~lacks]}, labels).coefficients
+    fit = sm.GLM(labels, sm.add_constant(x), family=FAMILIES["binomial"]).fit()
+    gap = (found["estimate"] - fit.params.to_numpy()) / found["std_error"]
+    assert gap.abs().max() < 2.0
+
+
 def test_a_correction_without_a_solution_leaves_coefficients_and_errors_out():
     huge = Unseen(
         family_named("poisson"), np.zeros(2), 1e6 * np.eye(2),

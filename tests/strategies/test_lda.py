@@ -193,7 +193,7 @@ def test_a_constant_column_has_no_say(data):
     ("change", "says"),
     [
         (lambda y: y.where(y != 3, 3 + (y.index < "s155")), r"class.* fewer than 30 .*merge"),
-        (lambda y: y * 0 + 1, "1 different values; lda tells 2 to"),
+        (lambda y: y * 0 + 1, "1 different value; lda tells 2 to"),
         (lambda y: pd.Series(np.arange(N) + 0.0, y.index), "900 different values"),
         (lambda y: None, "needs labels"),
     ],

@@ -394,7 +394,7 @@ def test_missing_cells_levels_and_labels():
         holed["party 0"].iloc[5, 1] = np.nan
         holed["party 0"]["x0"] = "ABC"
         notes = " ".join(run(strategy, holed, labels).notes)
-        assert "party 'party 0': 1 rows with missing cells left out" in notes
+        assert "party 'party 0': 1 row with missing cells left out" in notes
         assert "party 'party 0': columns ['x0'] are left out and have no coefficient" in notes
         holed["party 0"] = tables["party 0"].copy()
         holed["party 0"].iloc[::2, 0] = holed["party 0"].iloc[1::2, 1] = np.nan

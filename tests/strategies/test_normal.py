@@ -71,6 +71,29 @@ def test_completed_rows_are_those_of_one_place_to_their_grid(mode, k, width):
         assert error.max() > 1e-3  # rounded at all
 
 
+@pytest.mark.parametrize("k", [2, 3])
+def test_blocks_may_be_missing_by_anothers_columns(k):
+    """Rows that the others lack have larger columns at the first: sums over shared rows differ."""
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(4000, 2 * k)) + rng.normal(size=(4000, 1))
+    ids = [f"s{i:04}" for i in range(len(x))]
+    whole = {f"p{j}": pd.DataFrame(x[:, 2 * j : 2 * j + 2], ids, ["a", "b"]) for j in range(k)}
+    given = dict(whole)
+    for name in list(whole)[1:]:
+        given[name] = whole[name][rng.random(len(x)) > 1.0 / (1.0 + np.exp(-2.0 * x[:, 0]))]
+    result = simulate(JointNormal(), given)
+    for name in list(whole)[1:]:
+        lacks = ~whole[name].index.isin(given[name].index)
+        truth = whole[name][lacks]
+        off = (result.tables[name].loc[truth.index] - truth).mean()
+        by_means = (given[name].mean() - truth.mean()).abs()
+        assert (off.abs() < 0.2 * by_means).all()
+        ends = result.intervals[name].loc[truth.index]
+        for column, true in truth.items():
+            inside = true.between(ends[f"{column} lower"], ends[f"{column} upper"])
+            assert inside.mean() == pytest.approx(0.95, abs=0.02)
+
+
 def test_own_cells_and_others_columns_are_used_together():
     whole = truth(3, n=1500)
     given = incomplete(whole, cells=0.15, blocks=0.1)

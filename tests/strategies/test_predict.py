@@ -482,7 +482,7 @@ def test_levels_are_known_again_and_new_ones_are_missing_blocks():
     found = predicted.predictions["prediction"]
     np.testing.assert_allclose(found.loc[list("wxyz")], [1.0, 3.0, 2.0, 1.3], atol=0.01)
     told = [note for note in predicted.notes if "a level that the fit did not know" in note]
-    assert [note[:23] for note in told] == ["party 'bank': 2 rows ha", "party 'court': 1 rows h"]
+    assert [note[:23] for note in told] == ["party 'bank': 2 rows ha", "party 'court': 1 row ha"]
     # One row at a time: a column has no value at all.
     last = {name: table.loc[["z"]] for name, table in new.items()}
     alone = result.predict(last).predictions["prediction"]

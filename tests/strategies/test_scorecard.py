@@ -188,6 +188,22 @@ def test_special_values_are_bins_of_their_own(data):
     assert own.loc["-99", "n"] == (bank["income"][labels.notna()] == -99.0).sum()
 
 
+def test_missing_cells_without_an_event_are_named(data, fitted):
+    """Half an event: their evidence is no less than that of the best range, and finite."""
+    tables, labels, truth = data
+    income = tables["bank"]["income"].mask((truth == 0.0) & (np.arange(N) % 5 == 0))
+    income[truth == 1.0] = income[truth == 1.0].fillna(0.0)
+    given = {**tables, "bank": tables["bank"].assign(income=income)}
+    result = simulate(PLAIN, given, labels)
+    own = result.scorecard.loc[("bank", "income")]
+    assert own.loc["missing", "events"] == 0 < own.loc["missing", "n"]
+    assert own["woe"].idxmax() == "missing"
+    assert np.isfinite(own["points"]).all()
+    [note] = [note for note in result.notes if "half an event" in note]
+    assert "['bank.income: missing']" in note
+    assert not any("half an event" in note for note in fitted.notes)
+
+
 def test_stability_tells_which_columns_moved(data):
     tables, labels, _ = data
     phone = tables["phone"].copy()

@@ -218,7 +218,7 @@ def test_too_few_samples_are_named():
     with pytest.raises(DataError, match="no sample has a label"):
         simulate(PlugVFL(**SMALL_SPLIT), tables, labels * np.nan)
     one = tables | {"shop": tables["shop"].iloc[[5]]}
-    with pytest.raises(PartyError, match=r"'shop' has 1 rows to pretrain on.*pretrain='none'"):
+    with pytest.raises(PartyError, match=r"'shop' has 1 row to pretrain on.*pretrain='none'"):
         simulate(PlugVFL(**SMALL_SPLIT), one, labels)
 
 

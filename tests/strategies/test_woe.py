@@ -39,10 +39,21 @@ def test_the_numbers_are_those_of_optbinning():
 def test_a_half_counts_where_a_cell_is_empty_and_there_alone():
     n, events = np.array([50.0, 50.0, 0.0]), np.array([0.0, 20.0, 0.0])
     found = weight_of_evidence(n, events)
-    assert found[0] == pytest.approx(np.log(50.5 / 80) - np.log(0.5 / 20))
+    assert found[0] == pytest.approx(np.log((50.0 + 0.5 * 80 / 20) / 80) - np.log(0.5 / 20))
     assert found[1] == pytest.approx(np.log(30 / 80) - np.log(20 / 20))
     assert found[2] == 0.0
     assert weight_of_evidence(n, n).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("n_gap", [1.0, 20.0, 60.0])
+def test_few_rows_without_events_are_no_evidence_of_events(n_gap):
+    """One event in a hundred rows: 0.5 for both would say that it is likelier among 20 rows."""
+    n, events = np.array([n_gap, 2000.0 - n_gap]), np.array([0.0, 20.0])
+    none = weight_of_evidence(n, events)
+    assert none[0] > 0.0
+    assert none[0] == pytest.approx(-weight_of_evidence(n, n - events)[0])  # or of events alone
+    assert (information_value(n, events) >= 0.0).all()
+    assert stability_index(np.array([0.0, 2000.0]), np.array([1.0, 50.0])) > 0.0
 
 
 def test_the_stability_index_is_that_of_its_definition():

@@ -154,8 +154,8 @@ def test_a_path_that_is_not_there_is_said_to_be_missing(name, tmp_path):
         ("t.csv", b"id,x\n1,2,3\n4,5,6\n", "cannot be read as CSV"),
         ("t.csv", b"id,x\n1,2\n4,5,6\n", "cannot be read as CSV"),
         ("t.csv", b'id,x\n1,"2\n', "cannot be read as CSV"),
-        ("t.csv", b"id,x\nk-4711,2\nk-4711,3\n", "1 rows whose sample ID repeats"),
-        ("t.csv", b"id,x\nk-4711,2\n,3\n", "1 rows without a sample ID"),
+        ("t.csv", b"id,x\nk-4711,2\nk-4711,3\n", "1 row whose sample ID repeats"),
+        ("t.csv", b"id,x\nk-4711,2\n,3\n", "1 row without a sample ID"),
         ("t.csv", b"id,x,y\n1,2,\n2,3,\n", "without a single observed value: y"),
         ("t.csv", b"id,x\n1,inf\n2,3\n", r"infinite values in x \(1\)"),
         ("t.csv.gz", b"id,x\n1,2\n", "cannot be read as CSV"),
@@ -319,5 +319,5 @@ def test_ids_that_a_parquet_file_has_as_a_dictionary_are_read_as_their_values(tm
     twice = Table.of(numbered.assign(k="a|").set_index(["id", "k"]))
     assert twice.ids.tolist() == ["7|a\\|", "5|a\\|", "6|a\\|"]
     numbered.loc[0, "id"] = None
-    with pytest.raises(DataError, match="1 rows without a sample ID"):
+    with pytest.raises(DataError, match="1 row without a sample ID"):
         Table.of(numbered.set_index("id"))

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from flwr_vertical.counted import counted
 from flwr_vertical.tables import Finding, Severity
 from flwr_vertical.tables.findings import lines_of
 
@@ -107,8 +108,4 @@ def _verdict(checks: Checks) -> str:
     errors, warnings = checks.count(Severity.ERROR), checks.count(Severity.WARNING)
     if not errors and not warnings:
         return "nothing suspicious found"
-    return f"{errors:,} {_plural('error', errors)}, {warnings:,} {_plural('warning', warnings)}"
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"
+    return f"{counted(errors, 'error')}, {counted(warnings, 'warning')}"

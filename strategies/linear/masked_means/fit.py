@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import DataError
 from flwr_vertical.policy.defaults import max_vectors, vectors_of_products
 from strategies.linear.masked_means.problem import RIDGE, MeanFit, MeanProblem
@@ -99,7 +100,8 @@ def check_vectors(needed: int, allowed: int, n_rows: int) -> None:
     """Refuse a fit before its first evaluation if parties would refuse it in the midst."""
     if allowed < needed:
         raise DataError(
-            f"a fit multiplies columns with {needed} vectors at least, the labels among them, and "
+            f"a fit multiplies columns with {counted(needed, 'vector')} at least, the labels "
+            "among them, and "
             f"parties allow {allowed} with a set of {n_rows:,} of their rows: align more samples, "
             "or have every party raise 'vectors' in its policy, which is one for ten rows where "
             "an owner states none"

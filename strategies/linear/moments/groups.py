@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.arrays import Flags, Indices
+from flwr_vertical.counted import counted
 from flwr_vertical.errors import DataError
 from flwr_vertical.policy.defaults import max_vectors, min_rows
 from flwr_vertical.products.row_groups import RowGroups, group_rows
@@ -84,9 +85,10 @@ def too_few(
         f"{found} (simulate(min_rows={found}))"
     )
     return DataError(
-        f"too few rows to tell anything of: {found} labelled samples {which}, and sums over fewer "
-        f"than {needed} (for {n_columns} columns and the labels) are not opened; align more "
-        f"{lower if found else 'samples'}"
+        f"too few rows to tell anything of: {counted(found, 'labelled sample')} {which}, and "
+        "sums over fewer "
+        f"than {needed} (for {counted(n_columns, 'column')} and the labels) are not opened; "
+        f"align more {lower if found else 'samples'}"
     )
 
 
