@@ -12,7 +12,6 @@ from formulaic import model_matrix
 
 from flwr_vertical import Table, make_strategy, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
-from flwr_vertical.products.told_rows import ToldRows
 from flwr_vertical.reports.report import report_html
 from strategies.explore import Explore
 from strategies.glm import VerticalGLM
@@ -24,6 +23,7 @@ from strategies.linear.prediction.party_model import LinearPart
 from strategies.normal import JointNormal
 from tests.kit.blocked import Absent
 from tests.kit.ledgered import Nodes
+from tests.kit.told import largest_share, record_told
 
 N = 900
 
@@ -471,17 +471,7 @@ def test_formulas_of_several_runs_tell_no_row_apart_together(tmp_path):
 @pytest.mark.parametrize("order", ["gf", "fg", "er", "re", "jf", "fj", "ej", "je", "go", "og"])
 def test_columns_of_several_methods_tell_no_row_apart_together(order, tmp_path, monkeypatch):
     """Each method alone tells of no row; both together read another party's cell of one."""
-    told, judge = [], ToldRows._judged
-
-    def judged(self, held, own, *more, scope="", **options):
-        withheld = judge(self, held, own, *more, scope=scope, **options)
-        if self._name == "bank" and not scope:
-            rows, columns = self.own_rows(held), np.zeros((1000, held.values.shape[1]))
-            columns[rows[own == 0]] = held.values[:][own == 0]
-            told.append(columns[:, ~withheld[0]])
-        return withheld
-
-    monkeypatch.setattr(ToldRows, "_judged", judged)
+    told = record_told(monkeypatch, "bank", 1000)
     rng = np.random.default_rng(0)
     ids = pd.Index([f"s{i:03}" for i in range(1000)], name="id")
     values = rng.integers(1, 5, 1000).astype(float)
@@ -499,17 +489,14 @@ def test_columns_of_several_methods_tell_no_row_apart_together(order, tmp_path, 
     )
     nodes.configs["bank"] |= kinds
     formula = {"f": "sqrt(a) + log(a) + a:center(a)", "r": "sqrt(a) + log(a)"}
-    most = []
     for method in order:
         glm = VerticalGLM(
             penalty="none", formula={"bank": formula[method]} if method in formula else ""
         )
         how = {"e": Explore(), "o": Explore(), "j": JointNormal()}.get(method, glm)
         nodes.run(how, None if method in "eoj" else pd.Series(rng.normal(size=1000), ids))
-        q, r = np.linalg.qr(np.column_stack([np.ones(1000), *told]))
-        most.append(float((q[:, np.abs(np.diag(r)) > 1e-7] ** 2).sum(axis=1).max()))
     assert len(told) > 1
-    assert max(most) < 0.5
+    assert largest_share(told) < 0.5
 
 
 def test_columns_of_formulas_of_several_runs_need_more_rows(tmp_path):

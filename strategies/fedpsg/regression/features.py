@@ -53,9 +53,12 @@ class RegressionColumns:
 
     @classmethod
     def fit(
-        cls, codes: Array, n_levels: Sequence[int], drawn: bool, n_trees: int = 0, seed: int = 0
+        cls, codes: Array, n_levels: Sequence[int], drawn: bool, n_trees: int = 0
     ) -> "RegressionColumns":
-        """Take centres, spreads and trees of codes, NaN = missing; every column has a value."""
+        """Take centres, spreads and trees of codes, NaN = missing; every column has a value.
+
+        Trees are the same in all runs: other ones would tell of the rows between their thresholds.
+        """
         numeric = np.array(n_levels) == 0
         spread = np.nanstd(codes, axis=0)
         at = np.linspace(0.0, 1.0, _GRID)
@@ -71,7 +74,7 @@ class RegressionColumns:
         from sklearn.ensemble import RandomTreesEmbedding
 
         trees = RandomTreesEmbedding(
-            n_trees, max_depth=None, max_leaf_nodes=LEAVES, random_state=seed, sparse_output=False
+            n_trees, max_depth=None, max_leaf_nodes=LEAVES, random_state=0, sparse_output=False
         )
         with _TREES:
             trees.fit(made._inputs(codes))
