@@ -89,13 +89,11 @@ class HeldColumns:
         """Give columns of the same cells together, and the earlier columns of these."""
         n = self.values.shape[1]
         earlier = self.earlier or EarlierColumns(np.zeros((0, 0)), np.zeros((0, 0), dtype=np.int64))
-        for cells in dict.fromkeys(self.sources[:n]):
+        for cells in dict.fromkeys(self.sources):
             made = [j for j, of in enumerate(self.sources) if of <= cells]
-            before = [j - n for j in made if j >= n]
-            yield (
-                [j for j in made if j < n],
-                EarlierColumns(earlier.values[:, before], earlier.sets[:, before]),
-            )
+            before, now = [j - n for j in made if j >= n], [j for j in made if j < n]
+            if now:
+                yield now, EarlierColumns(earlier.values[:, before], earlier.sets[:, before])
 
     @property
     def filled(self) -> Array:

@@ -22,11 +22,16 @@ from flwr_vertical.products.columns import EarlierColumns
 from strategies.linear.design import numeric_matrix
 from strategies.linear.formula_design import made_columns
 
-COLUMNS, FORMULA, EXPLORE, NORMAL = "columns", "formula", "explore", "joint-normal"
-"""Kinds of columns: those of a regression, of its formula, of `explore`, of `joint-normal`."""
+COLUMNS, FORMULA = "columns", "formula"
+EXPLORE, NORMAL, LEAVES = "explore", "joint-normal", "fedpsg-ar"
+"""Kinds of columns: those of a regression, of its formula, and of other methods."""
 
 # They import this module; `made_again` of each takes a table and what was written down.
-_ELSEWHERE = {EXPLORE: "strategies.explore.columns", NORMAL: "strategies.normal.filling"}
+_ELSEWHERE = {
+    EXPLORE: "strategies.explore.columns",
+    NORMAL: "strategies.normal.filling",
+    LEAVES: "strategies.fedpsg.regression.features",
+}
 
 Made = tuple[AnyArray, Iterable[frozenset[str]]]
 """Columns over all rows of a table, and of which columns of the table each is made."""

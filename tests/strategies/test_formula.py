@@ -468,7 +468,9 @@ def test_formulas_of_several_runs_tell_no_row_apart_together(tmp_path):
     assert withheld(nodes, formulas[0]) == 0  # the same again
 
 
-@pytest.mark.parametrize("order", ["gf", "fg", "er", "re", "jf", "fj", "ej", "je", "go", "og"])
+@pytest.mark.parametrize(
+    "order", ["gf", "fg", "er", "re", "jf", "fj", "ej", "je", "go", "og", "ib"]
+)
 def test_columns_of_several_methods_tell_no_row_apart_together(order, tmp_path, monkeypatch):
     """Each method alone tells of no row; both together read another party's cell of one."""
     told = record_told(monkeypatch, "bank", 1000)
@@ -484,11 +486,14 @@ def test_columns_of_several_methods_tell_no_row_apart_together(order, tmp_path, 
     if "o" in order:  # levels in a regression, one column of numbers in an exploration
         levels = np.repeat([1, 2, 3, 4], [600, 370, 29, 1])
         bank, kinds = pd.DataFrame({"a": levels}, ids), {"kind.a": "ordinal"}
+    if "i" in order:  # a column and its product with one that differs in a row
+        a = np.where(np.arange(1000) == 3, 2.0, 1.0)
+        bank = pd.DataFrame({"a": a, "b": rng.normal(size=1000)}, ids)
     nodes = Nodes(
         tmp_path, {"bank": bank, "court": pd.DataFrame({"d": rng.normal(size=1000)}, ids)}
     )
     nodes.configs["bank"] |= kinds
-    formula = {"f": "sqrt(a) + log(a) + a:center(a)", "r": "sqrt(a) + log(a)"}
+    formula = {"f": "sqrt(a) + log(a) + a:center(a)", "r": "sqrt(a) + log(a)", "i": "a:b", "b": "b"}
     for method in order:
         glm = VerticalGLM(
             penalty="none", formula={"bank": formula[method]} if method in formula else ""

@@ -18,9 +18,10 @@ from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.blinding import BlindingSteps, pad_of
 from strategies.fedpsg.comparison import Comparison
 from strategies.fedpsg.messages import TermFields
-from strategies.fedpsg.regression.features import WHOLE, RegressionColumns, draw_codes, n_trees_of
+from strategies.fedpsg.regression.features import RegressionColumns, draw_codes, n_trees_of
 from strategies.fedpsg.regression.targets import MOST_JOBS, GroupSums, KnownColumns, jobs_of, solve
 from strategies.fedpsg.run_plan import Plan
+from strategies.linear.told_columns import LEAVES, beside_earlier, words_of
 
 TERM = "term"
 """Name of a job's predictions, before its number."""
@@ -75,10 +76,11 @@ class RegressionSteps(StepGroup):
         if _CODES not in self.state:
             raise ProtocolError(f"party {self.name!r} takes part in no regressions yet")
         rows = plan.held
-        names, every = self.party.table.columns, frozenset(self.party.table.columns)
-        sources = [every if j == WHOLE else frozenset([names[j]]) for j in self.features.attributes]
-        values = self.features.encode(self.party.codes[rows])
-        return HeldColumns(values, rows, self.party.n_samples, sources=tuple(sources))
+        names = self.party.table.columns
+        values, sources = self.features.encode(self.party.codes[rows]), self.features.sources(names)
+        held = HeldColumns(values, rows, self.party.n_samples, sources=sources)
+        words = words_of(LEAVES, names, self.state[_DRAWN], self.state[_TREES])
+        return beside_earlier(self.party, held, words)
 
     @step
     def predict(
