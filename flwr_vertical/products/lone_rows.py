@@ -124,7 +124,7 @@ def _orthogonal(values: Array | ScaledRows, rows: Indices, columns: Indices) -> 
 
     def block(part: Indices) -> Array:
         own = np.ones((len(part), 1 + len(columns)))
-        np.take(values[part], columns, axis=1, out=own[:, 1:])
+        own[:, 1:] = np.take(values[part], columns, axis=1)  # of 32 bits, too
         return own
 
     left = np.ones(len(columns) + 1, dtype=bool)
