@@ -424,7 +424,7 @@ def test_levels_stated_as_numbers_have_means():
     assert made.nunique() > 100
 
 
-def test_leaves_of_a_run_and_of_other_seeds_tell_no_row_apart_together(tmp_path, monkeypatch):
+def test_leaves_of_runs_tell_no_row_apart_together(tmp_path, monkeypatch):
     told = record_told(monkeypatch, "bank", 400)
     rng = np.random.default_rng(0)
     ids = pd.Index([f"s{i:03}" for i in range(400)], name="id")
