@@ -5,7 +5,6 @@ it down. When it returns the entry is on disk, so a step calls it before it answ
 again, with the same content, costs nothing: a node that died between entry and answer repeats it.
 """
 
-import json
 import os
 import sqlite3
 import time
@@ -24,7 +23,13 @@ from flwr_vertical.errors import LedgerError, PolicyError, ProtocolError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger import budgets, entries
 from flwr_vertical.privacy_ledger.database import check_whole, create, reading, transaction
-from flwr_vertical.privacy_ledger.row_history import LedgerRows, OpenedRows, located
+from flwr_vertical.privacy_ledger.row_history import (
+    LedgerRows,
+    OpenedRows,
+    ToldColumns,
+    columns_told,
+    located,
+)
 from flwr_vertical.privacy_ledger.row_identities import Contents, OwnRows, places, secrets_of
 from flwr_vertical.privacy_ledger.rules import Judged
 from flwr_vertical.privacy_ledger.stored_arrays import Arrays
@@ -314,14 +319,10 @@ class PrivacyLedger:
             entry = entries.Entry("epsilon", receiver, what, epsilon=epsilon, delta=delta)
             book.add(number, self._clock(), entry)
 
-    def formulas(self, run: str, more: str = "") -> list[str]:
-        """Return formulas whose columns were told of; write one more down, if it is given."""
+    def columns_told(self, run: str, rows: OwnRows, *noted: Any, **group: Any) -> ToldColumns:
+        """Return how columns were made that were told of; see `row_history.columns_told`."""
         with self._entry(run) as (_, _, arrays):
-            found: list[str] = json.loads(arrays.get("formulas").tobytes() or b"[]")
-            if more and more not in found:
-                found.append(more)
-                arrays.put("formulas", np.frombuffer(json.dumps(found).encode(), np.uint8))
-            return found
+            return columns_told(arrays, rows, *noted, **group)
 
     def note_stream(self, run: str, name: str, content: bytes) -> None:
         """Use a key stream, or a pad, for a content; refuse it for another one."""

@@ -1,7 +1,9 @@
 """The history of rows in the ledger: read, judged and kept within one transaction."""
 
+import json
 import secrets
 import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,7 @@ from flwr_vertical.counted import counted
 from flwr_vertical.errors import ProtocolError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.row_identities import OwnRows, are_first, places
+from flwr_vertical.privacy_ledger.row_sets import refine
 from flwr_vertical.privacy_ledger.rules import Judged, LabelSet, RowHistory, judge
 from flwr_vertical.privacy_ledger.seals import write
 from flwr_vertical.privacy_ledger.stored_arrays import Arrays
@@ -68,6 +71,49 @@ def _put_in(values: AnyArray, at: At, own: AnyArray) -> AnyArray:
     out = values.copy()
     out[at] = own
     return out
+
+
+ToldColumns = dict[str, tuple[list[int] | None, Integers]]
+"""In words how columns were made, the numbers of those that were told, and each own row's set."""
+
+
+def columns_told(
+    arrays: Arrays,
+    rows: OwnRows,
+    more: str = "",
+    told: Collection[int] | None = None,
+    group: Integers | None = None,
+) -> ToldColumns:
+    """Return how columns were made that were told of, in order; write one more down, if given.
+
+    With the numbers of those of them that were `told` (None: perhaps all), and the number of each
+    row's set in which they were, from 1; 0 for rows of which nothing was told.
+
+    Shapes: group (n_rows,): in which rows are told of now, -1 for others; returns (n_rows,).
+    """
+    noted: dict[str, list[int] | None]
+    noted = json.loads(arrays.get("columns told").tobytes() or b"{}")
+    before = dict(noted)
+    if more:
+        noted.setdefault(more, None)
+    if told is not None:
+        noted[more] = sorted({*(noted[more] or ()), *map(int, told)})
+    if noted != before:
+        arrays.put("columns told", np.frombuffer(json.dumps(noted).encode(), np.uint8))
+    names = {words: f"columns told {number}" for number, words in enumerate(noted)}
+    if group is not None:
+        people, at = located(arrays, rows)
+        sets = arrays.get(names[more], length=len(people))
+        asked = _put_in(np.broadcast_to(np.int64(-1), len(people)), at, group)
+        refined = refine(sets, asked)
+        if refined.is_new.any():
+            arrays.put(names[more], refined.atom)
+    people = arrays.get("people", np.uint64)
+    there = places(people, rows.keys)  # -1, the last, where nothing was told
+    return {
+        words: (numbers, np.append(arrays.get(names[words], length=len(people)), 0)[there])
+        for words, numbers in noted.items()
+    }
 
 
 class LedgerRows:

@@ -15,7 +15,7 @@ from flwr_vertical.errors import PolicyError
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.privacy_ledger.entries import add_run
 from flwr_vertical.privacy_ledger.ledger import PrivacyLedger
-from flwr_vertical.privacy_ledger.row_history import OpenedRows
+from flwr_vertical.privacy_ledger.row_history import OpenedRows, ToldColumns
 from flwr_vertical.privacy_ledger.row_identities import OwnRows
 from flwr_vertical.privacy_ledger.seals import SCHEMA, add_functions, seal
 
@@ -91,9 +91,9 @@ class RunLedger:
         self.kinds.add("epsilon")
         self.ledger.spend_epsilon(self.token, epsilon, **options)
 
-    def formulas(self, more: str = "") -> list[str]:
-        """Return formulas whose columns were told of; write one more down, if it is given."""
-        return self.ledger.formulas(self.token, more)
+    def columns_told(self, rows: OwnRows, *noted: Any, **group: Any) -> ToldColumns:
+        """Return how columns were made that were told of; see `row_history.columns_told`."""
+        return self.ledger.columns_told(self.token, rows, *noted, **group)
 
     def note_stream(self, name: str, content: bytes) -> None:
         """Use a key stream, or a pad, for a content; refuse it for another one."""

@@ -74,8 +74,10 @@ class HeldColumns:
     # Of which cells of the table each column is made, and then each of `earlier`: columns of the
     # same cells together may tell a row apart
     sources: tuple[frozenset[str], ...] = ()
-    # (n_held, n_earlier): Other columns of these cells that earlier runs told of
-    earlier: Array | None = None
+    # Columns that earlier runs told of
+    earlier: "EarlierColumns | None" = None
+    # How the columns are made of the table, as the privacy ledger keeps it; empty: it need not
+    made_by: str = ""
     # The fewest rows of a set that may be told of, where the rule of the columns is too few
     at_least: int = 0
 
@@ -83,13 +85,15 @@ class HeldColumns:
         """Return the columns, each row times its weight; shape (n_held,)."""
         return replace(self, values=self.values[:] * weight[:, None], squares=None)
 
-    def of_cells(self) -> Iterator[tuple[list[int], Array]]:
+    def of_cells(self) -> "Iterator[tuple[list[int], EarlierColumns]]":
         """Give columns of the same cells together, and the earlier columns of these."""
         n = self.values.shape[1]
-        earlier = np.zeros((len(self.rows), 0)) if self.earlier is None else self.earlier
-        for cells in dict.fromkeys(self.sources[:n]):
+        earlier = self.earlier or EarlierColumns(np.zeros((0, 0)), np.zeros((0, 0), dtype=np.int64))
+        for cells in dict.fromkeys(self.sources):
             made = [j for j, of in enumerate(self.sources) if of <= cells]
-            yield [j for j in made if j < n], earlier[:, [j - n for j in made if j >= n]]
+            before, now = [j - n for j in made if j >= n], [j for j in made if j < n]
+            if now:
+                yield now, EarlierColumns(earlier.values[:, before], earlier.sets[:, before])
 
     @property
     def filled(self) -> Array:
@@ -97,6 +101,41 @@ class HeldColumns:
         filled = np.zeros((self.n_samples, self.values.shape[1]))
         filled[self.rows] = self.values[:]
         return filled
+
+
+@dataclass(frozen=True)
+class EarlierColumns:
+    """Columns of a party's own table that earlier runs told of."""
+
+    values: Array  # (n_own, n_columns): Finite
+    # (n_own, n_columns): number of the set of rows that each was told of over, from 1; 0: of none
+    sets: Indices
+
+    def told_over(self, rows: Indices) -> Flags:
+        """Tell which were told of over sets of these rows alone; shape (n_columns,)."""
+        others = np.ones(len(self.sets), dtype=bool)
+        others[rows] = False
+        parts = zip(self.sets[rows].T, self.sets[others].T, strict=True)
+        found = [bool(own.any()) and not np.isin(rest, own[own > 0]).any() for own, rest in parts]
+        return np.array(found, dtype=bool)
+
+    def around(self, rows: Indices, made: Array) -> Array:
+        """Return by what others' columns are summed: earlier columns and 1 by set, then 1 and made.
+
+        Shapes: made (len(rows), n_made); returns (n_around, n_before + n_made): the rows first, and
+        then those that share a set with them; columns are 0 beyond theirs.
+        """
+        parts: dict[bytes, Array] = {}
+        for sets, values in zip(self.sets.T, self.values.T, strict=True):
+            for number in np.setdiff1d(sets[rows], [0]):
+                chosen = (sets == number).astype(np.float64)
+                parts.setdefault(chosen.tobytes(), chosen)
+                parts.setdefault(number.tobytes() + values.tobytes(), chosen * values)
+        own = np.zeros((len(self.sets), 1 + made.shape[1]))
+        own[rows] = np.column_stack([np.ones(len(rows)), made])
+        every = np.column_stack([*parts.values(), own])
+        beside = np.flatnonzero(every.any(axis=1) & (own[:, 0] == 0.0))
+        return np.asarray(every[np.concatenate([rows, beside])])
 
 
 class MultipliesColumns(Protocol):

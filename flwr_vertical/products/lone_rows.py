@@ -36,18 +36,23 @@ _ROWS = 65_536  # at a time
 
 
 def withhold_lone_rows(
-    held: HeldColumns, withheld: Flags, atoms: LevelAtoms, needed: int, known: KnownSets
+    held: HeldColumns,
+    own: Indices,
+    withheld: Flags,
+    atoms: LevelAtoms,
+    needed: int,
+    known: KnownSets,
 ) -> None:
     """Withhold columns in groups of rows where what is left of them lies in too few.
 
     `known`: what was found of sets of rows before, since means are asked for many times.
 
-    Shapes: withheld (n_groups, n_columns): changed.
+    Shapes: own (n_held,): which rows of the own table; withheld (n_groups, n_columns): changed.
     """
     if needed < 2:  # any column lies in one row
         return
     rows_of: dict[tuple[int, ...], tuple[bytes, Indices]] = {}
-    together = [part for part in held.of_cells() if len(part[0]) + part[1].shape[1] > 1]
+    together = [part for part in held.of_cells() if len(part[0]) + part[1].values.shape[1] > 1]
 
     def is_safe(found: list[int], j: int) -> bool:
         groups = sorted({int(g) for g in atoms.group[found] if g >= 0})
@@ -66,9 +71,11 @@ def withhold_lone_rows(
             safe[columns] = rows_behind(held.values, rows, columns) > enough
             for made, before in together if enough > 1.0 / _LEVERAGE else ():
                 columns = np.intersect1d(made, np.flatnonzero(told))
-                every = np.column_stack([before, held.values[:, columns]])
-                found_by = leverage(every, rows, np.arange(every.shape[1]))
-                safe[columns] &= found_by[before.shape[1] :] < _LEVERAGE
+                values = np.take(held.values[rows], columns, axis=1)
+                if before.values.shape[1]:
+                    values = before.around(own[rows], values)
+                most = leverage(values, len(rows))[values.shape[1] - len(columns) :]
+                safe[columns] &= most < _LEVERAGE
             known[key] = safe
         return bool(known[key][j])
 
@@ -95,11 +102,17 @@ def rows_behind(values: Array | ScaledRows, rows: Indices, columns: Indices) -> 
     return 1.0 / np.maximum(fourth, np.finfo(float).tiny)
 
 
-def leverage(values: Array | ScaledRows, rows: Indices, columns: Indices) -> Array:
-    """Return the largest leverage of a row in each column and those before it (`rows_behind`)."""
-    most = np.zeros(len(columns))
-    for left in _orthogonal(values, rows, columns):
-        most = np.maximum(most, np.cumsum(left**2, axis=1).max(axis=0, initial=0.0))
+def leverage(values: Array, n_rows: int) -> Array:
+    """Return the largest leverage of the first rows in 1, each column and those before it.
+
+    Shapes: values (n_rows or more, n_columns); returns (n_columns,).
+    """
+    most, columns = np.zeros(values.shape[1]), np.arange(values.shape[1])
+    for left in _orthogonal(values, np.arange(len(values)), columns):
+        shares, n_rows = np.cumsum(left[:n_rows] ** 2, axis=1), n_rows - len(left)
+        most = np.maximum(most, shares.max(axis=0, initial=0.0))
+        if n_rows <= 0:
+            break
     return most
 
 
@@ -111,7 +124,7 @@ def _orthogonal(values: Array | ScaledRows, rows: Indices, columns: Indices) -> 
 
     def block(part: Indices) -> Array:
         own = np.ones((len(part), 1 + len(columns)))
-        np.take(values[part], columns, axis=1, out=own[:, 1:])
+        own[:, 1:] = np.take(values[part], columns, axis=1)  # of 32 bits, too
         return own
 
     left = np.ones(len(columns) + 1, dtype=bool)

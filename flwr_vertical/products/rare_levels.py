@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from flwr_vertical.arrays import Array, Flags, Indices
+from flwr_vertical.products.columns import EarlierColumns
 from flwr_vertical.products.row_groups import levels_are_safe
 
 MOST_LEVELS = 20
@@ -87,8 +88,17 @@ class LevelAtoms:
             out[sorted(self.unsafe_groups(self._levels_hide(counts, minimum))), j] = True
         return out
 
-    def groups_of_cells(self, columns: Array, minimum: int | None) -> set[int]:
-        """Return groups where few-valued columns (n_rows, k) together tell rare ones apart."""
+    def groups_of_cells(
+        self, made: Array, before: EarlierColumns, own: Indices, minimum: int | None
+    ) -> set[int]:
+        """Return groups where few-valued columns tell rare values apart, with those told before.
+
+        Values that the earlier columns tell apart by themselves are no news.
+
+        Shapes: made (n_rows, n_made); own (n_rows,): which rows of the own table these are.
+        """
+        n_before = before.values.shape[1]
+        columns = np.column_stack([before.values[own], made]) if n_before else made
         cell = np.zeros(len(columns), dtype=np.int64)
         for column in columns.T:  # by hashes: sorting rows takes a hundred times as long
             code = pd.factorize(column)[0]
@@ -104,9 +114,15 @@ class LevelAtoms:
             there = np.flatnonzero(of_cell)
             if not len(there):
                 return True
-            u, s, _ = np.linalg.svd(table[there], full_matrices=False)
-            # A cell whose flag is a combination of the columns.
-            apart = (u[:, s > _ZERO * s[0]] ** 2).sum(axis=1) > 1.0 - _ZERO
+            now = np.arange(table.shape[1]) > n_before
+            now[0] = True
+            apart = _told_apart(table[there][:, now])
+            if n_before:
+                known = np.zeros_like(now)
+                known[1 : 1 + n_before] = before.told_over(own[np.isin(self.of_row, atoms)])
+                known[0] = True
+                together = _told_apart(table[there][:, now | known])
+                apart |= together & ~_told_apart(table[there][:, known])
             flags = [np.array([n, of_cell.sum() - n]) for n in of_cell[there[apart]]]
             n_vectors = int(self.n_vectors[atoms].max())
             return all(levels_are_safe(of, n_vectors, minimum) for of in flags)
@@ -144,3 +160,9 @@ class LevelAtoms:
             if not more:
                 return out
             out |= more
+
+
+def _told_apart(table: Array) -> Flags:
+    """Tell which rows' flags are combinations of the columns; shape (n_rows,)."""
+    u, s, _ = np.linalg.svd(table, full_matrices=False)
+    return np.asarray((u[:, s > _ZERO * s[0]] ** 2).sum(axis=1) > 1.0 - _ZERO)

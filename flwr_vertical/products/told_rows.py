@@ -220,10 +220,11 @@ class ToldRows:
             atoms = LevelAtoms(atom[at], refined.parent, refined.group, n_vectors)
             fewest = party.policy.min_rows
             withheld = atoms.withheld(codes, n_groups, n_columns, fewest)
-            self._withhold_cells(held, codes, withheld, atoms)
+            self._withhold_cells(held, at, codes, withheld, atoms)
             if not private:
                 needed = FEWEST if fewest is None else min(fewest, FEWEST)
-                withhold_lone_rows(held, withheld, atoms, needed, self._known_sets(held))
+                known = self._known_sets(held)
+                withhold_lone_rows(held, at, withheld, atoms, needed, known)
             for v in () if held.variable is None else np.unique(held.variable[held.variable >= 0]):
                 for told in withheld:
                     self._withhold_together(held, np.flatnonzero(held.variable == v), told, atoms)
@@ -261,7 +262,15 @@ class ToldRows:
             f"({self._purpose}{', ' if scope else ''}{scope})",
         )
         assert told.answer is not None
-        return told.answer.reshape(n_groups, n_columns).astype(bool)
+        withheld = told.answer.reshape(n_groups, n_columns).astype(bool)
+        if held.made_by and not private:
+            numbers = np.flatnonzero(~withheld.all(axis=0)).tolist()
+            place = hashlib.sha256(group.tobytes()).hexdigest()
+            key = f"{_KEPT}told {numbers} {place} {held.made_by}"
+            if key not in party.cache:  # means are asked for many times
+                party.privacy_ledger.columns_told(rows, held.made_by, numbers, group=group)
+                party.cache[key] = True
+        return withheld
 
     def _withhold_together(
         self, held: HeldColumns, levels: Indices, withheld: Flags, atoms: LevelAtoms
@@ -276,15 +285,20 @@ class ToldRows:
             withheld[level] = True
 
     def _withhold_cells(
-        self, held: HeldColumns, codes: Mapping[int, Indices], withheld: Flags, atoms: LevelAtoms
+        self,
+        held: HeldColumns,
+        own: Indices,
+        codes: Mapping[int, Indices],
+        withheld: Flags,
+        atoms: LevelAtoms,
     ) -> None:
         """Withhold columns that tell rare values of the cells apart that they are made of."""
         for made, before in held.of_cells():
             unsafe, fewest = set(range(len(withheld))), self._party.policy.min_rows
             while unsafe and made and codes.keys() >= set(made):
-                columns = np.column_stack([before, held.values[:, made]])
-                if columns.shape[1] > 1:
-                    unsafe &= atoms.groups_of_cells(columns, fewest)
+                columns = held.values[:, made]
+                if len(made) + before.values.shape[1] > 1:
+                    unsafe &= atoms.groups_of_cells(columns, before, own, fewest)
                     withheld[sorted(unsafe), made[-1]] = True
                 made = made[:-1]
 

@@ -165,6 +165,16 @@ def offer(
     )
 
 
+def made_again(
+    table: Table, policy_rows: int | None, *asked: int
+) -> tuple[AnyArray, list[frozenset[str]]]:
+    """Return all that `offer` made of a table; `asked`: ranks, gaps, smallest, widest."""
+    ranks, gaps, *sets = asked
+    rows = np.arange(len(table.frame))
+    made = offer(table, rows, policy_rows, bool(ranks), bool(gaps), *sets)
+    return made.values, [frozenset([made.variables.names[v]]) for v in made.of]
+
+
 class _Columns:
     """Columns as they are made: the rows that take part of each, and its sum of squares."""
 

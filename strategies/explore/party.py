@@ -18,6 +18,7 @@ from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits, tak
 from strategies.binning.bins import fit_column_bins
 from strategies.binning.steps import MOST_BINS, BinSteps
 from strategies.explore.columns import OfferedVariables, offer, sizes
+from strategies.linear.told_columns import EXPLORE, beside_earlier, words_of
 
 CORRELATIONS = "correlations"
 """What a party keeps its page's table as, beside its own."""
@@ -45,11 +46,13 @@ class ExploreParty(Party):
     def _columns(self) -> HeldColumns:
         offered, rows = self._offered, np.flatnonzero(self._held)
         names = tuple(offered.variables.names[v] for v in offered.of)
-        return HeldColumns(
+        held = HeldColumns(
             offered.values, rows, self.n_samples, names,
             squares=offered.squares, variable=offered.variable,
             sources=tuple(frozenset([name]) for name in names),
         )  # fmt: skip
+        words = words_of(EXPLORE, self.table.columns, *self.state[_OFFERED])
+        return beside_earlier(self, held, words)
 
     @step(repeatable=False)  # a key pair is drawn
     def prepare_exploration(

@@ -9,12 +9,14 @@ from flwr_vertical import Party, StepGroup, Summands, step
 from flwr_vertical.arrays import Array, Bytes, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.node.kept import kept
-from flwr_vertical.products.columns import ScaledRows, squares_of
+from flwr_vertical.products.columns import HeldColumns, ScaledRows, squares_of
 from flwr_vertical.protocol.arguments import Shape, Within
 from flwr_vertical.scratch import take
 from strategies.linear.design import Design, make_design
 from strategies.linear.formula import formulas_of
-from strategies.linear.formula_design import Made, made_columns, make_formula_design
+from strategies.linear.formula_design import made_columns, make_formula_design
+from strategies.linear.told_columns import COLUMNS, beside_earlier, earlier_formulas, words_of
+from strategies.linear.told_columns import FORMULA as OF_FORMULA
 
 # Under a prefix that the server may not write to.
 PUBLIC_RANGE = "node.regression.range"
@@ -96,34 +98,29 @@ class RegressionRows(StepGroup):
             return self.design.x
         return self._made(np.arange(self.party.table.n_samples)).x
 
-    def note_formula(self) -> None:
-        """Write the own formula down, if there is one, before its columns are told of."""
-        if formula := formulas_of(str(self.state.get(FORMULA, ""))).get(self.name):
-            self.party.privacy_ledger.formulas(formula)
+    def beside_earlier(self, held: HeldColumns) -> HeldColumns:
+        """Return columns that are told of beside those that earlier runs told of."""
+        if held.noise is not None:
+            return held
+        words = words_of(COLUMNS, self.party.table.columns)
+        if (formula := self._formula) is not None:
+            words = words_of(OF_FORMULA, formula)
+        return beside_earlier(self.party, held, words)
+
+    @property
+    def _formula(self) -> str | None:
+        return formulas_of(str(self.state.get(FORMULA, ""))).get(self.name)
 
     def _made(self, positions: Indices) -> Design:
         """Return the own table as a matrix: the columns, or what a formula makes of them."""
         table, smallest = self.party.table, self.party.policy.min_rows
-        formula = formulas_of(str(self.state.get(FORMULA, ""))).get(self.name)
-        if formula is not None:
-            design = make_formula_design(table, positions, self.name, formula, smallest)
-            # Those that came later were judged beside this one.
-            earlier = self.party.privacy_ledger.formulas()
-            earlier = earlier[: [*earlier, formula].index(formula)]
-            earlier = [text for text in earlier if self._makes_columns(text)]
-            if not earlier:
-                return design
-            every = made_columns(table, self.name, formula, smallest, earlier)
-            return _beside(design, every, positions)
-        return make_design(table, positions, self.name, smallest)
-
-    def _makes_columns(self, formula: str) -> bool:
-        """Tell whether the table, which may have changed, still has the columns of a formula."""
-        try:
-            made_columns(self.party.table, self.name, formula, self.party.policy.min_rows)
-        except DataError:
-            return False
-        return True
+        if (formula := self._formula) is None:
+            return make_design(table, positions, self.name, smallest)
+        design = make_formula_design(table, positions, self.name, formula, smallest)
+        if not (earlier := earlier_formulas(self.party, formula)):
+            return design
+        every = made_columns(table, self.name, formula, smallest, earlier)
+        return replace(design, at_least=max(design.at_least, every.at_least))
 
     def _dependent_in_table(self) -> Flags:
         """Return which columns are constant, or follow from others, in the whole table."""
@@ -220,21 +217,6 @@ class RegressionRows(StepGroup):
             if self.state["intercept"]:
                 center = raw.mean(axis=0)
         return center, scale
-
-
-def _beside(design: Design, every: Made, positions: Indices) -> Design:
-    """Return columns of a formula beside those of earlier ones, as all of them count together."""
-    told = [j for j, name in enumerate(every.columns) if name not in design.columns]
-    mean = np.nan_to_num(np.nanmean(every.x[:, told], axis=0))
-    x = np.where(np.isnan(every.x[:, told]), mean, every.x[:, told])
-    own = np.zeros((int(positions.max()) + 1, len(told)))
-    own[positions[positions >= 0]] = x[positions >= 0]
-    return replace(
-        design,
-        sources=(*design.sources, *(every.sources[j] for j in told)),
-        earlier=own[design.rows],
-        at_least=max(design.at_least, every.at_least),
-    )
 
 
 class RegressionData(RegressionRows):

@@ -84,10 +84,8 @@ class Design:
     origins: dict[str, tuple[str, list[Any]]] = field(default_factory=dict)
     # Columns of levels of which at most one is held by enough rows: they have no column here
     left_out: list[str] = field(default_factory=list)
-    # By column of the matrix, and then of `earlier`, the columns of the table that it is made of
+    # By column of the matrix, the columns of the table that it is made of
     sources: tuple[frozenset[str], ...] = ()
-    # (n_rows, n_earlier): other columns of formulas of earlier runs
-    earlier: Array | None = None
     formula: str = ""  # What makes the columns of new rows, if a formula does
     at_least: int = 0  # See `HeldColumns`
 

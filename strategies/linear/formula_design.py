@@ -91,7 +91,7 @@ def make_formula_design(
     x, rows, dropped = complete_rows(made.x, positions, party)
     text = made.kept.to_text()
     return Design(
-        made.columns, x, rows, dropped, {}, made.left_out, made.sources, None, text, made.at_least
+        made.columns, x, rows, dropped, {}, made.left_out, made.sources, text, made.at_least
     )
 
 

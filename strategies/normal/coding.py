@@ -94,6 +94,11 @@ class Coding:
             codes[:, j] = np.minimum(drawn, n - 1)
         return codes
 
+    def sources(self, columns: Sequence[str]) -> tuple[frozenset[str], ...]:
+        """Return of which own column each column of the model is made."""
+        pairs = zip(columns, self._widths, strict=True)
+        return tuple(frozenset([name]) for name, width in pairs for _ in range(width))
+
     def names(self, columns: Sequence[str]) -> tuple[str, ...]:
         """Return a name of each column of the model."""
         return tuple(

@@ -17,7 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from flwr_vertical import Table
 from flwr_vertical.arrays import Array, Flags
+from flwr_vertical.tables.codes import fit_levels, to_codes
+from strategies.normal.coding import Coding
 
 _ROUNDS = 10
 _RIDGE = 1e-3
@@ -135,6 +138,16 @@ def own_columns(values: Array) -> OwnModel:
             mean = filled.mean(axis=0)
             covariance = (filled - mean).T @ (filled - mean) / len(values) + more + ridge
     return OwnModel(mean, covariance, *shown_of(missing, covariance))
+
+
+def made_again(table: Table, _: int | None) -> tuple[Array, tuple[frozenset[str], ...]]:
+    """Return the filled columns of a table, standardised, and of which own columns they are."""
+    levels = fit_levels([table])
+    coding = Coding(list(table.kinds.values()), [len(levels.get(n, ())) for n in table.columns])
+    values = coding.encode(to_codes(table, levels, ""))
+    spread = np.nanstd(values, axis=0)
+    values = (values - np.nanmean(values, axis=0)) / np.where(spread > 0, spread, 1.0)
+    return own_columns(values).fill(values), coding.sources(table.columns)
 
 
 def shown_of(missing: Flags, covariance: Array) -> tuple[Array, Array]:

@@ -16,9 +16,10 @@ from flwr_vertical.products.pair_keys import PairKeyFields
 from flwr_vertical.products.streams import content_tag
 from flwr_vertical.protocol.arguments import OWN, Is, Shape, Within, check_fits, takes_as
 from flwr_vertical.tables import Kind, Table, is_numeric
-from flwr_vertical.tables.codes import fill_values
+from flwr_vertical.tables.codes import fill_values, to_codes
 from strategies.common.imputing_party import ImputingParty
 from strategies.linear.moments.steps import rough_units
+from strategies.linear.told_columns import NORMAL, beside_earlier, words_of
 from strategies.normal.coding import Coding
 from strategies.normal.completion import CompletionSteps
 from strategies.normal.filling import OwnModel, complete_rows, draw_rows, errors_of, own_columns
@@ -55,7 +56,11 @@ class JointNormalParty(ImputingParty):
         filled = self._own.fill(self._values[rows])
         squares = (filled**2).sum(axis=0)
         names, variable = self._coding.names(self.table.columns), self._coding.variable
-        return HeldColumns(filled, rows, self.n_samples, names, squares=squares, variable=variable)
+        held = HeldColumns(
+            filled, rows, self.n_samples, names, squares=squares, variable=variable,
+            sources=self._coding.sources(self.table.columns),
+        )  # fmt: skip
+        return beside_earlier(self, held, words_of(NORMAL, self.table.columns))
 
     @step
     @takes_as(PrivateProductSteps.send_masked)
@@ -273,9 +278,16 @@ class JointNormalParty(ImputingParty):
 
     @kept("normal.own")
     def _own(self) -> OwnModel:
-        """The normal model of the own columns alone."""
-        part = self._part
-        return own_columns(self._values[self.positions_held]) if part is None else part.own
+        """The normal model of the own columns alone.
+
+        Of all rows of the table, whichever take part: cells that are filled otherwise in another
+        run would tell of their rows.
+        """
+        if self._part is not None:
+            return self._part.own
+        center, unit = self._units
+        model = own_columns((self._coding.encode(self._table_codes) - center) / unit)
+        return model.over(np.isnan(self._values[self.positions_held]))
 
     @property
     def _coding(self) -> Coding:
@@ -287,11 +299,15 @@ class JointNormalParty(ImputingParty):
         """Centre and unit of each column of the model, over the own table."""
         if self._part is not None:
             return self._part.center, self._part.unit
-        means = fill_values(self.codes, self.table.kinds)
-        filled = np.where(np.isnan(self.codes), means, self.codes)
-        raw = self._coding.encode(filled[self.positions_held])
+        codes = self._table_codes
+        filled = np.where(np.isnan(codes), fill_values(codes, self.table.kinds), codes)
+        raw = self._coding.encode(filled)
         few = np.array([len(np.unique(raw[:, j])) <= 20 for j in range(raw.shape[1])])
         return rough_units(raw, few)
+
+    @property
+    def _table_codes(self) -> Array:
+        return np.asarray(to_codes(self.table, self.levels, self.name))
 
     @kept("normal.values")
     def _values(self) -> Array:

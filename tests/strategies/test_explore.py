@@ -10,7 +10,7 @@ from statsmodels.stats.outliers_influence import variance_inflation_factor
 
 from flwr_vertical import Result, simulate
 from flwr_vertical.errors import DataError, PartyError
-from strategies.explore import Explore
+from strategies.explore import Explore, columns
 from tests.kit.deviations import asked_for
 
 NUMBERS = ["income", "age", "debts", "cases"]
@@ -103,6 +103,16 @@ def test_it_equals_the_pooled_table(gaps, lost):
             if name in NUMBERS:
                 assert line["mean"] == pytest.approx(table[name].mean(), rel=1e-9)
                 assert line["std"] == pytest.approx(table[name].std(), rel=1e-9)
+
+
+def test_columns_of_32_bits_as_of_many_rows(monkeypatch):
+    tables = tables_of(gaps=0.15)
+    double = found(explored(tables, min_rows=30), "correlation")
+    monkeypatch.setattr(columns, "_SINGLE", 100)
+    single = found(explored(tables, min_rows=30), "correlation")
+    assert single.keys() == double.keys()
+    for pair, line in single.items():
+        assert line.value == pytest.approx(double[pair].value, abs=1e-5)
 
 
 def test_inflation_is_that_of_statsmodels():

@@ -27,6 +27,7 @@ from strategies.fedpsg.regression.features import (
     n_trees_of,
 )
 from strategies.fedpsg.regression.targets import PENALTIES, RowMoments, regress
+from tests.kit.told import largest_share, record_told
 
 MICE = FedPSGAR(imputer="mice")
 N = 700
@@ -415,11 +416,28 @@ def test_levels_stated_as_numbers_have_means():
     assert made.nunique() > 100
 
 
+def test_leaves_of_runs_tell_no_row_apart_together(tmp_path, monkeypatch):
+    told = record_told(monkeypatch, "bank", 400)
+    rng = np.random.default_rng(0)
+    ids = pd.Index([f"s{i:03}" for i in range(400)], name="id")
+    bank = pd.DataFrame(rng.normal(size=(400, 2)), ids, columns=["a", "b"])
+    court = pd.DataFrame({"debts": rng.normal(size=400)}, ids)
+    court.iloc[::5, 0] = np.nan
+    nodes, strategy = Nodes(tmp_path, {"bank": bank, "court": court}), FedPSGAR()
+    nodes.state(policy_exchanges="any")
+    for seed in range(2):
+        with nodes.grid(strategy) as grid:
+            strategy.start(grid=grid, alignment="plain", retries=0, seed=seed)
+    assert len(told) > 1
+    assert told[0].shape[1] > 30
+    assert largest_share(told) < 0.51  # 1 has 1 / 400 of it
+
+
 def test_trees_of_parties_in_threads_leave_the_filters_of_warnings_alone():
     codes = np.random.default_rng(0).normal(size=(300, 2))
 
-    def leaves(seed):
-        made = RegressionColumns.fit(codes, [0, 0], False, n_trees=30, seed=seed)
+    def leaves(_):
+        made = RegressionColumns.fit(codes, [0, 0], False, n_trees=30)
         return made.encode(codes)
 
     with warnings.catch_warnings(record=True) as caught, ThreadPoolExecutor(4) as threads:

@@ -13,14 +13,17 @@ from formulaic import model_matrix
 from flwr_vertical import Table, make_strategy, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.reports.report import report_html
+from strategies.explore import Explore
 from strategies.glm import VerticalGLM
 from strategies.linear.formula import parse_formula, read_formulas
 from strategies.linear.formula_design import made_columns, new_columns
 from strategies.linear.moments.collect import Prepared
 from strategies.linear.moments.groups import MinimumRows
 from strategies.linear.prediction.party_model import LinearPart
+from strategies.normal import JointNormal
 from tests.kit.blocked import Absent
 from tests.kit.ledgered import Nodes
+from tests.kit.told import largest_share, record_told
 
 N = 900
 
@@ -463,6 +466,42 @@ def test_formulas_of_several_runs_tell_no_row_apart_together(tmp_path):
     assert withheld(nodes, formulas[0]) == 0
     assert withheld(nodes, formulas[1]) == 1
     assert withheld(nodes, formulas[0]) == 0  # the same again
+
+
+@pytest.mark.parametrize(
+    "order", ["gf", "fg", "er", "re", "jf", "fj", "ej", "je", "go", "og", "ib"]
+)
+def test_columns_of_several_methods_tell_no_row_apart_together(order, tmp_path, monkeypatch):
+    """Each method alone tells of no row; both together read another party's cell of one."""
+    told = record_told(monkeypatch, "bank", 1000)
+    rng = np.random.default_rng(0)
+    ids = pd.Index([f"s{i:03}" for i in range(1000)], name="id")
+    values = rng.integers(1, 5, 1000).astype(float)
+    values[3] = 5.0
+    bank, kinds = pd.DataFrame({"a": values}, ids), {}
+    if "j" in order and "e" in order:  # they fill a missing cell by different numbers
+        bank = pd.DataFrame({"a": rng.normal(size=1000)}, ids)
+        bank["b"] = bank["a"] + rng.normal(size=1000)
+        bank.iloc[3, 0] = np.nan
+    if "o" in order:  # levels in a regression, one column of numbers in an exploration
+        levels = np.repeat([1, 2, 3, 4], [600, 370, 29, 1])
+        bank, kinds = pd.DataFrame({"a": levels}, ids), {"kind.a": "ordinal"}
+    if "i" in order:  # a column and its product with one that differs in a row
+        a = np.where(np.arange(1000) == 3, 2.0, 1.0)
+        bank = pd.DataFrame({"a": a, "b": rng.normal(size=1000)}, ids)
+    nodes = Nodes(
+        tmp_path, {"bank": bank, "court": pd.DataFrame({"d": rng.normal(size=1000)}, ids)}
+    )
+    nodes.configs["bank"] |= kinds
+    formula = {"f": "sqrt(a) + log(a) + a:center(a)", "r": "sqrt(a) + log(a)", "i": "a:b", "b": "b"}
+    for method in order:
+        glm = VerticalGLM(
+            penalty="none", formula={"bank": formula[method]} if method in formula else ""
+        )
+        how = {"e": Explore(), "o": Explore(), "j": JointNormal()}.get(method, glm)
+        nodes.run(how, None if method in "eoj" else pd.Series(rng.normal(size=1000), ids))
+    assert len(told) > 1
+    assert largest_share(told) < 0.5
 
 
 def test_columns_of_formulas_of_several_runs_need_more_rows(tmp_path):

@@ -25,7 +25,9 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from flwr_vertical import Table
 from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.tables.codes import fit_levels, to_codes
 from strategies.fedpsg.gan.encoding import by_columns
 
 LEAVES = 4
@@ -53,9 +55,12 @@ class RegressionColumns:
 
     @classmethod
     def fit(
-        cls, codes: Array, n_levels: Sequence[int], drawn: bool, n_trees: int = 0, seed: int = 0
+        cls, codes: Array, n_levels: Sequence[int], drawn: bool, n_trees: int = 0
     ) -> "RegressionColumns":
-        """Take centres, spreads and trees of codes, NaN = missing; every column has a value."""
+        """Take centres, spreads and trees of codes, NaN = missing; every column has a value.
+
+        Trees are the same in all runs: other ones would tell of the rows between their thresholds.
+        """
         numeric = np.array(n_levels) == 0
         spread = np.nanstd(codes, axis=0)
         at = np.linspace(0.0, 1.0, _GRID)
@@ -71,7 +76,7 @@ class RegressionColumns:
         from sklearn.ensemble import RandomTreesEmbedding
 
         trees = RandomTreesEmbedding(
-            n_trees, max_depth=None, max_leaf_nodes=LEAVES, random_state=seed, sparse_output=False
+            n_trees, max_depth=None, max_leaf_nodes=LEAVES, random_state=0, sparse_output=False
         )
         with _TREES:
             trees.fit(made._inputs(codes))
@@ -95,6 +100,11 @@ class RegressionColumns:
             return own
         n_leaves = sum(len(leaves) for leaves in self.trees.one_hot_encoder_.categories_)
         return np.append(own, np.full(n_leaves, WHOLE))
+
+    def sources(self, names: Sequence[str]) -> tuple[frozenset[str], ...]:
+        """Return of which attributes each column is made: leaves of all."""
+        of = {WHOLE: frozenset(names)} | {j: frozenset([name]) for j, name in enumerate(names)}
+        return tuple(of[int(j)] for j in self.attributes)
 
     def encode(self, codes: Array) -> Array:
         """Return the columns, those of a missing attribute at its mean or 0."""
@@ -140,6 +150,16 @@ class RegressionColumns:
             return np.where(np.isnan(column), 0.5, found)
 
         return by_columns(codes, self.n_levels, place)
+
+
+def made_again(
+    table: Table, _: int | None, drawn: bool, n_trees: int
+) -> tuple[Array, tuple[frozenset[str], ...]]:
+    """Return the columns of a table, and of which attributes each is made."""
+    levels = fit_levels([table])
+    codes, counts = to_codes(table, levels, ""), [len(levels.get(n, ())) for n in table.columns]
+    features = RegressionColumns.fit(codes, counts, drawn, n_trees)
+    return features.encode(codes), features.sources(table.columns)
 
 
 def n_trees_of(wanted: int, n_rows: int, n_columns: int) -> int:

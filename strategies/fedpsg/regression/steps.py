@@ -13,6 +13,7 @@ from flwr_vertical.node.kept import kept
 from flwr_vertical.privacy_ledger.budgets import bits_of_row
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.protocol.arguments import DISTINCT, Shape, Within, check_fits
+from flwr_vertical.tables.codes import to_codes
 from strategies.common.imputing_party import ImputingParty
 from strategies.fedpsg.blinding import BlindingSteps, pad_of
 from strategies.fedpsg.comparison import Comparison
@@ -20,12 +21,13 @@ from strategies.fedpsg.messages import TermFields
 from strategies.fedpsg.regression.features import RegressionColumns, draw_codes, n_trees_of
 from strategies.fedpsg.regression.targets import MOST_JOBS, GroupSums, KnownColumns, jobs_of, solve
 from strategies.fedpsg.run_plan import Plan
+from strategies.linear.told_columns import LEAVES, beside_earlier, words_of
 
 TERM = "term"
 """Name of a job's predictions, before its number."""
 
-_CODES, _DRAWN, _TREES, _SEED, _NAMES = (
-    f"fedpsg.regression {name}" for name in ("codes", "drawn", "trees", "seed", "names")
+_CODES, _DRAWN, _TREES, _NAMES = (
+    f"fedpsg.regression {name}" for name in ("codes", "drawn", "trees", "names")
 )
 
 
@@ -49,7 +51,6 @@ class RegressionSteps(StepGroup):
         self.state[_CODES] = codes
         self.state[_DRAWN] = bool(drawn)
         self.state[_TREES] = n_trees_of(n_trees, n_rows, width)
-        self.state[_SEED] = int(self.party.rng.integers(2**31))
         self.state[_NAMES] = list(names)
         self.cache.pop("fedpsg.regression features", None)
         features = self.features
@@ -62,12 +63,12 @@ class RegressionSteps(StepGroup):
     @kept("fedpsg.regression features")
     def features(self) -> RegressionColumns:
         """How the own attributes are encoded."""
+        # Of the whole table, whichever rows take part.
         return RegressionColumns.fit(
-            self.party.codes,
+            to_codes(self.party.table, self.party.levels, self.name),
             self.party.level_counts,
             bool(self.state[_DRAWN]),
             int(self.state[_TREES]),
-            int(self.state[_SEED]),
         )
 
     def columns(self, plan: Plan) -> HeldColumns:
@@ -75,7 +76,11 @@ class RegressionSteps(StepGroup):
         if _CODES not in self.state:
             raise ProtocolError(f"party {self.name!r} takes part in no regressions yet")
         rows = plan.held
-        return HeldColumns(self.features.encode(self.party.codes[rows]), rows, self.party.n_samples)
+        names = self.party.table.columns
+        values, sources = self.features.encode(self.party.codes[rows]), self.features.sources(names)
+        held = HeldColumns(values, rows, self.party.n_samples, sources=sources)
+        words = words_of(LEAVES, names, self.state[_DRAWN], self.state[_TREES])
+        return beside_earlier(self.party, held, words)
 
     @step
     def predict(

@@ -208,7 +208,7 @@ def regress_alone(
     whole = own[~np.isnan(own).any(axis=1)]
     width = int(np.maximum(n_levels, 1).sum())
     trees = n_trees_of(n_trees, len(whole), width)
-    features = RegressionColumns.fit(own, n_levels, drawn, trees, int(rng.integers(2**31)))
+    features = RegressionColumns.fit(own, n_levels, drawn, trees)
     columns = features.encode(whole)
     told = {"own": KnownColumns(features.attributes, features.n_targets, np.isnan(codes))}
     sums = GroupSums(

@@ -151,11 +151,11 @@ class MomentSteps(RegressionRows):
         squares = squares_of(ScaledRows(self.table_rows, center, unit))
         values, n = ScaledRows(own.x, center, unit), self.party.n_samples
         names = tuple(own.columns)
-        self.note_formula()
-        return HeldColumns(
+        held = HeldColumns(
             values, own.rows, n, names, squares=squares,
-            sources=own.sources, earlier=own.earlier, at_least=own.at_least,
+            sources=own.sources, at_least=own.at_least,
         )  # fmt: skip
+        return self.beside_earlier(held)
 
     @kept("moments.columns")
     def columns(self) -> HeldColumns:
@@ -184,14 +184,11 @@ class MomentSteps(RegressionRows):
             squares = squares_of(ScaledRows(self.table_rows, center, unit))
         names = tuple(self.design.columns)
         rows, own, n_labelled = self.rows, self.own_rows, self.n_labelled
-        design, earlier = self.design, self.design.earlier
-        if earlier is not None:
-            earlier = earlier[self._labelled[design.rows]]
-        self.note_formula()
-        return HeldColumns(
+        held = HeldColumns(
             values, rows, n_labelled, names, own, noise, squares,
-            sources=design.sources, earlier=earlier, at_least=design.at_least,
+            sources=self.design.sources, at_least=self.design.at_least,
         )  # fmt: skip
+        return self.beside_earlier(held)
 
     @property
     def _noise(self) -> PrivateRows | None:

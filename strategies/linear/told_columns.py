@@ -1,0 +1,94 @@
+"""Columns that earlier runs told of, whatever their methods, made of the table again.
+
+Columns of the same cells together may tell a row apart (`products.lone_rows`), and sums of several
+runs are of the same rows. So a party writes down, in its privacy ledger, how it makes the columns
+that it tells of: a kind, and what that kind takes. Cells are in no ledger.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from flwr_vertical import Party, Table
+from flwr_vertical.arrays import AnyArray
+from flwr_vertical.errors import DataError
+from flwr_vertical.privacy_ledger.row_history import ToldColumns
+from flwr_vertical.products import HeldColumns
+from flwr_vertical.products.columns import EarlierColumns
+from strategies.linear.design import numeric_matrix
+from strategies.linear.formula_design import made_columns
+
+COLUMNS, FORMULA = "columns", "formula"
+EXPLORE, NORMAL, LEAVES = "explore", "joint-normal", "fedpsg-ar"
+"""Kinds of columns: those of a regression, of its formula, and of other methods."""
+
+# They import this module; `made_again` of each takes a table and what was written down.
+_ELSEWHERE = {
+    EXPLORE: "strategies.explore.columns",
+    NORMAL: "strategies.normal.filling",
+    LEAVES: "strategies.fedpsg.regression.features",
+}
+
+Made = tuple[AnyArray, Iterable[frozenset[str]]]
+"""Columns over all rows of a table, and of which columns of the table each is made."""
+
+
+def words_of(kind: str, *given: Any) -> str:
+    """Return how columns are made, as it is written down."""
+    return json.dumps([kind, *given])
+
+
+def earlier_formulas(party: Party, formula: str) -> list[str]:
+    """Return the formulas that were told of before this one, as far as the table has them."""
+    found = [json.loads(words) for words in _earlier(party, words_of(FORMULA, formula))]
+    texts = [given[0] for kind, *given in found if kind == FORMULA]
+    return [text for text in texts if _made(party, words_of(FORMULA, text)) is not None]
+
+
+def beside_earlier(party: Party, held: HeldColumns, words: str) -> HeldColumns:
+    """Write down that columns are told of, and return them with those that were told before."""
+    party.privacy_ledger.columns_told(party.rows_in_ledger(), words)
+    columns, places, sources = [], [], []
+    for before, (told, sets) in _earlier(party, words).items():
+        x, of = _made(party, before) or (np.zeros((0, 0)), ())
+        for j, cells in enumerate(of):
+            if told is None or j in told:
+                column = np.asarray(x[:, j], dtype=np.float64)
+                column = np.nan_to_num(column - np.nanmean(column))  # a missing cell is the mean
+                columns.append(column / (np.abs(column).max(initial=0.0) or 1.0))
+                # A run that began and told of nothing yet may tell of all rows.
+                places.append(sets if sets.any() else np.ones(len(column), dtype=np.int64))
+                sources.append(cells)
+    earlier = EarlierColumns(np.column_stack(columns), np.column_stack(places)) if columns else None
+    return replace(held, made_by=words, sources=(*held.sources, *sources), earlier=earlier)
+
+
+def _earlier(party: Party, words: str) -> ToldColumns:
+    """Return what was told of before these columns; what came later was judged beside them."""
+    noted = party.privacy_ledger.columns_told(party.rows_in_ledger())
+    before = list(noted)[: [*noted, words].index(words)]
+    return {text: noted[text] for text in before}
+
+
+def _made(party: Party, words: str) -> Made | None:
+    """Make columns again; None if the table, which may have changed, has not what they need."""
+    kind, *given = json.loads(words)
+    table, smallest = party.table, party.policy.min_rows
+    try:
+        if kind == FORMULA:
+            made = made_columns(table, party.name, given[0], smallest)
+            return made.x, made.sources
+        kept = [name for name in given[0] if name in table.kinds]
+        own = Table(table.frame[kept], {name: table.kinds[name] for name in kept})
+        if kind in _ELSEWHERE:
+            made_again = import_module(_ELSEWHERE[kind]).made_again
+            x, sources = made_again(own, smallest, *given[1:])
+            return np.asarray(x), tuple(sources)
+        names, x, origins = numeric_matrix(own, party.name, smallest)
+    except DataError:
+        return None
+    return x, tuple(frozenset([origins[name][0]]) for name in names)
