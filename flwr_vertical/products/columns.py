@@ -47,6 +47,11 @@ def squares_of(values: "Array | ScaledRows") -> Array:
     return total
 
 
+OF_TREES = frozenset(["leaves of random trees"])
+"""In place of cells: of leaves of trees that split by all columns. These count among themselves,
+since beside columns with values far out few would be left."""
+
+
 @dataclass(frozen=True)
 class HeldColumns:
     """A party's columns in the samples that it holds."""
@@ -85,15 +90,15 @@ class HeldColumns:
         """Return the columns, each row times its weight; shape (n_held,)."""
         return replace(self, values=self.values[:] * weight[:, None], squares=None)
 
-    def of_cells(self) -> "Iterator[tuple[list[int], EarlierColumns]]":
-        """Give columns of the same cells together, and the earlier columns of these."""
+    def of_cells(self) -> "Iterator[tuple[frozenset[str], list[int], EarlierColumns]]":
+        """Give cells, the columns that are made of these alone, and the earlier such columns."""
         n = self.values.shape[1]
         earlier = self.earlier or EarlierColumns(np.zeros((0, 0)), np.zeros((0, 0), dtype=np.int64))
         for cells in dict.fromkeys(self.sources):
             made = [j for j, of in enumerate(self.sources) if of <= cells]
             before, now = [j - n for j in made if j >= n], [j for j in made if j < n]
             if now:
-                yield now, EarlierColumns(earlier.values[:, before], earlier.sets[:, before])
+                yield cells, now, EarlierColumns(earlier.values[:, before], earlier.sets[:, before])
 
     @property
     def filled(self) -> Array:

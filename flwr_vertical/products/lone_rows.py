@@ -52,7 +52,11 @@ def withhold_lone_rows(
     if needed < 2:  # any column lies in one row
         return
     rows_of: dict[tuple[int, ...], tuple[bytes, Indices]] = {}
-    together = [part for part in held.of_cells() if len(part[0]) + part[1].values.shape[1] > 1]
+    together = [
+        (made, before)
+        for _, made, before in held.of_cells()
+        if len(made) + before.values.shape[1] > 1
+    ]
 
     def is_safe(found: list[int], j: int) -> bool:
         groups = sorted({int(g) for g in atoms.group[found] if g >= 0})

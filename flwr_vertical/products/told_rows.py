@@ -20,7 +20,7 @@ from flwr_vertical.node import Party
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy_ledger.rules import Judged, LabelSet
-from flwr_vertical.products.columns import HeldColumns
+from flwr_vertical.products.columns import OF_TREES, HeldColumns
 from flwr_vertical.products.lone_rows import FEWEST, KnownSets, withhold_lone_rows
 from flwr_vertical.products.rare_levels import LevelAtoms, counted_vectors, repeated_codes
 
@@ -293,7 +293,9 @@ class ToldRows:
         atoms: LevelAtoms,
     ) -> None:
         """Withhold columns that tell rare values of the cells apart that they are made of."""
-        for made, before in held.of_cells():
+        for cells, made, before in held.of_cells():
+            if cells == OF_TREES:  # Many leaves together have a value of each row.
+                continue
             unsafe, fewest = set(range(len(withheld))), self._party.policy.min_rows
             while unsafe and made and codes.keys() >= set(made):
                 columns = held.values[:, made]

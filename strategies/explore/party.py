@@ -17,7 +17,7 @@ from flwr_vertical.products.pairs import PairProductSteps
 from flwr_vertical.protocol.arguments import OWN, Shape, Within, check_fits, takes_as
 from strategies.binning.bins import fit_column_bins
 from strategies.binning.steps import MOST_BINS, BinSteps
-from strategies.explore.columns import OfferedVariables, offer, sizes
+from strategies.explore.columns import OfferedVariables, made_again, offer, sizes
 from strategies.linear.told_columns import EXPLORE, beside_earlier, words_of
 
 CORRELATIONS = "correlations"
@@ -37,6 +37,7 @@ class ExploreParty(Party):
     group_key = Uses(GroupKeySteps)
     products = Uses(PairProductSteps, purpose="explore")
     bins = Uses(BinSteps, purpose="explore")
+    made_again = staticmethod(made_again)  # See `told_columns`
 
     def columns_to_multiply(self) -> HeldColumns:
         """Return what is offered of the rows that take part."""

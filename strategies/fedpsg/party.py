@@ -39,6 +39,7 @@ from strategies.fedpsg.messages import (
     Rule,
     RuleFields,
 )
+from strategies.fedpsg.regression.features import made_again
 from strategies.fedpsg.regression.steps import RegressionSteps
 from strategies.fedpsg.regression.targets import regress_alone
 from strategies.fedpsg.run_plan import Part, Plan
@@ -59,6 +60,7 @@ class FedPSGParty(ComparingParty):
     blinding = Uses(BlindingSteps)
     gan = Uses(GanSteps)
     regression = Uses(RegressionSteps)
+    made_again = staticmethod(made_again)  # See `told_columns`
 
     @step(repeatable=False)  # what is sealed begins with fresh random bytes
     def generate(self, rule: Rule, **message: Unpack[RuleFields]) -> dict[str, Any]:

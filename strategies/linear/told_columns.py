@@ -8,7 +8,6 @@ that it tells of: a kind, and what that kind takes. Cells are in no ledger.
 import json
 from collections.abc import Iterable
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -19,19 +18,14 @@ from flwr_vertical.errors import DataError
 from flwr_vertical.privacy_ledger.row_history import ToldColumns
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.products.columns import EarlierColumns
+from flwr_vertical.registry import load_strategy
 from strategies.linear.design import numeric_matrix
 from strategies.linear.formula_design import made_columns
 
 COLUMNS, FORMULA = "columns", "formula"
 EXPLORE, NORMAL, LEAVES = "explore", "joint-normal", "fedpsg-ar"
-"""Kinds of columns: those of a regression, of its formula, and of other methods."""
-
-# They import this module; `made_again` of each takes a table and what was written down.
-_ELSEWHERE = {
-    EXPLORE: "strategies.explore.columns",
-    NORMAL: "strategies.normal.filling",
-    LEAVES: "strategies.fedpsg.regression.features",
-}
+"""Kinds of columns: those of a regression, of its formula, and of other strategies, by name, whose
+parties have `made_again`."""
 
 Made = tuple[AnyArray, Iterable[frozenset[str]]]
 """Columns over all rows of a table, and of which columns of the table each is made."""
@@ -84,9 +78,9 @@ def _made(party: Party, words: str) -> Made | None:
             return made.x, made.sources
         kept = [name for name in given[0] if name in table.kinds]
         own = Table(table.frame[kept], {name: table.kinds[name] for name in kept})
-        if kind in _ELSEWHERE:
-            made_again = import_module(_ELSEWHERE[kind]).made_again
-            x, sources = made_again(own, smallest, *given[1:])
+        if kind != COLUMNS:
+            maker: Any = load_strategy(kind).party
+            x, sources = maker.made_again(own, smallest, *given[1:])
             return np.asarray(x), tuple(sources)
         names, x, origins = numeric_matrix(own, party.name, smallest)
     except DataError:

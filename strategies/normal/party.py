@@ -22,7 +22,14 @@ from strategies.linear.moments.steps import rough_units
 from strategies.linear.told_columns import NORMAL, beside_earlier, words_of
 from strategies.normal.coding import Coding
 from strategies.normal.completion import CompletionSteps
-from strategies.normal.filling import OwnModel, complete_rows, draw_rows, errors_of, own_columns
+from strategies.normal.filling import (
+    OwnModel,
+    complete_rows,
+    draw_rows,
+    errors_of,
+    made_again,
+    own_columns,
+)
 from strategies.normal.part import JointNormalPart
 from strategies.normal.shared import SharedProductSteps
 
@@ -41,6 +48,7 @@ class JointNormalParty(ImputingParty):
     group_key = Uses(GroupKeySteps)
     completion = Uses(CompletionSteps)
     products = Uses(SharedProductSteps, purpose="joint normal")
+    made_again = staticmethod(made_again)  # See `told_columns`
 
     def columns_to_multiply(self) -> HeldColumns:
         """Return the columns of the model in rough units; missing cells from the own columns."""

@@ -117,6 +117,7 @@ def test_own_tables_are_cross_validated_under_their_policies(home, nodes, capsys
     assert "policy.min-rows" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("default:party 'bank'")
 def test_what_is_odd_about_a_table_is_said_once_without_a_place_in_the_code(capsys, monkeypatch):
     def carry_out(options):
         for _ in range(2):

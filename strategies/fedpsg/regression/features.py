@@ -27,6 +27,7 @@ from scipy.special import ndtr, ndtri
 
 from flwr_vertical import Table
 from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.products.columns import OF_TREES
 from flwr_vertical.tables.codes import fit_levels, to_codes
 from strategies.fedpsg.gan.encoding import by_columns
 
@@ -102,8 +103,8 @@ class RegressionColumns:
         return np.append(own, np.full(n_leaves, WHOLE))
 
     def sources(self, names: Sequence[str]) -> tuple[frozenset[str], ...]:
-        """Return of which attributes each column is made: leaves of all."""
-        of = {WHOLE: frozenset(names)} | {j: frozenset([name]) for j, name in enumerate(names)}
+        """Return of which attributes each column is made."""
+        of = {WHOLE: OF_TREES} | {j: frozenset([name]) for j, name in enumerate(names)}
         return tuple(of[int(j)] for j in self.attributes)
 
     def encode(self, codes: Array) -> Array:
