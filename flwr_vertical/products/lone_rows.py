@@ -25,14 +25,16 @@ from flwr_vertical.products.rare_levels import LevelAtoms
 FEWEST = 3
 """In so many rows what is left of a column lies at least; fewer where an owner tells of fewer."""
 
-KnownSets = dict[tuple[bytes, bytes], Flags]
-"""By a set of rows, and the columns that are told of: which of these may be."""
+KnownSets = dict[bytes, list[tuple[Flags, Flags, Flags]]]
+"""By a set of rows: columns that are told of, which of these may be, and which may be left out with
+the others judged as before."""
 
 _LEVERAGE = 0.5  # Of a row in columns of the same cells, at most
 _SHARE = 10  # Of a set of so many rows one is enough: its owner tells of so few
 _ZERO = 1e-10  # What is left of a column, to its length, that products do not tell from 0
 _CLEAR = 1e-3  # What is left of a column, to its length, that its square tells well enough
 _ROWS = 65_536  # at a time
+_AT_ONCE = 1 << 24  # numbers of a set of rows that are looked at column by column
 
 
 def withhold_lone_rows(
@@ -67,21 +69,29 @@ def withhold_lone_rows(
             digest = hashlib.sha256(np.packbits(chosen).tobytes()).digest()
             rows_of[tuple(found)] = digest, np.flatnonzero(chosen)
         digest, rows = rows_of[tuple(found)]
-        key = digest, told.tobytes()
-        if key not in known:
-            enough = min(needed, len(rows) / _SHARE) - 1e-3
-            columns = np.flatnonzero(told)
-            safe: Flags = np.ones(len(told), dtype=bool)
+        for every, safe, without in known.get(digest, ()):
+            if not (told & ~every).any() and not (every & ~told & ~without).any():
+                return bool(safe[j])
+        enough = min(needed, len(rows) / _SHARE) - 1e-3
+        columns = np.flatnonzero(told)
+        beside: list[tuple[Indices, Array]] = []
+        for made, before in together if enough > 1.0 / _LEVERAGE else ():
+            among = np.intersect1d(made, columns)
+            values = np.take(held.values[rows], among, axis=1)
+            if before.values.shape[1]:
+                values = before.around(own[rows], values)
+            beside.append((among, values))
+        safe, without = np.ones(len(told), dtype=bool), np.zeros(len(told), dtype=bool)
+        if len(rows) <= len(columns) + 1 or len(rows) * len(columns) > _AT_ONCE:
             safe[columns] = rows_behind(held.values, rows, columns) > enough
-            for made, before in together if enough > 1.0 / _LEVERAGE else ():
-                columns = np.intersect1d(made, np.flatnonzero(told))
-                values = np.take(held.values[rows], columns, axis=1)
-                if before.values.shape[1]:
-                    values = before.around(own[rows], values)
-                most = leverage(values, len(rows))[values.shape[1] - len(columns) :]
-                safe[columns] &= most < _LEVERAGE
-            known[key] = safe
-        return bool(known[key][j])
+            for among, values in beside:
+                most = leverage(values, len(rows))[values.shape[1] - len(among) :]
+                safe[among] &= most < _LEVERAGE
+        else:
+            one_by_one(held.values, rows, columns, beside, enough, safe)
+            without = ~safe
+        known.setdefault(digest, []).append((told, safe, without))
+        return bool(safe[j])
 
     while True:
         before = withheld.copy()
@@ -118,6 +128,76 @@ def leverage(values: Array, n_rows: int) -> Array:
         if n_rows <= 0:
             break
     return most
+
+
+def one_by_one(
+    values: Array | ScaledRows,
+    rows: Indices,
+    columns: Indices,
+    groups: list[tuple[Indices, Array]],
+    enough: float,
+    safe: Flags,
+) -> None:
+    """Find columns that are not safe, one after the other, each without those found before.
+
+    Shapes: columns (n_told,); groups: columns of the same cells, (n_among,), and their values,
+    (n_rows or more, n_earlier + n_among); safe (n_columns,): changed.
+    """
+    every = _Left(np.take(values[rows], columns, axis=1))
+    beside = [(among, _Left(made, made.shape[1] - len(among))) for among, made in groups]
+    for k, j in enumerate(columns):
+        parts, left = [(every, k)], every.of(k)
+        if left is not None and 1.0 / (left**4).sum() <= enough:
+            safe[j] = False
+            continue
+        for among, group in beside:
+            if len(at := np.flatnonzero(among == j)):
+                place = group.n_earlier + int(at[0])
+                parts.append((group, place))
+                safe[j] &= group.most(place, len(rows)) < _LEVERAGE
+        if safe[j]:
+            for part, place in parts:
+                part.add(place)
+
+
+class _Left:
+    """What is left of columns once 1 and those that were added are subtracted."""
+
+    def __init__(self, values: Array, n_earlier: int = 0) -> None:
+        self.n_earlier = n_earlier
+        # Rows are looked at once for each column; all else is of the size of the columns.
+        self._rows, self._columns = np.linalg.qr(np.column_stack([np.ones(len(values)), values]))
+        self._added = np.zeros((len(self._columns), 0))
+        self._shares = np.zeros(len(values))
+        for place in range(-1, n_earlier):
+            self.add(place)
+        self._shares -= 1.0 / len(values)  # the leverage of 1
+
+    def of(self, place: int) -> Array | None:
+        """Return what is left of a column, of length 1; None where nothing is."""
+        found = self._direction(place)
+        return None if found is None else self._rows @ found
+
+    def most(self, place: int, n_rows: int) -> float:
+        """Return the largest leverage of the first rows, this column with those added."""
+        left = self.of(place)
+        shares = self._shares if left is None else self._shares + left**2
+        return float(shares[:n_rows].max(initial=0.0))
+
+    def add(self, place: int) -> None:
+        """Subtract a column from later ones, too."""
+        found = self._direction(place)
+        if found is not None:
+            self._added = np.column_stack([self._added, found])
+            self._shares += (self._rows @ found) ** 2
+
+    def _direction(self, place: int) -> Array | None:
+        column = self._columns[:, 1 + place]
+        left = column
+        for _ in range(2):  # once more for what rounding leaves
+            left = left - self._added @ (self._added.T @ left)
+        size = float(np.linalg.norm(left))
+        return left / size if size > _ZERO * float(np.linalg.norm(column)) else None
 
 
 def _orthogonal(values: Array | ScaledRows, rows: Indices, columns: Indices) -> Iterator[Array]:

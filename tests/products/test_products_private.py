@@ -1,8 +1,11 @@
 """Private products over a federation: exact moments, nothing of a row, rules that parties keep."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.ensemble import RandomTreesEmbedding
 
 from flwr_vertical import (
     Federation,
@@ -18,9 +21,15 @@ from flwr_vertical import (
 from flwr_vertical.alignment.registry import make_aligner
 from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.node.state import State
-from flwr_vertical.products import EncryptedGroupSteps, HeldColumns, PairKeySteps, sent_rows
+from flwr_vertical.products import (
+    EncryptedGroupSteps,
+    HeldColumns,
+    PairKeySteps,
+    lone_rows,
+    sent_rows,
+)
 from flwr_vertical.products import arithmetic as ring
-from flwr_vertical.products.columns import EncodedColumns
+from flwr_vertical.products.columns import OF_TREES, EncodedColumns
 from flwr_vertical.products.group_key import GroupKey, GroupKeySteps
 from flwr_vertical.products.labels import digest_of
 from flwr_vertical.products.masked import PrivateProducts, PrivateProductSteps
@@ -558,3 +567,29 @@ def test_a_run_that_was_killed_goes_on_and_the_masked_columns_are_in_no_journal(
         again = place.run(resume=True)
         np.testing.assert_array_equal(again.result.model, whole.result.model)
         assert again.result.metrics == whole.result.metrics
+
+
+@pytest.mark.parametrize("n", [200, 400])
+def test_columns_are_judged_one_by_one_as_anew_after_each_that_is_withheld(n, monkeypatch):
+    rng = np.random.default_rng(n)
+    x, far = rng.normal(size=(n, 3)), np.exp(1.5 * rng.normal(size=(n, 2)))
+    trees = RandomTreesEmbedding(n // 20, max_leaf_nodes=4, max_depth=None, random_state=0)
+    leaves = trees.fit_transform(x).toarray()
+    values = np.hstack([x, x[:, :1] ** [2, 3, 4], far, leaves])
+    cells = [frozenset(name) for name in "abcaaade"] + [OF_TREES] * leaves.shape[1]
+    held = HeldColumns(values, np.arange(n), n, sources=tuple(cells))
+    atoms = SimpleNamespace(
+        group=np.zeros(1, dtype=int),
+        of_row=np.zeros(n, dtype=int),
+        unsafe_groups=lambda safe: set() if safe([0]) else {0},
+    )
+
+    def withheld():
+        found = np.zeros((1, values.shape[1]), dtype=bool)
+        lone_rows.withhold_lone_rows(held, np.arange(n), found, atoms, 3, {})
+        return found
+
+    at_once = withheld()
+    monkeypatch.setattr(lone_rows, "_AT_ONCE", -1)
+    np.testing.assert_array_equal(at_once, withheld())
+    assert 10 < at_once.sum() < 0.6 * at_once.size
