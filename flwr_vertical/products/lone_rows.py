@@ -30,6 +30,7 @@ KnownSets = dict[bytes, list[tuple[Flags, Flags, Flags]]]
 the others judged as before."""
 
 _LEVERAGE = 0.5  # Of a row in columns of the same cells, at most
+_ADDS = 1e-3  # To that of a row that had more in earlier runs, at most
 _SHARE = 10  # Of a set of so many rows one is enough: its owner tells of so few
 _ZERO = 1e-10  # What is left of a column, to its length, that products do not tell from 0
 _CLEAR = 1e-3  # What is left of a column, to its length, that its square tells well enough
@@ -85,8 +86,7 @@ def withhold_lone_rows(
         if len(rows) <= len(columns) + 1 or len(rows) * len(columns) > _AT_ONCE:
             safe[columns] = rows_behind(held.values, rows, columns) > enough
             for among, values in beside:
-                most = leverage(values, len(rows))[values.shape[1] - len(among) :]
-                safe[among] &= most < _LEVERAGE
+                safe[among] &= ~stand_out(values, len(rows), values.shape[1] - len(among))
         else:
             one_by_one(held.values, rows, columns, beside, enough, safe)
             without = ~safe
@@ -116,18 +116,26 @@ def rows_behind(values: Array | ScaledRows, rows: Indices, columns: Indices) -> 
     return 1.0 / np.maximum(fourth, np.finfo(float).tiny)
 
 
-def leverage(values: Array, n_rows: int) -> Array:
-    """Return the largest leverage of the first rows in 1, each column and those before it.
+def stand_out(values: Array, n_rows: int, n_earlier: int) -> Flags:
+    """Return by which columns one of the first rows has much leverage, with those before it.
 
-    Shapes: values (n_rows or more, n_columns); returns (n_columns,).
+    Shapes: values (n_rows or more, n_earlier + n_columns); returns (n_columns,).
     """
-    most, columns = np.zeros(values.shape[1]), np.arange(values.shape[1])
+    found = np.zeros(values.shape[1] - n_earlier, dtype=bool)
+    columns = np.arange(values.shape[1])
     for left in _orthogonal(values, np.arange(len(values)), columns):
-        shares, n_rows = np.cumsum(left[:n_rows] ** 2, axis=1), n_rows - len(left)
-        most = np.maximum(most, shares.max(axis=0, initial=0.0))
+        squares, n_rows = left[:n_rows] ** 2, n_rows - len(left)
+        before = squares[:, :n_earlier].sum(axis=1)
+        shares = before[:, None] + np.cumsum(squares[:, n_earlier:], axis=1)
+        found |= (shares >= _limit(before)[:, None]).any(axis=0)
         if n_rows <= 0:
             break
-    return most
+    return found
+
+
+def _limit(before: Array) -> Array:
+    """Return the least leverage that stands out, by that in columns of earlier runs, by row."""
+    return np.maximum(_LEVERAGE, before + _ADDS)
 
 
 def one_by_one(
@@ -154,7 +162,7 @@ def one_by_one(
             if len(at := np.flatnonzero(among == j)):
                 place = group.n_earlier + int(at[0])
                 parts.append((group, place))
-                safe[j] &= group.most(place, len(rows)) < _LEVERAGE
+                safe[j] &= not group.stands_out(place, len(rows))
         if safe[j]:
             for part, place in parts:
                 part.add(place)
@@ -172,17 +180,18 @@ class _Left:
         for place in range(-1, n_earlier):
             self.add(place)
         self._shares -= 1.0 / len(values)  # the leverage of 1
+        self._limit = _limit(self._shares)
 
     def of(self, place: int) -> Array | None:
         """Return what is left of a column, of length 1; None where nothing is."""
         found = self._direction(place)
         return None if found is None else self._rows @ found
 
-    def most(self, place: int, n_rows: int) -> float:
-        """Return the largest leverage of the first rows, this column with those added."""
+    def stands_out(self, place: int, n_rows: int) -> bool:
+        """Tell whether one of the first rows has much leverage, this column with those added."""
         left = self.of(place)
         shares = self._shares if left is None else self._shares + left**2
-        return float(shares[:n_rows].max(initial=0.0))
+        return bool((shares >= self._limit)[:n_rows].any())
 
     def add(self, place: int) -> None:
         """Subtract a column from later ones, too."""
