@@ -147,10 +147,10 @@ class Path:
     def select(self, at: Approximation, keep: bool | None = False) -> Selection:
         """Fit all values of lambda and choose one; after a few times that of the last time.
 
-        `keep`: from now on, after one more choice among fits near the last one; None: forget all.
+        `keep`: from now on, after one more choice among fits near the last one; None: forget the last one.
         """
         if keep is None:
-            self._times, self._kept, self.found = 0, False, None
+            self._kept, self.found = False, None
         first = bool(keep) and not self._kept
         self._kept |= first
         last = self.found if self._kept or self._times >= _CHOICES else None
