@@ -147,7 +147,7 @@ class Path:
     def select(self, at: Approximation, keep: bool | None = False) -> Selection:
         """Fit all values of lambda and choose one; after a few times that of the last time.
 
-        `keep`: from now on, after one more choice among fits near the last one; None: forget the last one.
+        `keep`: from now on, after one more choice among fits near the last one; None: begin anew.
         """
         if keep is None:
             self._kept, self.found = False, None
