@@ -185,7 +185,7 @@ class PairProducts(PrivateProducts):
         if not together.any():
             shared = np.where(alone, 0, held.T.astype(np.int64) @ held.astype(np.int64))
             a, b = np.unravel_index((shared / both).argmax(), shared.shape)
-            each = "; each level of a text is a column" if 10 * widths.max() > 100 else ""
+            each = "; each level of a text is a column" if widths.max() > 10 else ""
             raise DataError(
                 "no two parties share enough rows for products of their columns: they share at "
                 f"most {int(shared[a, b]):,}, and need {int(both[a, b]):,} (of {names[a]!r} with "
