@@ -1,15 +1,22 @@
 """What the command line says, and the settings of a study, from its ``preset.toml``."""
 
-import inspect
 import tomllib
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from flwr_vertical.errors import ConfigError
+from simulations.data import HERE
 from simulations.replications import Job
+
+CHOICES = {
+    "parts": "part", "datasets": "dataset", "methods": "method", "rows": "rows", "ratios": "ratio",
+    "shares": "share", "train": "train", "simsiam": "simsiam", "only-seeds": "seed",
+}  # fmt: skip
+"""Options that choose among replications, and the setting that each is about; ``page.toml`` says
+which of them a study has."""
 
 
 @dataclass(frozen=True)
@@ -45,25 +52,24 @@ class Options:
 
 @dataclass(frozen=True)
 class StudyPreset:
-    """The settings of one run of a study, from the ``preset.toml`` beside the class."""
+    """The settings of one run of a study, from the ``preset.toml`` of its folder."""
 
     values: dict[str, Any]  # As in ``preset.toml``, without ``quick``
 
-    repeated: ClassVar[tuple[str, ...]]  # Sections whose replications ``--seeds`` sets
-    # Options that choose among the replications, and the setting that each is about
-    choices: ClassVar[Mapping[str, str]] = {}
-
     @classmethod
-    def load(cls, options: Options) -> Self:
-        """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
-        path = Path(inspect.getfile(cls)).with_name("preset.toml")
+    def load(cls, study: str, options: Options) -> Self:
+        """Read a study's preset, small if `options.quick`, with `options.seeds` runs if given."""
+        path = HERE / study / "preset.toml"
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         quick = values.pop("quick")
         if options.quick:
             _change(values, quick, path.name)
         if options.seeds is not None:
-            for part in cls.repeated:
-                values[part]["runs"] = options.seeds
+            for part in values.values():
+                if isinstance(part, dict) and "runs" in part:
+                    runs, seeds = part["runs"], options.seeds
+                    by_data = isinstance(runs, dict)  # as small tables need more seeds
+                    part["runs"] = dict.fromkeys(runs, seeds) if by_data else seeds
         for line in options.changes:
             try:
                 changed = tomllib.loads(line)
@@ -95,7 +101,7 @@ class StudyPreset:
             return job.part if setting == "part" else str(job.settings.get(setting, ""))
 
         chosen = list(jobs)
-        for option, setting in self.choices.items():
+        for option, setting in CHOICES.items():
             if options.chosen.get(option):
                 known = dict.fromkeys(named(job, setting) for job in jobs)
                 names = options.choice(option, list(known))

@@ -1,6 +1,5 @@
 """The base of all studies: from options to tables, figures and one page."""
 
-import inspect
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -20,7 +19,7 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.pages.figures import to_png
 from flwr_vertical.pages.page import format_value, human_seconds
 from flwr_vertical.whole_files import write_bytes_atomically, write_text_atomically
-from simulations.data import ROOT
+from simulations.data import HERE, ROOT
 from simulations.kept import as_kept, read_kept, write_kept
 from simulations.page import FAIL, PASS, Part, Tables, reached, read_words, render
 from simulations.preset import Options, StudyPreset
@@ -39,17 +38,17 @@ class Outcome:
 class Study(ABC):
     """A study: it runs the replications that are open, then makes tables, figures and the page."""
 
-    name: ClassVar[str]  # On the command line, and of its records
-    page_file: ClassVar[str] = "page.toml"  # The words of its page, beside the class
-    preset_class: ClassVar[type[StudyPreset]]
+    name: ClassVar[str]  # On the command line, of its folder and its records
+    page_file: ClassVar[str] = "page.toml"  # The words of its page, in its folder
+    preset_class: ClassVar[type[StudyPreset]] = StudyPreset
     replicate: ClassVar[Any]  # Of one job and what `prepare` returned: figures by name
 
     def __init__(self, options: Options) -> None:
         self.options = options
         # By part, how many replications were run, and how many the preset asks for
         self.counts: dict[str, tuple[int, int]] = {}
-        self.preset = self.preset_class.load(options)
-        self.text = read_words(Path(inspect.getfile(type(self))).with_name(self.page_file))
+        self.preset = self.preset_class.load(self.name, options)
+        self.text = read_words(HERE / self.name / self.page_file)
         self.goals: dict[str, str] = self.text["goals"]
         self.keeps: bool = self.text.get("keeps", False)
         self.shared = self.prepare()

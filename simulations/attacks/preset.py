@@ -7,14 +7,11 @@ from simulations.attacks.cases import cases, routed_cases
 from simulations.preset import StudyPreset
 from simulations.replications import Job, grid
 
-REPEATED = ("grid", "consented", "rough", "labels", "routed", "deviating", "several")
 SYNTHESES = ("vcds", "evcds", "ievcds")
 
 
 class Preset(StudyPreset):
     """The settings of one run of the study."""
-
-    repeated = REPEATED
 
     def jobs(self) -> list[Job]:
         """Return all jobs."""

@@ -16,7 +16,6 @@ class AttackStudy(Study):
 
     name = "attacks"
     preset_class = Preset
-    preset: Preset
     replicate = staticmethod(replicate)
 
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:

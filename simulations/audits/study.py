@@ -9,21 +9,10 @@ from flwr_vertical.errors import ConfigError
 from simulations.audits import counts, releases, sums, tables
 from simulations.audits.mechanism import Mechanism, audit
 from simulations.page import FAIL, PASS, Tables
-from simulations.preset import StudyPreset
 from simulations.replications import Job, Metrics
 from simulations.study import Study
 
 REFUTED = "refuted"
-
-
-class Preset(StudyPreset):
-    """The settings of one run of the audits."""
-
-    repeated = ()
-
-    def jobs(self) -> list[Job]:
-        """Return a job for each mechanism."""
-        return [Job("audit", {"mechanism": name, **self["audit"]}) for name in all_by_name()]
 
 
 @functools.cache
@@ -37,13 +26,15 @@ class AuditsStudy(Study):
     """Lower bounds of epsilon."""
 
     name = "audits"
-    preset_class = Preset
-    preset: Preset
 
     def prepare(self) -> None:
         """Refuse what audits do not have."""
         if self.options.seeds is not None:
             raise ConfigError("audits have no replications; say --set audit.runs=N for more runs")
+
+    def jobs(self) -> list[Job]:
+        """Return a job for each mechanism."""
+        return [Job("audit", {"mechanism": name, **self.preset["audit"]}) for name in all_by_name()]
 
     @staticmethod
     def replicate(job: Job, shared: None) -> Metrics:

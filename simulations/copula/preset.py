@@ -1,22 +1,12 @@
 """The study's settings, from ``preset.toml``, and the replications they ask for."""
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from simulations.copula.methods import SYNTHESES, UNPROTECTED
 from simulations.preset import StudyPreset
 from simulations.replications import Job, grid
 
-REPEATED = ("complete", "missing", "attacks", "sme")
-
 
 class Preset(StudyPreset):
     """The settings of one run of the study."""
-
-    repeated = REPEATED
-    choices: ClassVar[Mapping[str, str]] = {
-        "parts": "part", "rows": "rows", "methods": "method", "only-seeds": "seed",
-    }  # fmt: skip
 
     def jobs(self) -> list[Job]:
         """Return all jobs, seed by seed: a study that is stopped has whole seeds."""

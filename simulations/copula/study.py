@@ -21,7 +21,6 @@ class CopulaStudy(Study):
 
     name = "copula"
     preset_class = Preset
-    preset: Preset
     replicate = staticmethod(replicate)
 
     def prepare(self) -> None:

@@ -1,5 +1,7 @@
 """The study's settings, from ``preset.toml``, and the runs they ask for."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Self
 
 from flwr_vertical.errors import ConfigError
@@ -15,12 +17,10 @@ SIMSIAM = ("without", "with")
 class Preset(StudyPreset):
     """The settings of one call of the study."""
 
-    repeated = ("study",)
-
     @classmethod
-    def load(cls, options: Options) -> Self:
-        """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
-        preset = super().load(options)
+    def load(cls, study: str, options: Options) -> Self:
+        """Read the preset; ConfigError where it has names that are unknown."""
+        preset = super().load(study, options)
         for name, known in (("datasets", LOADERS), ("methods", METHODS), ("simsiam", SIMSIAM)):
             if unknown := [each for each in preset["study"][name] if each not in known]:
                 raise ConfigError(
@@ -28,34 +28,34 @@ class Preset(StudyPreset):
                 )
         return preset
 
-    @property
-    def context(self) -> str:
-        """What a run depends on beside its settings: the version of the code."""
-        return f"false_vfl {self.values['version']}"
+    def jobs(self) -> list[Job]:
+        """Return all runs, those that take long first.
 
-    def jobs(self, options: Options | None = None, everything: bool = False) -> list[Job]:
-        """Return all runs, or those that `options` choose; those that take long come first."""
+        Also on data sets that the preset leaves out: a user may have their files.
+        """
         study = self["study"]
-        chosen = {name: study[name] for name in ("datasets", "methods", "train", "simsiam")}
-        chosen["only-seeds"] = [str(seed) for seed in range(study["runs"])]
-        if everything:
-            chosen["datasets"] = list(LOADERS)
-        if options is not None:
-            # Data sets that the preset leaves out can be chosen: a user may have their files.
-            known = {**chosen, "datasets": list(LOADERS)}
-            chosen = {
-                name: options.choice(name, known[name]) if options.chosen.get(name) else names
-                for name, names in chosen.items()
-            }
         jobs = [
-            self._job(dataset, method, train, int(seed), simsiam)
-            for dataset in chosen["datasets"]
-            for seed in chosen["only-seeds"]
-            for train in chosen["train"]
-            for method in chosen["methods"]
-            for simsiam in (["without"] if method in PROPOSED else chosen["simsiam"])
+            self._job(dataset, method, train, seed, simsiam)
+            for dataset in LOADERS
+            for seed in range(study["runs"])
+            for train in study["train"]
+            for method in study["methods"]
+            for simsiam in (["without"] if method in PROPOSED else study["simsiam"])
         ]
         return sorted(jobs, key=self.minutes, reverse=True)
+
+    def chosen(self, jobs: Sequence[Job], options: Options) -> list[Job]:
+        """Return the runs that `options` choose, by default on the preset's data sets."""
+        forms = options.choice("simsiam", self["study"]["simsiam"])
+        datasets = options.choice("datasets", list(LOADERS))
+        if not options.chosen.get("datasets"):
+            datasets = self["study"]["datasets"]
+        others = {**options.chosen, "datasets": tuple(datasets), "simsiam": ()}
+        return [
+            job
+            for job in super().chosen(jobs, replace(options, chosen=others))
+            if job.settings["method"] in PROPOSED or job.settings["simsiam"] in forms
+        ]
 
     def minutes(self, job: Job) -> int:
         """Return how many minutes of one core a run takes, roughly."""

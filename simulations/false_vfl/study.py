@@ -39,16 +39,12 @@ class FalseVFLStudy(Study):
             Sources.find(self.options.data),
             self.options.output / "checkpoints",
             self.preset["study"]["checkpoint_every"],
-            self.preset.context,
+            self.context,
         )
-
-    def jobs(self) -> list[Job]:
-        """Return all runs."""
-        return self.preset.jobs(everything=True)
 
     def chosen(self) -> list[Job]:
         """Return the runs that the options choose."""
-        jobs = self.preset.jobs(self.options)
+        jobs = super().chosen()
         if self.options.quick and not self.options.chosen.get("datasets"):
             return without_absent(jobs, self.shared.sources)
         return jobs

@@ -1,7 +1,7 @@
 """The study's settings, from ``preset.toml``, and the replications they ask for."""
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import replace
 
 from simulations.fedpsg.generation import NETWORKS
 from simulations.preset import Options, StudyPreset
@@ -21,11 +21,6 @@ _QUICK_ORDER = {
 class Preset(StudyPreset):
     """The settings of one run of the study."""
 
-    repeated = PARTS
-    choices: ClassVar[Mapping[str, str]] = {
-        "datasets": "dataset", "ratios": "ratio", "methods": "method", "only-seeds": "seed",
-    }  # fmt: skip
-
     @property
     def datasets(self) -> list[str]:
         """Names of all data sets that are used."""
@@ -40,12 +35,10 @@ class Preset(StudyPreset):
 
     def chosen(self, jobs: Sequence[Job], options: Options) -> list[Job]:
         """Return the jobs that the command line chooses; parts have some in common."""
-        chosen = super().chosen(jobs, options)
-        if not options.chosen.get("parts"):
-            return chosen
         parts = options.choice("parts", PARTS)
         of_parts = {_key(job) for part in parts for job in self.of_part(part)}
-        return [job for job in chosen if _key(job) in of_parts]
+        others = replace(options, chosen={**options.chosen, "parts": ()})
+        return [job for job in super().chosen(jobs, others) if _key(job) in of_parts]
 
     def of_part(self, part: str) -> list[Job]:
         """Return the jobs of one part; parts that generate rows have some in common."""

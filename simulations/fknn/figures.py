@@ -19,17 +19,17 @@ from flwr_vertical.pages.figures import (
 from simulations.data import VerticalData
 from simulations.figures import boxes, line
 from simulations.fknn.experiments import impute_guest
-from simulations.fknn.preset import Preset
 from simulations.fknn.regression import COMPLETE, MEASURES, compared
 from simulations.fknn.tables import TABLE3, TABLE4
+from simulations.preset import StudyPreset
 
 MEASURE_LABELS = {"explained variance": "explained variance", "RMSE": "RMSE of motor_speed"}
 
 
-def imputed_figure(data: VerticalData, preset: Preset) -> Figure:
+def imputed_figure(data: VerticalData, preset: StudyPreset) -> Figure:
     """Figure 4: original against imputed values of one run, by missing rate and method."""
     rates, guest = preset["table3"]["rates"], data.parties["guest"]
-    strategies = compared(preset.method)
+    strategies = compared(preset["method"])
     figure, axes = new_figure(2.35 * len(rates), len(rates), len(strategies))
     low, high = float(guest.min().min()), float(guest.max().max())
     for i, rate in enumerate(rates):

@@ -12,20 +12,13 @@ SCOPES = ("A", "A and B")
 class Preset(StudyPreset):
     """The settings of one run of the study."""
 
-    repeated = PARTS
-
-    @property
-    def method(self) -> dict[str, Any]:
-        """Arguments of `FKNN`."""
-        return dict(self.values["method"])
-
     def jobs(self) -> list[Job]:
         """Return the replications of all parts."""
         return [job for part in PARTS for job in self._part(part)]
 
     def _part(self, name: str) -> list[Job]:
         part, regression = self[name], name == "regression"
-        fixed: dict[str, Any] = {"fknn": self.method}
+        fixed: dict[str, Any] = {"fknn": self["method"]}
         if name in ("table4", "stability", "rows"):
             fixed["local"] = self["local"]
         if regression:

@@ -26,7 +26,6 @@ class FKNNStudy(Study):
 
     name = "fknn"
     preset_class = Preset
-    preset: Preset
     shared: VerticalData
     replicate = staticmethod(replicate)
 

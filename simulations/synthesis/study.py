@@ -10,7 +10,6 @@ from flwr_vertical.grading.quality_score import quality_score
 from flwr_vertical.privacy import seeded_noise
 from simulations.data import Sources, fingerprint
 from simulations.page import Tables, indexed, listed, verdict
-from simulations.preset import StudyPreset
 from simulations.replications import Job, Metrics, grid
 from simulations.study import Study
 from simulations.synthesis.attacks import attack, attack_jobs, attack_table
@@ -27,18 +26,10 @@ from simulations.synthesis.people import (
 from strategies.copula import VCDS
 
 
-class Preset(StudyPreset):
-    """The settings of one run of the study."""
-
-    repeated = ("tables", "people")
-
-
 class SynthesisStudy(Study):
     """Bank Marketing, German Credit, motor data, generated columns and, where it is, Adult."""
 
     name = "synthesis"
-    preset_class = Preset
-    preset: Preset
     shared: dict[str, pd.DataFrame]
 
     @staticmethod

@@ -26,7 +26,6 @@ from flwr_vertical.incomplete.splits import split_columns
 from flwr_vertical.log import logger
 from simulations.data import fingerprint
 from simulations.page import verdict
-from simulations.preset import StudyPreset
 from simulations.replications import Job, Metrics
 from simulations.study import Study
 from strategies.trees import VerticalGBDT
@@ -42,18 +41,11 @@ _TUNING = {
 }  # fmt: skip
 
 
-class OwnPreset(StudyPreset):
-    """The settings of the comparison."""
-
-    repeated = ("own",)
-
-
 class OwnStudy(Study):
     """The file that the command line names."""
 
     name = "trees"
     page_file = "own.toml"
-    preset_class = OwnPreset
     shared: tuple[Tables, "pd.Series[float]"]
 
     def prepare(self) -> tuple[Tables, "pd.Series[float]"]:

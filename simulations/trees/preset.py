@@ -1,9 +1,6 @@
 """The study's settings, from ``preset.toml``, and the replications they ask for."""
 
-from collections.abc import Mapping
-from typing import ClassVar, Self
-
-from simulations.preset import Options, StudyPreset
+from simulations.preset import StudyPreset
 from simulations.replications import Job
 from simulations.trees.methods import METHODS
 from simulations.trees.own import installed
@@ -11,21 +8,6 @@ from simulations.trees.own import installed
 
 class Preset(StudyPreset):
     """The settings of one run of the study."""
-
-    repeated = ("blocks",)  # and those below, by data set
-    choices: ClassVar[Mapping[str, str]] = {
-        "parts": "part", "datasets": "dataset", "shares": "share", "methods": "method",
-        "only-seeds": "seed",
-    }  # fmt: skip
-
-    @classmethod
-    def load(cls, options: Options) -> Self:
-        """Read the preset, small if `options.quick`, with `options.seeds` runs if given."""
-        preset = super().load(options)
-        if options.seeds is not None:
-            for part in (preset.values["pooled"], preset.values["defaults"]):
-                part["runs"] = dict.fromkeys(part["runs"], options.seeds)
-        return preset
 
     def jobs(self) -> list[Job]:
         """Return the jobs of all parts, seed by seed: a study that is stopped has whole seeds."""

@@ -21,7 +21,6 @@ class TreesStudy(JointStudy):
 
     name = "trees"
     preset_class = Preset
-    preset: Preset
     replicate = staticmethod(replicate)
 
     def prepare(self) -> dict[str, Joint]:

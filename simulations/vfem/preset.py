@@ -1,22 +1,17 @@
 """The study's settings, from ``preset.toml``, and the replications they ask for."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from simulations.preset import StudyPreset
 from simulations.replications import Job, grid
 from simulations.vfem.methods import BASELINES, STEADIED
 from simulations.vfem.sample import MAR, MCAR
 
-REPEATED = ("correlated", "apart", "finite", "inference", "parting", "splits", "repeats")
 FINITE_METHODS = (*BASELINES, "VFEM", STEADIED)
 
 
 class Preset(StudyPreset):
     """The settings of one run of the study."""
-
-    repeated = REPEATED
-    choices: ClassVar[Mapping[str, str]] = {"parts": "part", "only-seeds": "seed"}
 
     def measured_jobs(self) -> list[Job]:
         """Return the jobs whose time and memory count, which run alone, one by one."""

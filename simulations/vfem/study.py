@@ -9,6 +9,7 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.pages.page import format_value
 from simulations.data import read_paper
 from simulations.page import Tables
+from simulations.preset import StudyPreset
 from simulations.replications import Store
 from simulations.study import Study
 from simulations.vfem import figures, sme_figures, sme_tables, tables, targets
@@ -32,7 +33,6 @@ class VFEMStudy(Study):
 
     name = "vfem"
     preset_class = Preset
-    preset: Preset
     replicate = staticmethod(replicate)
 
     def compute(self, store: Store) -> None:
@@ -137,7 +137,7 @@ class VFEMStudy(Study):
         }
 
 
-def true_values(preset: Preset) -> tuple["pd.Series[float]", "pd.Series[float]"]:
+def true_values(preset: StudyPreset) -> tuple["pd.Series[float]", "pd.Series[float]"]:
     """Return the SME-like data's coefficients and scales, index (party, variable)."""
     parties = preset["sme"]["parties"]
     names = {party: list(values["variables"]) for party, values in parties.items()}

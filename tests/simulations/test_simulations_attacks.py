@@ -22,7 +22,7 @@ pytestmark = pytest.mark.studies
 
 @pytest.fixture(scope="module")
 def preset(tmp_path_factory):
-    return Preset.load(Options(tmp_path_factory.mktemp("preset"), quick=True))
+    return Preset.load("attacks", Options(tmp_path_factory.mktemp("preset"), quick=True))
 
 
 def numbers(server=0.0, allowed=0.0, gain=0.0, points=1.0, told=0.0, mode="masked"):

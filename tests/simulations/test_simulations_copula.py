@@ -38,7 +38,7 @@ pytestmark = pytest.mark.studies
 
 @pytest.fixture(scope="module")
 def preset(tmp_path_factory):
-    return Preset.load(Options(tmp_path_factory.mktemp("preset")))
+    return Preset.load("copula", Options(tmp_path_factory.mktemp("preset")))
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ SMALL = [
     "isolet.FALSE-VFL.pretrain_epochs = 3", "isolet.FALSE-VFL.epochs = 2",
     "isolet.'Vanilla VFL'.epochs = 2", "isolet.LASER-VFL.epochs = 2", "isolet.PlugVFL.epochs = 2",
 ]  # fmt: skip
+CONTEXT = "false_vfl 1"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def as_ours(paper):
 
 
 def test_settings_are_those_of_tables_6_to_10(papers, tmp_path):
-    preset = Preset.load(Options(tmp_path))
+    preset = Preset.load("false_vfl", Options(tmp_path))
     printed = papers["hyperparameters"]
     codes = {name: code for code, name in tables.NAMES.items()}
     networks = {"h_dimension": "h_dim", "z_dimension": "z_dim", "latent_dimension": "latent_dim"}
@@ -134,8 +135,13 @@ def test_table_18_follows_from_tables_12_and_13(papers):
     assert int((pairs[0] - pairs[1]).abs().le(0.201).sum()) == 144
 
 
+def chosen(options):
+    preset = Preset.load("false_vfl", options)
+    return preset.chosen(preset.jobs(), options)
+
+
 def test_both_variants_share_settings_and_every_method_has_its_own(tmp_path):
-    jobs = Preset.load(Options(tmp_path)).jobs()
+    jobs = chosen(Options(tmp_path))
     assert len(jobs) == 5 * 6 * (2 * len(BASELINES) + len(PROPOSED))
     assert {job.settings["method"] for job in jobs} == set(METHODS)
     assert {section(name) for name in PROPOSED} == {"FALSE-VFL"}
@@ -145,7 +151,7 @@ def test_both_variants_share_settings_and_every_method_has_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"chosen": {"methods": ("PlugFL",)}}, "--methods 'PlugFL' is unknown; there are 'Vanilla"),
+        ({"chosen": {"methods": ("PlugFL",)}}, "--methods 'PlugFL' is unknown; there are 'FALSE-"),
         ({"chosen": {"only-seeds": ("9",)}}, "--only-seeds '9' is unknown"),
         ({"changes": ("isolet.FALSE-VFL.epoch = 3",)}, "no setting 'epoch' there; it has pretrain"),
         ({"changes": ("isolet.epochs: 3",)}, "is no TOML"),
@@ -155,22 +161,20 @@ def test_both_variants_share_settings_and_every_method_has_its_own(tmp_path):
 def test_wrong_choices_are_told(tmp_path, options, text):
     asked = Options(tmp_path, **options)
     with pytest.raises(ConfigError, match=text):
-        Preset.load(asked).jobs(asked)
+        chosen(asked)
 
 
 def jobs_of(folder, *methods):
-    chosen = {"methods": methods, "datasets": ("isolet",)}
-    options = Options(folder, quick=True, changes=tuple(SMALL), chosen=chosen)
-    preset = Preset.load(options)
-    return preset, preset.jobs(options)
+    named = {"methods": methods, "datasets": ("isolet",)}
+    return chosen(Options(folder, quick=True, changes=tuple(SMALL), chosen=named))
 
 
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(folder, tmp_path, monkeypatch):
-    preset, (job,) = jobs_of(tmp_path, "FALSE-VFL-II")
+    (job,) = jobs_of(tmp_path, "FALSE-VFL-II")
     sources = Sources(folder)
 
     def numbers_in(where, every):
-        found = replicate(job, Shared(sources, tmp_path / where, every, preset.context))
+        found = replicate(job, Shared(sources, tmp_path / where, every, CONTEXT))
         return {name: value for name, value in found.items() if "seconds" not in name}
 
     whole = numbers_in("a", 0)
@@ -208,7 +212,7 @@ def test_a_checkpoint_that_cannot_be_read_is_left_aside(tmp_path, caplog):
 
 
 def test_three_baselines_share_what_they_pretrain(folder, tmp_path, monkeypatch):
-    preset, jobs = jobs_of(tmp_path, "Vanilla VFL", "LASER-VFL", "PlugVFL")
+    jobs = jobs_of(tmp_path, "Vanilla VFL", "LASER-VFL", "PlugVFL")
     jobs = [job for job in jobs if job.settings["simsiam"] == "with"]
     pretrained = []
     original = CentralSplit.pretrain
@@ -216,11 +220,11 @@ def test_three_baselines_share_what_they_pretrain(folder, tmp_path, monkeypatch)
         CentralSplit, "pretrain", lambda self: pretrained.append(1) or original(self)
     )
     sources = Sources(folder)
-    shared = Shared(sources, tmp_path / "c", 5, preset.context)
+    shared = Shared(sources, tmp_path / "c", 5, CONTEXT)
     first = [replicate(job, shared) for job in jobs]
     assert len(first) == 3
     assert len(pretrained) == 1
-    alone = replicate(jobs[2], Shared(sources, tmp_path / "d", 0, preset.context))
+    alone = replicate(jobs[2], Shared(sources, tmp_path / "d", 0, CONTEXT))
     assert len(pretrained) == 2
     same = [name for name in alone if "seconds" not in name]
     assert [alone[name] for name in same] == [first[2][name] for name in same]
@@ -261,18 +265,18 @@ def test_a_report_of_nothing_says_where_it_looked(tmp_path, capsys):
 
 
 def test_a_file_of_records_can_be_shared(tmp_path):
-    preset, jobs = jobs_of(tmp_path, "PlugVFL")
+    jobs = jobs_of(tmp_path, "PlugVFL")
     one, other = Store(tmp_path / "r.jsonl"), Store(tmp_path / "r.jsonl")
-    how = {"context": preset.context, "title": "t", "workers": 0}
+    how = {"context": CONTEXT, "title": "t", "workers": 0}
 
     def replicate_one(job, shared):
         return {"value": 1.0}
 
     run_all(jobs[:1], replicate_one, None, store=one, **how)
-    frame = run_all(jobs, replicate_one, None, store=other, cost=preset.minutes, **how)
+    frame = run_all(jobs, replicate_one, None, store=other, cost=lambda job: 2, **how)
     assert len(frame) == len(jobs) == 2
     found = Store(tmp_path / "r.jsonl")
-    assert found.found == {job.key(preset.context): {"value": 1.0} for job in jobs}
+    assert found.found == {job.key(CONTEXT): {"value": 1.0} for job in jobs}
 
 
 RNG = np.random.default_rng(0)

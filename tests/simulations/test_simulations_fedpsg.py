@@ -283,7 +283,7 @@ def paper():
 
 
 def test_preset_asks_for_every_cell_of_the_papers_tables(paper, tmp_path):
-    preset = Preset.load(Options(tmp_path))
+    preset = Preset.load("fedpsg", Options(tmp_path))
     asked = {
         (s["dataset"], s["ratio"], s["method"], s["cnum"])
         for s in (job.settings for job in preset.jobs())
@@ -343,7 +343,7 @@ def test_absent_news_says_where_it_is_from(tmp_path):
 def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch, sources_with):
     """The parts that take no networks; the page alone afterwards runs nothing."""
     sources_with("german/german_credit.csv")
-    quick = Preset.load(Options(tmp_path, quick=True))
+    quick = Preset.load("fedpsg", Options(tmp_path, quick=True))
     light = {"methods_compared": [DRAW, "mean rule (mean)"], "aligned": ["nothing"]}
     wanted = [
         job for part, names in light.items() for job in quick.of_part(part)
@@ -386,18 +386,18 @@ def test_quick_study_writes_page_and_goes_on(tmp_path, capsys, monkeypatch, sour
 
 
 def test_jobs_name_their_data(joint, tmp_path):
-    quick = Preset.load(Options(tmp_path, quick=True))
+    quick = Preset.load("fedpsg", Options(tmp_path, quick=True))
     jobs = with_data(quick.jobs(), {"Credit": joint})
     assert {job.settings["data"] for job in jobs} == {"made"}
     assert not with_data(quick.jobs(), {})
     assert quick["networks"]["iterations"] == 20
     changes = ("networks.iterations = 5",)
-    fewer = Preset.load(Options(tmp_path, quick=True, changes=changes))
+    fewer = Preset.load("fedpsg", Options(tmp_path, quick=True, changes=changes))
     assert fewer["networks"] == {"iterations": 5, "local_iterations": 20}
 
 
 def test_command_line_chooses_replications(tmp_path):
-    full = Preset.load(Options(tmp_path))
+    full = Preset.load("fedpsg", Options(tmp_path))
     chosen = {"parts": ("imputers",), "datasets": ("Credit",), "ratios": ("0.5",),
               "methods": ("FedPSG-AR (VF-GAIN)",), "only-seeds": ("1",)}  # fmt: skip
     jobs = [job.settings for job in full.chosen(full.jobs(), Options(tmp_path, chosen=chosen))]

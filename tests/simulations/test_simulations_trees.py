@@ -67,14 +67,14 @@ def test_figures_of_merit():
 
 
 def test_preset_asks_for_every_method_and_data_set(tmp_path):
-    preset = Preset.load(Options(tmp_path))
+    preset = Preset.load("trees", Options(tmp_path))
     jobs = preset.jobs()
     blocks = [job for job in jobs if job.part == "blocks"]
     assert {job.settings["method"] for job in blocks} == set(METHODS)
     assert len(blocks) == 3 * 3 * len(METHODS)
     pooled = {job.settings["dataset"] for job in jobs if job.part == "pooled"}
     assert pooled == {"Bank", "Credit", "Letter", "motor"}
-    quick = Preset.load(Options(tmp_path, quick=True))
+    quick = Preset.load("trees", Options(tmp_path, quick=True))
     of = {"parts": ("blocks",), "methods": ("two models",)}
     few = quick.chosen(quick.jobs(), Options(tmp_path, chosen=of))
     assert [job.settings["method"] for job in few] == ["two models"]

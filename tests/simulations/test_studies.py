@@ -12,7 +12,7 @@ import pytest
 from simulations.__main__ import main
 from simulations.data import DATA_SETS, DATA_VARIABLE, Sources, read_paper
 from simulations.page import PASS
-from simulations.preset import Options
+from simulations.preset import Options, StudyPreset
 from simulations.registry import STUDIES
 from simulations.replications import Job, Store, run_all
 from simulations.vfem import experiments, fresh
@@ -25,15 +25,19 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_presets_ask_for_every_part_once_and_for_less_in_the_quick_form(study, tmp_path):
-    load = import_module(STUDIES[study].module).Preset.load
-    jobs, quick = load(Options(tmp_path)).jobs(), load(Options(tmp_path, quick=True)).jobs()
+    preset = getattr(import_module(STUDIES[study].module), "Preset", StudyPreset)
+
+    def jobs_of(**options):
+        return preset.load(study, Options(tmp_path, **options)).jobs()
+
+    jobs, quick = jobs_of(), jobs_of(quick=True)
     keys = [job.key("") for job in jobs]
     assert len(set(keys)) == len(keys)
     assert {job.part for job in quick} == {job.part for job in jobs}
     assert len(quick) < max(60, len(jobs)) or not jobs
     # Fewer seeds and other targets redo no replication.
     changes = ("sme.target_seconds = 1.0", "sme.seeds = [0]") if study == "vfem" else ()
-    fewer = load(Options(tmp_path, seeds=1, changes=changes)).jobs()
+    fewer = jobs_of(seeds=1, changes=changes)
     assert {job.key("") for job in fewer} <= set(keys)
 
 
