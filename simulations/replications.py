@@ -133,6 +133,16 @@ def to_frame(jobs: Sequence[Job], store: Store, context: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def numbers_of(
+    frame: pd.DataFrame, part: str, keys: Sequence[str], over: Any = "mean", sort: bool = True
+) -> pd.DataFrame:
+    """Return a part's numbers, a column for each, by keys; empty if the part was not run."""
+    chosen = frame[frame["part"] == part]
+    if chosen.empty:  # settings of parts that were not run are no columns
+        return pd.DataFrame(columns=list(keys)).set_index(list(keys))
+    return chosen.pivot_table("value", list(keys), "metric", over, sort=sort)
+
+
 def _timed(replicate: Replicate, job: Job, shared: Any) -> tuple[Metrics, float]:
     started = time.perf_counter()
     return replicate(job, shared), time.perf_counter() - started

@@ -9,6 +9,7 @@ from simulations.attacks.experiments import REFUSED, SEPARATOR
 from simulations.attacks.suite import ATTACKS, LABELS
 from simulations.attacks.views import SERVER
 from simulations.page import FAIL, PASS
+from simulations.replications import numbers_of
 
 _SERVER, _PARTIES = "server", "parties"
 _NONE = "nothing"
@@ -165,12 +166,7 @@ def _wide(
     frame: pd.DataFrame, part: str, keys: list[str], names: dict[str, str], over_seeds: Any = "mean"
 ) -> pd.DataFrame:
     """Return the numbers of a part by these keys, a column for each, under its new name."""
-    rows = frame[frame["part"] == part]
-    if rows.empty:
-        return pd.DataFrame(columns=[*names.values()])
-    wide = rows.pivot_table(
-        index=keys, columns="metric", values="value", aggfunc=over_seeds, sort=False
-    )
+    wide = numbers_of(frame, part, keys, over_seeds, sort=False)
     wide = wide.reindex(columns=[*names]).rename(columns=names).rename_axis(columns=None)
     return wide.rename_axis(["strategy" if key == "case" else key for key in keys])
 

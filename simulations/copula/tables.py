@@ -9,7 +9,8 @@ from simulations.copula.criteria import least_rmse
 from simulations.copula.design import effects
 from simulations.copula.mechanisms import MECHANISMS
 from simulations.copula.methods import FEDERATED, FRESH, SYNTHESES, UNPROTECTED
-from simulations.page import beside_paper, matching, seeds_text, select
+from simulations.page import beside_paper, seeds_text, select
+from simulations.replications import numbers_of
 
 TITLES = {"rmse": "RMSE", "g_means": "G-means", "fdr": "FDR"}
 COMPLETE = ["model", "rows", "epsilon", "method"]
@@ -18,10 +19,7 @@ MISSING = ["model", "mechanism", "rows", "method"]
 
 def means(frame: pd.DataFrame, part: str, keys: Sequence[str]) -> pd.DataFrame:
     """Means over runs: index `keys`, a column for each number and ``se <number>``, and ``runs``."""
-    chosen = matching(frame, part=part)
-    if chosen.empty:  # Settings of parts that were not run are no columns.
-        return pd.DataFrame(columns=[*keys, "runs"]).set_index(list(keys))
-    runs = chosen.pivot_table(index=[*keys, "seed"], columns="metric", values="value")
+    runs = numbers_of(frame, part, [*keys, "seed"])
     groups = runs.groupby(level=list(keys))
     counts = groups.count().astype(float)
     errors = groups.std() / counts**0.5

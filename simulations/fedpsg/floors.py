@@ -33,24 +33,23 @@ def mean(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
 
 def boosted(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
     """Return each attribute's code as gradient boosting predicts it from A's (scikit-learn's)."""
-    inputs, targets = coded(task.a, a), coded(task.seen, task.whole)
+    n = len(task.seen)
     # Few samples are learnt by heart otherwise.
-    smallest = 20 if len(targets) >= 2000 else max(5, len(targets) // 10)
-    out = {}
-    for name in targets:
-        model = HistGradientBoostingRegressor(
-            max_iter=100, learning_rate=0.1 if len(targets) >= 2000 else 0.03,
-            min_samples_leaf=smallest, random_state=seed,
-        )  # fmt: skip
-        model.fit(inputs.loc[targets.index], targets[name])
-        out[name] = model.predict(inputs.loc[task.missing])
-    return pd.DataFrame(out, index=task.missing)
+    smallest, rate = (20, 0.1) if n >= 2000 else (max(5, n // 10), 0.03)
+    model = HistGradientBoostingRegressor(
+        max_iter=100, learning_rate=rate, min_samples_leaf=smallest, random_state=seed
+    )
+    return _predicted(task, a, model)
 
 
 def stopped(task: Task, a: pd.DataFrame, seed: int) -> pd.DataFrame:
     """Return each attribute's code by boosting on A's for as long as held-out rows gain by it."""
-    inputs, targets = coded(task.a, a), coded(task.seen, task.whole)
     model = HistGradientBoostingRegressor(max_iter=500, early_stopping=True, random_state=seed)
+    return _predicted(task, a, model)
+
+
+def _predicted(task: Task, a: pd.DataFrame, model: HistGradientBoostingRegressor) -> pd.DataFrame:
+    inputs, targets = coded(task.a, a), coded(task.seen, task.whole)
     made = {
         name: model.fit(inputs.loc[targets.index], targets[name]).predict(inputs.loc[task.missing])
         for name in targets

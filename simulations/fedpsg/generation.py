@@ -75,7 +75,6 @@ def _fedpsg(
     del given["kind"]
     first, imputes = given.pop("first", "ar"), given.pop("imputes", "A and B")
     encoding = given.pop("encoding", CODES)
-    by_messages = given.pop("by_messages", False)
     imputer = given.pop("imputer", "mean")
     a = joint.a
     if given.pop("with_labels", False):
@@ -83,14 +82,11 @@ def _fedpsg(
         a = a.assign(label=joint.labels)
         task = replace(task, a=a.loc[task.a.index])
     work = task.encoded(encoding, a)
+    if imputer not in NETWORKS and first == "ar":
+        return run_fedpsg(work, cnum, seed, imputer=imputer, **given).loc[task.missing]
     networks: dict[str, Any] = {
-        name: given.pop(name) for name in ("generator", "hidden", "alpha") if name in given
+        name: given.pop(name) for name in ("generator", "hidden") if name in given
     }
-    without = imputer not in NETWORKS and first == "ar"
-    if without or by_messages:
-        more: dict[str, Any] = {} if without else {"iterations": settings["iterations"], **networks}
-        found = run_fedpsg(work, cnum, seed, imputer=imputer, **more, **given)
-        return found.loc[task.missing]
     begun = work.seen
     if first == "ar" and cnum:
         begun = run_fedpsg(work, cnum, seed, imputer="none", **given)

@@ -6,6 +6,7 @@ from scipy import stats
 
 from simulations.fknn.local import READINGS
 from simulations.page import FAIL, PASS
+from simulations.replications import numbers_of
 
 TABLE3 = ("FKNN", "MAX", "MIN", "MEAN")
 TABLE4 = ("FKNN", "MEAN", "LR", "KNN", "RF")
@@ -13,9 +14,7 @@ TABLE4 = ("FKNN", "MEAN", "LR", "KNN", "RF")
 
 def means(frame: pd.DataFrame, part: str) -> pd.DataFrame:
     """Mean of each number of a part over runs: index ``rate``, one column for each metric."""
-    chosen = frame[frame["part"] == part]
-    table = chosen.pivot_table(index="rate", columns="metric", values="value", aggfunc="mean")
-    return table.rename_axis(index="missing rate", columns=None)
+    return numbers_of(frame, part, ["rate"]).rename_axis(index="missing rate", columns=None)
 
 
 def paper_table(paper: pd.DataFrame) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from flwr_vertical.errors import DataError
 from flwr_vertical.incomplete.splits import split_columns
 from flwr_vertical.privacy import seeded_noise
 from simulations.page import at_least, at_most, indexed, verdict
-from simulations.replications import Job, Metrics, grid
+from simulations.replications import Job, Metrics, grid, numbers_of
 from strategies.copula import EVCDS, VCDS
 from strategies.marginals import AIM, MST
 
@@ -200,11 +200,10 @@ def two_way_variation(real: pd.DataFrame, made: pd.DataFrame) -> float:
 
 def people_table(frame: pd.DataFrame, targets: dict[str, float]) -> pd.DataFrame:
     """Return means over seeds, beside those of the central tables and of complete ones."""
-    rows = frame[frame["part"] == "people"]
-    if rows.empty:
-        return pd.DataFrame()
     keys = ["dataset", "epsilon", "method", "missing"]
-    values = rows.pivot_table(index=[*keys, "seed"], columns="metric", values="value", sort=False)
+    values = numbers_of(frame, "people", [*keys, "seed"], sort=False)
+    if values.empty:
+        return pd.DataFrame()
     means, counts = values.groupby(level=keys, sort=False).mean(), values.groupby(level=keys).size()
     by_key: dict[Any, dict[str, float]] = {key: dict(own) for key, own in means.iterrows()}
     found: dict[Any, dict[str, Any]] = {}

@@ -10,7 +10,7 @@ from flwr_vertical.grading.quality_score import quality_score
 from flwr_vertical.privacy import seeded_noise
 from simulations.data import Sources, fingerprint
 from simulations.page import Tables, indexed, listed, verdict
-from simulations.replications import Job, Metrics, grid
+from simulations.replications import Job, Metrics, grid, numbers_of
 from simulations.study import Study
 from simulations.synthesis.attacks import attack, attack_jobs, attack_table
 from simulations.synthesis.data import ADULT, draw, load, split
@@ -80,8 +80,7 @@ class SynthesisStudy(Study):
         """Return quality, distances and gains of attacks."""
         targets = self.preset["targets"]
         keys = ["dataset", "epsilon", "method"]
-        tables = frame[frame["part"] == "tables"]
-        values = tables.pivot_table(index=[*keys, "seed"], columns="metric", values="value")
+        values = numbers_of(frame, "tables", [*keys, "seed"])
         means, counts = values.groupby(level=keys).mean(), values.groupby(level=keys).size()
         names = ["quality", "column shapes", "pair trends", "CPU seconds"]
         quality = means[names].round(3).astype(object).assign(seeds=counts)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from simulations.page import FAIL, PASS, indexed, verdict
+from simulations.replications import numbers_of
 from simulations.trees.methods import METHODS, OURS
 from simulations.trees.own import OURS as DEFAULTS
 from simulations.trees.own import TUNED
@@ -16,10 +17,7 @@ _SIGNS = {"AUC": 1.0, "accuracy": 1.0, "log loss": -1.0, "RMSE": -1.0}
 
 def wide(frame: pd.DataFrame, part: str) -> pd.DataFrame:
     """Return the numbers of a part, a line for each replication."""
-    keys = ["dataset", "share", "method", "seed"]
-    if not (frame["part"] == part).any():
-        return pd.DataFrame(columns=keys).set_index(keys)
-    return frame[frame["part"] == part].pivot_table("value", keys, "metric", sort=False)
+    return numbers_of(frame, part, ["dataset", "share", "method", "seed"], sort=False)
 
 
 def pooled(frame: pd.DataFrame, within: float) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from flwr_vertical import Strategy, simulate
 from flwr_vertical.arrays import Array
 from flwr_vertical.errors import DataError
 from simulations.page import PASS, verdicts
-from simulations.replications import Metrics
+from simulations.replications import Metrics, numbers_of
 from strategies.vfem import VFEM, CompleteCase
 
 OURS, COMPLETE = "VFEM", "CC"
@@ -77,10 +77,9 @@ def replicate_apart(settings: dict[str, Any]) -> Metrics:
 
 def apart_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Return by case the RMSE of both methods, the share of intervals given and their coverage."""
-    chosen = frame[frame["part"] == "apart"]
-    wide = chosen.pivot_table(index=["case", "seed"], columns="metric", values="value")
+    wide = numbers_of(frame, "apart", ["case", "seed"])
     rows = {}
-    for case in chosen["case"].unique():
+    for case in frame.loc[frame["part"] == "apart", "case"].unique():
         own = wide.loc[case]
         total = own.sum()
         both = own.dropna() if f"{COMPLETE}/squared error" in own else own[:0]

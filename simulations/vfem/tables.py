@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from simulations.replications import numbers_of
 from simulations.vfem.methods import BASELINES, STEADIED
 
 SETTING = ["mechanism", "rows", "A too", "rate"]
@@ -43,8 +44,7 @@ def paired(frame: pd.DataFrame, number: str, method: str = "VFEM") -> pd.DataFra
 
 def effort(frame: pd.DataFrame) -> pd.DataFrame:
     """Return rounds and noise variance of VFEM, shares that converged or failed."""
-    chosen = part(frame, "finite")
-    wide = chosen.pivot_table(index=SETTING, columns="metric", values="value", aggfunc="mean")
+    wide = numbers_of(frame, "finite", SETTING)
     columns = {
         "complete cases": "complete cases",
         "VFEM/rounds": "VFEM rounds",
