@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = {option: tuple(given.pop(option.replace("-", "_"))) for option in study.choices}
     try:
         own = _own_of(given, study.own_files)
-        outcome = study.run(Options(chosen=chosen, own=own, **given))
+        reached = study.run(Options(chosen=chosen, own=own, **given))
     except VerticalError as error:
         print(f"error: {error}", file=sys.stderr)
         return USER_ERROR
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return INTERRUPTED
-    return OTHERWISE if check and not outcome.reached else 0
+    return OTHERWISE if check and not reached else 0
 
 
 def _integer(least: int, text: str) -> int:

@@ -57,18 +57,13 @@ def read_words(path: Path) -> dict[str, Any]:
 
 
 def render(
-    title: str,
-    command: str,
-    question: str,
-    notes: Sequence[str],
-    goals: Mapping[str, str],
-    parts: Sequence[Part],
-    tables: Tables,
-    figures: Sequence[str],
-) -> str:
-    """Return the page; figures lie beside it, and those that do not are left out."""
-    text = [f"# {title}\n", f"<!-- Written by `{command}`; do not edit. -->\n", paragraph(question)]
-    if came := [f"{said} {outcome(tables[name])}" for name, said in goals.items()]:
+    words: Mapping[str, Any], command: str, notes: Sequence[str], parts: Sequence[Part],
+    tables: Tables, figures: Sequence[str],
+) -> str:  # fmt: skip
+    """Return the page that ``page.toml`` has the words of, without figures that are not there."""
+    head = f"# {words['title']}\n", f"<!-- Written by `{command}`; do not edit. -->\n"
+    text = [*head, paragraph(words["question"])]
+    if came := [f"{said} {outcome(tables[name])}" for name, said in words["goals"].items()]:
         text += ["## What was expected, and what came\n", items(came)]
     if notes:
         text += ["## How to read the numbers\n", items(notes)]

@@ -9,7 +9,7 @@ from flwr_vertical.optional import EXTRAS, how_to_install
 from simulations.data import HERE
 from simulations.page import read_words
 from simulations.preset import Options
-from simulations.study import Outcome, Study
+from simulations.study import Study
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Entry:
         keeps = words.get("keeps", False)
         return cls(f"simulations.{name}.study", keeps=keeps, **words["command"])
 
-    def run(self, options: Options) -> Outcome:
-        """Run the study; `ConfigError` where a package that it needs is not installed."""
+    def run(self, options: Options) -> bool:
+        """Run the study (`Study.run`); `ConfigError` where a package that it needs is absent."""
         try:
             open_study: Callable[[Options], Study] = import_module(self.module).open_study
             return open_study(options).run()

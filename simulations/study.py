@@ -5,8 +5,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -24,15 +22,6 @@ from simulations.kept import as_kept, read_kept, write_kept
 from simulations.page import FAIL, PASS, Part, Tables, reached, read_words, render
 from simulations.preset import Options, StudyPreset
 from simulations.replications import Job, Store, run_all, to_frame
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a study found."""
-
-    reached: bool  # Whether everything came as expected
-    tables: Tables  # As written to CSV
-    page: Path
 
 
 class Study(ABC):
@@ -103,8 +92,11 @@ class Study(ABC):
             title=f"{self.name} study", **how,
         )  # fmt: skip
 
-    def run(self) -> Outcome:
-        """Run what is open, write tables, figures and page, and show the tables."""
+    def run(self) -> bool:
+        """Run what is open, write tables, figures and page, and show the tables.
+
+        Returns whether everything came as expected.
+        """
         started, options, folder = time.monotonic(), self.options, self.options.output
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -144,7 +136,7 @@ class Study(ABC):
         self.show(tables)
         spent = human_seconds(time.monotonic() - started)
         print(f"{spent}; page, figures and CSV files: {page.absolute()}")
-        return Outcome(reached(tables[name] for name in self.goals), tables, page)
+        return reached(tables[name] for name in self.goals)
 
     def page(self, tables: Tables, figures: Sequence[str]) -> str:
         """Return the page."""
@@ -152,10 +144,8 @@ class Study(ABC):
         if "page" in self.text:
             command += " --report" * self.keeps + f" --write {self.text['page']}"
         notes = self.notes({**self.preset.values, **self.words(tables)})
-        return render(
-            self.text["title"], command, self.text["question"], [*self._open_runs(), *notes],
-            self.goals, self.parts(tables), tables, figures,
-        )  # fmt: skip
+        notes = [*self._open_runs(), *notes]
+        return render(self.text, command, notes, self.parts(tables), tables, figures)
 
     def _open_runs(self) -> list[str]:
         """Return a note of how many replications were not run, and the command that runs them."""

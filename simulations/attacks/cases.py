@@ -127,21 +127,17 @@ def _all() -> list[Case]:
             ]
             continue
         names = {item.name for item in settings_of(load_strategy(target))}
-        settings = _SETTINGS.get(name, {})
-        found += [
-            Case(f"{name} {family}" if "family" in names else name, name, chosen, family)
-            for family in (FAMILIES if "family" in names else (_CLASSES.get(name, FAMILIES[0]),))
-            for chosen in [settings | ({"family": family} if "family" in names else {})]
-        ]
-        more = [{"exchange": SUMS}] if "exchange" in names else []
-        for chosen in more + _VARIANTS.get(name, []):
-            shown = " ".join(
-                str(v) if k == "family" else f"{k}={v}"
-                for k, v in chosen.items()
-                if k != "iterations"
-            )
-            family = chosen.get("family", FAMILIES[0])
-            found.append(Case(f"{name} {shown}", name, settings | chosen, family))
+        tried = [{"family": family} for family in FAMILIES] if "family" in names else [{}]
+        tried += [{"exchange": SUMS}] if "exchange" in names else []
+        for chosen in [*tried, *_VARIANTS.get(name, [])]:
+            shown = [
+                str(value) if key == "family" else f"{key}={value}"
+                for key, value in chosen.items()
+                if key != "iterations"
+            ]
+            family = chosen.get("family", _CLASSES.get(name, FAMILIES[0]))
+            settings = _SETTINGS.get(name, {}) | chosen
+            found.append(Case(" ".join([name, *shown]), name, settings, family))
     return found
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from flwr_vertical import Strategy, load_strategy, simulate
 from flwr_vertical.errors import VerticalError
+from simulations.attacks import routing, several
 from simulations.attacks.cases import (
     PARTIES,
     ROWS,
@@ -24,22 +25,6 @@ from simulations.attacks.cases import (
 from simulations.attacks.deviating import OUTCOMES, deviate
 from simulations.attacks.labels import columns_from, labels_from
 from simulations.attacks.recording import record
-from simulations.attacks.routing import (
-    bins_recovered,
-    bits_told,
-    labels_guessed,
-    record_trees,
-    seen_by_arbiter,
-)
-from simulations.attacks.several import (
-    chosen_model,
-    flags_from_predictions,
-    refused_with_one_label_less,
-    runs_with_one_label_less,
-    runs_with_other_labels,
-    scales_found,
-    synthetic_tables,
-)
 from simulations.attacks.suite import LABELS, attack_run, smallest_opened
 from simulations.attacks.views import SERVER, aligned_truth, views_of
 from simulations.replications import Job, Metrics
@@ -100,19 +85,19 @@ def _routed(settings: dict[str, Any]) -> Metrics:
     if case.settings:  # not of predictions
         case = replace(case, settings={**case.settings, "n_trees": settings["trees"]})
     tables, labels = make_case_tables(case, settings["rows"], settings["parties"], settings["seed"])
-    trees = record_trees(make_strategy_of(case, tables, labels), tables, labels)
+    trees = routing.record_trees(make_strategy_of(case, tables, labels), tables, labels)
     found = {}
     cells = [finding for finding in attack_run(trees.run) if finding.attack != LABELS]
     found["server cells"] = max(f.cells for f in cells if f.view == SERVER)
     found["party cells"] = max(f.cells for f in cells if f.view != SERVER)
-    found["bits"], found["of bits"], found["codes"] = bits_told(trees)
+    found["bits"], found["of bits"], found["codes"] = routing.bits_told(trees)
     if trees.levels:  # trees were grown
-        found["blind"], found["known"] = labels_guessed(trees)
+        found["blind"], found["known"] = routing.labels_guessed(trees)
         found["model"] = trees.run.result.metrics["train_auc"]
     if trees.compared:
-        found["sign"], found["correlation"], found["chance"], _ = seen_by_arbiter(trees)
+        found["sign"], found["correlation"], found["chance"], _ = routing.seen_by_arbiter(trees)
     elif trees.levels:
-        found["bins"] = bins_recovered(trees)
+        found["bins"] = routing.bins_recovered(trees)
     return found
 
 
@@ -138,7 +123,7 @@ def _other_labels(settings: dict[str, Any]) -> Metrics:
     tables, _ = _complete_tables(settings)
     strategy = load_strategy(BUILTIN["complete-case"])()
     return {
-        f"{tolerance:g}": runs_with_other_labels(
+        f"{tolerance:g}": several.runs_with_other_labels(
             strategy, tables, settings["repeated"], tolerance
         ).cells
         for tolerance in (1e-3, 1e-2, 1e-1)
@@ -149,9 +134,9 @@ def _one_label_less(settings: dict[str, Any]) -> Metrics:
     """Take a label away between two runs."""
     tables, labels = _complete_tables(settings)
     strategy = load_strategy(BUILTIN["complete-case"])()
-    found, smallest = runs_with_one_label_less(strategy, tables, labels)
+    found, smallest = several.runs_with_one_label_less(strategy, tables, labels)
     with tempfile.TemporaryDirectory() as folder:
-        refusal = refused_with_one_label_less(strategy, tables, labels, Path(folder))
+        refusal = several.refused_with_one_label_less(strategy, tables, labels, Path(folder))
     return {"cells": found.cells, "refused by ledgers": float("policy.min-rows" in refusal)} | (
         {} if smallest is None else {"rows": float(smallest)}
     )
@@ -162,7 +147,7 @@ def _chosen_model(settings: dict[str, Any]) -> Metrics:
     tables, labels = _complete_tables(settings)
     kind: Any = load_strategy(BUILTIN["predict"])
     fitted = fit(tables, labels)
-    return {"cells": chosen_model(lambda model: kind(model=model), fitted, tables).cells}
+    return {"cells": several.chosen_model(lambda model: kind(model=model), fitted, tables).cells}
 
 
 def _flag_predictions(settings: dict[str, Any]) -> Metrics:
@@ -188,7 +173,7 @@ def _flag_predictions(settings: dict[str, Any]) -> Metrics:
     at_server = estimates.index.get_level_values(0) == "server"
     told = found.predictions["prediction"]
     truth = pd.concat(tables.values(), axis=1).loc[told.index].to_numpy()
-    share = flags_from_predictions(
+    share = several.flags_from_predictions(
         told.to_numpy(), estimates[~at_server].to_numpy(), truth, float(estimates[at_server].sum())
     )
     return {"cells": share}
@@ -201,14 +186,14 @@ def _scales(settings: dict[str, Any]) -> Metrics:
     told: Strategy = FKNN(weights="distance")
     consent = {"exchanges": "distances"}
     return {
-        "found": float(scales_found(make_strategy_of(case, tables, labels), tables)),
-        "consented": float(scales_found(told, tables, policy=consent)),
+        "found": float(several.scales_found(make_strategy_of(case, tables, labels), tables)),
+        "consented": float(several.scales_found(told, tables, policy=consent)),
     }
 
 
 def _synthetic(settings: dict[str, Any]) -> Metrics:
     """Guess about people in the data of a synthetic table."""
-    return synthetic_tables(settings["case"], settings["rows"], settings["replications"])
+    return several.synthetic_tables(settings["case"], settings["rows"], settings["replications"])
 
 
 def _made(

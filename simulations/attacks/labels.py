@@ -17,7 +17,7 @@ from simulations.attacks.views import GOT, View
 _FOLDS = 5
 _SURE = 3.0  # standard errors by which predictions must be nearer: the best of many families counts
 _MOST = 0.2  # directions of a family by rows: more are noise, of which the first are tried
-_STREAMS = ("rho",)  # labels of streams whose seeds a party is sent
+_STREAM = "rho"  # label of the stream whose seed a party is sent
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,6 @@ def _unmasked(view: View) -> list[Family]:
         if value.dtype != np.uint64 or value.ndim != 2 or len(value) != view.n_samples:
             continue
         for seed in seeds:
-            for label in _STREAMS:
-                bare = (value - stream(seed, label, value.shape)).view(np.int64).astype(float)
-                found.append(Family(f"{item.name} less {label}", np.arange(len(value)), bare))
+            bare = (value - stream(seed, _STREAM, value.shape)).view(np.int64).astype(float)
+            found.append(Family(f"{item.name} less {_STREAM}", np.arange(len(value)), bare))
     return found

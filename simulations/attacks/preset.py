@@ -32,19 +32,17 @@ class Preset(StudyPreset):
             *self._jobs("labels", {"case": "cases", "parties": "parties"}),
             *self._jobs("routed", {"parties": "parties", "case": routed, "trees": "trees"}),
             *self._jobs("deviating", {"mode": "modes", "case": tried, "parties": "parties"}),
-            *self._several("other labels", {"repeated": "repeated_runs", "parties": [3]}),
-            *self._several("one label less", {"parties": [3]}),
-            *self._several("chosen model", {"parties": [3]}),
-            *self._several("flags from predictions", {"flags": "flags"}),
-            *self._several("scales", {}),
-            *self._several(
-                "synthetic",
+            *self._jobs("several", {"repeated": "repeated_runs", "parties": [3]}, "other labels"),
+            *self._jobs("several", {"parties": [3]}, "one label less"),
+            *self._jobs("several", {"parties": [3]}, "chosen model"),
+            *self._jobs("several", {"flags": "flags"}, "flags from predictions"),
+            *self._jobs("several", {}, "scales"),
+            *self._jobs(
+                "several",
                 {"case": SYNTHESES, "rows": "synthetic_rows", "replications": "synthetic_runs"},
+                "synthetic",
             ),
         ]
-
-    def _several(self, name: str, axes: Mapping[Any, str | Iterable[Any]]) -> list[Job]:
-        return self._jobs("several", axes, name)
 
     def _jobs(
         self, section: str, axes: Mapping[Any, str | Iterable[Any]], name: str = ""

@@ -256,10 +256,7 @@ def _sides(view: View, party: str) -> Iterator[tuple[Indices, Indices, Flags]]:
 def _last_nodes(view: View) -> list[Indices]:
     """Return, of each tree, the last node that a party saw each row in, as a number above 0."""
     found: list[Indices] = []
-    of_round: dict[int, dict[str, Any]] = {}
-    for item in view.items:
-        if item.step == "share" and item.way == GOT:
-            of_round.setdefault(item.at, {})[item.name] = item.value
+    of_round = _shares(view, GOT)
     now: list[Indices] = []
     node = np.zeros((0, 0), dtype=np.int64)
     for depth, at in enumerate(sorted(of_round)):
@@ -272,6 +269,15 @@ def _last_nodes(view: View) -> list[Indices]:
     return found
 
 
+def _shares(view: View, way: str) -> dict[int, dict[str, Any]]:
+    """Return what was told with requests for shares of histograms, by round."""
+    of_round: dict[int, dict[str, Any]] = {}
+    for item in view.items:
+        if item.step == "share" and item.way == way:
+            of_round.setdefault(item.at, {})[item.name] = item.value
+    return of_round
+
+
 def _node(view: View, told: Mapping[str, Any], above: Indices) -> tuple[Indices, bool]:
     """Return which node each row is in, by what a party is told of a level; whether trees begin."""
     parent = np.asarray(told["parent"])
@@ -281,11 +287,7 @@ def _node(view: View, told: Mapping[str, Any], above: Indices) -> tuple[Indices,
 
 def _factors(view: View) -> list[Factors]:
     """Return the factors of each comparison, which server and helpers have."""
-    of_round: dict[int, dict[str, Any]] = {}
-    for item in view.items:
-        if item.step == "share" and item.way == SENT:
-            of_round.setdefault(item.at, {})[item.name] = item.value
-    told = {bytes(args["order"]): args for args in of_round.values()}
+    told = {bytes(args["order"]): args for args in _shares(view, SENT).values()}
     found = []
     for order, args in told.items():
         layouts = layouts_of(np.asarray(args["columns"]), len(args["names"]))

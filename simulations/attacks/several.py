@@ -47,7 +47,8 @@ def runs_with_other_labels(
         fits.append(found.predictions["prediction"].to_numpy(dtype=float))
     assert keys is not None
     assert rows is not None
-    columns = np.linalg.lstsq(np.array(slopes), _centred(np.array(fits)), rcond=None)[0]
+    centred = np.array(fits) - np.mean(fits, axis=1, keepdims=True)
+    columns = np.linalg.lstsq(np.array(slopes), centred, rcond=None)[0]
     truth = {name: frame.loc[rows].reset_index(drop=True) for name, frame in tables.items()}
     at = np.arange(len(rows))
     return score(
@@ -134,9 +135,7 @@ def flags_from_predictions(
     return max(0.0, (hit - chance) / (1.0 - chance))
 
 
-def scales_found(
-    strategy: Strategy, tables: Tables, labels: Any = None, n_triples: int = 2, **options: Any
-) -> bool:
+def scales_found(strategy: Strategy, tables: Tables, labels: Any = None, **options: Any) -> bool:
     """Tell whether three rows of distances give away the ratio of two rows' scales.
 
     Sums of logarithms meet by chance as well: of 40 donors, a few of the 1,600 pairs of entries. So
@@ -153,7 +152,7 @@ def scales_found(
         run = record(strategy, tables, labels, **options)
     view = views_of(run)[SERVER]
     places = np.concatenate([item.value for item in view.named("rows") if len(item.value)])
-    scales = np.log([used[0].scale(place) for place in places[: 3 * n_triples].tolist()])
+    scales = np.log([used[0].scale(place) for place in places[:6].tolist()])
     for name, matrix in matrices(view):
         if not name.startswith("impute.") or name.endswith("/ distance"):
             continue
@@ -201,7 +200,3 @@ def _population(n: int, rng: np.random.Generator) -> pd.DataFrame:
     frame = pd.DataFrame(values, columns=[f"x{j}" for j in range(6)])
     frame["flag"] = (frame.pop("x5") > 0).astype(int)
     return frame
-
-
-def _centred(fits: Array) -> Array:
-    return np.asarray(fits - fits.mean(axis=1, keepdims=True))

@@ -11,7 +11,7 @@ from flwr_vertical.incomplete import drop_blocks
 from flwr_vertical.privacy import seeded_noise
 from simulations.copula.design import CopulaSample, draw_copula
 from simulations.copula.mechanisms import draw_mask
-from simulations.copula.methods import Tables, measure, synthesise
+from simulations.copula.methods import measure, synthesise
 from simulations.copula.sme import measure_sme
 from simulations.replications import Job, Metrics
 
@@ -25,24 +25,19 @@ def replicate(job: Job, shared: None) -> Metrics:
 
 def _complete(settings: dict[str, Any]) -> Metrics:
     sample = _drawn(settings)
-    return _measured(settings, sample, sample.tables)
+    return measure(settings, sample, sample.tables)
 
 
 def _missing(settings: dict[str, Any]) -> Metrics:
     sample = _drawn(settings)
     mask = draw_mask(sample, settings["mechanism"], settings["share"], settings["seed"])
-    found = _measured(settings, sample, drop_blocks(sample.tables, mask))
+    found = measure(settings, sample, drop_blocks(sample.tables, mask))
     return {**found, "complete": float((~mask.any(axis=1)).mean())}
 
 
 def _drawn(settings: dict[str, Any]) -> CopulaSample:
     wanted = {name: settings[name] for name in ("model", "rows", "seed")}
     return draw_copula(settings["design"], **wanted)
-
-
-def _measured(settings: dict[str, Any], sample: CopulaSample, held: Tables) -> Metrics:
-    how = (settings[name] for name in ("model", "epsilon", "glm", "seed"))
-    return measure(settings["method"], sample, held, *how)
 
 
 def _attacks(settings: dict[str, Any]) -> Metrics:

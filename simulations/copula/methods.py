@@ -99,20 +99,11 @@ def together(made: Result, real: Tables) -> pd.DataFrame:
     return pd.concat({name: made.tables[name][list(table)] for name, table in real.items()}, axis=1)
 
 
-def measure(
-    name: str,
-    sample: CopulaSample,
-    held: Tables,
-    model: str,
-    epsilon: float,
-    settings: Mapping[str, Any],
-    seed: int,
-) -> Metrics:
+def measure(settings: Mapping[str, Any], sample: CopulaSample, held: Tables) -> Metrics:
     """Run one method and return what the tables need; ``failed`` alone where it cannot run."""
-    family = "gaussian" if model == LINEAR else "binomial"
     started = time.perf_counter()
     try:
-        found = _estimates(name, sample, held, family, epsilon, settings, seed)
+        found = _estimates(settings, sample, held)
     except VerticalError:
         return {"failed": 1.0}
     truth = np.asarray(sample.truth, dtype=np.float64)
@@ -120,18 +111,12 @@ def measure(
     return {"failed": 0.0, "seconds": time.perf_counter() - started, **numbers}
 
 
-def _estimates(
-    name: str,
-    sample: CopulaSample,
-    held: Tables,
-    family: str,
-    epsilon: float,
-    settings: Mapping[str, Any],
-    seed: int,
-) -> dict[str, Any]:
+def _estimates(settings: Mapping[str, Any], sample: CopulaSample, held: Tables) -> dict[str, Any]:
+    name, epsilon, glm = (settings[key] for key in ("method", "epsilon", "glm"))
+    family = "gaussian" if settings["model"] == LINEAR else "binomial"
     if name == CENTRAL:
         whole = pd.concat(held, axis=1)
-        return {"beta": fit_table(whole, sample.labels, family, settings)[0]}
+        return {"beta": fit_table(whole, sample.labels, family, glm)[0]}
     if name in (ORACLE, SHRUNK):
         truth = np.asarray(sample.truth, dtype=np.float64)
         real = truth != 0
@@ -144,7 +129,7 @@ def _estimates(
         beta[real] = found
         return {"beta": beta}
     if name in (FEDERATED, NOISY):
-        arguments: dict[str, Any] = {**settings, "family": family, "tol": TOLERANCE}
+        arguments: dict[str, Any] = {**glm, "family": family, "tol": TOLERANCE}
         if name == NOISY:
             arguments |= {"epsilon": epsilon, "max_iter": 20}
         strategy = GLMADMM(**arguments)
@@ -156,7 +141,7 @@ def _estimates(
             "rounds": float(result.ledger.rounds),
             "iterations": result.metrics["iterations"],
         }
-    made = synthesise(name, held, sample.labels, epsilon, seed)
+    made = synthesise(name, held, sample.labels, epsilon, settings["seed"])
     assert made.labels is not None
     whole = together(made, sample.tables)
-    return {"beta": fit_table(whole, made.labels, family, settings)[0]}
+    return {"beta": fit_table(whole, made.labels, family, glm)[0]}

@@ -9,8 +9,8 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,32 +19,13 @@ import torch
 from flwr_vertical.arrays import Integers
 from flwr_vertical.log import logger
 from flwr_vertical.pages.page import human_seconds
-from simulations.false_vfl.training import Checkpoint, Pretraining, fit_head
+from simulations.false_vfl.training import Blocks, Checkpoint, Pretraining, Task, fit_head
 from strategies.false_vfl.central import CentralModel
 from strategies.false_vfl.networks import NetworkSettings
 from strategies.neural.hardware import device_of, to_numpy
-from strategies.neural.party import PartyBlock
 from strategies.split.central import CentralSplit
 from strategies.split.methods import METHODS as SPLIT
 from strategies.split.methods import SplitNetworks, TrainingSettings
-
-Blocks = Mapping[str, PartyBlock]
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a method is fitted to."""
-
-    blocks: Blocks  # By party, training samples
-    n_samples: int
-    labelled: torch.Tensor  # (n_labelled,): samples that have a label
-    y: torch.Tensor  # (n_labelled,)
-    n_classes: int
-    seed: int
-    checkpoint: Checkpoint
-    name: str  # Tells tasks apart: what blocks, labels and weights follow from
-    title: str  # What the log calls it
-
 
 Predict = Callable[[Blocks, int], Integers]
 Fitted = tuple[Predict, dict[str, float]]
@@ -57,9 +38,9 @@ def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
     """Fit a variant of FALSE-VFL: both stages; the first one writes checkpoints."""
     networks = NetworkSettings.from_text(json.dumps(fit["networks"]))
     device = device_of("auto")
-    own = on(device, task.blocks)
-    model = CentralModel(own, networks, variant, task.n_classes, task.seed).to(device)
-    pretraining = Pretraining(model, own, task.n_samples, fit, task.seed)
+    task = replace(task, blocks=on(device, task.blocks), y=task.y.to(device))
+    model = CentralModel(task.blocks, networks, variant, task.n_classes, task.seed).to(device)
+    pretraining = Pretraining(model, task, fit)
     if (state := task.checkpoint.load()) is not None:
         pretraining.restore(state)
         logger.info("%s: goes on after epoch %d", task.title, pretraining.epochs_done)
@@ -75,7 +56,7 @@ def fit_false_vfl(variant: str, task: Task, fit: dict[str, Any]) -> Fitted:
                 task.title, done, epochs, loss, human_seconds(left),
             )  # fmt: skip
     started = time.perf_counter()
-    fitted = fit_head(model, own, task.labelled, task.y.to(device), fit, task.seed)
+    fitted = fit_head(model, task, fit)
     numbers = {
         "loss": pretraining.loss,
         "seconds pretraining": pretraining.seconds,

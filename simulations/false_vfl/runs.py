@@ -19,8 +19,8 @@ import torch
 from simulations.data import Sources
 from simulations.false_vfl.data import Split, draw_labelled, load_hapt, load_isolet, to_blocks
 from simulations.false_vfl.images import load_fashion_mnist, load_modelnet10
-from simulations.false_vfl.methods import METHODS, Task
-from simulations.false_vfl.training import Checkpoint
+from simulations.false_vfl.methods import METHODS
+from simulations.false_vfl.training import Checkpoint, Task
 from simulations.replications import Job, Metrics
 
 LOADERS: dict[str, Callable[[Sources], Split]] = {

@@ -24,6 +24,8 @@ from strategies.false_vfl.posterior import log_bound
 from strategies.neural.networks import descend
 from strategies.neural.party import PartyBlock
 
+Blocks = Mapping[str, PartyBlock]
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -53,21 +55,29 @@ class Checkpoint:
         return state
 
 
+@dataclass(frozen=True)
+class Task:
+    """What a method is fitted to."""
+
+    blocks: Blocks  # By party, training samples
+    n_samples: int
+    labelled: Tensor  # (n_labelled,): samples that have a label
+    y: Tensor  # (n_labelled,)
+    n_classes: int
+    seed: int
+    checkpoint: Checkpoint
+    name: str  # Tells tasks apart: what blocks, labels and weights follow from
+    title: str  # What the log calls it
+
+
 class Pretraining:
     """The first stage, epoch by epoch; `fit` has the preset's settings of the method."""
 
-    def __init__(
-        self,
-        model: CentralModel,
-        blocks: Mapping[str, PartyBlock],
-        n_samples: int,
-        fit: Mapping[str, Any],
-        seed: int,
-    ) -> None:
+    def __init__(self, model: CentralModel, task: Task, fit: Mapping[str, Any]) -> None:
         self.epochs_done, self.seconds, self.loss = 0, 0.0, math.nan
-        self._model, self._blocks, self._n = model, blocks, n_samples
+        self._model, self._blocks, self._n = model, task.blocks, task.n_samples
         self._batch, self._n_draws = fit["pretrain_batch_size"], fit["draws"]
-        self._rng = np.random.default_rng([seed, 1])
+        self._rng = np.random.default_rng([task.seed, 1])
         trained = [*model.parties.parameters(), *model.server.parameters()]
         rate, decay = fit["pretrain_learning_rate"], fit["weight_decay"]
         self._optimiser = torch.optim.Adam(trained, lr=rate, weight_decay=decay)
@@ -110,23 +120,16 @@ class Pretraining:
         self.loss = state["loss"]
 
 
-def fit_head(
-    model: CentralModel,
-    blocks: Mapping[str, PartyBlock],
-    rows: Tensor,
-    y: Tensor,
-    fit: Mapping[str, Any],
-    seed: int,
-) -> CentralModel:
-    """Train the discriminator of a copy of the model, on labels y of rows: the second stage."""
-    model = copy.deepcopy(model)
-    rng = np.random.default_rng([seed, 2])
+def fit_head(model: CentralModel, task: Task, fit: Mapping[str, Any]) -> CentralModel:
+    """Train the discriminator of a copy of the model, on labels: the second stage."""
+    model, rows, y = copy.deepcopy(model), task.labelled, task.y
+    rng = np.random.default_rng([task.seed, 2])
     rate, decay = fit["learning_rate"], fit["weight_decay"]
     optimiser = torch.optim.Adam(model.head.parameters(), lr=rate, weight_decay=decay)
     for _ in range(fit["epochs"]):
         with torch.no_grad():  # everything but the discriminator is fixed
             seed = int(rng.integers(2**62))
-            h, logs = model.log_weights(blocks, rows, fit["draws"], seed)
+            h, logs = model.log_weights(task.blocks, rows, fit["draws"], seed)
         for batch in torch.split(torch.from_numpy(rng.permutation(len(rows))), fit["batch_size"]):
             given = logs[batch] + model.head.log_density(h[batch], y[batch])
             descend(optimiser, [-log_bound(given).mean()])

@@ -41,8 +41,7 @@ def _rows(settings: dict[str, Any], data: Data) -> Metrics:
             made = joint_tables(task, len(task.truth), settings["networks"]["iterations"], seed)
             del made["a"]["label"]
         return distances(real, made)
-    rows = generate(task, joint, method, settings["cnum"], settings["networks"], seed)
-    return judge(rows, task, seed)
+    return judge(generate(task, joint, settings), task, seed)
 
 
 def other_true_rows(task: Task, seed: int) -> dict[str, pd.DataFrame]:
@@ -90,7 +89,7 @@ def _default(settings: dict[str, Any], data: Data) -> Metrics:
     if how["kind"] == ALIGNED_ONLY:
         return _trained(task, joint, test, settings, names)
     try:
-        made = generate(task, joint, how, settings["cnum"], settings["networks"], seed)
+        made = generate(task, joint, settings)
     except DataError:  # too few shared samples for the method, which says so
         return {}
     real = {"a": task.a.loc[task.missing], "b": task.truth}
@@ -112,7 +111,7 @@ def _trained(
     b = coded(task.seen, joint.b)
     if how["kind"] not in (ALIGNED_ONLY, "joint"):
         if made is None:
-            made = generate(task, joint, how, settings["cnum"], settings["networks"], seed)
+            made = generate(task, joint, settings)
         b = pd.concat([b, coded(made, joint.b)])
     a = coded(joint.a, joint.a)
     truth = coded(joint.b.loc[test], joint.b)

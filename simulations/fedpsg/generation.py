@@ -37,17 +37,16 @@ from strategies.vertigan import VertiGAN
 NETWORKS = ("gain", "cgain", "vgain")
 
 
-def generate(
-    task: Task, joint: Joint, method: dict[str, Any], cnum: int, settings: dict[str, Any], seed: int
-) -> pd.DataFrame:
+def generate(task: Task, joint: Joint, settings: dict[str, Any]) -> pd.DataFrame:
     """Return the rows of B that a method generates, on the index of the missing ones."""
+    method, seed = settings["how"], settings["seed"]
     kind = method["kind"]
     if kind == "floor":
         return FLOORS[method["name"]](task, joint.a, seed)
     if kind == "local":
-        return local_rows(task, method["name"], settings["local_iterations"], seed)
+        return local_rows(task, method["name"], settings["networks"]["local_iterations"], seed)
     if kind == "fedpsg":
-        return _fedpsg(task, joint, method, min(cnum, task.whole.shape[1]), settings, seed)
+        return _fedpsg(task, joint, settings)
     if kind == "normal":
         return run_over(task.encoded(CODES, joint.a), JointNormal(), seed).loc[task.missing]
     raise ValueError(f"a method of kind {kind!r} generates no rows of B")
@@ -68,10 +67,9 @@ def local_rows(task: Task, name: str, iterations: int, seed: int) -> pd.DataFram
     return _KEPT[key]
 
 
-def _fedpsg(
-    task: Task, joint: Joint, method: dict[str, Any], cnum: int, settings: dict[str, Any], seed: int
-) -> pd.DataFrame:
-    given = dict(method)
+def _fedpsg(task: Task, joint: Joint, settings: dict[str, Any]) -> pd.DataFrame:
+    given, trained, seed = dict(settings["how"]), settings["networks"], settings["seed"]
+    cnum = min(settings["cnum"], task.whole.shape[1])
     del given["kind"]
     first, imputes = given.pop("first", "ar"), given.pop("imputes", "A and B")
     encoding = given.pop("encoding", CODES)
@@ -92,14 +90,14 @@ def _fedpsg(
         begun = run_fedpsg(work, cnum, seed, imputer="none", **given)
     begun = begun.reindex(work.a.index)
     if first != "ar":
-        rows = local_rows(task, "TabDDPM", settings["local_iterations"], seed)
+        rows = local_rows(task, "TabDDPM", trained["local_iterations"], seed)
         names = first_attributes(work, first, cnum)
         part = coded(rows, task.whole) if encoding == CODES else rows
         begun.loc[task.missing, names] = part[names]
     if not begun.isna().to_numpy().any():
         return begun.loc[task.missing]
     tables = {"a": work.a, "b": begun} if imputes == "A and B" else {"b": begun}
-    chosen = Imputation(imputer=imputer, iterations=settings["iterations"], **networks)
+    chosen = Imputation(imputer=imputer, iterations=trained["iterations"], **networks)
     return impute(tables, work.labels, chosen, seed)["b"].loc[task.missing]
 
 

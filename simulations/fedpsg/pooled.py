@@ -13,7 +13,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from flwr_vertical.arrays import Array
+from flwr_vertical import Table
+from flwr_vertical.tables.codes import fit_levels, from_codes, to_codes
 from simulations.fedpsg.data import is_level
 from strategies.fedpsg.gan.encoding import Encoding
 from strategies.fedpsg.gan.halves import GanNets, GanShape, TopNets
@@ -70,33 +71,20 @@ class _Encoded:
     """A party's table as the networks take it."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
-        self.like = frame
-        self.levels = {
-            name: np.array(sorted(frame[name].dropna().unique()), dtype=object)
-            for name in frame
-            if is_level(frame[name])
-        }
-        self.codes = np.column_stack([self._column(str(name)) for name in frame])
-        counts = [len(self.levels.get(name, ())) for name in frame]
+        # Numbers are numbers here, although few different ones may occur.
+        kinds = {str(name): "continuous" for name in frame if not is_level(frame[name])}
+        self.table = Table.of(frame, kinds)
+        self.levels = fit_levels([self.table])
+        self.codes = to_codes(self.table, self.levels, "")
+        counts = [len(self.levels.get(name, ())) for name in self.table.columns]
         self.encoding = Encoding.fit(self.codes, counts)
         x, mask = self.encoding.encode(self.codes)
         self.x, self.mask = torch.as_tensor(x).float(), torch.as_tensor(mask).float()
         gone = np.repeat(np.isnan(self.codes).any(axis=0), self.encoding.widths)
         self.hideable = torch.as_tensor(gone).float()
 
-    def _column(self, name: str) -> Array:
-        if name not in self.levels:
-            return self.like[name].to_numpy(dtype=float)
-        places = {level: float(i) for i, level in enumerate(self.levels[name])}
-        return self.like[name].map(places).to_numpy(dtype=float)
-
     def frame(self) -> pd.DataFrame:
-        out = {}
-        for j, name in enumerate(self.like):
-            column = self.codes[:, j]
-            levels = self.levels.get(str(name))
-            out[name] = column if levels is None else levels[column.astype(int)]
-        return pd.DataFrame(out, index=self.like.index)
+        return from_codes(self.codes, self.table, self.levels, self.table.frame.index)
 
 
 def _step(

@@ -16,6 +16,8 @@ from simulations.replications import Metrics
 from strategies.baselines import Max, Mean, Min
 from strategies.fknn import FKNN
 
+Tables = dict[str, pd.DataFrame]
+
 COMPLETE = "complete data"
 MEASURES = {"explained variance": "largest is best", "RMSE": "smallest is best"}
 
@@ -41,13 +43,13 @@ def replicate_regression(settings: dict[str, Any], data: VerticalData) -> Metric
         name: blank_cells(frame, masks[name]) if name in masks else frame
         for name, frame in data.parties.items()
     }
-    metrics = _scores(COMPLETE, data.parties, data.parties, train, test, data.labels)
+    metrics = _scores(COMPLETE, [data.parties] * 2, [train, test], data.labels)
     for name, strategy in compared(settings["fknn"]).items():
         fitted = simulate(strategy, _select(incomplete, train), seed=seed, progress=False)
         new = simulate(
             strategy, _select(incomplete, test), seed=seed, fitted=fitted, progress=False
         )
-        metrics |= _scores(name, fitted.tables, new.tables, train, test, data.labels)
+        metrics |= _scores(name, [fitted.tables, new.tables], [train, test], data.labels)
     return metrics
 
 
@@ -77,24 +79,20 @@ def regression_table(frame: pd.DataFrame, scope: str) -> pd.DataFrame:
     return table[[*TABLE3, COMPLETE]].rename_axis(columns=None)
 
 
-def _select(tables: dict[str, pd.DataFrame], ids: "pd.Index[Any]") -> dict[str, pd.DataFrame]:
+def _select(tables: Tables, ids: "pd.Index[Any]") -> Tables:
     return {name: frame.loc[ids] for name, frame in tables.items()}
 
 
 def _scores(
-    name: str,
-    train_tables: dict[str, pd.DataFrame],
-    test_tables: dict[str, pd.DataFrame],
-    train: "pd.Index[Any]",
-    test: "pd.Index[Any]",
-    labels: "pd.Series[float]",
+    name: str, tables: list[Tables], ids: list["pd.Index[Any]"], labels: "pd.Series[float]"
 ) -> Metrics:
-    pooled = [
-        np.hstack([tables[party].loc[ids].to_numpy() for party in sorted(tables)])
-        for tables, ids in ((train_tables, train), (test_tables, test))
-    ]
-    truth = labels.loc[test].to_numpy()
-    predicted = LinearRegression().fit(pooled[0], labels.loc[train]).predict(pooled[1])
+    """Score a regression; tables and IDs of training and of test rows."""
+    x, new = (
+        np.hstack([of[party].loc[rows].to_numpy() for party in sorted(of)])
+        for of, rows in zip(tables, ids, strict=True)
+    )
+    y, truth = (labels.loc[rows].to_numpy() for rows in ids)
+    predicted = LinearRegression().fit(x, y).predict(new)
     return {
         f"{name}/explained variance": float(explained_variance_score(truth, predicted)),
         f"{name}/RMSE": float(np.sqrt(np.mean((truth - predicted) ** 2))),

@@ -12,17 +12,9 @@ from simulations.data import Sources, fingerprint
 from simulations.page import Tables, indexed, listed, verdict
 from simulations.replications import Job, Metrics, grid, numbers_of
 from simulations.study import Study
+from simulations.synthesis import people
 from simulations.synthesis.attacks import attack, attack_jobs, attack_table
 from simulations.synthesis.data import ADULT, draw, load, split
-from simulations.synthesis.people import (
-    CENTRAL,
-    central_name,
-    distances,
-    grade,
-    people_jobs,
-    people_table,
-    read_central,
-)
 from strategies.copula import VCDS
 
 
@@ -35,25 +27,25 @@ class SynthesisStudy(Study):
     @staticmethod
     def replicate(job: Job, data: dict[str, pd.DataFrame]) -> Metrics:
         """Make a table and measure it, or attack it."""
-        return {"attacks": attack, "people": grade}.get(job.part, measure)(job, data)
+        return {"attacks": attack, "people": people.grade}.get(job.part, measure)(job, data)
 
     def prepare(self) -> dict[str, pd.DataFrame]:
         """Load the data sets."""
         sources = Sources.find(self.options.data)
         datasets = self.preset["attacks"]["datasets"].items()
         names = [*self.preset["tables"]["datasets"], *(name for name, of in datasets if of["runs"])]
-        people = self.preset["people"]
-        if people["runs"]:
-            names += people["datasets"]
+        graded = self.preset["people"]
+        if graded["runs"]:
+            names += graded["datasets"]
         found = {name: load(name, sources) for name in dict.fromkeys(names)}
-        return found | read_central(people["central"])
+        return found | people.read_central(graded["central"])
 
     def jobs(self) -> list[Job]:
         """Return all jobs, seed by seed, with the fingerprints of their data."""
-        part, people = self.preset["tables"], self.preset["people"]
+        part, graded = self.preset["tables"], self.preset["people"]
         fingerprints = {name: fingerprint([of]) for name, of in self.shared.items()}
-        if ADULT in people["datasets"] and not len(self.shared.get(ADULT, [])):
-            fingerprints[ADULT] = people["datasets"][ADULT]["kept"]
+        if ADULT in graded["datasets"] and not len(self.shared.get(ADULT, [])):
+            fingerprints[ADULT] = graded["datasets"][ADULT]["kept"]
         axes = {
             "seed": range(part["runs"]),
             ("dataset", "data"): [(name, fingerprints[name]) for name in part["datasets"]],
@@ -62,7 +54,7 @@ class SynthesisStudy(Study):
         }
         tables = grid("tables", axes, rows=part["rows"])
         attacks = attack_jobs(self.preset["attacks"], fingerprints)
-        return tables + attacks + people_jobs(people, fingerprints)
+        return tables + attacks + people.people_jobs(graded, fingerprints)
 
     def chosen(self) -> list[Job]:
         """Return the jobs whose tables are there: Adult and central tables need not be."""
@@ -72,8 +64,8 @@ class SynthesisStudy(Study):
         of = job.settings
         if job.part != "people":
             return True
-        if of["method"].endswith(CENTRAL):
-            return central_name(of) in self.shared and len(self.shared[of["dataset"]]) > 0
+        if of["method"].endswith(people.CENTRAL):
+            return people.central_name(of) in self.shared and len(self.shared[of["dataset"]]) > 0
         return len(self.shared[of["dataset"]]) > 0
 
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -115,15 +107,15 @@ class SynthesisStudy(Study):
             "quality": quality,
             "distances": indexed(rows, keys),
             "columns": columns.round(3),
-            "people": people_table(frame, targets["people"]),
+            "people": people.people_table(frame, targets["people"]),
             "attacks": attack_table(frame, targets["gain"]),
         }
 
     def words(self, found: Tables) -> dict[str, Any]:
         """Return how many rows there are."""
-        people, attacked = (self.preset[part]["datasets"] for part in ("people", "attacks"))
+        graded, attacked = (self.preset[part]["datasets"] for part in ("people", "attacks"))
         return {
-            "people_rows": listed(people, "{0} {1[rows]:,} (label {1[label]})"),
+            "people_rows": listed(graded, "{0} {1[rows]:,} (label {1[label]})"),
             "attacked_rows": listed(attacked, "{0} {1[rows]:,} and {1[rows]:,}, {1[runs]} times"),
         }
 
@@ -147,7 +139,7 @@ def measure(job: Job, data: dict[str, pd.DataFrame]) -> Metrics:
         "pair trends": float(score.trends.mean()),
         "rows": float(len(table)),
         "CPU seconds": seconds,
-        **{f"KS {name}": value for name, value in distances(table, made).items()},
+        **{f"KS {name}": value for name, value in people.distances(table, made).items()},
     }
 
 

@@ -26,16 +26,13 @@ class Preset(StudyPreset):
 
     def _pooled(self) -> list[Job]:
         section = self["pooled"]
-        jobs = []
-        for dataset in section["datasets"]:
-            for share in section["missing"]:
-                for seed in range(section["runs"][dataset]):
-                    hidden = seed < section["hidden_runs"][dataset]
-                    jobs += [
-                        self._job("pooled", dataset, share, mode, seed, section["trees"][dataset])
-                        for mode in ("open", "hidden")[: 1 + hidden]
-                    ]
-        return jobs
+        return [
+            self._job("pooled", dataset, share, mode, seed, section["trees"][dataset])
+            for dataset in section["datasets"]
+            for share in section["missing"]
+            for mode, runs in (("open", "runs"), ("hidden", "hidden_runs"))
+            for seed in range(section[runs][dataset])
+        ]
 
     def _blocks(self) -> list[Job]:
         section = self["blocks"]

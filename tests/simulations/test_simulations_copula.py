@@ -131,23 +131,25 @@ def test_methods_are_what_their_names_say(preset):
     fresh = make_synthesis("IEVCDS (fresh rows)", 2.0)
     assert (fresh.name, fresh.rearrange, fresh.budget) == ("ievcds", False, "per-variable")
     drawn = draw_copula(preset["design"], rows=800, seed=3)
-    settings = preset["glm"] | {"n_lambdas": 10}
-    found = {
-        name: measure(name, drawn, drawn.tables, LINEAR, 1.0, settings, 0)
-        for name in (CENTRAL, FEDERATED, NOISY)
+    settings = {
+        "model": LINEAR,
+        "epsilon": 1.0,
+        "glm": preset["glm"] | {"n_lambdas": 10},
+        "seed": 0,
     }
+
+    def measured(name, held=drawn.tables):
+        return measure({**settings, "method": name}, drawn, held)
+
+    found = {name: measured(name) for name in (CENTRAL, FEDERATED, NOISY)}
     assert found[CENTRAL]["rmse"] == pytest.approx(found[FEDERATED]["rmse"], rel=0.1)
     assert found[NOISY]["rmse"] > 2 * found[FEDERATED]["rmse"]
     assert found[FEDERATED]["iterations"] <= 300
-    oracle, shrunk = (
-        measure(name, drawn, drawn.tables, LINEAR, 1.0, settings, 0) for name in (ORACLE, SHRUNK)
-    )
+    oracle, shrunk = measured(ORACLE), measured(SHRUNK)
     assert oracle["fdr"] == shrunk["fdr"] == 0
     assert shrunk["rmse"] < oracle["rmse"] < found[CENTRAL]["rmse"]
     mask = draw_mask(drawn, MCAR, 0.5, 0)
-    held = drop_blocks(drawn.tables, mask)
-    cc = measure("CC-VCDS", drawn, held, LINEAR, 1.0, settings, 0)
-    assert cc["failed"] == 0
+    assert measured("CC-VCDS", drop_blocks(drawn.tables, mask))["failed"] == 0
 
 
 def test_firms_are_as_the_paper_says(preset):

@@ -205,7 +205,8 @@ def test_pooled_networks_are_the_federations(joint, task, monkeypatch):
     ids=str,
 )
 def test_every_kind_of_method_completes_the_rows(joint, task, how):
-    made = generate(task, joint, {"kind": "fedpsg", **how}, 2, NETWORKS, 0)
+    how = {"kind": "fedpsg", **how}
+    made = generate(task, joint, {"how": how, "cnum": 2, "networks": NETWORKS, "seed": 0})
     assert list(made) == list(joint.b)
     assert made.index.equals(task.missing)
     assert not made.isna().to_numpy().any()

@@ -1,7 +1,6 @@
 """What all local generators share: one training loop, and one way to draw rows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -19,14 +18,16 @@ class LocalGenerator(ABC):
     """Learns the distribution of one table and draws rows of it, given nothing."""
 
     learning_rate = 1e-3
+    encodes: type[Encoding]
     encoding: Encoding
 
     def __init__(self, iterations: int, seed: int = 0, batch: int = 256) -> None:
         self.iterations, self.seed, self.batch = iterations, seed, batch
 
-    @abstractmethod
     def encode(self, frame: pd.DataFrame) -> Tensor:
         """Fit the encoding to a table and return it; shape (n, width)."""
+        self.encoding = self.encodes(self.seed)
+        return torch.as_tensor(self.encoding.fit(frame)).float()
 
     def decode(self, values: Array) -> pd.DataFrame:
         """Return encoded rows as a table of valid values."""
@@ -62,13 +63,9 @@ class LocalGenerator(ABC):
         """Draw rows of the table that `fit` saw."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(self.seed + 1)
-            parts = [self.draw(size).numpy() for size in _sizes(count)]
+            starts = range(0, count, _DRAWN_AT_ONCE)
+            parts = [self.draw(min(_DRAWN_AT_ONCE, count - at)).numpy() for at in starts]
         return self.decode(np.concatenate(parts).astype(np.float64))
-
-
-def _sizes(count: int) -> Iterator[int]:
-    for start in range(0, count, _DRAWN_AT_ONCE):
-        yield min(_DRAWN_AT_ONCE, count - start)
 
 
 def multilayer(sizes: list[int], *, leak: float | None = None, dropout: float = 0.0) -> nn.Module:

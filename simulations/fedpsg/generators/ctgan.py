@@ -33,13 +33,13 @@ class CTGAN(LocalGenerator):
     """See the module; `LocalGenerator` has the parameters."""
 
     learning_rate = 2e-4
+    encodes = Modes
     encoding: Modes
 
     def encode(self, frame: pd.DataFrame) -> Tensor:
         """Fit the encoding and return the table encoded."""
         self.batch -= self.batch % _PAC
-        self.encoding = Modes(self.seed)
-        x = torch.as_tensor(self.encoding.fit(frame)).float()
+        x = super().encode(frame)
         places = [block.place for block in self.encoding.blocks if block.levels is not None]
         self.places, self.n_conditions = places, sum(p.stop - p.start for p in places)
         columns = [column for place in places for column in range(place.start, place.stop)]

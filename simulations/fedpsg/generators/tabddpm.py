@@ -24,10 +24,11 @@ _SMALLEST = 1e-30
 class TabDDPM(LocalGenerator):
     """See the module; `LocalGenerator` has the parameters."""
 
+    encodes = Quantiles
+
     def encode(self, frame: pd.DataFrame) -> Tensor:
         """Fit the encoding and return the table encoded."""
-        self.encoding = Quantiles(self.seed)
-        x = torch.as_tensor(self.encoding.fit(frame)).float()
+        x = super().encode(frame)
         self.numbers = [b.start for b in self.encoding.blocks if b.levels is None]
         self.levels = [b.place for b in self.encoding.blocks if b.levels is not None]
         return x

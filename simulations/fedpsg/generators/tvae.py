@@ -5,7 +5,6 @@ Xu, Skoularidou, Cuesta-Infante and Veeramachaneni, "Modeling tabular data using
 variance for each distance from a mode, reconstruction weighted by 2 as in the authors' code.
 """
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -19,12 +18,8 @@ _HIDDEN, _CODE, _WEIGHT = 128, 128, 2.0
 class TVAE(LocalGenerator):
     """See the module; `LocalGenerator` has the parameters."""
 
+    encodes = Modes
     encoding: Modes
-
-    def encode(self, frame: pd.DataFrame) -> Tensor:
-        """Fit the encoding and return the table encoded."""
-        self.encoding = Modes(self.seed)
-        return torch.as_tensor(self.encoding.fit(frame)).float()
 
     def build(self, width: int) -> None:
         """Make both networks."""
