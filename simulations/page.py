@@ -121,9 +121,9 @@ def verdict(good: bool, text: str = "") -> str:
     return f"{PASS if good else FAIL} {text}".strip()
 
 
-def at_most(value: float, limit: float, form: str = ".3f") -> str:
+def at_most(value: float, limit: float) -> str:
     """Return the word, the number and its limit."""
-    return verdict(value <= limit, f"{value:{form}} ({limit:{form}})")
+    return verdict(value <= limit, f"{value:.3f} ({limit:.3f})")
 
 
 def at_least(value: float, limit: float, form: str = ".3f") -> str:

@@ -1,10 +1,9 @@
 """Scorecards of two parties beside a card of the pooled table, all rows shared and half of them.
 
-German Credit and Bank Marketing, columns split as in the study of
-FedPSG. A third of the samples is held out. The pooled card has the same bins and is fitted by
-scikit-learn; its rows and events are counted by pandas. Areas under the ROC curve of the samples
-held out, on average over splits; below each the standard error of the difference to the column
-before::
+German Credit and Bank Marketing, columns split as in the study of FedPSG. A third of the samples is
+held out. The pooled card has the same bins and is fitted by scikit-learn; its rows and events are
+counted by pandas. Areas under the ROC curve of the samples held out, on average over splits; below
+each the standard error of the difference to the column before::
 
     FLWR_VERTICAL_DATA=... python -m simulations.scorecard [--quick]
 """

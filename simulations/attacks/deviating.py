@@ -129,8 +129,8 @@ def deviate(
             asked[party] = _digest(content), f"{envelope['step']}: {kind}, {what}"
             reply = answer(self, content, context)
             is_before = any(reply is old for _, old in past)
-            one = _judged(envelope["step"], kind, what, reply, cells.get(party), is_before)
-            tries.made.append(one)
+            judged = _judged(reply, cells.get(party), is_before)
+            tries.made.append(Try(envelope["step"], kind, what, *judged))
         context.state, self._caches = state, caches
         asked[party] = _digest(request), f"{envelope['step']}, as it is"
         reply = answer(self, request, context)
@@ -215,24 +215,19 @@ def _copied(state: RecordDict) -> RecordDict:
 
 
 def _judged(
-    step: str,
-    kind: str,
-    what: str,
-    reply: RecordDict,
-    cells: "np.ndarray[Any, Any] | None",
-    is_before: bool,
-) -> Try:
+    reply: RecordDict, cells: "np.ndarray[Any, Any] | None", is_before: bool
+) -> tuple[str, str, int]:
+    """Return how a try ended, the error, and how many cells the answer has."""
     envelope: Any = read_envelope(reply)
     if is_before:
-        return Try(step, kind, what, REPEATED, "", 0)
+        return REPEATED, "", 0
     if envelope["status"] != "error":
-        return Try(step, kind, what, ANSWERED, "", _found(reply, cells))
+        return ANSWERED, "", _found(reply, cells)
     error = str(envelope["error"])
     if error == "UnexpectedMessageError":
-        return Try(step, kind, what, BY_PROTOCOL, str(envelope["message"]), 0)
+        return BY_PROTOCOL, str(envelope["message"]), 0
     named = error.endswith("Error") and hasattr(errors, error)
-    outcome = OTHERWISE if named else RAW
-    return Try(step, kind, what, outcome, f"{error}: {envelope['message']}", 0)
+    return OTHERWISE if named else RAW, f"{error}: {envelope['message']}", 0
 
 
 def _cells(table: pd.DataFrame) -> "np.ndarray[Any, Any]":

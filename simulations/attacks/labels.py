@@ -14,7 +14,7 @@ from flwr_vertical.products.streams import SEED_BYTES, stream
 from simulations.attacks.vectors import Family, basis, families, restrict
 from simulations.attacks.views import GOT, View
 
-_FOLDS = 5
+_FOLDS, _HALVES = 5, 2  # for labels; for columns, of which half of the cells are known
 _SURE = 3.0  # standard errors by which predictions must be nearer: the best of many families counts
 _MOST = 0.2  # directions of a family by rows: more are noise, of which the first are tried
 _STREAM = "rho"  # label of the stream whose seed a party is sent
@@ -58,7 +58,6 @@ def told_by(
     target: Array,
     own: Array,
     *,
-    folds: int = _FOLDS,
     classes: bool = True,
     reduced: dict[tuple[int, bytes], Array] | None = None,
 ) -> Telling:
@@ -67,6 +66,7 @@ def told_by(
     Shapes: target (n_samples,): the truth, NaN where there is none; own (n_samples, n_own).
     """
     reduced = {} if reduced is None else reduced
+    folds = _FOLDS if classes else _HALVES
     usable = ~np.isnan(target) & ~np.isnan(own).any(axis=1)
     if usable.sum() < 2 * folds or np.ptp(target[usable]) == 0.0:
         return Telling(0.0, 0.0)
@@ -107,14 +107,7 @@ def columns_from(view: View, truth: Mapping[str, pd.DataFrame]) -> Telling:
     received = received_by(view)
     reduced: dict[tuple[int, bytes], Array] = {}
     found = [
-        told_by(
-            received,
-            frame[name].to_numpy(dtype=float),
-            own,
-            folds=2,
-            classes=False,
-            reduced=reduced,
-        )
+        told_by(received, frame[name].to_numpy(float), own, classes=False, reduced=reduced)
         for party, frame in truth.items()
         if party != view.who
         for name in frame

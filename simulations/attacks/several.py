@@ -152,7 +152,7 @@ def scales_found(strategy: Strategy, tables: Tables, labels: Any = None, **optio
         run = record(strategy, tables, labels, **options)
     view = views_of(run)[SERVER]
     places = np.concatenate([item.value for item in view.named("rows") if len(item.value)])
-    scales = np.log([used[0].scale(place) for place in places[:6].tolist()])
+    scales = np.log([used[0].scale(place) for place in places[:6].tolist()])  # two triples
     for name, matrix in matrices(view):
         if not name.startswith("impute.") or name.endswith("/ distance"):
             continue

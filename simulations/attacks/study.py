@@ -22,11 +22,9 @@ class AttackStudy(Study):
         """Return what attacks find, by strategy, by attack and over several runs."""
         found, consented = tables.findings(frame, "grid"), tables.findings(frame, "consented")
         self._refused = tables.refused(frame)
-        attacks_in_words = pd.DataFrame(
-            {"what it does": self.text["attacks_in_words"]}
-        ).rename_axis("attack")
+        in_words = pd.DataFrame({"what it does": self.text["attacks_in_words"]})
         return {
-            "attacks_in_words": attacks_in_words,
+            "attacks_in_words": in_words.rename_axis("attack"),
             "targets": tables.targets(frame, self.preset["targets"]),
             "by_strategy": tables.by_strategy(found),
             "consented": tables.by_strategy(consented),

@@ -8,7 +8,7 @@ from simulations.attacks.deviating import OUTCOMES
 from simulations.attacks.experiments import REFUSED, SEPARATOR
 from simulations.attacks.suite import ATTACKS, LABELS
 from simulations.attacks.views import SERVER
-from simulations.page import FAIL, PASS
+from simulations.page import FAIL, PASS, indexed
 from simulations.replications import numbers_of
 
 _SERVER, _PARTIES = "server", "parties"
@@ -43,9 +43,7 @@ def by_strategy(found: pd.DataFrame) -> pd.DataFrame:
             "party: labels": part[part["attack"] == LABELS]["cells"].max(),
             "strongest attack": worst["attack"] if worst["cells"] > 0 else _NONE,
         }
-    frame = pd.DataFrame.from_dict(rows, orient="index")
-    frame.index = pd.MultiIndex.from_tuples(list(rows), names=["mode", "strategy"])
-    return frame
+    return indexed(rows, ["mode", "strategy"])
 
 
 def by_attack(found: pd.DataFrame, consented: pd.DataFrame) -> pd.DataFrame:
@@ -60,9 +58,7 @@ def by_attack(found: pd.DataFrame, consented: pd.DataFrame) -> pd.DataFrame:
         }
         for name in (*ATTACKS, LABELS)
     }
-    frame = pd.DataFrame.from_dict(rows, orient="index")
-    frame.index.name = "attack"
-    return frame
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("attack")
 
 
 def several(frame: pd.DataFrame) -> pd.DataFrame:

@@ -2,17 +2,15 @@
 
 Draws, blocks and labels are those of the study of FALSE-VFL; columns are pooled here, no message is
 sent, and means are not rounded. A joint normal model of all columns, from sums over pairs of
-parties, completes the labelled rows (`strategies.normal`); linear discriminants
-(`strategies.lda`) or a logistic regression, its ridge by
-cross-validation, are fitted to these. Beside them what a user would try
-first: nearest neighbours and a logistic regression, and boosted trees that accept missing values
-(scikit-learn). The deep methods' columns are read from docs/false-vfl-study.md, the paper's from
-its tables::
+parties, completes the labelled rows (`strategies.normal`); linear discriminants (`strategies.lda`)
+or a logistic regression, its ridge by cross-validation, are fitted to these. Beside them what a
+user would try first: nearest neighbours and a logistic regression, and boosted trees that accept
+missing values (scikit-learn). The deep methods' columns are those of the study's page, the paper's
+from its tables::
 
     FLWR_VERTICAL_DATA=... python -m simulations.false_vfl.closed_form [--quick]
 """
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,19 +25,22 @@ from sklearn.model_selection import GridSearchCV
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.products.pairs import PairMoments
-from simulations.data import Sources, read_paper
+from simulations.data import ROOT, Sources, read_paper
 from simulations.false_vfl.data import Split, draw_labelled, load_isolet
 from simulations.false_vfl.runs import TEST_SEEDS
-from simulations.page import markdown_table
-from simulations.preset import quick_asked
+from simulations.false_vfl.study import FalseVFLStudy
+from simulations.kept import read_kept
+from simulations.page import markdown_table, select
+from simulations.preset import Options, quick_asked
+from simulations.replications import Store, to_frame
 from strategies.lda.discriminant import fit_discriminant, log_odds
 from strategies.normal.equations import JointModel, fit_model
 from strategies.normal.filling import complete_rows
 
-TRAININGS = {"MCAR 2": 12, "MCAR 5": 13, "MNAR 7": 16}
+TRAININGS = ("MCAR 2", "MCAR 5", "MNAR 7")
 TESTS = ("MCAR 0", "MCAR 2", "MCAR 5", "MAR 1", "MAR 2", "MNAR 7", "MNAR 9")
 SEEDS = 5
-PAGE = Path(__file__).parents[2] / "docs/false-vfl-study.md"
+RECORDS = ROOT / "docs/records/false_vfl.jsonl"
 
 Predict = Callable[[Array, Flags], Array]
 """From columns, NaN where a party lacks them, and who holds each row, to classes."""
@@ -117,16 +118,11 @@ def part_of(
 
 def deep(train: str) -> pd.DataFrame:
     """Return what the study's page has: methods by tests, in percent."""
-    text = PAGE.read_text().split(f"## Table {TRAININGS[train]}:")[1].split("\n## ")[0]
-    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
-    run = [line for line in lines[2:] if line[0] == "Isolet" and not line[2].startswith("–")]
-    found = {line[1]: line[2 : 2 + len(TESTS)] for line in run}
-    number = re.compile(r"[\d.]+")
-    numbers = {
-        method: [float(match.group()) for cell in cells if (match := number.match(cell))]
-        for method, cells in found.items()
-    }
-    return pd.DataFrame(numbers, index=list(TESTS)).T
+    nowhere = Path()  # nothing else is read, and nothing written
+    study, store = FalseVFLStudy(Options(nowhere)), Store(nowhere, read_kept(RECORDS))
+    cells = study.tables(to_frame(study.jobs(), store, study.context))["cells"].round(1)
+    own = select(cells, dataset="Isolet", train=train).droplevel(["dataset", "train"])
+    return own.reset_index().pivot(index="method", columns="test", values="accuracy")[list(TESTS)]
 
 
 def print_table(train: str, own: dict[str, Array]) -> None:

@@ -11,7 +11,7 @@ from flwr_vertical import simulate
 from flwr_vertical.arrays import Array, Flags
 from flwr_vertical.incomplete import blank_cells, mcar_cells
 from simulations.data import VerticalData
-from simulations.fknn.local import READINGS, local_imputations
+from simulations.fknn.local import local_imputations
 from simulations.fknn.oracle import distances, impute
 from simulations.fknn.regression import compared, replicate_regression
 from simulations.replications import Job, Metrics
@@ -45,6 +45,15 @@ def removed_cells(settings: dict[str, Any], data: VerticalData) -> Flags:
     return mcar_cells(data.parties["guest"], settings["rate"], seed=settings["seed"])
 
 
+def removed_rows(settings: dict[str, Any], data: VerticalData) -> Flags:
+    """Draw whole rows of the guest that are missing."""
+    guest = data.parties["guest"]
+    chosen = np.random.default_rng(settings["seed"]).permutation(len(guest))
+    mask = np.zeros(guest.shape, dtype=np.bool_)
+    mask[chosen[: round(settings["rate"] * len(guest))]] = True
+    return mask
+
+
 def impute_guest(
     data: VerticalData, mask: Flags, strategy: Any, aggregation: str = "masked", seed: int = 0
 ) -> pd.DataFrame:
@@ -63,31 +72,17 @@ def _table3(settings: dict[str, Any], data: VerticalData) -> Metrics:
     }
 
 
-def _against_local(
-    settings: dict[str, Any], data: VerticalData, mask: Flags | None = None
-) -> Metrics:
-    mask = removed_cells(settings, data) if mask is None else mask
+def _against_local(settings: dict[str, Any], data: VerticalData, mask: Flags) -> Metrics:
     metrics, incomplete = _alone(settings, data, mask), blank_cells(data.parties["guest"], mask)
     how = {"n_neighbors": settings["fknn"]["n_neighbors"], **settings["local"]}
-    for name, values in local_imputations(
-        incomplete, data.labels, READINGS, seed=settings["seed"], **how
-    ):
+    for name, values in local_imputations(incomplete, data.labels, seed=settings["seed"], **how):
         metrics[name] = rmse(values, data.parties["guest"], mask)
     return metrics
 
 
-def _alone(settings: dict[str, Any], data: VerticalData, mask: Flags | None = None) -> Metrics:
-    mask = removed_cells(settings, data) if mask is None else mask
+def _alone(settings: dict[str, Any], data: VerticalData, mask: Flags) -> Metrics:
     imputed = impute_guest(data, mask, FKNN(**settings["fknn"]), seed=settings["seed"])
     return {"FKNN": rmse(imputed, data.parties["guest"], mask)}
-
-
-def _rows(settings: dict[str, Any], data: VerticalData) -> Metrics:
-    guest = data.parties["guest"]
-    chosen = np.random.default_rng(settings["seed"]).permutation(len(guest))
-    mask = np.zeros(guest.shape, dtype=np.bool_)
-    mask[chosen[: round(settings["rate"] * len(guest))]] = True
-    return _against_local(settings, data, mask)
 
 
 def _settings(settings: dict[str, Any], data: VerticalData) -> Metrics:
@@ -131,6 +126,9 @@ def _lossless(settings: dict[str, Any], data: VerticalData) -> Metrics:
 
 
 PARTS: dict[str, Callable[[dict[str, Any], VerticalData], Metrics]] = {
-    "table3": _table3, "table4": _against_local, "stability": _alone, "rows": _rows,
+    "table3": _table3,
+    "table4": lambda of, data: _against_local(of, data, removed_cells(of, data)),
+    "stability": lambda of, data: _alone(of, data, removed_cells(of, data)),
+    "rows": lambda of, data: _against_local(of, data, removed_rows(of, data)),
     "settings": _settings, "lossless": _lossless, "regression": replicate_regression,
 }  # fmt: skip

@@ -35,7 +35,6 @@ PRINTED_NEIGHBORS = 3
 def local_imputations(
     table: pd.DataFrame,
     labels: "pd.Series[float]",
-    readings: tuple[str, ...],
     *,
     n_neighbors: int,
     trees: int,
@@ -55,7 +54,7 @@ def local_imputations(
     def forest() -> Any:
         return RandomForestRegressor(n_estimators=trees, random_state=seed)
 
-    for reading in readings:
+    for reading in READINGS:
         if reading == "printed":
             idx = table.index.to_numpy(dtype=float)[:, None]
             yield "printed/LR", _on_complete(X, y, LinearRegression())

@@ -31,7 +31,8 @@ class FKNNStudy(Study):
 
     def prepare(self) -> VerticalData:
         """Load the motor data."""
-        self._paper = {name: read_paper("fknn", name) for name in ("table3", "table4", "table5")}
+        papers = (tables.paper_table(read_paper("fknn", name)) for name in ("table3", "table4"))
+        self._paper3, self._paper4 = papers
         return load_motor(Sources.find(self.options.data))
 
     @property
@@ -42,7 +43,7 @@ class FKNNStudy(Study):
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return the paper's tables, and what they are compared with."""
         self._seeds = {str(k): int(n) for k, n in frame.groupby("part")["seed"].nunique().items()}
-        paper3, paper4 = (tables.paper_table(self._paper[name]) for name in ("table3", "table4"))
+        paper3, paper4 = self._paper3, self._paper4
         table3 = tables.means(frame, "table3")[list(tables.TABLE3)]
         found = {
             "table3": table3,
@@ -58,7 +59,7 @@ class FKNNStudy(Study):
         found["table4_settings"] = tables.variants(frame, paper4)
         found["table4_closeness"] = tables.closeness(frame, paper4)
         found["table4_rows"] = tables.table4(frame, "strong", "rows")
-        found["table5"] = tables.lossless(frame, self._paper["table5"])
+        found["table5"] = tables.lossless(frame, read_paper("fknn", "table5"))
         found["table5_turned"] = found["table5"].T
         for scope in SCOPES:
             found[REGRESSION_NAMES[scope]] = regression_table(frame, scope)
@@ -66,12 +67,11 @@ class FKNNStudy(Study):
 
     def figures(self, frame: pd.DataFrame, found: Tables) -> dict[str, Figure]:
         """Return Figures 4 to 18."""
-        paper3, paper4 = (tables.paper_table(self._paper[name]) for name in ("table3", "table4"))
         by_reading = {text: found[f"table4_{name}"] for name, text in READINGS.items()}
         return {
             "figure4_imputed": figures.imputed_figure(self.shared, self.preset),
-            "figures5-7_runs": figures.runs_figure(frame, paper3),
-            "figure8_rmse": figures.table4_figure(by_reading, paper4),
+            "figures5-7_runs": figures.runs_figure(frame, self._paper3),
+            "figure8_rmse": figures.table4_figure(by_reading, self._paper4),
             "figure11_bars": figures.bars_figure(found["figure11_regression"]),
             "figures12-14_boxes": figures.box_figure(frame, "A"),
             "figure15_bars": figures.bars_figure(found["figure15_regression"]),

@@ -133,12 +133,13 @@ def _synthesise(settings: dict[str, Any], real: pd.DataFrame) -> tuple[pd.DataFr
 
 def distances(real: pd.DataFrame, made: pd.DataFrame) -> dict[str, float]:
     """Return Kolmogorov and Smirnov's distance of every column of numbers."""
-    numeric: list[Any] = [c for c in real if pd.api.types.is_numeric_dtype(real[c])]
-    found = {}
-    for name in numeric:
-        both = (np.asarray(table[name], dtype=float) for table in (real, made))
-        found[str(name)] = float(ks_2samp(*both, method="asymp").statistic)
-    return found
+    return {
+        str(name): float(
+            ks_2samp(of.astype(float), made[name].astype(float), method="asymp").statistic
+        )
+        for name, of in real.items()
+        if pd.api.types.is_numeric_dtype(of)
+    }
 
 
 def transfer(real: pd.DataFrame, made: pd.DataFrame, test: pd.DataFrame, label: str) -> float:

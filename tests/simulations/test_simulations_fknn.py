@@ -47,7 +47,6 @@ def test_local_imputers_keep_what_is_known(incomplete):
     for name, values in local.local_imputations(
         pd.DataFrame(X, index=range(1, 61)),
         pd.Series(truth[:, 0], index=range(1, 61)),
-        local.READINGS,
         n_neighbors=5, trees=5, lr_iterations=5, rf_iterations=1, seed=0,
     ):  # fmt: skip
         names.append(name)
