@@ -135,7 +135,9 @@ def flags_from_predictions(
     return max(0.0, (hit - chance) / (1.0 - chance))
 
 
-def scales_found(strategy: Strategy, tables: Tables, labels: Any = None, **options: Any) -> bool:
+def scales_found(
+    strategy: Strategy, tables: Tables, labels: Any = None, n_triples: int = 2, **options: Any
+) -> bool:
     """Tell whether three rows of distances give away the ratio of two rows' scales.
 
     Sums of logarithms meet by chance as well: of 40 donors, a few of the 1,600 pairs of entries. So
@@ -152,7 +154,7 @@ def scales_found(strategy: Strategy, tables: Tables, labels: Any = None, **optio
         run = record(strategy, tables, labels, **options)
     view = views_of(run)[SERVER]
     places = np.concatenate([item.value for item in view.named("rows") if len(item.value)])
-    scales = np.log([used[0].scale(place) for place in places[:6].tolist()])  # two triples
+    scales = np.log([used[0].scale(place) for place in places[: 3 * n_triples].tolist()])
     for name, matrix in matrices(view):
         if not name.startswith("impute.") or name.endswith("/ distance"):
             continue

@@ -66,12 +66,6 @@ def noise_deviation(coefficients: Array, covariance: Array, r2: float) -> float:
 MCAR, MAR = "MCAR", "MAR"
 
 
-def column_names(design: dict[str, Any]) -> dict[str, list[str]]:
-    """Columns ``x1``, ``x2``, ... of each party."""
-    rows = zip(design["parties"], design["coefficients"], strict=True)
-    return {party: [f"x{j + 1}" for j in range(len(values))] for party, values in rows}
-
-
 def covariance(design: dict[str, Any], cross: float) -> Array:
     """Covariance of all columns: AR(1) within a party, and `cross` from a common factor."""
     sizes = [len(values) for values in design["coefficients"]]
@@ -102,7 +96,8 @@ def draw_design(
 ) -> Sample:
     """Draw one data set: five parties, normal columns, known coefficients."""
     rng = np.random.default_rng([seed, rows])
-    n, names = rows + held_out, column_names(design)
+    n, by_party = rows + held_out, zip(design["parties"], design["coefficients"], strict=True)
+    names = {party: [f"x{j + 1}" for j in range(len(values))] for party, values in by_party}
     beta = np.concatenate([np.asarray(row, dtype=np.float64) for row in design["coefficients"]])
     root = np.linalg.cholesky(covariance(design, cross))
     X = design["mean"] + rng.standard_normal((n, len(beta))) @ root.T
