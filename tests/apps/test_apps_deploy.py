@@ -322,6 +322,30 @@ def test_run_name_that_leaves_the_folder_is_refused(folder):
             operations.run(folder, "vfem", **stated)
 
 
+@pytest.mark.parametrize(("code", "said"), [(1, "the run failed"), (2, "")])
+def test_a_run_that_was_not_begun_has_not_failed(folder, monkeypatch, code, said):
+    state = load_state(folder)
+    state.processes = [vars(this_process())]
+    state.save(folder)
+    ended = subprocess.CompletedProcess([], code)
+    monkeypatch.setattr(operations.subprocess, "run", lambda *_, **__: ended)
+    lines = []
+    assert operations.run(folder, "fknn", say=lines.append) == code
+    assert "".join(lines).startswith(said)
+    assert bool(lines) == bool(said)
+
+
+@pytest.mark.parametrize(("labels", "fit"), [("", "fknn"), ("labels.csv", "vfem")])
+def test_the_next_step_is_one_that_this_federation_can_take(
+    tmp_path, monkeypatch, capsys, labels, fit
+):
+    monkeypatch.setattr(federation_command, "up", lambda *_: None)
+    home = ["--home", str(tmp_path / "fed")]
+    own = ["--data", f"bank={__file__}", *(["--labels", labels] if labels else [])]
+    assert main(["up", *own, *home]) == 0
+    assert f"run {fit} --home" in capsys.readouterr().out
+
+
 def this_process():
     return processes.Process("superlink", os.getpid(), processes._table()[os.getpid()][0], "x.log")
 

@@ -279,3 +279,13 @@ def test_node_configs_are_of_simulations(place, capsys):
         said = capsys.readouterr().err
         assert f"simulations, and {named} is not" in said
         assert "flwr-vertical run . local --nodes" in said
+
+
+def test_a_superlink_that_flower_does_not_know_is_one_line(place, capsys):
+    (place / "config.toml").write_text('[superlink]\ndefault = "gone"\n')
+    for link, named in ([], "gone"), (["far"], "far"):
+        assert main.main(["run", str(ROOT), *link]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: SuperLink connection '{named}' not found in")
+        assert str(place / "config.toml") in said
+        assert said.count("\n") == 1
