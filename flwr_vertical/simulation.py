@@ -171,9 +171,9 @@ def simulate(
             f"ledgers={str(ledgers)!r} must be an existing folder, and goes with policy: without "
             "one the parties keep no ledger"
         )
-    if positive_label and labels is not None:
+    if labels is not None:
         labels = label_numbers(labels, positive_label, "labels")
-    if positive_label and test_labels is not None:
+    if test_labels is not None:
         test_labels = label_numbers(test_labels, positive_label, "test_labels")
     if label_holder and (
         labels is not None or beside_single_parties or label_holder not in parties
