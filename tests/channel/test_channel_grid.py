@@ -257,7 +257,7 @@ def test_a_lost_channel_is_an_error_reply_until_it_is_opened_again(monkeypatch):
 
 
 class Killed(RecordingGrid):
-    """Lists a node that was killed, and says after a while, as Flower does, that it is not there."""
+    """Lists a node that was killed, and reports that it is not there, as Flower does."""
 
     def __init__(self, grid):
         super().__init__(grid)
