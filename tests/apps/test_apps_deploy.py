@@ -284,7 +284,9 @@ def test_labels_of_one_run_are_those_of_its_options(tmp_path, monkeypatch):
         run_config(tmp_path, PLAN, "glm", "x", labels="/no/labels.csv")
 
 
-@pytest.mark.parametrize("item", ["nonsense", "a=b c", "/no/such/file.toml"])
+@pytest.mark.parametrize(
+    "item", ["nonsense", "a=b c", "a=1 nonsense", "a 2 b=1", "a=[1, 2]", "/no/such/file.toml"]
+)
 def test_unreadable_setting_is_an_error(tmp_path, item):
     with pytest.raises(ConfigError, match="cannot read the setting"):
         run_config(tmp_path, PLAN, "vfem", "x", [item])
