@@ -265,6 +265,12 @@ def test_a_supernode_that_cannot_start_says_why(monkeypatch, tmp_path, capsys):
         config.write_text('party = "bank"\n')
         assert main.main([*words, "--node-config", f"{config}"]) == 2
         assert "state another --port" in capsys.readouterr().err
+        for wrong, why in (
+            ("party='bank' min-rows 500", "'min-rows' is no key=value"),
+            ("party='bank' min-row=500", "unknown key 'min-row'"),
+        ):
+            assert main.main([*words, "--node-config", wrong]) == 2
+            assert why in capsys.readouterr().err
     assert not started
     main.main([*words, "--node-config", f"{config}"])
     assert len(started) == 2
