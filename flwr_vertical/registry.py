@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
@@ -15,9 +16,12 @@ from typing import Any
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.log import logger
 from flwr_vertical.node.config import NodeKey, find_keys_by
-from flwr_vertical.node.steps import node_keys_of
+from flwr_vertical.node.party import Party
+from flwr_vertical.node.steps import function_of, node_keys_of
 from flwr_vertical.optional import how_to_install
 from flwr_vertical.predictions import Predictions
+from flwr_vertical.protocol.arguments import arguments_of
+from flwr_vertical.protocol.declaration import Protocol
 from flwr_vertical.results.model import find_strategies_by
 from flwr_vertical.settings import nearest, settings_of
 from flwr_vertical.strategy import Strategy
@@ -27,6 +31,7 @@ SETTINGS = "settings"
 """Key of the run config with a strategy's settings as JSON text; Flower refuses unknown keys."""
 
 _REGISTERED: dict[str, str] = {}
+_NAME = re.compile(r"[\w-]+")  # It begins keys of run configs and names files
 
 _PREDICT = "'predict', whatever fitted the model"
 REMOVED: dict[str, str] = {
@@ -95,10 +100,32 @@ def load_strategy(name: str) -> type[Strategy]:
         raise ConfigError(f"strategy {name!r}: {_why(target, module, error)}") from error
     if not (isinstance(found, type) and issubclass(found, Strategy)):
         raise ConfigError(f"strategy {name!r}: {target!r} is not a subclass of Strategy")
-    lacking = [attribute for attribute in ("name", "party") if not hasattr(found, attribute)]
-    if lacking:
-        raise ConfigError(f"strategy {name!r}: {target!r} does not say its {' and '.join(lacking)}")
+    check_declaration(found, f"strategy {name!r}: {target!r}")
     return found
+
+
+def check_declaration(strategy: type[Strategy], who: str) -> None:
+    """Refuse a class that does not say what it is, or how its steps' arguments are checked."""
+    lacking = [attribute for attribute in ("name", "party") if not hasattr(strategy, attribute)]
+    if lacking:
+        raise ConfigError(f"{who} does not say its {' and '.join(lacking)}")
+    name, party, protocol = strategy.name, strategy.party, strategy.protocol
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise ConfigError(f"{who} has name = {name!r}, expected letters, digits, - and _")
+    if not (isinstance(party, type) and issubclass(party, Party)):
+        raise ConfigError(f"{who} has party = {party!r}, expected a subclass of Party")
+    if protocol is None:
+        return
+    if not isinstance(protocol, Protocol):
+        raise ConfigError(f"{who} has protocol = {protocol!r}, expected Protocol(Round(...), ...)")
+    for step in protocol.steps:
+        if (function := function_of(party, step)) is None:
+            continue  # of the arbiter, or of products
+        if bare := arguments_of(function).unchecked:
+            raise ConfigError(
+                f"{who}: step {step!r} takes {bare} of any type, so nothing of what a server sends "
+                "is checked; annotate each, such as scale: Annotated[float, Within(0, 100)]"
+            )
 
 
 def _why(target: str, module: str, error: Exception) -> str:

@@ -163,6 +163,15 @@ class Result(ResultData):
         self.metrics |= {prefix + name: value for name, value in found.metrics().items()}
         return found
 
+    def check_predictions(self) -> None:
+        """Refuse predictions of another form than that of a table by sample ID."""
+        found = self.predictions
+        if not (found is None or isinstance(found, pd.DataFrame)):
+            raise ConfigError(
+                f"strategy {self.strategy!r}: result.predictions is {type(found).__name__}, "
+                "expected a DataFrame by sample ID with a column 'prediction'"
+            )
+
     def compare(self, labels: pd.Series, **options: Any) -> None:
         """Call `evaluate` at the end of a run, which an error must not lose: it becomes a note."""
         try:

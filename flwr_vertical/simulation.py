@@ -19,7 +19,7 @@ from flwr_vertical.node.party import NAMES
 from flwr_vertical.node.row_index import free_names
 from flwr_vertical.policy.record import Policy
 from flwr_vertical.policy.requirements import ARBITER, as_node_config, asked_by, needed_by_node
-from flwr_vertical.registry import load_strategy, name_of
+from flwr_vertical.registry import check_declaration, load_strategy, name_of
 from flwr_vertical.result import Result
 from flwr_vertical.server.journal import FILE_NAME as JOURNAL
 from flwr_vertical.server.settings import RunSettings, SharedOptions
@@ -164,6 +164,7 @@ def simulate(
         raise ConfigError(
             f"strategy must be a Strategy object such as FKNN(), got {type(strategy).__name__}"
         )
+    check_declaration(type(strategy), f"strategy {type(strategy).__name__!r}")
     if engine not in ENGINES:
         raise ConfigError(f"unknown engine {engine!r}; expected one of {list(ENGINES)}")
     if ledgers is not None and (policy is None or not Path(ledgers).is_dir()):
@@ -171,9 +172,9 @@ def simulate(
             f"ledgers={str(ledgers)!r} must be an existing folder, and goes with policy: without "
             "one the parties keep no ledger"
         )
-    if positive_label and labels is not None:
+    if labels is not None:
         labels = label_numbers(labels, positive_label, "labels")
-    if positive_label and test_labels is not None:
+    if test_labels is not None:
         test_labels = label_numbers(test_labels, positive_label, "test_labels")
     if label_holder and (
         labels is not None or beside_single_parties or label_holder not in parties

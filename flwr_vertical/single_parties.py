@@ -1,6 +1,8 @@
 """What each party could do alone: the same strategy, run with one party at a time."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -30,11 +32,28 @@ def single_party_results(
                 f"{NOBODY}-{k}" if k else NOBODY: blank for k in range(strategy.needs_parties - 1)
             }
         try:
-            found[name] = run(alone)
+            with _log_of(name):
+                found[name] = run(alone)
         except VerticalError as error:
             notes.append(f"party {name!r} was not run alone: {error}")
             logger.warning(notes[-1])
     return found, notes
+
+
+@contextmanager
+def _log_of(name: str) -> Iterator[None]:
+    """Say in the log which party's run a line is of, and nothing of the blank party."""
+
+    def filter_record(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        record.msg, record.args = f"party {name!r} alone: {text}", ()
+        return NOBODY not in text
+
+    logger.addFilter(filter_record)
+    try:
+        yield
+    finally:
+        logger.removeFilter(filter_record)
 
 
 def predictions_of(results: Mapping[str, Result]) -> tuple[dict[str, pd.DataFrame], list[str]]:

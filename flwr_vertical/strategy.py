@@ -4,6 +4,7 @@ import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, Unpack
@@ -282,6 +283,7 @@ class Strategy(Settings, ABC):
                 result.mask = aligned.mask
                 result.labels = labels
                 self.run(federation, aligned, result, shown)
+                result.check_predictions()
             federation.close()
             result.finished = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
             if labels is not None:
@@ -364,8 +366,7 @@ def align_labels(
 ) -> Any:
     """Bring the labels into the aligned order; a note says how many belong to none of its samples.
 
-    Shapes: returns (n_samples,): NaN where a sample has no label; None if there are no labels at
-    all.
+    Shapes: returns (n_samples,), NaN where a sample has no label; None if there are no labels.
     """
     if label_holder is not None:
         reply = federation.call("labels", parties=[label_holder])[label_holder]
@@ -374,8 +375,7 @@ def align_labels(
     if labels is None:
         return None
     assert alignment.label_rows is not None
-    known = labels
-    federation.label_memory.find_labels = lambda: digest_of_labels(known)
+    federation.label_memory.find_labels = partial(digest_of_labels, labels)
     belongs = alignment.label_rows >= 0
     if len(labels) and not belongs.any():
         raise DataError("no label belongs to a sample of any party; check the labels' sample IDs")

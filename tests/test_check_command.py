@@ -92,6 +92,7 @@ def test_ids_of_another_type(folder, capsys):
         ([], "nothing to check: name a table or a folder"),
         (["empty"], "empty holds no table; expected files in .csv"),
         ([".", "--node-config", "csv.dates='no'"], "csv.dates = 'no'; expected one of days"),
+        ([".", "--node-config", "id-colum='id'"], "unknown key 'id-colum'"),
         ([".", "--strategy", "fkn"], "unknown strategy 'fkn' (did you mean 'fknn'?)"),
         ([".", "--strategy", "fknn", "--settings", "fknn.n-neighbours=3"], "fknn.n-neighbors"),
         ([".", "--strategy", "fknn", "--label-column", "city2"], "'city2' is in 0 tables"),

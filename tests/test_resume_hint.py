@@ -75,6 +75,10 @@ def test_a_run_that_is_interrupted_is_stopped_and_can_go_on(home, monkeypatch, c
             yield "Successfully started run 17\n"
             raise KeyboardInterrupt
 
+    (home / "config.toml").write_text(
+        '[superlink.our-federation]\naddress = "127.0.0.1:1"\ninsecure = true\n'
+    )
+    monkeypatch.setenv("FLWR_HOME", str(home))
     monkeypatch.setattr(run.subprocess, "Popen", Begun)
     monkeypatch.setattr(run.subprocess, "run", lambda command, **_: asked.append(command[1:3]))
     given = 'run-name="night" checkpoint=true parties="bank,court"'

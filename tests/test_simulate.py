@@ -157,6 +157,10 @@ def test_the_truth_reaches_the_result_and_no_message():
     ("given", "error", "message"),
     [
         ({"labels": pd.Series(list("ab"), index=["s1", "s2"])}, DataError, "labels must be num"),
+        ({"labels": pd.Series(list("abc"), index=["s1", "s2", "s3"])}, DataError,
+         "the 3 classes 'a', 'b', 'c'; number the classes"),
+        ({"labels": pd.Series(["a", None, "b"], index=["s1", "s1", "s2"]), "positive_label": "a"},
+         DataError, "labels has 1 row whose sample ID repeats"),
         ({"labels": [0, 1]}, DataError, "labels must be a pandas Series"),
         *(({"labels": pd.Series(times, index=["s1", "s2"])}, DataError, "convert dates")
           for times in (pd.to_datetime(["2020-01-01", None]), pd.to_timedelta([1, 2], "D"))),

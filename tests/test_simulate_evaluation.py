@@ -9,9 +9,11 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from flwr_vertical import cross_validate, simulate
 from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.log import logger
 from flwr_vertical.pages.page import format_value
 from flwr_vertical.reports.glossary import meaning_of
 from flwr_vertical.reports.report import report_html
+from flwr_vertical.single_parties import single_party_results
 from strategies.glm import VerticalGLM
 from strategies.least_squares import CompleteCase
 from strategies.trees import VerticalGBDT
@@ -67,7 +69,7 @@ def test_each_party_alone(data, trees):
 
 
 @pytest.mark.parametrize("family", ["binomial", "gaussian"])
-def test_regressions_of_both_kinds(data, family):
+def test_regressions_of_both_kinds(data, family, caplog):
     tables, labels, truth = data
     strategy = VerticalGLM(family="binomial") if family == "binomial" else CompleteCase()
     result = simulate(
@@ -75,6 +77,7 @@ def test_regressions_of_both_kinds(data, family):
     )
     y, found = truth[labels.isna()], result.predictions["prediction"]
     assert list(result.evaluation.beside) == ["constant", "bank alone", "court alone"]
+    assert not any("nobody" in line for line in caplog.messages)  # the blank party
     if family == "binomial":
         assert result.metrics["test_auc"] == pytest.approx(roc_auc_score(y, found[y.index]))
         return
@@ -166,3 +169,16 @@ def test_what_cannot_be_compared_in_the_end_is_a_note(data):
     assert result.evaluation is None
     assert "none of the 5 samples to compare with is predicted" in result.notes[-1]
     assert len(result.predictions) == labels.isna().sum()
+
+
+def test_lines_of_the_log_say_which_party_was_run_alone(data, caplog):
+    def run(alone):
+        logger.warning("%s left out", ", ".join(alone))
+
+    single_party_results(CompleteCase(), data[0], run)
+    logger.warning("the run is over")
+    assert caplog.messages == [
+        "party 'bank' alone: bank left out",
+        "party 'court' alone: court left out",
+        "the run is over",
+    ]

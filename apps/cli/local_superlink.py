@@ -52,8 +52,13 @@ def local_options(superlink: str | None) -> Mapping[str, Any] | None:
 
     try:
         found = read_superlink_connection(superlink)
-    except click.ClickException:  # Flower says why
-        return None
+    except click.ClickException as error:
+        cause = error.__cause__  # Flower calls a name that is not there unexpected
+        why = cause if isinstance(cause, click.ClickException) else error
+        raise ConfigError(
+            f"{' '.join(why.message.split())} Name one that is there, or add a table [superlink."
+            f"{superlink or 'NAME'}] with its address"
+        ) from None
     local = LOCAL_SUPERLINK_ADDRESS_MAGIC_VALUE, LOCAL_SUPERLINK_ADDRESS_MAGIC_VALUE_IN_MEMORY
     if found.address not in local and (found.address is not None or found.options is None):
         return None

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.node.config import check_node_config
+from flwr_vertical.settings.toml import read_item
 
 # Of the SuperNode, and what they are of the SuperExec.
 _HANDED_ON = {
@@ -60,9 +62,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_start(host: str, port: str, node_config: str) -> None:
-    """Raise for what Flower's SuperNode ends with by a traceback."""
+    """Raise for what Flower's SuperNode ends with by a traceback, and for keys that it drops."""
     if node_config.endswith(".toml") and not Path(node_config).is_file():
         raise ConfigError(f"--node-config: there is no file {node_config}")
+    if node_config:
+        check_node_config("--node-config", read_item(node_config))
     try:
         family = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0][0]
         socket.create_server((host, int(port)), family=family).close()

@@ -37,8 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     home = Path(options.home).expanduser().resolve()
     try:
         if options.command == "up":
-            up(home, _plan(options), options.port)
-            print(f"next: python -m apps.deploy.federation run vfem --home {home}")
+            plan = _plan(options)
+            up(home, plan, options.port)
+            fit = "vfem" if plan.labels or not plan.own_data else "fknn"  # without labels
+            print(f"next: python -m apps.deploy.federation run {fit} --home {home}")
             return 0
         if options.command == "run":
             labels = _absolute(options.labels)

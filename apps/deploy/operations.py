@@ -83,7 +83,8 @@ def run(
         [*vertical, "--run-config", str(file)], env=_analyst(home), check=False
     ).returncode
     if code:
-        say(f"the run failed; logs of SuperLink and SuperNodes: {home / 'logs'}")
+        if code != 2:  # with 2 nothing was begun, and the command has said why
+            say(f"the run failed; logs of SuperLink and SuperNodes: {home / 'logs'}")
         check_alive(processes)
         return code
     say(f"the server's result:    {home / 'server' / 'results' / name}")

@@ -44,6 +44,7 @@ class Opening:
         self.silent: set[int] = set()
         self._listed_at = 0.0
         self._plain: set[int] = set()
+        self._lost: set[int] = set()  # had a channel, and no message of theirs has come since
         self._invited: dict[int, tuple[float, str | None]] = {}  # until when; the message's ID
 
     def open(self, node_ids: Sequence[int], enough: int | None = None) -> None:
@@ -80,14 +81,18 @@ class Opening:
         """Invite those nodes that have no channel, also such as have lost it, and do not wait."""
         lost = {n for n in self.channels.intersection(node_ids) if n in self._endpoint.lost}
         self.channels -= lost
+        self._lost |= lost
         known = self.channels | self._plain | self._invited.keys()
         # A party whose process was killed is free only when its SuperNode has noticed.
         self._invite([n for n in node_ids if n not in known], 2 * self._timeout)
         if causes := self._look(0.0):
-            if self._transport == "channel":  # and is invited again, as long as somebody asks
-                logger.info("no channel yet to %s", causes)
-            else:
-                self._give_up(causes)
+            # A SuperNode that was killed may come back under its ID, and dial as it did before.
+            mute = causes.keys() & self.silent & self._lost
+            again = set(causes) if self._transport == "channel" else mute
+            if again:  # is invited again, as long as somebody asks
+                logger.info("no channel yet to %s", {n: causes[n] for n in again})
+            if spoken := {n: cause for n, cause in causes.items() if n not in again}:
+                self._give_up(spoken)
         ready = self.channels | self._plain
         return [n for n in node_ids if n in ready]
 
@@ -105,6 +110,7 @@ class Opening:
         for node_id in self._endpoint.admission.wait(self._invited.keys(), pause):
             self.channels.add(node_id)
             self.silent.discard(node_id)
+            self._lost.discard(node_id)
             del self._invited[node_id]
         failed = {
             n: f"it has not dialled within channel-timeout = {self._timeout:g} s"

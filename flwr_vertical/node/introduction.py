@@ -73,8 +73,10 @@ class Introduction:
             return told
         private, public = generate_keypair()
         state[private_sum.PRIVATE_KEY] = private
-        for key in (private_sum.PEERS, private_sum.PUBLIC_KEYS, private_sum.NONCE):
-            state.pop(key, None)  # the server hands them on once more, and only once
+        # The server hands them on once more, and only once. Whose they are stays the same.
+        renewed = private_sum.PEERS, private_sum.PUBLIC_KEYS, private_sum.NONCE, pins.SIGNATURES
+        for key in renewed:
+            state.pop(key, None)
         keys = {"public-key": public}
         return {**told, **keys, **pins.introduce(self.identified(context, state), keys)}
 

@@ -145,6 +145,11 @@ class Arguments:
     further: Argument | None  # of what ``**arguments`` takes
     defaults: Mapping[str, Any] = field(default_factory=dict)  # Of what may be left out; not None
 
+    @property
+    def unchecked(self) -> list[str]:
+        """Arguments that have neither a type nor a mark."""
+        return [name for name, of in self.named.items() if of.type is Any and not of.marks]
+
     def own_names(self, names: "typing.Iterable[str]") -> list[str]:
         """Return which of these arguments may differ between parties."""
         return [name for name in names if (of := self._of(name)) is not None and OWN in of.marks]

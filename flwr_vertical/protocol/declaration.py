@@ -241,5 +241,10 @@ def _rounds(parts: tuple[Part, ...]) -> Iterator[Round]:
             yield from _rounds(part.choices)
         elif isinstance(part, If):
             yield from _rounds((*part.parts, *part.otherwise))
-        else:
+        elif isinstance(part, Sequence):
             yield from _rounds(part.parts)
+        else:
+            raise ConfigError(
+                f"a protocol has the part {part!r}, expected Round, Repeat, Maybe, Either, If or "
+                "another Protocol"
+            )

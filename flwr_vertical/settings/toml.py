@@ -27,8 +27,9 @@ def read_item(item: str) -> dict[str, Any]:
         if item.endswith(".toml"):
             return flat(tomllib.loads(Path(item).expanduser().read_text()))
         pairs = _PAIR.findall(item)
-        if not pairs:
-            raise ValueError("it is no key=value")
+        rest = _PAIR.sub("", item).split()
+        if not pairs or rest:  # Flower leaves out without a word what is no pair
+            raise ValueError(f"{rest[0]!r} is no key=value" if rest else "it is empty")
         return flat(tomllib.loads("\n".join(f"{key} = {value}" for key, value in pairs)))
     except (OSError, ValueError) as error:
         if looks_secret(item) or names_secret(

@@ -116,7 +116,7 @@ def _check_column(
     if len(counts) < 2:
         return
     if types.is_datetime64_any_dtype(plain.dtype):
-        seen = "points in time, which only vcds, evcds and ievcds take"
+        seen = "points in time, which only vcds, evcds, ievcds, mst and aim take"
         advice = "for other methods csv.dates='days' makes numbers of days of them"
         yield Finding("points-in-time", name, seen, advice, severity=Severity.NOTE)
         return

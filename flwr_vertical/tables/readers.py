@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet
 
@@ -213,10 +214,10 @@ def label_numbers(
         texts = observed.map(level_text)
     if numbers is not None:
         check_digits(numbers, who)
-        return numbers.astype(float).reindex(labels.index)
+        return _in_place(labels, numbers)
     levels = sorted(texts.unique())
     if len(levels) == 2 and positive_label in levels:
-        return (texts == positive_label).astype(float).reindex(labels.index)
+        return _in_place(labels, texts == positive_label)
     shown = ", ".join(map(repr, levels[:_SHOWN])) + ", ..." * (len(levels) > _SHOWN)
     if log is not None:
         log.error("%s have the classes %s", who, shown)
@@ -239,6 +240,13 @@ def label_numbers(
 
 
 _SHOWN = 4
+
+
+def _in_place(labels: "pd.Series[Any]", numbers: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return numbers of the labels that are not missing where these are; IDs may repeat."""
+    values = np.full(len(labels), np.nan)
+    values[labels.notna().to_numpy()] = numbers.to_numpy(dtype=float)
+    return pd.Series(values, labels.index, name=labels.name)
 
 
 def _as_numbers(values: "pd.Series[Any]") -> "pd.Series[Any] | None":

@@ -202,9 +202,7 @@ def label_index(labels: "pd.Series[Any]", who: str = "labels") -> "pd.Index[Any]
     try:
         labels.to_numpy(dtype=float)
     except (TypeError, ValueError):
-        raise DataError(
-            f"{who} must be numbers, got dtype {labels.dtype}; code them, or state positive_label"
-        ) from None
+        raise DataError(f"{who} must be numbers, got dtype {labels.dtype}; convert them") from None
     check_digits(labels, who)
     return checked_ids(labels.index, f"the table of {who}")
 

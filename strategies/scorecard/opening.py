@@ -101,12 +101,22 @@ class BinnedColumns:
         if any(card.evidence.any() or card.block.any() for card in cards):
             return
         withheld = [gone for card in cards for gone in card.opened.withheld]
+        hidden = sum(withheld)
+        why = []
+        if hidden:
+            why.append(
+                f"{hidden} of {len(withheld)} are withheld, since too few labelled rows to be "
+                "told of are in one of their bins, and what earlier runs told of these rows "
+                "counts (strategy 'explore' with labels tells of bins, too)"
+            )
+        if hidden < len(withheld):
+            why.append(
+                f"{len(withheld) - hidden} have one bin, as bins of few rows or events are merged"
+            )
         raise DataError(
-            f"no column has points: {sum(withheld)} of {len(withheld)} are withheld, since too "
-            "few labelled rows to be told of are in one of their bins, and what earlier runs told "
-            "of these rows counts (strategy 'explore' with labels tells of bins, too); the others "
-            "have one bin with enough events. Fit on more rows or with fewer bins, explore "
-            "without labels, or ask the nodes' owners for a lower policy.min-rows"
+            f"no column has points: {'; '.join(why)}. Fit on more rows or with fewer bins, "
+            "explore without labels, or have the nodes lower 'min-rows' in their node configs "
+            "(simulate(min_rows=...))"
         )
 
     def _note_withheld(self, name: str, card: CardColumns, result: Result) -> None:

@@ -284,7 +284,9 @@ def test_labels_of_one_run_are_those_of_its_options(tmp_path, monkeypatch):
         run_config(tmp_path, PLAN, "glm", "x", labels="/no/labels.csv")
 
 
-@pytest.mark.parametrize("item", ["nonsense", "a=b c", "/no/such/file.toml"])
+@pytest.mark.parametrize(
+    "item", ["nonsense", "a=b c", "a=1 nonsense", "a 2 b=1", "a=[1, 2]", "/no/such/file.toml"]
+)
 def test_unreadable_setting_is_an_error(tmp_path, item):
     with pytest.raises(ConfigError, match="cannot read the setting"):
         run_config(tmp_path, PLAN, "vfem", "x", [item])
@@ -320,6 +322,30 @@ def test_run_name_that_leaves_the_folder_is_refused(folder):
     for stated in ({"run_name": "../x"}, {"settings": ['run-name="../x"']}):
         with pytest.raises(ConfigError, match=r"--run-name '\.\./x' is not usable"):
             operations.run(folder, "vfem", **stated)
+
+
+@pytest.mark.parametrize(("code", "said"), [(1, "the run failed"), (2, "")])
+def test_a_run_that_was_not_begun_has_not_failed(folder, monkeypatch, code, said):
+    state = load_state(folder)
+    state.processes = [vars(this_process())]
+    state.save(folder)
+    ended = subprocess.CompletedProcess([], code)
+    monkeypatch.setattr(operations.subprocess, "run", lambda *_, **__: ended)
+    lines = []
+    assert operations.run(folder, "fknn", say=lines.append) == code
+    assert "".join(lines).startswith(said)
+    assert bool(lines) == bool(said)
+
+
+@pytest.mark.parametrize(("labels", "fit"), [("", "fknn"), ("labels.csv", "vfem")])
+def test_the_next_step_is_one_that_this_federation_can_take(
+    tmp_path, monkeypatch, capsys, labels, fit
+):
+    monkeypatch.setattr(federation_command, "up", lambda *_: None)
+    home = ["--home", str(tmp_path / "fed")]
+    own = ["--data", f"bank={__file__}", *(["--labels", labels] if labels else [])]
+    assert main(["up", *own, *home]) == 0
+    assert f"run {fit} --home" in capsys.readouterr().out
 
 
 def this_process():

@@ -265,6 +265,12 @@ def test_a_supernode_that_cannot_start_says_why(monkeypatch, tmp_path, capsys):
         config.write_text('party = "bank"\n')
         assert main.main([*words, "--node-config", f"{config}"]) == 2
         assert "state another --port" in capsys.readouterr().err
+        for wrong, why in (
+            ("party='bank' min-rows 500", "'min-rows' is no key=value"),
+            ("party='bank' min-row=500", "unknown key 'min-row'"),
+        ):
+            assert main.main([*words, "--node-config", wrong]) == 2
+            assert why in capsys.readouterr().err
     assert not started
     main.main([*words, "--node-config", f"{config}"])
     assert len(started) == 2
@@ -279,3 +285,13 @@ def test_node_configs_are_of_simulations(place, capsys):
         said = capsys.readouterr().err
         assert f"simulations, and {named} is not" in said
         assert "flwr-vertical run . local --nodes" in said
+
+
+def test_a_superlink_that_flower_does_not_know_is_one_line(place, capsys):
+    (place / "config.toml").write_text('[superlink]\ndefault = "gone"\n')
+    for link, named in ([], "gone"), (["far"], "far"):
+        assert main.main(["run", str(ROOT), *link]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: SuperLink connection '{named}' not found in")
+        assert str(place / "config.toml") in said
+        assert said.count("\n") == 1

@@ -25,7 +25,7 @@ _SCALE = 2.0**30
 
 class LeakyParty(Party):
     @step
-    def fit(self, turn, beta: Annotated[Any, OWN] = None):
+    def fit(self, turn: int, beta: Annotated[Any, OWN] = None):
         """Sum the fits, opened by sample: what the first edition of the linear methods did."""
         if beta is None:  # the party's own
             beta = np.random.default_rng([turn, *self.name.encode()]).normal(size=2)
@@ -37,7 +37,7 @@ class LeakyParty(Party):
         return {"first": self._numbers()[:, 0] * 3.0 + 1.0}
 
     @step
-    def distances(self, scaled):
+    def distances(self, scaled: bool):
         x = self._numbers()
         square = ((x[:, None] - x[None]) ** 2).sum(axis=-1)
         if scaled:  # one scale and shift for each row, the same at all parties
@@ -47,7 +47,7 @@ class LeakyParty(Party):
         return Summands({"distance": square})
 
     @step
-    def masked(self, content):
+    def masked(self, content: int):
         """Mask another content by the same stream in each message."""
         mask = np.random.default_rng(5).integers(0, 2**64, self.n_samples, dtype=np.uint64)
         value = np.zeros(self.n_samples) if content == 0 else self._numbers()[:, 0]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from channel_runs import echo_grid
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_vertical import Federation, LocalGrid, MemoryStorage, RecordingGrid, Table, party_app
@@ -254,6 +254,59 @@ def test_a_lost_channel_is_an_error_reply_until_it_is_opened_again(monkeypatch):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert {a["count"] for a in rounds.call("count").values()} == {2, 4}
+
+
+class Killed(RecordingGrid):
+    """Lists a node that was killed, and reports that it is not there, as Flower does."""
+
+    def __init__(self, grid):
+        super().__init__(grid)
+        self.dead, self.unanswered = False, {}
+
+    def push_messages(self, messages):
+        sent = list(messages)
+        gone = [m for m in sent if self.dead and m.metadata.dst_node_id == 2]
+        for m in gone:
+            number = f"to the dead {len(self.unanswered)}"
+            m.metadata.__dict__["_message_id"] = number
+            self.unanswered[number] = m
+        living = [m for m in sent if m not in gone]
+        ids = dict(zip(map(id, living), super().push_messages(living), strict=True))
+        return [ids.get(id(m)) or m.metadata.message_id for m in sent]
+
+    def pull_messages(self, message_ids):
+        asked = set(message_ids)
+        absent = Error(code=5, reason="Node Unavailable")
+        gone = [Message(absent, reply_to=self.unanswered[k]) for k in asked & {*self.unanswered}]
+        return [*super().pull_messages(asked - {*self.unanswered}), *gone]
+
+
+def test_a_killed_node_that_comes_back_under_its_id_has_a_channel_again(monkeypatch):
+    streams = {}
+    real = app.dial
+
+    def keep(offer, node_id):
+        streams[node_id] = real(offer, node_id)
+        return streams[node_id]
+
+    monkeypatch.setattr(app, "dial", keep)
+    with echo_grid() as inner:
+        killed = Killed(inner)
+        with ChannelGrid(killed, transport="auto", reconnect=0) as grid:
+            rounds = federation(grid)
+            killed.dead = True
+            streams[2]._current._call.cancel()
+            with pytest.raises(PartyError, match="channel to node 2 was lost"):
+                rounds.call("count")
+            for _ in range(3):
+                assert grid.reopen([1, 2]) == [1]
+            assert killed.unanswered
+            killed.dead = False
+            deadline = time.monotonic() + 20
+            while grid.reopen([1, 2]) != [1, 2]:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert grid.channels == {1, 2, 3}
 
 
 def test_sixteen_channels_open_and_close_in_time():

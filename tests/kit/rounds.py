@@ -28,7 +28,7 @@ class RoundsParty(Party):
         return {}
 
     @step
-    def fit(self, residuals, rate):
+    def fit(self, residuals: np.ndarray, rate: float):
         """Take a gradient step, and tell what the own columns predict; state and sum belong
         together: who takes a step twice, or not at all, has other numbers.
         """

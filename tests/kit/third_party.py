@@ -6,17 +6,18 @@ import pathlib
 MODULE = '''
 """How many cells are known, times a factor: a method that this project knows nothing of."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from flwr_vertical import Party, Strategy, Summands, setting, step
+from flwr_vertical.protocol.arguments import Within
 from flwr_vertical.protocol.declaration import FACTS, Protocol, Round
 
 
 class KnownCellsParty(Party):
     @step
-    def known(self, scale, columns):
+    def known(self, scale: Annotated[float, Within(0, 1e6)], columns: list[str]):
         frame = self.table.frame
         chosen = [name for name in frame if not columns or name in columns]
         cells = float(frame[chosen].notna().to_numpy().sum())

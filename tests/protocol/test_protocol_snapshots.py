@@ -20,6 +20,7 @@ from flwr_vertical import LocalGrid, MemoryStorage, Table, party_app, step
 from flwr_vertical.channel import ChannelGrid
 from flwr_vertical.errors import CodecError, ConfigError, PartyError, ProtocolError
 from flwr_vertical.node.state import State
+from flwr_vertical.protocol.declaration import FACTS, Protocol, Repeat, Round
 from flwr_vertical.protocol.messages import SNAPSHOT, read_envelope
 from flwr_vertical.server.journal import Journal
 from flwr_vertical.server.snapshots import ServerSnapshots
@@ -224,8 +225,23 @@ def test_a_resumed_run_counts_what_its_first_life_took(tmp_path):
     assert [spent[f"step {k}"] for k in range(10)] == [1, 1, 1, 1, 1, 2, 2, 2, 1, 1]
 
 
-def test_pinned_identities_sign_the_new_keys(tmp_path):
-    place = identified(TrainingPlace(tmp_path))
+class DeclaredTrainer(Trainer):
+    """Nodes answer its rounds alone, and let the server write their state by its protocol."""
+
+    protocol = Protocol(
+        Round("prepare", "that it is done", tells=FACTS),
+        Repeat(
+            Round("forward", "hidden values, summed", tells=FACTS),
+            Round("backward", "that it is done", tells=FACTS),
+            at_most="steps",
+        ),
+        Repeat(Round("finish", "how many steps were taken", tells=FACTS), at_most=2),
+    )
+
+
+@pytest.mark.parametrize("strategy", [Trainer, DeclaredTrainer])
+def test_pinned_identities_sign_the_new_keys(tmp_path, strategy):
+    place = identified(TrainingPlace(tmp_path, strategy=strategy))
     expected = place.run()
     place.broken(die_after=19, run_id=7)
     assert_same_model(place.run(resume=True, run_id=2**62, lose={8: "moved"}), expected)

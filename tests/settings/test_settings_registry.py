@@ -12,8 +12,9 @@ from third_party import install, install_known_cells
 
 from apps.cli import main, run
 from apps.cli.run_config import app_defaults, checked_config
-from flwr_vertical import Party, Strategy, load_strategy, make_strategy, simulate
+from flwr_vertical import Party, Strategy, Summands, load_strategy, make_strategy, simulate, step
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.protocol.declaration import FACTS, Protocol, Round
 from flwr_vertical.settings.toml import toml_value
 
 ROOT = Path(__file__).parents[2]
@@ -226,3 +227,45 @@ def test_a_class_without_halves_is_refused(monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "Half", type("Half", (Strategy,), {}), raising=False)
     with pytest.raises(ConfigError, match="does not say its name and party"):
         load_strategy(f"{__name__}:Half")
+
+
+class CountingParty(Party):
+    @step
+    def count(self, scale: float) -> Summands:
+        return Summands({"x": np.ones(1)})
+
+    @step
+    def guess(self, scale) -> Summands:
+        return Summands({"x": np.ones(1)})
+
+
+COUNT = Round("count", "a number", tells=FACTS)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"name": "two words"}, "has name = 'two words', expected letters"),
+        ({"name": 3}, "has name = 3, expected letters"),
+        ({"party": Strategy}, "expected a subclass of Party"),
+        ({"protocol": [COUNT]}, r"expected Protocol\(Round"),
+        ({"protocol": Protocol(COUNT, "guess")}, "has the part 'guess', expected Round"),
+        ({"protocol": Protocol(COUNT, Round("guess", "x", tells=FACTS))},
+         r"step 'guess' takes \['scale'\] of any type"),
+    ],
+)  # fmt: skip
+def test_a_class_that_says_what_cannot_be_used_is_refused_before_the_run(said, why):
+    attributes = {"name": "counting", "party": CountingParty, "protocol": Protocol(COUNT)}
+    run = {"run": lambda self, federation, *_: federation.sum("count", {"scale": 1.0})}
+    simulate(type("Counting", (Strategy,), attributes | run)(), TABLES, progress=False)
+    with pytest.raises(ConfigError, match=why):
+        simulate(type("Counting", (Strategy,), attributes | run | said)(), TABLES)
+
+
+def test_predictions_of_another_form_are_refused():
+    def run(self, federation, alignment, result, progress):
+        result.predictions = [0.5]
+
+    listed = type("Listed", (Strategy,), {"name": "listed", "party": Party, "run": run})
+    with pytest.raises(ConfigError, match=r"result\.predictions is list, expected a DataFrame"):
+        simulate(listed(), TABLES, progress=False)

@@ -445,6 +445,8 @@ def test_settings_that_do_not_go_together_and_columns_without_bounds():
     for strategy, match in MISTAKES:
         with pytest.raises(ConfigError, match=match):
             run(strategy(bounds), tables, labels)
+    with pytest.raises(ConfigError, match="bounds has none named 'label'; add"):
+        run(MISTAKES[1][0](bounds), tables, labels.rename("label"))
     levels = tables["court"].assign(town=np.where(tables["court"]["x1"] > 0, "Bonn", "Kiel"))
     with pytest.raises(PartyError, match=r"party 'court'.*\['town'\] hold levels") as raised:
         run(CompleteCase(epsilon=1.0, bounds=bounds), tables | {"court": levels}, labels)

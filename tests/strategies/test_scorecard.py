@@ -281,6 +281,16 @@ def test_few_rows_are_refused(data):
         simulate(PLAIN, tables, few)
 
 
+def test_columns_that_are_not_withheld_are_not_said_to_be(data):
+    tables, _, _ = data
+    shared = tables["phone"].index[:240]
+    few = {name: frame.loc[shared, frame.columns[:1]] for name, frame in tables.items()}
+    chance = pd.Series(np.arange(240) % 2, shared, dtype=float)
+    with pytest.raises(DataError, match="no column has points: 2 have one bin") as caught:
+        simulate(Scorecard(), few, chance)
+    assert "withheld" not in str(caught.value)
+
+
 def test_merged_bins_have_names():
     merged = np.array([0, 0, 1, 2])
     assert merged_labels(["1 of 3", "2 of 3", "3 of 3", "missing"], merged, False) == [

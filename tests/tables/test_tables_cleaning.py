@@ -77,6 +77,8 @@ def test_labels_of_two_classes():
     np.testing.assert_array_equal(found, [1, np.nan, 0, 1])
     assert found.index.tolist() == list("abcd")
     np.testing.assert_array_equal(label_numbers(pd.Series([1, 2, np.nan]), "2", ""), [0, 1, np.nan])
+    repeated = pd.Series(["yes", None, "no"], index=list("aab"))  # is refused later, in words
+    np.testing.assert_array_equal(label_numbers(repeated, "yes", ""), [1, np.nan, 0])
     long = pd.Series([1000001, 1000002])
     np.testing.assert_array_equal(label_numbers(long, "1000002", ""), [0, 1])
     np.testing.assert_array_equal(label_numbers(pd.Series(["0", "1"]), "", ""), [0, 1])

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.node.config import HOLD_OUT
+from flwr_vertical.node.config import HOLD_OUT, check_node_config
 from flwr_vertical.node.config_files import read_node_configs
 from flwr_vertical.registry import available_strategies
 from flwr_vertical.settings.toml import read_items
@@ -76,6 +76,7 @@ def _configs(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
             raise ConfigError("--nodes names tables and how they are read; give nothing besides")
         found = read_node_configs(Path(options.nodes))
         return {name: own for name, own in found.items() if "data" in own}
+    check_node_config("--node-config", config)
     source = options.path or config.get("data")
     if not source:
         raise ConfigError(

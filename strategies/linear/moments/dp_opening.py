@@ -61,13 +61,14 @@ class FitBudget:
     def label_range(self, name: object) -> tuple[float, float]:
         """Return the range of the labels."""
         stated = parse_bounds(self.bounds)
-        for key in (str(name), LABEL):
+        names = dict.fromkeys((str(name), LABEL))
+        for key in names:
             if key in stated:
                 return stated[key]
         raise ConfigError(
-            f"epsilon needs public bounds of the label, and bounds has none named {str(name)!r} or "
-            f"{LABEL!r}; add bounds={{{LABEL!r}: [low, high]}}, from general knowledge and not "
-            "from these data"
+            "epsilon needs public bounds of the label, and bounds has none named "
+            f"{' or '.join(map(repr, names))}; add bounds={{{LABEL!r}: [low, high]}}, from general "
+            "knowledge and not from these data"
         )
 
 
