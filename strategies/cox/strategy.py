@@ -118,7 +118,10 @@ class Cox(Strategy):
     party = CoxParty
     protocol = moments_protocol("True", opening=OPENED_ROWS)
     disclosure = (
-        ("server", "names of the parties' columns, and rows left out"),
+        (
+            "server",
+            "names of the parties' columns, rows left out, and whether these differ from others",
+        ),
         (
             "server",
             "over the labelled samples that all parties hold: sums of columns, of products of two "
