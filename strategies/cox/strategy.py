@@ -56,7 +56,7 @@ class Cox(Strategy):
     """Proportional hazards (Cox, 1972) over all parties' columns.
 
     The hazard of a sample is a baseline of time times ``exp(sum over parties of x_k' beta_k)``.
-    Estimates maximise the partial likelihood with Breslow's treatment of ties, on the labelled
+    Estimates maximise the partial likelihood, with ties nearly as by Efron, on the labelled
     samples that all parties hold, or with `rows` on all labelled ones.
 
     Labels are times, negative where they were censored: `survival_labels` makes them of a time and
