@@ -293,8 +293,9 @@ class _Survival:
         if size > _ATTENUATED:
             note(
                 result,
-                f"coefficients may be too small, by a third of {100 * size:.0f} % or so: linear "
-                f"predictors vary about means in place of columns (variance {unseen:.2g}), and "
+                f"coefficients may be too small, by a third of {100 * size:.0f} % or so, and those "
+                "of columns by which blocks are missing by all of it: linear predictors vary about "
+                f"means in place of columns (variance {unseen:.2g}), and "
                 f"{100 * self.risk.n_events / self.n_samples:.0f} % of the samples have an event; "
                 "rows='complete' has larger errors and not this one",
             )
