@@ -7,16 +7,19 @@ With ``H0`` the cumulative baseline hazard, the log likelihood of times t and ev
 
 Breslow's ``H0`` jumps at event times s. Where it is free at each, the maximum over it is Cox's
 partial likelihood (Breslow, 1974). Here the jumps are those of the estimate without columns
-(Nelson, 1972; Aalen, 1978), ``c_s / n_s`` of c_s events and n_s samples at risk, times a function
+(Nelson, 1972; Aalen, 1978), ``c_s / m_s`` of c_s events and m_s samples at risk, times a function
 of time that is linear between K knots: ``sum over k of lambda_k phi_k(s)``, with phi_k the hat
 function of knot k. Then ``H0(t) = sum over k of lambda_k E_k(t)`` with ``E_k(t)`` the sum of
-``phi_k(s) c_s / n_s`` over s up to t, and K sums over samples,
+``phi_k(s) c_s / m_s`` over s up to t, and K sums over samples,
 
     S_k = sum over i of E_k(t_i) exp(eta_i),
 
 determine the lambda_k: they maximise ``sum over s of c_s log(sum over k of lambda_k phi_k(s)) - sum
 over k of lambda_k S_k``. With a knot at each event time this is Cox's likelihood, and lambda_k is
 ``c_k / S_k``; with few knots, the mean of exp(eta) over the risk set is taken as smooth in time.
+
+Of c_s events at one time each comes before some others (Efron, 1977): samples that have theirs at s
+count there by ``(c_s + 1) / (2 c_s)``, the mean share of them at risk, in m_s and in E_k.
 """
 
 from dataclasses import dataclass
@@ -43,7 +46,7 @@ class RiskSets:
     hats: Array  # (n_times, n_knots): phi_k at each event time, by stratum
     count: Array  # (n_times,): c_s
     time: Array  # (n_times,): s
-    jump: Array  # (n_times,): ``c_s / n_s``
+    jump: Array  # (n_times,): ``c_s / m_s``
     ranks: Array  # (n_times,): rank of s, less the mean of all events
     stratum: Indices  # (n_times,)
     null: float  # Log partial likelihood without columns
@@ -138,6 +141,7 @@ def risk_sets(time: Array, event: Flags, stratum: Indices, most: int, fewest: in
             continue
         last = np.searchsorted(times, time[own], side="right") - 1
         at_risk = len(own) - np.searchsorted(np.sort(time[own]), times, side="left")
+        at_risk = at_risk - (count - 1.0) / 2.0
         ending = np.bincount(last[last >= 0], minlength=len(times))
         hat = _hats(count, _cut(count, ending, wanted, fewest, h))
         jump = count / at_risk
@@ -145,6 +149,9 @@ def risk_sets(time: Array, event: Flags, stratum: Indices, most: int, fewest: in
         upto = np.vstack([np.zeros(hat.shape[1]), np.cumsum(jump[:, None] * hat, axis=0)])
         exposure.append(np.zeros((hat.shape[1], n)))
         exposure[-1][:, own] = upto[last + 1].T
+        ended = event[own]
+        absent = ((count - 1.0) / (2.0 * count) * jump)[:, None] * hat
+        exposure[-1][:, own[ended]] -= absent[last[ended]].T
         hats.append(hat)
         columns.append([count.astype(np.float64), times, jump, np.full(len(times), float(h))])
     counts, times, jumps, strata = (np.concatenate(one) for one in zip(*columns, strict=True))

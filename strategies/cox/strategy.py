@@ -56,7 +56,7 @@ class Cox(Strategy):
     """Proportional hazards (Cox, 1972) over all parties' columns.
 
     The hazard of a sample is a baseline of time times ``exp(sum over parties of x_k' beta_k)``.
-    Estimates maximise the partial likelihood with Breslow's treatment of ties, on the labelled
+    Estimates maximise the partial likelihood, with ties nearly as by Efron, on the labelled
     samples that all parties hold, or with `rows` on all labelled ones.
 
     Labels are times, negative where they were censored: `survival_labels` makes them of a time and
@@ -118,7 +118,10 @@ class Cox(Strategy):
     party = CoxParty
     protocol = moments_protocol("True", opening=OPENED_ROWS)
     disclosure = (
-        ("server", "names of the parties' columns, and rows left out"),
+        (
+            "server",
+            "names of the parties' columns, rows left out, and whether these differ from others",
+        ),
         (
             "server",
             "over the labelled samples that all parties hold: sums of columns, of products of two "
@@ -290,8 +293,9 @@ class _Survival:
         if size > _ATTENUATED:
             note(
                 result,
-                f"coefficients may be too small, by a third of {100 * size:.0f} % or so: linear "
-                f"predictors vary about means in place of columns (variance {unseen:.2g}), and "
+                f"coefficients may be too small, by a third of {100 * size:.0f} % or so, and those "
+                "of columns by which blocks are missing by all of it: linear predictors vary about "
+                f"means in place of columns (variance {unseen:.2g}), and "
                 f"{100 * self.risk.n_events / self.n_samples:.0f} % of the samples have an event; "
                 "rows='complete' has larger errors and not this one",
             )

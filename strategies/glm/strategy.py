@@ -195,7 +195,8 @@ class VerticalGLM(Strategy):
             "server",
             "names of the parties' columns, or of those that a formula makes; knots of splines, "
             "means over rows, follow from sums of products; which rows a party leaves out for "
-            "missing cells; with a formula, the fewest rows of a set that a party tells of",
+            "missing cells, and whether these differ from others; with a formula, the "
+            "fewest rows of a set that a party tells of",
         ),
         (
             "server",

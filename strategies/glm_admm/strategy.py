@@ -128,7 +128,8 @@ class GLMADMM(Strategy):
         (
             "server",
             "names of the parties' columns, which are constant, and which rows a party leaves out "
-            "for missing cells; a bound on the largest correlation of a column with the labels; "
+            "for missing cells, and whether these differ from others; a bound on the largest "
+            "correlation of a column with the labels; "
             "for each lambda how many columns are selected (sums over parties); each party's "
             "coefficients for the chosen lambda",
         ),

@@ -115,8 +115,9 @@ class LDA(Strategy):
     disclosure = (
         (
             "server",
-            "names of the parties' columns, which rows a party leaves out for missing cells, a "
-            "rough unit and level of each column; how many numbers a party tells of a row where it "
+            "names of the parties' columns, which rows a party leaves out for missing cells, and "
+            "whether these differ from others; a rough unit and level of each "
+            "column; how many numbers a party tells of a row where it "
             "alone helps",
         ),
         PAIRS_OF_COLUMNS,

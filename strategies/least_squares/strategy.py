@@ -225,7 +225,11 @@ class CompleteCase(Baseline):
 
     name = "complete-case"
     disclosure = (
-        ("server", "names of the parties' columns, which are collinear, and rows left out"),
+        (
+            "server",
+            "names of the parties' columns, which are collinear, rows left out, and whether these "
+            "differ from others",
+        ),
         (
             "server",
             "over the labelled samples that all parties hold: sums of columns, of products of two "
@@ -256,7 +260,11 @@ class MeanImpute(Baseline):
 
     name = "mean-impute"
     disclosure = (
-        ("server", "names of the parties' columns, which are collinear, and rows left out"),
+        (
+            "server",
+            "names of the parties' columns, which are collinear, rows left out, and whether these "
+            "differ from others",
+        ),
         BY_PATTERN,
         ROUGH_UNITS,
         _PREDICTIONS,
@@ -302,7 +310,11 @@ class Single(Baseline, _OneParty):
 
     name = "single"
     disclosure = (
-        ("server", "the names of the party's columns, which are collinear, and rows left out"),
+        (
+            "server",
+            "the names of the party's columns, which are collinear, rows left out, and whether "
+            "these differ from others",
+        ),
         (
             "server",
             "over the labelled samples that the party holds: sums of its columns, of their "

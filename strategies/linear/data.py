@@ -67,6 +67,7 @@ class RegressionRows(StepGroup):
                 "columns": self.design.columns,
                 "n_observed": len(self.rows),
                 "dropped": self.design.dropped,
+                "selective": self.design.selective,
                 "collinear": collinear,
                 "left_out": self.design.left_out,
             },
@@ -233,8 +234,8 @@ class RegressionData(RegressionRows):
         sample has a label; None if all have; n_unheld: how many further labels there are, of
         samples that no party holds; returns nothing to be summed; publicly the names of the
         ``columns``, ``n_observed`` rows of labelled samples, the aligned numbers of ``dropped``
-        rows and the names of ``collinear`` columns, of the whole table, and of columns ``left_out``
-        (`Design`).
+        rows, whether these differ from the others (``selective``), and the names of ``collinear``
+        columns, of the whole table, and of columns ``left_out`` (`Design`).
         """
         return self.prepare_rows(labelled=labelled, **settings)
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.stats
 
-from flwr_vertical.arrays import Array, Indices
+from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.log import logger
 from flwr_vertical.products.row_groups import levels_are_safe
@@ -21,6 +22,8 @@ from flwr_vertical.tables.codes import Levels, fit_levels
 
 OTHER = "other"
 _ROWS = 65_536  # at a time
+_TESTED = 100  # The fewest cells of a column that tell whether rows with missing cells differ
+_BY_CHANCE = 1e-3  # How often they seem to, where cells are missing at random
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ class Design:
     x: Array
     rows: Indices  # (n_rows,): their aligned row numbers, ascending
     dropped: Indices  # (n_dropped,): aligned numbers of rows left out because of a missing cell
+    selective: bool = False  # Whether cells are missing by the party's other columns
     # By column of the matrix, the column of the table that it comes from and the levels for which
     # it is 1; no levels where it holds that column's numbers
     origins: dict[str, tuple[str, list[Any]]] = field(default_factory=dict)
@@ -97,15 +101,16 @@ def make_design(
     columns, x, origins = numeric_matrix(table, party, min_rows)
     used = {column for column, _ in origins.values()}
     left_out = [name for name in table.kinds if name not in used]
-    complete, rows, dropped = complete_rows(x, positions, party)
     sources = tuple(frozenset([origins[name][0]]) for name in columns)
-    return Design(columns, complete, rows, dropped, origins, left_out, sources)
+    rest = complete_rows(x, positions, party)
+    return Design(columns, *rest, origins, left_out, sources)
 
 
-def complete_rows(x: Array, positions: Indices, party: str) -> tuple[Array, Indices, Indices]:
+def complete_rows(x: Array, positions: Indices, party: str) -> tuple[Array, Indices, Indices, bool]:
     """Return the complete rows in aligned order, their aligned numbers, and those of the others.
 
-    Shapes: x (n_own_rows, n_columns): NaN where a cell is missing.
+    And whether these differ in what cells they have. Shapes: x (n_own_rows, n_columns): NaN where a
+    cell is missing.
     """
     order = np.argsort(positions, kind="stable")
     order = order[positions[order] >= 0]
@@ -121,8 +126,28 @@ def complete_rows(x: Array, positions: Indices, party: str) -> tuple[Array, Indi
             f"party {party!r}: no row without missing cells takes part; impute the cells "
             "first (strategy 'fknn') or leave out the columns that are mostly missing"
         )
+    selective = _means_differ(x, incomplete)
     x = x if kept.all() else take(x, np.flatnonzero(kept))
-    return x, rows[kept], rows[incomplete]
+    return x, rows[kept], rows[incomplete], selective
+
+
+def _means_differ(x: Array, incomplete: Flags) -> bool:
+    """Tell whether some column's mean is another in incomplete rows, by Welch's test."""
+    if incomplete.sum() < _TESTED:
+        return False
+    shift = np.nan_to_num(x[np.argmin(incomplete)])
+    sums = np.zeros((3, 2, x.shape[1]))  # numbers of cells, sums and squares, by set of rows
+    for start in range(0, len(x), _ROWS):
+        block, of = x[start : start + _ROWS] - shift, incomplete[start : start + _ROWS]
+        for k, rows in enumerate((block[~of], block[of])):
+            sums[:, k] += (~np.isnan(rows)).sum(0), np.nansum(rows, 0), np.nansum(rows**2, 0)
+    n = sums[0]
+    tested = n.min(axis=0) >= _TESTED
+    mean, square = sums[1:, :, tested] / n[:, tested]
+    error = ((square - mean**2) / n[:, tested]).sum(axis=0)
+    varies = error > 1e-12 * square.max(axis=0, initial=0.0)
+    found = np.abs(mean[1] - mean[0])[varies] / np.sqrt(error[varies])
+    return bool((found > scipy.stats.norm.isf(_BY_CHANCE / 2.0 / x.shape[1])).any())
 
 
 def numeric_matrix(

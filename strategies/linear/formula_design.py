@@ -88,11 +88,9 @@ def make_formula_design(
 ) -> Design:
     """Turn a party's table into the columns of a formula, in aligned order; see `make_design`."""
     made = made_columns(table, party, formula, smallest)
-    x, rows, dropped = complete_rows(made.x, positions, party)
+    rest = complete_rows(made.x, positions, party)
     text = made.kept.to_text()
-    return Design(
-        made.columns, x, rows, dropped, {}, made.left_out, made.sources, text, made.at_least
-    )
+    return Design(made.columns, *rest, {}, made.left_out, made.sources, text, made.at_least)
 
 
 def made_columns(

@@ -19,6 +19,10 @@ from flwr_vertical.tables import checked_ids
 
 LABEL_POLICIES = ("drop", "error")
 _SQUARED = 480  # binary digits
+_ON_SELECTIVE = (
+    ". They differ from its other rows in what cells they have: a fit that uses rows which parties "
+    "lack is biased then, and 'joint-normal' before it makes it right"
+)
 
 
 @dataclass
@@ -128,7 +132,7 @@ def open_problem(
                 result,
                 f"party {name!r}: {counted(len(told['dropped']), 'row')} with missing cells left "
                 "out, as if the party lacked them; 'fknn' or 'joint-normal' before fills such "
-                "cells in",
+                "cells in" + _ON_SELECTIVE * bool(told["selective"]),
             )
         if told["collinear"]:
             note(

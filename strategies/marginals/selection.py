@@ -46,8 +46,12 @@ class Opened:
 
     def shares(self, pair: Clique, counts: Array, sigma: float) -> Counted:
         """Turn counts of one or two columns into shares of the rows that their parties hold."""
-        n_rows = max(int(self.held[:, [self.owner[v] for v in pair]].all(axis=1).sum()), 1)
+        n_rows = self.n_rows(pair)
         return Counted(counts / n_rows, sigma / n_rows)
+
+    def n_rows(self, pair: Clique) -> int:
+        """Return how many rows the parties of one or two columns hold, 1 at least."""
+        return max(int(self.held[:, [self.owner[v] for v in pair]].all(axis=1).sum()), 1)
 
 
 def one_way(opened: Opened, pairs: Mapping[Clique, Counted]) -> dict[int, Counted]:
@@ -106,7 +110,8 @@ def chosen_pairs(
     `columns`: as from `one_way`; pairs are added to the forest as AIM does.
     """
     outer = {p: np.outer(columns[p[0]].shares, columns[p[1]].shares) for p in pairs}
-    scores = {p: _surprise(table, outer[p]) for p, table in pairs.items()}
+    n_rows = {p: opened.n_rows(p) for p in pairs}
+    scores = {p: _surprise(table, outer[p], n_rows[p]) for p, table in pairs.items()}
     chosen, part = [], list(range(len(opened.sizes)))
     for pair in sorted(scores, key=lambda p: scores[p], reverse=True):
         here, there = part[pair[0]], part[pair[1]]
@@ -120,7 +125,7 @@ def chosen_pairs(
     model.fit({**singles, **{p: pairs[p] for p in chosen}}, steps=_FITTED)
     for _ in range(_PASSES):
         fitted = model.pairs()
-        wrong = {p: _surprise(pairs[p], fitted[p]) for p in pairs if p not in chosen}
+        wrong = {p: _surprise(pairs[p], fitted[p], n_rows[p]) for p in pairs if p not in chosen}
         added: list[Clique] = []
         touched: set[int] = set()
         for pair in sorted(wrong, key=lambda p: wrong[p], reverse=True):
@@ -145,14 +150,18 @@ def all_pairs(n_columns: int) -> list[Clique]:
     return list(combinations(range(n_columns), 2))
 
 
-def _surprise(table: Counted, fitted: Array) -> float:
+def _surprise(table: Counted, fitted: Array, n_rows: int) -> float:
     """Return minus the log of the chance that a table is so far off by noise alone.
+
+    Noise is that of the release and of so many rows. By the former alone a larger epsilon would
+    favour tables of few levels, whose sums it tells best, however little these depend.
 
     Sums of rows and columns are left out: single columns are known better. Most dependence runs
     along the levels, so it is in the first terms of a cosine transform, and noise is in all: these
     are tested alone, too, and the least chance counts, times how many were tried.
     """
-    terms = np.square(scipy.fft.dctn(table.shares - fitted, norm="ortho")[1:, 1:]) / table.sigma**2
+    noise = np.sqrt(table.sigma**2 + np.maximum(fitted, 0.0) / n_rows)
+    terms = np.square(scipy.fft.dctn((table.shares - fitted) / noise, norm="ortho")[1:, 1:])
     parts = {terms[:m, :m].shape: terms[:m, :m] for m in (*_SMOOTH, max(terms.shape))}
     surprises = [_tail(float(part.sum()), part.size) for part in parts.values() if part.size]
     return max(surprises, default=0.0) - log(len(parts))

@@ -128,7 +128,10 @@ class VerticalSVM(Strategy):
     protocol = moments_protocol("loss == 'squared_hinge'")
     arbiter = MomentArbiter
     disclosure = (
-        ("server", "names of the parties' columns, and rows left out"),
+        (
+            "server",
+            "names of the parties' columns, rows left out, and whether these differ from others",
+        ),
         (
             "server",
             "over the labelled samples that all parties hold (with rows='mean', for each "

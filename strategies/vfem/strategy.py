@@ -183,7 +183,11 @@ class VFEM(Strategy):
     party = VFEMParty
     arbiter = MomentArbiter
     disclosure = (
-        ("server", "names of the parties' columns, which are collinear, and rows left out"),
+        (
+            "server",
+            "names of the parties' columns, which are collinear, rows left out, and whether these "
+            "differ from others",
+        ),
         BY_PATTERN,
         (
             "server, instead where patterns are small",

@@ -115,7 +115,11 @@ class VFEMIterations(Strategy):
         ),
     )
     disclosure = (
-        ("server", "names of the parties' columns, which are collinear, and rows left out"),
+        (
+            "server",
+            "names of the parties' columns, which are collinear, rows left out, and whether these "
+            "differ from others",
+        ),
         (
             "server",
             "for each labelled sample and each iteration, the sum of the parties' fits; for each "

@@ -162,8 +162,24 @@ def test_few_times_are_exact_at_default_rules():
     tables, time, event = cohort(4000, 1, unit=2.0)
     time = time.clip(upper=6.0)
     result = run(tables, survival_labels(time, event))
-    assert_like_statsmodels(result, tables, time, event)
+    beta, error, value = oracle.halved_ties(*pooled(tables, time, event))
+    assert result.metrics["exact"] == result.metrics["converged"] == 1.0
+    np.testing.assert_allclose(result.coefficients["estimate"], beta, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result.coefficients["std_error"], error, rtol=1e-4)
+    assert result.metrics["log_likelihood"] == pytest.approx(value, abs=2e-3)
     assert result.metrics["knots"] == 3
+
+
+def test_ties_are_treated_nearly_as_by_efron():
+    """By Breslow's method coefficients shrink where many events share a time."""
+    tables, time, event = cohort(3000, 7, unit=0.25)
+    result = run(tables, survival_labels(time, event))
+    x, t, d = pooled(tables, time, event)
+    efron, breslow = (PHReg(t, x, status=d, ties=how).fit() for how in ("efron", "breslow"))
+    found = result.coefficients["estimate"]
+    assert np.abs((found - efron.params) / efron.bse).max() < 0.15
+    assert np.abs((breslow.params - efron.params) / efron.bse).max() > 0.5
+    np.testing.assert_allclose(result.coefficients["std_error"], efron.bse, rtol=0.01)
 
 
 def test_rounds_and_what_is_counted(data):

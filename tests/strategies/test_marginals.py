@@ -311,7 +311,7 @@ def test_aim_chooses_what_depends_and_mst_a_forest():
     joint = some_joint(5)
     pairs = {p: Counted(margin(joint, p), 1e-3) for p in combinations(range(5), 2)}
     columns = {v: (margin(joint, (v,)), 1e-3) for v in range(5)}
-    opened = Opened(SIZES, [0, 0, 1, 1, 2], np.ones((100, 3), dtype=bool), columns)
+    opened = Opened(SIZES, [0, 0, 1, 1, 2], np.ones((N, 3), dtype=bool), columns)
     singles = one_way(opened, pairs)
     tree = chosen_pairs(opened, pairs, singles, adaptive=False)
     assert len(tree) == 4
@@ -320,6 +320,19 @@ def test_aim_chooses_what_depends_and_mst_a_forest():
     assert len(more) > 4
     independent = {p: Counted(np.outer(columns[p[0]][0], columns[p[1]][0]), 1e-3) for p in pairs}
     assert chosen_pairs(opened, independent, singles, adaptive=True) == []
+
+
+def test_little_noise_does_not_favour_tables_of_few_levels():
+    """Each two of four numbers depend on each other more than on a flag made of one of them."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(4000, 1)) + rng.normal(size=(4000, 4))
+    bank = pd.DataFrame(x[:, :2], columns=["a", "b"])
+    bank["flag"] = np.where(x[:, 1] + rng.normal(size=4000) > 0.5, "yes", "no")
+    parties = {"bank": bank, "court": pd.DataFrame(x[:, 2:], columns=["c", "d"])}
+    agreed = {"max-epsilon": 100.0, "epsilon-total": 100.0}
+    made = pd.concat(simulate(MST(epsilon=50.0), parties, policy=agreed).tables.values(), axis=1)
+    found = made[list("abcd")].corr().to_numpy()[np.triu_indices(4, 1)]
+    assert (found > 0.4).sum() >= 3  # edges of a tree; 0.5 in the tables
 
 
 def test_one_party_alone_and_missing_cells():

@@ -8,6 +8,7 @@ from flwr_vertical import simulate
 from strategies.linear.moments.covariances import FullCovariance
 from strategies.linear.moments.fit import fit_normal
 from strategies.linear.moments.patterns import Patterns
+from strategies.normal import JointNormal
 from strategies.vfem import VFEM
 from strategies.vfem.missingness import compare
 
@@ -75,3 +76,27 @@ def test_a_run_says_whether_blocks_look_missing_at_random(how, noted):
     # With all rows complete there is nothing to compare.
     whole = simulate(VFEM(), {"bank": bank, "court": bank.add_suffix("2") ** 2}, y)
     assert "missingness_p_value" not in whole.metrics
+
+
+@pytest.mark.parametrize("by", ["chance", "the own other column"])
+def test_cells_that_are_missing_by_the_partys_other_columns_bias_and_a_note_says_so(by):
+    """Such a row counts as lacking, though its columns are not distributed as those of others."""
+    rng = np.random.default_rng(0)
+    n, slopes = 4000, [1.0, -0.8, 0.6, 0.5]
+    x = rng.normal(size=(n, 4)) + 0.7 * rng.normal(size=(n, 1))
+    y = pd.Series(x @ slopes + rng.normal(size=n))
+    chance = 0.4 if by == "chance" else 1.0 / (1.0 + np.exp(-2.0 * x[:, 0]))
+    bank = pd.DataFrame(x[:, :2], columns=["income", "debt"])
+    bank["debt"] = bank["debt"].mask(rng.random(n) < chance)
+    parties = {"bank": bank, "clinic": pd.DataFrame(x[:, 2:], columns=["age", "weight"])}
+
+    def off(tables):
+        result = simulate(VFEM(), tables, y)
+        found, errors = result.coefficients["estimate"], result.coefficients["std_error"]
+        return float((np.abs(found - [0.0, *slopes]) / errors).max()), " ".join(result.notes)
+
+    furthest, notes = off(parties)
+    assert "rows with missing cells left out" in notes
+    assert ("is biased then, and 'joint-normal'" in notes) == (by != "chance")
+    assert (furthest > 5.0) == (by != "chance")
+    assert off(simulate(JointNormal(), parties).tables)[0] < 3.5

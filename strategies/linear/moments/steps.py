@@ -109,7 +109,7 @@ class MomentSteps(RegressionRows):
             self._check_no_levels()
             columns = self.design.columns
             self.state[PUBLIC_RANGE] = np.stack(column_ranges(bounds, columns, self.name))
-            told["collinear"] = []
+            told |= {"collinear": [], "selective": False}
         center, unit = self._units
         told |= {"center": center, "unit": unit, **self.other(PairKeySteps).pair_key(nonce)}
         if self.party.policy.min_rows is not None:
@@ -139,6 +139,7 @@ class MomentSteps(RegressionRows):
             "columns": [],
             "n_observed": int(np.asarray(labelled)[held].astype(bool).sum()),
             "dropped": np.zeros(0, dtype=np.int64),
+            "selective": False,
             "collinear": [],
             "left_out": [],
         }
