@@ -21,10 +21,12 @@ from flwr_vertical.node import Party
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.policy.record import key_of
 from flwr_vertical.privacy_ledger.row_history import ToldColumns
+from flwr_vertical.privacy_ledger.row_sets import told_alone
 from flwr_vertical.privacy_ledger.rules import Judged, LabelSet
 from flwr_vertical.products.columns import OF_TREES, HeldColumns
 from flwr_vertical.products.lone_rows import FEWEST, KnownSets, withhold_lone_rows
 from flwr_vertical.products.rare_levels import LevelAtoms, counted_vectors, repeated_codes
+from flwr_vertical.products.row_groups import distinct_rows
 
 _KEPT = "node.products."
 _ATTEMPTS, _COMMITTED = _KEPT + "attempts", _KEPT + "committed"
@@ -170,6 +172,16 @@ class ToldRows:
                     f"sets of at least {self.fewest(n_columns):,} rows",
                     "leave these rows out, or products with one of these parties",
                 )
+        kinds, _, counts = distinct_rows(shared[own][:, [place, *others]])
+        if lone := told_alone(kinds, counts, self.fewest(n_columns))[0]:
+            raise PolicyError(
+                f"party {self._name!r}",
+                key_of("min_rows"),
+                f"sums that tell of {lone} of its rows alone, over its rows and over those shared "
+                "with others together",
+                f"sets of at least {self.fewest(n_columns):,} rows",
+                "leave these rows out, or products with one of these parties",
+            )
         n_others = sum(widths.values()) - n_columns
         withheld = self._judged(held, np.where(own, 0, -1), 1, None, b"", False, n_others)
         for k in others:
