@@ -48,19 +48,23 @@ def earlier_formulas(party: Party, formula: str) -> list[str]:
 
 def beside_earlier(party: Party, held: HeldColumns, words: str) -> HeldColumns:
     """Write down how columns are made, and have them judged beside those that others told of."""
-    party.privacy_ledger.columns_told(party.rows_in_ledger(), words)
-    every, kept = list(range(held.values.shape[1])), [(b"", _columns_of(party, {}))]
+    rows = party.rows_in_ledger()
+    now = party.privacy_ledger.columns_told(rows, words)
+    every, kept = list(range(held.values.shape[1])), dict[bytes, EarlierColumns]()
 
     def beside(noted: ToldColumns, group: Indices) -> EarlierColumns:
         own, sets = noted[words]
         # The same again adds nothing: what came later was judged beside it. Over other rows it does
         again = own == every and not refine(sets, group).is_new.any()
         found = _before(noted, words) if again else noted
-        of = b"".join(f"{name}{told}".encode() + at.tobytes() for name, (told, at) in found.items())
-        if (digest := hashlib.sha256(of).digest()) != kept[0][0]:
-            kept[0] = digest, _columns_of(party, found)
-        return kept[0][1]
+        found = {text: (told, at) for text, (told, at) in found.items() if told}
+        of = b"".join(f"{text}{told}".encode() + at.tobytes() for text, (told, at) in found.items())
+        if (digest := hashlib.sha256(of).digest()) not in kept:
+            kept.clear()
+            kept[digest] = _columns_of(party, found)
+        return kept[digest]
 
+    beside(now, np.full(len(rows), -1))  # made before the ledger is locked, as long as it holds
     return replace(held, made_by=words, beside=beside)
 
 
@@ -69,7 +73,7 @@ def _columns_of(party: Party, found: ToldColumns) -> EarlierColumns:
     none = np.zeros((party.table.n_samples, 0))
     columns, places, sources = [none], [none.astype(np.int64)], []
     for words, (told, sets) in found.items():
-        x, of = (_made(party, words) if told else None) or (none, ())
+        x, of = _made(party, words) or (none, ())
         for j, cells in enumerate(of):
             if j in (told or ()):
                 column = np.asarray(x[:, j], dtype=np.float64)
