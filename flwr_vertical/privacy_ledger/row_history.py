@@ -21,7 +21,11 @@ from flwr_vertical.privacy_ledger.rules import Judged, LabelSet, RowHistory, jud
 from flwr_vertical.privacy_ledger.seals import write
 from flwr_vertical.privacy_ledger.stored_arrays import Arrays
 
-_ATOMS = "atoms "
+_ATOMS, _SETS = "atoms ", "sets "
+
+SHARED = "with "
+"""What a scope begins with that is of rows shared with another party: sums over these sets together
+tell of no few rows either, since the same columns are summed over them."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,10 @@ class LedgerRows:
         for other in [] if scope else self._arrays.names(_ATOMS):
             if other != _ATOMS:
                 self._admit(rows, own, other.removeprefix(_ATOMS), label, people, at, **limits)
+        if scope.startswith(SHARED):  # by itself, without what was told in no scope
+            group = _put_in(np.broadcast_to(np.int64(-1), len(people)), at, own)
+            before = self._arrays.get(f"{_SETS}{scope}", length=len(people))
+            self._arrays.put(f"{_SETS}{scope}", refine(before, group).atom)
         if (now := self._told_alone(len(people))) and not alone:
             raise PolicyError(
                 self._who,
@@ -180,8 +188,8 @@ class LedgerRows:
 
     def _told_alone(self, n_people: int) -> int:
         """Return of how few rows the sets of all scopes tell together; 0 if of none too few."""
-        names = self._arrays.names(_ATOMS)
-        scopes = [self._arrays.get(name, np.int64, n_people) for name in names]
+        scopes = [self._arrays.get(name, np.int64, n_people) for name in self._arrays.names(_SETS)]
+        scopes.append((self._arrays.get(_ATOMS, np.int64, n_people) > 0).astype(np.int64))
         if len(scopes) < 3:  # all rows, and those shared with two parties
             return 0
         kind = np.zeros(n_people, dtype=np.int64)

@@ -20,7 +20,7 @@ from flwr_vertical.errors import DataError, PolicyError, ProtocolError
 from flwr_vertical.node import Party
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.policy.record import key_of
-from flwr_vertical.privacy_ledger.row_history import ToldColumns
+from flwr_vertical.privacy_ledger.row_history import SHARED, ToldColumns
 from flwr_vertical.privacy_ledger.row_sets import told_alone
 from flwr_vertical.privacy_ledger.rules import Judged, LabelSet
 from flwr_vertical.products.columns import OF_TREES, HeldColumns
@@ -190,7 +190,7 @@ class ToldRows:
             bits = widths[names[k]] * (1.0 + 0.5 * math.log2(shared[:, k].sum()))
             found = self._judged(
                 held, group, int(group.max()) + 1, None, b"", False, widths[names[k]],
-                scope=f"with {names[k]}", bits=bits,
+                scope=f"{SHARED}{names[k]}", bits=bits,
             )  # fmt: skip
             apart[k] = found.any(axis=0)
         return withheld, far, apart
