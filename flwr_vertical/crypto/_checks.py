@@ -59,11 +59,16 @@ def raise_out_of_range(
             f"{where} must be finite to enter a private sum, but some of its values are NaN or "
             "infinite; impute missing cells first, and look for a diverging fit"
         )
-    up_to = 2.0 ** math.ceil(math.log2(float(np.max(magnitude))))
+    up_to = power_above(float(np.max(magnitude)))
     raise FixedPointOverflowError(
         f"{where} has values too large for the private sum: up to {up_to:.6g} in absolute value "
         f"(a power of two), and the limit per party is {limit:.6g}; {remedy}"
     )
+
+
+def power_above(value: float) -> float:
+    """Return the power of two that is not below a positive number: all that errors tell of it."""
+    return 2.0 ** math.ceil(math.log2(value))
 
 
 def largest_magnitude(values: AnyArray) -> float:

@@ -64,12 +64,10 @@ class CkksEncryptor:
         limit = math.ldexp(value_limit(n_parties), -exponent)
         flat = _checks.real_array(values, name, party).reshape(-1)
         if flat.size and not _checks.within(flat, limit):
-            factor = _checks.largest_magnitude(flat) / limit
-            remedy = (
-                f"standardise the columns, or divide them by {factor:.3g} or more at every party"
-            )
+            factor = _checks.power_above(max(_checks.largest_magnitude(flat) / limit, 1.0))
+            remedy = f"standardise the columns, or divide them by {factor:.6g} at every party"
             if exponent:
-                remedy += f", or let the server ask for a scale {factor:.3g} times larger"
+                remedy += f", or let the server ask for a scale {factor:.6g} times larger"
             _checks.raise_out_of_range(flat, limit, name, party, remedy)
         ts, blocks = ckks_context.tenseal(), []
         for start in range(0, flat.size, ckks_context.SLOTS):

@@ -332,10 +332,9 @@ def _checked_matrix(matrix: ArrayLike, name: str, party: str | None) -> Array:
             rms = float(np.sqrt(np.mean(np.square(column))))
         if rms > RMS_LIMIT:
             raise FixedPointOverflowError(
-                f"column {index} of {_checks.label(name, party)} has a root mean square of "
-                f"{rms:.6g} over {len(values)} rows, the limit for encrypted products is "
-                f"{RMS_LIMIT:g}; standardise the column, or divide it by {rms / RMS_LIMIT:.3g} or "
-                "more"
+                f"column {index} of {_checks.label(name, party)} has a root mean square of up to "
+                f"{_checks.power_above(rms):.6g} (a power of two) over {len(values)} rows, the "
+                f"limit for encrypted products is {RMS_LIMIT:g}; standardise the column"
             )
     return values
 

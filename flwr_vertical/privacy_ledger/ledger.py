@@ -10,6 +10,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ HELD_BY_ALL = "the server and any party of the run, which hold the group seed"
 """Who could see the own columns of sums that were opened by private products."""
 
 
-Decision = Callable[[Judged, Integers], AnyArray]
+Decision = Callable[[Judged, Integers, Callable[..., ToldColumns]], AnyArray]
+"""Of a request that is allowed, each own row's atom, and `columns_told` of these rows."""
 
 
 class PrivacyLedger:
@@ -201,7 +203,9 @@ class PrivacyLedger:
             atom, smallest = found.refined.atom[at], found.refined.smallest_new
             answer = None
             if decide is not None:
-                answer = np.asarray(decide(found, atom), dtype=np.uint8).ravel()
+                # No other run tells of columns between what is read of them and what is noted.
+                columns = partial(columns_told, arrays, rows)
+                answer = np.asarray(decide(found, atom, columns), dtype=np.uint8).ravel()
                 arrays.put(kept, answer)
             entries.note_known(connection, digest)
             entry = entries.Entry(

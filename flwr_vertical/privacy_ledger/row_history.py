@@ -8,18 +8,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from flwr_vertical.arrays import AnyArray, Integers, Ring
 from flwr_vertical.counted import counted
-from flwr_vertical.errors import ProtocolError
-from flwr_vertical.policy.record import Policy
+from flwr_vertical.errors import PolicyError, ProtocolError
+from flwr_vertical.policy.defaults import min_rows
+from flwr_vertical.policy.record import Policy, key_of
 from flwr_vertical.privacy_ledger.row_identities import OwnRows, are_first, places
-from flwr_vertical.privacy_ledger.row_sets import refine
+from flwr_vertical.privacy_ledger.row_sets import refine, told_alone
 from flwr_vertical.privacy_ledger.rules import Judged, LabelSet, RowHistory, judge
 from flwr_vertical.privacy_ledger.seals import write
 from flwr_vertical.privacy_ledger.stored_arrays import Arrays
 
-_ATOMS = "atoms "
+_ATOMS, _SETS = "atoms ", "sets "
+
+SHARED = "with "
+"""What a scope begins with that is of rows shared with another party: sums over these sets together
+tell of no few rows either, since the same columns are summed over them."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +162,44 @@ class LedgerRows:
         are among all.
         """
         people, at = located(self._arrays, rows)
+        alone = self._told_alone(len(people))
         found, n_new = self._admit(rows, own, scope, label, people, at, **limits)
         for other in [] if scope else self._arrays.names(_ATOMS):
             if other != _ATOMS:
                 self._admit(rows, own, other.removeprefix(_ATOMS), label, people, at, **limits)
+        if scope.startswith(SHARED):  # by itself, without what was told in no scope
+            group = _put_in(np.broadcast_to(np.int64(-1), len(people)), at, own)
+            before = self._arrays.get(f"{_SETS}{scope}", length=len(people))
+            self._arrays.put(f"{_SETS}{scope}", refine(before, group).atom)
+        if (now := self._told_alone(len(people))) and not alone:
+            raise PolicyError(
+                self._who,
+                key_of("min_rows"),
+                f"sums that tell of {now} of its rows alone, over sets shared with several parties",
+                f"sets of at least {self._fewest:,} rows, over all runs",
+                "ask for the same rows as before, or leave out one of these parties",
+            )
         return found, at, n_new
+
+    @property
+    def _fewest(self) -> int:
+        stated = self._policy.min_rows
+        return min_rows(0, 0) if stated is None else stated
+
+    def _told_alone(self, n_people: int) -> int:
+        """Return of how few rows the sets of all scopes tell together; 0 if of none too few."""
+        scopes = [self._arrays.get(name, np.int64, n_people) for name in self._arrays.names(_SETS)]
+        scopes.append((self._arrays.get(_ATOMS, np.int64, n_people) > 0).astype(np.int64))
+        if len(scopes) < 3:  # all rows, and those shared with two parties
+            return 0
+        kind = np.zeros(n_people, dtype=np.int64)
+        for atoms in scopes:
+            kind = pd.factorize(kind * (int(atoms.max()) + 1) + atoms)[0]
+        first = np.unique(kind, return_index=True)[1]
+        sets = [
+            atoms[first][:, None] == np.arange(1, int(atoms.max(initial=0)) + 1) for atoms in scopes
+        ]
+        return told_alone(np.column_stack(sets), np.bincount(kind), self._fewest)[0]
 
     def _admit(
         self,

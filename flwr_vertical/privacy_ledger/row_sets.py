@@ -15,6 +15,7 @@ import numpy as np
 
 from flwr_vertical.arrays import Flags, Integers
 
+_ZERO = 1e-9
 _BLOCK = 1 << 16
 """Rows at a time: of 10^8 rows, each array of 64 bits takes 0.8 GB."""
 
@@ -99,6 +100,39 @@ def refine(atoms: Integers, group: Integers, changed: Flags | None = None) -> Re
     return Refined(
         atom, parent, own_group, size, is_new, int(alone.min()) if len(alone) else 0
     )  # fmt: skip
+
+
+def told_alone(sets: Integers | Flags, counts: Integers, fewest: int) -> tuple[int, Flags]:
+    """Find fewer rows than `fewest` that sums over sets of rows, combined, are over alone.
+
+    Of two sets that are all rows together, but for a few that are in both, these are what the sums
+    over both less that over all tell of.
+
+    Shapes: sets (n_kinds, n_sets): which sets the rows of each kind are in; counts (n_kinds,): how
+    many rows these are; returns their number, 0 if there are none; returns (n_kinds,): which.
+    """
+    table, kind = np.unique(np.asarray(sets, dtype=np.float64), axis=0, return_inverse=True)
+    size = np.bincount(kind.reshape(-1), counts, len(table)).astype(np.int64)
+    few = np.flatnonzero((size > 0) & (size < fewest))
+    few = few[np.argsort(-size[few], kind="stable")]
+    _, s, vt = np.linalg.svd(table[size >= fewest], full_matrices=True)
+    free = vt[int((s > _ZERO * max(s.max(initial=0.0), 1.0)).sum()) :]  # 0 in all large kinds
+    found, n = free @ table[few].T, 0
+    for j in range(len(few)):  # each combination without as many of the larger kinds as can be
+        pivot = n + int(np.abs(found[n:, j]).argmax()) if n < len(found) else -1
+        if pivot < 0 or abs(found[pivot, j]) < _ZERO:
+            continue
+        found[[n, pivot]] = found[[pivot, n]]
+        found[n] /= found[n, j]
+        rest = np.arange(len(found)) != n
+        found[rest] -= np.outer(found[rest, j], found[n])
+        n += 1
+    best, chosen = 0, np.zeros(len(table), dtype=bool)
+    for combined in np.abs(found[:n]) > _ZERO:
+        total = int(size[few[combined]].sum())
+        if total < fewest and (not best or total < best):
+            best, chosen = total, np.isin(np.arange(len(table)), few[combined])
+    return best, chosen[kind.reshape(-1)]
 
 
 def _count(numbers: Integers, n_kinds: int) -> Integers:

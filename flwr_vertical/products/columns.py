@@ -4,7 +4,7 @@ Whole, the encoded columns of 1,000,000 rows would take as much memory as the ta
 streams of the group several times that: so they are encoded some rows at a time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ import pandas as pd
 
 from flwr_vertical.arrays import Array, Flags, Indices, Ring
 from flwr_vertical.errors import FixedPointOverflowError
+from flwr_vertical.privacy_ledger.row_history import ToldColumns
 from flwr_vertical.products.arithmetic import BLOCK_ROWS, encode_rows, fraction_bits, rows_by_group
 from flwr_vertical.products.noise import PrivateRows
 
@@ -79,8 +80,11 @@ class HeldColumns:
     # Of which cells of the table each column is made, and then each of `earlier`: columns of the
     # same cells together may tell a row apart
     sources: tuple[frozenset[str], ...] = ()
-    # Columns that earlier runs told of
+    # Columns that other runs told of, if that was looked up
     earlier: "EarlierColumns | None" = None
+    # Looks that up: of what the ledger has, those that columns told of by these groups of own rows
+    # have to be judged beside. Other runs go on meanwhile, so it is asked when they are judged.
+    beside: "Callable[[ToldColumns, Indices], EarlierColumns] | None" = None
     # How the columns are made of the table, as the privacy ledger keeps it; empty: it need not
     made_by: str = ""
     # The fewest rows of a set that may be told of, where the rule of the columns is too few
@@ -115,32 +119,32 @@ class EarlierColumns:
     values: Array  # (n_own, n_columns): Finite
     # (n_own, n_columns): number of the set of rows that each was told of over, from 1; 0: of none
     sets: Indices
+    sources: tuple[frozenset[str], ...] = ()  # Of which cells of the table each is made
 
-    def told_over(self, rows: Indices) -> Flags:
-        """Tell which were told of over sets of these rows alone; shape (n_columns,)."""
-        others = np.ones(len(self.sets), dtype=bool)
-        others[rows] = False
-        parts = zip(self.sets[rows].T, self.sets[others].T, strict=True)
-        found = [bool(own.any()) and not np.isin(rest, own[own > 0]).any() for own, rest in parts]
-        return np.array(found, dtype=bool)
-
-    def around(self, rows: Indices, made: Array) -> Array:
+    def around(self, rows: Indices, made: Array) -> tuple[Indices, Array]:
         """Return by what others' columns are summed: earlier columns and 1 by set, then 1 and made.
 
-        Shapes: made (len(rows), n_made); returns (n_around, n_before + n_made): the rows first, and
-        then those that share a set with them; columns are 0 beyond theirs.
+        Shapes: made (len(rows), n_made); returns (n_around,): the rows first, and then those that
+        share a set with them, or with such rows; returns (n_around, n_before + 1 + n_made): of
+        these rows, 0 in rows beyond a column's set.
         """
+        own = np.column_stack([np.ones(len(rows)), made])
+        if not self.values.shape[1]:
+            return rows, own
+        near, n_near = np.isin(np.arange(len(self.sets)), rows), 0
+        while n_near < (n_near := int(near.sum())):
+            for sets in self.sets.T:
+                near |= np.isin(sets, np.setdiff1d(sets[near], [0]))
+        near[rows] = False
+        order = np.concatenate([rows, np.flatnonzero(near)])
         parts: dict[bytes, Array] = {}
-        for sets, values in zip(self.sets.T, self.values.T, strict=True):
-            for number in np.setdiff1d(sets[rows], [0]):
+        for sets, values in zip(self.sets[order].T, self.values[order].T, strict=True):
+            for number in np.setdiff1d(sets, [0]):
                 chosen = (sets == number).astype(np.float64)
                 parts.setdefault(chosen.tobytes(), chosen)
                 parts.setdefault(number.tobytes() + values.tobytes(), chosen * values)
-        own = np.zeros((len(self.sets), 1 + made.shape[1]))
-        own[rows] = np.column_stack([np.ones(len(rows)), made])
-        every = np.column_stack([*parts.values(), own])
-        beside = np.flatnonzero(every.any(axis=1) & (own[:, 0] == 0.0))
-        return np.asarray(every[np.concatenate([rows, beside])])
+        own = np.concatenate([own, np.zeros((len(order) - len(rows), own.shape[1]))])
+        return order, np.column_stack([*parts.values(), own])
 
 
 class MultipliesColumns(Protocol):

@@ -80,7 +80,7 @@ def withhold_lone_rows(
             among = np.intersect1d(made, columns)
             values = np.take(held.values[rows], among, axis=1)
             if before.values.shape[1]:
-                values = before.around(own[rows], values)
+                values = before.around(own[rows], values)[1]
             beside.append((among, values))
         safe, without = np.ones(len(told), dtype=bool), np.zeros(len(told), dtype=bool)
         if len(rows) <= len(columns) + 1 or len(rows) * len(columns) > _AT_ONCE:

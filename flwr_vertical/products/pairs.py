@@ -15,7 +15,8 @@ open_pairs     down: which rows take part, and who holds them; up: a private sum
 
 A party's rules (`ToldRows.admit_pairs`): its own rows, those that it shares with each other party,
 and the differences of any two of these sets, are none or enough, within a run; with what was told
-before, its own rows and those shared with one party are, over all runs. Relations between columns
+before, its own rows and those shared with one party are, over all runs. No sums over these sets
+together are over fewer rows, in a run and over all runs. Relations between columns
 of three other parties are not looked at.
 """
 
@@ -32,6 +33,7 @@ from flwr_vertical.counted import counted
 from flwr_vertical.errors import DataError, ProtocolError
 from flwr_vertical.node import Summands, step
 from flwr_vertical.policy.defaults import min_rows
+from flwr_vertical.privacy_ledger.row_sets import told_alone
 from flwr_vertical.products import arithmetic
 from flwr_vertical.products.columns import own_moments
 from flwr_vertical.products.group_key import GroupKeySteps
@@ -262,6 +264,11 @@ def plan_pairs(held: Flags, own: Integers, both: Integers) -> tuple[Flags, Flags
                 size = int(counts[few].sum())
                 if 0 < size < own[k] and (smallest is None or size < smallest[0]):
                     smallest = size, few, [(k, i) for i in {j, m} - {k}]
+        for k in np.flatnonzero(together.any(axis=1)).tolist() if smallest is None else ():
+            others, mine = np.flatnonzero(together[k]).tolist(), kinds[:, k] & kept
+            size, few = told_alone(kinds[:, [k, *others]], counts * mine, int(own[k]))
+            if size and (smallest is None or size < smallest[0]):
+                smallest = size, few & mine, [(k, i) for i in others]
         if smallest is None:
             return kept[kind], together
         _, lone, pairs = smallest

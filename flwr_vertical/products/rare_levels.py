@@ -97,35 +97,35 @@ class LevelAtoms:
 
         Shapes: made (n_rows, n_made); own (n_rows,): which rows of the own table these are.
         """
-        n_before = before.values.shape[1]
-        columns = np.column_stack([before.values[own], made]) if n_before else made
-        cell = np.zeros(len(columns), dtype=np.int64)
-        for column in columns.T:  # by hashes: sorting rows takes a hundred times as long
-            code = pd.factorize(column)[0]
-            cell = pd.factorize(cell * (code.max() + 1) + code)[0]
-        first = np.zeros(cell.max() + 1, dtype=np.int64)
-        first[cell[::-1]] = np.arange(len(cell))[::-1]
-        counts, found = self._counts(cell), columns[first]
-        size = np.abs(found).max(axis=0)
-        table = np.column_stack([np.ones(len(found)), found / np.where(size > 0, size, 1.0)])
+        values = _classes(before.values)
 
         def is_safe(atoms: list[int]) -> bool:
-            of_cell = counts[atoms].sum(axis=0)
-            there = np.flatnonzero(of_cell)
-            if not len(there):
+            rows = np.flatnonzero(np.isin(self.of_row, atoms))
+            if not len(rows):
                 return True
-            now = np.arange(table.shape[1]) > n_before
-            now[0] = True
-            apart = _told_apart(table[there][:, now])
-            if n_before:
-                known = np.zeros_like(now)
-                known[1 : 1 + n_before] = before.told_over(own[np.isin(self.of_row, atoms)])
-                known[0] = True
-                together = _told_apart(table[there][:, now | known])
-                apart |= together & ~_told_apart(table[there][:, known])
-            flags = [np.array([n, of_cell.sum() - n]) for n in of_cell[there[apart]]]
+            order, every = before.around(own[rows], made[rows])
+            is_own = np.arange(len(order)) < len(rows)
+            of = values[order] if len(values) else np.zeros(len(order), dtype=np.int64)
+            kind = _classes(np.column_stack([of, every]))
+            first = np.unique(kind, return_index=True)[1]
+            table, size = every[first], np.abs(every).max(axis=0)
+            table = table / np.where(size > 0, size, 1.0)
+            # Flags of values in these rows, and with those of the same values in the other rows.
+            mine = np.flatnonzero(is_own[first])
+            flags = np.eye(len(first), dtype=bool)[:, mine]
+            if not is_own.all():
+                same = of[first][:, None] == of[first[mine]]
+                flags = np.column_stack([flags, flags | (same & ~is_own[first][:, None])])
+            n_now = 1 + made.shape[1]
+            apart = _in_span(table[:, -n_now:], flags)
+            apart |= _in_span(table, flags) & ~_in_span(table[:, :-n_now], flags)
+            counts = np.bincount(kind) @ flags[:, apart]
+            among = np.where(np.flatnonzero(apart) < len(mine), len(rows), len(order))
             n_vectors = int(self.n_vectors[atoms].max())
-            return all(levels_are_safe(of, n_vectors, minimum) for of in flags)
+            return all(
+                levels_are_safe(np.array([n, m - n]), n_vectors, minimum)
+                for n, m in zip(counts, among, strict=True)
+            )
 
         return self.unsafe_groups(is_safe)
 
@@ -162,7 +162,17 @@ class LevelAtoms:
             out |= more
 
 
-def _told_apart(table: Array) -> Flags:
-    """Tell which rows' flags are combinations of the columns; shape (n_rows,)."""
+def _classes(columns: Array) -> Indices:
+    """Return a number of each row's values, shape (n_rows,)."""
+    found = np.zeros(len(columns), dtype=np.int64)
+    for column in columns.T:  # by hashes: sorting rows takes a hundred times as long
+        code = pd.factorize(column)[0]
+        found = pd.factorize(found * (code.max(initial=0) + 1) + code)[0]
+    return found
+
+
+def _in_span(table: Array, flags: Flags) -> Flags:
+    """Tell which of (n_rows, n_flags) flags are combinations of the columns; shape (n_flags,)."""
     u, s, _ = np.linalg.svd(table, full_matrices=False)
-    return np.asarray((u[:, s > _ZERO * s[0]] ** 2).sum(axis=1) > 1.0 - _ZERO)
+    found = (u[:, s > _ZERO * s.max(initial=0.0)].T @ flags) ** 2
+    return np.asarray(found.sum(axis=0) > (1.0 - _ZERO) * flags.sum(axis=0))

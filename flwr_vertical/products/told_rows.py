@@ -10,7 +10,8 @@ answers; where tables lie in memory, over the run, whose state the server cannot
 import hashlib
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,10 +20,13 @@ from flwr_vertical.errors import DataError, PolicyError, ProtocolError
 from flwr_vertical.node import Party
 from flwr_vertical.policy.defaults import min_rows
 from flwr_vertical.policy.record import key_of
+from flwr_vertical.privacy_ledger.row_history import SHARED, ToldColumns
+from flwr_vertical.privacy_ledger.row_sets import told_alone
 from flwr_vertical.privacy_ledger.rules import Judged, LabelSet
 from flwr_vertical.products.columns import OF_TREES, HeldColumns
 from flwr_vertical.products.lone_rows import FEWEST, KnownSets, withhold_lone_rows
 from flwr_vertical.products.rare_levels import LevelAtoms, counted_vectors, repeated_codes
+from flwr_vertical.products.row_groups import distinct_rows
 
 _KEPT = "node.products."
 _ATTEMPTS, _COMMITTED = _KEPT + "attempts", _KEPT + "committed"
@@ -168,6 +172,16 @@ class ToldRows:
                     f"sets of at least {self.fewest(n_columns):,} rows",
                     "leave these rows out, or products with one of these parties",
                 )
+        kinds, _, counts = distinct_rows(shared[own][:, [place, *others]])
+        if lone := told_alone(kinds, counts, self.fewest(n_columns))[0]:
+            raise PolicyError(
+                f"party {self._name!r}",
+                key_of("min_rows"),
+                f"sums that tell of {lone} of its rows alone, over its rows and over those shared "
+                "with others together",
+                f"sets of at least {self.fewest(n_columns):,} rows",
+                "leave these rows out, or products with one of these parties",
+            )
         n_others = sum(widths.values()) - n_columns
         withheld = self._judged(held, np.where(own, 0, -1), 1, None, b"", False, n_others)
         for k in others:
@@ -176,7 +190,7 @@ class ToldRows:
             bits = widths[names[k]] * (1.0 + 0.5 * math.log2(shared[:, k].sum()))
             found = self._judged(
                 held, group, int(group.max()) + 1, None, b"", False, widths[names[k]],
-                scope=f"with {names[k]}", bits=bits,
+                scope=f"{SHARED}{names[k]}", bits=bits,
             )  # fmt: skip
             apart[k] = found.any(axis=0)
         return withheld, far, apart
@@ -214,20 +228,26 @@ class ToldRows:
         group = np.full(len(rows), -1, dtype=np.int64)
         group[at] = own
 
-        def decide(judged: Judged, atom: Indices) -> Flags:
-            refined = judged.refined
+        def decide(judged: Judged, atom: Indices, columns: Callable[..., ToldColumns]) -> Flags:
+            refined, beside = judged.refined, held
+            if held.beside is not None:
+                earlier = held.beside(columns(), group)
+                sources = *held.sources, *earlier.sources
+                beside = replace(held, sources=sources, earlier=earlier)
             n_vectors = counted_vectors(judged.n_known, judged.n_sets) + math.ceil(bits / 64.0)
             atoms = LevelAtoms(atom[at], refined.parent, refined.group, n_vectors)
             fewest = party.policy.min_rows
             withheld = atoms.withheld(codes, n_groups, n_columns, fewest)
-            self._withhold_cells(held, at, codes, withheld, atoms)
+            self._withhold_cells(beside, at, codes, withheld, atoms)
             if not private:
                 needed = FEWEST if fewest is None else min(fewest, FEWEST)
-                known = self._known_sets(held)
-                withhold_lone_rows(held, at, withheld, atoms, needed, known)
+                known = self._known_sets(beside)
+                withhold_lone_rows(beside, at, withheld, atoms, needed, known)
             for v in () if held.variable is None else np.unique(held.variable[held.variable >= 0]):
                 for told in withheld:
                     self._withhold_together(held, np.flatnonzero(held.variable == v), told, atoms)
+            if held.made_by and not private:
+                columns(held.made_by, np.flatnonzero(~withheld.all(axis=0)), group)
             return withheld
 
         def digest(codes: dict[int, Indices]) -> bytes:
@@ -262,15 +282,7 @@ class ToldRows:
             f"({self._purpose}{', ' if scope else ''}{scope})",
         )
         assert told.answer is not None
-        withheld = told.answer.reshape(n_groups, n_columns).astype(bool)
-        if held.made_by and not private:
-            numbers = np.flatnonzero(~withheld.all(axis=0)).tolist()
-            place = hashlib.sha256(group.tobytes()).hexdigest()
-            key = f"{_KEPT}told {numbers} {place} {held.made_by}"
-            if key not in party.cache:  # means are asked for many times
-                party.privacy_ledger.columns_told(rows, held.made_by, numbers, group=group)
-                party.cache[key] = True
-        return withheld
+        return told.answer.reshape(n_groups, n_columns).astype(bool)
 
     def _withhold_together(
         self, held: HeldColumns, levels: Indices, withheld: Flags, atoms: LevelAtoms
@@ -307,8 +319,9 @@ class ToldRows:
     def _known_sets(self, held: HeldColumns) -> KnownSets:
         """Return what was found of sets of rows of these columns."""
         cache, key = self._party.cache, f"{_KEPT}sets {self._purpose}"
-        if key not in cache or cache[key][0] is not held.values:
-            cache[key] = held.values, {}
+        of = held.values, held.earlier
+        if key not in cache or any(a is not b for a, b in zip(cache[key][0], of, strict=True)):
+            cache[key] = of, {}
         known: KnownSets = cache[key][1]
         return known
 

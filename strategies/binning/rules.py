@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,7 @@ class ToldBins(ToldRows):
         group[own] = 0
         flags = _Flags(bins, n_bins)
 
-        def decide(judged: Judged, atom: Indices) -> Flags:
+        def decide(judged: Judged, atom: Indices, _: Any) -> Flags:
             refined = judged.refined
             n_vectors = counted_vectors(judged.n_known, judged.n_sets)
             atoms = LevelAtoms(atom[own], refined.parent, refined.group, n_vectors)

@@ -35,10 +35,11 @@ class BlindingSteps(StepGroup):
         for name, array in values.items():
             scaled = np.rint(array.astype(np.float64) * 2.0**FRACTION_BITS)
             if not (np.abs(scaled) < 2.0**62).all():
+                # Who sends the weights must not read a cell here.
                 raise ProtocolError(
-                    f"party {self.name!r}: {name!r} has values up to {np.abs(array).max():.3g}, "
-                    "too large to be added up in whole numbers; weights that the server sent are "
-                    "too large, or networks diverge (lower 'learning-rate')"
+                    f"party {self.name!r}: {name!r} has values that are not finite, or too large "
+                    "to be added up in whole numbers; weights that the server sent are too large, "
+                    "or networks diverge (lower 'learning-rate')"
                 )
             sent = scaled.astype(np.int64)
             found[name] = sent.view(np.uint64) + self._stream(name, pad, self.name, sent.shape)

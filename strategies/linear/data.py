@@ -106,7 +106,9 @@ class RegressionRows(StepGroup):
         words = words_of(COLUMNS, self.party.table.columns)
         if (formula := self._formula) is not None:
             words = words_of(OF_FORMULA, formula)
-        return beside_earlier(self.party, held, words)
+        found = beside_earlier(self.party, held, words)
+        # Once it is written down, formulas of runs that began meanwhile come before it or see it.
+        return found if formula is None else replace(found, at_least=self._at_least(formula, held))
 
     @property
     def _formula(self) -> str | None:
@@ -118,10 +120,15 @@ class RegressionRows(StepGroup):
         if (formula := self._formula) is None:
             return make_design(table, positions, self.name, smallest)
         design = make_formula_design(table, positions, self.name, formula, smallest)
+        return replace(design, at_least=self._at_least(formula, design))
+
+    def _at_least(self, formula: str, made: Design | HeldColumns) -> int:
+        """Return the fewest rows of a set, with the columns of earlier formulas."""
+        table, smallest = self.party.table, self.party.policy.min_rows
         if not (earlier := earlier_formulas(self.party, formula)):
-            return design
+            return made.at_least
         every = made_columns(table, self.name, formula, smallest, earlier)
-        return replace(design, at_least=max(design.at_least, every.at_least))
+        return max(made.at_least, every.at_least)
 
     def _dependent_in_table(self) -> Flags:
         """Return which columns are constant, or follow from others, in the whole table."""

@@ -5,6 +5,7 @@ runs are of the same rows. So a party writes down, in its privacy ledger, how it
 that it tells of: a kind, and what that kind takes. Cells are in no ledger.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from flwr_vertical import Party, Table
-from flwr_vertical.arrays import AnyArray
+from flwr_vertical.arrays import AnyArray, Indices
 from flwr_vertical.errors import DataError
 from flwr_vertical.privacy_ledger.row_history import ToldColumns
+from flwr_vertical.privacy_ledger.row_sets import refine
 from flwr_vertical.products import HeldColumns
 from flwr_vertical.products.columns import EarlierColumns
 from flwr_vertical.registry import load_strategy
@@ -38,34 +40,52 @@ def words_of(kind: str, *given: Any) -> str:
 
 def earlier_formulas(party: Party, formula: str) -> list[str]:
     """Return the formulas that were told of before this one, as far as the table has them."""
-    found = [json.loads(words) for words in _earlier(party, words_of(FORMULA, formula))]
+    noted = party.privacy_ledger.columns_told(party.rows_in_ledger())
+    found = [json.loads(words) for words in _before(noted, words_of(FORMULA, formula))]
     texts = [given[0] for kind, *given in found if kind == FORMULA]
     return [text for text in texts if _made(party, words_of(FORMULA, text)) is not None]
 
 
 def beside_earlier(party: Party, held: HeldColumns, words: str) -> HeldColumns:
-    """Write down that columns are told of, and return them with those that were told before."""
-    party.privacy_ledger.columns_told(party.rows_in_ledger(), words)
-    columns, places, sources = [], [], []
-    for before, (told, sets) in _earlier(party, words).items():
-        x, of = _made(party, before) or (np.zeros((0, 0)), ())
+    """Write down how columns are made, and have them judged beside those that others told of."""
+    rows = party.rows_in_ledger()
+    now = party.privacy_ledger.columns_told(rows, words)
+    every, kept = list(range(held.values.shape[1])), dict[bytes, EarlierColumns]()
+
+    def beside(noted: ToldColumns, group: Indices) -> EarlierColumns:
+        own, sets = noted[words]
+        # The same again adds nothing: what came later was judged beside it. Over other rows it does
+        again = own == every and not refine(sets, group).is_new.any()
+        found = _before(noted, words) if again else noted
+        found = {text: (told, at) for text, (told, at) in found.items() if told}
+        of = b"".join(f"{text}{told}".encode() + at.tobytes() for text, (told, at) in found.items())
+        if (digest := hashlib.sha256(of).digest()) not in kept:
+            kept.clear()
+            kept[digest] = _columns_of(party, found)
+        return kept[digest]
+
+    beside(now, np.full(len(rows), -1))  # made before the ledger is locked, as long as it holds
+    return replace(held, made_by=words, beside=beside)
+
+
+def _columns_of(party: Party, found: ToldColumns) -> EarlierColumns:
+    """Make the columns again that were told of."""
+    none = np.zeros((party.table.n_samples, 0))
+    columns, places, sources = [none], [none.astype(np.int64)], []
+    for words, (told, sets) in found.items():
+        x, of = _made(party, words) or (none, ())
         for j, cells in enumerate(of):
-            if told is None or j in told:
+            if j in (told or ()):
                 column = np.asarray(x[:, j], dtype=np.float64)
                 column = np.nan_to_num(column - np.nanmean(column))  # a missing cell is the mean
                 columns.append(column / (np.abs(column).max(initial=0.0) or 1.0))
-                # A run that began and told of nothing yet may tell of all rows.
-                places.append(sets if sets.any() else np.ones(len(column), dtype=np.int64))
+                places.append(sets)
                 sources.append(cells)
-    earlier = EarlierColumns(np.column_stack(columns), np.column_stack(places)) if columns else None
-    return replace(held, made_by=words, sources=(*held.sources, *sources), earlier=earlier)
+    return EarlierColumns(np.column_stack(columns), np.column_stack(places), tuple(sources))
 
 
-def _earlier(party: Party, words: str) -> ToldColumns:
-    """Return what was told of before these columns; what came later was judged beside them."""
-    noted = party.privacy_ledger.columns_told(party.rows_in_ledger())
-    before = list(noted)[: [*noted, words].index(words)]
-    return {text: noted[text] for text in before}
+def _before(noted: ToldColumns, words: str) -> ToldColumns:
+    return {text: noted[text] for text in list(noted)[: [*noted, words].index(words)]}
 
 
 def _made(party: Party, words: str) -> Made | None:

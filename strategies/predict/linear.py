@@ -56,6 +56,7 @@ class PredictParty(Party):
                 "once"
             )
         part, outside = part_of_fit(self, self.kept, model), 0
+        coarse: dict[str, int] = {}
         tail = (part.n_outputs,) if part.n_outputs > 1 else ()
         term = np.zeros((self.n_samples, *tail), dtype=np.int64)
         if part.columns:
@@ -64,10 +65,11 @@ class PredictParty(Party):
             order = order[np.argsort(self.positions[order], kind="stable")]
             chosen = check_pattern(pattern, len(order), len(part.present), self.name)
             told, outside = part.terms(rows[order], chosen)
-            admit_terms(self, part, self.positions[order], told)
+            coarse = admit_terms(self, part, self.positions[order], told)
             term[self.positions[order]] = told
         self.state[_DONE] = 1
-        return Summands({"term": term}, {"dropped": self._dropped(part), "outside": outside})
+        public = {"dropped": self._dropped(part), "outside": outside, **coarse}
+        return Summands({"term": term}, public)
 
     def _rows(self, part: LinearPart) -> tuple[Array, Flags]:
         """Return the columns of the fit, and which own rows take part."""
@@ -152,6 +154,7 @@ class LinearPredictions(Predictions):
                     "cell or a level that the fit "
                     "did not know; they were predicted as if the party lacked them",
                 )
+        predictor = predictor.told_how_coarse(total.public)
         note_bits(result, predictor, total.public)
         index = sample_index(alignment, result.labels, np.arange(alignment.n_samples))
         result.predictions = predictor.table(held, total["term"]).set_axis(index)

@@ -107,7 +107,7 @@ def test_secret_is_refused_outside_the_arbiter(keys):
 
 def test_out_of_range(encryptor):
     values = np.zeros((100, 100))
-    values[3, 4] = -2 * VALUE_LIMIT
+    values[3, 4] = -1.7 * VALUE_LIMIT
     with pytest.raises(FixedPointOverflowError) as caught:
         encryptor.encrypt(values, 2, name="fit", party="bank")
     for part in ("'fit'", "'bank'", "up to 524288", "131072", "divide them by 4 "):

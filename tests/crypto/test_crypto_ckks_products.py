@@ -74,6 +74,8 @@ def test_columns_at_the_limit(keys, n):
     B[:, 0] = -RMS_LIMIT
     B[0, 1] = RMS_LIMIT * math.sqrt(n)  # all in one row
     np.testing.assert_allclose(products(keys, A, B), A.T @ B, rtol=1e-9, atol=1e-6 * n)
+    with pytest.raises(FixedPointOverflowError, match=r"up to 128 \(a power of two\)"):
+        encrypt_columns(keys.public, 1.5 * A)
 
 
 def test_integers_bools_and_lists(keys):

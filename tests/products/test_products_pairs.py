@@ -1,5 +1,7 @@
 """Pairwise moments: exact, over the rows that two parties share, under rules that parties keep."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,7 @@ from flwr_vertical import Uses, simulate
 from flwr_vertical.errors import DataError, PartyError
 from flwr_vertical.products.group_key import GroupKey
 from flwr_vertical.products.pairs import PairProducts, PairProductSteps, plan_pairs, rows_beside
+from flwr_vertical.products.told_rows import ToldRows
 from strategies.explore import Explore
 from strategies.explore.associations import Pooled
 from strategies.least_squares import CompleteCase
@@ -104,6 +107,9 @@ def test_what_is_left_has_no_small_difference(k, missing, seed):
     for j in range(k):
         mine = held[:, j]
         shared = [mine & held[:, i] for i in np.flatnonzero(together[j])]
+        factors = np.array(list(itertools.product([-2, -1, 0, 1], *[[-1, 0, 1]] * len(shared))))
+        told = (factors @ np.array([mine, *shared], dtype=int) != 0).sum(axis=1)
+        assert not ((told > 0) & (told < 40)).any()
         assert all(rows.sum() >= 60 for rows in shared)
         for one in [mine, *shared]:
             for other in shared:
@@ -167,6 +173,14 @@ def one_of_two_others(common, own):
     common["taken"][lone[1:]] = False
 
 
+def one_of_both_others(common, own):
+    """Of the bank's rows either other one holds each but for one, which both do."""
+    held = common["held"]
+    of_others = held[:, 1:].sum(axis=1)
+    common["taken"] = ~held[:, 0] | (of_others == 1)
+    common["taken"][np.flatnonzero(held[:, 0] & (of_others == 2))[0]] = True
+
+
 def other_holders(common, own):
     common["held"] = common["held"].copy()
     common["held"][:50, 0] = False
@@ -181,6 +195,7 @@ def other_holders(common, own):
             one_of_two_others,
             "may tell of 1 of its rows alone, which 'court' holds, and 'hospital'",
         ),
+        (3, one_of_both_others, "sums that tell of 1 of its rows alone, over its rows and over"),
         (3, other_holders, "holds other rows than the server says"),
     ],
 )
@@ -237,6 +252,39 @@ def test_rows_that_are_shared_are_counted_over_runs(tmp_path):
     nodes.write({"bank": own["bank"], "court": own["court"].iloc[150:]})
     nodes.run(JointNormal())
     assert nodes.ledger().state["smallest_set"] >= 100
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_sums_over_rows_of_two_others_read_no_row(at_once, tmp_path, monkeypatch):
+    """Court and hospital each hold half of the bank's rows, and one both do: `explore` read it."""
+    bank = people(401)["bank"]
+    other = pd.Series(np.random.default_rng(2).normal(size=401), bank.index)
+    parts = {"court": other[:201], "hospital": other[200:]}
+    own = {"bank": bank} | {name: part.to_frame(name[:4]) for name, part in parts.items()}
+    told, judge = [], ToldRows.admit_pairs
+
+    def judged(self, held, widths, taken, who, wanted):
+        found = judge(self, held, widths, taken, who, wanted)
+        if self._name == "bank":
+            names, mine = list(widths), who[:, list(widths).index("bank")] & taken
+            told.append(mine)
+            told.extend(mine & who[:, k] for k in np.flatnonzero(~found[1]) if names[k] != "bank")
+        return found
+
+    monkeypatch.setattr(ToldRows, "admit_pairs", judged)
+    nodes = Nodes(tmp_path, own)
+    if at_once:
+        nodes.run(Explore())
+    else:
+        configs = nodes.configs
+        nodes.configs = {name: configs[name] for name in ("bank", "court")}
+        nodes.run(Explore())
+        nodes.configs = {name: configs[name] for name in ("bank", "hospital")}
+        assert "tell of 1 of its rows alone, over sets" in nodes.refused("min-rows", Explore())
+        told = told[:2]
+    sets = np.array(told, dtype=float)
+    _, s, vt = np.linalg.svd(sets, full_matrices=False)
+    assert (vt[s > 1e-9] ** 2).sum(axis=0).max() < 0.1
 
 
 def test_sums_by_groups_of_rows_count_for_pairs_too(tmp_path):

@@ -99,7 +99,7 @@ CHEATS = [
     ("fedpsg-ar mice", "predict", at_all(**{"rows:0": np.array([1, 1])}), "has a number twice"),
     ("fedpsg-ar mice", "predict", at_all(**{"weights:0": np.ones((1, 1))}), "what the party has"),
     ("fedpsg-ar mice", "predict", at_all(**{"rows:0": np.array([])}), "'rows:0'"),
-    ("fedpsg-ar mice", "predict", scaled("weights:0", 1e200), "too large to be added up"),
+    ("fedpsg-ar mice", "predict", scaled("weights:0", 1e200), "values that are not finite, or"),
     ("fedpsg-ar mice", "fill", at_all(**{"columns:0": np.array([99])}), "what the party has"),
     ("fedpsg-ar mice", "take_up", put(trees=50), "'trees' is '50'"),
     ("fedpsg-ar joint", "receive", put(n_labels=3), "'n_labels' is 3"),

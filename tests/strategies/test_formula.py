@@ -12,6 +12,7 @@ from formulaic import model_matrix
 
 from flwr_vertical import Table, make_strategy, simulate
 from flwr_vertical.errors import ConfigError, DataError, PartyError
+from flwr_vertical.products.told_rows import ToldRows
 from flwr_vertical.reports.report import report_html
 from strategies.explore import Explore
 from strategies.glm import VerticalGLM
@@ -502,6 +503,42 @@ def test_columns_of_several_methods_tell_no_row_apart_together(order, tmp_path, 
         nodes.run(how, None if method in "eoj" else pd.Series(rng.normal(size=1000), ids))
     assert len(told) > 1
     assert largest_share(told) < 0.5
+
+
+@pytest.mark.parametrize("n_rare", [1, 6])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_columns_told_of_again_over_more_rows_tell_no_row_apart(
+    at_once, n_rare, tmp_path, monkeypatch
+):
+    """Two formulas of a column, one of some rows first: then of all, after the other or with it."""
+    told = record_told(monkeypatch, "bank", 5000)
+    rng = np.random.default_rng(0)
+    ids = pd.Index([f"s{i:04}" for i in range(5000)], name="id")
+    values = rng.integers(1, 5, 5000).astype(float)
+    values[:n_rare] = 5.0
+    bank, court = (pd.DataFrame({name: v}, ids) for name, v in [("a", values), ("d", values[::-1])])
+    nodes = Nodes(tmp_path, {"bank": bank, "court": court})
+
+    def run(formula, first=0):
+        labels = pd.Series(rng.normal(size=5000), ids)
+        labels.iloc[:first] = np.nan
+        nodes.run(VerticalGLM(formula={"bank": formula}, penalty="none"), labels)
+
+    judge, other = ToldRows._judged, ["a:center(a) + log(a)"]
+
+    def judged(self, *request, **options):
+        if self._name == "bank" and at_once and other:  # a run that is faster
+            run(other.pop())
+        return judge(self, *request, **options)
+
+    run("a + sqrt(a)", first=2000)
+    if not at_once:
+        run(other.pop())
+    monkeypatch.setattr(ToldRows, "_judged", judged)
+    run("a + sqrt(a)")
+    assert len(told) == 3
+    assert not other
+    assert largest_share(told) < 0.5 / n_rare
 
 
 def test_columns_of_formulas_of_several_runs_need_more_rows(tmp_path):

@@ -307,7 +307,10 @@ def additive(**changes):
         ({"coefficients": np.array([[np.nan, 1.0]])}, "that are not finite"),
         ({"coefficients": np.ones((1, 3))}, "was sent 3 coefficients"),
         ({"coefficients": np.ones((2, 2))}, "expected coefficients of its own"),
-        ({"offsets": np.array([1e30])}, "cannot be counted in steps"),
+        (
+            {"offsets": np.array([1e30])},
+            r"of up to 1.26765e\+30 \(a power of two\) cannot be counted",
+        ),
         ({"grid": 0.0}, "positive number"),
         ({"own": 1}, "party number 1"),
         ({"present": np.array([[0, 1, 1]], dtype=np.uint8)}, "in which it is absent"),
@@ -335,6 +338,35 @@ def test_coefficients_that_cannot_be_used_are_refused(spoil, message):
     with pytest.raises(PartyError, match=message) as caught:
         simulate(Spoils(), tables, y)
     assert caught.value.party == "bank"
+
+
+def test_without_a_prediction_nothing_tells_how_far_terms_reach():
+    """By where bits or coarseness change, a server had the range of a column in a few runs."""
+    tables, y, _, _ = make(300, 7, missing=0.0)
+    told = []
+
+    class Tries(Known):
+        regressions = additive()
+
+        def run(self, federation, alignment, result, progress):
+            problem = open_problem(
+                federation,
+                alignment,
+                result,
+                missing_labels="drop",
+                standardize=True,
+                intercept=True,
+            )
+            free, mask = problem.free, problem.free_mask
+            total = keep_and_predict(federation, alignment, result, self.regressions, free, mask)
+            told.append(total.public)
+
+    for noise in np.geomspace(1e-2, 1e2, 7):
+        strategy = type("Tries", (Tries,), {"regressions": additive(noise=noise)})()
+        fit = simulate(strategy, tables, y)
+        later = fit.predict({name: table[:9] for name, table in tables.items()})
+        assert later.metrics["bits_per_row"] > 9
+    assert told == [{name: {"outside": 0} for name in NAMES}] * 7
 
 
 def test_a_chosen_model_tells_no_more_than_the_bits_of_the_node():

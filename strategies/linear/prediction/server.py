@@ -8,7 +8,7 @@ server's own.
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -82,8 +82,9 @@ class Predictor(Model):
     absent_variance: Array
     absent_leverage: Array
     grid: float  # Unit of the terms
-    coarser: dict[str, int]  # By party, see `LinearPart`
-    bits: dict[str, int]  # By party, see `LinearPart`
+    # coarser, bits: by party, see `LinearPart`; of those that have told a term
+    coarser: dict[str, int]
+    bits: dict[str, int]
     classes: list[float]  # See `Regressions`
     stratum_span: float  # See `Regressions`
 
@@ -105,11 +106,20 @@ class Predictor(Model):
         """Variance that each party's rounding adds to a prediction."""
         return {name: (self.grid * 2.0**c) ** 2 / 12.0 for name, c in self.coarser.items()}
 
-    def bits_of_sum(self, parties: list[str]) -> int:
-        """Return how many bits the sum of these parties' terms of one row can tell at most."""
-        finest = min(self.coarser[name] for name in parties)
-        values = sum(2.0 ** (self.bits[name] + self.coarser[name] - finest) for name in parties)
-        return math.ceil(math.log2(values)) * (self.scores or (1,))[0]
+    @property
+    def bits_of_sum(self) -> int:
+        """How many bits the sum of the parties' terms of one row can tell at most."""
+        finest = min(self.coarser.values(), default=0)
+        values = sum(2.0 ** (self.bits[name] + c - finest) for name, c in self.coarser.items())
+        return math.ceil(math.log2(max(values, 1.0))) * (self.scores or (1,))[0]
+
+    def told_how_coarse(self, told: dict[str, dict[str, Any]]) -> "Predictor":
+        """Return the model with what parties said of the terms that they sent."""
+        coarser, bits = (
+            {name: int(values[of]) for name, values in told.items() if of in values}
+            for of in ("coarser", "bits")
+        )
+        return replace(self, coarser=coarser, bits=bits)
 
     def patterns_of(self, held: Flags) -> Indices:
         """Choose the regression of each row; see `find_patterns`."""
@@ -133,7 +143,7 @@ class Predictor(Model):
             return class_table(softmax(odds, axis=1), self.classes)
         absent = ~held & self.present[chosen]
         rounding = held.astype(float) @ np.array(
-            [self.rounding_variance[name] for name in self.parties]
+            [self.rounding_variance.get(name, 0.0) for name in self.parties]
         )
         found = prediction_table(
             self.family,
@@ -209,11 +219,11 @@ def keep_and_predict(
         none if regressions.absent_variance is None else regressions.absent_variance,
         none if regressions.absent_leverage is None else regressions.absent_leverage,
         grid,
-        {name: int(told[name]["coarser"]) for name in names},
-        {name: int(told[name]["bits"]) for name in names},
+        {},
+        {},
         list(regressions.classes),
         regressions.stratum_span,
-    )
+    ).told_how_coarse(told)
     result.predictor = predictor
     if len(free):
         note_bits(result, predictor, told)
@@ -228,7 +238,7 @@ def keep_and_predict(
 
 def note_bits(result: Result, predictor: Predictor, told: dict[str, dict[str, Any]]) -> None:
     """Report what predictions tell of a row, and terms that lay out of bounds."""
-    result.metrics["bits_per_row"] = float(predictor.bits_of_sum(list(told)))
+    result.metrics["bits_per_row"] = float(predictor.bits_of_sum)
     for name, values in told.items():
         if values["outside"]:
             result.notes.append(

@@ -65,8 +65,7 @@ class KeptCoefficients(StepGroup):
         part = self._part(
             model, parties, own, present, coefficients, offsets, grid, standardized, n_outputs
         )
-        public = {"bits": part.bits, "coarser": part.coarser, "outside": 0}
-        values = {}
+        public, values = {"outside": 0}, {}
         if n_unlabelled:
             tail = (n_outputs,) if n_outputs > 1 else ()
             term = np.zeros((n_unlabelled, *tail), dtype=np.int64)
@@ -76,7 +75,7 @@ class KeptCoefficients(StepGroup):
                 check_fits(self.name, "n_unlabelled", n_unlabelled, Within(count, count))
                 chosen = check_pattern(pattern, len(rows), len(part.present), self.name)
                 term[numbers], public["outside"] = part.terms(rows, chosen)
-                admit_terms(self.party, part, data.aligned_unlabelled, term[numbers])
+                public |= admit_terms(self.party, part, data.aligned_unlabelled, term[numbers])
             values["term"] = term
         self.state[_KEPT] = 1
         self.party.save_model(part)
@@ -183,8 +182,11 @@ class PredictionSteps(KeptCoefficients):
         return self.keep(**model)
 
 
-def admit_terms(party: Party, part: LinearPart, aligned: Indices, terms: Indices) -> None:
-    """Refuse to tell terms of rows of which too much was predicted before.
+def admit_terms(party: Party, part: LinearPart, aligned: Indices, terms: Indices) -> dict[str, int]:
+    """Refuse to tell terms of rows of which too much was predicted before; or say how coarse.
+
+    How coarse terms are follows from how far those of the fit reach, which is that of one row or
+    two: whoever chooses coefficients gets it with terms that are counted, and not without any.
 
     Shapes: aligned (n_rows,): aligned numbers of the rows; terms (n_rows,) or (n_rows, n_outputs):
     what is to be told of them, in units of the grid. Each score counts as one model's prediction.
@@ -201,6 +203,7 @@ def admit_terms(party: Party, part: LinearPart, aligned: Indices, terms: Indices
         party.open_bits(
             chosen, part.bits, content=of + score.tobytes(), more=more, predictions=True, what=what
         )
+    return {"bits": part.bits, "coarser": part.coarser} if len(by_row) else {}
 
 
 def bounds(
@@ -216,9 +219,11 @@ def bounds(
     low, high = low - margin, high + margin
     longest = float(np.max(np.abs([low, high])))
     if longest > _LONGEST:
+        # Only to a power of two: the message leaves the node, and a cell must not.
         raise DataError(
-            f"party {party!r}: terms of up to {longest * grid:g} cannot be counted in steps of "
-            f"{grid:g}; are the columns' levels large against the labels' noise? Centre them"
+            f"party {party!r}: terms of up to {2.0 ** np.ceil(np.log2(longest * grid)):g} (a power "
+            f"of two) cannot be counted in steps of {grid:g}; are the columns' levels large "
+            "against the labels' noise? Centre them"
         )
     coarser = 0
     while True:
