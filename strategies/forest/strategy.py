@@ -123,7 +123,7 @@ class VerticalForest(Strategy):
     min_child: int = setting(5, "The fewest distinct samples of a leaf.", at_least=1)
     bootstrap: bool = setting(True, "Draw samples with replacement; else each tree has all.")
     colsample: float = setting(
-        0.5, "Share of all columns that the trees of a batch may use.", above=0, at_most=1
+        0.8, "Share of all columns that the trees of a batch may use.", above=0, at_most=1
     )
     name: ClassVar[str] = "forest"
     removed = MappingProxyType(

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from forest_runs import assert_same_splits, central, parts_of, splits_of
+from sklearn.ensemble import RandomForestRegressor
 from tree_runs import make_labels, make_tables
 
 from flwr_vertical import simulate
@@ -144,6 +145,22 @@ def test_what_passes_the_server_tells_nothing_of_rows(run, data):
     for length, ones in zip(lengths[0], sides, strict=True):
         assert abs(length - (2 * 400) // 8 - 28) <= 2  # a bit a row and tree, one a node; the seal
         assert abs(np.unpackbits(np.frombuffer(ones, np.uint8)).mean() - 0.5) < 0.1
+
+
+def test_as_good_as_scikit_learns_forest():
+    """With the default share of columns, of samples that no tree has seen."""
+    rng = np.random.default_rng(3)
+    x = pd.DataFrame(rng.normal(size=(1500, 8))).add_prefix("x")
+    truth = x["x0"] + x["x1"] * x["x2"] + 2.0 * (x["x5"] > 0)
+    labels = truth + 0.5 * rng.normal(size=len(x))
+    new = np.arange(len(x)) >= 1000
+    strategy = VerticalForest("regression", n_trees=40)
+    tables = {"bank": x[["x0", "x2", "x4", "x6"]], "court": x[["x1", "x3", "x5", "x7"]]}
+    found = simulate(strategy, tables, labels.mask(new), alignment="plain", progress=False)
+    found = found.predictions["prediction"]
+    pooled = RandomForestRegressor(40, max_depth=8, min_samples_leaf=5, random_state=0)
+    pooled = pooled.fit(x[~new], labels[~new]).predict(x[new])
+    assert np.square(found - truth).mean() < 1.1 * np.square(pooled - truth[new]).mean()
 
 
 def test_a_batch_may_have_one_column():
