@@ -331,10 +331,12 @@ def _checked_matrix(matrix: ArrayLike, name: str, party: str | None) -> Array:
         with np.errstate(over="ignore"):
             rms = float(np.sqrt(np.mean(np.square(column))))
         if rms > RMS_LIMIT:
+            up_to = _checks.power_above(rms)
             raise FixedPointOverflowError(
                 f"column {index} of {_checks.label(name, party)} has a root mean square of up to "
-                f"{_checks.power_above(rms):.6g} (a power of two) over {len(values)} rows, the "
-                f"limit for encrypted products is {RMS_LIMIT:g}; standardise the column"
+                f"{up_to:.6g} (a power of two) over {len(values)} rows, the limit for encrypted "
+                f"products is {RMS_LIMIT:g}; standardise the column, or divide it by "
+                f"{up_to / RMS_LIMIT:.6g} or more"
             )
     return values
 

@@ -214,7 +214,9 @@ def label_numbers(
         texts = observed.map(level_text)
     if numbers is not None:
         check_digits(numbers, who)
-        return _in_place(labels, numbers)
+        # Whole numbers stay whole.
+        whole = numbers is observed and isinstance(labels.dtype, np.dtype)
+        return labels if whole else _in_place(labels, numbers)
     levels = sorted(texts.unique())
     if len(levels) == 2 and positive_label in levels:
         return _in_place(labels, texts == positive_label)

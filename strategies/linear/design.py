@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import scipy.stats
+from scipy.special import ndtri
 
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
@@ -147,7 +147,7 @@ def _means_differ(x: Array, incomplete: Flags) -> bool:
     error = ((square - mean**2) / n[:, tested]).sum(axis=0)
     varies = error > 1e-12 * square.max(axis=0, initial=0.0)
     found = np.abs(mean[1] - mean[0])[varies] / np.sqrt(error[varies])
-    return bool((found > scipy.stats.norm.isf(_BY_CHANCE / 2.0 / x.shape[1])).any())
+    return bool((found > -ndtri(_BY_CHANCE / 2.0 / x.shape[1])).any())
 
 
 def numeric_matrix(

@@ -319,7 +319,8 @@ def test_matrices_that_cannot_be_encoded(keys, function):
     matrix[:, 1] = -128
     with pytest.raises(FixedPointOverflowError) as caught:
         use(matrix)
-    for part in ("column 1", "'X'", "'bank'", "128 over 100 rows", "limit", "64", "by 2 or more"):
+    size = "128 (a power of two) over 100 rows"
+    for part in ("column 1", "'X'", "'bank'", size, "limit", "64", "by 2 or more"):
         assert part in str(caught.value)
     with pytest.raises(FixedPointOverflowError, match="inf"):
         use([[1e300]])
