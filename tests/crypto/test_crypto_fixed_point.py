@@ -74,6 +74,8 @@ def test_overflow_says_what_and_how_to_rescale():
         FixedPoint(19).encode(values, 4)
     with pytest.raises(FixedPointOverflowError, match="no number of fraction bits"):
         FixedPoint().encode([1e300], 4)
+    with pytest.raises(FixedPointOverflowError, match="up to inf"):  # the largest power is 2^1023
+        FixedPoint().encode(np.array([1.7e308]), 4)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
