@@ -4,6 +4,7 @@ The fast path of an encoder only compares the extremes of a chunk with the limit
 take a second, slower look once something is known to be wrong.
 """
 
+import math
 from typing import NoReturn
 
 import numpy as np
@@ -67,7 +68,7 @@ def raise_out_of_range(
 
 def power_above(value: float) -> float:
     """Return the power of two that is not below a positive number: all that errors tell of it."""
-    return float(np.exp2(np.ceil(np.log2(value))))  # infinite beyond 2^1023
+    return 2.0 ** math.ceil(math.log2(value)) if value <= 2.0**1023 else math.inf
 
 
 def largest_magnitude(values: AnyArray) -> float:
