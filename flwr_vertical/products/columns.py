@@ -131,20 +131,30 @@ class EarlierColumns:
         own = np.column_stack([np.ones(len(rows)), made])
         if not self.values.shape[1]:
             return rows, own
-        near, n_near = np.isin(np.arange(len(self.sets)), rows), 0
+        near, n_near = np.zeros(len(self.sets), dtype=bool), 0
+        near[rows] = True
         while n_near < (n_near := int(near.sum())):
             for sets in self.sets.T:
-                near |= np.isin(sets, np.setdiff1d(sets[near], [0]))
+                near |= _present(sets[near], int(sets.max()))[sets]
         near[rows] = False
         order = np.concatenate([rows, np.flatnonzero(near)])
         parts: dict[bytes, Array] = {}
         for sets, values in zip(self.sets[order].T, self.values[order].T, strict=True):
-            for number in np.setdiff1d(sets, [0]):
-                chosen = (sets == number).astype(np.float64)
-                parts.setdefault(chosen.tobytes(), chosen)
-                parts.setdefault(number.tobytes() + values.tobytes(), chosen * values)
+            for number in np.flatnonzero(_present(sets, int(sets.max()))):
+                chosen = sets == number
+                parts.setdefault(chosen.tobytes(), chosen.astype(np.float64))
+                column = np.where(chosen, values, 0.0)
+                parts.setdefault(column.tobytes(), column)
         own = np.concatenate([own, np.zeros((len(order) - len(rows), own.shape[1]))])
         return order, np.column_stack([*parts.values(), own])
+
+
+def _present(sets: Indices, largest: int) -> Flags:
+    """Return which numbers of sets there are, (largest + 1,); 0 is none."""
+    found = np.zeros(largest + 1, dtype=bool)
+    found[sets] = True
+    found[0] = False
+    return found
 
 
 class MultipliesColumns(Protocol):
