@@ -58,12 +58,7 @@ class FalseVFLStudy(Study):
     def tables(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Return Tables 2 and 11 to 18, and what they are compared with."""
         papers = {name: read_paper("false_vfl", name) for name in tables.PAPER}
-        earlier = {} if self.options.quick else tables.read_earlier()
-        found = tables.cells(frame, papers["tables"], earlier.get("cells"))
-        minutes, parties = tables.minutes(frame), tables.by_parties(frame)
-        if earlier:
-            minutes = tables.with_earlier(minutes, earlier["minutes"])
-            parties = tables.with_earlier(parties, earlier["parties"].rename(columns=int))
+        found = tables.cells(frame, papers["tables"])
         part, trainings = self.preset["targets"], self.preset["study"]["train"]
         return {
             "cells": found,
@@ -77,8 +72,8 @@ class FalseVFLStudy(Study):
                 for train in trainings
             },
             "table18": tables.ratios(found, papers["table18"]),
-            "table11": tables.beside_minutes(minutes, papers["table11"]),
-            "parties": parties.sort_index().sort_index(axis=1),
+            "table11": tables.beside_minutes(tables.minutes(frame), papers["table11"]),
+            "parties": tables.by_parties(frame).sort_index().sort_index(axis=1),
             "choices": choices(),
         }
 

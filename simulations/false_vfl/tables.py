@@ -1,7 +1,6 @@
 """From runs to cells (one data set, training, test and method), and tables beside the paper's."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,32 +14,11 @@ NAMES = {
 }  # fmt: skip
 CELL = ["dataset", "train", "test"]
 WITHOUT = "*"  # the paper's asterisk: the run without SimSiam is the better one
-EARLIER = {
-    "cells": [*CELL, "method"],
-    "minutes": ["dataset", "method", "simsiam"],
-    "parties": ["dataset", "train", "method"],
-}
-MARK = "†"  # after the number of seeds of an earlier cell
 _ORDER = ("MCAR 0", "MCAR 2", "MCAR 5", "MAR 1", "MAR 2", "MNAR 7", "MNAR 9")
 _ACCURACY = "accuracy "
 
 
-def read_earlier() -> dict[str, pd.DataFrame]:
-    """Return what a page had of runs whose records were not kept, from ``earlier``."""
-    folder = Path(__file__).with_name("earlier")
-    return {
-        name: pd.read_csv(folder / f"{name}.csv", index_col=keys) for name, keys in EARLIER.items()
-    }
-
-
-def with_earlier(own: pd.DataFrame, earlier: pd.DataFrame) -> pd.DataFrame:
-    """Add the rows of earlier runs that a table of the records lacks."""
-    return pd.concat([own, earlier[~earlier.index.isin(own.index)]])
-
-
-def cells(
-    frame: pd.DataFrame, paper: pd.DataFrame, earlier: pd.DataFrame | None = None
-) -> pd.DataFrame:
+def cells(frame: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     """Return the reported accuracy of each cell and method, beside the paper's."""
     own = _accuracies(frame)
     groups = own.groupby([*CELL, "method", "simsiam"], sort=False)["value"]
@@ -52,10 +30,8 @@ def cells(
     forms = by_form.groupby(level=names, sort=False).size()
     baseline = best.index.get_level_values("method").isin(list(BASELINES))
     best = best.assign(
-        labelled_only=baseline & (best["simsiam"] == "without").to_numpy(), forms=forms, mark=""
+        labelled_only=baseline & (best["simsiam"] == "without").to_numpy(), forms=forms
     ).drop(columns="simsiam")
-    if earlier is not None:
-        best = with_earlier(best, earlier.assign(mark=MARK))
     printed = paper.rename(columns={"train_mechanism": "train", "test_mechanism": "test"})
     printed = printed.set_index(names)[["accuracy", "std", "labelled_only"]]
     best = best.join(printed.set_axis(["paper", "paper sd", "paper labelled_only"], axis=1))
@@ -99,7 +75,7 @@ def by_training(found: pd.DataFrame, paper: pd.DataFrame, train: str) -> pd.Data
     text = own.apply(as_text, axis=1).unstack("test", sort=False) if len(own) else pd.DataFrame()
     if len(own):
         groups = own.groupby(level=["dataset", "method"])
-        seeds = groups["runs"].min().astype(int).astype(str) + groups["mark"].first()
+        seeds = groups["runs"].min().astype(int).astype(str)
         text = text.assign(seeds=seeds, forms=groups["forms"].min())
     printed = paper[paper["train_mechanism"] == train]
     stars = printed["labelled_only"].map({True: WITHOUT, False: ""})
