@@ -145,8 +145,11 @@ def made_again(table: Table, _: int | None) -> tuple[Array, tuple[frozenset[str]
     levels = fit_levels([table])
     coding = Coding(list(table.kinds.values()), [len(levels.get(n, ())) for n in table.columns])
     values = coding.encode(to_codes(table, levels, ""))
+    values = values - np.nanmean(values, axis=0)
+    largest = np.nanmax(np.abs(values), axis=0)
+    values = values / np.where(largest > 0, largest, 1.0)  # squares may overflow before
     spread = np.nanstd(values, axis=0)
-    values = (values - np.nanmean(values, axis=0)) / np.where(spread > 0, spread, 1.0)
+    values = values / np.where(spread > 0, spread, 1.0)
     return own_columns(values).fill(values), coding.sources(table.columns)
 
 
