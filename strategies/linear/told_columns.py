@@ -29,6 +29,8 @@ EXPLORE, NORMAL, LEAVES = "explore", "joint-normal", "fedpsg-ar"
 """Kinds of columns: those of a regression, of its formula, and of other strategies, by name, whose
 parties have `made_again`."""
 
+_AT_FIRST = "node.told columns."  # a prefix that the server may not write to
+
 Made = tuple[AnyArray, Iterable[frozenset[str]]]
 """Columns over all rows of a table, and of which columns of the table each is made."""
 
@@ -51,15 +53,21 @@ def beside_earlier(party: Party, held: HeldColumns, words: str) -> HeldColumns:
     rows = party.rows_in_ledger()
     now = party.privacy_ledger.columns_told(rows, words)
     every, kept = list(range(held.values.shape[1])), dict[bytes, EarlierColumns]()
+    # Beside the same columns as earlier runs told of them: a run tells of them over the rows that
+    # it shares with each other party, and of sets that are parts of these there is no sum.
+    key = _AT_FIRST + hashlib.sha256(words.encode()).hexdigest()
+    if key not in party.state:
+        party.state[key] = now[words][1] if now[words][0] else np.zeros(0, dtype=np.int64)
+    at_first = np.asarray(party.state[key])
 
     def beside(noted: ToldColumns, group: Indices) -> EarlierColumns:
         own, sets = noted[words]
         # The same again adds nothing: what came later was judged beside it. Over other rows it does
         again = own == every and not refine(sets, group).is_new.any()
-        found = _before(noted, words) if again else noted
-        found = {text: (told, at) for text, (told, at) in found.items() if told}
-        of = b"".join(f"{text}{told}".encode() + at.tobytes() for text, (told, at) in found.items())
-        if (digest := hashlib.sha256(of).digest()) not in kept:
+        found = _before(noted, words) if again else noted | {words: (own, at_first)}
+        found = {text: told for text, told in found.items() if told[0] and told[1].any()}
+        parts = [f"{text}{told}".encode() + at.tobytes() for text, (told, at) in found.items()]
+        if (digest := hashlib.sha256(b"".join(parts)).digest()) not in kept:
             kept.clear()
             kept[digest] = _columns_of(party, found)
         return kept[digest]
