@@ -232,15 +232,20 @@ def test_any_flower_app_can_have_channels():
         assert "below zero" in replies[2].error.reason
 
 
-def test_a_lost_channel_is_an_error_reply_until_it_is_opened_again(monkeypatch):
-    streams = {}
-    real = app.dial
+@pytest.fixture
+def streams(monkeypatch):
+    """Streams that nodes dial, by node."""
+    found, real = {}, app.dial
 
     def keep(offer, node_id):
-        streams[node_id] = real(offer, node_id)
-        return streams[node_id]
+        found[node_id] = real(offer, node_id)
+        return found[node_id]
 
     monkeypatch.setattr(app, "dial", keep)
+    return found
+
+
+def test_a_lost_channel_is_an_error_reply_until_it_is_opened_again(streams):
     with echo_grid() as inner, ChannelGrid(inner, transport="channel", reconnect=0) as grid:
         rounds = federation(grid)
         rounds.call("count")
@@ -281,15 +286,7 @@ class Killed(RecordingGrid):
         return [*super().pull_messages(asked - {*self.unanswered}), *gone]
 
 
-def test_a_killed_node_that_comes_back_under_its_id_has_a_channel_again(monkeypatch):
-    streams = {}
-    real = app.dial
-
-    def keep(offer, node_id):
-        streams[node_id] = real(offer, node_id)
-        return streams[node_id]
-
-    monkeypatch.setattr(app, "dial", keep)
+def test_a_killed_node_that_comes_back_under_its_id_has_a_channel_again(streams):
     with echo_grid() as inner:
         killed = Killed(inner)
         with ChannelGrid(killed, transport="auto", reconnect=0) as grid:
