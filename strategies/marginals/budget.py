@@ -70,12 +70,13 @@ class Budget:
 def n_bins(n_rows: int, sigma: float) -> int:
     """Return the most bins of a column of numbers, given the noise of a table of two columns.
 
-    They are so many that a cell of such a table has about twice as many counts as noise.
+    They are so many that a cell of such a table has about twice as many counts as noise, up to 16:
+    with more, a model of at most 100,000 cells has no place for what `AIM` would add to the forest.
     """
     return min(max(int(_BINS * sqrt(n_rows / sigma)), _FEWEST), _MOST)
 
 
-_FEWEST, _MOST, _BINS = 4, 40, 0.75
+_FEWEST, _MOST, _BINS = 4, 16, 0.75
 
 
 def pair_places(n_columns: Sequence[int]) -> int:
