@@ -96,15 +96,11 @@ class Baseline(Strategy):
             fit = found.fit
             result.metrics["ridge"] = found.ridge
         _fill_in(result, opened, fit, self.standard_errors)
-        problem = opened.problem
-        free = problem.free
         if budget is not None:
             state_privacy(result, budget, opened, found)
-            free = free[:0]
-        found_rows = free, problem.free_mask[: len(free)]
-        regressions = self._regressions(opened, fit)
+        regressions, predicts = self._regressions(opened, fit), budget is None
         keep_and_predict(
-            federation, alignment, result, regressions, *found_rows, step="finish_moments"
+            federation, alignment, result, regressions, opened.problem, predicts=predicts
         )
         progress.step("finish")
 

@@ -246,9 +246,8 @@ class VFEM(Strategy):
         fill_in(result, opened, found, self.intercept, unknown)
         names = opened.names(found.kept)
         check_missingness(result, found, names, unknown[1 + found.kept], self.intercept)
-        regressions, problem = regressions_of(opened, found), opened.problem
-        free = problem.free, problem.free_mask
-        keep_and_predict(federation, alignment, result, regressions, *free, step="finish_moments")
+        regressions = regressions_of(opened, found)
+        keep_and_predict(federation, alignment, result, regressions, opened.problem)
         progress.step("finish")
 
     def _completed_rows(self, prepared: Prepared) -> Flags | None:

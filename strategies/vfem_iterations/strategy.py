@@ -158,7 +158,7 @@ class VFEMIterations(Strategy):
         progress.step("standard errors")
         parts, covariance = self._infer(federation, problem, estep, result)
         found = self._fill_in(result, outcome, problem, estep, parts, covariance)
-        keep_and_predict(federation, alignment, result, found, problem.free, problem.free_mask)
+        keep_and_predict(federation, alignment, result, found, problem, step="keep_model")
 
     def _iterate(
         self, federation: Federation, problem: Problem, result: Result, progress: Progress
