@@ -23,6 +23,7 @@ from strategies.linear.moment_party import (
     BY_PATTERN,
     COLLUSION,
     MOMENTS,
+    NAMES_OF_COLUMNS,
     PRIVATE,
     RECOGNISED,
     ROUGH_UNITS,
@@ -221,11 +222,7 @@ class CompleteCase(Baseline):
 
     name = "complete-case"
     disclosure = (
-        (
-            "server",
-            "names of the parties' columns, which are collinear, rows left out, and whether these "
-            "differ from others",
-        ),
+        NAMES_OF_COLUMNS,
         (
             "server",
             "over the labelled samples that all parties hold: sums of columns, of products of two "
@@ -256,11 +253,7 @@ class MeanImpute(Baseline):
 
     name = "mean-impute"
     disclosure = (
-        (
-            "server",
-            "names of the parties' columns, which are collinear, rows left out, and whether these "
-            "differ from others",
-        ),
+        NAMES_OF_COLUMNS,
         BY_PATTERN,
         ROUGH_UNITS,
         _PREDICTIONS,

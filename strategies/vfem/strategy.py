@@ -32,6 +32,7 @@ from strategies.linear import settings as shared
 from strategies.linear.moment_party import (
     BY_PATTERN,
     COLLUSION,
+    NAMES_OF_COLUMNS,
     RECOGNISED,
     WITHHELD,
     MomentArbiter,
@@ -183,11 +184,7 @@ class VFEM(Strategy):
     party = VFEMParty
     arbiter = MomentArbiter
     disclosure = (
-        (
-            "server",
-            "names of the parties' columns, which are collinear, rows left out, and whether these "
-            "differ from others",
-        ),
+        NAMES_OF_COLUMNS,
         BY_PATTERN,
         (
             "server, instead where patterns are small",
