@@ -251,6 +251,8 @@ def _argument(hint: Any) -> Argument:
         inner, *marks = typing.get_args(hint)
         base = _argument(inner)
         return Argument(base.type, (*base.marks, *marks), base.item)
+    if typing.get_origin(hint) is typing.NotRequired:
+        return _argument(typing.get_args(hint)[0])
     if typing.get_origin(hint) is list:
         item = _argument(typing.get_args(hint)[0])
         return Argument(types.GenericAlias(list, (item.type,)), (), item)

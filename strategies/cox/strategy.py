@@ -203,8 +203,7 @@ class Cox(Strategy):
         )
         regressions = replace(regressions, stratum_span=self.stratum_span or 0.0)
         labels = result.labels
-        free = opened.problem.free, opened.problem.free_mask
-        keep_and_predict(federation, alignment, result, regressions, *free, step="finish_moments")
+        keep_and_predict(federation, alignment, result, regressions, opened.problem)
         result.labels = labels  # a relative hazard is no time
         progress.step("keep")
 

@@ -1,6 +1,6 @@
 """What the messages of FedPSG-AR take, where arguments have numbers or names in their names."""
 
-from typing import Annotated, TypeAlias, TypedDict
+from typing import Annotated, NotRequired, TypeAlias, TypedDict
 
 from flwr_vertical.arrays import Array, Floats32, Indices, Integers, Unsigned16
 from flwr_vertical.products.pair_keys import PairKeyFields
@@ -29,13 +29,10 @@ ByNeuron: TypeAlias = Annotated[Floats32, Shape("batch", NEURONS)]
 BySample: TypeAlias = Annotated[Floats32, Shape("batch")]
 
 
-class _LabelFields(TypedDict, total=False):
-    labels: Labels
-
-
-class BackFields(_LabelFields):
+class BackFields(TypedDict):
     """What the server answers a forward pass: `strategies.fedpsg.gan.halves.Back`; labels."""
 
+    labels: NotRequired[Labels]
     by_discriminator: ByNeuron
     by_generator: ByNeuron
     by_loss: BySample
@@ -71,14 +68,11 @@ class AloneFields(GeneratedFields, total=False):
     hidden: Annotated[float, Is("hidden")]
 
 
-class _GroupSeed(TypedDict, total=False):
-    owner: str
-    sealed: Annotated[bytes, OWN]
-
-
-class NetworkFields(_GroupSeed, GeneratedFields):
+class NetworkFields(GeneratedFields):
     """Also the group seed, and the fields of `strategies.fedpsg.gan.halves.GanShape`."""
 
+    owner: NotRequired[str]
+    sealed: NotRequired[Annotated[bytes, OWN]]
     kind: Annotated[str, Is("imputer")]
     joint: Annotated[bool, Is("generator == 'joint'")]
     n_labels: Annotated[int, Within(0, f"{MOST_CLASSES} if imputer == 'cgain' else 0")]

@@ -333,7 +333,6 @@ class Fitting:
     def _keep(self, chosen: Reported) -> None:
         """Have the parties keep their coefficients, and predict samples without a label."""
         problem, federation, at = self.opened.problem, self.federation, self.at
-        free = problem.free if self.budget is None else problem.free[:0]
         regressions = conditional_regressions(
             self.mean,
             self.covariance,
@@ -347,11 +346,11 @@ class Fitting:
         federation.labels = self.labels
         weights: Array | float = 1.0
         if "weights" in federation.beside and self.normal:
-            known = federation.beside["weights"][free]
+            known = federation.beside["weights"][problem.free]
             weights = np.where(known > 0.0, known / at.mean_weight, 1.0)
         shift: Array | float = 0.0
-        if "offset" in federation.beside and len(free):
-            known = federation.beside["offset"][free]
+        if "offset" in federation.beside and problem.has_free:
+            known = federation.beside["offset"][problem.free]
             if n := int(np.isnan(known).sum()):
                 note(
                     self.result,
@@ -359,7 +358,6 @@ class Fitting:
                 )
             shift = np.nan_to_num(known)
         keep_and_predict(
-            federation, self.alignment, self.result, regressions, free,
-            problem.free_mask[: len(free)], step="finish_moments", shift=shift,
-            weights=weights,
+            federation, self.alignment, self.result, regressions, problem,
+            predicts=self.budget is None, shift=shift, weights=weights,
         )  # fmt: skip

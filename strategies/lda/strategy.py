@@ -172,15 +172,13 @@ class LDA(Strategy):
         if len(found := np.flatnonzero(telling(*of_classes))):
             note(result, told_by(opened.names(found)))
         regressions = _regressions(fit, opened, labelled.classes)
-        problem = opened.problem
-        free = problem.free, problem.free_mask
-        keep_and_predict(federation, alignment, result, regressions, *free, step="finish_moments")
+        keep_and_predict(federation, alignment, result, regressions, opened.problem)
         progress.step("finish")
         result.model = _model(fit, opened, labelled.classes, regressions)
         result.metrics["n_samples"] = float(counts.sum())
         result.metrics["n_classes"] = float(len(counts))
         result.metrics["shrinkage"] = fit.shrinkage
-        held = (~problem.mask).sum(axis=0)
+        held = (~opened.problem.mask).sum(axis=0)
         result.party_metrics = {
             name: {"rows_held": float(rows)}
             for name, rows in zip(opened.parties, held, strict=True)

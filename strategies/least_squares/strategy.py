@@ -23,6 +23,7 @@ from strategies.linear.moment_party import (
     BY_PATTERN,
     COLLUSION,
     MOMENTS,
+    NAMES_OF_COLUMNS,
     PRIVATE,
     RECOGNISED,
     ROUGH_UNITS,
@@ -96,15 +97,11 @@ class Baseline(Strategy):
             fit = found.fit
             result.metrics["ridge"] = found.ridge
         _fill_in(result, opened, fit, self.standard_errors)
-        problem = opened.problem
-        free = problem.free
         if budget is not None:
             state_privacy(result, budget, opened, found)
-            free = free[:0]
-        found_rows = free, problem.free_mask[: len(free)]
-        regressions = self._regressions(opened, fit)
+        regressions, predicts = self._regressions(opened, fit), budget is None
         keep_and_predict(
-            federation, alignment, result, regressions, *found_rows, step="finish_moments"
+            federation, alignment, result, regressions, opened.problem, predicts=predicts
         )
         progress.step("finish")
 
@@ -225,11 +222,7 @@ class CompleteCase(Baseline):
 
     name = "complete-case"
     disclosure = (
-        (
-            "server",
-            "names of the parties' columns, which are collinear, rows left out, and whether these "
-            "differ from others",
-        ),
+        NAMES_OF_COLUMNS,
         (
             "server",
             "over the labelled samples that all parties hold: sums of columns, of products of two "
@@ -260,11 +253,7 @@ class MeanImpute(Baseline):
 
     name = "mean-impute"
     disclosure = (
-        (
-            "server",
-            "names of the parties' columns, which are collinear, rows left out, and whether these "
-            "differ from others",
-        ),
+        NAMES_OF_COLUMNS,
         BY_PATTERN,
         ROUGH_UNITS,
         _PREDICTIONS,

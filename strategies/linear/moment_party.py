@@ -29,6 +29,11 @@ from strategies.linear.masked_means.steps import MaskedMeanSteps
 from strategies.linear.moments.steps import MomentSteps
 from strategies.linear.prediction.steps import KeptCoefficients
 
+NAMES_OF_COLUMNS = (
+    "server",
+    "names of the parties' columns, which are collinear, rows left out, and whether these differ "
+    "from others",
+)
 BY_PATTERN = (
     "server",
     "for each missingness pattern, over no fewer rows than the parties' minimum: sums of "

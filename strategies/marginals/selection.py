@@ -14,7 +14,6 @@ over all rows, as far as it differs by more than noise.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from math import lgamma, log
 
 import numpy as np
@@ -143,11 +142,6 @@ def chosen_pairs(
         before, model = model.theta, GraphicalModel(opened.sizes, chosen)
         model.fit({**singles, **{p: pairs[p] for p in chosen}}, before, steps=_FITTED)
     return chosen
-
-
-def all_pairs(n_columns: int) -> list[Clique]:
-    """Return every pair of columns."""
-    return list(combinations(range(n_columns), 2))
 
 
 def _surprise(table: Counted, fitted: Array, n_rows: int) -> float:

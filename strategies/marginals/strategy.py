@@ -9,7 +9,7 @@ of two, so that none comes nearer to the counts by knowing its own.
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ from strategies.common.synthesis_columns import read_resolution, read_stated
 from strategies.marginals.budget import UNIT, Budget
 from strategies.marginals.graphical import Clique, Counted, GraphicalModel, average
 from strategies.marginals.party import MarginalsParty
-from strategies.marginals.selection import Opened, all_pairs, chosen_pairs, corrected, one_way
+from strategies.marginals.selection import Opened, chosen_pairs, corrected, one_way
 from strategies.marginals.tables import PairTables
 
 ALL = "rows, over all parties"
@@ -143,7 +143,7 @@ class _Marginals(Strategy):
         )
         progress.step("levels")
         opened = Opened(tables.sizes, tables.owner, ~alignment.mask, tables.columns)
-        every = tables.open(opened, all_pairs(sum(n_columns)), chosen=False)
+        every = tables.open(opened, [*combinations(range(sum(n_columns)), 2)], chosen=False)
         pairs = corrected(opened, every)
         columns = one_way(opened, pairs)
         chosen = chosen_pairs(opened, pairs, columns, self.adaptive)

@@ -244,11 +244,7 @@ class Scorecard(Strategy):
         regressions = self._regressions(
             binned, opened, chosen.beta, chosen.intercept, at.working_variance
         )
-        problem = opened.problem
-        keep_and_predict(
-            federation, alignment, result, regressions, problem.free, problem.free_mask,
-            step="finish_moments",
-        )  # fmt: skip
+        keep_and_predict(federation, alignment, result, regressions, opened.problem)
         result.predictor = ScorecardPredictor.of(result.predictor, self.scale)
         if result.predictions is not None:
             score = self.scale.score(result.predictions["linear_predictor"].to_numpy())

@@ -241,8 +241,7 @@ class VerticalSVM(Strategy):
             )
         else:
             regressions = _with_means(opened, rows, intercept, beta)
-        free = opened.problem.free, opened.problem.free_mask
-        keep_and_predict(federation, alignment, result, regressions, *free, step="finish_moments")
+        keep_and_predict(federation, alignment, result, regressions, opened.problem)
         progress.step("keep")
 
     def _by_squares(self, opened: OpenedMoments, rows: Pattern) -> _Fit:

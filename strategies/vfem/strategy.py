@@ -32,6 +32,7 @@ from strategies.linear import settings as shared
 from strategies.linear.moment_party import (
     BY_PATTERN,
     COLLUSION,
+    NAMES_OF_COLUMNS,
     RECOGNISED,
     WITHHELD,
     MomentArbiter,
@@ -183,11 +184,7 @@ class VFEM(Strategy):
     party = VFEMParty
     arbiter = MomentArbiter
     disclosure = (
-        (
-            "server",
-            "names of the parties' columns, which are collinear, rows left out, and whether these "
-            "differ from others",
-        ),
+        NAMES_OF_COLUMNS,
         BY_PATTERN,
         (
             "server, instead where patterns are small",
@@ -246,9 +243,8 @@ class VFEM(Strategy):
         fill_in(result, opened, found, self.intercept, unknown)
         names = opened.names(found.kept)
         check_missingness(result, found, names, unknown[1 + found.kept], self.intercept)
-        regressions, problem = regressions_of(opened, found), opened.problem
-        free = problem.free, problem.free_mask
-        keep_and_predict(federation, alignment, result, regressions, *free, step="finish_moments")
+        regressions = regressions_of(opened, found)
+        keep_and_predict(federation, alignment, result, regressions, opened.problem)
         progress.step("finish")
 
     def _completed_rows(self, prepared: Prepared) -> Flags | None:

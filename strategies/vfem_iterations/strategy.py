@@ -14,6 +14,7 @@ from flwr_vertical.arrays import Array
 from flwr_vertical.protocol.declaration import BITS, FACTS, If, Maybe, Protocol, Repeat, Round
 from strategies.linear import settings as shared
 from strategies.linear.coefficients import by_name, coefficient_table
+from strategies.linear.moment_party import NAMES_OF_COLUMNS
 from strategies.linear.prediction.regressions import Regressions
 from strategies.linear.prediction.server import keep_and_predict
 from strategies.linear.problem import Problem, note, open_problem
@@ -115,11 +116,7 @@ class VFEMIterations(Strategy):
         ),
     )
     disclosure = (
-        (
-            "server",
-            "names of the parties' columns, which are collinear, rows left out, and whether these "
-            "differ from others",
-        ),
+        NAMES_OF_COLUMNS,
         (
             "server",
             "for each labelled sample and each iteration, the sum of the parties' fits; for each "
@@ -158,7 +155,7 @@ class VFEMIterations(Strategy):
         progress.step("standard errors")
         parts, covariance = self._infer(federation, problem, estep, result)
         found = self._fill_in(result, outcome, problem, estep, parts, covariance)
-        keep_and_predict(federation, alignment, result, found, problem.free, problem.free_mask)
+        keep_and_predict(federation, alignment, result, found, problem, step="keep_model")
 
     def _iterate(
         self, federation: Federation, problem: Problem, result: Result, progress: Progress

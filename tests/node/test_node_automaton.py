@@ -1,6 +1,6 @@
 """The automaton of a node, on protocols in which a step stands at several places."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import pytest
@@ -86,12 +86,17 @@ def test_a_round_that_is_asked_again_writes_nothing() -> None:
         node.take("a", {"key": 1})
 
 
+class _Further(TypedDict):
+    depth: NotRequired[Annotated[int, Within(1, 8)]]
+
+
 def _marked(
     trees: Annotated[int, Is("trees if forest else 0")],
     batch: Annotated[Indices, Within(0, "n_samples - 1"), DISTINCT],
     labels: Annotated[Array, Shape("batch", None)],
     names: Annotated[list[str], DISTINCT],
     widths: Annotated[list[Annotated[int, Within(0, 9)]] | None, AddsUpTo("batch")],
+    **further: Unpack[_Further],
 ) -> None: ...
 
 
@@ -108,6 +113,8 @@ def _marked(
         ({"widths": [4, -1]}, "is -1, expected 0 to 9"),
         ({"widths": [2, 2]}, "adds up to 4, expected 3"),
         ({"widths": [2, 1.0]}, "is float, expected int"),
+        ({"depth": 9}, "is 9, expected 1 to 8"),
+        ({"depth": "8"}, "is str, expected int"),
     ],
 )
 def test_arguments_are_checked_against_settings_and_each_other(

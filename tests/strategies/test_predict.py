@@ -78,7 +78,7 @@ class Known(Strategy):
         )  # fmt: skip
         for _ in range(self.times):
             keep_and_predict(
-                federation, alignment, result, self.regressions, problem.free, problem.free_mask
+                federation, alignment, result, self.regressions, problem, step="keep_model"
             )
 
     times = 1
@@ -357,8 +357,8 @@ def test_without_a_prediction_nothing_tells_how_far_terms_reach():
                 standardize=True,
                 intercept=True,
             )
-            free, mask = problem.free, problem.free_mask
-            total = keep_and_predict(federation, alignment, result, self.regressions, free, mask)
+            given = self.regressions, problem
+            total = keep_and_predict(federation, alignment, result, *given, step="keep_model")
             told.append(total.public)
 
     for noise in np.geomspace(1e-2, 1e2, 7):

@@ -26,7 +26,7 @@ from strategies.linear.prediction.regressions import (
     find_patterns,
     prediction_table,
 )
-from strategies.linear.problem import sample_index
+from strategies.linear.problem import Problem, sample_index
 
 
 def completed_labels(
@@ -160,24 +160,24 @@ def keep_and_predict(
     alignment: Alignment,
     result: Result,
     regressions: Regressions,
-    free: Indices,
-    free_mask: Flags,
+    problem: Problem,
     *,
-    standardized: bool = False,
-    step: str = "keep_model",
+    predicts: bool = True,
+    step: str = "finish_moments",
     shift: Array | float = 0.0,
     weights: Array | float = 1.0,
 ) -> Total:
     """Give each party its coefficients to keep, and predict the samples without a label; one round.
 
     Fills in ``result.predictor``, ``result.predictions`` and ``result.labels``, and of the metrics
-    ``bits_per_row``.
+    ``bits_per_row``; with `predicts` false, the first alone.
 
-    Shapes: free (n_unlabelled,): aligned row numbers of samples without a label (`Problem.free`);
-    free_mask (n_unlabelled, n_parties): true where a party lacks such a sample
-    (`Problem.free_mask`); shift (n_unlabelled,): what the server adds to their linear predictors.
+    Shapes: shift, weights (n_unlabelled,): what the server adds to linear predictors, and by what
+    the noise is divided.
     """
-    if not getattr(federation, "predicts", True):  # a stage of a pipeline that selects columns
+    free, free_mask = problem.free, problem.free_mask
+    # A stage of a pipeline that selects columns predicts nothing either.
+    if not (predicts and getattr(federation, "predicts", True)):
         free, free_mask = free[:0], free_mask[:0]
     names = list(federation.parties)
     grid = _grid(regressions)
@@ -199,7 +199,7 @@ def keep_and_predict(
         "present": regressions.present.astype(np.uint8),
         "grid": grid,
         "n_unlabelled": len(free),
-        "standardized": standardized,
+        "standardized": False,
         "n_outputs": n_outputs,
     }
     tail = (n_outputs,) if n_outputs > 1 else ()
