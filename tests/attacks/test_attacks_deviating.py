@@ -22,7 +22,6 @@ OPTIONAL = {"commitment", "missing", "labels", "donors", "labels_attempt", "colu
     "n_listed",
     "planned",
     "split",
-    "standardized",
     "shown",
     "weights",
     "sketched",

@@ -199,7 +199,6 @@ def keep_and_predict(
         "present": regressions.present.astype(np.uint8),
         "grid": grid,
         "n_unlabelled": len(free),
-        "standardized": False,
         "n_outputs": n_outputs,
     }
     tail = (n_outputs,) if n_outputs > 1 else ()

@@ -49,7 +49,6 @@ class KeptCoefficients(StepGroup):
         offsets: Annotated[Array, OWN, Shape("present * n_outputs")],
         grid: Annotated[float, Within(1e-300, 1e300)],
         n_unlabelled: Annotated[int, Within(0, "n_samples")],
-        standardized: bool = False,
         pattern: Annotated[npt.NDArray[np.integer[Any]] | None, OWN, Within(0, "present - 1")]
         | None = None,
         n_outputs: Annotated[int, Within(1, MOST_OUTPUTS)] = 1,
@@ -62,9 +61,7 @@ class KeptCoefficients(StepGroup):
             )
         # Several scores tell more of a row than one: only a method of classes has them.
         check_fits(self.name, "n_outputs", n_outputs, Within(1, self._most_outputs))
-        part = self._part(
-            model, parties, own, present, coefficients, offsets, grid, standardized, n_outputs
-        )
+        part = self._part(model, parties, own, present, coefficients, offsets, grid, n_outputs)
         public, values = {"outside": 0}, {}
         if n_unlabelled:
             tail = (n_outputs,) if n_outputs > 1 else ()
@@ -90,7 +87,6 @@ class KeptCoefficients(StepGroup):
         coefficients: Array,
         offsets: Array,
         grid: float,
-        standardized: bool,
         n_outputs: int,
     ) -> LinearPart:
         """Check what the server sent, and bound what terms may tell."""
@@ -124,9 +120,6 @@ class KeptCoefficients(StepGroup):
             raise DataError(
                 f"party {self.name!r} was sent coefficients for patterns in which it is absent"
             )
-        if standardized and columns:
-            beta = beta / data.scale
-            shift = shift + beta @ data.center
         origins = data.design.origins if columns else {}
         least, most = np.zeros(len(beta)), np.zeros(len(beta))
         for start in range(0, len(beta) if columns else 0, _BLOCK):
@@ -172,8 +165,7 @@ class PredictionSteps(KeptCoefficients):
         fit; own: which of them this is; present (n_patterns, n_parties): 1 where a regression uses
         a party's columns; coefficients (n_patterns, n_own_columns): per unit of the columns;
         offsets (n_patterns,): subtracted from the terms; grid: terms are rounded to this, or to a
-        power of two times it; n_unlabelled: number of samples without a label; standardized:
-        coefficients and offsets are of the standardised columns; pattern
+        power of two times it; n_unlabelled: number of samples without a label; pattern
         (n_unlabelled_held,): with several regressions, that of each row held of samples without a
         label; n_outputs: how many scores a row has, so many lines of coefficients and offsets has
         each pattern; returns summed: ``term`` of shape (n_unlabelled,), or (n_unlabelled,
