@@ -86,7 +86,9 @@ class Policy(Settings):
         at_least=0,
     )  # fmt: skip
     max_epsilon: float | None = setting(
-        10.0, "The most epsilon that one run may spend on a column.", above=0
+        10.0,
+        "The most epsilon that one run may spend on a column, with a delta of 0.001 at most.",
+        above=0,
     )
     epsilon_total: float | None = setting(
         None,

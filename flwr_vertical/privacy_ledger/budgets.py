@@ -12,6 +12,9 @@ from flwr_vertical.tables import Table, is_numeric
 ROUNDING = 1e-9
 """Of sums of bits and of epsilon."""
 
+MOST_DELTA = 1e-3
+"""Of a release: with a delta near 1 hardly any noise is needed, whatever epsilon is."""
+
 VERSIONS = 10
 """Of a row, with other cells or columns, that may be told whole where a policy states no number."""
 
@@ -75,9 +78,12 @@ def check_bits(
 
 
 def check_epsilon(
-    who: str, policy: Policy, epsilon: float, spent: float, releases: int, what: str
+    who: str, policy: Policy, epsilon: float, delta: float, spent: float, releases: int, what: str
 ) -> None:
     """Raise if so much privacy budget may not be spent."""
+    if delta > MOST_DELTA:
+        asked = f"epsilon {epsilon:g} but for a chance (delta) of {delta:g}"
+        raise PolicyError(who, key_of("max_epsilon"), asked, f"a delta of {MOST_DELTA:g} at most")
     total = policy.epsilon_total
     asked = f"epsilon {epsilon:g} ({what}), after {spent:g} in {releases} release(s)"
     allowed = "one release, as it states no total"

@@ -318,7 +318,7 @@ class PrivacyLedger:
             if self._is_known(connection, digest):
                 return
             spent, _, releases = book.epsilon()
-            budgets.check_epsilon(self._who, self.policy, epsilon, spent, releases, what)
+            budgets.check_epsilon(self._who, self.policy, epsilon, delta, spent, releases, what)
             entries.note_known(connection, digest)
             entry = entries.Entry("epsilon", receiver, what, epsilon=epsilon, delta=delta)
             book.add(number, self._clock(), entry)

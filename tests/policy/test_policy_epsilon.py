@@ -17,6 +17,7 @@ from strategies.copula.party import CopulaParty
 from strategies.glm import VerticalGLM
 from strategies.glm_admm import GLMADMM
 from strategies.least_squares import CompleteCase
+from strategies.marginals import MST
 
 
 def of_a_record(epsilon, n, n_columns):
@@ -206,6 +207,14 @@ def test_a_node_that_allows_less_is_named_before_anything_leaves(nodes, labels):
     assert "party 'court'" in said
     assert "allowed: 0.25" in said
     assert sent("sums", nodes.transcript) == []
+    assert nodes.entries("epsilon") == []
+
+
+@pytest.mark.parametrize(
+    "strategy", [CompleteCase(epsilon=0.5, delta=0.999, bounds=BOUNDS), MST(delta=0.999)]
+)
+def test_a_delta_near_1_is_no_way_around_epsilon(nodes, labels, strategy):
+    assert "a delta of 0.001 at most" in nodes.refused("max-epsilon", strategy, labels)
     assert nodes.entries("epsilon") == []
 
 
