@@ -267,7 +267,12 @@ def with_others(codes: Array, table: Table, levels: Levels, index: "pd.Index[Any
         if isinstance(dtype, pd.CategoricalDtype):
             new = [level for level in own if level not in dtype.categories]
             frame[name] = frame[name].cat.add_categories(new)
-    return from_codes(codes, Table(frame, table.kinds), known, index)
+    made = from_codes(codes, Table(frame, table.kinds), known, index)
+    # A level that no synthetic row has is not to be named by the column's type either.
+    used = made.select_dtypes("category").apply(
+        lambda column: column.cat.remove_unused_categories()
+    )
+    return made.assign(**used)
 
 
 def read_resolution(resolution: "str | Mapping[str, float] | None") -> str:

@@ -184,8 +184,8 @@ def level_margin(
         kept = np.array([int(counts.argmax())])
     values = kept
     if other is None:
-        middles = (kept[1:] + kept[:-1]) / 2
-        place = np.searchsorted(middles, np.arange(n_levels))
+        # Not the nearest: a level of one row in between would move all rows of another.
+        place = np.maximum(np.searchsorted(kept, np.arange(n_levels), side="right") - 1, 0)
     else:
         if len(kept) < n_levels and other not in kept:
             values = np.sort(np.append(kept, other))

@@ -204,7 +204,7 @@ def make_release(
 
     Shapes: codes (n_samples, n_columns): values of numeric columns, level numbers of others; NaN =
     missing; others (int or None): of each column, the number of the level that stands for rare
-    ones; None where they are put with a neighbour.
+    ones; None where they are put with the next lower one.
     """
     check_columns(codes, kinds, who)
     n_columns = codes.shape[1]

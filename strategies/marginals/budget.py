@@ -44,7 +44,9 @@ class Budget:
         columns together; the other half is for the noise. Names are no count, so noise alone
         would not hide that there is such a level.
         """
-        return 1.0 + self.domain_sigma(n_tables) * float(ndtri(1.0 - self.delta / 2.0 / n_tables))
+        # Noise is in steps: its tail is that of a normal variable half a step nearer, at most.
+        passes = float(ndtri(1.0 - self.delta / 2.0 / n_tables))
+        return 1.0 + 0.5 / UNIT + self.domain_sigma(n_tables) * passes
 
     def domain_sigma(self, n_tables: int) -> float:
         """Return the noise of each table that domains are found from, in counts.

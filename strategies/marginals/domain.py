@@ -1,10 +1,11 @@
 """The levels that a column is counted in, found from noisy counts, and values drawn from levels.
 
-*Levels.* Those with a noisy count below a minimum become ``other``, or of ordered ones their
-nearest neighbour. *Numbers.* The range is cut into eight in asinh (`strategies.copula.tree`); a
-part that holds much more than noise is cut again, four times at most. Counts of the parts of a cell
-are projected on those that are not negative and add up to the cell's. Neighbouring cells are put
-together to bins of about the same count, but one with many values, as a point mass is, stays alone.
+*Levels.* Those with a noisy count below a minimum become ``other``, or of ordered ones the next
+lower that has more: which is nearest may depend on one row. *Numbers.* The range is cut into eight
+in asinh (`strategies.copula.tree`); a part that holds much more than noise is cut again, four times
+at most. Counts of the parts of a cell are projected on those that are not negative and add up to
+the cell's. Neighbouring cells are put together to bins of about the same count, but one with many
+values, as a point mass is, stays alone.
 *Missing cells* are a level of their own.
 
 So domains are functions of noisy counts, and so are the values drawn.
@@ -83,7 +84,7 @@ def levels_of(
 ) -> ColumnLevels:
     """Find the levels of a column of levels.
 
-    `other`: the level that rare ones become, by default their nearest neighbour; `least`: the noisy
+    `other`: the level that rare ones become, by default the next lower named; `least`: the noisy
     count that a level has at least (`Budget.least_count`).
 
     Shapes: codes (n_rows,): numbers of levels; NaN = missing.
@@ -101,7 +102,8 @@ def levels_of(
         elsewhere = np.full(n_levels, len(values) - 1)
     elif len(kept):
         values = kept.astype(np.float64)
-        elsewhere = np.abs(np.arange(n_levels)[:, None] - kept).argmin(axis=1)
+        # Not the nearest one: a level of one row in between would move all rows of another.
+        elsewhere = np.maximum(np.searchsorted(kept, np.arange(n_levels), side="right") - 1, 0)
     else:  # nothing stands out of the noise
         values, elsewhere = np.array([np.nan]), np.zeros(n_levels, dtype=np.int64)
     at = {int(level): i for i, level in enumerate(values) if not np.isnan(level)}

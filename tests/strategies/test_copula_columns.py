@@ -262,6 +262,16 @@ def test_rare_levels_are_put_together():
             np.testing.assert_allclose(made.margin.cumulative, [0.4, 0.9, 0.995, 1.0])
 
 
+def test_a_level_of_one_row_moves_no_row_of_others():
+    without = np.repeat([0, 1, 2], [100, 9, 100])
+    alone = np.append(np.repeat([0, 2, 3], [100, 9, 100]), 1)
+    first, second = (
+        level_margin(codes, 4, INF, Keystream(), least=10, other=None).place[codes]
+        for codes in (without, alone)
+    )
+    assert np.array_equal(first, second[:-1])
+
+
 def test_the_stated_chance_of_a_name_is_that_of_the_noise():
     stream, codes = Keystream(KEY), np.array([0] * 300 + [1])
     told = [level_margin(codes, 2, 1.0, stream, least=5, other=2) for _ in range(1000)]
