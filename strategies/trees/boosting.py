@@ -18,6 +18,9 @@ from strategies.trees.tree import Tree, TreeNode, divide, leaf_values, quantile_
 _A_FIFTH, _MOST = 0.2, 2_000
 """What is held out by default: more of many samples would cost more than stopping too late."""
 
+_CURVE = 128
+"""Steps at least, to whose nearest mean predictions are told, in the range of all of them."""
+
 # Columns of the table of nodes.
 _FIELDS = (
     "tree", "number", "party", "left", "right", "missing_left", "value", "gain", "cover", "slot",
@@ -285,7 +288,11 @@ class Boosting:
         at, rows = np.asarray(self.state["nodes"])[: len(model.tree), -2:].T
         layouts = [slots.layouts[name] for name in slots.names]
         curves = partial_dependence(model, at.astype(np.int64), rows, layouts)
-        return {name: {"dependence": own} for name, own in zip(slots.names, curves, strict=True)}
+        # A leaf may be one label, and two runs' leaves may differ by one: not to all digits.
+        every = np.hstack(curves)
+        step = 2.0 ** np.floor(np.log2((np.ptp(every) or np.abs(every).max() or 1.0) / _CURVE))
+        told = [np.rint(own / step) * step for own in curves]
+        return {name: {"dependence": own} for name, own in zip(slots.names, told, strict=True)}
 
     def leaves(self, model: TreesModel) -> Integers32:
         """Return samples' leaves, (n_trees, n_samples): lines; -1 in trees of other ensembles."""

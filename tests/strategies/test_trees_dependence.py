@@ -24,6 +24,29 @@ def kept(monkeypatch):
     return found
 
 
+def step_of(told):
+    return 2.0 ** np.floor(np.log2(np.ptp(told) / 128))
+
+
+@pytest.mark.parametrize("objective", ["quantile", "regression"])
+def test_no_leaf_tells_a_label_to_all_digits(kept, objective):
+    """A party whose table makes leaves as it likes: a median is a label, two sums differ by one."""
+    rng, n, sums = np.random.default_rng(0), 600, []
+    flag = (np.arange(n) < 61).astype(float)
+    labels = pd.Series(np.exp(8 + 3 * flag + rng.normal(size=n)).round(2))
+    one = {"n_trees": 1, "max_depth": 1, "learning_rate": 1.0, "validation_share": 0.0, "l2": 0.0}
+    for flag[100], rows in ((0.0, 61), (1.0, 62)):
+        tables = {"bank": pd.DataFrame({"flag": flag}), "court": pd.DataFrame({"x": labels * 0})}
+        fit(tables, labels, dependence=True, objective=objective, **{**one, "min_child": 20})
+        told = kept["bank", "partial-dependence"]["prediction"].to_numpy()
+        assert np.ptp(told) > 1e4
+        assert np.abs(told[:, None] - labels.to_numpy()).min() > 0.005
+        np.testing.assert_array_equal(told % step_of(told), 0.0)
+        sums.append(rows * told.max())
+    if objective == "regression":  # without steps it is the label
+        assert abs(sums[1] - sums[0] - labels[100]) > 1000
+
+
 def test_it_is_that_of_scikit_learn(kept):
     tables = {name: own.drop(columns=[f"{name[0]}9"]) for name, own in make_tables(seed=1).items()}
     labels = make_labels(make_tables(seed=1), "regression", seed=2)
@@ -36,11 +59,12 @@ def test_it_is_that_of_scikit_learn(kept):
         min_samples_leaf=SMALL["min_child"],
     ).fit(x, labels)  # fmt: skip
     own = pd.concat([kept[name, "partial-dependence"] for name in ("bank", "court")])
-    near = []
+    near, step = [], step_of(own["prediction"])
     for j, (name, curve) in enumerate(own.groupby("column", sort=False)):
         grid = {j: np.arange(float(bins[j]))}
         found = theirs(model, x, [j], method="recursion", custom_values=grid)
         average = labels.mean() + found["average"][0]  # without what boosting begins with
+        average = np.rint(average / step) * step
         near += (np.abs(curve["prediction"][:-1] - average) < 1e-6).tolist()
         assert curve["values"].iloc[-1] == "missing"
         assert name == [*tables["bank"], *tables["court"]][j]
