@@ -202,8 +202,8 @@ _PREDICTIONS = (
 )
 _PARTIES = (
     "every party",
-    "its own coefficients; which samples have a label, and which labelled samples the fit uses; "
-    "nothing of the labels",
+    "its own coefficients, and what these tell of labels; which samples have a label, and which "
+    "labelled samples the fit uses",
 )
 
 
@@ -314,7 +314,7 @@ class Single(Baseline, _OneParty):
         (
             "every party",
             "which samples have a label, and which labelled samples the fit uses; the party that "
-            "is fitted its coefficients; nothing of the labels",
+            "is fitted its coefficients, and what these tell of labels",
         ),
         WITHHELD,
         *RECOGNISED,

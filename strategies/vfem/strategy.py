@@ -209,8 +209,8 @@ class VFEM(Strategy):
         ),
         (
             "every party",
-            "its own coefficients, for each set of parties; which labelled samples share a "
-            "missingness pattern, and which samples have a label; nothing of the labels",
+            "its own coefficients, for each set of parties, and what these tell of labels; which "
+            "labelled samples share a missingness pattern, and which samples have a label",
         ),
         WITHHELD,
         *RECOGNISED,

@@ -672,3 +672,16 @@ def test_without_an_intercept_two_columns_that_are_too_far_from_zero_are_refused
     with pytest.raises(DataError, match=wanted):
         simulate(VerticalGLM(penalty=penalty, intercept=False), tables, y)
     simulate(VerticalGLM(penalty=penalty), tables, y)
+
+
+def test_a_party_reads_labels_of_rows_that_its_columns_single_out():
+    """Not covered: a party chooses its columns, and gets their coefficients."""
+    rng, n, read = np.random.default_rng(1), 900, 40
+    z = rng.normal(size=n)
+    labels = pd.Series((z + rng.normal(size=n) > 0.5).astype(float))
+    mole = pd.DataFrame(np.eye(n, read)).add_prefix("m")
+    parties = {"mole": mole, "ward": pd.DataFrame({"z": z})}
+    policy = {"mole": {"min-rows": 1}, "ward": {}}
+    found = simulate(VerticalGLM("binomial", "ridge"), parties, labels, policy=policy)
+    own = found.coefficients.loc["mole", "estimate"]
+    assert ((own > 0).to_numpy() == (labels[:read] > 0)).all()
