@@ -235,6 +235,25 @@ def test_listed_guesses_are_refused_and_honest_labels_are_not(tmp_path, protocol
     nodes.refused("foreign-ids", AlignOnly(), honest, alignment=protocol)
 
 
+@pytest.mark.parametrize(
+    "protocol",
+    ["private-id", "kkrt", pytest.param(BlindRsaAligner(bits=2048), marks=pytest.mark.slow)],
+    ids=["private-id", "kkrt", "blind-rsa"],
+)
+def test_the_key_holder_may_list_any_number_of_guesses(tmp_path, protocol):
+    """Not covered: only who evaluates or signs IDs of another counts them."""
+    small = {name: table.iloc[:50] for name, table in tables().items()}
+    for spy in small:
+        listed = pd.DataFrame({"x": 0.0}, index=guesses(10 * 50 + 1).index)
+        (tmp_path / spy).mkdir()
+        nodes = Nodes(tmp_path / spy, small | {spy: listed})
+        if spy == "bank" and protocol != "private-id":  # the first by name has the key
+            nodes.run(AlignOnly(), alignment=protocol)
+            assert nodes.entries("ids", "court") == []
+        else:
+            nodes.refused("foreign-ids", AlignOnly(), alignment=protocol)
+
+
 def test_a_second_greeting_gives_no_further_guesses(tmp_path, monkeypatch):
     monkeypatch.setattr(logging.getLogger("flwr_vertical"), "disabled", True)
     nodes = Nodes(tmp_path, tables(), **{"policy.foreign-ids": 3.0})
