@@ -121,11 +121,11 @@ def normal_ids(index: "pd.Index[Any]", normalise: Sequence[str], party: str) -> 
     blocks = [np.zeros(0, dtype="S1")]
     for start in range(0, len(index), _BLOCK):
         texts = index[start : start + _BLOCK].to_list()
-        if any(text.endswith("\0") for text in texts):  # fixed-width text drops it
-            raise DataError(f"party {party!r}: a sample ID ends in a NUL character; remove it")
         for name in normalise:
             form = _FORMS[name]
             texts = [JOINER.join(map(form, _SPLIT.split(text))) for text in texts]
+        if any(text.endswith("\0") for text in texts):  # fixed-width text drops it
+            raise DataError(f"party {party!r}: a sample ID ends in a NUL character; remove it")
         blocks.append(np.array([text.encode() for text in texts]))
     ids = np.concatenate(blocks)
     if normalise and (repeated := count_equal(ids)):

@@ -55,14 +55,14 @@ def frames(ids):
     }
 
 
-def aligned(tables):
+def aligned(tables, normalise=""):
     """Align over a local grid; return the alignment and each party's state."""
     storage = MemoryStorage({name: Table.of(frame) for name, frame in tables.items()})
     app = party_app(Bystander, storage=storage)
     with LocalGrid(app, [{"party": name} for name in tables]) as grid:
         federation = Federation(grid, aggregation="plain", retries=0, timeout=30)
         federation.open()
-        alignment = PlainAligner().align(federation)
+        alignment = PlainAligner(normalise=normalise).align(federation)
         check_overlap(alignment)
         federation.call("nothing")
         states = {c.node_config["party"]: State(c) for c in grid.contexts.values()}
@@ -147,10 +147,11 @@ def test_one_party_alone_is_aligned_with_itself():
     np.testing.assert_array_equal(states["a"]["positions"], [0, 1])
 
 
-def test_ids_that_only_differ_in_trailing_nulls_are_not_confused():
-    tables = frames([["a", "a\0"], ["a", "b"]])
+@pytest.mark.parametrize(("own", "normalise"), [(["a", "a\0"], ""), (["c", "a\0 "], "strip")])
+def test_ids_that_only_differ_in_trailing_nulls_are_not_confused(own, normalise):
+    tables = frames([own, ["a", "b"]])
     with pytest.raises(PartyError, match=r"'a'.*'share_ids'.*NUL"):
-        aligned(tables)
+        aligned(tables, normalise)
 
 
 def test_narrow_integer_ids_keep_their_type_in_completed_rows():
