@@ -14,7 +14,7 @@ from flwr_vertical.privacy import Keystream, gaussian_delta, seeded_noise
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES
 from strategies.copula.margins import Domain
-from strategies.marginals import AIM, MST, MarginalsParty, strategy
+from strategies.marginals import AIM, MST, MarginalsParty, domain, party, strategy
 from strategies.marginals.budget import UNIT, Budget, n_bins
 from strategies.marginals.domain import bins_of, levels_of
 from strategies.marginals.graphical import Counted, GraphicalModel, JunctionTree
@@ -414,6 +414,38 @@ def test_stated_levels_are_all_named_and_no_others():
     # A column of one value is no error, which would tell of the row that has another.
     assert result.tables["court"]["open"].mean() > 0.99
     assert result.tables["court"]["debt"].median() == 1
+
+
+def test_a_row_moves_one_count_of_a_table_down_and_one_up(monkeypatch):
+    """Replays: the noisy counts of a table are forced on another that differs in a row."""
+    told, real = [], domain.noisy
+
+    def recorded(counts, sigma, stream):
+        told.append((np.asarray(counts), real(counts, sigma, stream)))
+        return told[-1][1]
+
+    def replayed(counts, sigma, stream):
+        before, noised = told.pop(0)
+        gap = counts - (before if len(before) == len(counts) else np.insert(before, place, 0))
+        assert np.abs(gap).max() <= 1
+        assert np.abs(gap).sum() <= 2
+        return noised if len(before) == len(counts) else np.insert(noised, place, -1e6)
+
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        z = rng.normal(size=1200)
+        half = np.clip(np.round(2 * z) / 2, -2, 2) + 0.25 * (rng.random(1200) < 0.06)
+        frame = pd.DataFrame({"half": half, "visits": rng.poisson(np.exp(z / 2))})
+        frame["size"] = np.where(rng.random(1200) < 0.1, np.nan, np.exp(2 * z))
+        other = frame.copy()
+        other.loc[seed] = [-1.3, 50, 1e9]  # a level of its own, and two numbers far out
+        place = int((np.unique(half) < -1.3).sum())
+        for table, noisy in ((frame, recorded), (other, replayed)):
+            monkeypatch.setattr(domain, "noisy", noisy)
+            monkeypatch.setattr(party, "noisy", noisy)
+            kinds = {"all": {"half": "ordinal", "visits": "count", "size": "continuous"}}
+            simulate(MST(epsilon=3.0), {"all": table.astype({"visits": int})}, kinds=kinds)
+        assert told == []
 
 
 @pytest.mark.parametrize(
