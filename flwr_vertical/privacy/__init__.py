@@ -17,6 +17,7 @@ from flwr_vertical.privacy.keystream import (
     seeded_noise,
 )
 from flwr_vertical.privacy.noise import (
+    MOST_DELTA,
     gaussian_delta,
     gaussian_integers,
     gaussian_sigma,
@@ -32,6 +33,7 @@ from flwr_vertical.privacy.statement import (
 
 __all__ = [
     "KEY_BYTES",
+    "MOST_DELTA",
     "ColumnSpending",
     "Keystream",
     "MomentStatement",

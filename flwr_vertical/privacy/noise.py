@@ -17,6 +17,9 @@ from flwr_vertical.arrays import Integers
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.privacy.keystream import Keystream
 
+MOST_DELTA = 1e-3
+"""Of a release: with a delta near 1 hardly any noise is needed, whatever epsilon is."""
+
 _PARTS = 2**20
 
 

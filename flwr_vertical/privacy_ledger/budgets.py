@@ -7,13 +7,11 @@ from math import ceil, isfinite, log2
 
 from flwr_vertical.errors import PolicyError
 from flwr_vertical.policy.record import FEW_IDS, FOREIGN_IDS, Policy, key_of
+from flwr_vertical.privacy import MOST_DELTA
 from flwr_vertical.tables import Table, is_numeric
 
 ROUNDING = 1e-9
 """Of sums of bits and of epsilon."""
-
-MOST_DELTA = 1e-3
-"""Of a release: with a delta near 1 hardly any noise is needed, whatever epsilon is."""
 
 VERSIONS = 10
 """Of a row, with other cells or columns, that may be told whole where a policy states no number."""

@@ -18,6 +18,7 @@ import pandas as pd
 from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array, Flags, Indices
 from flwr_vertical.errors import DataError
+from flwr_vertical.privacy import MOST_DELTA
 from flwr_vertical.protocol.declaration import BITS, EPSILON, FACTS, Protocol, Repeat, Round
 from strategies.glm.outcome import CONVERGED, GLMModel
 from strategies.glm.penalties import CONCAVE, SELECTING, grid, parse_lambdas, stated
@@ -100,7 +101,10 @@ class GLMADMM(Strategy):
         above=0,
     )
     delta: float = setting(
-        1e-5, "As `epsilon`; to be well below one over the number of rows.", above=0, below=1
+        1e-5,
+        "As `epsilon`; to be well below one over the number of rows.",
+        above=0,
+        at_most=MOST_DELTA,
     )
 
     name: ClassVar[str] = "glm-admm"

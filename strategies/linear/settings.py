@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from flwr_vertical.privacy import read_bounds
+from flwr_vertical.privacy import MOST_DELTA, read_bounds
 from flwr_vertical.settings import setting
 from strategies.linear.problem import LABEL_POLICIES
 
@@ -31,7 +31,10 @@ def epsilon() -> Any:
 def delta() -> Any:
     """Return the field of delta."""
     return setting(
-        1e-6, "With `epsilon`; to be well below one over the number of rows.", above=0, below=1
+        1e-6,
+        "With `epsilon`; to be well below one over the number of rows.",
+        above=0,
+        at_most=MOST_DELTA,
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from flwr_vertical import Alignment, Federation, Progress, Result, Strategy, setting
 from flwr_vertical.arrays import Array, Ring
 from flwr_vertical.errors import ConfigError
-from flwr_vertical.privacy import TableStatement, read_bounds
+from flwr_vertical.privacy import MOST_DELTA, TableStatement, read_bounds
 from flwr_vertical.products import GroupKey, PairKeys
 from flwr_vertical.products.arithmetic import BLOCK_ROWS
 from flwr_vertical.protocol.declaration import EPSILON, FACTS, ONE, If, Protocol, Round
@@ -43,7 +43,10 @@ class _Marginals(Strategy):
         above=0,
     )
     delta: float = setting(
-        1e-5, "As `epsilon`; to be well below one over the number of rows.", above=0, below=1
+        1e-5,
+        "As `epsilon`; to be well below one over the number of rows.",
+        above=0,
+        at_most=MOST_DELTA,
     )
     rows: int | None = setting(
         0,

@@ -3,12 +3,13 @@
 import itertools
 import logging
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from ledgered import N, Nodes, labels_of, tables
 
-from flwr_vertical.errors import PartyError
+from flwr_vertical.errors import ConfigError, PartyError
 from flwr_vertical.protocol.codec import decode
 from flwr_vertical.protocol.messages import VALUES
 from flwr_vertical.server import Federation
@@ -210,10 +211,11 @@ def test_a_node_that_allows_less_is_named_before_anything_leaves(nodes, labels):
     assert nodes.entries("epsilon") == []
 
 
-@pytest.mark.parametrize(
-    "strategy", [CompleteCase(epsilon=0.5, delta=0.999, bounds=BOUNDS), MST(delta=0.999)]
-)
+@pytest.mark.parametrize("strategy", [CompleteCase(epsilon=0.5, bounds=BOUNDS), MST()])
 def test_a_delta_near_1_is_no_way_around_epsilon(nodes, labels, strategy):
+    with pytest.raises(ConfigError, match=r"delta.*at most 0\.001"):
+        replace(strategy, delta=0.999)
+    object.__setattr__(strategy, "delta", 0.999)  # a server that does not check
     assert "a delta of 0.001 at most" in nodes.refused("max-epsilon", strategy, labels)
     assert nodes.entries("epsilon") == []
 
