@@ -207,7 +207,7 @@ def simulate(
     if not strategy.party.takes_dates:
         for name, table in tables.items():
             refuse_dates(table.kinds, name)
-    notes = [] if new_rows else warn_of(tables, kinds or {}, run.normalise_ids)
+    notes = [] if new_rows else warn_of(tables, kinds or {}, run.normalise_ids, labels)
     imputing = strategy.party.imputing() if hold_out else frozenset()
     if hold_out:
         hidden = {
