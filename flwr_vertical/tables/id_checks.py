@@ -1,5 +1,6 @@
 """Look at sample IDs before a run: in one table, and whether those of several tables meet."""
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
@@ -18,6 +19,7 @@ from flwr_vertical.tables.ids import count_repeated, unpadded, without_categorie
 from flwr_vertical.tables.table import checked_ids, whole_numbers
 
 INTEGER, TEXT = "integer", "text"
+_ID_NAME = re.compile(r"(?i:(^|[ _-])id(x|s)?$)|[a-z]ID$")
 # What IDs may differ by, how they are made equal, and the step of normalise-ids that does it.
 _REPAIRS: dict[str, tuple[Callable[[str], str], str]] = {
     "white space": (str.strip, "strip"),
@@ -97,6 +99,19 @@ def check_ids(index: "pd.Index[Any]") -> Iterator[Finding]:
             seen = f"{same:,} IDs differ from another one by {what} alone"
             advice = "combine these rows if they are of the same samples"
             yield Finding("id-variants", "", seen, advice)
+
+
+def check_id_names(frame: pd.DataFrame) -> Iterator[Finding]:
+    """Find a column that is named as sample IDs are and differs in each row, beside the IDs."""
+    if isinstance(frame.index, pd.MultiIndex) or _ID_NAME.search(str(frame.index.name or "")):
+        return
+    for name, column in frame.items():
+        floats = types.is_float_dtype(column.dtype)
+        if _ID_NAME.search(str(name)) and not floats and column.is_unique and len(column) > 1:
+            beside = "row numbers" if frame.index.name is None else f"those of {frame.index.name!r}"
+            seen = f"is named as sample IDs are and differs in each row, and the IDs are {beside}"
+            advice = f"state id-column={str(name)!r} (of a DataFrame, set_index) or drop it"
+            yield Finding("id-name", str(name), seen, advice)
 
 
 def overlap_of(indices: "Mapping[str, pd.Index[Any]]") -> pd.DataFrame:
