@@ -162,8 +162,10 @@ def test_classes_by_name_are_those_of_the_registry():
     from flwr_vertical import strategies
 
     assert {"FKNN", "VFEM", "VerticalGLM"} <= set(dir(strategies))
-    with pytest.raises(AttributeError, match=r"'FKN' is installed \(did you mean 'FKNN'\?\)"):
-        strategies.FKN  # noqa: B018
+    for name, meant in (("FKN", "FKNN"), ("GLM", "VerticalGLM"), ("fknn", "FKNN")):
+        words = rf"'{name}' is installed \(did you mean '{meant}'\?\)"
+        with pytest.raises(AttributeError, match=words):
+            getattr(strategies, name)
 
 
 def test_settings_of_one_strategy_are_shown(capsys):
