@@ -13,15 +13,17 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from flwr_vertical.alignment.registry import alignment_steps
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.log import logger
 from flwr_vertical.node.config import NodeKey, find_keys_by
 from flwr_vertical.node.party import Party
-from flwr_vertical.node.steps import function_of, node_keys_of
+from flwr_vertical.node.steps import function_of, node_keys_of, steps_of
 from flwr_vertical.optional import how_to_install
 from flwr_vertical.predictions import Predictions
 from flwr_vertical.protocol.arguments import arguments_of
 from flwr_vertical.protocol.declaration import Protocol
+from flwr_vertical.protocol.messages import FAREWELL, HELLO, RESTORE, SNAPSHOT
 from flwr_vertical.results.model import find_strategies_by
 from flwr_vertical.settings import nearest, settings_of
 from flwr_vertical.strategy import Strategy
@@ -32,6 +34,12 @@ SETTINGS = "settings"
 
 _REGISTERED: dict[str, str] = {}
 _NAME = re.compile(r"[\w-]+")  # It begins keys of run configs and names files
+
+_LABELS = [function_of(Party, name) for name in steps_of(Party)]
+_RESERVED = {HELLO, FAREWELL, SNAPSHOT, RESTORE, *steps_of(Party)}.union(
+    *map(steps_of, alignment_steps(None))
+)
+"""Steps that every party has beside those of a strategy."""
 
 _PREDICT = "'predict', whatever fitted the model"
 REMOVED: dict[str, str] = {
@@ -114,6 +122,13 @@ def check_declaration(strategy: type[Strategy], who: str) -> None:
         raise ConfigError(f"{who} has name = {name!r}, expected letters, digits, - and _")
     if not (isinstance(party, type) and issubclass(party, Party)):
         raise ConfigError(f"{who} has party = {party!r}, expected a subclass of Party")
+    for half in (party, strategy.arbiter):
+        own = {name for name in steps_of(half) if function_of(half, name) not in _LABELS}
+        if taken := sorted(own & _RESERVED):
+            raise ConfigError(
+                f"{who}: {half.__name__} has the steps {taken}, which are names of the library's "
+                "own steps, and would be taken in their place or never; rename them"
+            )
     if protocol is None:
         return
     if not isinstance(protocol, Protocol):

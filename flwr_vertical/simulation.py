@@ -55,7 +55,7 @@ def simulate(
     node_config: Mapping[str, Mapping[str, Any]] | None = None,
     label_holder: str = "",
     label_column: str = "",
-    positive_label: str = "",
+    positive_label: str | int = "",
     test_labels: "pd.Series[Any] | None" = None,
     beside_single_parties: bool = False,
     min_rows: int | None = None,
@@ -100,7 +100,7 @@ def simulate(
         ``{"bank": {"trees.monotone.income": 1}}``.
     label_holder, label_column : str, optional
         The party whose table has the labels instead, and its column.
-    positive_label : str, optional
+    positive_label : str or int or bool, optional
         Of labels of two classes the one that counts as 1, such as ``"yes"``.
     test_labels : pandas.Series, optional
         True labels of samples whose label is NaN, or that `labels` lack: the result says how good
@@ -162,7 +162,8 @@ def simulate(
     """
     if not isinstance(strategy, Strategy):
         raise ConfigError(
-            f"strategy must be a Strategy object such as FKNN(), got {type(strategy).__name__}"
+            "strategy must be a Strategy object such as FKNN(), got "
+            f"{getattr(strategy, '__name__', type(strategy).__name__)}"
         )
     check_declaration(type(strategy), f"strategy {type(strategy).__name__!r}")
     if engine not in ENGINES:
@@ -172,6 +173,7 @@ def simulate(
             f"ledgers={str(ledgers)!r} must be an existing folder, and goes with policy: without "
             "one the parties keep no ledger"
         )
+    positive_label = str(positive_label)  # 0 and False are classes, too
     if labels is not None:
         labels = label_numbers(labels, positive_label, "labels")
     if test_labels is not None:
@@ -207,7 +209,7 @@ def simulate(
     if not strategy.party.takes_dates:
         for name, table in tables.items():
             refuse_dates(table.kinds, name)
-    notes = [] if new_rows else warn_of(tables, kinds or {}, run.normalise_ids)
+    notes = [] if new_rows else warn_of(tables, kinds or {}, run.normalise_ids, labels)
     imputing = strategy.party.imputing() if hold_out else frozenset()
     if hold_out:
         hidden = {

@@ -26,7 +26,7 @@ def simulate_files(
     *,
     label_holder: str = "",
     label_column: str = "",
-    positive_label: str = "",
+    positive_label: str | int = "",
     **options: Any,
 ) -> Result:
     """Run a strategy in this process over the files of nodes, read as the nodes read them.

@@ -16,6 +16,7 @@ from flwr_vertical.result import Result
 from flwr_vertical.single_parties import NOBODY
 from flwr_vertical.tables import DataWarning, Table, check_table, label_index
 from flwr_vertical.tables.findings import lines_of, warnings_in
+from flwr_vertical.tables.id_checks import check_pairs_of
 from flwr_vertical.tables.ids import in_normal_form, with_joined_ids
 
 Stated = Policy | Mapping[str, Any]
@@ -122,20 +123,29 @@ def tables_of(
 
 
 def warn_of(
-    tables: Mapping[str, Table], kinds: Mapping[str, Mapping[str, Any]], normalise: Sequence[str]
+    tables: Mapping[str, Table],
+    kinds: Mapping[str, Mapping[str, Any]],
+    normalise: Sequence[str],
+    labels: "pd.Series[Any] | None" = None,
 ) -> list[str]:
     """Warn of tables that probably do not hold what the caller thinks; returns notes of it."""
-    notes = []
+    notes, ids = [], {}
     for name, table in tables.items():
         if name.startswith(NOBODY):
             continue
         # IDs that the run makes equal need no advice.
         compared = replace(table, frame=in_normal_form(table.frame, normalise, name))
+        ids[name] = compared.frame.index
         found = warnings_in(check_table(compared, stated=kinds.get(name, {})))
         for line in lines_of(found):
             warnings.warn(f"party {name!r}: {line}", DataWarning, stacklevel=3)
         notes += [f"party {name!r}: {line}" for line in lines_of(found, values=False)]
-    return notes
+    if labels is not None:
+        ids["labels"] = in_normal_form(labels.to_frame(), normalise, "labels").index
+    apart = [one.text() for one in check_pairs_of(ids) if one.code == "id-forms"]
+    for line in apart:
+        warnings.warn(line, DataWarning, stacklevel=3)
+    return notes + apart
 
 
 def fitted_tables(

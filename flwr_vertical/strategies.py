@@ -16,8 +16,12 @@ def __getattr__(name: str) -> Any:
         return load_strategy(found[name])
     if name.startswith("__"):  # Python's own questions
         raise AttributeError(name)
+    # `GLM` is near to `VerticalGLM`, and `fknn` to `FKNN`.
+    ends = [own for own in found if own.casefold().endswith(name.casefold())]
+    hint = f" (did you mean {min(ends, key=len)!r}?)" if ends else ""
     raise AttributeError(
-        f"no strategy class {name!r} is installed{nearest(name, found)}; there are {sorted(found)}"
+        f"no strategy class {name!r} is installed{hint or nearest(name, found)}; there are "
+        f"{sorted(found)}"
     )
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from flwr_vertical.errors import StorageError
+
 # Also tells `results` which names in a folder are leftovers of a killed run.
 TEMPORARY_PREFIX = ".flwr-vertical-"
 
@@ -17,6 +19,17 @@ TEMPORARY_PREFIX = ".flwr-vertical-"
 def temporary_name(path: Path) -> Path:
     """Return an unused name next to `path` with its suffix, by which writers compress."""
     return path.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(6)}{path.suffix}")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, unless it is there; say which file is in the way."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        there = next(above for above in (folder, *folder.parents) if above.exists())
+        raise StorageError(
+            f"cannot write into {folder}: {there} is a file, expected a folder; name another place"
+        ) from error
 
 
 @contextmanager
@@ -31,7 +44,7 @@ def atomic_path(
     """
     target = Path(path)
     if not fresh:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
     temporary = temporary_name(target)
     # Not tempfile.mkstemp: its files stay readable by the owner only, ours follow the umask.
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))

@@ -96,7 +96,10 @@ def test_ids_of_another_type(folder, capsys):
         ([".", "--strategy", "fkn"], "unknown strategy 'fkn' (did you mean 'fknn'?)"),
         ([".", "--strategy", "fknn", "--settings", "fknn.n-neighbours=3"], "fknn.n-neighbors"),
         ([".", "--strategy", "fknn", "--label-column", "city2"], "'city2' is in 0 tables"),
-        ([".", "--label-column", "city2"], "'city2' is in 0 tables"),
+        (
+            [".", "--label-column", "cty"],
+            "'cty' is in 0 tables (did you mean 'city'?), expected one",
+        ),
     ],
 )
 def test_wrong_options_are_one_line(folder, capsys, monkeypatch, arguments, why):

@@ -8,7 +8,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import KFold
 
 from flwr_vertical import cross_validate, simulate
-from flwr_vertical.errors import ConfigError, DataError
+from flwr_vertical.errors import ConfigError, DataError, PartyError
 from flwr_vertical.validation.cross_validation import are_classes, make_folds
 from strategies import register_all
 from strategies.baselines import Mean
@@ -167,7 +167,8 @@ def test_nodes_count_all_folds_and_refuse_what_their_rules_forbid(data):
     # Rows that are in no fold but one are told of apart by the difference of two runs.
     agreed = cross_validate(CompleteCase(), tables, labels, 2, policy={"min-rows": 100})
     assert len(agreed.folds) == 2
-    with pytest.raises(ConfigError, match=r"(?s)fold 2 of 8: .*refuses by policy.*run of its own"):
+    words = r"(?s)refuses by policy.*fold 2 of 8 of the cross-validation: .*run of its own"
+    with pytest.raises(PartyError, match=words):  # a fold was begun: the command exits with 1
         cross_validate(CompleteCase(), tables, labels, 8, policy={"min-rows": 100})
 
 

@@ -201,6 +201,24 @@ def test_ids_that_the_run_makes_equal_are_one_sample_of_the_report(tmp_path, rec
         run(given=given | {"party 1": padded})
 
 
+def test_samples_that_are_lost_by_how_ids_are_written_are_told():
+    given = tables(2, n=60)
+    padded = given["party 1"].set_axis([f"0{i}" for i in range(100, 159)])
+    plain = given["party 0"].set_axis([str(i) for i in range(100, 159)])
+    labels = pd.Series(1.0, index=[f"00{i}" for i in range(100, 159)])
+    few = padded.iloc[:50].rename(lambda name: name.lstrip("0") if name < "0130" else name)
+    with pytest.warns(DataWarning, match="share 30 IDs, and 50 but for leading zeros") as caught:
+        result = run(given={"party 0": plain, "party 1": few})
+    told = [str(one.message) for one in caught if "but for" in str(one.message)]
+    assert len(told) == 1
+    assert [note for note in result.notes if "but for" in note] == told
+    with (
+        pytest.warns(DataWarning, match="party 1 and labels share 0 IDs, and 59 but for leading"),
+        pytest.raises(DataError),
+    ):
+        simulate(VerticalGLM(), {"party 0": plain, "party 1": padded}, labels)
+
+
 @pytest.mark.parametrize("strategy", [VerticalGLM(), VerticalGBDT(), Explore()], ids=repr)
 def test_a_party_with_labels_alone_is_told_what_to_do(strategy):
     table = pd.DataFrame(np.random.default_rng(0).normal(size=(300, 3)), columns=list("xyz"))

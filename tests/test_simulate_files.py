@@ -68,6 +68,11 @@ def test_labels_at_their_holder_equal_those_of_the_server(nodes, tmp_path):
     parts = tables(nodes)
     late = parts["bank"].pop("late")
     served = simulate(strategy, parts, late, min_rows=10, positive_label="yes")
+    # Classes may be numbers, and 0 or False the one that counts.
+    for no in (0, False):
+        codes = (late != "yes").astype(type(no))
+        coded = simulate(strategy, parts, codes, min_rows=10, positive_label=no)
+        pd.testing.assert_frame_equal(coded.coefficients, served.coefficients)
     left, right = held.coefficients["estimate"], served.coefficients["estimate"]
     np.testing.assert_allclose(left, right, atol=1e-6)
     late.to_csv(tmp_path / "late.csv", index_label="id")

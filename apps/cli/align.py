@@ -12,6 +12,7 @@ from flwr_vertical.alignment.base import Alignment
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.node import Party, step
 from flwr_vertical.policy.record import ANY, Policy
+from flwr_vertical.protocol.declaration import FACTS, Protocol, Round
 from flwr_vertical.result import Result
 from flwr_vertical.results import Progress
 from flwr_vertical.server import Federation
@@ -73,6 +74,7 @@ class AlignOnly(Strategy):
 
     name = "align"
     party = _AlignedParty
+    protocol = Protocol(Round("rows", "how many own rows take part", tells=FACTS))
 
     def run(
         self, federation: Federation, alignment: Alignment, result: Result, progress: Progress
@@ -113,7 +115,7 @@ def align_files(
         modules=(own, alignment) if ":" in alignment else (own,),
         foreign_ids=2.0 * sum(table.n_samples for table in tables.values()) + 40,  # or bins of them
     )
-    return simulate(
+    result = simulate(
         AlignOnly(),
         tables,
         alignment=alignment,
@@ -121,6 +123,8 @@ def align_files(
         normalise_ids=normalise,
         policy=agreed,
     )
+    result.needed_keys = {}  # of this trial: a federation runs another strategy
+    return result
 
 
 def pattern_table(alignment: Alignment) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from flwr_vertical.settings.toml import read_items
 from flwr_vertical.simulation_files import load_tables, own_keys
 from flwr_vertical.tables import Table, label_numbers, read_labels
 from flwr_vertical.validation import CrossValidation, cross_validate
-from flwr_vertical.whole_files import write_text_atomically
+from flwr_vertical.whole_files import make_folder, write_text_atomically
 
 from ..settings import AppSettings, DemoSettings, app_config
 from .output import add_json, print_json
@@ -88,6 +88,8 @@ def run(options: argparse.Namespace) -> int:
     more |= {key: getattr(settings, key) for key in _OF_RUN}
     if settings.alignment is not None:
         more["alignment"] = settings.alignment
+    path = _page_path(strategy.name, options.output)
+    make_folder(path.parent)  # no fold runs for a page that cannot be written
     done = cross_validate(
         strategy,
         tables,
@@ -99,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
         progress=sys.stderr.isatty(),
         **more,
     )
-    page = _write(done, options.output, list(tables))
+    page = _write(done, path, list(tables))
     if options.json:
         print_json(
             {
@@ -181,12 +183,14 @@ def _own_data(folder: Path, config: Mapping[str, Any], needs_arbiter: bool) -> D
     return tables, labels, {"policy": policies, "node_config": own_keys(parties)}
 
 
-def _write(done: CrossValidation, output: str | None, parties: list[str]) -> Path:
-    """Write the page; returns where."""
-    now = datetime.now(UTC)
-    name = f"{done.strategy.name}-{now:%Y%m%d-%H%M%S}.html"
+def _page_path(strategy: str, output: str | None) -> Path:
+    name = f"{strategy}-{datetime.now(UTC):%Y%m%d-%H%M%S}.html"
     path = Path(output) if output else output_home() / "cross-validation" / name
-    path = path.expanduser().absolute()
+    return path.expanduser().absolute()
+
+
+def _write(done: CrossValidation, path: Path, parties: list[str]) -> Path:
+    """Write the page; returns where."""
     scores: list[Item] = [done.scores.rename_axis("score")]
     sections = [Section("Scores of withheld labels", scores, "Mean and deviation over the folds.")]
     if done.candidates is not None:
@@ -205,11 +209,10 @@ def _write(done: CrossValidation, output: str | None, parties: list[str]) -> Pat
         "folds": str(len(done.folds)),
         "rounds": f"{int(done.folds['rounds'].sum()):,}",
         "traffic": human_bytes(int(done.folds["bytes"].sum())),
-        "made": f"{now:%Y-%m-%d %H:%M UTC}",
+        "made": f"{datetime.now(UTC):%Y-%m-%d %H:%M UTC}",
     }
     page = render_page(
         f"Cross-validation of {done.strategy.name}", sections, facts=facts, made=repr(done.strategy)
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_text_atomically(path, page, mode=0o600)
     return path

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flwr_vertical.node.config import check_node_config
 from flwr_vertical.policy.reading import read_policy, read_policy_file
 from flwr_vertical.policy.record import PREFIX, Policy, text_of
 from flwr_vertical.policy.requirements import asked_by, for_arbiter
@@ -92,6 +93,7 @@ def answer(
     config = read_items(node_config)
     party = str(config.get("party", "NAME"))
     who = "the arbiter" if config.get("role") == "arbiter" else f"party {party!r}"
+    check_node_config(who, config)
     if file is not None:
         stated = read_policy_file(who, Path(file))
         config |= {PREFIX + key: value for key, value in stated.items()}

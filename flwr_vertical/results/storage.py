@@ -33,6 +33,7 @@ from flwr_vertical.tables.csv_reader import EXACT_FLOATS
 from flwr_vertical.whole_files import (
     TEMPORARY_PREFIX,
     atomic_path,
+    make_folder,
     write_bytes_atomically,
     write_text_atomically,
 )
@@ -59,7 +60,7 @@ def save(result: ResultData, folder: Path) -> Path:
     # A new folder is renamed into place at once. An existing one may hold other files or be a mount
     # point: there the finished files replace the old ones, one rename each.
     staging = (folder.parent if fresh else folder) / f"{TEMPORARY_PREFIX}{secrets.token_hex(6)}"
-    staging.mkdir(parents=True)
+    make_folder(staging)
     try:
         files = _write_files(result, staging)
         write_text_atomically(staging / _INDEX, _index_text(result, files), _PRIVATE)

@@ -18,7 +18,7 @@ from flwr_vertical.tables.cleaning import DROP, MISSING_IN
 from flwr_vertical.tables.conversion import is_text
 from flwr_vertical.tables.dtypes import lost_digits, plain_column
 from flwr_vertical.tables.findings import Finding, Severity, examples_of
-from flwr_vertical.tables.id_checks import check_ids
+from flwr_vertical.tables.id_checks import check_id_names, check_ids
 from flwr_vertical.tables.kinds import Kind, are_whole, infer_kinds
 from flwr_vertical.tables.table import Table, check_shape, check_values
 
@@ -66,7 +66,7 @@ def check_table(
         check_shape(frame, "the table")
     except DataError as error:
         return [*found, Finding("shape", "", *_parts(error), severity=Severity.ERROR)]
-    found += check_ids(frame.index)
+    found += [*check_ids(frame.index), *check_id_names(frame)]
     # What the reader left as text, and has said so.
     known |= {one.column for one in found if one.code == "ambiguous-numbers"}
     for name, column in frame.items():

@@ -1,7 +1,9 @@
 """Look at sample IDs before a run: in one table, and whether those of several tables meet."""
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from flwr_vertical.tables.ids import count_repeated, unpadded, without_categorie
 from flwr_vertical.tables.table import checked_ids, whole_numbers
 
 INTEGER, TEXT = "integer", "text"
+_ID_NAME = re.compile(r"(?i:(^|[ _-])id(x|s)?$)|[a-z]ID$")
 # What IDs may differ by, how they are made equal, and the step of normalise-ids that does it.
 _REPAIRS: dict[str, tuple[Callable[[str], str], str]] = {
     "white space": (str.strip, "strip"),
@@ -98,6 +101,19 @@ def check_ids(index: "pd.Index[Any]") -> Iterator[Finding]:
             yield Finding("id-variants", "", seen, advice)
 
 
+def check_id_names(frame: pd.DataFrame) -> Iterator[Finding]:
+    """Find a column that is named as sample IDs are and differs in each row, beside the IDs."""
+    if isinstance(frame.index, pd.MultiIndex) or _ID_NAME.search(str(frame.index.name or "")):
+        return
+    for name, column in frame.items():
+        floats = types.is_float_dtype(column.dtype)
+        if _ID_NAME.search(str(name)) and not floats and column.is_unique and len(column) > 1:
+            beside = "row numbers" if frame.index.name is None else f"those of {frame.index.name!r}"
+            seen = f"is named as sample IDs are and differs in each row, and the IDs are {beside}"
+            advice = f"state id-column={str(name)!r} (of a DataFrame, set_index) or drop it"
+            yield Finding("id-name", str(name), seen, advice)
+
+
 def overlap_of(indices: "Mapping[str, pd.Index[Any]]") -> pd.DataFrame:
     """Count the samples of every pattern of who has them."""
     columns = {}
@@ -120,10 +136,23 @@ def check_overlap_of(indices: "Mapping[str, pd.Index[Any]]") -> Iterator[Finding
         seen = f"sample IDs are of different types ({shown}), so none of them match"
         advice = "write them in the same way at every party"
         yield Finding("id-types", "", seen, advice, severity=Severity.ERROR)
-    names = list(indices)
-    for k, one in enumerate(names):
-        for other in names[k + 1 :]:
-            yield from _check_pair(one, indices[one], other, indices[other])
+    yield from check_pairs_of(indices)
+
+
+def check_pairs_of(indices: "Mapping[str, pd.Index[Any]]") -> Iterator[Finding]:
+    """Check whether more IDs of two tables would meet if they were written alike."""
+    types_of = {party: type_of_ids(index) for party, index in indices.items()}
+    if set(types_of.values()) == {INTEGER}:  # which are written in one way
+        return
+    texts = {party: set(map(str, index)) for party, index in indices.items()}
+    alike = {party: _written_alike(own, list(_REPAIRS)) for party, own in texts.items()}
+    for one, other in combinations(indices, 2):
+        sides = texts[one], texts[other]
+        same_type = types_of[one] == types_of[other]
+        shared = len(sides[0] & sides[1]) if same_type else 0
+        if shared < min(map(len, sides)):
+            most = len(alike[one] & alike[other])
+            yield from _check_pair(f"{one} and {other}", sides, shared, most, same_type)
 
 
 def steps_for(index: "pd.Index[Any]", steps: Sequence[str]) -> list[str]:
@@ -137,37 +166,32 @@ def steps_for(index: "pd.Index[Any]", steps: Sequence[str]) -> list[str]:
     return found
 
 
+def _written_alike(ids: set[str], differences: list[str]) -> set[str]:
+    found = ids
+    for what in differences:
+        found = {_REPAIRS[what][0](text) for text in found}
+    return found
+
+
 def _check_pair(
-    one: str, first: "pd.Index[Any]", other: str, second: "pd.Index[Any]"
+    both: str, sides: tuple[set[str], set[str]], shared: int, most: int, same_type: bool
 ) -> Iterator[Finding]:
-    shared = int(first.isin(second).sum())
-    same_type = type_of_ids(first) == type_of_ids(second)
-    if shared == min(len(first), len(second)):
-        return
-    texts = [[*map(str, first)], [*map(str, second)]]
-
-    def shared_but_for(differences: list[str]) -> int:
-        left, right = map(set, texts)
-        for what in differences:
-            left, right = ({_REPAIRS[what][0](text) for text in side} for side in (left, right))
-        return len(left & right)
-
     needed = list(_REPAIRS)
-    most = shared_but_for(needed)
     # A few chance hits, of upper and lower case say, are no reason to change all IDs.
     if most > 1.01 * shared + 1:
         for what in _REPAIRS:
             rest = [left for left in needed if left != what]
-            if most <= 1.01 * shared_but_for(rest) + 1:
+            left, right = (_written_alike(side, rest) for side in sides)
+            if most <= 1.01 * len(left & right) + 1:
                 needed = rest
         steps = ",".join(_REPAIRS[what][1] for what in needed)
         differences = [*needed, *["type"] * (not same_type)]
         but = " and ".join(differences)
-        seen = f"{one} and {other} share {shared:,} IDs, and {most:,} but for {but}"
+        seen = f"{both} share {shared:,} IDs, and {most:,} but for {but}"
         advice = _advice(steps) if steps else "make them integers everywhere, or text everywhere"
         yield Finding("id-forms", "", seen, advice, mend={"normalise-ids": steps} if steps else {})
     elif not shared and same_type:
-        seen = f"{one} and {other} have no sample in common"
+        seen = f"{both} have no sample in common"
         advice = "check that both have the same kind of ID"
         yield Finding("no-overlap", "", seen, advice)
 

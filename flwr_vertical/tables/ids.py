@@ -31,7 +31,8 @@ _FORMS: dict[str, Callable[[str], str]] = {
 
 def unpadded(text: str) -> str:
     """Return an ID without leading zeros, and ``12.0`` as ``12``."""
-    text = _DECIMAL.sub(r"\1", text)
+    if "." in text:
+        text = _DECIMAL.sub(r"\1", text)
     return text.lstrip("0") or text[-1:]
 
 

@@ -192,9 +192,11 @@ def cross_validate(
     Raises
     ------
     ConfigError
-        If a setting cannot be used, the strategy predicts no labels, or a party refuses a fold.
+        If a setting cannot be used, or the strategy predicts no labels.
     DataError
         If there are too few labels.
+    PartyError
+        If a party fails in a fold, or refuses it.
 
     Examples
     --------
@@ -283,9 +285,11 @@ def _run(
         if not re.search(_ADDS_UP, str(error)):
             error.add_note(f"in {name} of the cross-validation")
             raise
-        raise ConfigError(
-            f"cross-validation, {name}: {error}. {_RUNS.capitalize()}, and a node counts them all; "
-            "take fewer folds or candidates, or ask the node to allow more"
+        raise PartyError(
+            error.party,
+            error.step,
+            f"{error.cause}. That was {name} of the cross-validation: {_RUNS}, and a node counts "
+            "them all; take fewer folds or candidates, or ask the node to allow more",
         ) from error
     except Exception as error:
         error.add_note(f"in {name} of the cross-validation")

@@ -88,7 +88,8 @@ def _check_flags(y: Array) -> None:
         shown = ", ".join(level_text(value) for value in found[:5])
         raise DataError(
             f"family 'binomial' needs labels 0 and 1, got {len(found)} different ({shown}"
-            f"{', ...' if len(found) > 5 else ''}); code the classes as 0 and 1"
+            f"{', ...' if len(found) > 5 else ''}); code the classes as 0 and 1, or of two state "
+            "which counts as 1: positive-label in the run config (positive_label in Python)"
         )
 
 

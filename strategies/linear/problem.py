@@ -191,7 +191,7 @@ def check_labels(y: Array, known: Flags, missing_labels: str) -> None:
             "missing_labels='drop'"
         )
     if n_known < 3:
-        raise DataError(f"only {n_known} samples have a label; a regression needs more")
+        raise DataError(f"only {counted(n_known, 'sample')} with a label; a regression needs more")
     largest = float(np.abs(y[known]).max())
     if largest and not 2.0**-_SQUARED < largest < 2.0**_SQUARED:
         raise DataError(

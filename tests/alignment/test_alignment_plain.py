@@ -273,6 +273,8 @@ def test_it_counts_patterns(files, capsys, alignment):
         [["bank", "court", "samples"], ["yes", "-", "2"], ["yes", "yes", "1"], ["-", "yes", "1"]],
         [["bank", "court", "samples"], ["yes", "-", "2"], ["-", "yes", "1"], ["yes", "yes", "1"]],
     )
+    assert "node keys" not in shown  # of the trial, which no federation runs
+    assert "protocol" not in shown
     assert main(["align", *files, *arguments, "--normalise", "casefold"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sorted(line.split()[-1] for line in lines[1:3]) == ["1", "2"]

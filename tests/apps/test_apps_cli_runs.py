@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from app_runs import DEFAULTS, ROOT, own_files, run_app, simulated
 
-from apps.cli import main, run
+from apps.cli import cross_validate, main, run
 from flwr_vertical import Result
 from flwr_vertical.reports import report
 from flwr_vertical.reports.report import report_html
@@ -103,7 +103,7 @@ def test_predict_runs_the_model_of_an_earlier_run(home, nodes, monkeypatch, caps
     )
 
 
-def test_own_tables_are_cross_validated_under_their_policies(home, nodes, capsys):
+def test_own_tables_are_cross_validated_under_their_policies(home, nodes, capsys, monkeypatch):
     given = 'strategy="complete-case" label-holder="bank" label-column="y" alignment="plain"'
     command = ["cross-validate", "--nodes", str(nodes), "--run-config", given]
     command += ["--output", str(home / "page.html")]
@@ -113,8 +113,12 @@ def test_own_tables_are_cross_validated_under_their_policies(home, nodes, capsys
     assert found["report"] == str(home / "page.html")
     assert "Scores of withheld labels" in (home / "page.html").read_text()
     # Folds differ by fewer rows than a policy allows, and nodes count over all of them.
-    assert main.main([*command, "--folds", "5"]) == 2
+    assert main.main([*command, "--folds", "5"]) == 1
     assert "policy.min-rows" in capsys.readouterr().err
+    monkeypatch.setattr(cross_validate, "cross_validate", None)  # would be called
+    command[-1] = str(home / "page.html" / "page.html")
+    assert main.main([*command, "--folds", "2"]) == 1
+    assert "page.html is a file, expected a folder" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("default:party 'bank'")

@@ -60,6 +60,8 @@ def test_a_run_that_a_node_would_take_part_in(capsys, tmp_path):
     asked[2] = str(tmp_path)
     assert main([*asked, node]) == 2
     assert "is no Flower app" in capsys.readouterr().err
+    assert main([*asked[:1], "--node-config", "party='bank' polcy.labels='default'"]) == 2
+    assert "did you mean 'policy.labels'?" in capsys.readouterr().err  # not the defaults
 
 
 def test_what_a_run_needs_is_enough_for_it(capsys):

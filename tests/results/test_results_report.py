@@ -8,7 +8,7 @@ import pytest
 from browser import browse, needs_chromium, scroll_width
 from test_results_page import Checker
 
-from flwr_vertical.errors import ConfigError
+from flwr_vertical.errors import ConfigError, StorageError
 from flwr_vertical.pages.figures import (
     coefficients_figure,
     history_figure,
@@ -144,6 +144,11 @@ def test_report_may_name_the_file_and_refuses_files_of_others(tmp_path):
     with pytest.raises(ConfigError, match="another file"):
         Result("X").report(tmp_path)
     assert (tmp_path / "report.html").read_text() == "<p>somebody's</p>"
+    for place in (path, path / "x"):  # a folder cannot be where a file is
+        with pytest.raises(StorageError, match=r"mine\.html is a file, expected a folder"):
+            Result("X").report(place / "page.html")
+        with pytest.raises(StorageError, match=r"mine\.html is a file, expected a folder"):
+            Result("X").save(place / "result")
 
 
 @pytest.mark.slow

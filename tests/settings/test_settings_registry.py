@@ -14,6 +14,7 @@ from apps.cli import main, run
 from apps.cli.run_config import app_defaults, checked_config
 from flwr_vertical import Party, Strategy, Summands, load_strategy, make_strategy, simulate, step
 from flwr_vertical.errors import ConfigError
+from flwr_vertical.node import Arbiter
 from flwr_vertical.protocol.declaration import FACTS, Protocol, Round
 from flwr_vertical.settings.toml import toml_value
 
@@ -161,8 +162,10 @@ def test_classes_by_name_are_those_of_the_registry():
     from flwr_vertical import strategies
 
     assert {"FKNN", "VFEM", "VerticalGLM"} <= set(dir(strategies))
-    with pytest.raises(AttributeError, match=r"'FKN' is installed \(did you mean 'FKNN'\?\)"):
-        strategies.FKN  # noqa: B018
+    for name, meant in (("FKN", "FKNN"), ("GLM", "VerticalGLM"), ("fknn", "FKNN")):
+        words = rf"'{name}' is installed \(did you mean '{meant}'\?\)"
+        with pytest.raises(AttributeError, match=words):
+            getattr(strategies, name)
 
 
 def test_settings_of_one_strategy_are_shown(capsys):
@@ -242,12 +245,30 @@ class CountingParty(Party):
 COUNT = Round("count", "a number", tells=FACTS)
 
 
+class TakingParty(CountingParty):
+    @step
+    def hello(self) -> Summands:
+        return Summands({"x": np.ones(1)})
+
+    @step
+    def labels(self) -> Summands:
+        return Summands({"x": np.ones(1)})
+
+
+class TakingArbiter(Arbiter):
+    @step
+    def farewell(self) -> dict[str, int]:
+        return {}
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
         ({"name": "two words"}, "has name = 'two words', expected letters"),
         ({"name": 3}, "has name = 3, expected letters"),
         ({"party": Strategy}, "expected a subclass of Party"),
+        ({"party": TakingParty}, r"TakingParty has the steps \['hello', 'labels'\], .* rename"),
+        ({"arbiter": TakingArbiter}, r"TakingArbiter has the steps \['farewell'\]"),
         ({"protocol": [COUNT]}, r"expected Protocol\(Round"),
         ({"protocol": Protocol(COUNT, "guess")}, "has the part 'guess', expected Round"),
         ({"protocol": Protocol(COUNT, Round("guess", "x", tells=FACTS))},

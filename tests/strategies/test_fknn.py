@@ -195,7 +195,7 @@ def test_a_new_sample_that_is_a_donor_elsewhere():
     [
         ({"engine": "spark"}, r"unknown engine 'spark'; expected one of \['local', 'ray'\]"),
         ({"strategy": "fknn"}, r"must be a Strategy object such as FKNN\(\), got str"),
-        ({"strategy": FKNN}, "must be a Strategy object such as FKNN"),
+        ({"strategy": FKNN}, r"must be a Strategy object such as FKNN\(\), got FKNN"),
         ({"kinds": {"bnak": {}}},
          r"unknown parties \['bnak'\]; the parties are \['bank', 'court'\]"),
         ({"kinds": {"bank": {"incme": "count"}}},

@@ -141,6 +141,25 @@ def test_ids_of_two_tables(other, codes, words):
     assert all(words in one.text() for one in found)
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "index", "found"),
+    [
+        ("id", [7, 8, 9], None, "IDs are row numbers; state id-column='id'"),
+        ("customer_id", ["a", "b", "c"], "age", "IDs are those of 'age'; state id-column="),
+        ("clientID", [7, 8, 9], "age", "IDs are those of 'age'"),
+        ("id", [7, 7, 9], None, ""),  # not one for each row
+        ("id", [0.5, 0.25, 1.0], None, ""),
+        ("account_id", [7, 8, 9], "customer_id", ""),
+        ("paid", [7, 8, 9], None, ""),
+    ],
+)
+def test_ids_that_are_a_column_by_mistake_are_told(name, values, index, found):
+    frame = pd.DataFrame({name: values}, index=pd.Index([3, 4, 5], name=index))
+    told = [one.text() for one in check_table(frame) if one.code == "id-name"]
+    assert len(told) == bool(found)
+    assert all(found in one for one in told)
+
+
 def test_integers_of_one_table_are_text_with_zeros_in_another():
     found = list(
         check_overlap_of({"bank": pd.Index(["001", "002", "003"]), "court": pd.Index([1, 2, 3])})

@@ -13,6 +13,7 @@ from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.config import HOLD_OUT, check_node_config
 from flwr_vertical.node.config_files import read_node_configs
 from flwr_vertical.registry import available_strategies
+from flwr_vertical.settings import nearest
 from flwr_vertical.settings.toml import read_items
 from flwr_vertical.sources.address import is_database
 from flwr_vertical.tables import Severity, label_numbers, read_labels
@@ -145,9 +146,13 @@ def _without_labels(
     """Take the column of labels out of the one table that has it."""
     holders = [name for name, frame in frames.items() if column in frame.columns]
     if len(holders) != 1:
+        known = {name: [*frame.columns] for name, frame in frames.items()}
+        hint = (
+            "" if holders else nearest(column, [own for names in known.values() for own in names])
+        )
         raise ConfigError(
-            f"--label-column {column!r} is in {len(holders)} tables, expected one; give a file of "
-            "labels by --labels otherwise"
+            f"--label-column {column!r} is in {len(holders)} tables{hint}, expected one; the "
+            f"columns are {known}; give a file of labels by --labels otherwise"
         )
     frame = frames[holders[0]]
     rest = dict(frames) | {holders[0]: frame.drop(columns=column)}
