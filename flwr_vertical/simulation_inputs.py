@@ -19,6 +19,8 @@ from flwr_vertical.tables.findings import lines_of, warnings_in
 from flwr_vertical.tables.id_checks import check_pairs_of
 from flwr_vertical.tables.ids import in_normal_form, with_joined_ids
 
+_COMPARED_IDS = 100_000
+
 Stated = Policy | Mapping[str, Any]
 """A policy, or its keys as in a node config, with or without the prefix."""
 
@@ -142,7 +144,9 @@ def warn_of(
         notes += [f"party {name!r}: {line}" for line in lines_of(found, values=False)]
     if labels is not None:
         ids["labels"] = in_normal_form(labels.to_frame(), normalise, "labels").index
-    apart = [one.text() for one in check_pairs_of(ids) if one.code == "id-forms"]
+    # Of more, comparing takes longer than many a run; `flwr-vertical check` does it all the same.
+    few = max(map(len, ids.values()), default=0) <= _COMPARED_IDS
+    apart = [one.text() for one in check_pairs_of(ids) if one.code == "id-forms"] if few else []
     for line in apart:
         warnings.warn(line, DataWarning, stacklevel=3)
     return notes + apart
