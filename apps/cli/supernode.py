@@ -11,6 +11,7 @@ from typing import Any
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.node.config import check_node_config
 from flwr_vertical.settings.toml import read_item
+from flwr_vertical.sources.address import is_database
 
 # Of the SuperNode, and what they are of the SuperExec.
 _HANDED_ON = {
@@ -66,7 +67,11 @@ def _check_start(host: str, port: str, node_config: str) -> None:
     if node_config.endswith(".toml") and not Path(node_config).is_file():
         raise ConfigError(f"--node-config: there is no file {node_config}")
     if node_config:
-        check_node_config("--node-config", read_item(node_config))
+        config = read_item(node_config)
+        check_node_config("--node-config", config)
+        data = str(config.get("data", ""))
+        if not is_database(data) and Path(data).is_absolute() and not Path(data).exists():
+            raise ConfigError(f"--node-config: data={data!r}, but there is no such file")
     try:
         family = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0][0]
         socket.create_server((host, int(port)), family=family).close()

@@ -268,6 +268,7 @@ def test_a_supernode_that_cannot_start_says_why(monkeypatch, tmp_path, capsys):
         for wrong, why in (
             ("party='bank' min-rows 500", "'min-rows' is no key=value"),
             ("party='bank' min-row=500", "unknown key 'min-row'"),
+            (f"party='bank' data='{tmp_path}/none.csv'", "none.csv', but there is no such file"),
         ):
             assert main.main([*words, "--node-config", wrong]) == 2
             assert why in capsys.readouterr().err
