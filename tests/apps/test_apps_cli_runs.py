@@ -74,9 +74,11 @@ def test_runs_are_compared_and_reported_by_name_and_by_path(home, capsys, monkey
     assert main.main(["compare", "five"]) == 2
     assert "two runs or more" in capsys.readouterr().err
     (home / "file").touch()
-    for words in (["report", "five", "--output"], ["new"]):
-        assert main.main([*words, str(home / "file" / "page")]) == 1
-        assert capsys.readouterr().err.startswith(f"error: {home / 'file'}")
+    page, why = home / "file" / "page", f"{home / 'file'} is a file, expected a folder"
+    assert main.main(["report", "five", "--output", str(page)]) == 1
+    assert f"error: cannot write into {page}: {why}" in capsys.readouterr().err
+    assert main.main(["new", str(page)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {home / 'file'}")
 
 
 def test_predict_runs_the_model_of_an_earlier_run(home, nodes, monkeypatch, capsys):
