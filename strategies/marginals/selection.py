@@ -23,7 +23,7 @@ from flwr_vertical.arrays import Array, Flags
 from strategies.marginals.graphical import Clique, Counted, GraphicalModel, average, model_cells
 
 _CELLS = 100_000  # of all cliques, at most
-_LIKELY, _SURE = 1.0, 3.5  # how surprising a pair is: of the forest, beyond
+_LIKELY, _SURE = 1.0, 2.0  # how surprising a pair is: of the forest, beyond
 _SMOOTH = 1, 2, 4  # terms along each column that are tested alone
 _PASSES = 8  # in which AIM adds pairs
 _SHIFTED = 4.0  # deviations of noise by which rows must differ
