@@ -166,13 +166,17 @@ def _renaming(shadow: str, top: str) -> str:
 def node_keys() -> list[NodeKey]:
     """Return the keys of the node config that the available strategies read, beside the core's."""
     found: list[NodeKey] = []
+    broken: dict[str, Exception] = {}
     for name in available_strategies():
         try:
             strategy = load_strategy(name)
         except Exception as error:  # a broken strategy must not stop the runs of others
-            logger.warning("the keys of a node config that %r reads are unknown: %s", name, error)
+            broken[name] = error
             continue
         found += [*node_keys_of(strategy.party), *node_keys_of(strategy.arbiter)]
+    if broken:
+        names, first = ", ".join(broken), next(iter(broken.values()))
+        logger.warning("keys of a node config that only %s read are unknown: %s", names, first)
     return found
 
 

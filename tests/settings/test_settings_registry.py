@@ -12,7 +12,16 @@ from third_party import install, install_known_cells
 
 from apps.cli import main, run
 from apps.cli.run_config import app_defaults, checked_config
-from flwr_vertical import Party, Strategy, Summands, load_strategy, make_strategy, simulate, step
+from flwr_vertical import (
+    Party,
+    Strategy,
+    Summands,
+    load_strategy,
+    make_strategy,
+    registry,
+    simulate,
+    step,
+)
 from flwr_vertical.errors import ConfigError
 from flwr_vertical.node import Arbiter
 from flwr_vertical.protocol.declaration import FACTS, Protocol, Round
@@ -290,3 +299,19 @@ def test_predictions_of_another_form_are_refused():
     listed = type("Listed", (Strategy,), {"name": "listed", "party": Party, "run": run})
     with pytest.raises(ConfigError, match=r"result\.predictions is list, expected a DataFrame"):
         simulate(listed(), TABLES, progress=False)
+
+
+def test_strategies_that_cannot_be_loaded_are_named_in_one_line(monkeypatch, caplog):
+    load = registry.load_strategy
+
+    def loads(name):
+        if name in {"vertigan", "false-vfl"}:
+            raise ConfigError("no torch")
+        return load(name)
+
+    monkeypatch.setattr(registry, "load_strategy", loads)
+    assert registry.node_keys()
+    said = [record.getMessage() for record in caplog.records if "node config" in record.msg]
+    assert said == [
+        "keys of a node config that only false-vfl, vertigan read are unknown: no torch"
+    ]
