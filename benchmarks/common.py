@@ -67,7 +67,7 @@ def run(
         print(machine_line() + "\n", flush=True)
     cases = main(options) or {}
     if options.only:
-        cases[options.only]()
+        (cases.get(options.only) or parser.error(f"--only: one of {[*cases]}"))()
         return
     for case in cases:
         subprocess.run([sys.executable, *sys.argv, "--only", case], check=True)
