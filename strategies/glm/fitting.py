@@ -128,7 +128,11 @@ class Fitting:
                 f"formula names the parties {unknown}; the parties are {list(federation.parties)}"
             )
         if federation.labels is not None:
-            self.family.check(federation.labels[np.isfinite(federation.labels)])
+            known = federation.labels[np.isfinite(federation.labels)]
+            self.family.check(known)
+            if self.normal and np.array_equal(np.unique(known), (0.0, 1.0)):
+                text = "labels are 0 and 1, and family='gaussian' fits a line to them"
+                note(self.result, f"{text}; family='binomial' is logistic regression")
         if beside:
             self._take_beside()
 

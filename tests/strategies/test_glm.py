@@ -685,3 +685,10 @@ def test_a_party_reads_labels_of_rows_that_its_columns_single_out():
     found = simulate(VerticalGLM("binomial", "ridge"), parties, labels, policy=policy)
     own = found.coefficients.loc["mole", "estimate"]
     assert ((own > 0).to_numpy() == (labels[:read] > 0)).all()
+
+
+@pytest.mark.parametrize(("family", "told"), [("gaussian", True), ("binomial", False)])
+def test_a_line_fitted_to_labels_0_and_1_is_said(family, told):
+    X, y, *_ = pooled("binomial")
+    result = run(X, y, family=family, penalty="lasso", lambdas=0.05)
+    assert told == any("family='binomial' is logistic" in note for note in result.notes)
