@@ -143,9 +143,10 @@ def check_pairs_of(indices: "Mapping[str, pd.Index[Any]]") -> Iterator[Finding]:
     """Check whether more IDs of two tables would meet if they were written alike."""
     types_of = {party: type_of_ids(index) for party, index in indices.items()}
     if set(types_of.values()) == {INTEGER}:  # which are written in one way
-        return
-    texts = {party: set(map(str, index)) for party, index in indices.items()}
-    alike = {party: _written_alike(own, list(_REPAIRS)) for party, own in texts.items()}
+        alike = texts = {party: set(index) for party, index in indices.items()}
+    else:
+        texts = {party: set(map(str, index)) for party, index in indices.items()}
+        alike = {party: _written_alike(own, list(_REPAIRS)) for party, own in texts.items()}
     for one, other in combinations(indices, 2):
         sides = texts[one], texts[other]
         same_type = types_of[one] == types_of[other]

@@ -141,6 +141,12 @@ def test_ids_of_two_tables(other, codes, words):
     assert all(words in one.text() for one in found)
 
 
+@pytest.mark.parametrize(("other", "codes"), [([3, 4, 5], []), ([4, 5], ["no-overlap"])])
+def test_whole_numbers_as_ids_of_two_tables(other, codes):
+    indices = {"bank": pd.Index([1, 2, 3]), "court": pd.Index(other)}
+    assert [one.code for one in check_overlap_of(indices)] == codes
+
+
 @pytest.mark.parametrize(
     ("name", "values", "index", "found"),
     [
