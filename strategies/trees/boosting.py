@@ -18,8 +18,8 @@ from strategies.trees.tree import Tree, TreeNode, divide, leaf_values, quantile_
 _A_FIFTH, _MOST = 0.2, 2_000
 """What is held out by default: more of many samples would cost more than stopping too late."""
 
-_CURVE = 128
-"""Steps at least, to whose nearest mean predictions are told, in the range of all of them."""
+_CURVE = 32
+"""Steps at least, to whose nearest mean predictions are told, in a deviation of the labels."""
 
 # Columns of the table of nodes.
 _FIELDS = (
@@ -288,9 +288,11 @@ class Boosting:
         at, rows = np.asarray(self.state["nodes"])[: len(model.tree), -2:].T
         layouts = [slots.layouts[name] for name in slots.names]
         curves = partial_dependence(model, at.astype(np.int64), rows, layouts)
-        # A leaf may be one label, and two runs' leaves may differ by one: not to all digits.
-        every = np.hstack(curves)
-        step = 2.0 ** np.floor(np.log2((np.ptp(every) or np.abs(every).max() or 1.0) / _CURVE))
+        # A leaf may be one label, and two runs' leaves may differ by one: not to all digits, and
+        # to steps that no party's table makes finer. Log odds and logarithms have fixed ones.
+        linear = self.objective.name in ("regression", "quantile")
+        spread = float(np.std(self.labels[self._fit])) if linear else 1.0
+        step = 2.0 ** np.floor(np.log2((spread or 1.0) / _CURVE))
         told = [np.rint(own / step) * step for own in curves]
         return {name: {"dependence": own} for name, own in zip(slots.names, told, strict=True)}
 
